@@ -1,0 +1,1 @@
+"""What can be rented or emulated: providers, prices, networks, object storage. Imports nothing of ours."""

@@ -1,0 +1,1 @@
+"""The emulated cloud: one network namespace per VM, one user-space switch, real processes."""

@@ -1,0 +1,1 @@
+"""Dated price books as data files with sources; an absent price is unknown, never 0."""

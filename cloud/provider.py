@@ -1,0 +1,135 @@
+"""What a provider of VMs must do: the contract that `cloud.local` (and later `sim`, `sky`) keeps.
+
+Semantics every implementation keeps, and the contract tests check:
+- *Idempotent by name.* `request` with a name that exists does nothing; `terminate` of a name that
+  does not exist, or is already gone, does nothing. Names are never reused: a replacement has the
+  next generation in its name.
+- *Eventually consistent.* `observe` may lag behind `request` and `terminate`; the caller compares
+  wishes with observations again and again and never relies on having seen a change happen.
+- *A closed set of errors.* Whatever goes wrong is one of `ProviderError`'s subclasses; each says
+  what the caller decides (try elsewhere, try later, give up, look before trying again).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Literal, Protocol
+
+__all__ = [
+    "AmbiguousError",
+    "CredentialsError",
+    "InvalidRequestError",
+    "LaunchRequest",
+    "NoCapacityError",
+    "Observed",
+    "Offer",
+    "Provider",
+    "ProviderError",
+    "QuotaError",
+    "TransientError",
+    "VmState",
+]
+
+
+# ProviderError
+# ├── NoCapacityError        try the slot's next place
+# ├── QuotaError             try another provider, tell the user
+# ├── CredentialsError       stop, tell the user
+# ├── InvalidRequestError    stop, it will never work
+# ├── TransientError         try again later
+# └── AmbiguousError         it may or may not have happened: observe before anything else
+class ProviderError(Exception):
+    """A provider call that did not do what was asked."""
+
+
+class NoCapacityError(ProviderError):
+    """The place has no such VM to rent now."""
+
+
+class QuotaError(ProviderError):
+    """The account may not rent more of this here."""
+
+
+class CredentialsError(ProviderError):
+    """The provider does not accept who we are."""
+
+
+class InvalidRequestError(ProviderError):
+    """The request can never succeed as it stands (or this host cannot run the emulation)."""
+
+
+class TransientError(ProviderError):
+    """The provider failed; nothing happened."""
+
+
+class AmbiguousError(ProviderError):
+    """No answer came: it may have happened. Look before asking again."""
+
+
+VmState = Literal["pending", "running", "preempted", "failed", "terminated"]
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One kind of VM in one place."""
+
+    location: str  # "gcp/us-central1/us-central1-a"
+    instance: str  # "n1-standard-8"
+    accelerator: str  # "T4:1"
+    use_spot: bool
+    usd_per_h: Decimal | None  # None: unknown
+    price_source: str  # book and row, or why it is unknown
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """One VM to rent and the program to run on it."""
+
+    vm: str  # "<run id>-<slot>-<generation>"
+    offer: Offer
+    program: str  # "experiments.peer.main:main", called with the config's path
+    config: Mapping[str, Any]  # written as config.json (0600) into the VM's folder before the program starts
+    files: Mapping[str, bytes] = field(default_factory=dict)  # further files of that folder (keys: secret, 0600)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What the provider says of one VM, now."""
+
+    vm: str
+    state: VmState
+    location: str
+    address: str | None  # IP the peers reach it at
+    requested_at_s: float  # unix time
+    ready_at_s: float | None  # booted, program started
+    ended_at_s: float | None
+    cause: str  # why it is in this state, one sentence; "" if nothing to say
+    notice_at_s: float | None  # the provider announced it will take the VM back at this time
+    status: Mapping[str, Any]  # the VM program's own last status.json (phase, maddr, error ...); {} if none yet
+    pid: int | None = None  # local providers: the program's pid as seen from the host
+
+
+class Provider(Protocol):
+    """The calls. All may block for seconds and raise `ProviderError`; none keeps state in this process."""
+
+    name: str
+
+    def offers(self, location: str, accelerator: str, use_spot: bool) -> Sequence[Offer]: ...
+
+    def request(self, request: LaunchRequest) -> None: ...
+
+    def observe(self) -> Sequence[Observed]:
+        """All VMs of this run that the provider knows of, dead ones included while it remembers them."""
+        ...
+
+    def terminate(self, vm: str) -> None: ...
+
+    def collect(self, vm: str) -> str:
+        """Folder on this machine with what the VM's program wrote (step log, peer log)."""
+        ...
+
+    def close(self) -> None:
+        """End everything of this run: VMs first, then whatever the provider started for it."""
+        ...

@@ -1,0 +1,1 @@
+"""Object storage: streaming shards, the bounded cache, the embedded S3 server, making datasets."""

@@ -1,0 +1,88 @@
+"""The peer's one JSON config: what the controller writes, what the peer reads. Nothing else is shared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+__all__ = ["PeerConfig", "PeerConfigError"]
+
+
+class PeerConfigError(Exception):
+    """The config is not one this peer can read."""
+
+
+@dataclass(frozen=True)
+class PeerConfig:
+    """All times in real (wall) seconds of this machine, all sizes already scaled: the peer knows no scales.
+
+    Paths are relative to the folder the config lies in, which is also where the peer writes
+    status.json, steps.csv and peer.log.
+    """
+
+    run_id: str
+    vm: str
+    slot: str
+    generation: int
+    # swarm
+    listen_address: str  # IP to listen on; "" lets the VM choose (its default route's)
+    listen_port: int
+    initial_peers: tuple[str, ...]  # multiaddrs of peers already up; empty: this is the first
+    expected_peers: int  # training starts when so many are ready, or the swarm is already training
+    barrier_timeout_s: float
+    target_batch_size: int
+    batch_size: int  # samples an accelerator step
+    coalesce: int  # accelerator steps per reported optimizer step (progress reports at most about once a second)
+    max_epochs: int  # stop after this hivemind epoch
+    compression: str  # "none" | "float16" | "uniform8bit" | "blockwise8bit"
+    optimizer: Mapping[str, Any]  # {"name": "adam"|"sgd"|"lamb", "lr": ..., ...}
+    matchmaking_time_s: float
+    averaging_timeout_s: float
+    next_chunk_timeout_s: float
+    request_timeout_s: float
+    dht_timeout_s: float
+    part_size_bytes: int
+    # model
+    model: str  # name in experiments/models.csv
+    emulated: bool  # True: small real network + ballast + padding; False: the model itself
+    parameters: int  # emulated: parameters to average in all (network + ballast), after bytes_scale
+    forward_s: float  # emulated: wall seconds the accelerator's forward takes (0: no padding)
+    backward_s: float
+    sync_work_s: float  # emulated: the real VM's own work around a round (gradient copies, optimizer)
+    seed: int
+    # data
+    endpoint: str  # "" = boto3's own chain
+    region: str
+    shards: tuple[str, ...]  # all shards, s3://bucket/key; the slot reads its own share
+    heldout_shards: tuple[str, ...]
+    cache_bytes: int
+    samples_limit: int | None = None
+    # files beside the config
+    identity_file: str = "identity.key"  # libp2p private key (PEM as Hivemind writes it)
+    record_key_file: str = "record.key"  # RSA key (PEM) that signs what this peer publishes
+    environment: Mapping[str, str] = field(default_factory=dict)  # e.g. AWS_* of the embedded store
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return json.loads(json.dumps(asdict(self)))
+
+    @classmethod
+    def load(cls, path: Path) -> PeerConfig:
+        """Read a config. Raises PeerConfigError naming the file and what is wrong."""
+        try:
+            raw = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise PeerConfigError(f"{path}: cannot read the peer's config: {error}") from error
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(set(raw) - known)
+        if unknown:
+            raise PeerConfigError(f"{path}: unknown keys {', '.join(unknown)}: controller and peer differ in version")
+        for name in ("initial_peers", "shards", "heldout_shards"):
+            raw[name] = tuple(raw.get(name, ()))
+        try:
+            return cls(**raw)
+        except TypeError as error:
+            raise PeerConfigError(f"{path}: {error}") from error

@@ -1,0 +1,151 @@
+"""The record types: everything measured is one of these flat, frozen rows.
+
+Units are in the field names. `at_s`, `began_s`, `ended_s` are unix seconds (for the timeline);
+durations come from one monotonic clock per process. All values are raw: nothing here is
+multiplied back to the study's scale (`metrics.scale` does that, in one place).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+__all__ = [
+    "PHASES",
+    "TABLES",
+    "EgressRecord",
+    "EpochRecord",
+    "EventRecord",
+    "IngressRecord",
+    "ProgressRecord",
+    "StepRecord",
+    "VmRecord",
+]
+
+PHASES = ("load", "move", "forward", "backward", "optimizer_local", "optimizer_sync", "other")
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """One fact of the control plane; the `events` table is the controller's journal."""
+
+    seq: int
+    at_s: float
+    kind: str  # e.g. "run_created", "intent", "requested", "observed", "transition", "run_ended"
+    slot: str  # "" for a fact of the whole run
+    generation: int  # -1 for a fact of the whole run
+    vm: str
+    from_state: str
+    to_state: str
+    cause: str
+    data_json: str  # what a restarted controller needs to rebuild itself
+
+
+@dataclass(frozen=True, slots=True)
+class VmRecord:
+    """One VM, billed from request to end."""
+
+    vm: str
+    slot: str
+    generation: int
+    location: str  # "gcp/us-central1/us-central1-a"
+    instance: str
+    accelerator: str
+    use_spot: bool
+    usd_per_h: Decimal | None
+    price_source: str
+    address: str
+    requested_s: float
+    ready_s: float | None
+    ended_s: float | None
+    end_cause: str  # "", "preempted", "terminated", "failed: ..."
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressRecord:
+    """One scrape of the DHT for one peer, or for the whole swarm (vm = "")."""
+
+    at_s: float
+    vm: str
+    epoch: int
+    samples: int
+    sps: float
+    peers: int
+    eta_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRecord:
+    """One peer's hivemind epoch. calc_s + comm_s = wall time of the epoch on this peer's clock."""
+
+    vm: str
+    epoch: int  # the epoch that this record ends: 1 is the first averaging (the warm-up)
+    began_s: float
+    ended_s: float
+    steps: int
+    samples: int  # this peer's own samples in the epoch
+    load_s: float
+    move_s: float
+    forward_s: float
+    backward_s: float
+    optimizer_local_s: float
+    optimizer_sync_s: float
+    other_s: float
+    calc_s: float  # wall time outside the synchronising optimizer step
+    comm_s: float  # wall time of the synchronising optimizer step
+    loss: float
+    group_size: int  # peers that averaged together in this round; 1: nobody else was there
+    dropped: str  # "" or why part of the round was lost ("received 43 %", "local gradients", ...), ";"-joined
+    ran: str  # the network that really ran: "digits (emulates ConvNextLarge on T4)" or "ConvNextLarge"
+
+
+@dataclass(frozen=True, slots=True)
+class EgressRecord:
+    """IP bytes (headers and retransmissions included) a VM sent to one address in one epoch's phase."""
+
+    vm: str
+    epoch: int
+    dst_address: str
+    phase: str  # "calc" or "comm"
+    seconds: float  # wall time of that phase, for the rate of control traffic
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class IngressRecord:
+    """Bytes of training data a VM read in one epoch, by where they came from."""
+
+    vm: str
+    epoch: int
+    network_bytes: int
+    cache_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One training step of a peer; the phases add up to wall_s by construction."""
+
+    vm: str
+    step: int
+    epoch: int
+    began_s: float
+    wall_s: float
+    load_s: float
+    move_s: float
+    forward_s: float
+    backward_s: float
+    optimizer_local_s: float
+    optimizer_sync_s: float
+    other_s: float
+    samples: int
+
+
+TABLES = {
+    "events": EventRecord,
+    "vms": VmRecord,
+    "progress": ProgressRecord,
+    "epochs": EpochRecord,
+    "egress": EgressRecord,
+    "ingress": IngressRecord,
+    "steps": StepRecord,
+}

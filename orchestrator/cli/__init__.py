@@ -1,0 +1,1 @@
+"""The `orch` command line; stdout is data, stderr is progress."""

@@ -1,0 +1,1 @@
+"""The thin shell around the core: a Ray actor, the journal, provider calls with deadlines."""
