@@ -1,0 +1,45 @@
+# Two commands do all set-up on a fresh machine: `make demo` and `make test`.
+PYTHON ?= $(shell for p in python3.11 python3.12; do $$p -c 'import venv' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+STAMP := .venv/.installed
+# What the tests may use: the study's logs (never in this repository).
+export ORCH_SHARED ?= $(abspath ../shared)
+
+.PHONY: help demo install test test-fast lint format soak clean
+
+help: ## what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "orch needs Python 3.11 or 3.12 with venv: none found in PATH" >&2; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --editable '.[local,dev]'
+	@touch $@
+
+install: $(STAMP) ## the virtual environment .venv with everything in it
+
+demo: $(STAMP) ## install, then the transatlantic run on the emulated cloud (some 4 minutes)
+	$(BIN)/orch launch geo-b2.yaml --yes
+
+test: lint ## every test that runs on one machine
+	$(BIN)/python -m pytest -q
+
+test-fast: $(STAMP) ## no processes: under a minute
+	$(BIN)/python -m pytest -q -m 'not processes and not e2e'
+
+lint: $(STAMP) ## ruff, pyright, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+format: $(STAMP) ## let ruff rewrite the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+soak: $(STAMP) ## hours: the same tests again and again, and the benchmarks
+	for i in 1 2 3 4 5 6 7 8 9 10; do $(BIN)/python -m pytest -q -m 'processes or e2e' || exit 1; done
+	$(BIN)/python benchmarks/one_peer.py
+
+clean: ## remove the environment and caches
+	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
