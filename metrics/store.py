@@ -1,0 +1,376 @@
+"""The run store: one SQLite file a run (`run.db`), one writer with a fencing token, any number of readers.
+
+The writer is the run's controller. Two things keep a second one out: a lock on `run.lock` (let go by the
+kernel when the holder dies, however it dies) and a token in the file that each new writer raises and every
+transaction compares, so that a writer that lost its lock and does not know it can write nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import fields
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from types import NoneType, TracebackType, UnionType
+from typing import TYPE_CHECKING, Any, cast, get_args, get_origin, get_type_hints
+
+from metrics.records import TABLES, VmRecord
+
+if TYPE_CHECKING:
+    import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
+
+__all__ = ["SCHEMA_VERSION", "DiskFullError", "FencedError", "RunStore", "SchemaError", "StoreError"]
+
+
+# StoreError
+# ├── FencedError       another controller holds the run (exit 6)
+# ├── SchemaError       the run folder was written by a newer orch, or is no run folder
+# └── DiskFullError     the state folder has no room left
+class StoreError(Exception):
+    """The run's records cannot be read or written."""
+
+
+class FencedError(StoreError):
+    """Another controller holds the run."""
+
+
+class SchemaError(StoreError):
+    """The run folder's schema is not one this orch can use."""
+
+
+class DiskFullError(StoreError):
+    """No room left where the run folder lies."""
+
+
+# What makes a row the same row: a second one is ignored (the monitor may say a thing twice).
+_KEYS: dict[str, tuple[str, ...]] = {
+    "events": ("seq",),
+    "vms": ("vm",),
+    "progress": ("at_s", "vm"),
+    "epochs": ("vm", "epoch"),
+    "egress": ("vm", "epoch", "dst_address", "phase"),
+    "ingress": ("vm", "epoch"),
+    "steps": ("vm", "step"),
+}
+# A doubled journal entry is a fault of ours, never something to ignore.
+_STRICT = {"events"}
+_SQL_TYPES: dict[type, str] = {int: "INTEGER", bool: "INTEGER", float: "REAL", str: "TEXT", Decimal: "TEXT"}
+
+
+@cache
+def _columns(table: str) -> tuple[tuple[str, type, bool], ...]:
+    """(name, Python type, may be None) of each column, in the record's order."""
+    record = TABLES[table]
+    hints = get_type_hints(record)
+    columns: list[tuple[str, type, bool]] = []
+    for field in fields(record):
+        hint = hints[field.name]
+        optional = get_origin(hint) is UnionType and NoneType in get_args(hint)
+        kind = next(a for a in get_args(hint) if a is not NoneType) if optional else hint
+        columns.append((field.name, kind, optional))
+    return tuple(columns)
+
+
+def _create_sql(table: str) -> str:
+    lines = [
+        f"{name} {_SQL_TYPES[kind]}{'' if optional else ' NOT NULL'}"
+        for name, kind, optional in _columns(table)
+    ]
+    return f"CREATE TABLE {table} ({', '.join(lines)}, PRIMARY KEY ({', '.join(_KEYS[table])}))"
+
+
+def _migrate_1(connection: sqlite3.Connection) -> None:
+    """The first schema: the record tables, meta, tail offsets, the writer's token."""
+    for table in TABLES:
+        connection.execute(_create_sql(table))
+    connection.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
+    connection.execute("CREATE TABLE tails (name TEXT PRIMARY KEY, offset INTEGER NOT NULL)")
+    connection.execute("CREATE TABLE writer (token INTEGER NOT NULL)")
+    connection.execute("INSERT INTO writer (token) VALUES (0)")
+
+
+# Append only: number n turns schema n - 1 into schema n.
+_MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_migrate_1,)
+SCHEMA_VERSION = len(_MIGRATIONS)
+
+
+def _to_sql(value: object) -> object:
+    return str(value) if isinstance(value, Decimal) else value
+
+
+def _from_sql(kind: type, value: Any) -> Any:
+    if value is None:
+        return None
+    return kind(value)
+
+
+def _json_default(value: object) -> object:
+    if isinstance(value, Decimal):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+class RunStore:
+    """Records, journal and meta of one run. Make one with `open_writer` or `open_reader`; close it.
+
+    Safe to use from several threads of one process. Every method raises `StoreError`.
+    """
+
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, token: int | None, lock_fd: int | None
+    ) -> None:
+        """Private: use `open_writer` or `open_reader`."""
+        self.path = path
+        self._connection = connection
+        self._token = token
+        self._lock_fd = lock_fd
+        self._mutex = threading.RLock()
+        self._depth = 0
+
+    @classmethod
+    def open_writer(cls, path: Path) -> RunStore:
+        """Open (making it when missing) for writing, migrate, raise the fencing token.
+
+        Raises FencedError while another live process (or another writer of this one) holds the run,
+        SchemaError when a newer orch wrote it, DiskFullError without room.
+        """
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock_fd = os.open(path.with_name("run.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StoreError(f"{path.parent}: cannot write the run folder: {error.strerror}") from error
+        try:
+            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(lock_fd)
+            raise FencedError(
+                f"{path.parent.name}: another controller holds this run; "
+                f"`orch status {path.parent.name}` shows it"
+            ) from error
+        connection: sqlite3.Connection | None = None
+        try:
+            with _translated(path):
+                connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute("PRAGMA synchronous=FULL")  # a commit is on the disk when it returns
+                connection.execute("BEGIN IMMEDIATE")
+                _migrate(path, connection)
+                connection.execute("UPDATE writer SET token = token + 1")
+                token = int(connection.execute("SELECT token FROM writer").fetchone()[0])
+                connection.execute("COMMIT")
+        except BaseException:
+            if connection is not None:
+                connection.close()
+            os.close(lock_fd)
+            raise
+        return cls(path, connection, token, lock_fd)
+
+    @classmethod
+    def open_reader(cls, path: Path) -> RunStore:
+        """Open for reading, beside a writer or without one. Raises StoreError when there is no such run."""
+        if not path.exists():
+            raise StoreError(f"{path}: there is no such run; `orch ls` lists the runs")
+        with _translated(path):
+            connection = sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode=ro",
+                uri=True,
+                isolation_level=None,
+                check_same_thread=False,
+                timeout=10,
+            )
+            try:
+                version = _version(connection)
+            except BaseException:
+                connection.close()
+                raise
+        if version != SCHEMA_VERSION:
+            connection.close()
+            raise SchemaError(_schema_sentence(path, version))
+        return cls(path, connection, None, None)
+
+    def close(self) -> None:
+        """Close the file and, for a writer, let the lock go."""
+        with self._mutex:
+            self._connection.close()
+            if self._lock_fd is not None:
+                os.close(self._lock_fd)
+                self._lock_fd = None
+
+    def __enter__(self) -> RunStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def transaction(self) -> Generator[None, None, None]:
+        """All writes inside are one commit (on the disk when the block ends) or none. May be nested.
+
+        Raises FencedError when a newer writer has opened the run since.
+        """
+        if self._token is None:
+            raise StoreError(f"{self.path}: opened for reading only")
+        with self._mutex:
+            if self._depth > 0:
+                self._depth += 1
+                try:
+                    yield
+                finally:
+                    self._depth -= 1
+                return
+            with _translated(self.path):
+                self._connection.execute("BEGIN IMMEDIATE")
+                self._depth = 1
+                try:
+                    newest = int(self._connection.execute("SELECT token FROM writer").fetchone()[0])
+                    if newest != self._token:
+                        raise FencedError(
+                            f"{self.path.parent.name}: a newer controller has taken this run over"
+                        )
+                    yield
+                    self._connection.execute("COMMIT")
+                except BaseException:
+                    # After some errors (disk full) SQLite has rolled back by itself: nothing to undo.
+                    with suppress(sqlite3.OperationalError):
+                        self._connection.execute("ROLLBACK")
+                    raise
+                finally:
+                    self._depth = 0
+
+    def append(self, table: str, rows: Iterable[Any]) -> int:
+        """Append records to a table of `metrics.records.TABLES`; rows already there are ignored.
+
+        Returns how many were new. In `events` a doubled `seq` is a StoreError instead.
+        """
+        columns = [name for name, _, _ in _columns(table)]
+        values = [tuple(_to_sql(getattr(row, name)) for name in columns) for row in rows]
+        if not values:
+            return 0
+        conflict = "" if table in _STRICT else f" ON CONFLICT ({', '.join(_KEYS[table])}) DO NOTHING"
+        sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}){conflict}"
+        with self.transaction():
+            before = self._connection.total_changes
+            self._connection.executemany(sql, values)
+            return self._connection.total_changes - before
+
+    def upsert_vm(self, row: VmRecord) -> None:
+        """Insert a VM's row or replace the one of the same name."""
+        columns = [name for name, _, _ in _columns("vms")]
+        values = tuple(_to_sql(getattr(row, name)) for name in columns)
+        updates = ", ".join(f"{name} = excluded.{name}" for name in columns if name != "vm")
+        with self.transaction():
+            self._connection.execute(
+                f"INSERT INTO vms ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) "
+                f"ON CONFLICT (vm) DO UPDATE SET {updates}",
+                values,
+            )
+
+    def records(self, table: str, after: int | None = None) -> list[Any]:
+        """All rows of a table as its record type, in the order written (`events`: those with seq > `after`)."""
+        columns = _columns(table)
+        record = TABLES[table]
+        where = f" WHERE seq > {int(after)}" if after is not None and table == "events" else ""
+        rows = self._query(f"SELECT {', '.join(c[0] for c in columns)} FROM {table}{where} ORDER BY rowid")
+        kinds = [kind for _, kind, _ in columns]
+        return [record(*(_from_sql(k, v) for k, v in zip(kinds, row, strict=True))) for row in rows]
+
+    def frame(self, table: str) -> pd.DataFrame:
+        """The same as a DataFrame; missing numbers are NaN, Decimals stay Decimal objects."""
+        import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
+
+        columns = _columns(table)
+        rows = [[getattr(r, c[0]) for c in columns] for r in self.records(table)]
+        frame = pd.DataFrame(rows, columns=[c[0] for c in columns])
+        casts = {
+            name: _FRAME_TYPES[kind]
+            for name, kind, optional in columns
+            if kind in _FRAME_TYPES and not (optional and kind is not float)
+        }
+        return frame.astype(casts)  # pyright: ignore[reportUnknownMemberType]
+
+    def meta(self, key: str, default: Any = None) -> Any:
+        """The JSON value under `key`, or `default`."""
+        rows = self._query("SELECT value FROM meta WHERE key = ?", (key,))
+        return json.loads(rows[0][0]) if rows else default
+
+    def all_meta(self) -> dict[str, Any]:
+        """Every key of meta."""
+        return {row[0]: json.loads(row[1]) for row in self._query("SELECT key, value FROM meta ORDER BY key")}
+
+    def set_meta(self, key: str, value: Any) -> None:
+        """Set `key` to a JSON value (Decimals become strings)."""
+        with self.transaction():
+            self._connection.execute(
+                "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)",
+                (key, json.dumps(value, default=_json_default)),
+            )
+
+    def tail_offset(self, name: str) -> int:
+        """How many bytes of the file called `name` are in the tables already."""
+        rows = self._query("SELECT offset FROM tails WHERE name = ?", (name,))
+        return int(rows[0][0]) if rows else 0
+
+    def set_tail_offset(self, name: str, offset_bytes: int) -> None:
+        """Set it, in the same `transaction()` as the rows that were read up to there."""
+        with self.transaction():
+            self._connection.execute(
+                "INSERT OR REPLACE INTO tails (name, offset) VALUES (?, ?)", (name, offset_bytes)
+            )
+
+    def _query(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        with self._mutex, _translated(self.path):
+            return cast(
+                "list[tuple[Any, ...]]", self._connection.execute(sql, tuple(cast("Any", values))).fetchall()
+            )
+
+
+_FRAME_TYPES: dict[type, str] = {int: "int64", float: "float64", bool: "bool", str: "object"}
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _schema_sentence(path: Path, version: int) -> str:
+    if version > SCHEMA_VERSION:
+        return (
+            f"{path}: written by a newer orch (schema {version}, this one knows {SCHEMA_VERSION}); "
+            "upgrade with `pip install -U orch`"
+        )
+    if version == 0:
+        return f"{path}: holds no run yet; `orch ls` lists the runs"
+    return f"{path}: of an older schema ({version}); `orch attach {path.parent.name}` brings it up to date"
+
+
+def _migrate(path: Path, connection: sqlite3.Connection) -> None:
+    version = _version(connection)
+    if version > SCHEMA_VERSION:
+        raise SchemaError(_schema_sentence(path, version))
+    for number in range(version, SCHEMA_VERSION):
+        _MIGRATIONS[number](connection)
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+@contextmanager
+def _translated(path: Path) -> Generator[None, None, None]:
+    """SQLite's errors as ours, one sentence each."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", None)
+        if code == sqlite3.SQLITE_FULL:
+            raise DiskFullError(
+                f"{path}: no room left on the disk; free some there, then `orch attach {path.parent.name}`"
+            ) from error
+        if code == sqlite3.SQLITE_NOTADB:
+            raise SchemaError(f"{path}: is not a run's database; `orch ls` lists the runs") from error
+        raise StoreError(f"{path}: {error}") from error
