@@ -275,7 +275,7 @@ class RunStore:
             )
 
     def records(self, table: str, after: int | None = None) -> list[Any]:
-        """All rows of a table as its record type, in the order written (`events`: those with seq > `after`)."""
+        """All rows of a table as its record type, in the order written (`events`: seq > `after` only)."""
         columns = _columns(table)
         record = TABLES[table]
         where = f" WHERE seq > {int(after)}" if after is not None and table == "events" else ""

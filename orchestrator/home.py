@@ -1,0 +1,71 @@
+"""Where runs live: the home folder, the run folders in it, and how a run is named and found."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from random import Random
+
+import platformdirs
+
+from orchestrator.errors import UsageError
+
+__all__ = ["home_folder", "list_runs", "new_run_id", "resolve_run", "run_folder", "runs_folder"]
+
+
+def home_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """`ORCH_HOME`, else the platform's state folder for `orch`. Absolute; not made here."""
+    chosen = (os.environ if environ is None else environ).get("ORCH_HOME", "")
+    return Path(chosen).expanduser().absolute() if chosen else platformdirs.user_state_path("orch").absolute()
+
+
+def runs_folder(home: Path) -> Path:
+    """Where the run folders lie."""
+    return home / "runs"
+
+
+def run_folder(home: Path, run_id: str) -> Path:
+    """The folder of one run, there or not."""
+    return runs_folder(home) / run_id
+
+
+def new_run_id(name: str, at: datetime, random: Random) -> str:
+    """`<name>-YYYYMMDD-<4 hex digits>`; the caller passes the clock and the randomness."""
+    return f"{name}-{at:%Y%m%d}-{random.getrandbits(16):04x}"
+
+
+def list_runs(home: Path) -> list[str]:
+    """Run ids, the newest first (by when the experiment's file was copied in)."""
+    try:
+        folders = [f for f in runs_folder(home).iterdir() if (f / "experiment.yaml").is_file()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UsageError(f"{runs_folder(home)}: cannot list the runs: {error.strerror}") from error
+    return [
+        f.name for f in sorted(folders, key=lambda f: (-(f / "experiment.yaml").stat().st_mtime_ns, f.name))
+    ]
+
+
+def resolve_run(home: Path, text: str) -> str:
+    """The run id that `text` means: the id itself, a prefix only one run has, or `latest`.
+
+    Raises UsageError with what there is to choose from.
+    """
+    runs = list_runs(home)
+    if text == "latest":
+        if not runs:
+            raise UsageError(f"{runs_folder(home)}: no run yet; start one with `orch launch`")
+        return runs[0]
+    if text in runs:
+        return text
+    fitting = [run for run in runs if text and run.startswith(text)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if not fitting:
+        raise UsageError(f"{text!r}: no such run in {runs_folder(home)}; `orch ls` lists the runs")
+    raise UsageError(
+        f"{text!r}: {len(fitting)} runs begin so ({', '.join(fitting[:5])}); write more of the id"
+    )
