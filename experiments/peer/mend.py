@@ -1,0 +1,38 @@
+"""Cures for Hivemind 1.1.12 that no setting can replace (docs/hivemind.md tells the mechanisms)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+__all__ = ["mend_hivemind"]
+
+
+def mend_hivemind() -> None:
+    """Shield the part reducer's shared future from the death of one sender.
+
+    `TensorPartReducer.accumulate_part` awaits one future per part from the handler of every
+    sender. When a sender dies, cancelling its handler cancels that shared future: the reducer
+    breaks for all, the local part never comes, and this peer hangs until `allreduce_timeout`.
+    Waiting in a task of its own, shielded, cures it. Safe to call twice.
+    """
+    from hivemind.averaging.partition import TensorPartReducer
+
+    original = TensorPartReducer.accumulate_part
+    if getattr(original, "mended_by_orch", False):
+        return
+
+    async def accumulate_part(self: TensorPartReducer, *args: Any, **kwargs: Any) -> Any:
+        task = asyncio.ensure_future(original(self, *args, **kwargs))
+        task.add_done_callback(_look_at)
+        return await asyncio.shield(task)
+
+    accumulate_part.mended_by_orch = True  # type: ignore[attr-defined]
+    TensorPartReducer.accumulate_part = accumulate_part  # type: ignore[method-assign]
+
+
+def _look_at(task: asyncio.Task[Any]) -> None:
+    """Retrieve a task's error: nobody awaits it any more once its sender has gone."""
+    if not task.cancelled():
+        task.exception()
+

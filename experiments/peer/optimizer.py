@@ -1,0 +1,173 @@
+"""hivemind.Optimizer with our settings, and with what it keeps to itself made visible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import hivemind
+import torch
+from hivemind.averaging.control import StepControl
+from hivemind.compression import (
+    BlockwiseQuantization,
+    CompressionBase,
+    Float16Compression,
+    NoCompression,
+    Uniform8BitQuantization,
+)
+from hivemind.optim.grad_averager import GradientAverager
+
+from experiments.peer.config import PeerConfig, PeerConfigError
+from experiments.peer.lamb import Lamb
+
+__all__ = ["Round", "SwarmOptimizer", "build_optimizer", "compression_of", "torch_optimizer_of"]
+
+_NEVER = 10**9
+_COMPRESSIONS: dict[str, Callable[[], CompressionBase]] = {
+    "none": NoCompression,
+    "float16": Float16Compression,
+    "uniform8bit": Uniform8BitQuantization,
+    "blockwise8bit": BlockwiseQuantization,
+}
+_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+    "lamb": Lamb,
+}
+
+
+def compression_of(name: str) -> CompressionBase:
+    """Hivemind's compression by its name in the config. Raises PeerConfigError for another name."""
+    if name not in _COMPRESSIONS:
+        raise PeerConfigError(f"compression: {name!r} is none of {', '.join(_COMPRESSIONS)}")
+    return _COMPRESSIONS[name]()
+
+
+def torch_optimizer_of(settings: Mapping[str, Any]) -> Callable[[Iterable[Any]], torch.optim.Optimizer]:
+    """A factory of the torch optimizer from `{"name": ..., "lr": ..., ...}`; raises PeerConfigError."""
+    options = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+    name = str(options.pop("name", ""))
+    if name not in _OPTIMIZERS:
+        raise PeerConfigError(f"optimizer.name: {name!r} is none of {', '.join(_OPTIMIZERS)}")
+    factory = partial(_OPTIMIZERS[name], **options)
+    try:
+        factory([torch.nn.Parameter(torch.zeros(1))])
+    except (TypeError, ValueError) as error:
+        raise PeerConfigError(f"optimizer: {name} does not take these settings: {error}") from error
+    return factory
+
+
+@dataclass
+class Round:
+    """What one call of `SwarmOptimizer.step` did about synchronising."""
+
+    group_size: int = 0  # peers averaged together; 1: alone; 0: no round in this call
+    state_loads: int = 0
+    losses: list[str] = field(default_factory=list)
+    swarm_peers: int = 0  # peers the tracker knew of when the round began
+
+
+class SwarmOptimizer(hivemind.Optimizer):
+    """Records each round's group and failures, and mends two faults of `reuse_grad_buffers`.
+
+    With `reuse_grad_buffers=True, offload_optimizer=False`, Hivemind 1.1.12
+    - alone and without a pre-scheduled round, steps with the *sum* of the accumulated gradients;
+    - after a failed round, steps with zeros: the buffers were reset when the round began, and
+      "Proceeding with local gradients" loads those.
+    Here the first uses their mean, the second what the averager holds (this peer's own mean,
+    with the parts that were averaged before the failure).
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.round = Round()
+        self.on_round_begins: Callable[[], None] | None = None
+        self._local_gradients_loaded = False
+        super().__init__(*args, **kwargs)
+
+    def take_round(self) -> Round:
+        """What happened since the last call of this method."""
+        taken, self.round = self.round, Round()
+        return taken
+
+    def _update_global_epoch(self, grad_scaler: Any) -> None:
+        if self.on_round_begins is not None:
+            self.on_round_begins()
+        self.round.swarm_peers = self.tracker.global_progress.num_peers
+        super()._update_global_epoch(grad_scaler)
+
+    def _begin_averaging_gradients(self, grad_scaler: Any) -> bool:
+        self._local_gradients_loaded = False
+        began = super()._begin_averaging_gradients(grad_scaler)
+        if not began:
+            self.round.group_size = 1
+            if self.round.swarm_peers > 1:
+                self.round.losses.append("averaging could not begin: local gradients")
+            if not self._local_gradients_loaded:
+                self._load_local_gradients_into_optimizer()
+        return began
+
+    def _load_local_gradients_into_optimizer(self) -> None:
+        super()._load_local_gradients_into_optimizer()
+        self._local_gradients_loaded = True
+
+    def _average_gradients_and_load_into_optimizer(self, maybe_step_control: StepControl | None) -> None:
+        if maybe_step_control is None:
+            super()._average_gradients_and_load_into_optimizer(maybe_step_control)
+            return
+        try:
+            group = maybe_step_control.result(self.averaging_timeout)
+            self.round.group_size = len(group)
+            hivemind.get_logger(__name__).info(f"Averaged gradients with {len(group)} peers")
+        except Exception as error:  # noqa: BLE001 - any failure of a round: training goes on, the loss is counted
+            self.round.group_size = 1
+            self.round.losses.append(f"averaging failed ({type(error).__name__}): local gradients")
+            hivemind.get_logger(__name__).warning(f"Averaging gradients failed with {error!r}: local gradients")
+        self._load_averaged_gradients_into_optimizer_()
+
+    def load_state_from_peers(self, **kwargs: Any) -> None:
+        """Download the newest state from a peer; blocks until it is here."""
+        self.round.state_loads += 1
+        super().load_state_from_peers(**kwargs)
+
+
+def build_optimizer(
+    config: PeerConfig, dht: hivemind.DHT, parameters: Iterable[torch.nn.Parameter]
+) -> SwarmOptimizer:
+    """The Optimizer with the settings of docs/hivemind.md. Raises PeerConfigError for unknown names."""
+    compression = compression_of(config.compression)
+    timeout = config.averaging_timeout_s
+    optimizer = SwarmOptimizer(
+        dht=dht,
+        run_id=config.run_id,
+        target_batch_size=config.target_batch_size,
+        batch_size_per_step=config.batch_size * config.coalesce,
+        params=list(parameters),
+        optimizer=torch_optimizer_of(config.optimizer),
+        matchmaking_time=config.matchmaking_time_s,
+        averaging_timeout=timeout,
+        allreduce_timeout=timeout,
+        next_chunk_timeout=config.next_chunk_timeout_s,
+        load_state_timeout=max(120.0, 2 * timeout),
+        reuse_grad_buffers=True,
+        offload_optimizer=False,
+        delay_optimizer_step=False,
+        delay_grad_averaging=False,
+        delay_state_averaging=False,
+        average_state_every=_NEVER,
+        grad_compression=compression,
+        load_state_compression=Float16Compression(),
+        # hivemind.Optimizer passes neither request_timeout nor part_size_bytes on: by factory
+        grad_averager_factory=partial(
+            GradientAverager,
+            request_timeout=config.request_timeout_s,
+            part_size_bytes=config.part_size_bytes,
+            allow_state_sharing=False,  # a joiner needs the weights, not stale gradients
+        ),
+        averager_opts={"request_timeout": config.request_timeout_s},
+        tracker_opts={"max_refresh_period": 5.0},
+        verbose=True,
+        shutdown_timeout=2,
+    )
+    return optimizer

@@ -1,0 +1,133 @@
+"""Where the time of a step goes: marks on one clock, phases that add up to the step by construction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from metrics.records import PHASES, StepRecord
+
+__all__ = ["EpochTimes", "Padding", "StepClock"]
+
+_TIMED = tuple(name for name in PHASES if name != "other")
+
+
+class StepClock:
+    """Times one training step after the other on one monotonic clock.
+
+    A step begins where the last one ended, so no time is lost between them. `phase(name)` charges
+    its block to that phase; what no phase claims is `other`. Phases do not nest.
+    """
+
+    def __init__(self, clock: Callable[[], float], wall_clock: Callable[[], float]) -> None:
+        self._clock, self._wall_clock = clock, wall_clock
+        self._inside: str | None = None
+        self._number = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin a step now: what passed since the last one ended belongs to none."""
+        self._began, self._began_wall = self._clock(), self._wall_clock()
+        self._seconds = dict.fromkeys(_TIMED, 0.0)
+
+    @property
+    def began(self) -> float:
+        """The running step's beginning, on the monotonic clock."""
+        return self._began
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Charge the block to the phase `name`. Raises ValueError if phases would overlap."""
+        if name not in self._seconds:
+            raise ValueError(f"{name!r} is no phase of a step: {', '.join(_TIMED)}")
+        if self._inside is not None:
+            raise ValueError(f"phase {name!r} inside phase {self._inside!r}: seconds would count twice")
+        self._inside, began = name, self._clock()
+        try:
+            yield
+        finally:
+            self._seconds[name] += self._clock() - began
+            self._inside = None
+
+    def move_to_sync(self) -> None:
+        """The step turned out to be the synchronising one: its optimizer time is `optimizer_sync`."""
+        self._seconds["optimizer_sync"] += self._seconds["optimizer_local"]
+        self._seconds["optimizer_local"] = 0.0
+
+    def finish(self, vm: str, epoch: int, samples: int) -> StepRecord:
+        """End the step here and begin the next. `samples`: this peer's samples of the step."""
+        now, now_wall = self._clock(), self._wall_clock()
+        wall = now - self._began
+        self._number += 1
+        record = StepRecord(
+            vm=vm,
+            step=self._number,
+            epoch=epoch,
+            began_s=self._began_wall,
+            wall_s=wall,
+            other_s=wall - sum(self._seconds.values()),
+            samples=samples,
+            **{f"{name}_s": seconds for name, seconds in self._seconds.items()},
+        )
+        self._began, self._began_wall = now, now_wall
+        self._seconds = dict.fromkeys(_TIMED, 0.0)
+        return record
+
+
+@dataclass
+class EpochTimes:
+    """Sums of the steps of one epoch; communication is the synchronising optimizer time."""
+
+    began_s: float  # unix time
+    steps: int = 0
+    samples: int = 0
+    wall_s: float = 0.0
+    phases_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+
+    def add(self, step: StepRecord) -> None:
+        """Count one step."""
+        self.steps += 1
+        self.samples += step.samples
+        self.wall_s += step.wall_s
+        for name in PHASES:
+            self.phases_s[name] += getattr(step, f"{name}_s")
+
+    @property
+    def comm_s(self) -> float:
+        """Wall seconds of the synchronising optimizer step."""
+        return self.phases_s["optimizer_sync"]
+
+    @property
+    def calc_s(self) -> float:
+        """All other wall seconds of the epoch."""
+        return self.wall_s - self.comm_s
+
+
+class Padding:
+    """Stretches a phase to the modelled accelerator's time for it, and absorbs nothing else.
+
+    Each phase is padded from its own beginning. A phase that overruns is not made up for by the
+    next one: the overrun is real time, counted in `overrun_s` beside `asked_s`, so that a host
+    too slow for the emulation shows.
+    """
+
+    def __init__(self, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
+        self._clock, self._sleep = clock, sleep
+        self.asked_s = 0.0
+        self.overrun_s = 0.0
+        self.worst_s = 0.0
+
+    @contextmanager
+    def to(self, seconds: float) -> Iterator[None]:
+        """Run the block, then sleep until `seconds` after its beginning (0: no padding)."""
+        began = self._clock()
+        yield
+        if seconds <= 0.0:
+            return
+        while (left := began + seconds - self._clock()) > 0.0:
+            self._sleep(left)
+        late = self._clock() - began - seconds
+        self.asked_s += seconds
+        self.overrun_s += late
+        self.worst_s = max(self.worst_s, late)
