@@ -1,0 +1,230 @@
+"""Samples of tar shards: strict about the tar, endless, shuffled by seed, resumable by cursor."""
+
+from __future__ import annotations
+
+import random
+import tarfile
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, BinaryIO, cast
+
+from cloud.storage.errors import BadUrlError, CorruptShardError, TruncatedShardError
+
+__all__ = ["Cursor", "Sample", "SampleReader", "read_shard"]
+
+Sample = dict[str, Any]
+"""Members of one sample by extension (bytes), with `__key__` (its name) and `__url__` (its shard)."""
+
+_DRAIN_BYTES = 1 << 20
+
+
+def read_shard(shard: str, file: BinaryIO) -> Iterator[Sample]:
+    """The samples of one WebDataset tar, in order; `file` is read to its end and then closed.
+
+    Members with the same name up to the first dot are one sample; other entries than regular
+    files and names with a leading dot are passed over, as webdataset does. Raises
+    TruncatedShardError and CorruptShardError; no damage is ever skipped.
+    """
+    sample: Sample = {}
+    with file:
+        for name, data in _members(shard, file):
+            key, extension = _split(name)
+            if not extension:
+                continue
+            if sample and key != sample["__key__"]:
+                yield sample
+                sample = {}
+            if not sample:
+                sample = {"__key__": key, "__url__": shard}
+            if extension in sample:
+                raise CorruptShardError(shard, None, f"member {name} is there twice")
+            sample[extension] = data
+        while file.read(_DRAIN_BYTES):
+            pass  # padding behind the end mark: a cache wants the whole object
+    if sample:
+        yield sample
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where a reader is: `samples` of `shard` were given, in pass `epoch`, after the shards in `done`.
+
+    `epoch` here is a pass over the share, not a hivemind epoch.
+    """
+
+    epoch: int = 0
+    done: tuple[str, ...] = ()
+    shard: str = ""  # "" between two shards
+    samples: int = 0
+
+
+class SampleReader:
+    """An endless iterator over the samples of a share of the shards.
+
+    Each pass takes the shards in another order, and within a shard mixes samples through a buffer
+    of `shuffle` samples (0: the tar's order); both follow from `seed` alone. `cursor` says where
+    the reader is; a reader made with it goes on with the next sample. `set_shards` may be called
+    at any time, from any thread, and holds from the next shard on: the one being read is finished.
+    Iterating raises what `open_shard` raises and read_shard's errors.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[str],
+        open_shard: Callable[[str], BinaryIO],
+        *,
+        seed: int = 0,
+        shuffle: int = 0,
+        cursor: Cursor | None = None,
+    ) -> None:
+        self._open_shard = open_shard
+        self._seed = seed
+        self._shuffle = shuffle
+        self._cursor = cursor or Cursor()
+        self._lock = threading.Lock()
+        self._shards: frozenset[str] = frozenset()
+        self.set_shards(shards)
+        self._samples = self._endless()
+
+    @property
+    def cursor(self) -> Cursor:
+        """Behind the last sample given."""
+        return self._cursor
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """The share, sorted."""
+        with self._lock:
+            return tuple(sorted(self._shards))
+
+    def set_shards(self, shards: Sequence[str]) -> None:
+        """Another share. Raises BadUrlError when it is empty."""
+        if not shards:
+            raise BadUrlError(
+                "there are no shards to read; give the experiment's data a pattern that names some"
+            )
+        with self._lock:
+            self._shards = frozenset(shards)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return self
+
+    def __next__(self) -> Sample:
+        return next(self._samples)
+
+    def close(self) -> None:
+        """Closes the shard being read."""
+        self._samples.close()
+
+    def _endless(self) -> Generator[Sample, None, None]:
+        while True:
+            at = self._cursor
+            shard, skip = (at.shard, at.samples) if at.shard else (self._next_shard(at), 0)
+            if not shard:
+                self._cursor = Cursor(at.epoch + 1)
+                continue
+            mixed = _mixed(self._whole(shard), self._shuffle, self._order(at.epoch, shard))
+            for given, sample in enumerate(mixed, start=1):
+                if given > skip:
+                    self._cursor = Cursor(at.epoch, at.done, shard, given)
+                    yield sample
+            self._cursor = Cursor(at.epoch, (*at.done, shard))
+
+    def _next_shard(self, at: Cursor) -> str:
+        """The first shard of this pass that is not done; "" when the pass is over."""
+        with self._lock:
+            left = self._shards.difference(at.done)
+        return min(left, key=lambda shard: self._order(at.epoch, shard), default="")
+
+    def _whole(self, shard: str) -> Iterator[Sample]:
+        empty = True
+        for sample in read_shard(shard, self._open_shard(shard)):
+            empty = False
+            yield sample
+        if empty:
+            raise CorruptShardError(shard, 0, "the tar holds no samples")
+
+    def _order(self, epoch: int, shard: str) -> bytes:
+        # By hash and not by a shuffled list: a changed share leaves the others' order as it was.
+        return blake2b(f"{self._seed}\0{epoch}\0{shard}".encode(), digest_size=16).digest()
+
+
+def _mixed(samples: Iterator[Sample], size: int, seed: bytes) -> Iterator[Sample]:
+    if size <= 1:
+        yield from samples
+        return
+    rng = random.Random(seed)
+    held: list[Sample] = []
+    for sample in samples:
+        if len(held) < size:
+            held.append(sample)
+            continue
+        index = rng.randrange(size)
+        held[index], sample = sample, held[index]
+        yield sample
+    rng.shuffle(held)
+    yield from held
+
+
+def _members(shard: str, file: BinaryIO) -> Iterator[tuple[str, bytes]]:
+    source = _Counting(file)
+    try:
+        # tarfile asks a stream for read() and nothing else
+        with tarfile.open(fileobj=cast(Any, source), mode="r|", tarinfo=_strict(shard, source)) as tar:
+            for member in tar:
+                if not member.isreg():
+                    continue
+                content = tar.extractfile(member)
+                assert content is not None  # a regular file has one
+                data = content.read()
+                tar.members.clear()  # type: ignore[attr-defined]  # else tarfile keeps every header it saw
+                yield member.name, data
+    except tarfile.StreamError as error:
+        raise CorruptShardError(shard, source.position, f"the tar cannot be read ({error})") from error
+    except tarfile.ReadError as error:
+        if source.ended:
+            raise TruncatedShardError(shard, source.position) from error
+        raise CorruptShardError(shard, source.position, f"the tar cannot be read ({error})") from error
+
+
+class _Counting:
+    """What tarfile reads from: knows how far it is, and whether the bytes ended."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.position = 0
+        self.ended = False
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        self.position += len(data)
+        self.ended = self.ended or len(data) < size
+        return data
+
+
+def _strict(shard: str, source: _Counting) -> type[tarfile.TarInfo]:
+    """A TarInfo that raises where tarfile takes a missing or broken header for the end of the archive."""
+
+    class StrictTarInfo(tarfile.TarInfo):
+        @classmethod
+        def fromtarfile(cls, tarfile_: tarfile.TarFile) -> StrictTarInfo:
+            at = tarfile_.fileobj.tell()  # type: ignore[union-attr]
+            try:
+                return super().fromtarfile(tarfile_)
+            except (tarfile.EmptyHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]
+                raise TruncatedShardError(shard, source.position) from error
+            except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # the end-of-archive mark
+                raise
+            except (tarfile.HeaderError, ValueError, OverflowError) as error:
+                raise CorruptShardError(shard, at, f"not a tar header ({error})") from error
+
+    return StrictTarInfo
+
+
+def _split(name: str) -> tuple[str, str]:
+    """('dir/0001', 'cls.txt') of 'dir/0001.cls.txt'; the extension is "" for what is no sample's member."""
+    folder, slash, base = name.rpartition("/")
+    stem, _, extension = base.partition(".")
+    return (folder + slash + stem, extension) if stem else (name, "")
