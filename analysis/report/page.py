@@ -1,0 +1,79 @@
+"""The report's page: one HTML file, no network, light and dark. Pure: what it is given is what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib import resources
+from typing import Any
+
+__all__ = ["Card", "Section", "render", "table"]
+
+
+@dataclass(frozen=True)
+class Card:
+    """One headline number."""
+
+    name: str
+    value: str
+    more: str  # interval and n, or why it is unknown
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, a sentence, a figure (inline SVG) and what else belongs there (ready HTML)."""
+
+    title: str
+    lead: str
+    svg: str = ""
+    files: tuple[str, ...] = ()  # the figure's own files, relative to the page
+    html: str = ""
+
+
+def table(rows: Sequence[Mapping[str, Any]], caption: str, text: Sequence[str] = ()) -> str:
+    """Rows as an HTML table; columns named in `text` are set left. Absent values read `unknown`."""
+    if not rows:
+        return f'<p class="soft">{escape(caption)}: none.</p>'
+    columns = list(rows[0])
+    css = {c: ' class="text"' if c in text else "" for c in columns}
+    head = "".join(f'<th scope="col"{css[c]}>{escape(c)}</th>' for c in columns)
+    body = "".join(
+        "<tr>" + "".join(f"<td{css[c]}>{escape('unknown' if row[c] is None else str(row[c]))}</td>" for c in columns) + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table><caption>{escape(caption)}'
+        f"</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def render(
+    title: str, lead: str, basis: str, warnings: Sequence[str], cards: Sequence[Card], sections: Sequence[Section]
+) -> str:
+    """The whole page. `basis` is its first line: what was real, what emulated, at which scales."""
+    css = resources.files("analysis.report").joinpath("report.css").read_text(encoding="utf-8")
+    warned = ""
+    if warnings:
+        items = "".join(f"<li>{escape(w)}</li>" for w in warnings)
+        warned = f'<div class="note warn" role="note" aria-label="Warnings"><strong>Read this first</strong><ul>{items}</ul></div>'
+    shown = "".join(
+        f'<div class="card"><div class="name">{escape(c.name)}</div><div class="value">{escape(c.value)}</div>'
+        f'<div class="more">{escape(c.more)}</div></div>'
+        for c in cards
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{css}</style></head><body>\n"
+        f'<header><p class="note">{escape(basis)}</p><h1>{escape(title)}</h1><p class="soft">{escape(lead)}</p></header>\n'
+        f'<main>{warned}<div class="cards">{shown}</div>\n' + "\n".join(_section(s) for s in sections) + "</main></body></html>\n"
+    )
+
+
+def _section(section: Section) -> str:
+    figure = ""
+    if section.svg:
+        links = ", ".join(f'<a href="{escape(f)}">{escape(f.rsplit(".", 1)[-1].upper())}</a>' for f in section.files)
+        figure = f"<figure>{section.svg}<figcaption>The figure and its numbers as files: {links}.</figcaption></figure>"
+    return f"<section><h2>{escape(section.title)}</h2><p>{escape(section.lead)}</p>{figure}{section.html}</section>"
