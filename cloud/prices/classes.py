@@ -1,0 +1,77 @@
+"""What kind of way a byte took: the egress classes that providers price differently."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Literal
+
+from cloud.places import PlaceError, find
+
+__all__ = ["CONTINENTS", "EGRESS_CLASSES", "INTERNET", "EgressClass", "continent", "egress_class"]
+
+CONTINENTS = ("US", "EU", "ASIA", "AUS", "SA")  # the study's names, as in `cloud.places`
+
+EgressClass = Literal[
+    "same_zone",  # internal addresses inside one zone
+    "inter_zone",  # two zones of one region
+    "inter_region",  # two regions of one continent
+    "inter_continent",  # two continents, neither of them Oceania
+    "oceania",  # two continents, one of them Oceania
+    "between_clouds",  # from one provider to another
+    "internet",  # to whatever is in no cloud that rents us VMs
+]
+EGRESS_CLASSES: tuple[EgressClass, ...] = (
+    "same_zone",
+    "inter_zone",
+    "inter_region",
+    "inter_continent",
+    "oceania",
+    "between_clouds",
+    "internet",
+)
+
+INTERNET = "internet"  # the location of whatever is in no cloud
+
+
+@cache
+def _place(location: str) -> tuple[str, bool] | None:
+    """(continent, rents VMs) or None for a location that is not on the map."""
+    try:
+        place = find(location)
+    except PlaceError:
+        return None
+    return place.continent, place.rents_vms
+
+
+def continent(location: str) -> str | None:
+    """The continent of a location `cloud/region[/zone]`; None when it is not on the map."""
+    place = _place(location)
+    return place[0] if place else None
+
+
+def egress_class(src: str, dst: str) -> EgressClass | None:
+    """The class of a byte from one location to another; None when a place is not on the map.
+
+    Locations are `cloud/region/zone`, or `INTERNET` as destination. Without a zone on both sides the class
+    inside one region is `inter_zone`, the dearer of the two. A store outside the clouds that rent VMs
+    (Backblaze B2) is reached over the internet.
+    """
+    here = _place(src)
+    if here is None or not here[1]:
+        return None
+    if dst == INTERNET:
+        return "internet"
+    there = _place(dst)
+    if there is None:
+        return None
+    if not there[1]:
+        return "internet"
+    src_parts, dst_parts = src.split("/"), dst.split("/")
+    if src_parts[0] != dst_parts[0]:
+        return "between_clouds"
+    if src_parts[1] == dst_parts[1]:
+        same = len(src_parts) == len(dst_parts) == 3 and src_parts[2] == dst_parts[2]
+        return "same_zone" if same else "inter_zone"
+    if here[0] == there[0]:
+        return "inter_region"
+    return "oceania" if "AUS" in (here[0], there[0]) else "inter_continent"
