@@ -59,8 +59,8 @@ def write_shards(
     The held-out digits (a fifth, the same for every seed) are written as they are and no train
     sample is made from one of them. Train samples go round the other digits in an order of their
     own each round, turned by up to 6 degrees, moved by up to 0.3 pixel, scaled by up to 5 %,
-    with noise of 2 % of the range (more hides strokes that are one pixel wide). `progress` gets each shard's name. Raises ValueError for
-    counts below 1.
+    with noise of 2 % of the range: more hides strokes that are one pixel wide. `progress` gets
+    each shard's name. Raises ValueError for counts below 1.
     """
     import numpy as np
 

@@ -1,0 +1,111 @@
+"""The virtual environment of the embedded store: Swift needs eventlet, which has no place in ours."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cloud.storage.errors import EmbeddedStoreError
+
+__all__ = ["SWIFT_VERSION", "state_folder", "swift_environment"]
+
+SWIFT_VERSION = "2.38.3"
+_COMPLETE = ".orch-complete"  # written last: an installation that was interrupted has none
+
+
+def state_folder() -> Path:
+    """`ORCH_HOME`, or the platform's state folder for orch."""
+    if home := os.environ.get("ORCH_HOME"):
+        return Path(home).absolute()
+    import platformdirs
+
+    return platformdirs.user_state_path("orch")
+
+
+def swift_environment(progress: Callable[[str], None] | None = None) -> Path:
+    """The folder of a virtual environment with Swift in it, made on first use (79 MB from PyPI).
+
+    `<home>/swift-venv-<version>`, or what ORCH_SWIFT_VENV names. pip runs with the user's own
+    configuration; `progress` gets its lines (default: stderr). Two at once: the second waits for
+    the first. Raises EmbeddedStoreError when it cannot be made.
+    """
+    say = progress or _to_stderr
+    given = os.environ.get("ORCH_SWIFT_VENV")
+    folder = Path(given).absolute() if given else state_folder() / f"swift-venv-{SWIFT_VERSION}"
+    if _has_swift(folder, ours=not given):
+        return folder
+    if given and folder.exists():
+        raise EmbeddedStoreError(
+            f"{folder} (ORCH_SWIFT_VENV) is no virtual environment with swift in it; "
+            f"run `{folder}/bin/pip install swift=={SWIFT_VERSION}`, or unset ORCH_SWIFT_VENV"
+        )
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(folder.with_name(f"{folder.name}.lock"), say):
+            if not _has_swift(folder, ours=not given):
+                _install(folder, say)
+    except OSError as error:
+        raise EmbeddedStoreError(
+            f"{folder}: cannot make the embedded store's environment ({error.strerror or error}); "
+            "free the space or set ORCH_HOME to a folder that can be written"
+        ) from error
+    return folder
+
+
+def _has_swift(folder: Path, *, ours: bool) -> bool:
+    if ours:
+        # The link to the base Python breaks when that Python is removed.
+        return (folder / _COMPLETE).exists() and (folder / "bin/python").exists()
+    return (folder / "bin/python").exists() and any(
+        folder.glob("lib/python*/site-packages/swift/__init__.py")
+    )
+
+
+def _install(folder: Path, say: Callable[[str], None]) -> None:
+    say(f"installing OpenStack Swift {SWIFT_VERSION} into {folder} (once, 79 MB)")
+    shutil.rmtree(folder, ignore_errors=True)
+    _run([sys.executable, "-m", "venv", str(folder)], folder, say)
+    pip = [str(folder / "bin/python"), "-m", "pip", "--disable-pip-version-check", "install"]
+    _run([*pip, "--progress-bar", "off", f"swift=={SWIFT_VERSION}"], folder, say)
+    (folder / _COMPLETE).touch()
+    say(f"Swift {SWIFT_VERSION} is installed")
+
+
+def _run(command: list[str], folder: Path, say: Callable[[str], None]) -> None:
+    last = ""
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line := line.rstrip():
+                say(f"  {line}")
+                last = line
+    if process.returncode:
+        raise EmbeddedStoreError(
+            f"the embedded store cannot be installed into {folder}: `{' '.join(command[1:])}` ended with "
+            f"{process.returncode} ({last or 'no output'}); mend pip's access to an index, or name an "
+            "S3 store of your own as the data's endpoint"
+        )
+
+
+@contextmanager
+def _locked(path: Path, say: Callable[[str], None]) -> Iterator[None]:
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another orch that installs Swift")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201 - progress belongs on stderr
