@@ -1,0 +1,204 @@
+"""Who sent how many bytes where: egress records, resolved from addresses to nodes and places.
+
+A node is a VM's name, "store" or "monitor". The classes of the traffic matrix are those of the price book
+(same_zone ... internet) between VMs, and two of their own: "store" (requests and acknowledgements to the
+object store) and "control" (the monitor). An address nobody knows is its own node, class "unknown".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cloud.prices.classes import INTERNET, egress_class
+from metrics.records import EgressRecord, VmRecord
+from metrics.scale import Scales, study_bytes
+from metrics.throughput import SwarmEpoch
+
+__all__ = [
+    "MONITOR",
+    "STORE",
+    "Agreement",
+    "Flow",
+    "PairAgreement",
+    "Traffic",
+    "agreement",
+    "flows",
+    "pair_bytes",
+    "switch_pairs",
+    "tails",
+    "traffic",
+]
+
+STORE = "store"
+MONITOR = "monitor"
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """One egress record with its destination resolved; bytes are raw."""
+
+    src: str
+    dst: str
+    src_location: str | None
+    dst_location: str | None
+    kind: str  # class of the traffic matrix
+    epoch: int
+    phase: str
+    seconds: float
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes of a whole run from one node to another."""
+
+    src: str
+    dst: str
+    src_location: str | None
+    dst_location: str | None
+    kind: str
+    bytes: float
+
+
+def flows(
+    records: Iterable[EgressRecord], addresses: Mapping[str, str], locations: Mapping[str, str]
+) -> list[Flow]:
+    """Resolve records by `addresses` {ip: node} and `locations` {node: location}."""
+    found: list[Flow] = []
+    for r in records:
+        dst = addresses.get(r.dst_address, r.dst_address)
+        here, there = locations.get(r.vm), locations.get(dst)
+        kind = _kind(dst, here, there)
+        found.append(Flow(r.vm, dst, here, there, kind, r.epoch, r.phase, r.seconds, r.bytes))
+    return found
+
+
+def traffic(
+    found: Iterable[Flow], study: Iterable[SwarmEpoch], scales: Scales, vms: Iterable[str]
+) -> list[Traffic]:
+    """The matrix at study scale, sorted by source and destination. `study`: the epochs at study scale.
+
+    An epoch of a VM that left egress records but no epoch record keeps its raw seconds.
+    """
+    peers = set(vms)
+    seconds = {(p.vm, e.epoch): p.calc_s + p.comm_s for e in study for p in e.peers}
+    cells: dict[tuple[str, str, int], dict[str, list[Flow]]] = {}
+    for flow in found:
+        cells.setdefault((flow.src, flow.dst, flow.epoch), {}).setdefault(flow.phase, []).append(flow)
+    phase_s: dict[tuple[str, int, str], float] = {}
+    for (src, _, epoch), phases in cells.items():
+        for phase, rows in phases.items():
+            key = (src, epoch, phase)
+            phase_s[key] = max(phase_s.get(key, 0.0), *(r.seconds for r in rows))
+    totals: dict[tuple[str, str], float] = {}
+    places: dict[tuple[str, str], Flow] = {}
+    for (src, dst, epoch), phases in sorted(cells.items()):
+        calc, comm = phases.get("calc", []), phases.get("comm", [])
+        calc_s, comm_s = phase_s.get((src, epoch, "calc"), 0.0), phase_s.get((src, epoch, "comm"), 0.0)
+        totals[src, dst] = totals.get((src, dst), 0.0) + study_bytes(
+            calc_bytes=sum(f.bytes for f in calc),
+            calc_s=calc_s,
+            comm_bytes=sum(f.bytes for f in comm),
+            comm_s=comm_s,
+            epoch_s=seconds.get((src, epoch), (calc_s + comm_s) * scales.time),
+            scales=scales,
+            averages=dst in peers,
+        )
+        places[src, dst] = (calc or comm)[0]
+    return [
+        Traffic(src, dst, p.src_location, p.dst_location, p.kind, totals[src, dst])
+        for (src, dst), p in sorted(places.items())
+    ]
+
+
+def pair_bytes(found: Iterable[Flow]) -> dict[tuple[str, str], int]:
+    """Raw bytes by (source, destination)."""
+    totals: dict[tuple[str, str], int] = {}
+    for flow in found:
+        totals[flow.src, flow.dst] = totals.get((flow.src, flow.dst), 0) + flow.bytes
+    return totals
+
+
+@dataclass(frozen=True, slots=True)
+class PairAgreement:
+    """What the peers' meters and the switch counted on one directed pair."""
+
+    src: str
+    dst: str
+    meter_bytes: int
+    switch_bytes: int
+
+    @property
+    def difference(self) -> float | None:
+        """(meter - switch) / switch; None when the switch saw nothing."""
+        return (self.meter_bytes - self.switch_bytes) / self.switch_bytes if self.switch_bytes else None
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Meters against switch: each pair, and all of them together."""
+
+    pairs: tuple[PairAgreement, ...]
+    meter_bytes: int
+    switch_bytes: int
+
+    @property
+    def difference(self) -> float | None:
+        """(meter - switch) / switch over all pairs; None when the switch saw nothing."""
+        return (self.meter_bytes - self.switch_bytes) / self.switch_bytes if self.switch_bytes else None
+
+    @property
+    def worst(self) -> PairAgreement | None:
+        """The pair that differs most, of those that carry at least a hundredth of all bytes."""
+        large = [p for p in self.pairs if p.switch_bytes >= self.switch_bytes / 100 and p.switch_bytes > 0]
+        return max(large, key=lambda p: abs(p.difference or 0.0), default=None)
+
+
+def switch_pairs(report: Mapping[str, Any] | None) -> dict[tuple[str, str], int] | None:
+    """(source, destination) -> bytes from a `switch.json` (`sent_bytes`: {"src>dst": n}); None without one."""
+    sent = (report or {}).get("sent_bytes")
+    if not isinstance(sent, dict):
+        return None
+    pairs: dict[tuple[str, str], int] = {}
+    items: dict[str, Any] = sent  # pyright: ignore[reportUnknownVariableType]
+    for name, count in items.items():
+        src, _, dst = str(name).partition(">")
+        pairs[src, dst] = int(count)
+    return pairs
+
+
+def agreement(
+    meter: Mapping[tuple[str, str], int], switch: Mapping[tuple[str, str], int], sources: Iterable[str]
+) -> Agreement:
+    """Compare pairs whose source is one of `sources`: the VMs that lived to report all they sent."""
+    chosen = set(sources)
+    keys = sorted(k for k in {*meter, *switch} if k[0] in chosen)
+    pairs = tuple(PairAgreement(*k, meter.get(k, 0), switch.get(k, 0)) for k in keys)
+    return Agreement(pairs, sum(p.meter_bytes for p in pairs), sum(p.switch_bytes for p in pairs))
+
+
+def tails(
+    meter: Mapping[tuple[str, str], int], switch: Mapping[tuple[str, str], int], vms: Iterable[VmRecord]
+) -> dict[tuple[str, str], int]:
+    """What VMs that died sent after their last report: the switch's bytes beyond the meter's, raw.
+
+    Known in the emulated cloud only; a real provider bills them unseen.
+    """
+    dead = {row.vm for row in vms if _died(row)}
+    return {k: n - meter.get(k, 0) for k, n in sorted(switch.items()) if k[0] in dead and n > meter.get(k, 0)}
+
+
+def _died(row: VmRecord) -> bool:
+    return row.end_cause.startswith(("preempted", "failed"))
+
+
+def _kind(dst: str, here: str | None, there: str | None) -> str:
+    if dst == STORE:
+        return "store"
+    if dst == MONITOR:
+        return "control"
+    if here is None or (there is None and dst != INTERNET):
+        return "unknown"
+    return egress_class(here, there or INTERNET) or "unknown"

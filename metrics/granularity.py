@@ -1,0 +1,35 @@
+"""Calculation against communication: per epoch and peer, averaged over peers, then over epochs.
+
+Granularity is calculation time / communication time (Erben et al. 2023, eq. 1), both by wall clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from metrics.interval import Estimate, mean_interval
+from metrics.throughput import SwarmEpoch, measured
+
+__all__ = ["calculation", "communication", "epoch_granularity", "granularity"]
+
+
+def epoch_granularity(epoch: SwarmEpoch) -> float | None:
+    """Mean over the peers of calc / comm; None when none of them communicated."""
+    values = [g for p in epoch.peers if (g := p.granularity) is not None]
+    return math.fsum(values) / len(values) if values else None
+
+
+def granularity(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
+    """Mean over the measured epochs; None when there is none."""
+    return mean_interval([g for e in measured(epochs) if (g := epoch_granularity(e)) is not None])
+
+
+def calculation(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
+    """Calculation seconds of a peer in an epoch: mean over peers, then over the measured epochs."""
+    return mean_interval([math.fsum(p.calc_s for p in e.peers) / len(e.peers) for e in measured(epochs)])
+
+
+def communication(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
+    """Communication seconds of a peer in an epoch: mean over peers, then over the measured epochs."""
+    return mean_interval([math.fsum(p.comm_s for p in e.peers) / len(e.peers) for e in measured(epochs)])

@@ -1,0 +1,102 @@
+"""Means with 95 % t intervals, without scipy.
+
+The interval is Student's, over epochs (n is their number). At n = 2 it is 9 standard deviations wide to
+each side: that is what two epochs say, and it is printed as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+__all__ = ["Estimate", "mean_interval", "ratio_interval", "t_quantile"]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A value, its 95 % interval (None, None when n = 1) and the number of observations behind it."""
+
+    value: float
+    low: float | None
+    high: float | None
+    n: int
+
+    def to_json(self) -> dict[str, float | int | None]:
+        """`{"value", "low", "high", "n"}`."""
+        return {"value": self.value, "low": self.low, "high": self.high, "n": self.n}
+
+
+def mean_interval(values: Sequence[float]) -> Estimate | None:
+    """The mean with its t interval; None for no values."""
+    n = len(values)
+    if n == 0:
+        return None
+    mean = math.fsum(values) / n
+    if n == 1:
+        return Estimate(mean, None, None, 1)
+    variance = math.fsum((v - mean) ** 2 for v in values) / (n - 1)
+    half = t_quantile(n - 1) * math.sqrt(variance / n)
+    return Estimate(mean, mean - half, mean + half, n)
+
+
+def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -> Estimate | None:
+    """Sum of numerators / sum of denominators with the t interval of the ratio estimator; None for no pairs.
+
+    The variance is that of the residuals y - R x (Cochran, Sampling Techniques, 3rd ed., section 6.3,
+    without the finite population correction). Raises ValueError when lengths differ or the denominators'
+    sum is not positive.
+    """
+    n = len(numerators)
+    if n != len(denominators):
+        raise ValueError(f"{n} numerators, {len(denominators)} denominators")
+    if n == 0:
+        return None
+    total = math.fsum(denominators)
+    if total <= 0:
+        raise ValueError("the denominators' sum is not positive")
+    ratio = math.fsum(numerators) / total
+    if n == 1:
+        return Estimate(ratio, None, None, 1)
+    residual = math.fsum((y - ratio * x) ** 2 for y, x in zip(numerators, denominators, strict=True))
+    half = t_quantile(n - 1) * math.sqrt(residual / (n - 1) / n) / (total / n)
+    return Estimate(ratio, ratio - half, ratio + half, n)
+
+
+@cache
+def t_quantile(degrees: int, confidence: float = 0.95) -> float:
+    """t with P(|T| <= t) = confidence for a whole number of degrees of freedom.
+
+    Bisection of the finite series in Abramowitz & Stegun 26.7.3 and 26.7.4. Raises ValueError for
+    degrees < 1 or a confidence outside (0, 1).
+    """
+    if degrees < 1 or not 0 < confidence < 1:
+        raise ValueError(f"no t quantile for {degrees} degrees of freedom at {confidence}")
+    low, high = 0.0, 1.0
+    while _central_probability(high, degrees) < confidence:
+        high *= 2
+    for _ in range(200):
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        if _central_probability(middle, degrees) < confidence:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _central_probability(t: float, degrees: int) -> float:
+    """P(|T| <= t)."""
+    theta = math.atan(t / math.sqrt(degrees))
+    sine, cosine = math.sin(theta), math.cos(theta)
+    if degrees == 1:
+        return 2 * theta / math.pi
+    odd = degrees % 2
+    term = cosine if odd else 1.0
+    total = term
+    for k in range(2 + odd, degrees, 2):
+        term *= cosine * cosine * (k - 1) / k
+        total += term
+    return 2 / math.pi * (theta + sine * total) if odd else sine * total

@@ -1,0 +1,139 @@
+"""The one place where a scaled run is multiplied back to the study's scale (docs/design.md, last section).
+
+With samples_scale m, time_scale c, bytes_scale s, and an epoch whose peers took S samples in all where the
+target was T (raw):
+- the part of the calculation before the target was crossed, min(1, T / S), grows with m; the overshoot does
+  not: `calc x f x c` with f = share x m + (1 - share). The samples grow with the same f, so T becomes m T;
+- communication and everything else outside calculation is `x c` only;
+- bytes to another peer: what the synchronising step sent beyond the control traffic is `x s`; control
+  traffic keeps its rate over the epoch's study-scale seconds. The control rate is that of the calculation
+  phase. To the store and the monitor nothing is averaged, so all bytes are control traffic;
+- a VM's seconds: raw seconds outside epochs, `x c`, plus its epochs at study scale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from metrics.throughput import SwarmEpoch
+
+__all__ = [
+    "Scales",
+    "calculation_factor",
+    "study_bytes",
+    "study_epoch",
+    "study_epochs",
+    "study_ingress_bytes",
+    "study_seconds",
+    "vm_epoch_seconds",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """By how much a run was shrunk; 1: not at all. Raises ValueError for a scale that is not positive."""
+
+    bytes: float = 1.0
+    time: float = 1.0
+    samples: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("bytes", "time", "samples"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} scale {getattr(self, name)} is not positive")
+
+    @classmethod
+    def of(cls, values: Mapping[str, float] | None) -> Scales:
+        """From meta's `scales`; None or missing keys: 1."""
+        known = values or {}
+        return cls(*(float(known.get(name, 1.0)) for name in ("bytes", "time", "samples")))
+
+    @property
+    def none(self) -> bool:
+        """Whether nothing was scaled."""
+        return self.bytes == self.time == self.samples == 1
+
+
+def calculation_factor(samples: float, raw_target: int | None, samples_scale: float) -> float:
+    """f above: by what an epoch's calculation and samples grow. Without a target the whole epoch grows."""
+    share = min(1.0, raw_target / samples) if raw_target and samples > 0 else 1.0
+    return share * samples_scale + (1.0 - share)
+
+
+def study_epoch(epoch: SwarmEpoch, scales: Scales, raw_target: int | None) -> SwarmEpoch:
+    """One epoch at study scale; `ended_s` and `crossed_s` stay on the run's own clock.
+
+    The wall time grows by what the calculation grew: the mean over the peers that were there from the
+    epoch's beginning (over all, when none was).
+    """
+    factor = calculation_factor(epoch.samples, raw_target, scales.samples)
+    c = scales.time
+    peers = tuple(
+        replace(p, calc_s=p.calc_s * factor * c, comm_s=p.comm_s * c, samples=p.samples * factor)
+        for p in epoch.peers
+    )
+    whole = [p for p in epoch.peers if p.vm not in epoch.joined] or list(epoch.peers)
+    grown = math.fsum(p.calc_s * (factor - 1.0) for p in whole) / len(whole)
+    duration = None if epoch.duration_s is None else (epoch.duration_s + grown) * c
+    return replace(epoch, peers=peers, duration_s=duration)
+
+
+def study_epochs(epochs: Iterable[SwarmEpoch], scales: Scales, raw_target: int | None) -> list[SwarmEpoch]:
+    """All epochs at study scale."""
+    return [study_epoch(e, scales, raw_target) for e in epochs]
+
+
+def study_bytes(
+    calc_bytes: float,
+    calc_s: float,
+    comm_bytes: float,
+    comm_s: float,
+    epoch_s: float,
+    scales: Scales,
+    averages: bool,
+) -> float:
+    """Bytes of one epoch from a VM to one destination at study scale.
+
+    `calc_s`, `comm_s`: raw wall seconds of the phases; `epoch_s`: the epoch at study scale; `averages`:
+    whether the destination is a peer. A synchronising step that sent less than the control rate gives no
+    averaging bytes; what is missing is kept as it is, so that scales of 1 change nothing.
+    """
+    rate = calc_bytes / (calc_s * scales.time) if calc_s > 0 else 0.0
+    outside_rate = calc_bytes if calc_s <= 0 else 0.0
+    averaged = comm_bytes - rate * comm_s * scales.time
+    if averages and averaged > 0:
+        averaged *= scales.bytes
+    return averaged + rate * epoch_s + outside_rate
+
+
+def vm_epoch_seconds(
+    raw: Iterable[SwarmEpoch], study: Iterable[SwarmEpoch]
+) -> dict[str, list[tuple[float, float]]]:
+    """Per VM, its epochs' (raw, study-scale) seconds, in the order of the epochs."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for before, after in zip(raw, study, strict=True):
+        for p, q in zip(before.peers, after.peers, strict=True):
+            found.setdefault(p.vm, []).append((p.calc_s + p.comm_s, q.calc_s + q.comm_s))
+    return found
+
+
+def study_seconds(raw_s: float, epochs: Iterable[tuple[float, float]], scales: Scales) -> float:
+    """A VM's billed seconds at study scale, from its raw seconds and its epochs' (raw, study) seconds."""
+    pairs = list(epochs)
+    outside = raw_s - math.fsum(raw for raw, _ in pairs)
+    return outside * scales.time + math.fsum(study for _, study in pairs)
+
+
+def study_ingress_bytes(
+    network_bytes: float, samples: float, bytes_per_sample: float | None, scales: Scales
+) -> float | None:
+    """Bytes read from the store at study scale; None: unknown.
+
+    An unscaled run's are the measured ones. A scaled run streams a stand-in for the modelled dataset, so
+    its are study-scale samples x the modelled dataset's bytes per sample.
+    """
+    if scales.none:
+        return network_bytes
+    return None if bytes_per_sample is None else samples * bytes_per_sample

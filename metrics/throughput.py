@@ -1,0 +1,185 @@
+"""From peers' epochs to the swarm's epochs, and from those to samples per second by wall clock.
+
+An epoch ends for the swarm at the mean of its peers' `ended_s`. The wall time of epoch k is its end less
+the end of epoch k-1 (for the first: less the mean of its peers' `began_s`); an epoch whose predecessor left
+no record has no wall time and is not measured. Warm-up epochs and a last epoch that some living peer had
+not reported yet are listed, but not measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from metrics.interval import Estimate, mean_interval, ratio_interval
+from metrics.records import EpochRecord, ProgressRecord, VmRecord
+
+__all__ = [
+    "PeerEpoch",
+    "SwarmEpoch",
+    "dropped_rounds",
+    "epoch_seconds",
+    "local_throughput",
+    "measured",
+    "swarm_epochs",
+    "throughput",
+    "throughput_epoch_mean",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerEpoch:
+    """One peer's epoch: wall seconds outside and inside the synchronising step, and its own samples."""
+
+    vm: str
+    calc_s: float
+    comm_s: float
+    samples: float  # whole at the run's scale; not after multiplying back
+
+    @property
+    def granularity(self) -> float | None:
+        """Calculation / communication; None when nothing was communicated."""
+        return self.calc_s / self.comm_s if self.comm_s > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmEpoch:
+    """One hivemind epoch of all peers."""
+
+    epoch: int
+    peers: tuple[PeerEpoch, ...]
+    ended_s: float  # unix, as measured (not multiplied back)
+    duration_s: float | None  # wall time since the end of the one before
+    loss: float | None  # mean over peers, weighted with their samples
+    joined: tuple[str, ...]  # peers that the epoch before did not have
+    left: tuple[str, ...]  # peers that only the epoch before had
+    dropped: tuple[tuple[str, str], ...]  # (peer, why part of its round was lost)
+    lone: bool  # one peer, averaging with nobody
+    crossed_s: float | None  # unix: when the swarm's samples passed the target, interpolated
+    warmup: bool
+    complete: bool  # False: the run's last epoch, which a living peer had not reported yet
+
+    @property
+    def samples(self) -> float:
+        """Samples of all peers."""
+        return math.fsum(p.samples for p in self.peers)
+
+
+def swarm_epochs(
+    records: Iterable[EpochRecord],
+    warmup_epochs: int,
+    progress: Sequence[ProgressRecord] = (),
+    target_batch_size: int | None = None,
+    vms: Iterable[VmRecord] = (),
+) -> list[SwarmEpoch]:
+    """The swarm's epochs, ascending. The records' order does not matter; of two equal keys the later counts.
+
+    `target_batch_size` is the raw one (what the peers were told); with it and `progress` the crossing of
+    the target is interpolated between two scrapes.
+    """
+    by_epoch: dict[int, dict[str, EpochRecord]] = {}
+    for record in sorted(records, key=lambda r: r.ended_s):
+        by_epoch.setdefault(record.epoch, {})[record.vm] = record
+    ended = {row.vm: row.ended_s for row in vms if row.ended_s is not None}
+    numbers = sorted(by_epoch)
+    found: list[SwarmEpoch] = []
+    for number in numbers:
+        rows = [by_epoch[number][vm] for vm in sorted(by_epoch[number])]
+        before = by_epoch.get(number - 1)
+        end = math.fsum(r.ended_s for r in rows) / len(rows)
+        begin: float | None
+        if before is not None:
+            begin = math.fsum(r.ended_s for r in before.values()) / len(before)
+        elif number == numbers[0]:
+            begin = math.fsum(r.began_s for r in rows) / len(rows)
+        else:
+            begin = None
+        names = {r.vm for r in rows}
+        left = tuple(sorted(set(before) - names)) if before is not None else ()
+        samples = sum(r.samples for r in rows)
+        lone = len(rows) == 1 and rows[0].group_size <= 1
+        late = [vm for vm in left if ended.get(vm, math.inf) > end]
+        found.append(
+            SwarmEpoch(
+                epoch=number,
+                peers=tuple(PeerEpoch(r.vm, r.calc_s, r.comm_s, r.samples) for r in rows),
+                ended_s=end,
+                duration_s=None if begin is None else end - begin,
+                loss=math.fsum(r.loss * r.samples for r in rows) / samples if samples else None,
+                joined=tuple(sorted(names - set(before))) if before is not None else (),
+                left=left,
+                dropped=() if lone else tuple((r.vm, r.dropped) for r in rows if r.dropped),
+                lone=lone,
+                crossed_s=None
+                if target_batch_size is None or begin is None
+                else _crossing(progress, number, target_batch_size, begin, end),
+                warmup=number <= warmup_epochs,
+                complete=not (number == numbers[-1] and late),
+            )
+        )
+    return found
+
+
+def measured(epochs: Iterable[SwarmEpoch]) -> list[SwarmEpoch]:
+    """The epochs that count: complete, after the warm-up, with a wall time."""
+    return [
+        e for e in epochs if e.complete and not e.warmup and e.duration_s is not None and e.duration_s > 0
+    ]
+
+
+def throughput(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
+    """Samples of the measured epochs / wall time between their ends; None without a measured epoch."""
+    chosen = measured(epochs)
+    return ratio_interval([e.samples for e in chosen], [e.duration_s or 0.0 for e in chosen])
+
+
+def throughput_epoch_mean(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
+    """Mean of the measured epochs' own rates: what the study prints."""
+    return mean_interval([e.samples / e.duration_s for e in measured(epochs) if e.duration_s])
+
+
+def local_throughput(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
+    """Sum over peers of samples / calculation time, mean over the measured epochs."""
+    rates = [
+        math.fsum(p.samples / p.calc_s for p in e.peers if p.calc_s > 0)
+        for e in measured(epochs)
+        if any(p.calc_s > 0 for p in e.peers)
+    ]
+    return mean_interval(rates)
+
+
+def epoch_seconds(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
+    """Mean wall time of the measured epochs."""
+    return mean_interval([e.duration_s for e in measured(epochs) if e.duration_s is not None])
+
+
+def dropped_rounds(epochs: Iterable[SwarmEpoch]) -> list[SwarmEpoch]:
+    """The epochs, warm-up included, in which Hivemind lost part of a round; a lone peer's is none."""
+    return [e for e in epochs if e.dropped]
+
+
+def _crossing(
+    progress: Sequence[ProgressRecord], epoch: int, target: int, begin_s: float, end_s: float
+) -> float | None:
+    """When the swarm's samples passed the target, between the two scrapes around it.
+
+    A scrape's `epoch` is the one the swarm works on, counted from 0: the one that epoch record `epoch` ends
+    is `epoch - 1`. None when the scrapes do not show it.
+    """
+    scrapes = sorted(
+        (r.at_s, r.samples)
+        for r in progress
+        if r.vm == "" and r.epoch == epoch - 1 and begin_s <= r.at_s <= end_s
+    )
+    last: tuple[float, int] = (begin_s, 0)
+    for at_s, samples in scrapes:
+        if samples >= target:
+            rise = samples - last[1]
+            return at_s if rise <= 0 else last[0] + (at_s - last[0]) * (target - last[1]) / rise
+        last = (at_s, samples)
+    # The averaging began between two scrapes: carry on at the rate of the epoch so far.
+    if last[1] > 0 and last[0] > begin_s:
+        crossed = begin_s + (last[0] - begin_s) * target / last[1]
+        return crossed if crossed <= end_s else None
+    return None
