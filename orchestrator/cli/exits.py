@@ -1,0 +1,73 @@
+"""From an exception to one sentence and an exit code; `orchestrator.errors` holds the table of codes."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from typing import NamedTuple
+
+__all__ = ["DONE", "FAILED", "INTERRUPTED", "NOT_TORN_DOWN", "REFUSED", "WRONG", "Verdict", "verdict"]
+
+DONE = 0
+FAILED = 1  # the run failed, or orch did
+WRONG = 2  # the command or the YAML is wrong
+REFUSED = 3  # stopped, or refused by the budget or the user's answer
+NOT_TORN_DOWN = 5  # VMs may be alive
+INTERRUPTED = 130
+
+
+class Verdict(NamedTuple):
+    """`sentence` None: no error that orch knows, so a fault of orch itself."""
+
+    code: int
+    sentence: str | None
+
+
+# Errors of rooms that `orchestrator.errors` does not know, by the class's full name: so that nothing is
+# imported for them, and `orch --help` stays fast. A test checks that every name exists.
+BY_NAME: dict[str, int] = {
+    "experiments.spec.errors.SpecError": WRONG,
+    "cloud.storage.errors.StoreFullError": FAILED,
+    "cloud.storage.errors.StoreFailedError": FAILED,
+    "cloud.storage.errors.EmbeddedStoreError": FAILED,
+    "cloud.storage.errors.StorageError": WRONG,
+}
+
+
+def verdict(error: BaseException) -> Verdict:
+    """What to tell the user about `error`, and the exit code."""
+    if isinstance(error, KeyboardInterrupt):
+        return Verdict(INTERRUPTED, "interrupted")
+    from orchestrator.errors import EXIT_CODES
+
+    for known, code in EXIT_CODES:
+        if isinstance(error, known):
+            return Verdict(code, _sentence(error))
+    for kind in type(error).__mro__:
+        code = BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")
+        if code is not None:
+            return Verdict(code, _sentence(error))
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = error.filename or "the state folder"
+        return Verdict(FAILED, f"{where}: no room left on the disk; free some, then try again")
+    if isinstance(error, PermissionError) and error.filename:
+        return Verdict(WRONG, f"{error.filename}: no permission; choose another folder with ORCH_HOME")
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return _missing(error.name)
+    return Verdict(FAILED, None)
+
+
+def _sentence(error: BaseException) -> str:
+    return str(error).strip() or f"{type(error).__name__}, without a reason given"
+
+
+def _missing(module: str) -> Verdict:
+    package = module.partition(".")[0]
+    if package in ("orchestrator", "experiments", "cloud", "metrics", "analysis"):
+        return Verdict(FAILED, None)
+    extra = "sky" if package == "sky" else "local"
+    return Verdict(
+        WRONG,
+        f"{package} is not installed in {sys.prefix} and this command needs it: "
+        f"`pip install 'orch[{extra}]'` brings it",
+    )

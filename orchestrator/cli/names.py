@@ -1,0 +1,41 @@
+"""From what the user typed to a run of the state folder, and the completion of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+__all__ = ["Found", "RunArgument", "find_run"]
+
+
+class Found(NamedTuple):
+    """A run that exists."""
+
+    run_id: str
+    home: Path
+    folder: Path
+
+
+def find_run(text: str) -> Found:
+    """The run `text` means: its id, the beginning of it, or `latest`. Raises UsageError."""
+    from orchestrator.home import home_folder, resolve_run, run_folder
+
+    home = home_folder()
+    run_id = resolve_run(home, text)
+    return Found(run_id, home, run_folder(home, run_id))
+
+
+def _complete(incomplete: str) -> list[str]:
+    from orchestrator.home import home_folder, list_runs
+
+    return [run for run in list_runs(home_folder()) if run.startswith(incomplete)]
+
+
+RunArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="A run's id, the beginning of it, or `latest`.", autocompletion=_complete
+    ),
+]
