@@ -1,0 +1,56 @@
+"""What must hold after every step, as executable sentences."""
+
+from __future__ import annotations
+
+from orchestrator.core.state import LIVE, OVER, RunState, SlotState
+
+__all__ = ["InvariantError", "validate", "validate_step"]
+
+
+class InvariantError(AssertionError):
+    """The controller's state is one that must not be: a fault of ours."""
+
+
+def validate(state: RunState) -> None:
+    """Raises InvariantError naming the first thing that is wrong."""
+    names = [s.name for s in state.slots]
+    _check(names == [s.name for s in state.spec.slots], "the slots are not the ones wished for")
+    vms = [vm for s in state.slots for vm in (s.vm, s.ending) if vm]
+    _check(len(vms) == len(set(vms)), f"one VM is in two slots: {vms}")
+    for vm in vms:
+        _check(vm in state.intents, f"{vm} exists without an intent in the journal")
+    for slot in state.slots:
+        who = f"{slot.name}#{slot.generation} ({slot.state})"
+        _check(not (slot.vm and slot.ending), f"{who} has two VMs: {slot.vm} and {slot.ending}")
+        _check(0 <= slot.place < len(state.slot_spec(slot.name).places), f"{who} has no place {slot.place}")
+        _check(bool(slot.vm) or slot.state not in LIVE, f"{who} has no VM")
+        _check(not slot.vm or slot.state in LIVE | OVER, f"{who} has a VM: {slot.vm}")
+        if slot.state in LIVE:
+            _check(slot.vm == state.vm_name(slot), f"{who} has another generation's VM: {slot.vm}")
+        _check(not slot.maddr or slot.state in LIVE | OVER, f"{who} has an address without a peer")
+        if slot.state is SlotState.ENDED:
+            _check(bool(state.stop_status), f"{who} although the run goes on")
+    if state.ended:
+        _check(not vms, f"the run has ended with {vms}")
+        _check(bool(state.stop_status), "the run has ended without a status")
+        _check(state.monitor in ("absent", "gone"), "the run has ended with its monitor")
+
+
+def validate_step(before: RunState, after: RunState) -> None:
+    """`validate(after)`, and that nothing went backwards."""
+    validate(after)
+    _check(before.intents <= after.intents, "an intent was forgotten")
+    _check(not (before.stop_status and not after.stop_status), "a stopping run goes on")
+    _check(not (before.ended and before != after), "a run that has ended changed")
+    for old, new in zip(before.slots, after.slots, strict=True):
+        _check(new.generation >= old.generation, f"{new.name}: the generation shrank")
+        _check(new.lost >= old.lost, f"{new.name}: a loss was forgotten")
+        if new.vm and new.vm != old.vm:
+            _check(new.vm not in before.intents, f"{new.name}: the name {new.vm} is used twice")
+        if old.state in OVER:
+            _check(new.state is old.state, f"{new.name}: {old.state} became {new.state}")
+
+
+def _check(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise InvariantError(sentence)

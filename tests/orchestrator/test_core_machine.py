@@ -1,0 +1,279 @@
+"""The slot machine, event by event: states, facts, instructions."""
+
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from orchestrator.core.events import (
+    MONITOR,
+    EndRun,
+    Observed,
+    OfferRefused,
+    Preempted,
+    Requested,
+    RequestVm,
+    RunComplete,
+    Silent,
+    Spending,
+    StartMonitor,
+    StopWanted,
+    TerminateVm,
+    Tick,
+)
+from orchestrator.core.invariants import InvariantError, validate, validate_step
+from orchestrator.core.journal import begin
+from orchestrator.core.machine import step
+from orchestrator.core.policy import back_off_s, first_place, next_place, over_budget
+from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec, SlotState
+
+IOWA = Place("gcp/us-central1/us-central1-a", "n1", "T4:1", True, Decimal("0.18"), "book")
+BELGIUM = Place("gcp/europe-west1/europe-west1-b", "n1", "T4:1", True, Decimal("0.12"), "book")
+TAIWAN = Place("gcp/asia-east1/asia-east1-a", "n1", "T4:1", True, None, "unknown")
+
+
+def spec(**policy) -> RunSpec:
+    slot = SlotSpec("a", (IOWA, BELGIUM, TAIWAN), Policy(**policy))
+    return RunSpec("r", (slot, replace(slot, name="b")), budget_usd=Decimal(5))
+
+
+class Driver:
+    """Feeds events, checks the invariants after each, remembers facts and instructions."""
+
+    def __init__(self, run: RunSpec) -> None:
+        self.state = begin(run)
+        self.facts = []
+        self.now_s = 100.0
+
+    def feed(self, event):
+        before = self.state
+        done = step(before, event, lambda: 1.0)
+        validate_step(before, done.state)
+        self.state = done.state
+        self.facts += done.facts
+        return list(done.instructions)
+
+    def tick(self, after_s: float = 1.0):
+        self.now_s += after_s
+        return self.feed(Tick(self.now_s))
+
+    def sees(self, vm: str, state: str = "running", phase: str = "", **more):
+        return self.feed(Observed(self.now_s, vm, state, phase, **more))
+
+    def of(self, name: str):
+        return self.state.slot(name)
+
+    def train(self) -> "Driver":
+        """Both peers training, the monitor up."""
+        self.tick()
+        self.sees("r-a-0", phase="dht", maddr="/ip4/10.0.0.2/tcp/1/p2p/A")
+        self.tick()
+        self.sees("r-b-0", phase="ready", maddr="/ip4/10.0.0.3/tcp/1/p2p/B")
+        self.sees("r-a-0", phase="training")
+        self.sees("r-b-0", phase="training")
+        self.sees(MONITOR)
+        return self
+
+
+def test_the_first_peer_goes_alone_until_its_address_is_known():
+    run = Driver(spec())
+    assert run.tick() == [RequestVm("r-a-0", "a", 0, 0, ())]
+    assert run.facts[0].kind == "intent"
+    run.feed(Requested(run.now_s, "r-a-0"))
+    assert run.tick() == []
+    run.sees("r-a-0", phase="starting")
+    assert run.of("a").state is SlotState.JOINING
+    assert run.tick() == []
+    run.sees("r-a-0", phase="dht", maddr="/a")
+    assert run.tick() == [RequestVm("r-b-0", "b", 0, 0, ("/a",)), StartMonitor(("/a",))]
+
+
+def test_a_request_is_repeated_until_the_provider_is_known_to_have_it():
+    run = Driver(spec())
+    run.tick()
+    assert run.tick() == [RequestVm("r-a-0", "a", 0, 0, ())]
+    run.sees("r-a-0", state="pending")
+    assert run.of("a").state is SlotState.BOOTING
+    assert run.tick() == []
+
+
+def test_a_preempted_peer_is_replaced_by_the_next_generation_and_joins_those_alive():
+    run = Driver(spec()).train()
+    run.feed(Preempted(run.now_s, "r-a-0", "taken back"))
+    assert run.of("a").state is SlotState.WAITING
+    assert run.tick(0.5) == []  # backing off for one second
+    assert run.tick(1.0) == [RequestVm("r-a-1", "a", 1, 0, ("/ip4/10.0.0.3/tcp/1/p2p/B",))]
+
+
+def test_a_silent_peer_is_ended_before_another_is_requested():
+    run = Driver(spec()).train()
+    run.feed(Silent(run.now_s, "r-b-0", 130))
+    assert run.tick(10) == [TerminateVm("r-b-0", "not seen in the DHT for 130 s")]
+    run.sees("r-b-0", state="terminated")
+    assert run.tick() == [RequestVm("r-b-1", "b", 1, 0, ("/ip4/10.0.0.2/tcp/1/p2p/A",))]
+
+
+@pytest.mark.parametrize(
+    ("replace_by", "place_after_loss"),
+    [("same_place", 0), ("next_place", 1), ("cheapest_place", 1), ("wait", 0)],
+)
+def test_the_policy_says_where_the_next_one_is(replace_by, place_after_loss):
+    run = Driver(spec(replace=replace_by)).train()
+    run.feed(Preempted(run.now_s, "r-a-0", ""))
+    assert run.of("a").place == place_after_loss
+
+
+def test_never_replaces_none_and_the_others_go_on():
+    run = Driver(spec(replace="never")).train()
+    run.feed(Preempted(run.now_s, "r-a-0", ""))
+    assert run.of("a").state is SlotState.FAILED
+    assert not run.state.stop_status
+    run.feed(Preempted(run.now_s, "r-b-0", ""))
+    assert run.state.stop_status == "failed"
+
+
+def test_too_many_losses_are_enough():
+    run = Driver(spec(max_replacements=1)).train()
+    run.feed(Preempted(run.now_s, "r-a-0", ""))
+    run.tick(5)
+    run.feed(Preempted(run.now_s, "r-a-1", ""))
+    assert run.of("a").state is SlotState.FAILED
+    assert "more than the 1 replacements" in run.of("a").cause
+
+
+def test_no_capacity_goes_down_the_list_then_the_run_says_so():
+    run = Driver(spec(replace="next_place", max_refusals=3))
+    places = []
+    for _ in range(12):
+        for made in run.tick(100):
+            if isinstance(made, RequestVm):
+                places.append((made.vm, made.place))
+                run.feed(OfferRefused(run.now_s, made.vm, "no_capacity", "none there"))
+    assert places[:3] == [("r-a-0", 0), ("r-a-1", 1), ("r-a-2", 2)]
+    assert run.state.stop_status == "no_capacity"
+    assert run.state.ended
+
+
+def test_an_ambiguous_request_that_is_then_refused_is_ended_first():
+    run = Driver(spec())
+    run.tick()
+    run.feed(OfferRefused(run.now_s, "r-a-0", "ambiguous", "no answer in 60 s"))
+    assert run.of("a").vm == "r-a-0"  # the same name is asked for again, never a second one
+    run.tick(100)
+    run.feed(OfferRefused(run.now_s, "r-a-0", "no_capacity", "none there"))
+    assert run.of("a").ending == "r-a-0"
+    assert TerminateVm("r-a-0", "none there") in run.tick(100)
+    assert run.of("a").vm == ""
+
+
+@pytest.mark.parametrize("kind", ["credentials", "invalid"])
+def test_what_can_never_work_stops_the_run(kind):
+    run = Driver(spec())
+    run.tick()
+    run.feed(OfferRefused(run.now_s, "r-a-0", kind, "no permission"))
+    assert (run.state.stop_status, run.state.stop_cause) == ("failed", "no permission")
+
+
+def test_a_vm_nobody_wishes_for_is_ended():
+    run = Driver(spec()).train()
+    assert run.sees("r-a-7") == [TerminateVm("r-a-7", "it belongs to no slot any more")]
+
+
+def test_an_old_observation_changes_nothing():
+    run = Driver(spec()).train()
+    before = run.state
+    run.sees("r-a-0", state="pending")
+    run.sees("r-a-0", phase="dht", maddr="/ip4/10.0.0.2/tcp/1/p2p/A")
+    assert run.state == before
+
+
+def test_a_vm_that_never_boots_or_joins_is_replaced():
+    run = Driver(replace(spec(), slots=spec().slots[:1]))
+    run.tick()
+    run.sees("r-a-0", state="pending")
+    run.tick(301)
+    assert run.of("a").ending == "r-a-0"
+    run.sees("r-a-0", state="failed", ended=True)
+    run.tick()
+    run.sees("r-a-1", phase="starting")
+    run.tick(301)
+    assert "did not join" in run.of("a").cause
+
+
+def test_the_run_ends_when_all_are_done_and_read():
+    run = Driver(spec()).train()
+    run.sees("r-a-0", phase="done")
+    run.sees("r-b-0", phase="done")
+    assert run.state.finishing_s is not None
+    assert run.tick() == []
+    run.feed(RunComplete(run.now_s))
+    assert run.tick() == [
+        TerminateVm("r-a-0", "the peer finished"),
+        TerminateVm("r-b-0", "the peer finished"),
+    ]
+    run.sees("r-a-0", state="terminated")
+    run.sees("r-b-0", state="terminated")
+    assert run.tick() == [TerminateVm(MONITOR, "all epochs measured")]
+    run.sees(MONITOR, state="terminated")
+    assert run.tick() == [EndRun("done", "all epochs measured")]
+    assert run.facts[-1].kind == "run_ended"
+
+
+def test_the_drain_is_bounded_and_so_are_stragglers():
+    run = Driver(spec()).train()
+    run.sees("r-a-0", phase="done")
+    run.tick(91)
+    assert run.state.finishing_s is not None
+    run.tick(16)
+    assert run.state.stop_status == "done"
+
+
+def test_the_budget_stops_before_it_is_passed():
+    run = Driver(spec()).train()
+    run.feed(Spending(run.now_s, Decimal("4.90"), Decimal(6)))
+    assert not run.state.stop_status
+    run.feed(Spending(run.now_s, Decimal("4.96"), Decimal(6)))
+    assert run.state.stop_status == "budget"
+    assert {type(i) for i in run.tick()} == {TerminateVm}
+
+
+def test_an_unknown_price_keeps_no_budget():
+    assert "cannot be kept" in over_budget(Decimal(1), None, Decimal(1), 30)
+    assert over_budget(None, None, None, 30) == ""
+
+
+def test_the_monitors_death_ends_the_run():
+    run = Driver(spec()).train()
+    run.sees(MONITOR, state="failed", cause="killed")
+    assert run.state.stop_status == "failed"
+
+
+def test_stopping_ends_everything_even_what_was_only_intended():
+    run = Driver(spec())
+    run.tick()
+    run.feed(StopWanted(run.now_s, "stopped", "the user"))
+    assert run.tick() == [TerminateVm("r-a-0", "the user")]
+    run.sees("r-a-0", state="terminated")
+    assert run.tick() == [EndRun("stopped", "the user")]
+
+
+def test_back_off_doubles_to_its_maximum_within_the_jitter():
+    policy = Policy(backoff_s=1, backoff_max_s=10)
+    assert [back_off_s(policy, n, lambda: 1.0) for n in range(5)] == [1, 2, 4, 8, 10]
+    assert back_off_s(policy, 5000, lambda: 0.0) == 5
+
+
+def test_the_cheapest_place_first_and_the_unknown_price_last():
+    slot = SlotSpec("a", (IOWA, BELGIUM, TAIWAN), Policy("cheapest_place"))
+    assert first_place(slot) == 1
+    assert [next_place(slot, 0, n) for n in range(4)] == [1, 0, 2, 1]
+
+
+def test_invariants_notice_two_vms_in_a_slot():
+    run = Driver(spec()).train()
+    broken = replace(run.of("a"), ending="r-b-0")
+    with pytest.raises(InvariantError, match="in two slots"):
+        validate(replace(run.state, slots=(broken, run.of("b"))))
+    ghost = replace(run.of("a"), generation=9, vm="r-a-9")
+    with pytest.raises(InvariantError, match="without an intent"):
+        validate(replace(run.state, slots=(ghost, run.of("b"))))

@@ -1,0 +1,186 @@
+"""Any order of events, dropped and doubled: never two VMs for a slot, nothing left after a stop."""
+
+from decimal import Decimal
+from random import Random
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from metrics.records import EventRecord
+from orchestrator.core.events import (
+    MONITOR,
+    EndRun,
+    Observed,
+    OfferRefused,
+    Requested,
+    RequestVm,
+    Silent,
+    StartMonitor,
+    StopWanted,
+    TerminateVm,
+    Tick,
+)
+from orchestrator.core.invariants import validate, validate_step
+from orchestrator.core.journal import begin, created, replay
+from orchestrator.core.machine import step
+from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec
+from orchestrator.core.watch import missing
+
+PLACES = tuple(Place(f"gcp/{n}/a", "n1", "T4:1", True, Decimal(n), "book") for n in range(1, 4))
+POLICIES = ("same_place", "next_place", "cheapest_place", "wait", "never")
+PHASES = ("", "starting", "dht", "ready", "training", "leaving", "done", "failed")
+
+
+class Cloud(RuleBasedStateMachine):
+    """A world that does what it likes, and a controller that is killed now and then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        slots = tuple(SlotSpec(f"s{n}", PLACES, Policy(POLICIES[n], max_refusals=3)) for n in range(5))
+        spec = RunSpec("r", slots)
+        self.random = Random(7)
+        self.state = begin(spec)
+        self.journal = []
+        self.write([created(spec)])
+        self.vms: dict[str, tuple[str, str]] = {}  # what is really there: state, phase
+        self.old: list[Observed] = []  # said before, may be said again
+        self.wishes: list = []
+        self.now_s = 1000.0
+        self.ended = False
+
+    def write(self, facts) -> None:
+        for f in facts:
+            self.journal.append(
+                EventRecord(
+                    len(self.journal), 0.0, f.kind, f.slot, f.generation, f.vm,
+                    f.from_state, f.to_state, f.cause, f.data_json,
+                )
+            )  # fmt: skip
+
+    def feed(self, event) -> None:
+        before = self.state
+        done = step(before, event, self.random.random)
+        validate_step(before, done.state)
+        self.state = done.state
+        self.write(done.facts)
+        self.wishes = list(done.instructions) or self.wishes
+        self.ended = self.ended or any(isinstance(i, EndRun) for i in done.instructions)
+
+    def live(self) -> list[str]:
+        return [vm for vm, (state, _) in self.vms.items() if state in ("pending", "running")]
+
+    @rule(after_s=st.sampled_from([0.5, 3.0, 40.0, 400.0]))
+    def time_passes(self, after_s) -> None:
+        self.now_s += after_s
+        self.feed(Tick(self.now_s))
+
+    @rule(data=st.data())
+    def an_instruction_is_done(self, data) -> None:
+        """Done in any order, some never, answers lost or not."""
+        if not self.wishes:
+            return
+        wish = data.draw(st.sampled_from(self.wishes))
+        answer = data.draw(st.sampled_from(["told", "lost", "refused", "ambiguous"]))
+        if isinstance(wish, RequestVm):
+            current = any(s.vm == wish.vm for s in self.state.slots)
+            if answer == "refused" and wish.vm not in self.vms and current:
+                self.feed(OfferRefused(self.now_s, wish.vm, "no_capacity", "none"))
+            elif current:  # the shell does no wish the state has dropped
+                assert wish.vm in self.state.intents
+                self.vms.setdefault(wish.vm, ("pending", ""))
+                if answer == "told":
+                    self.feed(Requested(self.now_s, wish.vm))
+                if answer == "ambiguous":
+                    self.feed(OfferRefused(self.now_s, wish.vm, "ambiguous", "no answer"))
+        elif isinstance(wish, TerminateVm) and wish.vm in self.vms:
+            self.vms[wish.vm] = ("terminated", self.vms[wish.vm][1])
+        elif isinstance(wish, StartMonitor) and not self.state.stop_status:
+            self.vms.setdefault(MONITOR, ("running", ""))
+
+    @rule(data=st.data())
+    def a_vm_goes_on(self, data) -> None:
+        if self.live():
+            vm = data.draw(st.sampled_from(self.live()))
+            if vm == MONITOR:
+                return
+            state = data.draw(st.sampled_from(["running", "running", "preempted", "failed"]))
+            self.vms[vm] = (state, data.draw(st.sampled_from(PHASES)) if state == "running" else "")
+
+    def seen(self) -> list[Observed]:
+        return [
+            Observed(
+                self.now_s, vm, state, phase, f"/{vm}" if phase not in ("", "starting") else "", ended=True
+            )
+            for vm, (state, phase) in self.vms.items()
+        ]
+
+    @rule(data=st.data())
+    def some_vms_are_seen(self, data) -> None:
+        chosen = data.draw(st.lists(st.sampled_from(self.seen()))) if self.vms else []
+        for event in chosen:  # in any order, some twice, some not
+            self.old.append(event)
+            self.feed(event)
+
+    @rule()
+    def all_vms_are_seen(self) -> None:
+        seen = self.seen()
+        for event in [*seen, *missing(self.state, seen, self.now_s)]:
+            self.feed(event)
+
+    @precondition(lambda self: self.old)
+    @rule(data=st.data())
+    def an_old_word_comes_again(self, data) -> None:
+        event = data.draw(st.sampled_from(self.old))
+        if event.state in (
+            "pending",
+            "running",
+        ):  # the dead do not come back, but the living are said to live
+            self.feed(event)
+
+    @precondition(lambda self: self.live())
+    @rule(data=st.data())
+    def a_peer_is_silent(self, data) -> None:
+        self.feed(Silent(self.now_s, data.draw(st.sampled_from(self.live())), 200))
+
+    @rule()
+    def the_controller_is_killed_and_rebuilt(self) -> None:
+        rebuilt = replay(self.journal)
+        assert rebuilt == self.state
+        self.state = rebuilt
+        self.wishes = []
+
+    @precondition(lambda self: len(self.journal) > 60)
+    @rule()
+    def the_user_stops_it(self) -> None:
+        self.feed(StopWanted(self.now_s, "stopped", "the user"))
+
+    @invariant()
+    def no_slot_has_two_vms(self) -> None:
+        slots = [vm.rsplit("-", 1)[0] for vm in self.live() if vm != MONITOR]
+        assert len(slots) == len(set(slots)), self.live()
+
+    def teardown(self) -> None:
+        """However it went: after a stop all is gone, and every prefix of the journal is a valid state."""
+        self.feed(StopWanted(self.now_s, "stopped", "the test is over"))
+        for _ in range(6):
+            self.now_s += 10
+            self.feed(Tick(self.now_s))
+            for wish in self.wishes:
+                if isinstance(wish, TerminateVm) and wish.vm in self.vms:
+                    self.vms[wish.vm] = ("terminated", "")
+            self.wishes = []
+            self.all_vms_are_seen()
+        self.feed(Tick(self.now_s))
+        assert self.ended
+        assert self.live() == []
+        for length in range(1, len(self.journal) + 1):
+            validate(replay(self.journal[:length]))
+        assert replay(self.journal) == self.state
+
+
+TestCloud = Cloud.TestCase
+TestCloud.settings = settings(
+    max_examples=60, stateful_step_count=60, deadline=None, derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)  # fmt: skip
