@@ -69,7 +69,7 @@ def make_client(
         read_timeout=read_timeout_s,
         retries={"mode": "standard", "total_max_attempts": attempts},
         # bucket.10.77.0.9 is no host name: only AWS itself is addressed by host.
-        s3={"addressing_style": "path" if endpoint else "auto"},
+        s3={"addressing_style": "path" if _resolved(endpoint) else "auto"},
     )
     try:
         return boto3.Session().client(
@@ -194,5 +194,11 @@ def _status(error: Any) -> int:
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
+def _resolved(endpoint: str) -> str:
+    """The endpoint that boto3 will use: the one given, else what its environment variables name."""
+    return endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+
+
 def _place(endpoint: str) -> str:
-    return f"the object store at {endpoint}" if endpoint else "the object store (AWS S3)"
+    resolved = _resolved(endpoint)
+    return f"the object store at {resolved}" if resolved else "the object store (AWS S3)"

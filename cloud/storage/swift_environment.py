@@ -16,7 +16,7 @@ from cloud.storage.errors import EmbeddedStoreError
 __all__ = ["SWIFT_VERSION", "state_folder", "swift_environment"]
 
 SWIFT_VERSION = "2.38.3"
-_COMPLETE = ".orch-complete"  # written last: an installation that was interrupted has none
+_BEGUN = ".orch-begun"  # removed last: an installation that was interrupted still has it
 
 
 def state_folder() -> Path:
@@ -38,17 +38,17 @@ def swift_environment(progress: Callable[[str], None] | None = None) -> Path:
     say = progress or _to_stderr
     given = os.environ.get("ORCH_SWIFT_VENV")
     folder = Path(given).absolute() if given else state_folder() / f"swift-venv-{SWIFT_VERSION}"
-    if _has_swift(folder, ours=not given):
+    if _has_swift(folder):
         return folder
-    if given and folder.exists():
-        raise EmbeddedStoreError(
-            f"{folder} (ORCH_SWIFT_VENV) is no virtual environment with swift in it; "
-            f"run `{folder}/bin/pip install swift=={SWIFT_VERSION}`, or unset ORCH_SWIFT_VENV"
-        )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.with_name(f"{folder.name}.lock"), say):
-            if not _has_swift(folder, ours=not given):
+            if not _has_swift(folder):
+                if given and folder.exists() and not (folder / _BEGUN).exists():
+                    raise EmbeddedStoreError(
+                        f"{folder} (ORCH_SWIFT_VENV) is no virtual environment with swift in it; "
+                        f"run `{folder}/bin/pip install swift=={SWIFT_VERSION}`, or unset ORCH_SWIFT_VENV"
+                    )
                 _install(folder, say)
     except OSError as error:
         raise EmbeddedStoreError(
@@ -58,22 +58,21 @@ def swift_environment(progress: Callable[[str], None] | None = None) -> Path:
     return folder
 
 
-def _has_swift(folder: Path, *, ours: bool) -> bool:
-    if ours:
-        # The link to the base Python breaks when that Python is removed.
-        return (folder / _COMPLETE).exists() and (folder / "bin/python").exists()
-    return (folder / "bin/python").exists() and any(
-        folder.glob("lib/python*/site-packages/swift/__init__.py")
-    )
+def _has_swift(folder: Path) -> bool:
+    # bin/python is a link to the base Python and breaks when that is removed.
+    whole = (folder / "bin/python").exists() and not (folder / _BEGUN).exists()
+    return whole and any(folder.glob("lib/python*/site-packages/swift/__init__.py"))
 
 
 def _install(folder: Path, say: Callable[[str], None]) -> None:
     say(f"installing OpenStack Swift {SWIFT_VERSION} into {folder} (once, 79 MB)")
     shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    (folder / _BEGUN).touch()
     _run([sys.executable, "-m", "venv", str(folder)], folder, say)
     pip = [str(folder / "bin/python"), "-m", "pip", "--disable-pip-version-check", "install"]
     _run([*pip, "--progress-bar", "off", f"swift=={SWIFT_VERSION}"], folder, say)
-    (folder / _COMPLETE).touch()
+    (folder / _BEGUN).unlink()
     say(f"Swift {SWIFT_VERSION} is installed")
 
 
