@@ -1,0 +1,174 @@
+"""Rules that join two or more keys of an experiment; each works on whatever parts of it are sound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from cloud.networks.network import Network, NetworkError
+from cloud.places import PlaceError, expand, nearest
+from experiments.spec import _fields as f
+from experiments.spec._document import Path
+from experiments.spec.catalog import step_time, step_times
+from experiments.spec.schema import Data, Emulation, ExperimentSpec, PeerGroup, Swarm
+
+__all__ = ["Parts", "cross_problems"]
+
+_PROTECTED = ("SECRET", "PASSWORD", "TOKEN", "ACCESS_KEY", "PRIVATE_KEY")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of an experiment that are valid on their own; None where one is not."""
+
+    model: str | None
+    data: Data | None
+    swarm: Swarm | None
+    peers: tuple[PeerGroup | None, ...]
+    emulation: Emulation | None  # None too: not to be emulated
+    envs: tuple[str, ...]
+    bad: frozenset[Path] = frozenset()  # where a value was wrong: its default stands in the parts above
+
+    @classmethod
+    def of(cls, spec: ExperimentSpec) -> Parts:
+        """All parts of a valid experiment."""
+        return cls(spec.model, spec.data, spec.swarm, spec.peers, spec.emulation, tuple(spec.envs))
+
+
+def cross_problems(parts: Parts) -> Iterator[tuple[Path, str]]:
+    """Where and what, for each rule that is broken."""
+    yield from _groups(parts)
+    yield from _batch(parts)
+    yield from _timeouts(parts)
+    yield from _secrets(parts)
+    if parts.emulation is not None:
+        yield from _step_times(parts)
+        yield from _network(parts, parts.emulation)
+        yield from _preempt(parts, parts.emulation)
+
+
+def _groups(parts: Parts) -> Iterator[tuple[Path, str]]:
+    first: dict[str, int] = {}
+    for i, group in enumerate(parts.peers):
+        if group is None:
+            continue
+        if group.name in first:
+            yield (
+                ("peers", i, "name"),
+                f"'{group.name}' is already the name of peers[{first[group.name]}]; choose another",
+            )
+        first.setdefault(group.name, i)
+    total = sum(group.count for group in parts.peers if group)
+    if total > f.MAX_PEERS:
+        yield ("peers",), f"found {total} peers in all; must be at most {f.MAX_PEERS}"
+
+
+def _batch(parts: Parts) -> Iterator[tuple[Path, str]]:
+    if parts.swarm is None or ("swarm", "batch_size") in parts.bad:
+        return
+    target, batch = parts.swarm.target_batch_size, parts.swarm.batch_size
+    at: Path = ("swarm", "target_batch_size")
+    if target % batch:
+        low, high = target // batch * batch, (target // batch + 1) * batch
+        close = f"{low} or {high}" if low else str(high)
+        yield at, f"found {target}; must be a multiple of swarm.batch_size ({batch}), such as {close}"
+    if _counts_known(parts):
+        peers = sum(group.count for group in parts.peers if group)
+        if target < peers * batch:
+            yield (
+                at,
+                f"found {target}; must be at least peers x batch_size = {peers} x {batch} = {peers * batch}, "
+                "or some peers would average without a step of their own",
+            )
+
+
+def _timeouts(parts: Parts) -> Iterator[tuple[Path, str]]:
+    swarm = parts.swarm
+    if ("swarm", "matchmaking_time_s") in parts.bad:
+        return
+    if swarm and swarm.averaging_timeout_s <= swarm.matchmaking_time_s:
+        yield (
+            ("swarm", "averaging_timeout_s"),
+            f"found {swarm.averaging_timeout_s:g}; must be above swarm.matchmaking_time_s "
+            f"({swarm.matchmaking_time_s:g}): the round's time counts from matchmaking",
+        )
+
+
+def _secrets(parts: Parts) -> Iterator[tuple[Path, str]]:
+    for name in parts.envs:
+        if any(word in name.upper() for word in _PROTECTED):
+            yield ("envs", name), f"'{name}' looks like a secret; write it under secrets as '{name}: null'"
+
+
+def _step_times(parts: Parts) -> Iterator[tuple[Path, str]]:
+    if parts.model is None:
+        return
+    known = sorted(accelerator for model, accelerator in step_times() if model == parts.model)
+    for path, _, accelerator in _resources(parts):
+        if step_time(parts.model, accelerator) is None:
+            allowed = f"known for it: {', '.join(known)}" if known else "none is known for this model"
+            yield (
+                (*path, "accelerators"),
+                f"no step time is known for {parts.model} on {accelerator} ({allowed}); "
+                "it cannot be emulated: choose another pair, or set 'emulation: null'",
+            )
+
+
+def _network(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:
+    try:
+        network = Network.load(emulation.network)
+    except NetworkError as error:
+        yield ("emulation", "network"), str(error)
+        return
+    regions: dict[str, Path] = {}
+    for path, infra, _ in _resources(parts):
+        region = "/".join(infra.split("/")[:2])
+        try:
+            network.place(region)
+        except NetworkError as error:
+            yield (*path, "infra"), str(error)
+            continue
+        regions.setdefault(region, path)
+    told: set[frozenset[str]] = set()
+    for (a, _), (b, at) in product(regions.items(), repeat=2):
+        if frozenset((a, b)) in told:
+            continue
+        try:
+            network.path(a, b)
+        except NetworkError as error:
+            told.add(frozenset((a, b)))
+            yield (*at, "infra"), str(error)
+
+
+def _preempt(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:
+    preempt = emulation.preempt
+    if preempt is None:
+        return
+    at: Path = ("emulation", "preempt")
+    if preempt.rate_per_h is None and preempt.at_s is None:
+        yield at, "says neither 'rate_per_h' nor 'at_s'; write at least one, or remove it"
+    if preempt.slot is not None and _counts_known(parts):
+        names = [f"{group.name}-{i}" for group in parts.peers if group for i in range(group.count)]
+        if preempt.slot not in names:
+            near = nearest(preempt.slot[:40], names)
+            some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+            yield (*at, "slot"), f"'{preempt.slot[:40]}' is not a slot (there are {some}){near}"
+
+
+def _counts_known(parts: Parts) -> bool:
+    return all(parts.peers) and not any(("peers", i, "count") in parts.bad for i in range(len(parts.peers)))
+
+
+def _resources(parts: Parts) -> Iterator[tuple[Path, str, str]]:
+    """Path, infra and accelerators of every VM that would do."""
+    for i, group in enumerate(parts.peers):
+        if group is None:
+            continue
+        for k, resources in enumerate(group.alternatives):
+            path: Path = ("peers", i, "any_of", k) if group.any_of else ("peers", i, "resources")
+            try:
+                expand(resources.infra)
+            except PlaceError:
+                continue  # the field's own check has said so
+            yield path, resources.infra, resources.accelerators

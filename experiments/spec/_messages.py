@@ -1,0 +1,114 @@
+"""pydantic's errors in our words: what was found, what is allowed, the nearest spelling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from cloud.places import nearest
+from experiments.spec._document import Document, Path
+from experiments.spec.errors import Problem
+
+__all__ = ["problems_of"]
+
+_KINDS = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "string_type": "text (quote it if it looks like a number or a date)",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "dict_type": "a mapping of keys to values",
+    "model_type": "a mapping of keys to values",
+}
+_BOUNDS = {
+    "greater_than": ("above", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("below", "lt"),
+    "less_than_equal": ("at most", "le"),
+}
+
+
+def problems_of(error: ValidationError, document: Document, root: type[BaseModel], at: Path = ()) -> list[Problem]:
+    """One problem for each of pydantic's errors; `at` is where the validated part stands in the document."""
+    found: dict[tuple[Path, str], Problem] = {}
+    for detail in error.errors(include_url=False):
+        loc: Path = (*at, *(part for part in detail["loc"] if part != "[key]"))
+        kind, context = detail["type"], detail.get("ctx", {})
+        if kind == "extra_forbidden":
+            allowed = _keys(root, loc[len(at) : -1])
+            said = f"unknown key '{loc[-1]!s:.60}'{nearest(str(loc[-1])[:60], allowed)} (allowed: {', '.join(allowed)})"
+            problem = document.problem(loc, said, at_key=True)
+        elif kind == "missing":
+            problem = document.problem(loc, f"is missing; add the key '{loc[-1]}'")
+        else:
+            problem = document.problem(loc, _said(kind, context, detail["input"], loc), at_key="[key]" in detail["loc"])
+        found[loc, problem.message] = problem
+    return list(found.values())
+
+
+def _said(kind: str, context: dict[str, Any], value: Any, loc: Path) -> str:
+    if kind == "orch":
+        return str(context["said"])
+    if kind == "none_required" and "secrets" in loc:
+        return "must be null: a secret's value is taken from the environment, and never stands in a file"
+    shown = "found a value" if "secrets" in loc else f"found {_show(value)}"
+    if kind in _KINDS:
+        return f"{shown}; must be {_KINDS[kind]}"
+    if kind in _BOUNDS:
+        words, key = _BOUNDS[kind]
+        return f"{shown}; must be {words} {context[key]:g}"
+    if kind == "literal_error":
+        names = _quoted(str(context["expected"]))
+        near = nearest(value, names) if isinstance(value, str) else ""
+        return f"{shown}; must be one of {', '.join(names)}{near}"
+    if kind in ("too_short", "too_long"):
+        words = "at least" if kind == "too_short" else "at most"
+        return f"found {context['actual_length']} entries; must be {words} {context[f'{_limit(kind)}_length']}"
+    if kind in ("string_too_short", "string_too_long"):
+        words = "at least" if kind == "string_too_short" else "at most"
+        size = len(value) if isinstance(value, str) else 0
+        return f"found {size} characters; must be {words} {context[f'{_limit(kind)}_length']}"
+    if kind == "missing_argument":
+        return f"{shown}; must be two numbers"
+    return f"{shown}; {kind.replace('_', ' ')}"
+
+
+def _limit(kind: str) -> str:
+    return "min" if kind.endswith("short") else "max"
+
+
+def _show(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, (list, tuple)):
+        return "a list"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _quoted(expected: str) -> list[str]:
+    """pydantic lists the choices as "'a', 'b' or 'c'"."""
+    return [part.strip().strip("'") for part in expected.replace(" or ", ", ").split(",")]
+
+
+def _keys(root: type[BaseModel], path: Path) -> list[str]:
+    """The keys allowed in the mapping at `path`."""
+    model = root
+    for part in path:
+        if isinstance(part, str) and part in model.model_fields:
+            model = next(_models(model.model_fields[part].annotation), model)
+    return list(model.model_fields)
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models(inner)

@@ -1,0 +1,165 @@
+"""What we know by name: models, accelerators' step times, the study's results, price books, networks.
+
+The data lie beside this package (`models.csv`, `accelerators.csv`, `published.csv`), each row with its source.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from cloud.networks.network import network_names
+
+__all__ = [
+    "ACCELERATORS",
+    "Model",
+    "Published",
+    "StepTime",
+    "models",
+    "networks",
+    "price_books",
+    "published",
+    "step_time",
+    "step_times",
+]
+
+_EXPERIMENTS = Path(__file__).resolve().parent.parent
+
+ACCELERATORS = (
+    *("T4", "L4", "A10", "A10G", "A100", "A100-80GB", "H100", "H200", "L40S", "V100", "P100", "K80", "RTX8000"),
+    "CPU",
+)
+"""SkyPilot's names of the accelerators we know, and CPU: no accelerator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One row of models.csv."""
+
+    name: str
+    parameters: int
+    kind: str  # vision, language, speech, digits
+    bytes_per_sample: int | None  # of the study's data set as streamed; None: unknown
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """How long one accelerator takes over one step of one model, by wall clock."""
+
+    accelerator: str  # "T4:1"
+    model: str
+    batch_size: int  # samples of the step the times below are of
+    step_s: float  # in a swarm
+    plain_step_s: float  # a plain PyTorch loop
+    forward_share: float  # of the step
+    sync_work_s: float  # the VM's own work around a round: gradient copies, offloaded optimizer
+    source: str
+
+    def forward_s(self, batch_size: int) -> float:
+        """Forward's part of a step of so many samples; a step is taken as linear in its samples."""
+        return self.step_s * self.forward_share * batch_size / self.batch_size
+
+    def backward_s(self, batch_size: int) -> float:
+        """Backward's part of a step of so many samples."""
+        return self.step_s * (1 - self.forward_share) * batch_size / self.batch_size
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The study's figures of one experiment, by wall clock; at its own scale."""
+
+    experiment: str  # "geo-b2-nlp"
+    run: str  # "B-2 NLP"
+    model: str
+    vms: int
+    sps: float
+    calc_s: float
+    comm_s: float
+    epoch_s: float
+    granularity_wall: float
+    granularity_paper: float  # as printed: on another basis
+    egress_gb_per_vm_epoch: Decimal
+    epochs: int  # the published figure is the mean of so many
+    source: str
+
+
+@cache
+def models() -> dict[str, Model]:
+    """All models by name."""
+    return {
+        r["name"]: Model(
+            name=r["name"],
+            parameters=int(r["parameters"]),
+            kind=r["kind"],
+            bytes_per_sample=int(r["bytes_per_sample"]) if r["bytes_per_sample"] else None,
+            source=r["source"],
+        )
+        for r in _rows("models.csv")
+    }
+
+
+@cache
+def step_times() -> dict[tuple[str, str], StepTime]:
+    """All known step times by (model, accelerator)."""
+    return {
+        (r["model"], r["accelerator"]): StepTime(
+            accelerator=r["accelerator"],
+            model=r["model"],
+            batch_size=int(r["batch_size"]),
+            step_s=float(r["step_s"]),
+            plain_step_s=float(r["plain_step_s"]),
+            forward_share=float(r["forward_share"]),
+            sync_work_s=float(r["sync_work_s"]),
+            source=r["source"],
+        )
+        for r in _rows("accelerators.csv")
+    }
+
+
+def step_time(model: str, accelerator: str) -> StepTime | None:
+    """The step time of a pair ("ConvNextLarge", "T4:1"); None: unknown."""
+    return step_times().get((model, accelerator))
+
+
+@cache
+def _published() -> dict[str, Published]:
+    numbers = ("sps", "calc_s", "comm_s", "epoch_s", "granularity_wall", "granularity_paper")
+    return {
+        r["experiment"]: Published(
+            experiment=r["experiment"],
+            run=r["run"],
+            model=r["model"],
+            vms=int(r["vms"]),
+            **{name: float(r[name]) for name in numbers},
+            egress_gb_per_vm_epoch=Decimal(r["egress_gb_per_vm_epoch"]),
+            epochs=int(r["epochs"]),
+            source=r["source"],
+        )
+        for r in _rows("published.csv")
+    }
+
+
+def published(experiment: str) -> Published | None:
+    """The study's figures of an experiment by name ("geo-b2"); None where it has none."""
+    return _published().get(experiment)
+
+
+def price_books() -> tuple[str, ...]:
+    """Names of the price books that ship with orch."""
+    names = (f.name for f in files("cloud.prices").iterdir())
+    return tuple(sorted(name.removesuffix(".csv") for name in names if name.endswith(".csv")))
+
+
+def networks() -> tuple[str, ...]:
+    """Names of the networks that can be emulated."""
+    return tuple(network_names())
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    with (_EXPERIMENTS / name).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))

@@ -1,0 +1,184 @@
+"""Which scales an emulated run uses, and what each does to it: a pure function of the experiment and the host.
+
+The rules and their measurements are in `docs/emulated-cloud.md`. In short: averaging does not depend on the
+target batch size and calculation is linear in it, so calculation is shortened (`samples_scale`); transfer times
+stay when bytes and bandwidths shrink together (`bytes_scale`), as far as the host's CPU asks for it and
+yamux's fixed 256 KiB windows let it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import product
+
+from cloud.networks.network import Network, vm_limit
+from experiments.spec.catalog import StepTime, models, step_time
+from experiments.spec.errors import SpecError
+from experiments.spec.schema import Emulation, ExperimentSpec
+
+__all__ = ["EmulationPlan", "resolve_emulation"]
+
+CALC_S = 14.0  # raw calculation an epoch: long against progress reports (1 s), short against one's patience
+REPORT_S = 1.0  # a report costs five DHT stores; one a second was measured to be harmless
+SLOWEST_STREAM_BPS = 0.7e6  # below, yamux's window (256 KiB, unscaled) is larger than what is in flight
+BYTES_SCALE = 100.0  # nothing moved at it on hosts of any load
+BYTES_PER_VALUE = {"none": 4, "float16": 2, "uniform8bit": 1, "blockwise8bit": 1}
+MIN_PART_BYTES = 4096
+MIN_PARAMETERS = 10_000  # the small network that really learns must fit into the scaled size
+
+
+@dataclass(frozen=True, slots=True)
+class EmulationPlan:
+    """The resolved scales and what follows from them. `raw`: as it happens on this machine."""
+
+    bytes_scale: float
+    time_scale: float
+    samples_scale: float  # exactly target_batch_size / raw_target_batch_size
+    raw_target_batch_size: int
+    coalesce: int  # accelerator steps a peer reports as one
+    steps: float  # accelerator steps a peer takes an epoch (mean of the peers)
+    parameters: int  # to average, after bytes_scale
+    parts: int  # a peer sends each other peer in a round
+    part_size_bytes: int
+    calc_s: float  # raw, expected
+    comm_s: float  # expected; does not scale
+    epoch_s: float  # raw, expected
+    study_calc_s: float  # at the study's scale, expected
+    study_epoch_s: float
+    reasons: tuple[str, ...]  # why each value is what it is, one sentence each
+
+
+def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
+    """The scales for a host with so many cores; what the experiment gives is kept.
+
+    Expected communication is PAPER's predictor: the slower of one stream on the slowest pair and a VM's own
+    sending limit, plus matchmaking. Raises SpecError when the experiment says `emulation: null`.
+    """
+    if spec.emulation is None:
+        raise SpecError.of(spec.name, "is not to be emulated ('emulation: null'); remove the key to allow it")
+    peers = [times for group in spec.peers for times in [_times(spec, group.alternatives[0].accelerators)] * group.count]
+    n, batch, target = len(peers), spec.swarm.batch_size, spec.swarm.target_batch_size
+    reasons: list[str] = []
+
+    time_scale = 1.0 if spec.emulation.time_scale == "auto" else spec.emulation.time_scale
+    reasons.append("time_scale 1: the only one proved" if time_scale == 1 else f"time_scale {time_scale:g}: as given")
+
+    rate = sum(batch / _step_s(times, batch) for times in peers)  # samples/s of all peers together
+    step_s = n * batch / rate
+    study_calc_s = target / rate
+    samples = _samples(spec, spec.emulation, n, step_s, study_calc_s, reasons)
+    raw_target, coalesce = samples
+    calc_s = raw_target / rate / time_scale
+
+    network = Network.load(spec.emulation.network)
+    slowest_bps = _slowest_bps(spec, network)
+    total = models()[spec.model].parameters
+    bytes_scale = _bytes_scale(spec.emulation, n, cores, total, slowest_bps, time_scale, reasons)
+    parameters = max(1, round(total / bytes_scale))
+    sent_bytes = parameters * BYTES_PER_VALUE[spec.swarm.compression] / n  # to each other peer: scatter or gather
+    parts = _parts(spec.emulation, n, sent_bytes, reasons)
+
+    pair_bits = 2 * total * BYTES_PER_VALUE[spec.swarm.compression] / n * 8
+    transfer_s = max(pair_bits / slowest_bps, pair_bits * (n - 1) / vm_limit()) if n > 1 else 0.0
+    comm_s = (transfer_s + spec.swarm.matchmaking_time_s) / time_scale
+    return EmulationPlan(
+        bytes_scale=bytes_scale,
+        time_scale=time_scale,
+        samples_scale=target / raw_target,
+        raw_target_batch_size=raw_target,
+        coalesce=coalesce,
+        steps=raw_target / batch / n,
+        parameters=parameters,
+        parts=parts,
+        part_size_bytes=math.ceil(sent_bytes / parts),
+        calc_s=calc_s,
+        comm_s=comm_s,
+        epoch_s=calc_s + comm_s,
+        study_calc_s=study_calc_s,
+        study_epoch_s=study_calc_s + comm_s * time_scale,
+        reasons=tuple(reasons),
+    )
+
+
+def _times(spec: ExperimentSpec, accelerator: str) -> StepTime:
+    times = step_time(spec.model, accelerator)
+    if times is None:
+        raise SpecError.of(spec.name, f"no step time is known for {spec.model} on {accelerator}; choose another pair")
+    return times
+
+
+def _step_s(times: StepTime, batch_size: int) -> float:
+    return times.forward_s(batch_size) + times.backward_s(batch_size)
+
+
+def _samples(
+    spec: ExperimentSpec, emulation: Emulation, n: int, step_s: float, study_calc_s: float, reasons: list[str]
+) -> tuple[int, int]:
+    """Raw target batch size, and steps a report."""
+    batch, target = spec.swarm.batch_size, spec.swarm.target_batch_size
+    coalesce = max(1, round(REPORT_S / step_s))
+    coalesce = min(coalesce, max(1, target // (n * batch)))
+    if emulation.samples_scale == 1 or (emulation.samples_scale == "auto" and study_calc_s <= CALC_S):
+        why = "as given" if emulation.samples_scale == 1 else f"an epoch calculates {study_calc_s:.1f} s anyway"
+        reasons.append(f"samples_scale 1: {why}")
+        raw = target
+    else:
+        unit = n * batch * coalesce
+        if emulation.samples_scale == "auto":
+            wished, why = CALC_S / (step_s * coalesce), f"about {CALC_S:g} s of calculation an epoch"
+        else:
+            wished, why = target / emulation.samples_scale / unit, f"{emulation.samples_scale:g} wished"
+        raw = min(max(1, round(wished)) * unit, target)
+        reasons.append(
+            f"samples_scale {target / raw:g}: {why}, in whole reports of {coalesce} x {batch} samples by {n} peers"
+        )
+    reasons.append(f"coalesce {coalesce}: a step takes {step_s:g} s, a peer reports about once a second")
+    return raw, coalesce
+
+
+def _slowest_bps(spec: ExperimentSpec, network: Network) -> float:
+    """Bits/s of one stream on the slowest pair of peers (of their first places)."""
+    where = [group.alternatives[0].infra for group in spec.peers for _ in range(min(group.count, 2))]
+    pairs = [network.path(a, b).stream_bps for (i, a), (k, b) in product(enumerate(where), repeat=2) if i != k]
+    return min(pairs) if pairs else vm_limit()
+
+
+def _bytes_scale(
+    emulation: Emulation,
+    n: int,
+    cores: int,
+    parameters: int,
+    slowest_bps: float,
+    time_scale: float,
+    reasons: list[str],
+) -> float:
+    least = 20 * time_scale * n / 8 * 2 / cores  # keeps all-reduce under half of the cores
+    most = max(1.0, slowest_bps * time_scale / SLOWEST_STREAM_BPS)
+    if emulation.bytes_scale != "auto":
+        scale = emulation.bytes_scale
+        reasons.append(f"bytes_scale {scale:g}: as given")
+    else:
+        # small models have little to shrink: the network that learns must still fit
+        scale = max(1.0, math.floor(min(max(BYTES_SCALE, least), most, max(1.0, parameters / MIN_PARAMETERS))))
+        reasons.append(
+            f"bytes_scale {scale:g}: {BYTES_SCALE:g}, but at least {least:g} for {n} peers on {cores} cores, at most "
+            f"{most:.0f} (slowest stream {slowest_bps / 1e6:g} Mb/s) and {parameters / MIN_PARAMETERS:.0f} "
+            f"({parameters} parameters)"
+        )
+    if scale < least and parameters / scale > MIN_PARAMETERS * 10:
+        reasons.append(f"warning: bytes_scale {scale:g} is below {least:g}: {cores} cores may be too few for {n} peers")
+    if scale > most:
+        reasons.append(f"warning: bytes_scale {scale:g} is above {most:.0f}: the slowest stream will not keep its rate")
+    return float(scale)
+
+
+def _parts(emulation: Emulation, n: int, sent_bytes: float, reasons: list[str]) -> int:
+    if emulation.parts != "auto":
+        reasons.append(f"parts {emulation.parts}: as given")
+        return emulation.parts
+    wished = max(12, 96 // n)
+    parts = max(1, min(wished, int(sent_bytes // MIN_PART_BYTES)))
+    why = "as measured not to hang" if parts == wished else f"a part has at least {MIN_PART_BYTES} bytes"
+    reasons.append(f"parts {parts}: {why}")
+    return parts

@@ -1,0 +1,195 @@
+"""From a file (or the library's name of one) to one frozen experiment, or to every problem it has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from cloud.places import nearest
+from experiments.spec import _document, _overrides
+from experiments.spec._checks import Parts, cross_problems
+from experiments.spec._document import Document
+from experiments.spec._messages import problems_of
+from experiments.spec.errors import Problem, SpecError
+from experiments.spec.schema import ExperimentSpec, PeerGroup
+
+__all__ = ["LibraryEntry", "find", "from_document", "json_schema", "library", "load", "to_document"]
+
+_LIBRARY = Path(__file__).resolve().parent.parent / "library"
+_MAX_BYTES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryEntry:
+    """One experiment that ships with orch."""
+
+    name: str
+    description: str
+    model: str
+    peers: int
+    path: Path
+
+
+def load(path_or_name: str, overrides: Sequence[str] = ()) -> ExperimentSpec:
+    """Read an experiment; `overrides` are `--set` arguments. Raises SpecError with all problems at once."""
+    path = find(path_or_name)
+    document = _document.parse(_read(path), str(path))
+    if document.readable and isinstance(document.data, dict):
+        for override in overrides:
+            _overrides.apply(document, override)
+    return _resolve(document)
+
+
+def find(path_or_name: str) -> Path:
+    """The file: as named, else with .yaml added, else the library's. Raises SpecError with the nearest name."""
+    given = Path(path_or_name)
+    bare = given.name == path_or_name
+    try:
+        for candidate in (given, Path(f"{path_or_name}.yaml")) if bare else (given,):
+            if candidate.is_file() or (candidate.exists() and not candidate.is_dir()):
+                return candidate
+        if bare:
+            in_library = _LIBRARY / f"{path_or_name.removesuffix('.yaml')}.yaml"
+            if in_library.is_file():
+                return in_library
+        if given.is_dir():
+            raise SpecError.of(path_or_name, "is a folder; name the experiment's file in it")
+    except (OSError, ValueError) as error:
+        raise SpecError.of(path_or_name[:200], f"cannot be looked up: {_reason(error)}") from error
+    names = _library_names()
+    near = nearest(given.name.removesuffix(".yaml"), names)
+    raise SpecError.of(
+        path_or_name[:200],
+        f"no such file, and the library has none of that name{near}; `orch experiments` lists the library",
+    )
+
+
+def library() -> list[LibraryEntry]:
+    """The experiments that ship with orch, by name."""
+    entries: list[LibraryEntry] = []
+    for name in _library_names():
+        path = _LIBRARY / f"{name}.yaml"
+        spec = _resolve(_document.parse(_read(path), str(path)))
+        entries.append(LibraryEntry(name, spec.description, spec.model, spec.peer_count, path))
+    return entries
+
+
+def to_document(spec: ExperimentSpec) -> dict[str, Any]:
+    """The resolved document, defaults included, in JSON types; `from_document` reads it back. Holds no secret."""
+    return spec.model_dump(mode="json")
+
+
+def from_document(document: dict[str, Any]) -> ExperimentSpec:
+    """The experiment of a resolved document. Raises SpecError."""
+    return _resolve(Document("document", data=document))
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of an experiment file, for editors."""
+    schema = ExperimentSpec.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "orch experiment"}
+
+
+def _library_names() -> list[str]:
+    return sorted(path.stem for path in _LIBRARY.glob("*.yaml"))
+
+
+def _read(path: Path) -> str:
+    try:
+        if not path.is_file():
+            raise SpecError.of(str(path), "is not a plain file; name a YAML file")
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise SpecError.of(str(path), f"cannot be read: {_reason(error)}") from error
+    if len(content) > _MAX_BYTES:
+        raise SpecError.of(str(path), f"is larger than {_MAX_BYTES // 1000} kB; no experiment file is")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SpecError.of(str(path), f"is not UTF-8 text (byte {error.start}); name a YAML file") from error
+    if "\0" in text:
+        raise SpecError.of(str(path), "is binary, not text; name a YAML file")
+    return text
+
+
+def _reason(error: Exception) -> str:
+    return (getattr(error, "strerror", None) or str(error)).lower()
+
+
+def _resolve(document: Document) -> ExperimentSpec:
+    if document.readable and not isinstance(document.data, dict):
+        message = "an experiment is a mapping of keys to values; see `orch show geo-b2` for one"
+        document.problems.append(document.problem((), message))
+        document.readable = False
+    if not document.readable:
+        raise SpecError(document.problems)
+    spec: ExperimentSpec | None = None
+    try:
+        spec = ExperimentSpec.model_validate(document.data)
+        parts, bad = Parts.of(spec), set[_document.Path]()
+    except ValidationError as error:
+        told = {problem.path for problem in document.problems}
+        document.problems += [p for p in problems_of(error, document, ExperimentSpec) if p.path not in told]
+        bad = {_plain(detail["loc"]) for detail in error.errors(include_url=False)}
+        parts = _sound_parts(document.data, bad)
+    document.problems += [document.problem(p, said) for p, said in cross_problems(parts) if p not in bad]
+    if spec is None or document.problems:
+        raise SpecError(_in_order(document.problems))
+    return spec
+
+
+def _plain(loc: tuple[int | str, ...]) -> _document.Path:
+    return tuple(part for part in loc if part != "[key]")
+
+
+def _sound_parts(data: dict[str, Any], bad: set[_document.Path]) -> Parts:
+    """Each part without its bad values, where its defaults make it whole again; None where they do not."""
+    clean = _without(data, (), bad)
+
+    def part(key: str) -> Any:
+        info = ExperimentSpec.model_fields[key]
+        if key not in clean:
+            return None if info.is_required() or (key,) in bad else info.get_default(call_default_factory=True)
+        adapter: TypeAdapter[Any] = _adapter(key)
+        try:
+            return adapter.validate_python(clean[key])
+        except ValidationError:
+            return None
+
+    groups = clean.get("peers")
+    peers: list[PeerGroup | None] = []
+    for group in groups if isinstance(groups, list) else [None]:
+        try:
+            peers.append(PeerGroup.model_validate(group))
+        except ValidationError:
+            peers.append(None)
+    envs = tuple(part("envs") or ())
+    return Parts(
+        part("model"), part("data"), part("swarm"), tuple(peers), part("emulation"), envs, frozenset(bad)
+    )
+
+
+def _adapter(key: str) -> TypeAdapter[Any]:
+    info = ExperimentSpec.model_fields[key]
+    annotation: Any = info.annotation
+    for extra in info.metadata:
+        annotation = Annotated[annotation, extra]
+    return TypeAdapter(annotation)
+
+
+def _without(value: Any, path: _document.Path, bad: set[_document.Path]) -> Any:
+    """The value less what stands at the bad paths; a list keeps its length, so that indices stay true."""
+    if isinstance(value, dict):
+        return {k: _without(v, (*path, k), bad) for k, v in value.items() if (*path, k) not in bad}
+    if isinstance(value, list):
+        return [None if (*path, i) in bad else _without(v, (*path, i), bad) for i, v in enumerate(value)]
+    return value
+
+
+def _in_order(problems: list[Problem]) -> list[Problem]:
+    return sorted(problems, key=lambda p: (p.line is None, p.line or 0, p.column or 0))
