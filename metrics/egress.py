@@ -157,7 +157,7 @@ class Agreement:
 
 
 def switch_pairs(report: Mapping[str, Any] | None) -> dict[tuple[str, str], int] | None:
-    """(source, destination) -> bytes from a `switch.json` (`sent_bytes`: {"src>dst": n}); None without one."""
+    """Bytes by (source, destination) from a `switch.json` (`sent_bytes`: {"src>dst": n}); None without."""
     sent = (report or {}).get("sent_bytes")
     if not isinstance(sent, dict):
         return None

@@ -1,0 +1,100 @@
+"""Tidy rows for the report's figures and CSV files: one list of flat dicts each, at study scale."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from metrics.granularity import epoch_granularity
+from metrics.run_numbers import Records, RunNumbers
+
+__all__ = ["cost_lines", "per_epoch", "traffic"]
+
+
+def per_epoch(store: Records | RunNumbers) -> list[dict[str, Any]]:
+    """One row an epoch: epoch, warmup, measured, peers, samples, calc_s, comm_s, epoch_s, sps, granularity,
+    loss, joined, left, dropped (whether part of the round was lost), and raw_calc_s, raw_comm_s, raw_epoch_s,
+    raw_samples, ended_s and crossed_s (unix seconds, as measured)."""
+    run = _run(store)
+    rows: list[dict[str, Any]] = []
+    for raw, study in zip(run.raw, run.study, strict=True):
+        n = len(study.peers)
+        rows.append(
+            {
+                "epoch": study.epoch,
+                "warmup": study.warmup,
+                "measured": study.complete and not study.warmup and study.duration_s is not None,
+                "peers": n,
+                "samples": study.samples,
+                "calc_s": math.fsum(p.calc_s for p in study.peers) / n,
+                "comm_s": math.fsum(p.comm_s for p in study.peers) / n,
+                "epoch_s": study.duration_s,
+                "sps": study.samples / study.duration_s if study.duration_s else None,
+                "granularity": epoch_granularity(study),
+                "loss": study.loss,
+                "joined": ", ".join(run.slot(vm) for vm in study.joined),
+                "left": ", ".join(run.slot(vm) for vm in study.left),
+                "dropped": bool(study.dropped),
+                "raw_calc_s": math.fsum(p.calc_s for p in raw.peers) / n,
+                "raw_comm_s": math.fsum(p.comm_s for p in raw.peers) / n,
+                "raw_epoch_s": raw.duration_s,
+                "raw_samples": raw.samples,
+                "ended_s": raw.ended_s,
+                "crossed_s": raw.crossed_s,
+            }
+        )
+    return rows
+
+
+def traffic(store: Records | RunNumbers) -> list[dict[str, Any]]:
+    """One row a directed pair of slots (VMs of one slot together): src, dst, class, src_location,
+    dst_location, bytes, raw_bytes, usd (None: unknown)."""
+    run = _run(store)
+    raw: dict[tuple[str, str], int] = {}
+    for flow in run.flows:
+        raw[flow.src, flow.dst] = raw.get((flow.src, flow.dst), 0) + flow.bytes
+    usd = {(line.src, line.dst): line.usd for line in run.bill.lines if line.kind == "egress"}
+    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for cell in run.matrix:
+        key = (run.slot(cell.src), run.slot(cell.dst), cell.kind)
+        dollars = usd.get((cell.src, cell.dst))
+        row = rows.get(key)
+        if row is None:
+            rows[key] = {
+                "src": key[0],
+                "dst": key[1],
+                "class": cell.kind,
+                "src_location": cell.src_location,
+                "dst_location": cell.dst_location,
+                "bytes": cell.bytes,
+                "raw_bytes": raw[cell.src, cell.dst],
+                "usd": None if dollars is None else float(dollars),
+            }
+            continue
+        row["bytes"] += cell.bytes
+        row["raw_bytes"] += raw[cell.src, cell.dst]
+        row["usd"] = None if row["usd"] is None or dollars is None else row["usd"] + float(dollars)
+    return [rows[key] for key in sorted(rows)]
+
+
+def cost_lines(store: Records | RunNumbers) -> list[dict[str, Any]]:
+    """One row a line of the bill: kind (vm, egress, data), what, src, dst, quantity, unit (s, bytes), usd
+    (None: unknown), price (its source, or why it is unknown)."""
+    run = _run(store)
+    return [
+        {
+            "kind": line.kind,
+            "what": line.what,
+            "src": run.slot(line.src),
+            "dst": run.slot(line.dst),
+            "quantity": line.quantity,
+            "unit": line.unit,
+            "usd": None if line.usd is None else float(line.usd),
+            "price": line.price,
+        }
+        for line in run.bill.lines
+    ]
+
+
+def _run(store: Records | RunNumbers) -> RunNumbers:
+    return store if isinstance(store, RunNumbers) else RunNumbers.of(store)

@@ -1,0 +1,154 @@
+"""All that a finished or running run's records give, worked out once: what summary and report draw from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cloud.prices.book import PriceBook, PriceBookError
+from metrics.cost import Ledger, Terms, ledger
+from metrics.egress import (
+    STORE,
+    Agreement,
+    Flow,
+    Traffic,
+    agreement,
+    flows,
+    pair_bytes,
+    switch_pairs,
+    tails,
+    traffic,
+)
+from metrics.records import EgressRecord, EpochRecord, IngressRecord, ProgressRecord, VmRecord
+from metrics.scale import Scales, study_epochs, study_ingress_bytes
+from metrics.throughput import SwarmEpoch, swarm_epochs
+
+__all__ = ["Records", "RunNumbers", "terms_of"]
+
+
+class Records(Protocol):
+    """What of `metrics.store.RunStore` is read here."""
+
+    def records(self, table: str) -> list[Any]: ...
+
+    def meta(self, key: str, default: Any = None) -> Any: ...
+
+
+@dataclass(frozen=True)
+class RunNumbers:
+    """Epochs raw and at study scale, traffic, ingress, the bill, meters against the switch."""
+
+    meta: Mapping[str, Any]
+    terms: Terms
+    notes: tuple[str, ...]  # what had to be assumed, as sentences
+    vms: tuple[VmRecord, ...]
+    raw: tuple[SwarmEpoch, ...]
+    study: tuple[SwarmEpoch, ...]
+    flows: tuple[Flow, ...]
+    matrix: tuple[Traffic, ...]  # at study scale
+    raw_ingress: Mapping[str, int]  # network bytes by VM
+    cache_bytes: int
+    ingress: Mapping[str, float | None]  # at study scale
+    bill: Ledger
+    agreement: Agreement | None
+    tails: Mapping[tuple[str, str], int]
+
+    @classmethod
+    def of(cls, store: Records) -> RunNumbers:
+        """Read a run. Raises metrics.store.StoreError when it cannot be read."""
+        keys = (
+            "run_id", "experiment", "target", "emulated", "scales", "status", "error", "started_s", "ended_s",
+            "price_book", "model", "warmup_epochs", "target_batch_size", "raw_target_batch_size", "addresses",
+            "locations", "host", "switch", "rejected", "evaluations", "published",
+        )  # fmt: skip
+        meta = {key: store.meta(key) for key in keys}
+        terms, notes = terms_of(meta)
+        vms: list[VmRecord] = store.records("vms")
+        epochs: list[EpochRecord] = store.records("epochs")
+        progress: list[ProgressRecord] = store.records("progress")
+        egress: list[EgressRecord] = store.records("egress")
+        ingress: list[IngressRecord] = store.records("ingress")
+        raw = swarm_epochs(epochs, int(meta["warmup_epochs"] or 0), progress, terms.raw_target, vms)
+        study = study_epochs(raw, terms.scales, terms.raw_target)
+        found = flows(egress, terms.addresses, terms.locations)
+        matrix = traffic(found, study, terms.scales, [row.vm for row in vms])
+        read = {row.vm: 0 for row in vms}
+        for record in ingress:
+            read[record.vm] = read.get(record.vm, 0) + record.network_bytes
+        samples: dict[str, float] = {}
+        for epoch in study:
+            for p in epoch.peers:
+                samples[p.vm] = samples.get(p.vm, 0.0) + p.samples
+        study_read = {
+            vm: study_ingress_bytes(count, samples.get(vm, 0.0), terms.bytes_per_sample, terms.scales)
+            for vm, count in read.items()
+        }
+        now = _end(meta, vms, epochs, progress)
+        bill = ledger(vms, now, raw, study, found, study_read, terms)
+        pairs = switch_pairs(meta["switch"])
+        meter = pair_bytes(found)
+        died = tails(meter, pairs, vms) if pairs is not None else {}
+        alive = {row.vm for row in vms} - {src for src, _ in died}
+        return cls(
+            meta=meta,
+            terms=terms,
+            notes=notes,
+            vms=tuple(vms),
+            raw=tuple(raw),
+            study=tuple(study),
+            flows=tuple(found),
+            matrix=tuple(matrix),
+            raw_ingress=read,
+            cache_bytes=sum(r.cache_bytes for r in ingress),
+            ingress=study_read,
+            bill=bill,
+            agreement=agreement(meter, pairs, alive) if pairs is not None else None,
+            tails=died,
+        )
+
+    def slot(self, node: str) -> str:
+        """A VM's slot; other nodes' own names."""
+        return next((row.slot for row in self.vms if row.vm == node), node)
+
+
+def terms_of(meta: Mapping[str, Any]) -> tuple[Terms, tuple[str, ...]]:
+    """What a run's dollars depend on, from its meta, and what had to be assumed."""
+    notes: list[str] = []
+    book: PriceBook | None = None
+    known: dict[str, Any] = meta.get("price_book") or {}
+    try:
+        book = PriceBook.from_text(str(known["csv"]), str(known["name"])) if known.get("csv") else None
+    except PriceBookError as error:
+        notes.append(f"The run's price book cannot be read, so prices are unknown: {error}.")
+    locations: dict[str, str] = meta.get("locations") or {}
+    store = locations.get(STORE)
+    if book is not None and meta.get("emulated"):
+        sellers = book.store_providers()
+        if (store or "").split("/")[0] not in sellers and len(sellers) == 1:
+            store = sellers[0]
+            notes.append(f"The embedded store is billed as {store}, the one store that {book.name} prices.")
+    model: dict[str, Any] = meta.get("model") or {}
+    per_sample = model.get("bytes_per_sample")
+    target = meta.get("raw_target_batch_size")
+    terms = Terms(
+        scales=Scales.of(meta.get("scales")),
+        raw_target=int(target) if target else None,
+        book=book,
+        addresses=meta.get("addresses") or {},
+        locations=locations,
+        bytes_per_sample=None if per_sample in (None, "") else float(per_sample),
+        store_location=store,
+    )
+    return terms, tuple(notes)
+
+
+def _end(
+    meta: Mapping[str, Any], vms: list[VmRecord], epochs: list[EpochRecord], progress: list[ProgressRecord]
+) -> float:
+    """Up to when a VM without an end is billed: the run's end, else the last thing that was recorded."""
+    if meta.get("ended_s"):
+        return float(meta["ended_s"])
+    times = [row.ended_s or row.requested_s for row in vms]
+    times += [r.ended_s for r in epochs] + [r.at_s for r in progress]
+    return max(times, default=0.0)

@@ -1,0 +1,169 @@
+"""The run in one JSON object: what `orch report RUN -o json` prints.
+
+Times, bytes and dollars are at the study's scale, the raw ones under "raw". Numbers are JSON numbers; bytes
+are whole; dollars are numbers rounded to a millionth (the ledger itself is Decimal). What cannot be worked
+out is null, and a sentence in "warnings" says why.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from decimal import Decimal
+from typing import Any
+
+from metrics import frames
+from metrics.granularity import calculation, communication, granularity
+from metrics.interval import Estimate
+from metrics.published import compare
+from metrics.run_numbers import Records, RunNumbers
+from metrics.throughput import (
+    dropped_rounds,
+    epoch_seconds,
+    local_throughput,
+    measured,
+    throughput,
+    throughput_epoch_mean,
+)
+from metrics.warnings import sentences
+
+__all__ = ["SUMMARY_VERSION", "summarise"]
+
+SUMMARY_VERSION = 1  # keys are only ever added
+
+
+def summarise(store: Records | RunNumbers) -> dict[str, Any]:
+    """The summary of a run's store (or of numbers already worked out). JSON types only."""
+    run = store if isinstance(store, RunNumbers) else RunNumbers.of(store)
+    meta, scales = run.meta, run.terms.scales
+    chosen = measured(run.study)
+    samples = sum(e.samples for e in run.study)
+    total = run.bill.sum()
+    ingress = list(run.ingress.values())
+    host: dict[str, Any] = meta["host"] or {}
+    return {
+        "schema_version": SUMMARY_VERSION,
+        "run_id": meta["run_id"],
+        "experiment": _experiment_name(meta["experiment"]),
+        "target": meta["target"],
+        "status": meta["status"],
+        "emulated": bool(meta["emulated"]),
+        "scales": {"bytes": scales.bytes, "time": scales.time, "samples": scales.samples},
+        "host_contended": host.get("contended"),
+        "model": meta["model"],
+        "target_batch_size": meta["target_batch_size"],
+        "peers": _peers(run),
+        "epochs": {
+            "warmup": sum(1 for e in run.raw if e.warmup),
+            "measured": len(chosen),
+            "joined": sum(1 for e in chosen if e.joined),
+            "left": sum(1 for e in chosen if e.left),
+        },
+        "samples": samples,
+        "sps": _json(throughput(run.study)),
+        "sps_epoch_mean": _json(throughput_epoch_mean(run.study)),
+        "sps_local": _json(local_throughput(run.study)),
+        "granularity": _json(granularity(run.study)),
+        "calc_s": _json(calculation(run.study)),
+        "comm_s": _json(communication(run.study)),
+        "epoch_s": _json(epoch_seconds(run.study)),
+        "dropped_rounds": len(dropped_rounds(run.raw)),
+        "egress": [_egress_row(row, "bytes") for row in frames.traffic(run)],
+        "ingress_bytes": None if None in ingress else round(sum(b for b in ingress if b is not None)),
+        "cost": {
+            "vm_usd": _usd(run.bill.sum("vm")),
+            "egress_usd": _usd(run.bill.sum("egress")),
+            "data_usd": _usd(run.bill.sum("data")),
+            "total_usd": _usd(total),
+            "price_book": run.terms.book.name if run.terms.book else None,
+            "unknown": list(run.bill.unknown),
+        },
+        "usd_per_1m_samples": None
+        if total is None or not samples
+        else _usd(total / Decimal(repr(samples)) * 1_000_000),
+        "loss": _loss(run),
+        "accuracy": _accuracy(meta["evaluations"]),
+        "published": compare(meta["published"], run.study, run.matrix, [row.vm for row in run.vms]),
+        "agreement": _agreement(run),
+        "raw": _raw(run),
+        "warnings": sentences(run),
+    }
+
+
+def _raw(run: RunNumbers) -> dict[str, Any]:
+    return {
+        "target_batch_size": run.terms.raw_target,
+        "samples": sum(e.samples for e in run.raw),
+        "sps": _json(throughput(run.raw)),
+        "granularity": _json(granularity(run.raw)),
+        "calc_s": _json(calculation(run.raw)),
+        "comm_s": _json(communication(run.raw)),
+        "epoch_s": _json(epoch_seconds(run.raw)),
+        "egress": [_egress_row(row, "raw_bytes") for row in frames.traffic(run)],
+        "egress_after_death_bytes": sum(run.tails.values()),
+        "ingress_bytes": sum(run.raw_ingress.values()),
+        "cache_bytes": run.cache_bytes,
+    }
+
+
+def _egress_row(row: dict[str, Any], column: str) -> dict[str, Any]:
+    names = ("src", "dst", "class", "src_location", "dst_location")
+    chosen: dict[str, Any] = {name: row[name] for name in names}
+    chosen["bytes"] = round(row[column])
+    if column == "bytes":
+        chosen["usd"] = None if row["usd"] is None else round(row["usd"], 6)
+    return chosen
+
+
+def _peers(run: RunNumbers) -> list[dict[str, Any]]:
+    vms: Counter[str] = Counter(row.slot for row in run.vms)
+    taken: Counter[str] = Counter(row.slot for row in run.vms if row.end_cause.startswith("preempted"))
+    last = {row.slot: row.location for row in sorted(run.vms, key=lambda row: row.generation)}
+    return [
+        {"slot": slot, "location": last[slot], "vms": vms[slot], "preemptions": taken[slot]}
+        for slot in sorted(last)
+    ]
+
+
+def _loss(run: RunNumbers) -> dict[str, float | None]:
+    losses = [e.loss for e in run.raw if e.loss is not None]
+    return {"first": losses[0] if losses else None, "last": losses[-1] if losses else None}
+
+
+def _accuracy(evaluations: list[dict[str, Any]] | None) -> float | None:
+    """Held-out accuracy after the last epoch that was evaluated, mean over who evaluated it."""
+    known = [e for e in evaluations or [] if e.get("accuracy") is not None]
+    if not known:
+        return None
+    last = max(int(e["epoch"]) for e in known)
+    values = [float(e["accuracy"]) for e in known if int(e["epoch"]) == last]
+    return sum(values) / len(values)
+
+
+def _agreement(run: RunNumbers) -> dict[str, Any] | None:
+    both = run.agreement
+    if both is None:
+        return None
+    worst = both.worst
+    return {
+        "meter_bytes": both.meter_bytes,
+        "switch_bytes": both.switch_bytes,
+        "difference": both.difference,
+        "worst_pair": None
+        if worst is None
+        else {"src": run.slot(worst.src), "dst": run.slot(worst.dst), "difference": worst.difference},
+    }
+
+
+def _experiment_name(document: Any) -> str | None:
+    if isinstance(document, dict):
+        name: Any = document.get("name")  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        return None if name is None else str(name)
+    return document
+
+
+def _json(estimate: Estimate | None) -> dict[str, float | int | None] | None:
+    return None if estimate is None else estimate.to_json()
+
+
+def _usd(amount: Decimal | None) -> float | None:
+    return None if amount is None else round(float(amount), 6)

@@ -1,0 +1,130 @@
+"""What a reader must know beside a run's numbers, as whole sentences; that it was emulated comes first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metrics.run_numbers import RunNumbers
+from metrics.throughput import dropped_rounds, measured
+
+__all__ = ["AGREEMENT_LIMIT", "sentences"]
+
+AGREEMENT_LIMIT = 0.03  # meters and switch may differ by this share before it is a warning
+
+
+def sentences(run: RunNumbers) -> list[str]:
+    """All warnings of a run, the most important first."""
+    found: list[str] = []
+    found += _emulation(run)
+    found += _ending(run)
+    found += _host(run)
+    found += _rounds(run)
+    found += _epochs(run)
+    found += _counts(run)
+    found += _money(run)
+    found += run.notes
+    return found
+
+
+def _emulation(run: RunNumbers) -> list[str]:
+    meta, scales = run.meta, run.terms.scales
+    if not meta["emulated"]:
+        return []
+    where = (
+        "peers on this machine's loopback, without distance"
+        if meta["target"] == "loopback"
+        else "peers in network namespaces of this machine"
+    )
+    model: dict[str, Any] = meta["model"] or {}
+    ran = model.get("ran")
+    network = f"; what ran: {ran}" if ran else ""
+    return [
+        f"Emulated: {where}; scales: bytes {scales.bytes:g}, time {scales.time:g}, "
+        f"samples {scales.samples:g}; numbers are multiplied back to the study's scale, raw ones stand under 'raw'{network}."
+    ]
+
+
+def _ending(run: RunNumbers) -> list[str]:
+    status = run.meta["status"]
+    if status in ("done", None):
+        return []
+    if status == "running":
+        return ["The run has not ended: the numbers are those so far."]
+    error = run.meta["error"]
+    return [f"The run ended as '{status}'{f': {error}' if error else ''}."]
+
+
+def _host(run: RunNumbers) -> list[str]:
+    if not run.meta["emulated"]:
+        return []
+    host: dict[str, Any] = run.meta["host"] or {}
+    contended = host.get("contended")
+    if contended is None:
+        return ["Whether this machine kept the emulation's clock honest is not known."]
+    if contended:
+        told: list[str] = host.get("reasons") or []
+        reasons = "; ".join(told) or "late packets or stretched sleeps"
+        return [
+            f"This machine was too busy to keep the emulation's clock honest ({reasons}): times may be off."
+        ]
+    return []
+
+
+def _rounds(run: RunNumbers) -> list[str]:
+    bad = dropped_rounds(run.raw)
+    if not bad:
+        return []
+    why = sorted({part for e in bad for _, text in e.dropped for part in text.split(";") if part})
+    numbers = ", ".join(str(e.epoch) for e in bad)
+    return [
+        f"Hivemind lost part of {len(bad)} of {len(run.raw)} rounds (epochs {numbers}: {'; '.join(why)}): "
+        "these did not average all peers' gradients."
+    ]
+
+
+def _epochs(run: RunNumbers) -> list[str]:
+    found: list[str] = []
+    chosen = measured(run.raw)
+    if not chosen:
+        return ["No epoch ended after the warm-up: throughput, granularity and epoch times are unknown."]
+    cut = [e.epoch for e in run.raw if not e.complete]
+    if cut:
+        found.append(f"Epoch {cut[0]} was not reported by every living peer and is not measured.")
+    gaps = [str(e.epoch) for e in run.raw if e.duration_s is None]
+    if gaps:
+        found.append(f"Epochs {', '.join(gaps)} follow one that left no record and are not measured.")
+    moved = [str(e.epoch) for e in chosen if e.joined or e.left]
+    if moved:
+        found.append(
+            f"In {len(moved)} of {len(chosen)} measured epochs a peer joined or left ({', '.join(moved)})."
+        )
+    return found
+
+
+def _counts(run: RunNumbers) -> list[str]:
+    found: list[str] = []
+    rejected: dict[str, int] = run.meta["rejected"] or {}
+    total = sum(int(n) for n in rejected.values())
+    if total:
+        reasons = ", ".join(f"{reason}: {n}" for reason, n in sorted(rejected.items()))
+        found.append(f"The monitor dropped {total} records of peers ({reasons}).")
+    both = run.agreement
+    if both is not None and both.difference is not None and abs(both.difference) > AGREEMENT_LIMIT:
+        found.append(
+            f"The peers' meters counted {abs(both.difference):.1%} "
+            f"{'more' if both.difference > 0 else 'fewer'} bytes than the switch "
+            f"({both.meter_bytes} and {both.switch_bytes})."
+        )
+    if run.tails:
+        found.append(
+            f"VMs that died sent {sum(run.tails.values())} raw bytes after their last report; "
+            "they are in no sum."
+        )
+    lost = sorted({f.dst for f in run.flows if f.kind == "unknown"})
+    if lost:
+        found.append(f"Bytes went to places that are not on the map: {', '.join(lost)}.")
+    return found
+
+
+def _money(run: RunNumbers) -> list[str]:
+    return [f"The cost is unknown: {reason}." for reason in run.bill.unknown]
