@@ -35,4 +35,3 @@ def _look_at(task: asyncio.Task[Any]) -> None:
     """Retrieve a task's error: nobody awaits it any more once its sender has gone."""
     if not task.cancelled():
         task.exception()
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +25,7 @@ from experiments.peer.lamb import Lamb
 
 __all__ = ["Round", "SwarmOptimizer", "build_optimizer", "compression_of", "torch_optimizer_of"]
 
+_log = logging.getLogger(__name__)
 _NEVER = 10**9
 _COMPRESSIONS: dict[str, Callable[[], CompressionBase]] = {
     "none": NoCompression,
@@ -119,15 +121,17 @@ class SwarmOptimizer(hivemind.Optimizer):
         try:
             group = maybe_step_control.result(self.averaging_timeout)
             self.round.group_size = len(group)
-            hivemind.get_logger(__name__).info(f"Averaged gradients with {len(group)} peers")
+            _log.info(f"Averaged gradients with {len(group)} peers")
         except Exception as error:  # noqa: BLE001 - any failure of a round: training goes on, the loss is counted
             self.round.group_size = 1
             self.round.losses.append(f"averaging failed ({type(error).__name__}): local gradients")
-            hivemind.get_logger(__name__).warning(f"Averaging gradients failed with {error!r}: local gradients")
+            _log.warning(f"Averaging gradients failed with {error!r}: local gradients")
         self._load_averaged_gradients_into_optimizer_()
 
     def load_state_from_peers(self, **kwargs: Any) -> None:
         """Download the newest state from a peer; blocks until it is here."""
+        if self.on_round_begins is not None:
+            self.on_round_begins()
         self.round.state_loads += 1
         super().load_state_from_peers(**kwargs)
 

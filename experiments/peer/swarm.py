@@ -16,6 +16,7 @@ from typing import Any
 import hivemind
 from hivemind.p2p import PeerID
 from hivemind.utils.multiaddr import Multiaddr
+from hivemind.utils.timed_storage import get_dht_time
 
 from experiments.peer.config import PeerConfig, PeerConfigError
 
@@ -89,7 +90,7 @@ def start_dht(config: PeerConfig, identity: Path, attempts: int = 3) -> tuple[hi
     )
 
 
-def parse_members(value: Any) -> list[Member]:  # noqa: ANN401 - whatever strangers stored
+def parse_members(value: Any) -> list[Member]:
     """The members in a DHT dictionary record; what does not look like one is left out."""
     members = []
     for entry in value.values() if isinstance(value, dict) else ():
@@ -126,7 +127,8 @@ class Membership(threading.Thread):
         period_s: float = 10.0,
     ) -> None:
         super().__init__(name="membership", daemon=True)
-        self._dht, self._config, self._maddr, self._on_heal = dht, config, maddr, on_heal
+        self._dht: Any = dht  # its methods' types cannot say that return_future=True returns a future
+        self._config, self._maddr, self._on_heal = config, maddr, on_heal
         self._period_s = period_s
         self._key = f"{config.run_id}_orch_members"
         self._phase, self._epoch = "ready", 0
@@ -184,15 +186,19 @@ class Membership(threading.Thread):
         """Take this peer's announcement back and end the thread."""
         self._ended.set()
         self._wake.set()
-        now = hivemind.get_dht_time()
+        now = get_dht_time()
         self._dht.store(
-            self._key, subkey=self._config.vm, value=None, expiration_time=now + _RECORD_LIFE_S, return_future=True
+            self._key,
+            subkey=self._config.vm,
+            value=None,
+            expiration_time=now + _RECORD_LIFE_S,
+            return_future=True,
         )
 
     def _round(self) -> None:
         timeout = 2.0 * self._config.dht_timeout_s
         own = (self._config.vm, self._config.slot, self._phase, self._epoch, self._maddr)
-        expiration = hivemind.get_dht_time() + _RECORD_LIFE_S
+        expiration = get_dht_time() + _RECORD_LIFE_S
         if not self._ended.is_set():
             future = self._dht.store(
                 self._key, subkey=self._config.vm, value=own, expiration_time=expiration, return_future=True
@@ -232,7 +238,7 @@ def _peer_of(maddr: str) -> str:
     return maddr.rsplit("/p2p/", 1)[1]
 
 
-async def _relink(_dht: Any, node: Any, maddrs: dict[str, str], timeout_s: float) -> dict[str, str]:  # noqa: ANN401
+async def _relink(_dht: Any, node: Any, maddrs: dict[str, str], timeout_s: float) -> dict[str, str]:
     """In the DHT's process: ping the peers missing in the routing table. Returns each one's state."""
 
     async def one(peer: str, maddr: str) -> str:

@@ -79,7 +79,9 @@ def set_up_logging(path: Path) -> LossWatch:
     for handler in list(root.handlers):
         root.removeHandler(handler)
     to_file = logging.FileHandler(path)
-    to_file.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(levelname)s %(process)d %(name)s: %(message)s"))
+    to_file.setFormatter(
+        logging.Formatter("%(asctime)s.%(msecs)03d %(levelname)s %(process)d %(name)s: %(message)s")
+    )
     watch = LossWatch()
     root.addHandler(to_file)
     root.setLevel(logging.INFO)

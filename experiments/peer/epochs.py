@@ -1,0 +1,110 @@
+"""One epoch's account: phases, samples, loss, bytes; and why a round was not a whole one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cloud.storage.counter import BytesRead
+from experiments.peer.optimizer import Round
+from experiments.peer.steps import EpochTimes
+from metrics.records import EgressRecord, EpochRecord, IngressRecord, StepRecord
+
+__all__ = ["EpochLedger", "egress_between", "loss_reasons"]
+
+
+def loss_reasons(done: Round, logged: Sequence[str], others_training: int) -> list[str]:
+    """Why the round lost a part; empty for a whole round and for a peer that is alone.
+
+    `logged`: reasons from Hivemind's log; `others_training`: other peers announced as training at
+    about this epoch. A peer that saw nobody while others were training is a loss.
+    """
+    reasons = [*done.losses, *logged]
+    expected = others_training + 1
+    if not done.state_loads and done.group_size < expected and not done.losses:
+        reasons.append(
+            "no other peers seen" if done.group_size <= 1 else f"group of {done.group_size} of {expected}"
+        )
+    return list(dict.fromkeys(reasons))
+
+
+def egress_between(
+    vm: str, epoch: int, phase: str, seconds: float, before: dict[str, int], after: dict[str, int]
+) -> list[EgressRecord]:
+    """What was sent between two readings of the meter, a record for each destination with bytes."""
+    sent = {address: count - before.get(address, 0) for address, count in after.items()}
+    return [
+        EgressRecord(vm=vm, epoch=epoch, dst_address=address, phase=phase, seconds=seconds, bytes=count)
+        for address, count in sorted(sent.items())
+        if count > 0
+    ]
+
+
+class EpochLedger:
+    """Adds up one epoch after the other. `snapshot`: bytes sent by address; `read`: data bytes."""
+
+    def __init__(
+        self, vm: str, snapshot: Callable[[], dict[str, int]], read: Callable[[], BytesRead], ran: str
+    ) -> None:
+        self._vm, self._snapshot, self._read, self._ran = vm, snapshot, read, ran
+        self._at_end = snapshot()
+        self._at_round: dict[str, int] | None = None
+        self._read_at_begin = read()
+        self._times = EpochTimes(0.0)
+        self.losses: list[float] = []  # of the accelerator steps
+        self.reasons: list[str] = []  # why part of this epoch was lost
+
+    def begin(self, began_s: float) -> None:
+        """A new epoch begins now (unix seconds); the meter's last reading is its first."""
+        self._times = EpochTimes(began_s)
+        self._at_begin, self._at_round = self._at_end, None
+        self._read_at_begin = self._read()
+        self.losses, self.reasons = [], []
+
+    def round_begins(self) -> None:
+        """The synchronising part of a step begins: bytes from here on are the communication's."""
+        if self._at_round is None:
+            self._at_round = self._snapshot()
+
+    def round_ends(self) -> None:
+        """The synchronising step is over."""
+        self._at_end = self._snapshot()
+
+    def add(self, step: StepRecord) -> None:
+        """Count a step."""
+        self._times.add(step)
+
+    def discard_samples(self) -> None:
+        """The gradients so far were thrown away: their samples do not count."""
+        self._times.samples = 0
+
+    def end(self, epoch: int, group_size: int) -> tuple[EpochRecord, list[EgressRecord], IngressRecord]:
+        """The records of the epoch that ended with the last step added; `epoch` is the number it ends."""
+        times, read = self._times, self._read()
+        record = EpochRecord(
+            vm=self._vm,
+            epoch=epoch,
+            began_s=times.began_s,
+            ended_s=times.began_s + times.wall_s,
+            steps=times.steps,
+            samples=times.samples,
+            calc_s=times.calc_s,
+            comm_s=times.comm_s,
+            loss=sum(self.losses) / len(self.losses),
+            group_size=group_size,
+            dropped=";".join(dict.fromkeys(self.reasons)),
+            ran=self._ran,
+            **{f"{name}_s": seconds for name, seconds in times.phases_s.items()},
+        )
+        middle = self._at_round if self._at_round is not None else self._at_end
+        egress = [
+            *egress_between(self._vm, epoch, "calc", times.calc_s, self._at_begin, middle),
+            *egress_between(self._vm, epoch, "comm", times.comm_s, middle, self._at_end),
+        ]
+        began = self._read_at_begin
+        ingress = IngressRecord(
+            vm=self._vm,
+            epoch=epoch,
+            network_bytes=read.network_bytes - began.network_bytes,
+            cache_bytes=read.cache_bytes - began.cache_bytes,
+        )
+        return record, egress, ingress

@@ -1,0 +1,254 @@
+"""The peer: joins the swarm, streams, trains, meters, publishes. `python -m experiments.peer CONFIG`."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments.peer.config import PeerConfig, PeerConfigError
+from experiments.peer.status import Status
+
+if TYPE_CHECKING:
+    from experiments.peer.meter import EgressMeter
+    from experiments.peer.optimizer import SwarmOptimizer
+    from experiments.peer.publish import Publisher
+
+__all__ = ["main"]
+
+_log = logging.getLogger("experiments.peer")
+_SERVE_S = 120.0
+_LEAVE_S, _LEAVE_SOFT_S = 9.5, 6.0
+_STRETCHED = 0.02
+
+
+def main(config_path: str) -> int:
+    """Run one peer to its end. Returns 0 (done, or left when told to), 1 (failed) or 2 (config wrong).
+
+    Meant to be the only thing its process does: it sets environment, signal handlers and thread
+    limits, and everything it starts is gone when it returns.
+    """
+    path = Path(config_path).absolute()
+    status = Status(path.with_name("status.json"))
+    status.set(phase="starting")
+    try:
+        config = PeerConfig.load(path)
+    except PeerConfigError as error:
+        status.set(phase="failed", error=str(error))
+        return 2
+    _environment(config)
+    # imported here: a process forked from a warm one has them already, and the limits above come first
+    from experiments.peer.processes import kill_descendants, own_temporary_folder, remove_folder
+    from metrics.hivemind_sockets import SocketFolderError
+
+    try:
+        temporary = own_temporary_folder()
+    except SocketFolderError as error:
+        status.set(phase="failed", error=str(error))
+        return 2
+    try:
+        return _guarded(config, path.parent, temporary, status)
+    finally:
+        kill_descendants()
+        remove_folder(temporary)
+
+
+def _environment(config: PeerConfig) -> None:
+    os.environ.update(config.environment)
+    os.environ.setdefault("GOLOG_LOG_LEVEL", "error")  # p2pd's debug log alone loads a host
+    if config.emulated:
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "GOMAXPROCS"):
+            os.environ[name] = "1"
+
+
+def _guarded(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> int:
+    """`_run` with every end turned into a status and an exit code."""
+    from cloud.storage.errors import StorageError
+    from experiments.peer.model import ModelSizeError
+    from experiments.peer.publish import PublishError
+    from experiments.peer.swarm import SwarmError
+
+    try:
+        return _run(config, folder, temporary, status)
+    except (PeerConfigError, ModelSizeError, PublishError) as error:
+        status.set(phase="failed", error=f"{folder / 'config.json'}: {error}")
+        return 2
+    except (StorageError, SwarmError, OSError) as error:
+        _log.exception("failed")
+        status.set(phase="failed", error=str(error))
+        return 1
+    except Exception as error:  # noqa: BLE001 - the process's last line: nothing above could tell the user
+        _log.exception("failed")
+        log = folder / "peer.log"
+        status.set(phase="failed", error=f"{type(error).__name__}: {error}; {log} has the traceback")
+        return 1
+
+
+def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> int:
+    import torch
+
+    from experiments.peer.data import Batches, DigitSource, open_shards, read_heldout
+    from experiments.peer.mend import mend_hivemind
+    from experiments.peer.optimizer import build_optimizer
+    from experiments.peer.processes import Departure, children_die_with_us, remove_folder
+    from experiments.peer.publish import Publisher, use_record_key
+    from experiments.peer.steplog import StepLog
+    from experiments.peer.swarm import Membership, alive_slots, start_dht
+    from experiments.peer.task import build_task
+    from experiments.peer.train import Hooks, Trainer
+    from experiments.peer.watch import set_up_logging
+    from metrics.records import EgressRecord, EpochRecord, IngressRecord
+
+    watch = set_up_logging(folder / "peer.log")
+    children_die_with_us()
+    if config.emulated:
+        torch.set_num_threads(1)
+    mend_hivemind()
+    use_record_key(folder / config.record_key_file)
+
+    stop = threading.Event()
+    goodbyes: list[Callable[[], None]] = []  # in the order they are said
+
+    def last_words() -> None:
+        status.set(phase="leaving")
+        for goodbye in goodbyes[:2]:  # the record and the membership; the rest dies with the process
+            goodbye()
+        remove_folder(temporary)
+
+    departure = Departure(stop, last_words, soft_s=_LEAVE_SOFT_S, limit_s=_LEAVE_S)
+
+    task = build_task(config)
+    status.set(ran=task.ran)
+    opener = open_shards(config, folder / "cache", lambda text: status.warn("cache", text))
+    heldout = read_heldout(config, opener)
+    dht, maddr = start_dht(config, folder / config.identity_file)
+    status.set(phase="dht", maddr=maddr, peer_id=str(dht.peer_id))
+    publisher = Publisher(
+        dht, config.run_id, config.vm, config.slot, config.generation, folder / config.record_key_file
+    )
+    goodbyes.append(lambda: _flush(publisher, 1.5))
+    membership = Membership(
+        dht, config, maddr, lambda n: status.warn("heal", f"the DHT lost and regained links {n} times")
+    )
+    optimizer = build_optimizer(config, dht, task.parameters())
+    batches = Batches(DigitSource(config, opener), config.batch_size)
+    meter = _meter(status)
+    steps = StepLog(folder / "steps.csv")
+    goodbyes.append(membership.stop)
+    membership.start()
+    status.set(phase="ready")
+
+    def share() -> None:
+        if batches.share_among(config.slot, alive_slots(membership.members, config.slot), config.shards):
+            _log.info("this slot's share of the shards changed")
+
+    def epoch_ended(epoch: EpochRecord, egress: list[EgressRecord], ingress: IngressRecord) -> None:
+        publisher.epoch(epoch, egress, ingress)
+        membership.announce("training", epoch.epoch)
+        steps.flush()
+        status.set(epoch=epoch.epoch)
+        if epoch.dropped:
+            status.warn(
+                f"dropped {epoch.epoch}", f"epoch {epoch.epoch} lost part of its round: {epoch.dropped}"
+            )
+
+    began = membership.wait_for_start(config.expected_peers, config.barrier_timeout_s, stop)
+    if began == "timeout":
+        seen = len(membership.members)
+        status.warn(
+            "barrier",
+            f"started with {seen} of {config.expected_peers} peers after {config.barrier_timeout_s:g} s",
+        )
+    ended_by_itself = False
+    if not stop.is_set():
+        if began == "joined":
+            _join(optimizer, config, stop)
+        membership.announce("training", optimizer.local_epoch)
+        status.set(phase="training", epoch=optimizer.local_epoch)
+        share()
+        hooks = Hooks(steps.write, epoch_ended, watch.take, membership.others_training_at, share)
+        trainer = Trainer(config, task, optimizer, batches, _reading(meter), opener.counter, hooks, stop)
+        ended_by_itself = trainer.run()
+        _say_stretch(status, trainer.padding.overrun_s, trainer.padding.asked_s, trainer.padding.worst_s)
+    steps.close()
+    if heldout is not None and optimizer.local_epoch > 0:
+        accuracy, loss = task.evaluate(heldout)
+        _log.info("held out: accuracy %.4f, loss %.4f, %d samples", accuracy, loss, len(heldout[1]))
+        publisher.evaluation(optimizer.local_epoch, accuracy, loss, len(heldout[1]))
+    if ended_by_itself:
+        _flush(publisher, 5.0)
+        status.set(phase="done", epoch=optimizer.local_epoch)
+        membership.announce("serving", optimizer.local_epoch)
+        stop.wait(_SERVE_S)
+    if departure.asked:
+        status.set(phase="leaving" if not ended_by_itself else "done")
+    batches.close()
+    for goodbye in goodbyes:
+        goodbye()
+    _within(3.0, optimizer.shutdown)
+    dht.shutdown()
+    for text in (*publisher.warnings, *(meter.warnings if meter else ())):
+        status.warn(text, text)
+    publisher.close()
+    if meter is not None:
+        meter.close()
+    if status.write_error is not None:
+        _log.error("status.json could not be written: %s", status.write_error)
+        return 1
+    return 0
+
+
+def _meter(status: Status) -> EgressMeter | None:
+    """The kernel's counters, or none with a warning: where they cannot be read, egress stays unknown."""
+    from experiments.peer.meter import EgressMeter
+    from metrics.inet_diag import InetDiagError
+
+    try:
+        return EgressMeter()
+    except InetDiagError as error:
+        status.warn("egress", f"egress is unknown: {error}")
+        return None
+
+
+def _reading(meter: EgressMeter | None) -> Callable[[], dict[str, int]]:
+    return meter.snapshot if meter is not None else dict
+
+
+def _join(optimizer: SwarmOptimizer, config: PeerConfig, stop: threading.Event) -> None:
+    """A late peer takes over the swarm's weights before its first step, outside any epoch."""
+    optimizer.tracker.fetched_global_progress_this_epoch.wait(2.0 * config.dht_timeout_s)
+    if optimizer.tracker.global_epoch > optimizer.local_epoch and not stop.is_set():
+        began = time.monotonic()
+        optimizer.load_state_from_peers()
+        optimizer.take_round()
+        _log.info("took over epoch %d in %.1f s", optimizer.local_epoch, time.monotonic() - began)
+
+
+def _flush(publisher: Publisher, timeout_s: float) -> None:
+    if not publisher.flush(timeout_s):
+        _log.warning("the last record was not accepted within %.1f s", timeout_s)
+
+
+def _say_stretch(status: Status, overrun_s: float, asked_s: float, worst_s: float) -> None:
+    if asked_s > 0.0 and overrun_s > _STRETCHED * asked_s:
+        share = 100.0 * overrun_s / asked_s
+        worst_ms = 1000.0 * worst_s
+        text = f"padded phases took {share:.1f} % longer than asked (worst {worst_ms:.0f} ms): host too busy"
+        status.warn("stretch", text)
+
+
+def _within(seconds: float, what: Callable[[], None]) -> None:
+    """Run it in a thread for at most so long; Hivemind's goodbye may wait for a whole round."""
+
+    def guarded() -> None:
+        with contextlib.suppress(Exception):
+            what()
+
+    thread = threading.Thread(target=guarded, daemon=True)
+    thread.start()
+    thread.join(seconds)

@@ -1,0 +1,33 @@
+"""steps.csv: one line a training step, written at the end of each epoch."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import astuple, fields
+from pathlib import Path
+
+from metrics.records import StepRecord
+
+__all__ = ["StepLog"]
+
+
+class StepLog:
+    """Appends StepRecords to a CSV file with their field names as header. Raises OSError (disk full)."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w", newline="", buffering=1 << 16)
+        self._writer = csv.writer(self._file)
+        self._writer.writerow([field.name for field in fields(StepRecord)])
+        self._file.flush()
+
+    def write(self, step: StepRecord) -> None:
+        """Keep one step; it reaches the file with the next `flush`."""
+        self._writer.writerow([f"{v:.6f}" if isinstance(v, float) else v for v in astuple(step)])
+
+    def flush(self) -> None:
+        """Write out what is kept."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Write out and close."""
+        self._file.close()

@@ -1,0 +1,145 @@
+"""The training loop: gradient accumulation with hivemind.Optimizer, every second accounted for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cloud.storage.counter import ByteCounter
+from experiments.peer.config import PeerConfig
+from experiments.peer.data import Batches
+from experiments.peer.epochs import EpochLedger, loss_reasons
+from experiments.peer.optimizer import SwarmOptimizer
+from experiments.peer.steps import Padding, StepClock
+from experiments.peer.task import Task
+from metrics.records import EgressRecord, EpochRecord, IngressRecord, StepRecord
+
+__all__ = ["Hooks", "Leaving", "Trainer"]
+
+_log = logging.getLogger(__name__)
+
+
+class Leaving(Exception):
+    """This peer was told to leave in the middle of a step."""
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What the loop tells and asks; all return at once."""
+
+    step: Callable[[StepRecord], None]
+    epoch: Callable[[EpochRecord, list[EgressRecord], IngressRecord], None]
+    losses: Callable[[], list[str]]  # reasons from Hivemind's log since the last call
+    others_training_at: Callable[[int], int]  # other peers training at about that epoch
+    next_share: Callable[[], None]  # called between epochs
+
+
+@dataclass
+class Trainer:
+    """Trains until `max_epochs`, `samples_limit` or `stop`."""
+
+    config: PeerConfig
+    task: Task
+    optimizer: SwarmOptimizer
+    batches: Batches
+    snapshot: Callable[[], dict[str, int]]  # the egress meter's reading: bytes sent by address
+    counter: ByteCounter
+    hooks: Hooks
+    stop: threading.Event
+    padding: Padding = field(init=False)
+    samples: int = field(init=False, default=0)  # averaged by this peer, in all
+
+    def __post_init__(self) -> None:
+        self.padding = Padding(time.perf_counter, self._sleep)
+        self._clock = StepClock(time.perf_counter, time.time)
+
+    def run(self) -> bool:
+        """Train; True when it ended by itself, False when told to stop. Raises what the source raises."""
+        config, optimizer = self.config, self.optimizer
+        optimizer.tracker.performance_ema.reset_timer()  # else its first interval holds the barrier's wait
+        ledger = EpochLedger(config.vm, self.snapshot, self.counter.read, self.task.ran)
+        optimizer.on_round_begins = ledger.round_begins
+        self.hooks.losses()
+        self._clock.restart()
+        ledger.begin(time.time())
+        try:
+            while optimizer.local_epoch < config.max_epochs and not self._limit_reached():
+                if self.stop.is_set():
+                    return False
+                self._step(ledger)
+        except Leaving:
+            return False
+        finally:
+            optimizer.on_round_begins = None
+        return True
+
+    def _step(self, ledger: EpochLedger) -> None:
+        config, optimizer, clock = self.config, self.optimizer, self._clock
+        for _ in range(config.coalesce):
+            ledger.losses.append(self._accumulate())
+        before = optimizer.local_epoch
+        samples = config.batch_size * config.coalesce
+        with clock.phase("optimizer_local"):
+            optimizer.step(batch_size=samples)
+            done = optimizer.take_round()
+            if done.group_size > 1 and config.sync_work_s > 0.0:
+                time.sleep(
+                    config.sync_work_s
+                )  # even when told to leave: the round happened, its record counts
+            after = optimizer.local_epoch
+            if after != before:
+                ledger.round_ends()
+        synchronised = after != before or done.state_loads > 0
+        if synchronised:
+            clock.move_to_sync()
+        if done.state_loads:
+            samples = 0
+            ledger.discard_samples()
+            ledger.reasons.append("out of sync: own gradients dropped, state loaded from a peer")
+        record = clock.finish(config.vm, before, samples)
+        ledger.add(record)
+        self.hooks.step(record)
+        if after == before:
+            return
+        ledger.reasons += loss_reasons(done, self.hooks.losses(), self.hooks.others_training_at(before))
+        epoch, egress, ingress = ledger.end(after, done.group_size)
+        self.samples += epoch.samples
+        _log.info(
+            "epoch %d: group of %d, calc %.3f s, comm %.3f s",
+            after,
+            done.group_size,
+            epoch.calc_s,
+            epoch.comm_s,
+        )
+        self.hooks.epoch(epoch, egress, ingress)
+        self.hooks.next_share()
+        ledger.begin(epoch.ended_s)
+
+    def _accumulate(self) -> float:
+        """One accelerator step; gradients add up in the .grad buffers. Returns the loss."""
+        config, clock = self.config, self._clock
+        with clock.phase("load"):
+            batch = self.batches.next(self.stop)
+        if batch is None:
+            raise Leaving
+        with clock.phase("move"):
+            batch = self.task.move(batch)
+        with clock.phase("forward"), self.padding.to(config.forward_s):
+            loss = self.task.loss(batch)
+            self.task.wait()
+        with clock.phase("backward"), self.padding.to(config.backward_s):
+            # Hivemind divides by its own count of steps, which are `coalesce` accelerator steps each
+            (loss / config.coalesce).backward()
+            self.task.wait()
+            value = float(loss)
+        return value
+
+    def _limit_reached(self) -> bool:
+        return self.config.samples_limit is not None and self.samples >= self.config.samples_limit
+
+    def _sleep(self, seconds: float) -> None:
+        if self.stop.wait(seconds):
+            raise Leaving
