@@ -27,9 +27,17 @@ def timeline(vms: Sequence[Row], epochs: Sequence[Row]) -> Figure:
     line_of = {row["vm"]: slots.index(str(row["slot"])) for row in vms}
     seen: set[str] = set()
 
-    def bar(y: int, begin: float, end: float, color: str, alpha: float, label: str, height: float = 0.6) -> None:
+    def bar(
+        y: int, begin: float, end: float, color: str, alpha: float, label: str, height: float = 0.6
+    ) -> None:
         axes.barh(
-            y, end - begin, left=begin, height=height, color=color, alpha=alpha, label=None if label in seen else label
+            y,
+            end - begin,
+            left=begin,
+            height=height,
+            color=color,
+            alpha=alpha,
+            label=None if label in seen else label,
         )
         seen.add(label)
 
@@ -40,12 +48,28 @@ def timeline(vms: Sequence[Row], epochs: Sequence[Row]) -> Figure:
         if row["ready_s"] is not None:
             bar(y, ready, row["ended_s"], PALETTE[0], 0.45, "running")
         if "preempt" in str(row["end_cause"]):
-            axes.plot(row["ended_s"], y, marker="x", color=PALETTE[5], markersize=9, markeredgewidth=2, linestyle="none",
-                      label=None if "preempted" in seen else "preempted")  # fmt: skip
+            axes.plot(
+                row["ended_s"],
+                y,
+                marker="x",
+                color=PALETTE[5],
+                markersize=9,
+                markeredgewidth=2,
+                linestyle="none",
+                label=None if "preempted" in seen else "preempted",
+            )
             seen.add("preempted")
     for row in epochs:
         if row["vm"] in line_of:
-            bar(line_of[row["vm"]], row["sync_began_s"], row["sync_ended_s"], PALETTE[1], 1.0, "averaging", 0.34)
+            bar(
+                line_of[row["vm"]],
+                row["sync_began_s"],
+                row["sync_ended_s"],
+                PALETTE[1],
+                1.0,
+                "averaging",
+                0.34,
+            )
     place_of = {str(row["slot"]): str(row["location"]) for row in vms}
     axes.set_yticks(range(len(slots)), [f"{slot}\n{place_of[slot]}" for slot in slots], fontsize=8)
     axes.invert_yaxis()
@@ -85,9 +109,18 @@ def traffic_matrix(rows: Sequence[Row]) -> Figure:
         for x, target in enumerate(targets):
             if (source, target) in cells:
                 value = cells[source, target]
-                axes.text(x, y, f"{value:.3g}", ha="center", va="center", fontsize=8,
-                          color="#101214" if value > 0.55 * top else "#f4f6f8")  # fmt: skip
-    axes.set_xticks(range(len(targets)), targets, rotation=30 if len(targets) > 5 else 0, fontsize=8, ha="center")
+                axes.text(
+                    x,
+                    y,
+                    f"{value:.3g}",
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                    color="#101214" if value > 0.55 * top else "#f4f6f8",
+                )
+    axes.set_xticks(
+        range(len(targets)), targets, rotation=30 if len(targets) > 5 else 0, fontsize=8, ha="center"
+    )
     axes.set_yticks(range(len(sources)), sources, fontsize=8)
     axes.grid(visible=False)
     axes.set_xlabel("to")
@@ -104,11 +137,24 @@ def cost_stack(rows: Sequence[Row]) -> Figure:
     for y, row in enumerate(rows):
         if row["usd"] is None:
             axes.barh(y, sliver, color="none", edgecolor=PALETTE[5], hatch="///")
-            axes.annotate("unknown price", (sliver, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9)
+            axes.annotate(
+                "unknown price",
+                (sliver, y),
+                xytext=(4, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=9,
+            )
         else:
             axes.barh(y, float(row["usd"]), color=PALETTE[y % len(PALETTE)])
-            axes.annotate(f"${float(row['usd']):.4g}", (float(row["usd"]), y), xytext=(4, 0),
-                          textcoords="offset points", va="center", fontsize=9)  # fmt: skip
+            axes.annotate(
+                f"${float(row['usd']):.4g}",
+                (float(row["usd"]), y),
+                xytext=(4, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=9,
+            )
     axes.set_yticks(range(len(rows)), [str(row["what"]) for row in rows], fontsize=9)
     axes.invert_yaxis()
     axes.margins(x=0.14)
@@ -122,7 +168,9 @@ def learning(rows: Sequence[Row], accuracy: float | None) -> Figure:
     figure, axes = _subplots(3.2)
     for k, vm in enumerate(sorted({str(row["vm"]) for row in rows})):
         points = [(row["epoch"], row["loss"]) for row in rows if row["vm"] == vm]
-        axes.plot(*zip(*points, strict=True), marker="o", markersize=3.5, color=PALETTE[k % len(PALETTE)], label=vm)
+        axes.plot(
+            *zip(*points, strict=True), marker="o", markersize=3.5, color=PALETTE[k % len(PALETTE)], label=vm
+        )
     axes.set_xlabel("hivemind epoch")
     axes.set_ylabel("training loss (nats)")
     axes.set_ylim(bottom=0)

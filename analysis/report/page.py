@@ -39,7 +39,9 @@ def table(rows: Sequence[Mapping[str, Any]], caption: str, text: Sequence[str] =
     css = {c: ' class="text"' if c in text else "" for c in columns}
     head = "".join(f'<th scope="col"{css[c]}>{escape(c)}</th>' for c in columns)
     body = "".join(
-        "<tr>" + "".join(f"<td{css[c]}>{escape('unknown' if row[c] is None else str(row[c]))}</td>" for c in columns) + "</tr>"
+        "<tr>"
+        + "".join(f"<td{css[c]}>{escape('unknown' if row[c] is None else str(row[c]))}</td>" for c in columns)
+        + "</tr>"
         for row in rows
     )
     return (
@@ -49,7 +51,12 @@ def table(rows: Sequence[Mapping[str, Any]], caption: str, text: Sequence[str] =
 
 
 def render(
-    title: str, lead: str, basis: str, warnings: Sequence[str], cards: Sequence[Card], sections: Sequence[Section]
+    title: str,
+    lead: str,
+    basis: str,
+    warnings: Sequence[str],
+    cards: Sequence[Card],
+    sections: Sequence[Section],
 ) -> str:
     """The whole page. `basis` is its first line: what was real, what emulated, at which scales."""
     css = resources.files("analysis.report").joinpath("report.css").read_text(encoding="utf-8")
@@ -67,13 +74,17 @@ def render(
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{css}</style></head><body>\n"
         f'<header><p class="note">{escape(basis)}</p><h1>{escape(title)}</h1><p class="soft">{escape(lead)}</p></header>\n'
-        f'<main>{warned}<div class="cards">{shown}</div>\n' + "\n".join(_section(s) for s in sections) + "</main></body></html>\n"
+        f'<main>{warned}<div class="cards">{shown}</div>\n'
+        + "\n".join(_section(s) for s in sections)
+        + "</main></body></html>\n"
     )
 
 
 def _section(section: Section) -> str:
     figure = ""
     if section.svg:
-        links = ", ".join(f'<a href="{escape(f)}">{escape(f.rsplit(".", 1)[-1].upper())}</a>' for f in section.files)
+        links = ", ".join(
+            f'<a href="{escape(f)}">{escape(f.rsplit(".", 1)[-1].upper())}</a>' for f in section.files
+        )
         figure = f"<figure>{section.svg}<figcaption>The figure and its numbers as files: {links}.</figcaption></figure>"
     return f"<section><h2>{escape(section.title)}</h2><p>{escape(section.lead)}</p>{figure}{section.html}</section>"

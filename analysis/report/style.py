@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,7 +26,7 @@ def figure_style() -> Iterator[None]:
     matplotlib.use("agg")
     from cycler import cycler
 
-    settings = {
+    settings: dict[Any, Any] = {
         "svg.hashsalt": "orch",
         "svg.fonttype": "none",
         "font.family": "sans-serif",
@@ -65,8 +65,13 @@ def svg_inline(svg: str, name: str, title: str) -> str:
     body = svg[svg.index("<svg") :]
     body = re.sub(r'(id="|xlink:href="#|url\(#)', rf"\g<1>{name}-", body)
     body = body.replace(_INK, "currentColor")
-    body = re.sub(r'<svg ([^>]*)>', rf'<svg role="img" aria-label="{title}" \1>', body, count=1)
-    return re.sub(r'(<svg [^>]*?)width="[^"]*"', r"\1", re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", body, count=1), count=1)
+    body = re.sub(r"<svg ([^>]*)>", rf'<svg role="img" aria-label="{title}" \1>', body, count=1)
+    return re.sub(
+        r'(<svg [^>]*?)width="[^"]*"',
+        r"\1",
+        re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", body, count=1),
+        count=1,
+    )
 
 
 def png_bytes(figure: Figure) -> bytes:

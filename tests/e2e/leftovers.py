@@ -37,7 +37,9 @@ def look(home: Path) -> Machine:
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             if int(pid) != os.getpid() and marker in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                command = (
+                    Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
                 if command:
                     processes.add(f"{pid} {command[:160]}")
         except OSError:

@@ -1,0 +1,222 @@
+"""Builds `report/` in a run's folder from run.db alone: the page, and each figure as PNG, SVG and CSV."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis.report import content, figures
+from analysis.report.page import Section, render, table
+from analysis.report.style import figure_style, png_bytes, svg_file, svg_inline
+from metrics import frames
+from metrics.records import EpochRecord
+from metrics.run_numbers import RunNumbers
+from metrics.store import RunStore
+from metrics.summary import summarise
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["build"]
+
+
+def build(run_folder: Path) -> Path:
+    """Write `<run_folder>/report/`, replacing an older one; returns the page's path.
+
+    Works on a run that is still going on. Raises metrics.store.StoreError when the run cannot be read,
+    OSError when the report cannot be written.
+    """
+    with RunStore.open_reader(run_folder / "run.db") as store:
+        run = RunNumbers.of(store)
+        records: list[EpochRecord] = store.records("epochs")
+        summary = summarise(run)
+        provenance = {
+            "versions": store.meta("versions"),
+            "plan": store.meta("plan"),
+            "experiment": store.meta("experiment"),
+        }
+    target = run_folder / "report"
+    fresh = Path(tempfile.mkdtemp(prefix=".report-", dir=run_folder))
+    try:
+        with figure_style():
+            page = _page(run, records, summary, provenance, fresh)
+        (fresh / "report.html").write_text(page, encoding="utf-8")
+        (fresh / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        fresh.chmod(0o755)
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(fresh, target)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return target / "report.html"
+
+
+def _page(
+    run: RunNumbers,
+    records: Sequence[EpochRecord],
+    summary: dict[str, Any],
+    provenance: dict[str, Any],
+    folder: Path,
+) -> str:
+    epochs, traffic, bill = frames.per_epoch(run), frames.traffic(run), frames.cost_lines(run)
+    vms, rounds = content.timeline_rows(run, records)
+    learned = content.learning_rows(run, records)
+    compared = content.comparison_rows(summary)
+    costs = content.cost_rows(bill)
+
+    def drawn(
+        name: str, heading: str, lead: str, rows: Sequence[Mapping[str, Any]], figure: Figure, html: str = ""
+    ) -> Section:
+        svg = svg_file(figure)
+        (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
+        (folder / f"{name}.png").write_bytes(png_bytes(figure))
+        _write_csv(folder / f"{name}.csv", rows)
+        files = tuple(f"{name}.{kind}" for kind in ("png", "svg", "csv"))
+        return Section(heading, lead, svg_inline(svg, name, escape(heading, quote=True)), files, html)
+
+    sections: list[Section] = []
+    if compared:
+        shown = [
+            {
+                "what": r["what"],
+                "study": f"{r['study']:.4g}",
+                "this run": f"{r['ours']:.4g}",
+                "difference": f"{r['ratio'] - 1:+.1%}",
+            }
+            for r in compared
+        ]
+        sections.append(
+            drawn(
+                "comparison",
+                "Beside the study",
+                "The published figures of this experiment, on their own basis (wall clock; "
+                "the mean of two epochs), and this run's.",
+                compared,
+                figures.comparison(compared),
+                table(shown, "The study's figures and this run's", text=["what"]),
+            )
+        )
+    if vms:
+        sections.append(
+            drawn(
+                "timeline",
+                "Peers over time",
+                "Each slot's VMs from request to end, on this machine's clock, and when they averaged.",
+                [*vms, *rounds],
+                figures.timeline(vms, rounds),
+                table(_peer_rows(summary), "Peers", text=["slot", "location"]),
+            )
+        )
+    if epochs:
+        sections.append(
+            drawn(
+                "epochs",
+                "Calculation and communication",
+                "Mean over the peers of each hivemind epoch, at the study's scale. "
+                "Granularity is the one over the other.",
+                epochs,
+                figures.calc_comm(epochs),
+                table(content.epoch_table(epochs), "Hivemind epochs", text=["remarks"]),
+            )
+        )
+    if traffic:
+        sections.append(
+            drawn(
+                "traffic",
+                "Egress by destination",
+                "IP bytes that left each VM, read from the kernel's socket counters, "
+                f"at the study's scale.{_agreement(summary)}",
+                traffic,
+                figures.traffic_matrix(traffic),
+                table(content.traffic_table(traffic), "Bytes by link", text=["from", "to", "class"]),
+            )
+        )
+    if costs:
+        shown = [
+            {
+                "kind": r["kind"],
+                "what": r["what"],
+                "from": r["src"],
+                "to": r["dst"],
+                "quantity": f"{r['quantity']:.6g} {r['unit']}",
+                "$": None if r["usd"] is None else f"{r['usd']:.6f}",
+                "price": r["price"],
+            }
+            for r in bill
+        ]
+        sections.append(
+            drawn(
+                "cost",
+                "Cost",
+                f"By the price book {summary['cost']['price_book']}, kept with the run. An unknown price makes "
+                "every sum above it unknown.",
+                bill,
+                figures.cost_stack(costs),
+                "<details><summary>Every line of the bill</summary>"
+                + table(shown, "The bill", text=["kind", "what", "from", "to", "price"])
+                + "</details>",
+            )
+        )
+    if learned:
+        sections.append(
+            drawn(
+                "learning",
+                "Learning",
+                "The training loss that the peers saw, and the accuracy on held-out samples.",
+                learned,
+                figures.learning(learned, summary["accuracy"]),
+            )
+        )
+    sections.append(_provenance(summary, provenance))
+    lead = (
+        f"{len(summary['peers'])} peers, target batch size {summary['target_batch_size']:,}; "
+        f"{summary['epochs']['measured']} measured epochs after {summary['epochs']['warmup']} of warm-up; "
+        f"status: {summary['status']}."
+        if summary["target_batch_size"]
+        else f"Status: {summary['status']}."
+    )
+    return render(
+        content.title(summary),
+        lead,
+        content.basis_line(summary),
+        summary["warnings"],
+        content.cards(summary),
+        sections,
+    )
+
+
+def _peer_rows(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"slot": p["slot"], "location": p["location"], "VMs": p["vms"], "preemptions": p["preemptions"]}
+        for p in summary["peers"]
+    ]
+
+
+def _agreement(summary: dict[str, Any]) -> str:
+    both = summary["agreement"]
+    if not both or both["difference"] is None:
+        return ""
+    return f" The switch counted the same within {abs(both['difference']):.2%}."
+
+
+def _provenance(summary: dict[str, Any], provenance: dict[str, Any]) -> Section:
+    dump = escape(json.dumps({"summary": summary, **provenance}, indent=1, default=str))
+    return Section(
+        "Provenance",
+        "The resolved experiment, the plan, the versions and all the numbers of this page, as JSON.",
+        html=f'<details><summary>Show</summary><pre tabindex="0">{dump}</pre></details>',
+    )
+
+
+def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    with path.open("w", encoding="utf-8", newline="") as out:
+        writer = csv.DictWriter(out, columns, restval="")
+        writer.writeheader()
+        writer.writerows({key: "" if value is None else value for key, value in row.items()} for row in rows)

@@ -1,0 +1,234 @@
+"""What the report says: headline cards, sections and their rows, from a run's numbers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from analysis.report.page import Card
+from metrics.records import EpochRecord
+from metrics.run_numbers import RunNumbers
+
+__all__ = [
+    "basis_line",
+    "cards",
+    "comparison_rows",
+    "cost_rows",
+    "epoch_table",
+    "learning_rows",
+    "timeline_rows",
+    "title",
+    "traffic_table",
+]
+
+Summary = Mapping[str, Any]
+
+
+def basis_line(summary: Summary) -> str:
+    """The page's first line: what ran where, and what is emulated."""
+    if not summary["emulated"]:
+        return "Measured on rented VMs; dollars by the price book named below."
+    scales = summary["scales"]
+    distance = (
+        "peers in network namespaces of one machine, distance and bandwidth by a user-space switch"
+        if summary["target"] == "local"
+        else "peers as plain processes on loopback: no distance between them"
+    )
+    multiplied = (
+        "nothing is scaled"
+        if set(scales.values()) == {1}
+        else f"bytes are 1/{scales['bytes']:g}, samples 1/{scales['samples']:g}, time 1/{scales['time']:g} of the "
+        "study's; times, bytes and dollars below are multiplied back, the raw ones are in the CSV files"
+    )
+    return f"Emulated: {distance}; accelerators are padded to their measured step time ({_ran(summary)}); {multiplied}."
+
+
+def title(summary: Summary) -> str:
+    """The page's heading."""
+    return f"{summary['experiment']}: run {summary['run_id']}"
+
+
+def cards(summary: Summary) -> list[Card]:
+    """The headline numbers, each with its interval and n."""
+    cost = summary["cost"]
+    dollars = summary["usd_per_1m_samples"]
+    unknown = "; ".join(cost["unknown"]) if cost["unknown"] else ""
+    contended = summary["host_contended"]
+    host = {
+        True: "host was too busy: times are doubtful",
+        False: "host kept the clock",
+        None: "host not watched",
+    }[contended]
+    accuracy = summary["accuracy"]
+    return [
+        _estimate_card("Throughput", summary["sps"], "samples/s"),
+        _estimate_card("Granularity", summary["granularity"], ""),
+        _estimate_card("Calculation", summary["calc_s"], "s an epoch"),
+        _estimate_card("Communication", summary["comm_s"], "s an epoch"),
+        Card("Cost per million samples", _usd(dollars), unknown or f"price book {cost['price_book']}"),
+        Card(
+            "Cost of the run",
+            _usd(cost["total_usd"]),
+            f"VMs {_usd(cost['vm_usd'])}, egress {_usd(cost['egress_usd'])}, data {_usd(cost['data_usd'])}",
+        ),
+        Card(
+            "Held-out accuracy", "unknown" if accuracy is None else f"{accuracy:.1%}", "at the end of the run"
+        ),
+        Card(
+            "Dropped rounds",
+            str(summary["dropped_rounds"]),
+            f"rounds in which part of the averaging was lost; {host}",
+        ),
+    ]
+
+
+def timeline_rows(
+    run: RunNumbers, records: Sequence[EpochRecord]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """VMs and averaging times in seconds since the launch, for the timeline figure."""
+    start = min((row.requested_s for row in run.vms), default=0.0)
+    last = max(
+        [row.ended_s for row in run.vms if row.ended_s is not None]
+        + [e.ended_s for e in run.raw if e.ended_s]
+        + [start]
+    )
+    vms = [
+        {
+            "slot": row.slot,
+            "vm": row.vm,
+            "location": row.location,
+            "requested_s": row.requested_s - start,
+            "ready_s": None if row.ready_s is None else row.ready_s - start,
+            "ended_s": (last if row.ended_s is None else row.ended_s) - start,
+            "end_cause": row.end_cause,
+        }
+        for row in run.vms
+    ]
+    epochs = [
+        {
+            "vm": row.vm,
+            "epoch": row.epoch,
+            "sync_began_s": row.ended_s - row.comm_s - start,
+            "sync_ended_s": row.ended_s - start,
+        }
+        for row in records
+    ]
+    return vms, epochs
+
+
+def learning_rows(run: RunNumbers, records: Sequence[EpochRecord]) -> list[dict[str, Any]]:
+    """Loss by slot and epoch; a replacement goes on with its slot's line."""
+    return [{"vm": run.slot(row.vm), "epoch": row.epoch, "loss": row.loss} for row in records]
+
+
+def epoch_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The epochs as shown on the page."""
+    shown = []
+    for row in rows:
+        remarks = [
+            "warm-up, not in the means" if row["warmup"] else "",
+            f"joined: {row['joined']}" if row["joined"] else "",
+            f"left: {row['left']}" if row["left"] else "",
+            "part of the round was lost" if row["dropped"] else "",
+        ]
+        shown.append(
+            {
+                "epoch": row["epoch"],
+                "peers": row["peers"],
+                "samples": _whole(row["samples"]),
+                "epoch s": _number(row["epoch_s"]),
+                "calc s": _number(row["calc_s"]),
+                "comm s": _number(row["comm_s"]),
+                "samples/s": _number(row["sps"]),
+                "granularity": _number(row["granularity"]),
+                "loss": _number(row["loss"]),
+                "remarks": "; ".join(r for r in remarks if r),
+            }
+        )
+    return shown
+
+
+def traffic_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Egress by source and destination as shown on the page."""
+    return [
+        {
+            "from": row["src"],
+            "to": row["dst"],
+            "class": row["class"],
+            "GB": f"{row['bytes'] / 1e9:.4g}",
+            "raw MB": f"{row['raw_bytes'] / 1e6:.4g}",
+            "$": None if row["usd"] is None else f"{row['usd']:.4f}",
+        }
+        for row in rows
+    ]
+
+
+def cost_rows(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The bill's lines summed by what a reader asks for; a sum with an unknown part is unknown."""
+    sums: dict[str, float | None] = {}
+    for line in lines:
+        name = {"vm": "VMs", "data": "training data from the store"}.get(
+            line["kind"], f"egress: {line['what']}"
+        )
+        before = sums.get(name, 0.0)
+        sums[name] = None if before is None or line["usd"] is None else before + line["usd"]
+    return [{"what": name, "usd": usd} for name, usd in sums.items()]
+
+
+def comparison_rows(summary: Summary) -> list[dict[str, Any]]:
+    """This run beside the study's figures, with the run's own interval as ratios."""
+    published = summary["published"]
+    if not published:
+        return []
+    names = {
+        "sps": ("throughput (samples/s)", "sps_epoch_mean"),
+        "comm_s": ("communication (s)", "comm_s"),
+        "calc_s": ("calculation (s)", "calc_s"),
+        "epoch_s": ("epoch (s)", "epoch_s"),
+        "granularity_wall": ("granularity (wall clock)", "granularity"),
+        "egress_gb_per_vm_epoch": ("egress (GB per VM and epoch)", None),
+    }
+    rows = []
+    for key, pair in published["compared"].items():
+        what, own = names.get(key, (key, None))
+        if pair["ours"] is None or not pair["study"]:
+            continue
+        interval = (summary.get(own) if own else None) or {}
+        rows.append(
+            {
+                "what": what,
+                "study": pair["study"],
+                "ours": pair["ours"],
+                "ratio": pair["ours"] / pair["study"],
+                "low": None if interval.get("low") is None else interval["low"] / pair["study"],
+                "high": None if interval.get("high") is None else interval["high"] / pair["study"],
+            }
+        )
+    return rows
+
+
+def _estimate_card(name: str, estimate: Mapping[str, Any] | None, unit: str) -> Card:
+    if estimate is None:
+        return Card(name, "unknown", "no measured epoch")
+    value = f"{_number(estimate['value'])} {unit}".strip()
+    if estimate["low"] is None:
+        return Card(name, value, f"n = {estimate['n']}: no interval")
+    low, high = _number(estimate["low"]), _number(estimate["high"])
+    return Card(name, value, f"95 % interval {low} to {high}, n = {estimate['n']}")
+
+
+def _ran(summary: Summary) -> str:
+    model = summary["model"] or {}
+    return str(model.get("ran") or f"emulates {model.get('name', 'the model')}")
+
+
+def _usd(amount: float | None) -> str:
+    return "unknown" if amount is None else f"${amount:,.4g}" if abs(amount) < 1 else f"${amount:,.2f}"
+
+
+def _number(value: float | None) -> str | None:
+    return None if value is None else f"{value:.4g}"
+
+
+def _whole(value: float | None) -> str | None:
+    return None if value is None else f"{value:,.0f}"
