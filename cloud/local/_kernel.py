@@ -1,0 +1,175 @@
+"""The few Linux calls the emulated cloud needs, through libc: no iproute2, no compiled extension."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Sequence
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+_MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE = 0x2, 0x4, 0x4000, 0x40000
+_PR_SET_PDEATHSIG, _PR_SET_TIMERSLACK, _PR_SET_CHILD_SUBREAPER = 1, 29, 36
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _SIOCSIFADDR, _SIOCSIFNETMASK = 0x8913, 0x8914, 0x8916, 0x891C
+_SIOCSIFMTU, _SIOCGIFHWADDR, _SIOCSIFTXQLEN, _SIOCETHTOOL, _SIOCADDRT = 0x8922, 0x8927, 0x8943, 0x8946, 0x890B
+_IFF_UP, _IFF_NOARP = 0x1, 0x80
+_TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
+# ETHTOOL_S{RXCSUM,TXCSUM,SG,TSO,GSO,GRO}: with veth a packet would otherwise cross with its checksum
+# left to a card that is not there, or as one 64 KiB frame
+_OFFLOADS = (0x15, 0x17, 0x19, 0x1F, 0x24, 0x2C)
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def unshare(flags: int) -> None:
+    """Leave some of the namespaces this process shares with its parent. Raises OSError."""
+    _check(_libc.unshare(flags), "unshare")
+
+
+def enter_network(ns_fd: int) -> None:
+    """Move this process into a network namespace; children inherit it. Raises OSError."""
+    _check(_libc.setns(ns_fd, CLONE_NEWNET), "setns")
+
+
+def map_own_user(uid: int, gid: int) -> None:
+    """In a fresh user namespace: keep one's own numbers, so that files look the same inside."""
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+
+
+def own_mounts() -> None:
+    """In a fresh mount namespace: what is mounted from here on is not seen outside."""
+    _check(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "mount --make-rprivate /")
+
+
+def mount_tmpfs(folder: str, mode: str = "0700") -> None:
+    """Mount an empty tmpfs over `folder`. Raises OSError."""
+    flags = _MS_NOSUID | _MS_NODEV
+    _check(
+        _libc.mount(b"tmpfs", folder.encode(), b"tmpfs", flags, f"mode={mode}".encode()), f"mount {folder}"
+    )
+
+
+def end_with_parent(signal_number: int) -> None:
+    """Send this process `signal_number` when its parent dies."""
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent died."""
+    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def precise_timers() -> None:
+    """Wake up when asked, not up to 50 microseconds later."""
+    _check(_libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0), "prctl(PR_SET_TIMERSLACK)")
+
+
+def _ifreq(name: str, rest: bytes = b"") -> bytes:
+    return struct.pack("16s24s", name.encode(), rest)
+
+
+def _sockaddr(ip: str) -> bytes:
+    return struct.pack("=HH4s8x", socket.AF_INET, 0, socket.inet_aton(ip))
+
+
+def open_tun(name: str) -> int:
+    """Make a TUN interface in the current network namespace; the descriptor carries plain IP packets."""
+    tun = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    try:
+        fcntl.ioctl(tun, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TUN | _IFF_NO_PI))
+    except OSError:
+        os.close(tun)
+        raise
+    return tun
+
+
+def raise_interface(name: str, *, ip: str = "", mtu: int = 0, queue: int = 0, arp: bool = True) -> None:
+    """Configure an interface of the current network namespace and switch it on. Raises OSError."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        if mtu:
+            fcntl.ioctl(control, _SIOCSIFMTU, _ifreq(name, struct.pack("i", mtu)))
+        if queue:
+            fcntl.ioctl(control, _SIOCSIFTXQLEN, _ifreq(name, struct.pack("i", queue)))
+        if ip:
+            fcntl.ioctl(control, _SIOCSIFADDR, _ifreq(name, _sockaddr(ip)))
+            fcntl.ioctl(control, _SIOCSIFNETMASK, _ifreq(name, _sockaddr("255.255.255.0")))
+        flags = struct.unpack_from("H", fcntl.ioctl(control, _SIOCGIFFLAGS, _ifreq(name)), 16)[0]
+        flags |= _IFF_UP | (0 if arp else _IFF_NOARP)
+        fcntl.ioctl(control, _SIOCSIFFLAGS, _ifreq(name, struct.pack("H", flags)))
+
+
+def default_route(name: str) -> None:
+    """Send everything out of one interface: a program that asks for its default route's address finds it."""
+    device = ctypes.create_string_buffer(name.encode())
+    any_address = _sockaddr("0.0.0.0")
+    entry = struct.pack(
+        "@L16s16s16sHhLPhPLLH",
+        *(0, any_address, bytes(16), any_address, 1, 0, 0, 0, 0, ctypes.addressof(device), 0, 0, 0),
+    )
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        fcntl.ioctl(control, _SIOCADDRT, entry)
+
+
+def hardware_address(name: str) -> bytes:
+    """The MAC of an interface of the current network namespace (6 bytes)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        return fcntl.ioctl(control, _SIOCGIFHWADDR, _ifreq(name))[18:24]
+
+
+def offloads_off(name: str) -> None:
+    """Make the kernel finish each packet (checksum, size) before the interface sees it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        for command in _OFFLOADS:
+            value = ctypes.create_string_buffer(struct.pack("II", command, 0))
+            fcntl.ioctl(control, _SIOCETHTOOL, _ifreq(name, struct.pack("P", ctypes.addressof(value))))
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    length = 4 + len(value)
+    return struct.pack("=HH", length, kind) + value + bytes(-length % 4)
+
+
+def make_veth(name: str, peer_name: str, peer_ns_fd: int) -> None:
+    """A pair of connected interfaces: `name` here, `peer_name` in another network namespace. Raises OSError."""
+    interface = struct.pack("=BxHiII", 0, 0, 0, 0, 0)
+    ifname, linkinfo, ns_fd = 3, 18, 28  # IFLA_*
+    peer = interface + _attribute(ifname, peer_name.encode() + b"\0")
+    peer += _attribute(ns_fd, struct.pack("=I", peer_ns_fd))
+    # IFLA_INFO_KIND is 1, IFLA_INFO_DATA 2, VETH_INFO_PEER 1
+    info = _attribute(1, b"veth") + _attribute(2, _attribute(1, peer))
+    _netlink(16, interface + _attribute(ifname, name.encode() + b"\0") + _attribute(linkinfo, info))
+
+
+def _netlink(kind: int, body: bytes) -> None:
+    request, ack, create, exclusive = 0x1, 0x4, 0x400, 0x200
+    head = struct.pack("=IHHII", 16 + len(body), kind, request | ack | create | exclusive, 1, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as control:
+        control.send(head + body)
+        answer = control.recv(4096)
+    number = -struct.unpack_from("=i", answer, 16)[0]
+    if number:
+        raise OSError(number, f"netlink: {os.strerror(number)}")
+
+
+def send_descriptors(wire: socket.socket, message: bytes, fds: Sequence[int]) -> None:
+    """One message with open descriptors over a UNIX socket."""
+    socket.send_fds(wire, [message], list(fds))
+
+
+def receive_descriptors(wire: socket.socket, size: int = 65536) -> tuple[bytes, list[int]]:
+    """One message and the descriptors that came with it."""
+    message, fds, _, _ = socket.recv_fds(wire, size, 4)
+    return message, list(fds)

@@ -1,0 +1,56 @@
+"""When the emulated provider takes a VM back, and what it refuses: decisions only."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from cloud.provider import InvalidRequestError, NoCapacityError
+
+__all__ = ["available_memory", "check_capacity", "check_memory", "lifetime_s", "victim"]
+
+
+def lifetime_s(seed: int, vm: str, rate_per_h: float) -> float | None:
+    """Seconds from a VM's start to its preemption, exponentially distributed; None: never.
+
+    A function of its arguments only, so that a run can be repeated.
+    """
+    if rate_per_h <= 0:
+        return None
+    return random.Random(f"{seed}/{vm}").expovariate(rate_per_h / 3600)
+
+
+def victim(seed: int, at_s: float, alive: Iterable[str]) -> str | None:
+    """Which of the VMs alive the preemption planned at `at_s` hits; None: there is none."""
+    names = sorted(alive)
+    return random.Random(f"{seed}/{at_s}").choice(names) if names else None
+
+
+def check_capacity(location: str, capacity: Mapping[str, int], alive: Iterable[str]) -> None:
+    """Raises NoCapacityError when `location` holds as many VMs (`alive`: their locations) as it may."""
+    limit = capacity.get(location)
+    used = sum(1 for place in alive if place == location)
+    if limit is not None and used >= limit:
+        raise NoCapacityError(
+            f"{location}: no capacity for another VM ({used} of {limit} in use); "
+            "try the next place, or raise emulation's capacity"
+        )
+
+
+def check_memory(peers: int, each_bytes: int, available_bytes: int | None) -> None:
+    """Raises InvalidRequestError when this machine has no memory for so many peers."""
+    if available_bytes is not None and peers * each_bytes > available_bytes:
+        raise InvalidRequestError(
+            f"{peers} peers need about {peers * each_bytes / 1e9:.1f} GB of memory ({each_bytes / 1e9:.1f} GB each) and "
+            f"this machine has {available_bytes / 1e9:.1f} GB free; ask for fewer peers or free some memory"
+        )
+
+
+def available_memory() -> int | None:
+    """Bytes of memory free for new processes; None where the system does not say (macOS)."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)

@@ -1,0 +1,487 @@
+"""The host process of one run's emulated cloud: `python -m cloud.local.host CLOUD_FOLDER`.
+
+Single-threaded, because it forks the VMs' programs after it has imported what they need. It is PID 1 of
+its PID namespace; /proc shows the machine's pids all the same (os.getpid() in here is not /proc's name).
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import heapq
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cloud import provider
+from cloud.local import faults, programs, store
+from cloud.local.fabric import Fabric, LoopbackFabric, NodeHandle, SwitchFabric
+from cloud.local.guardian import HOST_FILE, guard, write_json
+from cloud.local.options import LocalOptions
+from cloud.local.vms import Vm, vm_folder
+from cloud.provider import InvalidRequestError, ProviderError
+
+__all__ = ["main"]
+
+_GRACE_S = 10.0  # from SIGTERM to SIGKILL when a VM is terminated
+_PASSES = 50  # of killing a VM's processes; a fork bomb would need more
+
+
+class _Host:
+    def __init__(self, cloud_folder: Path, options: LocalOptions, temp: Path, namespaces: bool) -> None:
+        self._folder, self._run_folder, self._options, self._temp = (
+            cloud_folder,
+            cloud_folder.parent,
+            options,
+            temp,
+        )
+        self._mode = "namespaces" if namespaces else "loopback"
+        self._vms: dict[str, Vm] = {}
+        self._nodes: dict[str, NodeHandle] = {}
+        self._locations: dict[str, str | None] = {}
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = 0
+        self._fatal = ""
+        self._warm = self._stop = False
+        self._first_start_s: float | None = None
+        self._heard_s = time.monotonic()
+        self._clients: dict[int, tuple[socket.socket, bytearray]] = {}
+        self._selector = selectors.DefaultSelector()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._signals, self._signalled = socket.socketpair()
+        self._recall()
+        self._fabric: Fabric = self._make_fabric()
+        self._store_pid: int | None = None
+
+    def run(self) -> None:
+        self._listener.bind(str(self._temp / "control"))
+        self._listener.listen(16)
+        self._signals.setblocking(False)
+        self._signalled.setblocking(False)
+        signal.set_wakeup_fd(self._signalled.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._signals, selectors.EVENT_READ, self._wake)
+        try:
+            self._start_store()
+            self._write()
+            self._after(0.0, self._preload)
+            self._after(1.0, self._tick)
+            for at_s in self._options.preempt.at_s:
+                self._after(0.0, lambda at_s=at_s: self._plan_preemption(at_s))
+            while not self._stop:
+                wait = self._timers[0][0] - time.monotonic() if self._timers else 1.0
+                for key, _ in self._selector.select(max(0.0, wait)):
+                    key.data(key.fileobj)
+                while self._timers and self._timers[0][0] <= time.monotonic():
+                    heapq.heappop(self._timers)[2]()
+                self._reap()
+        except OSError as error:
+            self._fail(str(error))
+        self._end()
+
+    # what the host remembers
+
+    def _recall(self) -> None:
+        """VMs of an earlier host of this run: their names are never used again."""
+        with contextlib.suppress(OSError, ValueError):
+            for row in json.loads((self._folder / HOST_FILE).read_text())["vms"]:
+                vm = Vm.from_json(row)
+                if vm.alive:
+                    vm.state, vm.ended_at_s, vm.cause = (
+                        "failed",
+                        time.time(),
+                        "the emulated cloud was started again",
+                    )
+                self._vms[vm.vm] = vm
+
+    def _make_fabric(self) -> Fabric:
+        report = self._folder / "switch.json"
+        return SwitchFabric(self._options, report) if self._mode == "namespaces" else LoopbackFabric(report)
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "state": "ended" if self._stop else "ready",
+            "mode": self._mode,
+            "link": getattr(self._fabric, "link", ""),
+            "pid": int(os.readlink("/proc/self")) if sys.platform == "linux" else os.getpid(),
+            "switch_pid": _outer_pid(self._fabric.pid),
+            "control": str(self._temp / "control"),
+            "fatal": self._fatal,
+            "warm": self._warm,
+            "nodes": {
+                n.name: {"ip": n.ip, "location": self._locations[n.name]} for n in self._nodes.values()
+            },
+            "vms": [vm.to_json() for vm in self._vms.values()],
+        }
+
+    def _write(self) -> None:
+        write_json(self._folder / HOST_FILE, self._state())
+
+    # time
+
+    def _after(self, seconds: float, do: Callable[[], None]) -> None:
+        self._order += 1
+        heapq.heappush(self._timers, (time.monotonic() + seconds, self._order, do))
+
+    def _tick(self) -> None:
+        self._fabric.tick()
+        if time.monotonic() - self._heard_s > self._options.lease_s:
+            self._fail(f"nobody talked to the emulated cloud for {self._options.lease_s:.0f} s")
+            self._stop = True
+        self._after(1.0, self._tick)
+
+    def _preload(self) -> None:
+        for number in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "GOMAXPROCS"):
+            os.environ[number] = "1"
+        os.environ["GOLOG_LOG_LEVEL"] = "error"  # p2pd's debug log alone loads a small machine
+        try:
+            for module in self._options.preload:
+                importlib.import_module(module)
+        except ImportError as error:
+            self._fail(
+                f"cannot import what the peers need ({error}); install it with: pip install 'orch[local]'"
+            )
+            return
+        self._warm = True
+        for vm in list(self._vms.values()):
+            self._start_when_due(vm)
+        self._write()
+
+    # signals and children
+
+    def _on_signal(self, number: int, _: object) -> None:
+        if number != signal.SIGCHLD:
+            self._stop = True
+
+    def _wake(self, wire: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError):
+            wire.recv(4096)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._child_ended(pid, os.waitstatus_to_exitcode(status))
+
+    def _child_ended(self, pid: int, code: int) -> None:
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        if pid == self._fabric.pid and not self._stop:
+            self._fabric.pid = None
+            self._fail(f"the emulated network's switch {how}: the run cannot go on; start it again")
+        elif pid == self._store_pid and not self._stop:
+            self._store_pid = None
+            print(f"the store's supervisor {how}; starting it again", flush=True)  # noqa: T201 the host's log
+            self._after(1.0, self._start_store)
+        for vm in self._vms.values():
+            if vm.host_pid == pid and vm.alive:
+                asked = vm.cause == "terminating"
+                state = "terminated" if asked or code == 0 else "failed"
+                self._end_vm(vm, state, "terminated" if asked else f"its program {how}")
+
+    def _fail(self, why: str) -> None:
+        """Nothing can go on: end all VMs, stay to say why."""
+        self._fatal = self._fatal or why
+        print(why, flush=True)  # noqa: T201 the host's log
+        for vm in self._vms.values():
+            if vm.alive:
+                self._end_vm(vm, "failed", why)
+        self._write()
+
+    # nodes and VMs
+
+    def _add_node(self, name: str, kind: Any, location: str | None) -> NodeHandle:
+        node = self._fabric.add(name, kind, location)
+        self._nodes[name], self._locations[name] = node, location
+        return node
+
+    def _start_store(self) -> None:
+        options = self._options.store
+        if options.kind == "none" or self._stop:
+            return
+        node = self._nodes.get("store") or self._add_node("store", "store", options.location)
+        folder = self._folder / "store"
+        folder.mkdir(exist_ok=True)
+        status = folder / store.STORE_FILE
+        if options.kind == "forward":
+            host, port = store.forward_target(options.url)
+            arguments: tuple[object, ...] = (node.ns_fd, node.ip, options.port, (host, port), status)
+            program, ns_fd = "cloud.local.store:serve_forward", None
+        else:
+            data = Path(options.folder) if options.folder else self._folder / "swift"
+            arguments, program, ns_fd = (
+                (options, data, node.ip, status),
+                "cloud.local.store:serve_swift",
+                node.ns_fd,
+            )
+        self._store_pid, _ = programs.start(
+            program,
+            arguments,
+            ns_fd=ns_fd,
+            folder=folder,
+            temp=self._temp / "t" / "store",
+            environment={},
+            close=self._own_fds(but=node.ns_fd),
+        )
+
+    def _own_fds(self, but: int | None = None) -> list[int]:
+        found = [self._listener.fileno(), self._signals.fileno(), self._signalled.fileno()]
+        found += [client.fileno() for client, _ in self._clients.values()]
+        found += [n.ns_fd for n in self._nodes.values() if n.ns_fd is not None and n.ns_fd != but]
+        return found
+
+    def _request(self, order: dict[str, Any]) -> None:
+        name, location = order["vm"], order["location"]
+        if name in self._vms:
+            return
+        if self._fatal:
+            raise InvalidRequestError(self._fatal)
+        if not name or "/" in name or name.startswith(".") or name == "store":
+            raise InvalidRequestError(f"'{name}' is not a name for a VM")
+        monitor = name == "monitor"
+        if not monitor:
+            alive = [vm.location for vm in self._vms.values() if vm.alive and vm.billed]
+            faults.check_capacity(location, self._options.capacity, alive)
+        faults.check_memory(1, self._options.peer_memory_bytes, faults.available_memory())
+        node = self._add_node(name, "monitor" if monitor else "vm", location)
+        config = dict(order["config"])
+        if config.get("listen_address") == "":
+            config["listen_address"] = node.ip
+        if node.ip == "127.0.0.1" and "listen_port" in config:  # one address for all: the ports must differ
+            config["listen_port"] += node.index
+        folder = vm_folder(self._run_folder, name)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        contents = {key: base64.b64decode(text) for key, text in order["files"].items()}
+        for file, content in {**contents, "config.json": json.dumps(config).encode()}.items():
+            _write_secret(folder / file, content)
+        vm = Vm(name, location, node.ip, node.index, order["program"], not monitor, time.time())
+        self._vms[name] = vm
+        self._start_when_due(vm)
+        self._write()
+
+    def _start_when_due(self, vm: Vm) -> None:
+        boot_s = self._options.boot_s if vm.billed else 0.0
+        self._after(max(0.0, vm.requested_at_s + boot_s - time.time()), lambda: self._start(vm))
+
+    def _start(self, vm: Vm) -> None:
+        if vm.state != "pending" or not self._warm:
+            return
+        node = self._nodes[vm.vm]
+        folder = vm_folder(self._run_folder, vm.vm)
+        vm.host_pid, vm.pid = programs.start(
+            vm.program,
+            (folder / "config.json",),
+            ns_fd=node.ns_fd,
+            folder=folder,
+            temp=self._temp / "t" / str(node.index),
+            environment={**self._options.environment, "ORCH_VM": vm.vm, "ORCH_ADDRESS": vm.address},
+            close=self._own_fds(but=node.ns_fd),
+        )
+        vm.state, vm.ready_at_s = "running", time.time()
+        if vm.billed:
+            if self._first_start_s is None:
+                self._first_start_s = time.monotonic()
+            rate = self._options.preempt.rate_per_h
+            lifetime_s = faults.lifetime_s(self._options.preempt.seed, vm.vm, rate)
+            if lifetime_s is not None:
+                self._announce(vm, lifetime_s)
+        self._write()
+
+    def _announce(self, vm: Vm, in_s: float) -> None:
+        """Preempt `vm` in so many seconds; with notice, if the options say so, before."""
+        notice_s = self._options.preempt.notice_s
+        if notice_s is None:
+            self._after(in_s, lambda: self._preempt(vm))
+        else:
+            self._after(max(0.0, in_s - notice_s), lambda: self._give_notice(vm, notice_s))
+
+    def _give_notice(self, vm: Vm, notice_s: float) -> None:
+        if vm.alive:
+            vm.notice_at_s = time.time() + notice_s
+            self._write()
+            self._after(notice_s, lambda: self._preempt(vm))
+
+    def _plan_preemption(self, at_s: float) -> None:
+        if self._first_start_s is None:
+            self._after(0.2, lambda: self._plan_preemption(at_s))
+            return
+        lead_s = self._options.preempt.notice_s or 0.0
+        in_s = self._first_start_s + at_s - lead_s - time.monotonic()
+        self._after(max(0.0, in_s), lambda: self._take_one(at_s))
+
+    def _take_one(self, at_s: float) -> None:
+        alive = [vm.vm for vm in self._vms.values() if vm.state == "running" and vm.billed]
+        name = faults.victim(self._options.preempt.seed, at_s, alive)
+        if name:
+            self._announce(self._vms[name], self._options.preempt.notice_s or 0.0)
+
+    def _preempt(self, vm: Vm) -> None:
+        if vm.alive:
+            self._end_vm(vm, "preempted", "the provider took the VM back")
+
+    def _terminate(self, vm: Vm) -> None:
+        if not vm.alive or vm.cause == "terminating":
+            return
+        if vm.host_pid is None:
+            self._end_vm(vm, "terminated", "terminated")
+            return
+        vm.cause = "terminating"
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(vm.host_pid, signal.SIGTERM)
+        self._after(_GRACE_S, lambda: self._end_vm(vm, "terminated", "terminated") if vm.alive else None)
+
+    def _end_vm(self, vm: Vm, state: provider.VmState, cause: str) -> None:
+        """First its packets vanish (no FIN leaves), then its processes, then its namespace."""
+        vm.state, vm.ended_at_s, vm.cause = state, time.time(), cause
+        node = self._nodes[vm.vm]
+        gone = self._fabric.pid is None and self._mode == "namespaces"
+        if not gone:
+            with contextlib.suppress(OSError):  # the switch died this moment: its end is noticed next
+                self._fabric.cut(node.index)
+        if vm.host_pid is not None:
+            inode = None if node.ns_fd is None else programs.namespace_inode(node.ns_fd)
+            for _ in range(_PASSES):
+                if not programs.end_all(inode, vm.host_pid):
+                    break
+                time.sleep(0.005)
+        if not gone:
+            with contextlib.suppress(OSError):
+                self._fabric.remove(node)
+        self._nodes[vm.vm] = NodeHandle(node.index, node.name, node.ip, None)
+        self._write()
+
+    # the control socket
+
+    def _accept(self, listener: socket.socket) -> None:
+        client, _ = listener.accept()
+        client.settimeout(10)
+        self._clients[client.fileno()] = (client, bytearray())
+        self._selector.register(client, selectors.EVENT_READ, self._hear)
+
+    def _hear(self, client: socket.socket) -> None:
+        buffer = self._clients[client.fileno()][1]
+        try:
+            data = client.recv(1 << 20)
+            buffer += data
+            while data and b"\n" in buffer:
+                line, _, rest = bytes(buffer).partition(b"\n")
+                buffer[:] = rest
+                client.sendall(json.dumps(self._answer(line)).encode() + b"\n")
+        except OSError:
+            data = b""
+        if not data:
+            self._selector.unregister(client)
+            del self._clients[client.fileno()]
+            client.close()
+
+    def _answer(self, line: bytes) -> dict[str, Any]:
+        self._heard_s = time.monotonic()
+        self._reap()
+        try:
+            return {"ok": self._obey(json.loads(line))}
+        except ProviderError as error:
+            return {"error": type(error).__name__, "text": str(error)}
+        except OSError as error:
+            return {"error": "TransientError", "text": f"the emulated cloud: {error}"}
+        except (ValueError, KeyError, TypeError) as error:
+            return {
+                "error": "InvalidRequestError",
+                "text": f"the emulated cloud does not understand: {error!r}",
+            }
+
+    def _obey(self, order: dict[str, Any]) -> Any:
+        vm = self._vms.get(order.get("vm", ""))
+        match order["do"]:
+            case "request":
+                self._request(order)
+            case "observe":
+                return self._state()
+            case "terminate" if vm:
+                self._terminate(vm)
+            case "preempt" if vm:
+                if order.get("notice_s") is None:
+                    self._preempt(vm)
+                else:
+                    self._give_notice(vm, float(order["notice_s"]))
+            case "cut" if vm:
+                self._fabric.cut(vm.index)
+            case "shutdown":
+                for each in self._vms.values():
+                    self._terminate(each)
+                self._after(0.0, self._stop_when_quiet)
+            case "terminate" | "preempt" | "cut":
+                pass  # a VM that does not exist, or is gone already
+            case other:
+                raise ValueError(f"no such order: {other}")
+        return None
+
+    def _stop_when_quiet(self) -> None:
+        if any(vm.alive for vm in self._vms.values()):
+            self._after(0.05, self._stop_when_quiet)
+        else:
+            self._stop = True
+
+    def _end(self) -> None:
+        self._stop = True
+        for vm in self._vms.values():
+            if vm.alive:
+                self._end_vm(vm, "terminated", self._fatal or "the emulated cloud was shut down")
+        if self._store_pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._store_pid, signal.SIGTERM)
+        with contextlib.suppress(OSError):
+            self._fabric.stop()
+        self._write()
+
+
+def _outer_pid(pid: int | None) -> int | None:
+    """A child's pid as the machine's /proc names it."""
+    if pid is None or sys.platform != "linux":
+        return pid
+    for entry in Path("/proc/thread-self/children").read_text().split():
+        with contextlib.suppress(OSError, ValueError):
+            for line in Path(f"/proc/{entry}/status").read_text().splitlines():
+                if line.startswith("NSpid:") and int(line.split()[-1]) == pid:
+                    return int(entry)
+    return None
+
+
+def _write_secret(path: Path, content: bytes) -> None:
+    path.unlink(missing_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(content)
+
+
+def _run(cloud_folder: Path, options: LocalOptions, temp: Path, namespaces: bool) -> None:
+    try:
+        host = _Host(cloud_folder, options, temp, namespaces)
+    except ProviderError as error:
+        rows: list[Any] = []
+        write_json(
+            cloud_folder / HOST_FILE, {"state": "ended", "fatal": str(error), "vms": rows, "nodes": {}}
+        )
+        sys.exit(1)
+    host.run()
+
+
+def main() -> int:
+    """Guard a host for the folder named on the command line."""
+    return guard(Path(sys.argv[1]).absolute(), _run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

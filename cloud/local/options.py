@@ -1,0 +1,78 @@
+"""How an emulated cloud is to be: written once as cloud/options.json, read by its host process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+__all__ = ["LocalOptions", "Mode", "PreemptOptions", "StoreOptions"]
+
+Mode = Literal["auto", "namespaces", "loopback"]
+
+
+@dataclass(frozen=True)
+class PreemptOptions:
+    """When the emulated provider takes VMs back. All times in real seconds of this machine."""
+
+    rate_per_h: float = 0.0  # of each VM, exponentially distributed, drawn from the seed and the VM's name
+    at_s: tuple[float, ...] = ()  # after the first VM's start; who goes is drawn from the seed
+    notice_s: float | None = None  # announced so long before; None: without notice
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """The object store's node."""
+
+    kind: Literal["none", "swift", "forward"] = "none"
+    location: str | None = None
+    port: int = 8080
+    url: str = ""  # forward: the user's own http endpoint
+    folder: str = ""  # swift: where its objects lie; "": the run's cloud/swift
+    swift_environment: str = (
+        ""  # swift: its virtual environment; "": made (outside, with the network) at start
+    )
+    dataset: str = (
+        ""  # swift: "module:function", called with its arguments (+ endpoint, keys) and say(progress)
+    )
+    dataset_arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LocalOptions:
+    """One run's emulated cloud."""
+
+    network: str = "study-2023-04"
+    bytes_scale: float = 100.0
+    time_scale: float = 1.0
+    mode: Mode = "auto"
+    link: Literal["auto", "tun", "veth"] = "auto"
+    vm_limit_bps: float | None = None  # bits/s one VM's processing lets out; None: vm_limits.csv
+    boot_s: float = 0.0
+    capacity: Mapping[str, int] = field(
+        default_factory=dict
+    )  # VMs alive at once by location; absent: no limit
+    preempt: PreemptOptions = PreemptOptions()
+    store: StoreOptions = StoreOptions()
+    preload: tuple[str, ...] = ("torch", "hivemind")  # imported once, before the VMs' programs are forked
+    expected_peers: int = 0  # checked against free memory before anything starts
+    peer_memory_bytes: int = 700_000_000
+    lease_s: float = 600.0  # the cloud ends when nobody talked to it for so long
+    environment: Mapping[str, str] = field(default_factory=dict)  # of every VM's program
+
+    def save(self, path: Path) -> None:
+        """Write as JSON, readable by the user only."""
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(asdict(self), indent=1))
+
+    @classmethod
+    def load(cls, path: Path) -> LocalOptions:
+        """Read what `save` wrote."""
+        raw = json.loads(path.read_text())
+        raw["preempt"] = PreemptOptions(**{**raw["preempt"], "at_s": tuple(raw["preempt"]["at_s"])})
+        raw["store"] = StoreOptions(**raw["store"])
+        raw["preload"] = tuple(raw["preload"])
+        return cls(**raw)

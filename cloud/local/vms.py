@@ -1,0 +1,78 @@
+"""The VMs of one emulated cloud: what is known of each, and how it is written down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cloud.provider import Observed, VmState
+
+__all__ = ["Vm", "observed", "read_status", "vm_folder"]
+
+
+@dataclass
+class Vm:
+    """One VM; changed by the host only. Times are unix seconds."""
+
+    vm: str
+    location: str
+    address: str
+    index: int  # of its node in the switch
+    program: str
+    billed: bool
+    requested_at_s: float
+    state: VmState = "pending"
+    ready_at_s: float | None = None
+    ended_at_s: float | None = None
+    cause: str = ""
+    notice_at_s: float | None = None
+    pid: int | None = None  # as the machine sees it
+    host_pid: int | None = None  # as the host process sees it
+
+    @property
+    def alive(self) -> bool:
+        """Rented: it counts against capacity and is paid for."""
+        return self.state in ("pending", "running")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types, as mirrored in host.json."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Vm:
+        """What `to_json` gave."""
+        return cls(**row)
+
+
+def vm_folder(run_folder: Path, vm: str) -> Path:
+    """Where a VM's program finds its config and writes: vms/<vm>, or monitor."""
+    return run_folder / "monitor" if vm == "monitor" else run_folder / "vms" / vm
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """The program's own last status.json; {} when there is none (or not a whole one) yet."""
+    try:
+        found = json.loads((folder / "status.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def observed(vm: Vm, run_folder: Path) -> Observed:
+    """A VM as the provider's contract shows it."""
+    return Observed(
+        vm=vm.vm,
+        state=vm.state,
+        location=vm.location,
+        address=vm.address or None,
+        requested_at_s=vm.requested_at_s,
+        ready_at_s=vm.ready_at_s,
+        ended_at_s=vm.ended_at_s,
+        cause=vm.cause,
+        notice_at_s=vm.notice_at_s,
+        status=read_status(vm_folder(run_folder, vm.vm)),
+        pid=vm.pid,
+    )
