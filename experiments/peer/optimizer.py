@@ -19,11 +19,20 @@ from hivemind.compression import (
     Uniform8BitQuantization,
 )
 from hivemind.optim.grad_averager import GradientAverager
+from hivemind.optim.progress_tracker import ProgressTracker
+from hivemind.utils.timed_storage import get_dht_time
 
 from experiments.peer.config import PeerConfig, PeerConfigError
 from experiments.peer.lamb import Lamb
 
-__all__ = ["Round", "SwarmOptimizer", "build_optimizer", "compression_of", "torch_optimizer_of"]
+__all__ = [
+    "PunctualTracker",
+    "Round",
+    "SwarmOptimizer",
+    "build_optimizer",
+    "compression_of",
+    "torch_optimizer_of",
+]
 
 _log = logging.getLogger(__name__)
 _NEVER = 10**9
@@ -71,6 +80,28 @@ class Round:
     swarm_peers: int = 0  # peers the tracker knew of when the round began
 
 
+class PunctualTracker(ProgressTracker):
+    """Ends an epoch with the step that reaches the target, not with the one after it.
+
+    Peers in step finish their last steps at the estimated end of the epoch, some milliseconds
+    before or after it; their reports arrive later. Hivemind compares the clock with the estimate
+    exactly, so about every second epoch a peer starts another step and the others wait for it.
+    Half a step of tolerance decides it. Nothing else is earlier: a step sooner, half is not enough.
+    """
+
+    samples_per_step = 0
+
+    @property
+    def ready_to_update_epoch(self) -> bool:
+        """Whether this peer may end the epoch now."""
+        if super().ready_to_update_epoch:
+            return True
+        if self.local_progress.samples_accumulated == 0 or self.performance_ema.num_updates == 0:
+            return False
+        half_step_s = 0.5 * self.samples_per_step / self.performance_ema.samples_per_second
+        return get_dht_time() + half_step_s >= self.global_progress.eta_next_epoch
+
+
 class SwarmOptimizer(hivemind.Optimizer):
     """Records each round's group and failures, and mends two faults of `reuse_grad_buffers`.
 
@@ -87,6 +118,19 @@ class SwarmOptimizer(hivemind.Optimizer):
         self.on_round_begins: Callable[[], None] | None = None
         self._local_gradients_loaded = False
         super().__init__(*args, **kwargs)
+
+    def _make_progress_tracker(self, target_batch_size: int, **kwargs: Any) -> PunctualTracker:
+        tracker = PunctualTracker(
+            dht=self.dht,
+            prefix=self.run_id,
+            target_batch_size=target_batch_size,
+            client_mode=self.client_mode,
+            status_loglevel=self.status_loglevel,
+            start=True,
+            **kwargs,
+        )
+        tracker.samples_per_step = self.batch_size_per_step or 0
+        return tracker
 
     def take_round(self) -> Round:
         """What happened since the last call of this method."""

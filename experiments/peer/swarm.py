@@ -145,8 +145,8 @@ class Membership(threading.Thread):
         return self._members
 
     def announce(self, phase: str, epoch: int) -> None:
-        """Say from now on that this peer is in `phase` at `epoch`; a new phase is published at once."""
-        changed = phase != self._phase
+        """Say from now on that this peer is in `phase` at `epoch`; a change is published at once."""
+        changed = (phase, epoch) != (self._phase, self._epoch)
         self._phase, self._epoch = phase, epoch
         if changed:
             self._wake.set()
@@ -179,7 +179,7 @@ class Membership(threading.Thread):
                 self._round()
             except Exception as error:  # noqa: BLE001 - the DHT process may be shutting down; the next round tries
                 _log.warning("membership: %r", error)
-            self._wake.wait(1.0 if self._phase == "ready" else self._period_s)
+            self._wake.wait(0.5 if self._phase == "ready" else self._period_s)
             self._wake.clear()
 
     def stop(self) -> None:

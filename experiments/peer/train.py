@@ -134,7 +134,7 @@ class Trainer:
             # Hivemind divides by its own count of steps, which are `coalesce` accelerator steps each
             (loss / config.coalesce).backward()
             self.task.wait()
-            value = float(loss)
+            value = float(loss.detach())
         return value
 
     def _limit_reached(self) -> bool:
