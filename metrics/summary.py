@@ -156,8 +156,8 @@ def _agreement(run: RunNumbers) -> dict[str, Any] | None:
 
 def _experiment_name(document: Any) -> str | None:
     if isinstance(document, dict):
-        name: Any = document.get("name")  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-        return None if name is None else str(name)
+        known: dict[str, Any] = document  # pyright: ignore[reportUnknownVariableType]
+        return str(known["name"]) if known.get("name") else None
     return document
 
 

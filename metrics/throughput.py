@@ -50,7 +50,7 @@ class SwarmEpoch:
     epoch: int
     peers: tuple[PeerEpoch, ...]
     ended_s: float  # unix, as measured (not multiplied back)
-    duration_s: float | None  # wall time since the end of the one before
+    duration_s: float | None  # wall time since the end of the one before; None: it is not known, or not > 0
     loss: float | None  # mean over peers, weighted with their samples
     joined: tuple[str, ...]  # peers that the epoch before did not have
     left: tuple[str, ...]  # peers that only the epoch before had
@@ -95,6 +95,7 @@ def swarm_epochs(
             begin = math.fsum(r.began_s for r in rows) / len(rows)
         else:
             begin = None
+        duration = None if begin is None or end <= begin else end - begin
         names = {r.vm for r in rows}
         left = tuple(sorted(set(before) - names)) if before is not None else ()
         samples = sum(r.samples for r in rows)
@@ -105,7 +106,7 @@ def swarm_epochs(
                 epoch=number,
                 peers=tuple(PeerEpoch(r.vm, r.calc_s, r.comm_s, r.samples) for r in rows),
                 ended_s=end,
-                duration_s=None if begin is None else end - begin,
+                duration_s=duration,
                 loss=math.fsum(r.loss * r.samples for r in rows) / samples if samples else None,
                 joined=tuple(sorted(names - set(before))) if before is not None else (),
                 left=left,
@@ -123,9 +124,7 @@ def swarm_epochs(
 
 def measured(epochs: Iterable[SwarmEpoch]) -> list[SwarmEpoch]:
     """The epochs that count: complete, after the warm-up, with a wall time."""
-    return [
-        e for e in epochs if e.complete and not e.warmup and e.duration_s is not None and e.duration_s > 0
-    ]
+    return [e for e in epochs if e.complete and not e.warmup and e.duration_s is not None]
 
 
 def throughput(epochs: Iterable[SwarmEpoch]) -> Estimate | None:

@@ -40,7 +40,8 @@ def _emulation(run: RunNumbers) -> list[str]:
     network = f"; what ran: {ran}" if ran else ""
     return [
         f"Emulated: {where}; scales: bytes {scales.bytes:g}, time {scales.time:g}, "
-        f"samples {scales.samples:g}; numbers are multiplied back to the study's scale, raw ones stand under 'raw'{network}."
+        f"samples {scales.samples:g}; numbers are multiplied back to the study's scale, "
+        f"raw ones stand under 'raw'{network}."
     ]
 
 
@@ -92,7 +93,9 @@ def _epochs(run: RunNumbers) -> list[str]:
         found.append(f"Epoch {cut[0]} was not reported by every living peer and is not measured.")
     gaps = [str(e.epoch) for e in run.raw if e.duration_s is None]
     if gaps:
-        found.append(f"Epochs {', '.join(gaps)} follow one that left no record and are not measured.")
+        found.append(
+            f"Epochs {', '.join(gaps)} have no wall time (the one before left no record) and are not measured."
+        )
     moved = [str(e.epoch) for e in chosen if e.joined or e.left]
     if moved:
         found.append(
