@@ -13,6 +13,7 @@ monitor checks again by itself, because a node without validators may serve anyt
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -321,9 +322,20 @@ def _decode_epoch(vm: str, ran: str, row: Any, now_s: float) -> EpochReport:
         sent.append(EgressRecord(vm, row.epoch, _address(g.to), g.phase, g.s, g.bytes))
     _require(len({(g.dst_address, g.phase) for g in sent}) == len(sent), "a destination twice")
     epoch = EpochRecord(
-        vm, row.epoch, row.began, row.ended, row.steps, row.samples, *phases,
-        calc_s=row.calc, comm_s=row.comm, loss=_loss(row.loss), group_size=row.group, dropped=row.dropped, ran=ran,
-    )  # fmt: skip
+        vm,
+        row.epoch,
+        row.began,
+        row.ended,
+        row.steps,
+        row.samples,
+        *phases,
+        calc_s=row.calc,
+        comm_s=row.comm,
+        loss=_loss(row.loss),
+        group_size=row.group,
+        dropped=row.dropped,
+        ran=ran,
+    )
     return EpochReport(epoch, tuple(sent), IngressRecord(vm, row.epoch, row.net, row.cache))
 
 
@@ -344,7 +356,7 @@ def _check_identity(parsed: Any, vm: str, slot: str, generation: int) -> None:
 
 
 def _check_order(epochs: Sequence[int]) -> None:
-    _require(all(a < b for a, b in zip(epochs, epochs[1:], strict=False)), "epochs out of order")
+    _require(all(a < b for a, b in itertools.pairwise(epochs)), "epochs out of order")
 
 
 def _require(holds: bool, otherwise: str) -> None:

@@ -4,6 +4,7 @@ Hivemind 1.1.12 hard-wires `/tmp/hivemind-*.sock`; a killed p2pd leaves them the
 process that uses Hivemind calls `short_socket_folder()` first, after TMPDIR was set for it.
 """
 
+# pyright: reportMissingTypeStubs=false
 from __future__ import annotations
 
 import os
@@ -35,5 +36,5 @@ def short_socket_folder() -> Path:
         )
     from hivemind.p2p import P2P  # slow to import, and only a process that runs Hivemind needs it
 
-    P2P._UNIX_SOCKET_PREFIX = f"/unix{folder}/hivemind-"  # pyright: ignore[reportPrivateUsage]
+    P2P._UNIX_SOCKET_PREFIX = f"/unix{folder}/hivemind-"  # pyright: ignore
     return folder

@@ -1,0 +1,202 @@
+"""What of that which the DHT serves may count: a pure gate that believes nothing it has not checked.
+
+Nodes with Hivemind's validators refuse bad records, but a node without them may serve anything, so
+each record is checked here again, cheapest first: size, subkey, roster, expiry, signature (Hivemind's
+own validator), schema, numbers, sequence. A rejected record is counted once, however often it is read.
+"""
+
+# pyright: reportMissingTypeStubs=false
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hivemind.dht.crypto import RSASignatureValidator
+from hivemind.dht.routing import DHTID
+from hivemind.dht.validation import DHTRecord
+from hivemind.utils import MSGPackSerializer
+
+from metrics.dht_schema import (
+    EPOCHS_FIELD,
+    EVALUATIONS_FIELD,
+    EXPIRATION_S,
+    MAX_VALUE_BYTES,
+    EpochReport,
+    Evaluation,
+    RecordError,
+    decode_epochs,
+    decode_evaluations,
+    encode_epochs,
+    encode_evaluations,
+    vm_and_key_of,
+)
+from metrics.monitor.roster import Roster, RosterPeer
+
+__all__ = ["Gate", "Raw", "Verifier", "Wrong"]
+
+_REMEMBERED = 4096  # digests of records already judged
+_CLOCK_SLACK_S = 60.0
+
+
+@dataclass(frozen=True)
+class Raw:
+    """One subkey's entry as a DHT node served it."""
+
+    key: bytes  # DHT id of the key
+    subkey: Any  # deserialised, of any type
+    value: bytes  # serialised, with the signature
+    expiration: float
+
+    @property
+    def digest(self) -> bytes:
+        """Names this very entry."""
+        subkey: bytes = MSGPackSerializer.dumps(self.subkey)
+        return hashlib.sha256(
+            b"%d %d %r " % (len(self.key), len(subkey), self.expiration) + self.key + subkey + self.value
+        ).digest()
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A record that was refused. `vm` is whose it claims to be, "" when that is not on the roster."""
+
+    reason: str
+    vm: str
+    detail: str
+
+
+class Verifier:
+    """Checks signatures as Hivemind's nodes do."""
+
+    def __init__(self) -> None:
+        self._validator: Any = RSASignatureValidator()
+
+    def payload(self, raw: Raw) -> bytes:
+        """The value without its signature. Raises RecordError("signature")."""
+        record = DHTRecord(raw.key, MSGPackSerializer.dumps(raw.subkey), raw.value, raw.expiration)
+        try:
+            if self._validator.validate(record):
+                return self._validator.strip_value(record)
+        except (ValueError, TypeError) as error:  # a public key that is none
+            raise RecordError("signature", repr(error)) from error
+        raise RecordError("signature", "missing or not by the owner's key")
+
+
+@dataclass
+class _Seen:
+    sequence: int = -1
+    rows: dict[int, Any] = field(default_factory=dict[int, Any])  # by epoch
+
+
+class Gate:
+    """Takes entries, gives back what is new and true, and what is wrong. State: what was accepted so far.
+
+    Reasons of refusal: "size", "subkey", "roster" (VM unknown, or not its key), "expired", "signature",
+    "schema", "identity", "values", "replayed" (an older sequence after a newer one), "changed" (another
+    content for an epoch already accepted).
+    """
+
+    def __init__(self, run_key: str, verifier: Verifier) -> None:
+        self._fields: dict[bytes, str] = {}
+        for name in (EPOCHS_FIELD, EVALUATIONS_FIELD):
+            self._fields[DHTID.generate(source=f"{run_key}_{name}").to_bytes()] = name
+        self._verifier = verifier
+        self._seen: dict[tuple[str, str], _Seen] = {}
+        self._judged: OrderedDict[bytes, str] = OrderedDict()  # digest: reason, "" if good
+
+    @property
+    def keys(self) -> list[bytes]:
+        """DHT ids of the keys it judges."""
+        return list(self._fields)
+
+    def newest_epoch(self, vm: str) -> int:
+        """The last epoch accepted of a VM, 0 if none."""
+        seen = self._seen.get((EPOCHS_FIELD, vm))
+        return max(seen.rows, default=0) if seen else 0
+
+    def restore(self, name: str, vm: str, epoch: int, row: EpochReport | Evaluation) -> None:
+        """Remember what an earlier process of this monitor wrote, so that it is not written twice."""
+        self._seen.setdefault((name, vm), _Seen()).rows[epoch] = row
+
+    def offer(
+        self, entries: Iterable[Raw], roster: Roster, now_s: float
+    ) -> tuple[list[EpochReport | Evaluation], list[Wrong]]:
+        """Judge what one scrape brought, from all replicas.
+
+        Of each subkey the entries are tried from the latest expiration down to the first good one; older
+        copies behind it are replicas that missed a store, nobody's fault, and are left alone. An entry
+        that was judged in an earlier scrape costs nothing.
+        """
+        new: list[EpochReport | Evaluation] = []
+        wrong: list[Wrong] = []
+        settled: set[tuple[bytes, bytes]] = set()
+        for raw in sorted(entries, key=lambda entry: entry.expiration, reverse=True):
+            place = (raw.key, MSGPackSerializer.dumps(raw.subkey))
+            if raw.key not in self._fields or place in settled:
+                continue
+            digest = raw.digest
+            if (reason := self._judged.get(digest)) is not None:
+                self._judged.move_to_end(digest)
+                if not reason:
+                    settled.add(place)
+                continue
+            vm = reason = ""
+            try:
+                peer = _owner(raw, roster, now_s)
+                vm = peer.vm
+                new += self._accept(self._fields[raw.key], raw, peer, now_s)
+                settled.add(place)
+            except RecordError as error:
+                reason = error.reason
+                wrong.append(Wrong(error.reason, vm, str(error)))
+            self._judged[digest] = reason
+            while len(self._judged) > _REMEMBERED:
+                self._judged.popitem(last=False)
+        return new, wrong
+
+    def roster_changed(self) -> None:
+        """Judge again what was refused for its author: a VM may be on the roster now."""
+        self._judged = OrderedDict((d, reason) for d, reason in self._judged.items() if reason != "roster")
+
+    def _accept(self, name: str, raw: Raw, peer: RosterPeer, now_s: float) -> list[EpochReport | Evaluation]:
+        payload = self._verifier.payload(raw)
+        try:
+            value: Any = MSGPackSerializer.loads(payload)
+        except Exception as error:  # msgpack's and its extensions' errors are of many types
+            raise RecordError("schema", f"not msgpack: {error!r}") from error
+        decode: Any = decode_epochs if name == EPOCHS_FIELD else decode_evaluations
+        sequence, rows = decode(value, peer.vm, peer.slot, peer.generation, now_s)
+        seen = self._seen.setdefault((name, peer.vm), _Seen())
+        if sequence < seen.sequence:
+            raise RecordError("replayed", f"{peer.vm}: number {sequence} after {seen.sequence}")
+        by_epoch = {(row.epoch.epoch if name == EPOCHS_FIELD else row.epoch): row for row in rows}
+        for epoch, row in by_epoch.items():
+            if epoch in seen.rows and _content(row) != _content(seen.rows[epoch]):
+                raise RecordError("changed", f"{peer.vm}: another content for epoch {epoch}")
+        fresh = [row for epoch, row in by_epoch.items() if epoch not in seen.rows]
+        seen.sequence = sequence
+        seen.rows |= by_epoch
+        return fresh
+
+
+def _owner(raw: Raw, roster: Roster, now_s: float) -> RosterPeer:
+    """The roster's peer whose subkey this is."""
+    if len(raw.value) > MAX_VALUE_BYTES:
+        raise RecordError("size", f"{len(raw.value)} bytes, {MAX_VALUE_BYTES} are allowed")
+    vm, key = vm_and_key_of(raw.subkey)
+    peer = roster.peers.get(vm)
+    if peer is None or peer.record_public_key != key:
+        raise RecordError("roster", f"{vm} with this key is not on the roster")
+    if not now_s - _CLOCK_SLACK_S <= raw.expiration <= now_s + EXPIRATION_S + _CLOCK_SLACK_S:
+        raise RecordError("expired", f"{vm}: expires {raw.expiration - now_s:.0f} s from now")
+    return peer
+
+
+def _content(row: EpochReport | Evaluation) -> Any:
+    """For comparing: NaN, which differs from itself, is None in the wire's form."""
+    if isinstance(row, Evaluation):
+        return encode_evaluations("", 0, 0, [row])
+    return encode_epochs("", 0, 0, [row])
