@@ -19,7 +19,7 @@ def mend_hivemind() -> None:
     from hivemind.averaging.partition import TensorPartReducer
 
     original = TensorPartReducer.accumulate_part
-    if getattr(original, "mended_by_orch", False):
+    if hasattr(original, "unmended"):
         return
 
     async def accumulate_part(self: TensorPartReducer, *args: Any, **kwargs: Any) -> Any:
@@ -27,7 +27,7 @@ def mend_hivemind() -> None:
         task.add_done_callback(_look_at)
         return await asyncio.shield(task)
 
-    accumulate_part.mended_by_orch = True  # type: ignore[attr-defined]
+    accumulate_part.unmended = original  # type: ignore[attr-defined]
     TensorPartReducer.accumulate_part = accumulate_part  # type: ignore[method-assign]
 
 

@@ -128,7 +128,9 @@ class PeerProcess:
         while not what(status := self.status()):
             if status["phase"] == "failed" or self.process.poll() is not None or time.monotonic() > deadline:
                 log = self.folder / "peer.log"
-                tail = log.read_text()[-3000:] if log.exists() else (self.folder / "stderr").read_text()[-3000:]
+                tail = (
+                    log.read_text()[-3000:] if log.exists() else (self.folder / "stderr").read_text()[-3000:]
+                )
                 raise AssertionError(f"{self.config.vm}: {status}\n{tail}")
             time.sleep(0.05)
         return status
