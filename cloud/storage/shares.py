@@ -15,9 +15,10 @@ def shards_for(slot: str, slots: Sequence[str], shards: Sequence[str]) -> tuple[
 
     Each shard belongs to exactly one slot and the shares' sizes differ by at most one. Where there
     are more slots than shards, each slot reads one shard, and the slots spread over the shards as
-    evenly. When slots come or go little more moves than must: pairs are weighed by a hash
-    (rendezvous hashing) and the heaviest are taken first, up to each side's capacity. Order and
-    repetition of `slots` and `shards` do not matter. The share is sorted.
+    evenly. When a slot comes or goes, 1.0 (few slots) to 1.7 times what must move does: pairs are
+    weighed by a hash (rendezvous hashing) and the heaviest are taken first, up to each side's
+    capacity; equal shares without a memory cost that. The share is sorted; order and repetition of
+    `slots` and `shards` do not matter.
     Raises BadUrlError when there are no shards, ValueError when `slot` is not one of `slots`.
     """
     distinct_slots, distinct_shards = sorted(set(slots)), sorted(set(shards))

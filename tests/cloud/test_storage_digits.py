@@ -1,0 +1,141 @@
+"""The digits: the same bytes for the same seed, and nothing of the held-out digits in the train shards."""
+
+from __future__ import annotations
+
+import boto3
+import numpy as np
+import pytest
+from moto import mock_aws
+
+from cloud.storage import digits
+from cloud.storage.client import ClientPerProcess, make_client, storage_errors
+from cloud.storage.digits import decode_digit, make_bucket, make_digits, write_shards
+from cloud.storage.errors import (
+    BucketMissingError,
+    CorruptShardError,
+    KeyMissingError,
+    StoreRefusedError,
+    StoreUnreachableError,
+)
+from cloud.storage.opener import ShardOpener
+from cloud.storage.samples import read_shard
+
+
+@pytest.fixture
+def aws(monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def decoded(path):
+    with path.open("rb") as file:
+        pixels, labels = zip(*map(decode_digit, read_shard(path.name, file)), strict=True)
+    return np.stack(pixels), np.array(labels)
+
+
+def test_the_same_arguments_give_the_same_bytes(tmp_path):
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        made = write_shards(tmp_path / name, 2, samples_per_shard=30, seed=seed)
+    files = [{p.name: p.read_bytes() for p in sorted((tmp_path / n).iterdir())} for n in "abc"]
+    assert files[0] == files[1]
+    assert files[0]["train-000000.tar"] != files[2]["train-000000.tar"]
+    assert files[0]["heldout-000000.tar"] == files[2]["heldout-000000.tar"]
+    assert (made.train, made.heldout) == (("train-000000.tar", "train-000001.tar"), ("heldout-000000.tar",))
+    assert made.size_bytes == sum(len(data) for data in files[2].values())
+
+
+def test_heldout_digits_are_as_they_are_and_none_is_a_source_of_the_train_shards(tmp_path, monkeypatch):
+    monkeypatch.setattr(digits, "_augment", lambda images, rng: images)
+    made = write_shards(tmp_path, 3, samples_per_shard=500)
+    train = np.concatenate([decoded(tmp_path / name)[0] for name in made.train])
+    heldout, labels = decoded(tmp_path / made.heldout[0])
+    originals, all_labels, mask = digits._originals()
+    assert np.allclose(heldout, originals[mask].reshape(-1, 64), atol=0.5 / 255)
+    assert set(map(bytes, train)).isdisjoint(map(bytes, heldout))
+    assert len(set(map(bytes, train))) == (~mask).sum()  # one round and more: every original is there
+    counts = np.bincount(labels, minlength=10)
+    assert np.all(np.abs(counts / np.bincount(all_labels) - digits.HELD_OUT_SHARE) < 0.01)
+
+
+def test_augmentation_changes_pixels_and_keeps_them_near(tmp_path):
+    images, _, _ = digits._originals()
+    changed = digits._augment(images, np.random.default_rng(0))
+    assert changed.dtype == np.float32
+    assert changed.min() >= 0
+    assert changed.max() <= 1
+    assert 0.01 < np.abs(changed - images).mean() < 0.1
+
+
+def test_decodes_to_what_a_network_takes(tmp_path):
+    write_shards(tmp_path, 1, samples_per_shard=3)
+    pixels, labels = decoded(tmp_path / "train-000000.tar")
+    assert pixels.shape == (3, 64)
+    assert pixels.dtype == np.float32
+    assert 0.5 < pixels.max() <= 1
+    assert set(labels) <= set(range(10))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"png": b"nonsense"}, r"member 00000000\.png is not a digit's image"),
+        ({"png": None}, r"no member 00000000\.png"),
+        ({"cls": b"x"}, r"00000000\.cls is missing or no number"),
+        ({"cls": b"10"}, r"00000000\.cls is 10, not a digit"),
+    ],
+)
+def test_what_cannot_be_decoded_names_shard_and_member(tmp_path, change, sentence):
+    write_shards(tmp_path, 1, samples_per_shard=1)
+    with (tmp_path / "train-000000.tar").open("rb") as file:
+        sample = next(iter(list(read_shard("s3://b/t.tar", file))))
+    broken = {key: value for key, value in {**sample, **change}.items() if value is not None}
+    with pytest.raises(CorruptShardError, match=rf"s3://b/t\.tar: .*{sentence}"):
+        decode_digit(broken)
+
+
+@mock_aws
+def test_make_digits_makes_the_bucket_once_and_uploads_under_a_prefix(aws, tmp_path):
+    for _ in range(2):
+        make_digits(2, "s3://digits/v1", make_client(), folder=tmp_path, samples_per_shard=5)
+    opener = ShardOpener(ClientPerProcess())
+    with opener.open("s3://digits/v1/train-000001.tar") as file:
+        assert file.read() == (tmp_path / "train-000001.tar").read_bytes()
+    listed = boto3.client("s3", "us-east-1").list_objects_v2(Bucket="digits")["Contents"]
+    assert [item["Key"] for item in listed] == [
+        "v1/heldout-000000.tar",
+        "v1/train-000000.tar",
+        "v1/train-000001.tar",
+    ]
+
+
+@mock_aws
+def test_missing_bucket_and_missing_key_are_told_apart(aws):
+    opener = ShardOpener(ClientPerProcess())
+    with pytest.raises(BucketMissingError, match="has no bucket 'nowhere'"):
+        opener.open("s3://nowhere/a.tar")
+    boto3.client("s3", "us-east-1").create_bucket(Bucket="here")
+    with pytest.raises(KeyMissingError, match=r"has no object s3://here/a\.tar"):
+        opener.open("s3://here/a.tar")
+
+
+def test_no_credentials_is_a_refusal_and_names_the_variables(monkeypatch, tmp_path):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    with (
+        pytest.raises(StoreRefusedError, match=r"no credentials .* AWS_ACCESS_KEY_ID"),
+        storage_errors("http://127.0.0.1:9", "b", "k"),
+    ):
+        make_client("http://127.0.0.1:9").get_object(Bucket="b", Key="k")
+
+
+def test_nobody_at_the_endpoint_and_no_url(aws):
+    with pytest.raises(StoreUnreachableError, match=r"nobody answers at .*http://127\.0\.0\.1:9") as caught:
+        make_bucket(make_client("http://127.0.0.1:9", attempts=1), "b", endpoint="http://127.0.0.1:9")
+    assert "hunter2" not in str(caught.value)
+    with pytest.raises(StoreUnreachableError, match="'nonsense' is not a URL"):
+        make_client("nonsense")
