@@ -10,7 +10,7 @@ from cloud.networks.network import Network, NetworkError
 from cloud.places import PlaceError, expand, nearest
 from experiments.spec import _fields as f
 from experiments.spec._document import Path
-from experiments.spec.catalog import step_time, step_times
+from experiments.spec.catalog import models, step_time, step_times
 from experiments.spec.schema import Data, Emulation, ExperimentSpec, PeerGroup, Swarm
 
 __all__ = ["Parts", "cross_problems"]
@@ -25,6 +25,7 @@ class Parts:
     model: str | None
     data: Data | None
     swarm: Swarm | None
+    names: tuple[str | None, ...]  # of the groups, also of those that are wrong otherwise
     peers: tuple[PeerGroup | None, ...]
     emulation: Emulation | None  # None too: not to be emulated
     envs: tuple[str, ...]
@@ -33,7 +34,8 @@ class Parts:
     @classmethod
     def of(cls, spec: ExperimentSpec) -> Parts:
         """All parts of a valid experiment."""
-        return cls(spec.model, spec.data, spec.swarm, spec.peers, spec.emulation, tuple(spec.envs))
+        names = tuple(group.name for group in spec.peers)
+        return cls(spec.model, spec.data, spec.swarm, names, spec.peers, spec.emulation, tuple(spec.envs))
 
 
 def cross_problems(parts: Parts) -> Iterator[tuple[Path, str]]:
@@ -41,24 +43,26 @@ def cross_problems(parts: Parts) -> Iterator[tuple[Path, str]]:
     yield from _groups(parts)
     yield from _batch(parts)
     yield from _timeouts(parts)
+    yield from _optimizer(parts)
     yield from _secrets(parts)
     if parts.emulation is not None:
         yield from _step_times(parts)
+        yield from _size(parts, parts.emulation)
         yield from _network(parts, parts.emulation)
         yield from _preempt(parts, parts.emulation)
 
 
 def _groups(parts: Parts) -> Iterator[tuple[Path, str]]:
     first: dict[str, int] = {}
-    for i, group in enumerate(parts.peers):
-        if group is None:
+    for i, name in enumerate(parts.names):
+        if name is None:
             continue
-        if group.name in first:
+        if name in first:
             yield (
                 ("peers", i, "name"),
-                f"'{group.name}' is already the name of peers[{first[group.name]}]; choose another",
+                f"'{name}' is already the name of peers[{first[name]}]; choose another",
             )
-        first.setdefault(group.name, i)
+        first.setdefault(name, i)
     total = sum(group.count for group in parts.peers if group)
     if total > f.MAX_PEERS:
         yield ("peers",), f"found {total} peers in all; must be at most {f.MAX_PEERS}"
@@ -95,6 +99,21 @@ def _timeouts(parts: Parts) -> Iterator[tuple[Path, str]]:
         )
 
 
+def _optimizer(parts: Parts) -> Iterator[tuple[Path, str]]:
+    if parts.swarm is None or ("swarm", "optimizer", "name") in parts.bad:
+        return
+    optimizer = parts.swarm.optimizer
+    for key, users in (("momentum", ("sgd",)), ("betas", ("adam", "lamb")), ("eps", ("adam", "lamb"))):
+        if getattr(optimizer, key) is not None and optimizer.name not in users:
+            yield (
+                ("swarm", "optimizer", key),
+                f"{optimizer.name} has no '{key}' ({' and '.join(users)} have); remove it",
+            )
+    for i, beta in enumerate(optimizer.betas or ()):
+        if not 0 <= beta < 1:
+            yield ("swarm", "optimizer", "betas", i), f"found {beta:g}; must be at least 0 and below 1"
+
+
 def _secrets(parts: Parts) -> Iterator[tuple[Path, str]]:
     for name in parts.envs:
         if any(word in name.upper() for word in _PROTECTED):
@@ -113,6 +132,18 @@ def _step_times(parts: Parts) -> Iterator[tuple[Path, str]]:
                 f"no step time is known for {parts.model} on {accelerator} ({allowed}); "
                 "it cannot be emulated: choose another pair, or set 'emulation: null'",
             )
+
+
+def _size(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:
+    if parts.model is None or emulation.bytes_scale == "auto":
+        return
+    total, least = models()[parts.model].parameters, models()["digits"].parameters
+    if total / emulation.bytes_scale < least:
+        yield (
+            ("emulation", "bytes_scale"),
+            f"found {emulation.bytes_scale:g}; must be at most {total // least}, or {parts.model}'s {total} "
+            f"parameters shrink below the {least} of the network that really learns",
+        )
 
 
 def _network(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:

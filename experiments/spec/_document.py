@@ -1,4 +1,4 @@
-"""YAML to plain data with the position of every key and value, and with limits on what a file may do to us."""
+"""YAML to plain data with the position of each key and value, and limits on what a file may do to us."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def parse(text: str, file: str) -> Document:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         if node is None:
-            document.problems.append(Problem(file, 1, 1, "", "the file is empty; see `orch show geo-b2` for one"))
+            document.problems.append(
+                Problem(file, 1, 1, "", "the file is empty; see `orch show geo-b2` for one")
+            )
             document.readable = False
         else:
             document.data = _Walk(document, loader).value(node, (), 0)
@@ -122,7 +124,9 @@ class _Walk:
                 continue
             if key in found:
                 first = self._document.keys[(*path, key)]
-                self._complain(key_node, (*path, key), f"the key stands twice, first on line {first[0]}; remove one")
+                self._complain(
+                    key_node, (*path, key), f"the key stands twice, first on line {first[0]}; remove one"
+                )
                 continue
             self._document.keys[(*path, key)] = _position(key_node)
             found[key] = self.value(value_node, (*path, key), depth + 1)

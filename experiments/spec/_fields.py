@@ -1,4 +1,4 @@
-"""Field types of the experiment file: each checks one value alone and says what it found and what is allowed."""
+"""Field types of the experiment file: each checks one value and says what it found and what is allowed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def _one_of(what: str, names: Callable[[], tuple[str, ...]]) -> Any:
     def check(value: str) -> str:
         known = names()
         if value not in known:
-            raise complain(f"unknown {what} '{value[:80]}' (known: {', '.join(known)}){nearest(value[:80], known)}")
+            raise complain(
+                f"unknown {what} '{value[:80]}' (known: {', '.join(known)}){nearest(value[:80], known)}"
+            )
         return value
 
     return AfterValidator(check)
@@ -113,7 +115,9 @@ def _endpoint(value: str) -> str:
     except ValueError:
         parts, good = None, False
     if parts is not None and (parts.username is not None or parts.password is not None):
-        raise complain("an endpoint must not hold a user or a password; give keys as AWS_* variables or a profile")
+        raise complain(
+            "an endpoint must not hold a user or a password; give keys as AWS_* variables or a profile"
+        )
     if not good:
         raise complain(f"'{value[:80]}' is not an endpoint: write http(s)://host:port, or '' for none")
     return value.rstrip("/")

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from cloud.places import nearest
 from experiments.spec._document import Document, Path
 from experiments.spec.errors import Problem
 
-__all__ = ["problems_of"]
+__all__ = ["problems_of", "wrong_paths"]
 
 _KINDS = {
     "int_type": "a whole number",
@@ -31,22 +32,45 @@ _BOUNDS = {
 }
 
 
-def problems_of(error: ValidationError, document: Document, root: type[BaseModel], at: Path = ()) -> list[Problem]:
+def problems_of(
+    error: ValidationError, document: Document, root: type[BaseModel], at: Path = ()
+) -> list[Problem]:
     """One problem for each of pydantic's errors; `at` is where the validated part stands in the document."""
     found: dict[tuple[Path, str], Problem] = {}
-    for detail in error.errors(include_url=False):
-        loc: Path = (*at, *(part for part in detail["loc"] if part != "[key]"))
+    for detail in _details(error):
+        loc: Path = (*at, *_plain(detail["loc"]))
         kind, context = detail["type"], detail.get("ctx", {})
         if kind == "extra_forbidden":
             allowed = _keys(root, loc[len(at) : -1])
-            said = f"unknown key '{loc[-1]!s:.60}'{nearest(str(loc[-1])[:60], allowed)} (allowed: {', '.join(allowed)})"
+            key = str(loc[-1])[:60]
+            said = f"unknown key '{key}'{nearest(key, allowed)} (allowed: {', '.join(allowed)})"
             problem = document.problem(loc, said, at_key=True)
         elif kind == "missing":
             problem = document.problem(loc, f"is missing; add the key '{loc[-1]}'")
         else:
-            problem = document.problem(loc, _said(kind, context, detail["input"], loc), at_key="[key]" in detail["loc"])
+            problem = document.problem(
+                loc, _said(kind, context, detail["input"], loc), at_key="[key]" in detail["loc"]
+            )
         found[loc, problem.message] = problem
     return list(found.values())
+
+
+def wrong_paths(error: ValidationError) -> frozenset[Path]:
+    """Where something is wrong."""
+    return frozenset(_plain(detail["loc"]) for detail in _details(error))
+
+
+def _details(error: ValidationError) -> Iterator[ErrorDetails]:
+    """pydantic calls a list too short when its entries are wrong; those have errors of their own."""
+    for detail in error.errors(include_url=False):
+        value, context = detail["input"], detail.get("ctx", {})
+        sized = isinstance(value, (list, tuple, dict))
+        if not (detail["type"] == "too_short" and sized and len(value) >= context["min_length"]):
+            yield detail
+
+
+def _plain(loc: tuple[int | str, ...]) -> Path:
+    return tuple(part for part in loc if part != "[key]")
 
 
 def _said(kind: str, context: dict[str, Any], value: Any, loc: Path) -> str:
@@ -66,13 +90,13 @@ def _said(kind: str, context: dict[str, Any], value: Any, loc: Path) -> str:
         return f"{shown}; must be one of {', '.join(names)}{near}"
     if kind in ("too_short", "too_long"):
         words = "at least" if kind == "too_short" else "at most"
-        return f"found {context['actual_length']} entries; must be {words} {context[f'{_limit(kind)}_length']}"
+        return (
+            f"found {context['actual_length']} entries; must be {words} {context[f'{_limit(kind)}_length']}"
+        )
     if kind in ("string_too_short", "string_too_long"):
         words = "at least" if kind == "string_too_short" else "at most"
         size = len(value) if isinstance(value, str) else 0
         return f"found {size} characters; must be {words} {context[f'{_limit(kind)}_length']}"
-    if kind == "missing_argument":
-        return f"{shown}; must be two numbers"
     return f"{shown}; {kind.replace('_', ' ')}"
 
 

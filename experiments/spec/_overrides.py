@@ -1,4 +1,4 @@
-"""`--set swarm.target_batch_size=8192`, `--set peers[0].count=2`, `--set peers.us.count=2`: edits before validation."""
+"""`--set` arguments, such as swarm.target_batch_size=8192, peers[0].count=2 or peers.us.count=2."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def apply(document: Document, override: str) -> None:
         _complain(document, origin, written, first.message)
         return
     steps: list[str | int] = [
-        int(index) if index else word for index, word in (m.groups() for m in _WORD_OR_INDEX.finditer(written))
+        int(index) if index else word
+        for index, word in (m.groups() for m in _WORD_OR_INDEX.finditer(written))
     ]
     parent, path = _walk(document, origin, steps)
     if parent is None:
@@ -74,10 +75,17 @@ def _index(document: Document, origin: str, node: Any, path: Path, step: str | i
             return names.index(str(step))
         known = ", ".join(filter(None, names)) or "none has a name"
         near = nearest(str(step)[:60], filter(None, names))
-        _complain(document, origin, dotted((*path, step)), f"no entry is named '{step}' (there are: {known}){near}")
+        _complain(
+            document, origin, dotted((*path, step)), f"no entry is named '{step}' (there are: {known}){near}"
+        )
         return None
     what = "a mapping" if isinstance(node, dict) else "a single value"
-    _complain(document, origin, dotted((*path, step)), f"{dotted(path) or 'the file'} is {what}, not a list of entries")
+    _complain(
+        document,
+        origin,
+        dotted((*path, step)),
+        f"{dotted(path) or 'the file'} is {what}, not a list of entries",
+    )
     return None
 
 

@@ -1,6 +1,6 @@
 """What we know by name: models, accelerators' step times, the study's results, price books, networks.
 
-The data lie beside this package (`models.csv`, `accelerators.csv`, `published.csv`), each row with its source.
+The data lie beside this package (`models.csv`, `accelerators.csv`, `published.csv`); each row has its source.
 """
 
 from __future__ import annotations
@@ -30,7 +30,21 @@ __all__ = [
 _EXPERIMENTS = Path(__file__).resolve().parent.parent
 
 ACCELERATORS = (
-    *("T4", "L4", "A10", "A10G", "A100", "A100-80GB", "H100", "H200", "L40S", "V100", "P100", "K80", "RTX8000"),
+    *(
+        "T4",
+        "L4",
+        "A10",
+        "A10G",
+        "A100",
+        "A100-80GB",
+        "H100",
+        "H200",
+        "L40S",
+        "V100",
+        "P100",
+        "K80",
+        "RTX8000",
+    ),
     "CPU",
 )
 """SkyPilot's names of the accelerators we know, and CPU: no accelerator."""

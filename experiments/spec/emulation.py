@@ -1,9 +1,9 @@
-"""Which scales an emulated run uses, and what each does to it: a pure function of the experiment and the host.
+"""Which scales an emulated run uses and what follows: a pure function of the experiment and the host.
 
-The rules and their measurements are in `docs/emulated-cloud.md`. In short: averaging does not depend on the
-target batch size and calculation is linear in it, so calculation is shortened (`samples_scale`); transfer times
-stay when bytes and bandwidths shrink together (`bytes_scale`), as far as the host's CPU asks for it and
-yamux's fixed 256 KiB windows let it.
+The rules and their measurements are in `docs/emulated-cloud.md`. In short: averaging does not depend on
+the target batch size and calculation is linear in it, so calculation is shortened (`samples_scale`);
+transfer times stay when bytes and bandwidths shrink together (`bytes_scale`), as far as the host's CPU
+asks for it and yamux's fixed 256 KiB windows let it.
 """
 
 from __future__ import annotations
@@ -57,12 +57,18 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
     """
     if spec.emulation is None:
         raise SpecError.of(spec.name, "is not to be emulated ('emulation: null'); remove the key to allow it")
-    peers = [times for group in spec.peers for times in [_times(spec, group.alternatives[0].accelerators)] * group.count]
+    peers = [
+        times
+        for group in spec.peers
+        for times in [_times(spec, group.alternatives[0].accelerators)] * group.count
+    ]
     n, batch, target = len(peers), spec.swarm.batch_size, spec.swarm.target_batch_size
     reasons: list[str] = []
 
     time_scale = 1.0 if spec.emulation.time_scale == "auto" else spec.emulation.time_scale
-    reasons.append("time_scale 1: the only one proved" if time_scale == 1 else f"time_scale {time_scale:g}: as given")
+    reasons.append(
+        "time_scale 1: the only one proved" if time_scale == 1 else f"time_scale {time_scale:g}: as given"
+    )
 
     rate = sum(batch / _step_s(times, batch) for times in peers)  # samples/s of all peers together
     step_s = n * batch / rate
@@ -76,7 +82,9 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
     total = models()[spec.model].parameters
     bytes_scale = _bytes_scale(spec.emulation, n, cores, total, slowest_bps, time_scale, reasons)
     parameters = max(1, round(total / bytes_scale))
-    sent_bytes = parameters * BYTES_PER_VALUE[spec.swarm.compression] / n  # to each other peer: scatter or gather
+    sent_bytes = (
+        parameters * BYTES_PER_VALUE[spec.swarm.compression] / n
+    )  # to each other peer: scatter or gather
     parts = _parts(spec.emulation, n, sent_bytes, reasons)
 
     pair_bits = 2 * total * BYTES_PER_VALUE[spec.swarm.compression] / n * 8
@@ -104,7 +112,9 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
 def _times(spec: ExperimentSpec, accelerator: str) -> StepTime:
     times = step_time(spec.model, accelerator)
     if times is None:
-        raise SpecError.of(spec.name, f"no step time is known for {spec.model} on {accelerator}; choose another pair")
+        raise SpecError.of(
+            spec.name, f"no step time is known for {spec.model} on {accelerator}; choose another pair"
+        )
     return times
 
 
@@ -120,7 +130,9 @@ def _samples(
     coalesce = max(1, round(REPORT_S / step_s))
     coalesce = min(coalesce, max(1, target // (n * batch)))
     if emulation.samples_scale == 1 or (emulation.samples_scale == "auto" and study_calc_s <= CALC_S):
-        why = "as given" if emulation.samples_scale == 1 else f"an epoch calculates {study_calc_s:.1f} s anyway"
+        why = (
+            "as given" if emulation.samples_scale == 1 else f"an epoch calculates {study_calc_s:.1f} s anyway"
+        )
         reasons.append(f"samples_scale 1: {why}")
         raw = target
     else:
@@ -131,7 +143,8 @@ def _samples(
             wished, why = target / emulation.samples_scale / unit, f"{emulation.samples_scale:g} wished"
         raw = min(max(1, round(wished)) * unit, target)
         reasons.append(
-            f"samples_scale {target / raw:g}: {why}, in whole reports of {coalesce} x {batch} samples by {n} peers"
+            f"samples_scale {target / raw:g}: {why}, in whole reports of {coalesce} x {batch} samples "
+            f"by {n} peers"
         )
     reasons.append(f"coalesce {coalesce}: a step takes {step_s:g} s, a peer reports about once a second")
     return raw, coalesce
@@ -140,7 +153,9 @@ def _samples(
 def _slowest_bps(spec: ExperimentSpec, network: Network) -> float:
     """Bits/s of one stream on the slowest pair of peers (of their first places)."""
     where = [group.alternatives[0].infra for group in spec.peers for _ in range(min(group.count, 2))]
-    pairs = [network.path(a, b).stream_bps for (i, a), (k, b) in product(enumerate(where), repeat=2) if i != k]
+    pairs = [
+        network.path(a, b).stream_bps for (i, a), (k, b) in product(enumerate(where), repeat=2) if i != k
+    ]
     return min(pairs) if pairs else vm_limit()
 
 
@@ -160,16 +175,22 @@ def _bytes_scale(
         reasons.append(f"bytes_scale {scale:g}: as given")
     else:
         # small models have little to shrink: the network that learns must still fit
-        scale = max(1.0, math.floor(min(max(BYTES_SCALE, least), most, max(1.0, parameters / MIN_PARAMETERS))))
+        scale = max(
+            1.0, math.floor(min(max(BYTES_SCALE, least), most, max(1.0, parameters / MIN_PARAMETERS)))
+        )
         reasons.append(
-            f"bytes_scale {scale:g}: {BYTES_SCALE:g}, but at least {least:g} for {n} peers on {cores} cores, at most "
-            f"{most:.0f} (slowest stream {slowest_bps / 1e6:g} Mb/s) and {parameters / MIN_PARAMETERS:.0f} "
-            f"({parameters} parameters)"
+            f"bytes_scale {scale:g}: {BYTES_SCALE:g}, but at least {least:g} for {n} peers on {cores} cores, "
+            f"at most {most:.0f} (slowest stream {slowest_bps / 1e6:g} Mb/s) "
+            f"and {parameters / MIN_PARAMETERS:.0f} ({parameters} parameters)"
         )
     if scale < least and parameters / scale > MIN_PARAMETERS * 10:
-        reasons.append(f"warning: bytes_scale {scale:g} is below {least:g}: {cores} cores may be too few for {n} peers")
+        reasons.append(
+            f"warning: bytes_scale {scale:g} is below {least:g}: {cores} cores may be too few for {n} peers"
+        )
     if scale > most:
-        reasons.append(f"warning: bytes_scale {scale:g} is above {most:.0f}: the slowest stream will not keep its rate")
+        reasons.append(
+            f"warning: bytes_scale {scale:g} is above {most:.0f}: the slowest stream will not keep its rate"
+        )
     return float(scale)
 
 

@@ -26,7 +26,7 @@ class Problem:
 
 
 class SpecError(Exception):
-    """The experiment cannot be read or makes no sense; `problems` has all that is wrong, in the file's order."""
+    """The experiment cannot be read or makes no sense; `problems` has all of it, in the file's order."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)

@@ -13,7 +13,7 @@ from cloud.places import nearest
 from experiments.spec import _document, _overrides
 from experiments.spec._checks import Parts, cross_problems
 from experiments.spec._document import Document
-from experiments.spec._messages import problems_of
+from experiments.spec._messages import problems_of, wrong_paths
 from experiments.spec.errors import Problem, SpecError
 from experiments.spec.schema import ExperimentSpec, PeerGroup
 
@@ -45,7 +45,7 @@ def load(path_or_name: str, overrides: Sequence[str] = ()) -> ExperimentSpec:
 
 
 def find(path_or_name: str) -> Path:
-    """The file: as named, else with .yaml added, else the library's. Raises SpecError with the nearest name."""
+    """The file: as named, else with .yaml added, else the library's. Raises SpecError."""
     given = Path(path_or_name)
     bare = given.name == path_or_name
     try:
@@ -79,7 +79,7 @@ def library() -> list[LibraryEntry]:
 
 
 def to_document(spec: ExperimentSpec) -> dict[str, Any]:
-    """The resolved document, defaults included, in JSON types; `from_document` reads it back. Holds no secret."""
+    """The resolved document, defaults included, in JSON types. Holds no secret."""
     return spec.model_dump(mode="json")
 
 
@@ -131,11 +131,11 @@ def _resolve(document: Document) -> ExperimentSpec:
     spec: ExperimentSpec | None = None
     try:
         spec = ExperimentSpec.model_validate(document.data)
-        parts, bad = Parts.of(spec), set[_document.Path]()
+        parts, bad = Parts.of(spec), frozenset[_document.Path]()
     except ValidationError as error:
         told = {problem.path for problem in document.problems}
         document.problems += [p for p in problems_of(error, document, ExperimentSpec) if p.path not in told]
-        bad = {_plain(detail["loc"]) for detail in error.errors(include_url=False)}
+        bad = wrong_paths(error)
         parts = _sound_parts(document.data, bad)
     document.problems += [document.problem(p, said) for p, said in cross_problems(parts) if p not in bad]
     if spec is None or document.problems:
@@ -143,18 +143,16 @@ def _resolve(document: Document) -> ExperimentSpec:
     return spec
 
 
-def _plain(loc: tuple[int | str, ...]) -> _document.Path:
-    return tuple(part for part in loc if part != "[key]")
-
-
-def _sound_parts(data: dict[str, Any], bad: set[_document.Path]) -> Parts:
+def _sound_parts(data: dict[str, Any], bad: frozenset[_document.Path]) -> Parts:
     """Each part without its bad values, where its defaults make it whole again; None where they do not."""
     clean = _without(data, (), bad)
 
     def part(key: str) -> Any:
         info = ExperimentSpec.model_fields[key]
         if key not in clean:
-            return None if info.is_required() or (key,) in bad else info.get_default(call_default_factory=True)
+            return (
+                None if info.is_required() or (key,) in bad else info.get_default(call_default_factory=True)
+            )
         adapter: TypeAdapter[Any] = _adapter(key)
         try:
             return adapter.validate_python(clean[key])
@@ -163,14 +161,24 @@ def _sound_parts(data: dict[str, Any], bad: set[_document.Path]) -> Parts:
 
     groups = clean.get("peers")
     peers: list[PeerGroup | None] = []
+    names: list[str | None] = []
     for group in groups if isinstance(groups, list) else [None]:
+        name = group.get("name") if isinstance(group, dict) else None
+        names.append(name if isinstance(name, str) else None)
         try:
             peers.append(PeerGroup.model_validate(group))
         except ValidationError:
             peers.append(None)
     envs = tuple(part("envs") or ())
     return Parts(
-        part("model"), part("data"), part("swarm"), tuple(peers), part("emulation"), envs, frozenset(bad)
+        model=part("model"),
+        data=part("data"),
+        swarm=part("swarm"),
+        names=tuple(names),
+        peers=tuple(peers),
+        emulation=part("emulation"),
+        envs=envs,
+        bad=bad,
     )
 
 
@@ -182,7 +190,7 @@ def _adapter(key: str) -> TypeAdapter[Any]:
     return TypeAdapter(annotation)
 
 
-def _without(value: Any, path: _document.Path, bad: set[_document.Path]) -> Any:
+def _without(value: Any, path: _document.Path, bad: frozenset[_document.Path]) -> Any:
     """The value less what stands at the bad paths; a list keeps its length, so that indices stay true."""
     if isinstance(value, dict):
         return {k: _without(v, (*path, k), bad) for k, v in value.items() if (*path, k) not in bad}

@@ -34,12 +34,16 @@ class _Section(BaseModel):
 class Optimizer(_Section):
     """The optimizer each peer runs on the averaged gradients."""
 
-    name: Literal["adam", "sgd", "lamb"] = Field("adam", description="adam, sgd or lamb.")
-    lr: float = Field(0.001, gt=0, le=10, description="Learning rate.")
-    momentum: float | None = Field(None, ge=0, lt=1, description="For sgd.")
-    betas: Annotated[tuple[float, float], Field(strict=False)] | None = Field(None, description="For adam and lamb.")
-    eps: float | None = Field(None, gt=0, le=1, description="For adam and lamb.")
-    weight_decay: float | None = Field(None, ge=0, le=1, description="L2 penalty; none where it is left out.")
+    name: Literal["adam", "sgd", "lamb"] = Field(default="adam", description="adam, sgd or lamb.")
+    lr: float = Field(default=0.001, gt=0, le=10, description="Learning rate.")
+    momentum: float | None = Field(default=None, ge=0, lt=1, description="For sgd.")
+    betas: Annotated[tuple[float, float], Field(strict=False)] | None = Field(
+        default=None, description="For adam and lamb."
+    )
+    eps: float | None = Field(default=None, gt=0, le=1, description="For adam and lamb.")
+    weight_decay: float | None = Field(
+        default=None, ge=0, le=1, description="L2 penalty; none where it is left out."
+    )
 
     def as_mapping(self) -> dict[str, Any]:
         """Name, lr and what else was set: the peer's config."""
@@ -50,38 +54,62 @@ class Data(_Section):
     """Where the training data lie."""
 
     shards: f.ShardPattern = Field(description="Training shards: s3://bucket/train-{000000..000031}.tar.")
-    heldout: f.ShardPattern | None = Field(None, description="Held-out shards; none: accuracy is not measured.")
-    endpoint: f.Endpoint = Field("", description="http(s)://host:port of the store; '': the embedded store.")
-    region: Annotated[str, f.word("[a-z0-9-]{1,40}", "a region of an object store")] = Field(
-        "us-east-1", description="The region requests are signed for."
+    heldout: f.ShardPattern | None = Field(
+        default=None, description="Held-out shards; none: accuracy is not measured."
     )
-    location: f.StoreLocation = Field("b2/us-west-1", description="Where the store is on the map (for egress).")
-    cache_gb: float = Field(1.0, ge=0, le=10_000, description="Disk a peer may use as cache, in 1e9 bytes.")
-    dataset: Literal["digits"] = Field("digits", description="What `orch data make` makes for these shards.")
+    endpoint: f.Endpoint = Field(
+        default="", description="http(s)://host:port of the store; '': the embedded store."
+    )
+    region: Annotated[str, f.word("[a-z0-9-]{1,40}", "a region of an object store")] = Field(
+        default="us-east-1", description="The region requests are signed for."
+    )
+    location: f.StoreLocation = Field(
+        default="b2/us-west-1", description="Where the store is on the map (for egress)."
+    )
+    cache_gb: float = Field(
+        default=1.0, ge=0, le=10_000, description="Disk a peer may use as cache, in 1e9 bytes."
+    )
+    dataset: Literal["digits"] = Field(
+        default="digits", description="What `orch data make` makes for these shards."
+    )
 
 
 class Swarm(_Section):
     """What the peers agree on."""
 
-    target_batch_size: int = Field(ge=1, le=2**24, description="Samples the peers gather before they average.")
-    batch_size: int = Field(32, ge=1, le=65_536, description="Samples of one step of one accelerator.")
-    compression: Literal["none", "float16", "uniform8bit", "blockwise8bit"] = Field(
-        "float16", description="Of gradients on the wire."
+    target_batch_size: int = Field(
+        ge=1, le=2**24, description="Samples the peers gather before they average."
     )
-    optimizer: Optimizer = Field(default_factory=Optimizer, description="What each peer runs after averaging.")
-    matchmaking_time_s: float = Field(5.0, ge=0.5, le=120, description="Time to find one's group, at least.")
-    averaging_timeout_s: float = Field(300.0, ge=5, le=7200, description="A round that takes longer is given up.")
+    batch_size: int = Field(
+        default=32, ge=1, le=65_536, description="Samples of one step of one accelerator."
+    )
+    compression: Literal["none", "float16", "uniform8bit", "blockwise8bit"] = Field(
+        default="float16", description="Of gradients on the wire."
+    )
+    optimizer: Optimizer = Field(
+        default_factory=Optimizer, description="What each peer runs after averaging."
+    )
+    matchmaking_time_s: float = Field(
+        default=5.0, ge=0.5, le=120, description="Time to find one's group, at least."
+    )
+    averaging_timeout_s: float = Field(
+        default=300.0, ge=5, le=7200, description="A round that takes longer is given up."
+    )
 
 
 class Resources(_Section):
     """One kind of VM in one place."""
 
     infra: f.Location = Field(description="cloud/region/zone, or cloud/region for any of its zones.")
-    accelerators: f.AcceleratorName = Field("T4:1", description="Name and count, such as T4:1; CPU:1 for none.")
-    use_spot: bool = Field(False, description="Rent at the spot price; the cloud may take the VM back.")
-    disk_size: int = Field(100, ge=10, le=65_536, description="GB.")
+    accelerators: f.AcceleratorName = Field(
+        default="T4:1", description="Name and count, such as T4:1; CPU:1 for none."
+    )
+    use_spot: bool = Field(
+        default=False, description="Rent at the spot price; the cloud may take the VM back."
+    )
+    disk_size: int = Field(default=100, ge=10, le=65_536, description="GB.")
     image_id: Annotated[str, Field(min_length=1, max_length=500)] | None = Field(
-        None, description="The cloud's name of a machine image."
+        default=None, description="The cloud's name of a machine image."
     )
 
 
@@ -89,20 +117,23 @@ class Replace(_Section):
     """What happens when a VM of the group is lost."""
 
     policy: Literal["same_place", "next_place", "cheapest_place", "wait", "never"] = Field(
-        "same_place", description="Where to look for the next VM; wait: only when this place has one again."
+        default="same_place",
+        description="Where to look for the next VM; wait: only when this place has one again.",
     )
-    max_replacements: int = Field(10, ge=0, le=1000, description="Per slot.")
-    backoff_s: f.Seconds = Field(10.0, description="Wait before the first retry; doubles up to five minutes.")
+    max_replacements: int = Field(default=10, ge=0, le=1000, description="Per slot.")
+    backoff_s: f.Seconds = Field(
+        default=10.0, description="Wait before the first retry; doubles up to five minutes."
+    )
 
 
 class PeerGroup(_Section):
     """Peers that are alike: one VM each."""
 
     name: f.GroupName = Field(description="Slots are called <name>-0, <name>-1, ...")
-    count: int = Field(1, ge=1, le=f.MAX_PEERS, description="Number of peers.")
-    resources: Resources | None = Field(None, description="The VM. Either this or any_of.")
+    count: int = Field(default=1, ge=1, le=f.MAX_PEERS, description="Number of peers.")
+    resources: Resources | None = Field(default=None, description="The VM. Either this or any_of.")
     any_of: Annotated[tuple[Resources, ...], Field(strict=False, min_length=1, max_length=16)] | None = Field(
-        None, description="Alternatives, the preferred first. Either this or resources."
+        default=None, description="Alternatives, the preferred first. Either this or resources."
     )
     replace: Replace = Field(default_factory=Replace, description="What happens when a VM is lost.")
 
@@ -122,32 +153,38 @@ class PeerGroup(_Section):
 class Measure(_Section):
     """How long to run, in hivemind epochs."""
 
-    warmup_epochs: int = Field(1, ge=0, le=100, description="Left out of every mean, and shown.")
-    epochs: int = Field(2, ge=1, le=10_000, description="Measured epochs.")
+    warmup_epochs: int = Field(default=1, ge=0, le=100, description="Left out of every mean, and shown.")
+    epochs: int = Field(default=2, ge=1, le=10_000, description="Measured epochs.")
 
 
 class Preempt(_Section):
     """Take VMs away on purpose (emulated cloud)."""
 
-    rate_per_h: float | None = Field(None, gt=0, le=3600, description="Random preemptions per VM and hour.")
-    at_s: f.Seconds | None = Field(None, description="One preemption, so long after training began.")
-    slot: str | None = Field(None, description="Which slot; left out: each VM is as likely.")
-    notice_s: float = Field(0.0, ge=0, le=600, description="Announced so long before; 0: without notice.")
+    rate_per_h: float | None = Field(
+        default=None, gt=0, le=3600, description="Random preemptions per VM and hour."
+    )
+    at_s: f.Seconds | None = Field(default=None, description="One preemption, so long after training began.")
+    slot: str | None = Field(default=None, description="Which slot; left out: each VM is as likely.")
+    notice_s: float = Field(
+        default=0.0, ge=0, le=600, description="Announced so long before; 0: without notice."
+    )
 
 
 class Emulation(_Section):
     """How the run is scaled on the emulated cloud; reports multiply back."""
 
-    bytes_scale: f.ScaleOrAuto = Field("auto", description="Gradients and bandwidths shrink by it.")
-    time_scale: f.ScaleOrAuto = Field("auto", description="Only 1 is proved; auto is 1.")
-    samples_scale: f.ScaleOrAuto = Field("auto", description="The target batch size shrinks by it.")
-    network: f.NetworkName = Field("study-2023-04", description="RTT and bandwidth of each pair.")
-    boot_s: Annotated[float, Field(ge=0, le=3600)] = Field(0.0, description="How long a VM takes to boot.")
-    capacity: Annotated[dict[f.Location, Annotated[int, Field(ge=0, le=1000)]], Field(max_length=100)] = Field(
-        default_factory=dict, description="VMs a place has at most; places not named have enough."
+    bytes_scale: f.ScaleOrAuto = Field(default="auto", description="Gradients and bandwidths shrink by it.")
+    time_scale: f.ScaleOrAuto = Field(default="auto", description="Only 1 is proved; auto is 1.")
+    samples_scale: f.ScaleOrAuto = Field(default="auto", description="The target batch size shrinks by it.")
+    network: f.NetworkName = Field(default="study-2023-04", description="RTT and bandwidth of each pair.")
+    boot_s: Annotated[float, Field(ge=0, le=3600)] = Field(
+        default=0.0, description="How long a VM takes to boot."
     )
-    preempt: Preempt | None = Field(None, description="Preemptions on purpose.")
-    parts: f.PartsOrAuto = Field("auto", description="Parts a peer sends each other peer in a round.")
+    capacity: Annotated[dict[f.Location, Annotated[int, Field(ge=0, le=1000)]], Field(max_length=100)] = (
+        Field(default_factory=dict, description="VMs a place has at most; places not named have enough.")
+    )
+    preempt: Preempt | None = Field(default=None, description="Preemptions on purpose.")
+    parts: f.PartsOrAuto = Field(default="auto", description="Parts a peer sends each other peer in a round.")
 
 
 def _auto(value: Any) -> Any:
@@ -170,24 +207,28 @@ class ExperimentSpec(_Section):
     name: Annotated[
         str, f.word("[a-z0-9][a-z0-9-]{0,39}", "an experiment's name: a-z, 0-9 and '-', at most 40")
     ] = Field(description="Run ids begin with it.")
-    description: f.Text = Field("", description="One sentence for `orch experiments`.")
+    description: f.Text = Field(default="", description="One sentence for `orch experiments`.")
     model: f.ModelName = Field(description="A name of experiments/models.csv.")
     data: Data
     swarm: Swarm
-    peers: Annotated[tuple[PeerGroup, ...], Field(strict=False, min_length=1, max_length=f.MAX_PEERS)] = Field(
-        description="Groups of peers."
+    peers: Annotated[tuple[PeerGroup, ...], Field(strict=False, min_length=1, max_length=f.MAX_PEERS)] = (
+        Field(description="Groups of peers.")
     )
     measure: Measure = Field(default_factory=Measure)
-    budget_usd: f.Usd | None = Field(None, description="Spending stops before it would be passed.")
-    prices: f.PriceBook = Field("study-2023-04", description="The price book.")
-    seed: int = Field(0, ge=0, le=2**32 - 1, description="Of weights, order of samples and emulated faults.")
+    budget_usd: f.Usd | None = Field(default=None, description="Spending stops before it would be passed.")
+    prices: f.PriceBook = Field(default="study-2023-04", description="The price book.")
+    seed: int = Field(
+        default=0, ge=0, le=2**32 - 1, description="Of weights, order of samples and emulated faults."
+    )
     envs: Annotated[dict[f.EnvironmentName, str], Field(max_length=100)] = Field(
         default_factory=dict, description="Environment variables of the peers."
     )
     secrets: Annotated[dict[f.EnvironmentName, None], Field(max_length=100)] = Field(
         default_factory=dict, description="NAME: null. The value comes from the environment of `orch`."
     )
-    setup: Annotated[str, Field(max_length=100_000)] = Field("", description="Shell commands before the peer (VMs only).")
+    setup: Annotated[str, Field(max_length=100_000)] = Field(
+        default="", description="Shell commands before the peer (VMs only)."
+    )
     file_mounts: Annotated[dict[str, str], Field(max_length=100)] = Field(
         default_factory=dict, description="Path on the VM: local path or bucket (VMs only)."
     )

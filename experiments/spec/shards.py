@@ -33,7 +33,9 @@ def shard_urls(pattern: str) -> tuple[str, ...]:
     urls = tuple("".join(parts) for parts in itertools.product(*choices))
     for url in urls:
         if not _URL.fullmatch(url):
-            raise ShardPatternError(f"'{url}' is not a shard's URL: write s3://bucket/name-{{000000..000031}}.tar")
+            raise ShardPatternError(
+                f"'{url}' is not a shard's URL: write s3://bucket/name-{{000000..000031}}.tar"
+            )
     if len(set(urls)) < len(urls):
         raise ShardPatternError(f"'{pattern}' names the same shard twice")
     return urls
@@ -50,7 +52,9 @@ def _choices(brace: str) -> list[str]:
         raise ShardPatternError(f"'{{{brace}}}' is not a range of numbers: write {{000000..000031}}")
     first, last = map(int, ends)
     if last < first:
-        raise ShardPatternError(f"'{{{brace}}}' is empty: the range runs backwards; write the smaller number first")
+        raise ShardPatternError(
+            f"'{{{brace}}}' is empty: the range runs backwards; write the smaller number first"
+        )
     if last - first >= MAX_SHARDS:
         raise ShardPatternError(f"'{{{brace}}}' stands for {last - first + 1} shards; at most {MAX_SHARDS}")
     padded = any(len(end) > 1 and end.startswith("0") for end in ends)

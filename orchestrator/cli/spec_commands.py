@@ -1,0 +1,154 @@
+"""`orch validate`, `orch show`, `orch schema`, `orch experiments`: what can be said offline."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from experiments.spec import ExperimentSpec, Problem, SpecError, json_schema, library, load, to_document
+
+__all__ = ["register"]
+
+
+class _Report(StrEnum):
+    text = "text"
+    json = "json"
+
+
+class _Document(StrEnum):
+    yaml = "yaml"
+    json = "json"
+
+
+class _List(StrEnum):
+    table = "table"
+    json = "json"
+
+
+_Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a key, such as swarm.target_batch_size=8192, peers[0].count=2 or peers.us.count=2. "
+        "May be given more than once.",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's commands to the app."""
+    app.command("validate")(_validate)
+    app.command("show")(_show)
+    app.command("schema")(_schema)
+    app.command("experiments")(_experiments)
+
+
+def _validate(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Files, or names of the library.")],
+    overrides: _Overrides = None,
+    output: Annotated[_Report, typer.Option("-o", "--output", help="text or json.")] = _Report.text,
+) -> None:
+    """Check experiment files, offline and without credentials; exit 2 if one is wrong.
+
+    JSON: [{"file", "ok", "name", "peers", "problems": [{"file", "line", "column", "path", "message"}]}]
+    """
+    rows = [_checked(file, overrides or ()) for file in files]
+    if output is _Report.json:
+        _print_json([{**row, "problems": [asdict(p) for p in row["problems"]]} for row in rows])
+    else:
+        for row in rows:
+            for problem in row["problems"]:
+                typer.echo(str(problem), err=True)
+            if row["ok"]:
+                typer.echo(f"{row['file']}: ok ({row['name']}, {row['peers']} peers)")
+    if not all(row["ok"] for row in rows):
+        raise typer.Exit(2)
+
+
+def _show(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A file, or a name of the library.")],
+    overrides: _Overrides = None,
+    output: Annotated[_Document, typer.Option("-o", "--output", help="yaml or json.")] = _Document.yaml,
+) -> None:
+    """Print the resolved document, defaults included.
+
+    JSON: the experiment file's own keys; `orch schema` describes them.
+    """
+    document = to_document(_loaded(file, overrides or ()))
+    if output is _Document.json:
+        _print_json(document)
+    else:
+        typer.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110), nl=False)
+
+
+def _schema() -> None:
+    """Print the JSON Schema of experiment files, for editors.
+
+    An editor with the YAML language server reads it from the file's first line:
+    # yaml-language-server: $schema=schema.json
+    """
+    _print_json(json_schema())
+
+
+def _experiments(
+    output: Annotated[_List, typer.Option("-o", "--output", help="table or json.")] = _List.table,
+) -> None:
+    """List the experiments that ship with orch; `orch show NAME` prints one.
+
+    JSON: [{"name", "description", "model", "peers", "path"}]
+    """
+    try:
+        entries = library()
+    except SpecError as error:
+        raise _refused(error) from error
+    if output is _List.json:
+        _print_json([{**asdict(entry), "path": str(entry.path)} for entry in entries])
+        return
+    width = max((len(entry.name) for entry in entries), default=0)
+    model_width = max((len(entry.model) for entry in entries), default=0)
+    typer.echo(f"{'NAME':<{width}}  {'MODEL':<{model_width}}  PEERS  DESCRIPTION")
+    for entry in entries:
+        typer.echo(
+            f"{entry.name:<{width}}  {entry.model:<{model_width}}  {entry.peers:>5}  {entry.description}"
+        )
+
+
+def _loaded(file: str, overrides: Sequence[str]) -> ExperimentSpec:
+    try:
+        return load(file, overrides)
+    except SpecError as error:
+        raise _refused(error) from error
+
+
+def _checked(file: str, overrides: Sequence[str]) -> dict[str, Any]:
+    problems: tuple[Problem, ...] = ()
+    spec: ExperimentSpec | None = None
+    try:
+        spec = load(file, overrides)
+    except SpecError as error:
+        problems = error.problems
+    return {
+        "file": file,
+        "ok": spec is not None,
+        "name": spec.name if spec else None,
+        "peers": spec.peer_count if spec else None,
+        "problems": problems,
+    }
+
+
+def _refused(error: SpecError) -> typer.Exit:
+    typer.echo(str(error), err=True)
+    return typer.Exit(2)
+
+
+def _print_json(value: Any) -> None:
+    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
+    sys.stdout.write("\n")
