@@ -134,7 +134,9 @@ def _page(
                 f"at the study's scale.{_agreement(summary)}",
                 traffic,
                 figures.traffic_matrix(traffic),
-                table(content.traffic_table(traffic), "Bytes by link", text=["from", "to", "class"]),
+                "<details><summary>Bytes and dollars by link</summary>"
+                + table(content.traffic_table(traffic), "Bytes by link", text=["from", "to", "class"])
+                + "</details>",
             )
         )
     if costs:
@@ -185,7 +187,7 @@ def _page(
         content.title(summary),
         lead,
         content.basis_line(summary),
-        summary["warnings"],
+        [w for w in summary["warnings"] if not w.startswith("Emulated")],  # the basis line has said it
         content.cards(summary),
         sections,
     )

@@ -176,8 +176,8 @@ def learning(rows: Sequence[Row], accuracy: float | None) -> Figure:
     axes.set_ylim(bottom=0)
     axes.xaxis.get_major_locator().set_params(integer=True)
     if accuracy is not None:
-        axes.set_title(f"held-out accuracy at the end: {accuracy:.1%}", loc="left", fontsize=10)
-    _legend(axes, 3)
+        axes.set_title(f"held-out accuracy at the end: {accuracy:.1%}", loc="right", fontsize=9)
+    _legend(axes, 1 if len(axes.lines) < 2 else 4)
     return figure
 
 
@@ -192,7 +192,7 @@ def comparison(rows: Sequence[Row]) -> Figure:
     axes.axvline(1.0, color=PALETTE[5], linewidth=1.2)
     axes.set_yticks(range(len(rows)), [str(row["what"]) for row in rows])
     axes.invert_yaxis()
-    axes.margins(y=0.2)
+    axes.margins(x=0.1, y=0.2)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("this run / the study (1 = equal); the line is the 95 % t interval of this run")
     return figure

@@ -86,5 +86,6 @@ def _section(section: Section) -> str:
         links = ", ".join(
             f'<a href="{escape(f)}">{escape(f.rsplit(".", 1)[-1].upper())}</a>' for f in section.files
         )
-        figure = f"<figure>{section.svg}<figcaption>The figure and its numbers as files: {links}.</figcaption></figure>"
+        figure = f'<figure><div class="scroll" tabindex="0" role="region" aria-label="{escape(section.title)}">{section.svg}</div>'
+        figure += f"<figcaption>The figure and its numbers as files: {links}.</figcaption></figure>"
     return f"<section><h2>{escape(section.title)}</h2><p>{escape(section.lead)}</p>{figure}{section.html}</section>"
