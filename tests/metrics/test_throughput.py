@@ -8,6 +8,8 @@ from statistics import fmean
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from synthetic_runs import epoch, random_run, vm
+
 from metrics.granularity import calculation, communication, granularity
 from metrics.records import ProgressRecord
 from metrics.throughput import (
@@ -19,7 +21,6 @@ from metrics.throughput import (
     throughput,
     throughput_epoch_mean,
 )
-from synthetic_runs import epoch, random_run, vm
 
 
 def _two_peers():

@@ -1,0 +1,77 @@
+"""From addresses to places, bytes at study scale, and meters against the switch."""
+
+from __future__ import annotations
+
+import pytest
+from synthetic_runs import egress, epoch, vm
+
+from metrics.egress import agreement, flows, pair_bytes, switch_pairs, tails, traffic
+from metrics.scale import Scales, study_epochs
+from metrics.throughput import swarm_epochs
+
+ADDRESSES = {"10.0.0.1": "a", "10.0.0.2": "b", "10.0.0.9": "store", "10.0.0.8": "monitor"}
+LOCATIONS = {
+    "a": "gcp/us-central1/us-central1-a",
+    "b": "gcp/europe-west1/europe-west1-b",
+    "store": "b2/us-west-004",
+}
+RECORDS = [
+    egress("a", 1, "10.0.0.2", "calc", 10, 1000),
+    egress("a", 1, "10.0.0.2", "comm", 2, 50_200),
+    egress("a", 1, "10.0.0.9", "calc", 10, 3000),
+    egress("a", 1, "10.0.0.8", "comm", 2, 80),
+    egress("a", 1, "192.0.2.7", "calc", 10, 5),
+    egress("b", 1, "10.0.0.1", "comm", 2, 49_000),
+]
+
+
+def test_addresses_become_places_and_classes():
+    found = {(f.src, f.dst): f.kind for f in flows(RECORDS, ADDRESSES, LOCATIONS)}
+    assert found == {
+        ("a", "b"): "inter_continent",
+        ("a", "store"): "store",
+        ("a", "monitor"): "control",
+        ("a", "192.0.2.7"): "unknown",
+        ("b", "a"): "inter_continent",
+    }
+
+
+def test_unscaled_traffic_is_what_was_counted():
+    study = swarm_epochs([epoch("a"), epoch("b")], 0)
+    found = flows(RECORDS, ADDRESSES, LOCATIONS)
+    rows = traffic(found, study, Scales(), ["a", "b"])
+    assert {(r.src, r.dst): r.bytes for r in rows} == pytest.approx(pair_bytes(found))
+
+
+def test_scaled_traffic_multiplies_what_was_averaged_and_keeps_the_control_rate():
+    scales = Scales(bytes=100, samples=10)
+    study = study_epochs(swarm_epochs([epoch("a"), epoch("b")], 0), scales, None)
+    rows = traffic(flows(RECORDS, ADDRESSES, LOCATIONS), study, scales, ["a", "b"])
+    found = {(r.src, r.dst): r.bytes for r in rows}
+    assert found["a", "b"] == pytest.approx(50_000 * 100 + 100 * 102)
+    assert found["a", "store"] == pytest.approx(300 * 100)  # none of it in the 2 s of averaging
+    assert found["a", "monitor"] == 80
+    assert found["b", "a"] == pytest.approx(49_000 * 100)
+
+
+def test_meters_against_the_switch():
+    meter = pair_bytes(flows(RECORDS, ADDRESSES, LOCATIONS))
+    report = {
+        "sent_bytes": {"a>b": 51_000, "b>a": 50_000, "a>store": 3000, "store>a": 10**6, "a>monitor": 80}
+    }
+    switch = switch_pairs(report)
+    assert switch is not None
+    found = agreement(meter, switch, ["a", "b"])
+    assert found.switch_bytes == 104_080
+    assert found.difference == pytest.approx((51_200 + 3000 + 80 + 5 + 49_000 - 104_080) / 104_080)
+    assert found.worst is not None
+    assert (found.worst.src, found.worst.dst) == ("b", "a")
+    assert found.worst.difference == pytest.approx(-0.02)
+    assert switch_pairs(None) is None
+    assert agreement({}, {}, ["a"]).difference is None
+
+
+def test_the_dead_leave_tails():
+    switch = {("a", "b"): 900, ("b", "a"): 700}
+    rows = [vm("a", end_cause="preempted"), vm("b", end_cause="terminated")]
+    assert tails({("a", "b"): 600, ("b", "a"): 600}, switch, rows) == {("a", "b"): 300}
