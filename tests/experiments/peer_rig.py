@@ -7,10 +7,12 @@ import dataclasses
 import hashlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -41,7 +43,11 @@ def serve_folder(folder: Path) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: object, client_address: object) -> None:
+            pass  # peers that are killed reset their connections
+
+    server = Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -105,22 +111,22 @@ class PeerProcess:
     def __init__(self, folder: Path, config: PeerConfig) -> None:
         folder.mkdir(parents=True)
         self.folder, self.config = folder, config
-        self.temporary = folder / "t"
-        self.temporary.mkdir()
+        self.temporary = Path(tempfile.mkdtemp(prefix="opt-", dir="/tmp"))  # short: sockets go there
         (folder / "config.json").write_text(json.dumps(config.to_json()))
         (folder / config.identity_file).write_bytes(generate_identity()[0])
         (folder / config.record_key_file).write_bytes(generate_record_key()[0])
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "experiments.peer", str(folder / "config.json")],
-            env={**os.environ, "TMPDIR": str(self.temporary)},
-            stdout=subprocess.DEVNULL,
-            stderr=(folder / "stderr").open("w"),
-            start_new_session=True,
-        )
+        with (folder / "stderr").open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "experiments.peer", str(folder / "config.json")],
+                env={**os.environ, "TMPDIR": str(self.temporary)},
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+            )
 
     def status(self) -> dict:
         path = self.folder / "status.json"
-        return json.loads(path.read_text()) if path.exists() else {"phase": "none"}
+        return json.loads(path.read_text()) if path.exists() else {"phase": "none", "epoch": 0}
 
     def wait_for(self, what: Callable[[dict], bool], timeout_s: float = 60.0) -> dict:
         """Until `what(status)`; fails with the peer's log when it does not come."""
@@ -146,3 +152,4 @@ class PeerProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        shutil.rmtree(self.temporary)

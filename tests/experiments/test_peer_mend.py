@@ -29,7 +29,7 @@ async def three_senders_one_dies() -> list[object]:
     await asyncio.wait({dying})
     reducer.on_sender_failed(1)
     last = asyncio.ensure_future(send(2))
-    done, waiting = await asyncio.wait({first, last}, timeout=2.0)
+    _, waiting = await asyncio.wait({first, last}, timeout=2.0)
     for task in waiting:
         task.cancel()
     results: list[object] = await asyncio.gather(first, last, return_exceptions=True)
