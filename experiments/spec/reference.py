@@ -1,0 +1,61 @@
+"""docs/yaml.md: the reference of the experiment file, written from the models so that it cannot drift."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from experiments.spec import schema
+
+__all__ = ["markdown"]
+
+_HEAD = """# The experiment file
+
+Written from the models in `experiments/spec/schema.py` by `python -m experiments.spec.reference > docs/yaml.md`; a
+test compares. SkyPilot's key names are used where the meaning is equal. `orch validate FILE` checks a file offline and
+names every problem at once with file:line:column; `orch show FILE` prints it with all defaults; `orch schema` prints the
+JSON Schema for editors; `--set swarm.target_batch_size=8192` or `--set peers.us.count=2` overrides a key and is checked
+the same way. Examples: `experiments/library/`, and `orch experiments`.
+"""
+
+_SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
+    ("", schema.ExperimentSpec),
+    ("data", schema.Data),
+    ("swarm", schema.Swarm),
+    ("swarm.optimizer", schema.Optimizer),
+    ("peers[]", schema.PeerGroup),
+    ("peers[].resources, peers[].any_of[]", schema.Resources),
+    ("peers[].replace", schema.Replace),
+    ("measure", schema.Measure),
+    ("emulation", schema.Emulation),
+    ("emulation.preempt", schema.Preempt),
+)
+
+
+def markdown() -> str:
+    """The whole page."""
+    return _HEAD + "".join(_section(path, model) for path, model in _SECTIONS)
+
+
+def _section(path: str, model: type[BaseModel]) -> str:
+    title = f"`{path}`" if path else "Top level"
+    text = f"\n## {title}\n\n{(model.__doc__ or '').strip()}\n\n| key | default | meaning |\n|---|---|---|\n"
+    for name, field in model.model_fields.items():
+        meaning = (field.description or "A section of its own, below.").replace("|", "\\|")
+        text += f"| `{name}` | {_default(field.default, field.default_factory)} | {meaning} |\n"
+    return text
+
+
+def _default(value: Any, factory: Any) -> str:
+    if factory is not None:
+        made = factory()
+        return "see below" if isinstance(made, BaseModel) else "empty"
+    if value is PydanticUndefined:
+        return "required"
+    return "none" if value is None else "empty" if value == "" else f"`{value}`"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")  # noqa: T201
