@@ -26,14 +26,14 @@ Replace = Literal["same_place", "next_place", "cheapest_place", "wait", "never"]
 class SlotState(StrEnum):
     """A slot's life; see docs/design.md, "The controller"."""
 
-    WAITING = "waiting"  # no VM; one is requested when its time has come
-    PROVISIONING = "provisioning"  # the intent is in the journal, the request is on its way
-    BOOTING = "booting"  # the provider took the request
-    JOINING = "joining"  # the VM runs its program, which is not training yet
-    TRAINING = "training"
-    DONE = "done"  # the peer finished by itself
-    ENDED = "ended"  # the run was stopped before the peer finished
-    FAILED = "failed"  # given up: no VM to be had, or too many lost
+    WAITING = "WAITING"  # no VM; one is requested when its time has come
+    PROVISIONING = "PROVISIONING"  # the intent is in the journal, the request is on its way
+    BOOTING = "BOOTING"  # the provider took the request
+    JOINING = "JOINING"  # the VM runs its program, which is not training yet
+    TRAINING = "TRAINING"
+    DONE = "DONE"  # the peer finished by itself
+    ENDED = "ENDED"  # the run was stopped before the peer finished
+    FAILED = "FAILED"  # given up: no VM to be had, or too many lost
 
 
 # A slot in one of these has a VM, or may have one.

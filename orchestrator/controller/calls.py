@@ -1,0 +1,186 @@
+"""Provider calls: slow, failing, sometimes stuck. Submitted under a key, one at a time, polled for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cloud.provider import (
+    AmbiguousError,
+    CredentialsError,
+    InvalidRequestError,
+    NoCapacityError,
+    Provider,
+    ProviderError,
+    QuotaError,
+)
+from orchestrator.core.events import Refusal
+
+__all__ = ["Call", "Calls", "Done", "InlineCalls", "RayCalls", "refusal_of"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a provider's method; `key` names it while it is under way."""
+
+    key: str
+    method: str
+    arguments: tuple[Any, ...] = ()
+    deadline_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a call ended: its result, or the provider's error (AmbiguousError when it was abandoned)."""
+
+    call: Call
+    result: Any = None
+    error: ProviderError | None = None
+
+
+class Calls(Protocol):
+    """How the shell reaches the provider."""
+
+    def submit(self, call: Call) -> bool:
+        """Start a call; False when one of that key is under way already."""
+        ...
+
+    def poll(self) -> list[Done]:
+        """The calls that ended since, and those past their deadline (abandoned). Never blocks."""
+        ...
+
+    def wait(self, call: Call) -> Any:
+        """Make a call and wait for its result. Raises ProviderError."""
+        ...
+
+    def busy(self, prefix: str = "") -> bool:
+        """Whether a call whose key begins so is under way."""
+        ...
+
+
+def refusal_of(error: ProviderError) -> Refusal:
+    """The core's word for a provider's error."""
+    kinds: tuple[tuple[type[ProviderError], Refusal], ...] = (
+        (NoCapacityError, "no_capacity"),
+        (QuotaError, "quota"),
+        (CredentialsError, "credentials"),
+        (InvalidRequestError, "invalid"),
+        (AmbiguousError, "ambiguous"),
+    )
+    for kind, word in kinds:
+        if isinstance(error, kind):
+            return word
+    return "transient"
+
+
+class InlineCalls:
+    """Calls made at once in this process: for providers that never block, and for tests."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+        self._done: list[Done] = []
+
+    def submit(self, call: Call) -> bool:
+        """Make the call now; its end is told by the next `poll`."""
+        try:
+            self._done.append(Done(call, self.wait(call)))
+        except ProviderError as error:
+            self._done.append(Done(call, error=error))
+        return True
+
+    def poll(self) -> list[Done]:
+        """What ended since."""
+        done, self._done = self._done, []
+        return done
+
+    def wait(self, call: Call) -> Any:
+        """Make the call."""
+        return getattr(self._provider, call.method)(*call.arguments)
+
+    def busy(self, prefix: str = "") -> bool:
+        """Whether an end has not been told yet."""
+        return any(d.call.key.startswith(prefix) for d in self._done)
+
+
+class RayCalls:
+    """Each call is a Ray task (num_cpus=0) with a deadline; a stuck one is abandoned: ambiguous."""
+
+    def __init__(self, make_provider: Callable[[], Provider], monotonic_s: Callable[[], float]) -> None:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        # Providers of this machine act on this machine, whatever cluster we are in.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        task: Any = ray.remote(_call_provider)
+        self._task = task.options(num_cpus=0, max_retries=0, scheduling_strategy=here)
+        self._make_provider = make_provider
+        self._monotonic_s = monotonic_s
+        self._under_way: dict[str, tuple[Call, Any, float]] = {}
+
+    def submit(self, call: Call) -> bool:
+        """Start the task."""
+        if call.key in self._under_way:
+            return False
+        reference = self._task.remote(self._make_provider, call.method, call.arguments)
+        self._under_way[call.key] = (call, reference, self._monotonic_s() + call.deadline_s)
+        return True
+
+    def poll(self) -> list[Done]:
+        """Collect what is ready, abandon what is overdue."""
+        import ray
+
+        done: list[Done] = []
+        for key, (call, reference, deadline_s) in list(self._under_way.items()):
+            ready, _ = ray.wait([reference], timeout=0)
+            if ready:
+                done.append(self._outcome(call, reference))
+            elif self._monotonic_s() > deadline_s:
+                ray.cancel(reference, force=True)
+                done.append(Done(call, error=_abandoned(call)))
+            else:
+                continue
+            del self._under_way[key]
+        return done
+
+    def wait(self, call: Call) -> Any:
+        """Make the call as a task and wait for it until its deadline."""
+        import ray
+
+        reference = self._task.remote(self._make_provider, call.method, call.arguments)
+        ready, _ = ray.wait([reference], timeout=call.deadline_s)
+        if not ready:
+            ray.cancel(reference, force=True)
+            raise _abandoned(call)
+        done = self._outcome(call, reference)
+        if done.error is not None:
+            raise done.error
+        return done.result
+
+    def busy(self, prefix: str = "") -> bool:
+        """Whether a call whose key begins so is under way."""
+        return any(key.startswith(prefix) for key in self._under_way)
+
+    def _outcome(self, call: Call, reference: Any) -> Done:
+        import ray
+        from ray.exceptions import RayTaskError
+
+        try:
+            return Done(call, ray.get(reference))
+        except RayTaskError as error:
+            cause = error.cause
+            if isinstance(cause, ProviderError):
+                return Done(call, error=cause)
+            raise RuntimeError(f"the provider's {call.method} broke: {cause!r}") from error
+        except ray.exceptions.RayError as error:  # the task's worker died: nobody knows how far it came
+            return Done(
+                call, error=AmbiguousError(f"{call.method}: its Ray worker died ({type(error).__name__})")
+            )
+
+
+def _call_provider(make_provider: Callable[[], Provider], method: str, arguments: tuple[Any, ...]) -> Any:
+    return getattr(make_provider(), method)(*arguments)
+
+
+def _abandoned(call: Call) -> AmbiguousError:
+    return AmbiguousError(f"{call.method}: no answer within {call.deadline_s:.0f} s")

@@ -1,0 +1,107 @@
+"""The end of a run: collect the peers' step logs, close the provider, write the last words into the store."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from cloud.provider import ProviderError
+from metrics.records import StepRecord, VmRecord
+from metrics.store import RunStore
+from orchestrator.controller.calls import Call, Calls
+from orchestrator.controller.keys import forget_keys
+
+__all__ = ["close_run", "host_report", "read_steps"]
+
+_log = logging.getLogger("orchestrator.controller")
+
+# Fail the host's honesty above these (docs/emulated-cloud.md): worst lateness, share of packets over 10 ms.
+_LATE_WORST_S = 0.5
+_LATE_SHARE = 0.20
+
+
+def close_run(
+    store: RunStore,
+    calls: Calls,
+    folder: Path,
+    vms: Sequence[VmRecord],
+    now_s: float,
+    status: str,
+    cause: str,
+) -> None:
+    """Everything after the last VM. Raises ProviderError when the provider cannot be closed: the run then
+    stays "running", and the next controller (or `orch down`) closes it."""
+    warnings: list[str] = []
+    for vm in vms:
+        try:
+            collected = Path(calls.wait(Call(f"collect {vm.vm}", "collect", (vm.vm,), 60.0)))
+            steps = collected / "steps.csv"
+            if steps.is_file():
+                store.append("steps", read_steps(steps, vm.vm))
+        except (ProviderError, ValueError, OSError) as error:
+            warnings.append(f"the step log of {vm.vm} could not be collected: {error}")
+    switch = _read_json(folder / "cloud" / "switch.json")
+    calls.wait(Call("close", "close", (), 120.0))
+    forget_keys(folder)
+    with store.transaction():
+        if switch is not None:
+            store.set_meta("switch", switch)
+            store.set_meta("host", host_report(switch))
+        store.set_meta("warnings", [*store.meta("warnings", []), *warnings])
+        store.set_meta("ended_s", now_s)
+        store.set_meta("error", "" if status == "done" else cause)
+        store.set_meta("status", status)
+
+
+def host_report(switch: dict[str, Any]) -> dict[str, Any]:
+    """Whether the host kept the emulation's clock honest, from the switch's own measurements."""
+    late_s = float(switch.get("late_worst_s") or 0.0)
+    share = float(switch.get("late_over_10ms_share") or 0.0)
+    sleep_s = float(switch.get("sleep_worst_s") or 0.0)
+    reasons: list[str] = []
+    if late_s > _LATE_WORST_S:
+        reasons.append(f"a packet was {late_s:.2f} s late")
+    if share > _LATE_SHARE:
+        reasons.append(f"{share:.0%} of the packets were more than 10 ms late")
+    if sleep_s > _LATE_WORST_S:
+        reasons.append(f"a sleep was {sleep_s:.2f} s too long")
+    return {
+        "late_worst_s": late_s,
+        "late_over_10ms_share": share,
+        "sleep_worst_s": sleep_s,
+        "contended": bool(reasons),
+        "reasons": reasons,
+    }
+
+
+def read_steps(path: Path, vm: str) -> Iterable[StepRecord]:
+    """The rows of a steps.csv; a last line that was cut when the VM died is left out. Raises ValueError."""
+    hints = get_type_hints(StepRecord)
+    names = [f.name for f in fields(StepRecord)]
+    rows: list[StepRecord] = []
+    with path.open(newline="") as file:
+        lines = file.read().splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines.pop()
+    for row in csv.DictReader(lines):
+        values = {"vm": vm, **{k: v for k, v in row.items() if k in names}}
+        missing = [n for n in names if values.get(n) in (None, "")]
+        if missing:
+            raise ValueError(f"{path}: no column {', '.join(missing)}")
+        rows.append(StepRecord(**{n: hints[n](values[n]) for n in names}))
+    return rows
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        _log.warning("%s cannot be read: %s", path, error)
+        return None

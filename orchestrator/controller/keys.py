@@ -1,0 +1,53 @@
+"""Each VM's two keys, made before its request and kept, so that a repeated request is the same request."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from metrics.record_keys import generate_identity, generate_record_key
+
+__all__ = ["VmKeys", "forget_keys", "vm_keys"]
+
+
+class VmKeys:
+    """`identity` and `record` are secrets (files of the VM's folder); `record_public` goes on the roster."""
+
+    def __init__(self, identity: bytes, record: bytes, record_public: str) -> None:
+        self.identity, self.record, self.record_public = identity, record, record_public
+
+    def __repr__(self) -> str:  # keys are in no log
+        return "VmKeys(...)"
+
+
+def vm_keys(run_folder: Path, vm: str) -> VmKeys:
+    """The keys of a VM: those made before, or new ones (`keys/<vm>/`, readable by the user only)."""
+    folder = run_folder / "keys" / vm
+    if not (folder / "record.pub").is_file():
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        identity, _ = generate_identity()
+        record, public = generate_record_key()
+        _write(folder / "identity.key", identity)
+        _write(folder / "record.key", record)
+        _write(folder / "record.pub", public.encode())  # last: its presence says that all are whole
+    return VmKeys(
+        (folder / "identity.key").read_bytes(),
+        (folder / "record.key").read_bytes(),
+        (folder / "record.pub").read_text(),
+    )
+
+
+def forget_keys(run_folder: Path) -> None:
+    """Remove the secret halves: nobody needs them once the run has ended."""
+    for path in (run_folder / "keys").glob("*/*.key"):
+        path.unlink(missing_ok=True)
+
+
+def _write(path: Path, content: bytes) -> None:
+    fresh = path.with_suffix(path.suffix + ".new")
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, path)

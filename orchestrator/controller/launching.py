@@ -1,0 +1,285 @@
+"""A run before its controller: its folder with everything decided, the emulated cloud it needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from cloud.prices.book import PriceBook
+from cloud.prices.book import load as load_book
+from experiments.spec.catalog import models, published
+from experiments.spec.emulation import EmulationPlan, resolve_emulation
+from experiments.spec.load import from_document, to_document
+from experiments.spec.schema import ExperimentSpec
+from experiments.spec.slots import slots
+from metrics.records import EventRecord
+from metrics.store import RunStore
+from orchestrator.core.journal import created
+from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec
+from orchestrator.errors import RefusedError, UsageError
+from orchestrator.home import run_folder as folder_of
+
+__all__ = ["LOCAL", "prepare", "run_spec", "start_cloud", "write_environment"]
+
+LOCAL = "cloud.local:LocalCloud"
+
+_DATASET_S = 180.0
+_PASSED_ON = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_PROFILE",
+    "AWS_CA_BUNDLE",
+)
+_PACKAGES = ("orch", "hivemind", "torch", "ray", "webdataset")
+
+
+def prepare(
+    spec: ExperimentSpec,
+    file: Path,
+    plan: Mapping[str, Any],
+    run_id: str,
+    home: Path,
+    *,
+    now_s: float,
+    cores: int,
+    provider: str = LOCAL,
+) -> Path:
+    """Make the run's folder: the experiment as given, all of meta, the journal's first row.
+
+    `provider` is "module:callable", called with the run's folder. Raises UsageError when the run exists
+    or the folder cannot be written, RefusedError when the budget cannot be kept, SpecError, PriceBookError,
+    StoreError.
+    """
+    folder = folder_of(home, run_id)
+    if (folder / "run.db").exists():
+        raise UsageError(f"{run_id}: this run exists; go on with it by `orch attach {run_id}`")
+    book = load_book(spec.prices)
+    emulation = resolve_emulation(spec, cores)
+    run = run_spec(spec, run_id, book, emulation)
+    if run.budget_usd is not None and any(p.usd_per_h is None for s in run.slots for p in s.places):
+        raise RefusedError(
+            f"{spec.name}: the budget of {run.budget_usd} USD cannot be kept: {book.name} has no price for every "
+            "place; remove the place or choose another price book"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / "experiment.yaml").write_bytes(file.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot write the run's folder: {error.strerror}") from error
+    write_environment(folder, spec)
+    with RunStore.open_writer(folder / "run.db") as store, store.transaction():
+        for key, value in _meta(spec, plan, book, emulation, run_id, now_s, provider).items():
+            store.set_meta(key, value)
+        fact = created(run)
+        store.append(
+            "events",
+            [EventRecord(0, now_s, fact.kind, "", -1, "", "", "", fact.cause, fact.data_json)],
+        )
+    return folder
+
+
+def run_spec(spec: ExperimentSpec, run_id: str, book: PriceBook, emulation: EmulationPlan) -> RunSpec:
+    """What the core is told. Time-outs grow with the experiment's own."""
+    c = emulation.time_scale
+    round_s = spec.swarm.averaging_timeout_s / c
+    return RunSpec(
+        run_id=run_id,
+        slots=tuple(
+            SlotSpec(
+                name=slot.name,
+                places=tuple(_place(book, r.infra, r.accelerators, r.use_spot) for r in slot.places),
+                policy=Policy(
+                    replace=slot.replace.policy,
+                    max_replacements=slot.replace.max_replacements,
+                    backoff_s=slot.replace.backoff_s / c,
+                    backoff_max_s=max(300.0, slot.replace.backoff_s) / c,
+                ),
+            )
+            for slot in slots(spec)
+        ),
+        budget_usd=spec.budget_usd,
+        silent_deadline_s=max(120.0, round_s + emulation.calc_s + 60.0),
+        straggler_s=max(60.0, round_s + 30.0),
+    )
+
+
+def _place(book: PriceBook, location: str, accelerator: str, use_spot: bool) -> Place:
+    price = book.vm(location, accelerator, use_spot)
+    if price is None:
+        why = f"{book.name} has no {'spot' if use_spot else 'on-demand'} price of {accelerator} at {location}"
+        return Place(location, "unknown", accelerator, use_spot, None, why)
+    source = f"{book.name}:{price.line} ({price.valid_from}, {price.source})"
+    return Place(location, price.instance, accelerator, use_spot, price.usd, source)
+
+
+def _meta(
+    spec: ExperimentSpec,
+    plan: Mapping[str, Any],
+    book: PriceBook,
+    emulation: EmulationPlan,
+    run_id: str,
+    now_s: float,
+    provider: str,
+) -> dict[str, Any]:
+    model = models()[spec.model]
+    figures = published(spec.name)
+    return {
+        "run_id": run_id,
+        "experiment": to_document(spec),
+        "plan": dict(plan),
+        "provider": provider,
+        "target": "local",
+        "emulated": True,
+        "emulation": asdict(emulation),
+        "scales": {
+            "bytes": emulation.bytes_scale,
+            "time": emulation.time_scale,
+            "samples": emulation.samples_scale,
+        },
+        "status": "running",
+        "error": "",
+        "started_s": now_s,
+        "price_book": {"name": book.name, "sha256": book.sha256, "csv": book.text},
+        "model": {
+            "name": model.name,
+            "parameters": model.parameters,
+            "bytes_per_sample": model.bytes_per_sample,
+            "ran": "digits network (emulates the model)" if model.kind != "digits" else "digits network",
+        },
+        "warmup_epochs": spec.measure.warmup_epochs,
+        "epochs": spec.measure.epochs,
+        "target_batch_size": spec.swarm.target_batch_size,
+        "raw_target_batch_size": emulation.raw_target_batch_size,
+        "addresses": {},
+        "locations": {},
+        "published": None if figures is None else asdict(figures),
+        "versions": {"python": platform.python_version(), **{p: _version(p) for p in _PACKAGES}},
+        "warnings": [],
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def write_environment(folder: Path, spec: ExperimentSpec) -> None:
+    """Values of the experiment's `secrets` and of the user's AWS_* variables, for the peers (0600).
+
+    They are in this file and the peers' configs only, and this file goes when the run ends.
+    Raises UsageError for a secret that is not in the environment.
+    """
+    missing = sorted(name for name in spec.secrets if name not in os.environ)
+    if missing:
+        raise UsageError(f"{spec.name}: secrets {', '.join(missing)}: not set in the environment of `orch`")
+    passed_on = _PASSED_ON if spec.data.endpoint else ()
+    values = {n: os.environ[n] for n in (*passed_on, *spec.secrets) if n in os.environ}
+    path = folder / "keys" / "environment.key"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(fd, "w") as file:
+        json.dump(values, file)
+
+
+def start_cloud(folder: Path) -> None:
+    """Start the run's emulated cloud unless it is up, with its store and data set. Nothing for other providers.
+
+    Raises ProviderError (this machine or the options do not allow it), StoreError, UsageError (no data set).
+    """
+    with RunStore.open_reader(folder / "run.db") as store:
+        meta = store.all_meta()
+    if meta["provider"] != LOCAL:
+        return
+    from cloud.local import LocalCloud
+
+    spec = from_document(meta["experiment"])
+    cloud = LocalCloud.start(folder, _local_options(spec, meta))
+    try:
+        if not spec.data.endpoint:
+            _await_dataset(cloud, folder)
+        with RunStore.open_writer(folder / "run.db") as store:
+            store.set_meta("target", "loopback" if cloud.mode == "loopback" else "local")
+    except BaseException:
+        cloud.close()
+        raise
+
+
+def _local_options(spec: ExperimentSpec, meta: Mapping[str, Any]) -> Any:
+    from cloud.local import LocalOptions, PreemptOptions, StoreOptions
+
+    emulation = spec.emulation
+    if emulation is None:
+        raise UsageError(
+            f"{spec.name}: 'emulation: null' wishes for real VMs, which this release cannot rent"
+        )
+    if spec.data.endpoint:
+        store = StoreOptions(kind="forward", location=spec.data.location, url=spec.data.endpoint)
+    else:
+        store = StoreOptions(
+            kind="swift",
+            location=spec.data.location,
+            dataset="cloud.local.store:make_digits",
+            dataset_arguments=_dataset(spec),
+        )
+    preempt = PreemptOptions(seed=spec.seed)
+    if emulation.preempt is not None:
+        wished = emulation.preempt
+        preempt = PreemptOptions(
+            rate_per_h=wished.rate_per_h or 0.0,
+            at_s=() if wished.at_s is None else (wished.at_s,),
+            notice_s=wished.notice_s or None,
+            seed=spec.seed,
+        )
+    scales = meta["scales"]
+    return LocalOptions(
+        network=emulation.network,
+        bytes_scale=scales["bytes"],
+        time_scale=scales["time"],
+        boot_s=emulation.boot_s,
+        capacity=dict(emulation.capacity),
+        preempt=preempt,
+        store=store,
+        expected_peers=spec.peer_count,
+        environment=dict(spec.envs),
+    )
+
+
+def _dataset(spec: ExperimentSpec) -> dict[str, Any]:
+    """What the embedded store is filled with: as many shards as the experiment names, under its own names."""
+    from experiments.spec.shards import shard_urls
+
+    urls = shard_urls(spec.data.shards)
+    to_url, _, first = urls[0].rpartition("/")
+    wished = [f"{to_url}/train-{n:06d}.tar" for n in range(len(urls))]
+    if (
+        list(urls) != wished
+        or (spec.data.heldout or f"{to_url}/heldout-000000.tar") != f"{to_url}/heldout-000000.tar"
+    ):
+        raise UsageError(
+            f"{spec.name}: data.shards: the embedded store is filled with s3://BUCKET/train-{{000000..N}}.tar and "
+            f"heldout-000000.tar, not with {first}; name them so, or give data.endpoint"
+        )
+    return {"shards": len(urls), "to_url": to_url, "seed": spec.seed}
+
+
+def _await_dataset(cloud: Any, folder: Path) -> None:
+    deadline = time.monotonic() + _DATASET_S
+    while True:
+        store = cloud.store()
+        if store.get("state") == "ready":
+            return
+        if store.get("state") == "failed" or cloud.fatal:
+            raise UsageError(f"{folder.name}: the embedded store failed: {store.get('error') or cloud.fatal}")
+        if time.monotonic() > deadline:
+            raise UsageError(f"{folder.name}: the embedded store was not filled within {_DATASET_S:.0f} s")
+        time.sleep(0.1)

@@ -1,0 +1,164 @@
+"""What is asked of the provider for each VM: the peer's whole config, the monitor's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cloud.provider import LaunchRequest, Offer
+from experiments.peer.config import PeerConfig
+from experiments.spec.catalog import step_time
+from experiments.spec.load import from_document
+from experiments.spec.schema import ExperimentSpec
+from experiments.spec.shards import shard_urls
+from experiments.spec.slots import slots
+from metrics.store import RunStore
+from orchestrator.controller.keys import vm_keys
+from orchestrator.core.events import MONITOR, RequestVm
+from orchestrator.core.state import Place
+
+__all__ = ["RunRequests", "peer_config"]
+
+_PEER = "experiments.peer.main:main"
+_MONITOR = "metrics.monitor.main:main"
+_MIN_PART_BYTES = 4096  # below, a part is mostly headers
+
+
+class RunRequests:
+    """The requests of one run, from its meta and its emulated cloud."""
+
+    def __init__(self, folder: Path, store: RunStore) -> None:
+        self._folder = folder
+        self._meta = store.all_meta()
+        self._spec = from_document(self._meta["experiment"])
+        self.last_epoch = self._spec.measure.warmup_epochs + self._spec.measure.epochs
+        self.evaluates = self._spec.data.heldout is not None
+
+    def peer(self, wish: RequestVm, place: Place) -> LaunchRequest:
+        """A slot's VM with the peer to run on it."""
+        keys = vm_keys(self._folder, wish.vm)
+        config = peer_config(self._meta, wish, place, *self._data())
+        return LaunchRequest(
+            vm=wish.vm,
+            offer=_offer(place),
+            program=_PEER,
+            config=config.to_json(),
+            files={"identity.key": keys.identity, "record.key": keys.record},
+        )
+
+    def monitor(self) -> LaunchRequest:
+        """The node that watches, beside the first slot's first place."""
+        c = float(self._meta["scales"]["time"])
+        place = slots(self._spec)[0].places[0]
+        return LaunchRequest(
+            vm=MONITOR,
+            offer=Offer(place.infra, "monitor", "CPU:1", False, None, "the monitor is not billed"),
+            program=_MONITOR,
+            config={
+                "run_key": self._meta["run_id"],
+                "listen_address": "",
+                "target_batch_size": self._meta["raw_target_batch_size"],
+                "period_s": 1.0,
+                "dht_timeout_s": 10.0 / c,
+            },
+        )
+
+    def nodes(self) -> dict[str, tuple[str, str]]:
+        """Address and location of the nodes that are no VMs (the store, the monitor)."""
+        try:
+            host = json.loads((self._folder / "cloud" / "host.json").read_text())
+        except (OSError, ValueError):  # rewritten this moment, or a provider that has none
+            return {}
+        found: dict[str, dict[str, Any]] = host.get("nodes") or {}
+        return {name: (str(n.get("ip") or ""), str(n.get("location") or "")) for name, n in found.items()}
+
+    def _data(self) -> tuple[str, dict[str, str]]:
+        """Endpoint as the peers reach it, and their environment."""
+        environment = dict(self._spec.envs)
+        path = self._folder / "keys" / "environment.key"
+        if path.is_file():
+            environment |= json.loads(path.read_text())
+        endpoint = self._spec.data.endpoint
+        try:
+            said = json.loads((self._folder / "cloud" / "store" / "store.json").read_text())
+        except FileNotFoundError:
+            return endpoint, environment
+        if said.get("access_key"):
+            environment |= {
+                "AWS_ACCESS_KEY_ID": said["access_key"],
+                "AWS_SECRET_ACCESS_KEY": said["secret_key"],
+            }
+        return str(said.get("endpoint") or endpoint), environment
+
+
+def peer_config(
+    meta: Mapping[str, Any], wish: RequestVm, place: Place, endpoint: str, environment: Mapping[str, str]
+) -> PeerConfig:
+    """All a peer is told. Times are divided by time_scale; sizes are the emulation plan's.
+
+    Time-outs as docs/emulated-cloud.md found necessary: a request's below matchmaking's, a chunk's long
+    against the slowest part, the DHT's long against bulk data on the same connection.
+    """
+    spec = from_document(meta["experiment"])
+    emulation = meta["emulation"]
+    c = float(emulation["time_scale"])
+    times = step_time(spec.model, place.accelerator)
+    if times is None:
+        raise ValueError(f"no step time is known for {spec.model} on {place.accelerator}")
+    batch, swarm = spec.swarm.batch_size, spec.swarm
+    matchmaking_s = swarm.matchmaking_time_s / c
+    return PeerConfig(
+        run_id=meta["run_id"],
+        vm=wish.vm,
+        slot=wish.slot,
+        generation=wish.generation,
+        listen_address="",
+        listen_port=_port(spec, wish),
+        initial_peers=wish.initial_peers,
+        expected_peers=spec.peer_count,
+        barrier_timeout_s=60.0 + 10.0 * spec.peer_count,
+        target_batch_size=int(emulation["raw_target_batch_size"]),
+        batch_size=batch,
+        coalesce=int(emulation["coalesce"]),
+        max_epochs=spec.measure.warmup_epochs + spec.measure.epochs,
+        compression=swarm.compression,
+        optimizer=swarm.optimizer.as_mapping(),
+        matchmaking_time_s=matchmaking_s,
+        averaging_timeout_s=swarm.averaging_timeout_s / c,
+        next_chunk_timeout_s=max(5.0, 20.0 / c),
+        request_timeout_s=min(3.0 / c, 0.6 * matchmaking_s),
+        dht_timeout_s=10.0 / c,
+        part_size_bytes=max(_MIN_PART_BYTES, int(emulation["part_size_bytes"])),
+        model=spec.model,
+        emulated=True,
+        parameters=int(emulation["parameters"]),
+        forward_s=times.forward_s(batch) / c,
+        backward_s=times.backward_s(batch) / c,
+        sync_work_s=times.sync_work_s / c,
+        seed=spec.seed,
+        endpoint=endpoint,
+        region=spec.data.region,
+        shards=shard_urls(spec.data.shards),
+        heldout_shards=shard_urls(spec.data.heldout) if spec.data.heldout else (),
+        cache_bytes=int(spec.data.cache_gb * 1e9),
+        environment=environment,
+    )
+
+
+def _port(spec: ExperimentSpec, wish: RequestVm) -> int:
+    """A port of the VM's own, below the ephemeral ones: without namespaces VMs may share an address."""
+    names = [slot.name for slot in slots(spec)]
+    return 31000 + (names.index(wish.slot) % 30) * 50 + wish.generation % 50
+
+
+def _offer(place: Place) -> Offer:
+    return Offer(
+        location=place.location,
+        instance=place.instance,
+        accelerator=place.accelerator,
+        use_spot=place.use_spot,
+        usd_per_h=place.usd_per_h,
+        price_source=place.price_source,
+    )

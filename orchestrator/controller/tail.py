@@ -1,0 +1,96 @@
+"""monitor.jsonl into the run store: rows and offset in one transaction, so that a kill loses nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from metrics.records import EgressRecord, EpochRecord, IngressRecord, ProgressRecord
+from metrics.store import RunStore
+
+__all__ = ["MonitorTail"]
+
+_CHUNK_BYTES = 4_000_000
+
+
+class MonitorTail:
+    """Reads what the monitor appended since the last time."""
+
+    def __init__(self, store: RunStore, path: Path) -> None:
+        self._store = store
+        self._path = path
+        self.swarm_at_s = 0.0  # of the newest list of who is in the DHT
+        self.last_seen_s: dict[str, float] = {}
+
+    def read(self) -> int:
+        """Ingest all whole lines that are new (at most 4 MB); returns how many."""
+        offset = self._store.tail_offset(self._path.name)
+        try:
+            with self._path.open("rb") as file:
+                file.seek(offset)
+                chunk = file.read(_CHUNK_BYTES)
+        except FileNotFoundError:
+            return 0
+        end = chunk.rfind(b"\n") + 1  # the last line may be half written
+        lines = chunk[:end].splitlines()
+        if lines:
+            with self._store.transaction():
+                self._ingest(lines)
+                self._store.set_tail_offset(self._path.name, offset + end)
+        return len(lines)
+
+    def _ingest(self, lines: list[bytes]) -> None:
+        rows: dict[str, list[Any]] = {"progress": [], "epochs": [], "egress": [], "ingress": []}
+        evaluations: list[Mapping[str, Any]] = []
+        rejected: dict[str, int] = {}
+        unread = 0
+        for line in lines:
+            try:
+                said = json.loads(line)
+                self._sort(said, rows, evaluations, rejected)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                unread += 1  # of another version, or cut: counted, shown, never guessed at
+        for table, found in rows.items():
+            self._store.append(table, found)
+        if evaluations:
+            self._store.set_meta("evaluations", [*self._store.meta("evaluations", []), *evaluations])
+        if rejected:
+            self._store.set_meta("rejected", self._store.meta("rejected", {}) | rejected)
+        if unread:
+            self._store.set_meta("monitor_unread_lines", self._store.meta("monitor_unread_lines", 0) + unread)
+
+    def _sort(
+        self,
+        said: dict[str, Any],
+        rows: dict[str, list[Any]],
+        evaluations: list[Mapping[str, Any]],
+        rejected: dict[str, int],
+    ) -> None:
+        match said["kind"]:
+            case "progress":
+                rows["progress"].append(_record(ProgressRecord, said))
+            case "epoch":
+                epoch = _record(EpochRecord, said["epoch"])
+                egress = [_record(EgressRecord, e) for e in said.get("egress") or []]
+                ingress = [_record(IngressRecord, said["ingress"])] if said.get("ingress") else []
+                rows["epochs"].append(epoch)
+                rows["egress"] += egress
+                rows["ingress"] += ingress
+            case "evaluation":
+                evaluations.append({k: v for k, v in said.items() if k != "kind"})
+            case "rejected":
+                rejected[f"{said['reason']}"] = int(said["count"])
+            case "swarm":
+                at_s = float(said["at_s"])
+                self.swarm_at_s = max(self.swarm_at_s, at_s)
+                for vm in said["alive"]:
+                    self.last_seen_s[str(vm)] = max(self.last_seen_s.get(str(vm), 0.0), at_s)
+            case _:
+                raise ValueError(said["kind"])
+
+
+def _record(kind: type[Any], said: Mapping[str, Any]) -> Any:
+    return kind(**{f.name: said[f.name] for f in fields(kind)})

@@ -1,0 +1,167 @@
+"""How a run is, read from its store alone: the same with and without a controller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from cloud.prices.book import PriceBookError
+from metrics.cost import CostSoFar, cost_so_far
+from metrics.granularity import granularity
+from metrics.records import EpochRecord, ProgressRecord
+from metrics.run_numbers import terms_of
+from metrics.scale import study_epochs
+from metrics.store import RunStore
+from metrics.throughput import swarm_epochs
+from orchestrator.core.journal import JournalError, replay
+from orchestrator.core.state import Slot
+
+__all__ = ["cost_of", "snapshot_of"]
+
+_EVENTS = 20
+
+
+def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[str, Any]:
+    """The keys are in `orchestrator.controller.client.snapshot`'s docstring. Raises StoreError."""
+    meta = store.all_meta()
+    events = store.records("events")
+    epochs: list[EpochRecord] = store.records("epochs")
+    progress: list[ProgressRecord] = store.records("progress")
+    warnings: list[str] = list(meta.get("warnings") or [])
+    try:
+        slots = replay(events).slots
+    except JournalError as error:
+        slots = ()
+        warnings.append(str(error))
+    ended_s = meta.get("ended_s")
+    at_s = ended_s or now_s
+    started_s = meta.get("started_s")
+    cost = cost_of(store, at_s)
+    warnings += [f"cost is unknown: {reason}" for reason in cost.unknown]
+    if (meta.get("host") or {}).get("contended"):
+        warnings.append(f"the host was too busy: {'; '.join(meta['host']['reasons'])}")
+    unread = meta.get("monitor_unread_lines")
+    if unread:
+        warnings.append(f"{unread} lines of the monitor could not be read")
+    for reason, count in (meta.get("rejected") or {}).items():
+        warnings.append(f"{count} records of peers were dropped: {reason}")
+    document: dict[str, Any] = meta.get("experiment") or {}
+    preempted: dict[str, int] = {}
+    for row in store.records("vms"):
+        preempted[row.slot] = preempted.get(row.slot, 0) + (row.end_cause == "preempted")
+    return {
+        "run_id": meta.get("run_id"),
+        "experiment": document.get("name"),
+        "status": meta.get("status"),
+        "error": meta.get("error") or "",
+        "target": meta.get("target"),
+        "emulated": meta.get("emulated"),
+        "scales": meta.get("scales"),
+        "started_s": started_s,
+        "ended_s": ended_s,
+        "at_s": at_s,
+        "elapsed_s": None if started_s is None else at_s - started_s,
+        "controller": "alive" if controller_alive else "none",
+        "peers": [_peer(s, document, events, _last(progress, s.vm), preempted.get(s.name, 0)) for s in slots],
+        "epoch": _epoch(meta, epochs, _last(progress, "")),
+        "granularity": _granularity(meta, epochs, progress, store),
+        "cost": {
+            "spent_usd": _text(cost.spent_usd),
+            "usd_per_h": _text(cost.usd_per_h),
+            "budget_usd": _text(document.get("budget_usd")),
+        },
+        "dropped_rounds": len({e.epoch for e in epochs if e.dropped}),
+        "events": [_event(e) for e in [e for e in events if _tells(e)][-_EVENTS:]],
+        "warnings": warnings,
+    }
+
+
+def cost_of(store: RunStore, now_s: float) -> CostSoFar:
+    """Dollars so far and per hour at the study's scale. Raises StoreError."""
+    meta = store.all_meta()
+    try:
+        terms, _ = terms_of(meta)
+    except PriceBookError as error:
+        return CostSoFar(None, None, (str(error),))
+    ingress: dict[str, int] = {}
+    for row in store.records("ingress"):
+        ingress[row.vm] = ingress.get(row.vm, 0) + row.network_bytes
+    return cost_so_far(
+        store.records("vms"), store.records("epochs"), store.records("egress"), now_s, terms, ingress
+    )
+
+
+def _peer(
+    slot: Slot, document: Mapping[str, Any], events: list[Any], last: ProgressRecord | None, preempted: int
+) -> dict[str, Any]:
+    spec = replay(events[:1]).slot_spec(slot.name)
+    place = spec.places[slot.place]
+    return {
+        "slot": slot.name,
+        "vm": slot.vm or slot.ending,
+        "generation": slot.generation,
+        "state": str(slot.state),
+        "phase": slot.phase,
+        "location": place.location,
+        "accelerator": place.accelerator,
+        "use_spot": place.use_spot,
+        "usd_per_h": _text(place.usd_per_h),
+        "epoch": None if last is None else last.epoch,
+        "samples": None if last is None else last.samples,
+        "sps": None if last is None else last.sps,
+        "preemptions": preempted,
+        "cause": slot.cause,
+        "since_s": slot.since_s,
+    }
+
+
+def _epoch(
+    meta: Mapping[str, Any], epochs: list[EpochRecord], swarm: ProgressRecord | None
+) -> dict[str, Any]:
+    """Raw samples and rates, as they happen; `current` is the epoch under way."""
+    warmup, measured = int(meta.get("warmup_epochs") or 0), int(meta.get("epochs") or 0)
+    done = max((e.epoch for e in epochs), default=0)
+    current = max(done, swarm.epoch if swarm else 0) + 1
+    return {
+        "current": min(current, warmup + measured),
+        "last": warmup + measured,
+        "completed": done,
+        "warmup": warmup,
+        "measured": measured,
+        "samples": swarm.samples if swarm else None,
+        "target": meta.get("raw_target_batch_size"),
+        "sps": swarm.sps if swarm else None,
+        "eta_s": swarm.eta_s if swarm else None,
+    }
+
+
+def _granularity(
+    meta: Mapping[str, Any], epochs: list[EpochRecord], progress: list[ProgressRecord], store: RunStore
+) -> float | None:
+    if not epochs:
+        return None
+    terms, _ = terms_of(meta)
+    raw = swarm_epochs(
+        epochs, int(meta.get("warmup_epochs") or 0), progress, terms.raw_target, store.records("vms")
+    )
+    found = granularity(study_epochs(raw, terms.scales, terms.raw_target))
+    return None if found is None else found.value
+
+
+def _last(progress: list[ProgressRecord], vm: str) -> ProgressRecord | None:
+    return next((row for row in reversed(progress) if row.vm == vm), None)
+
+
+def _tells(event: Any) -> bool:
+    return event.kind not in ("slot",) and (event.from_state != event.to_state or event.kind == "run_created")
+
+
+def _event(event: Any) -> dict[str, Any]:
+    vm = f" {event.vm}" if event.vm else ""
+    text = f"{event.to_state or event.kind}{vm}: {event.cause}"
+    return {"at_s": event.at_s, "slot": event.slot, "text": text}
+
+
+def _text(usd: Decimal | str | float | None) -> str | None:
+    return None if usd is None else str(usd)
