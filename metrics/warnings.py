@@ -23,6 +23,8 @@ def sentences(run: RunNumbers) -> list[str]:
     found += _counts(run)
     found += _money(run)
     found += run.notes
+    told: list[str] = run.meta["warnings"] or []  # what the controller noted while the run went on
+    found += told
     return found
 
 

@@ -213,6 +213,7 @@ def test_a_run_without_an_epoch_is_null_with_a_warning(tmp_path):
 def test_everything_a_reader_must_know_is_a_sentence(tmp_path):
     meta, records = _meta(), _records()
     meta["target"] = "loopback"
+    meta["warnings"] = ["The monitor was started twice."]
     meta["host"] = {"contended": True, "reasons": ["worst packet 0.7 s late"]}
     meta["rejected"] = {"bad signature": 2}
     meta["switch"] = {"sent_bytes": {"a-0>b-0": 4_000_000, "b-0>a-0": 4_000_000}}
@@ -231,6 +232,7 @@ def test_everything_a_reader_must_know_is_a_sentence(tmp_path):
         "VMs that died sent",
         "no price for T4:1 spot",
         "The embedded store is billed as b2",
+        "The monitor was started twice.",
     ):
         assert part in text
     assert (found["cost"]["vm_usd"], found["cost"]["total_usd"], found["usd_per_1m_samples"]) == (None,) * 3
