@@ -55,6 +55,8 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
     """`; did you mean 'x'?` for the nearest of the candidates, "" if none is near."""
     by_lower = {candidate.lower(): candidate for candidate in candidates}
     close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    if not close and len(word) >= 3:  # a word cut short is a long way from the whole one
+        close = [name for name in by_lower if name.startswith(word.lower())][:1]
     return f"; did you mean '{by_lower[close[0]]}'?" if close else ""
 
 

@@ -22,7 +22,9 @@ class Problem:
         where = self.file
         if self.line is not None:
             where += f":{self.line}" + (f":{self.column}" if self.column is not None else "")
-        return ": ".join(part for part in (where, self.path, self.message) if part)
+        text = ": ".join(part for part in (where, self.path, self.message) if part)
+        # a file may hold newlines and terminal codes in its keys and values; an error stays one plain line
+        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 class SpecError(Exception):

@@ -1,0 +1,109 @@
+"""The scales of an emulated run, and what is expected of it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud.networks.network import Network
+from experiments.spec import SpecError, library, load
+from experiments.spec.catalog import published, step_time
+from experiments.spec.emulation import resolve_emulation
+
+STUDY = [entry.name for entry in library() if published(entry.name)]
+
+
+def test_geo_b2_on_two_cores():
+    plan = resolve_emulation(load("geo-b2"), 2)
+    assert (plan.bytes_scale, plan.time_scale, plan.samples_scale) == (100, 1, 32)
+    assert (plan.raw_target_batch_size, plan.coalesce, plan.steps, plan.parts) == (1024, 1, 16, 48)
+    assert plan.calc_s == pytest.approx(14.4)
+    assert plan.study_calc_s == pytest.approx(460.8)  # published: 460.4
+    assert plan.parameters == 1_977_673
+    assert plan.part_size_bytes == pytest.approx(2 * plan.parameters / 2 / 48, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", STUDY)
+def test_the_rules_hold_for_each_experiment_of_the_study(name):
+    spec = load(name)
+    plan = resolve_emulation(spec, 2)
+    n, unit = spec.peer_count, spec.peer_count * 32 * plan.coalesce
+    assert plan.time_scale == 1
+    assert plan.raw_target_batch_size % unit == 0
+    assert plan.samples_scale * plan.raw_target_batch_size == pytest.approx(32768)
+    assert plan.calc_s == pytest.approx(14, abs=1)
+    assert plan.bytes_scale >= 20 * n / 8
+    network = Network.load("study-2023-04")
+    where = [group.resources.infra for group in spec.peers if group.resources]
+    slowest = min(network.path(a, b).stream_bps for a in where for b in where)
+    assert slowest / plan.bytes_scale >= 0.7e6
+    assert plan.coalesce == (4 if name.endswith("-nlp") else 1)
+
+
+@pytest.mark.parametrize("name", STUDY)
+def test_calculation_at_the_studys_scale_is_the_studys(name):
+    figures = published(name)
+    assert figures is not None
+    assert resolve_emulation(load(name), 2).study_calc_s == pytest.approx(figures.calc_s, rel=0.05)
+
+
+def test_local_2_shrinks_nothing_and_is_short():
+    spec = load("local-2")
+    plan = resolve_emulation(spec, 2)
+    assert (plan.bytes_scale, plan.time_scale, plan.samples_scale) == (1, 1, 1)
+    assert plan.raw_target_batch_size == spec.swarm.target_batch_size
+    epochs = spec.measure.warmup_epochs + spec.measure.epochs
+    assert spec.measure.epochs >= 25
+    assert plan.epoch_s * epochs < 200  # of the 300 s promised: the rest is the start and the host's noise
+    assert plan.epoch_s == pytest.approx(plan.study_epoch_s)
+
+
+@pytest.mark.parametrize(
+    ("override", "field", "value"),
+    [
+        ("emulation.bytes_scale=40", "bytes_scale", 40),
+        ("emulation.samples_scale=1", "samples_scale", 1),
+        ("emulation.samples_scale=16", "samples_scale", 16),
+        ("emulation.time_scale=2", "time_scale", 2),
+        ("emulation.parts=7", "parts", 7),
+    ],
+)
+def test_what_the_experiment_gives_is_kept_and_said(override, field, value):
+    plan = resolve_emulation(load("geo-b2", [override]), 2)
+    assert getattr(plan, field) == value
+    assert any(field in reason and ("given" in reason or "wished" in reason) for reason in plan.reasons)
+
+
+def test_scales_that_break_a_rule_are_warned_of():
+    few = resolve_emulation(load("geo-c8", ["emulation.bytes_scale=10"]), 2)
+    assert any(r.startswith("warning") and "cores may be too few" in r for r in few.reasons)
+    slow = resolve_emulation(load("geo-c8", ["emulation.bytes_scale=1000"]), 2)
+    assert any(r.startswith("warning") and "will not keep its rate" in r for r in slow.reasons)
+
+
+def test_an_experiment_may_refuse_to_be_emulated():
+    with pytest.raises(SpecError, match="is not to be emulated"):
+        resolve_emulation(load("geo-b2", ["emulation=null"]), 2)
+
+
+@given(st.integers(1, 32), st.integers(1, 64), st.sampled_from([8, 32, 128]), st.integers(1, 64))
+def test_any_size_gives_whole_reports_within_the_target(count, per_peer, batch, cores):
+    target = count * per_peer * batch
+    spec = load(
+        "geo-a2",
+        [f"peers[0].count={count}", f"swarm.batch_size={batch}", f"swarm.target_batch_size={target}"],
+    )
+    plan = resolve_emulation(spec, cores)
+    assert 0 < plan.raw_target_batch_size <= target
+    assert plan.samples_scale == 1 or plan.raw_target_batch_size % (count * batch * plan.coalesce) == 0
+    assert plan.samples_scale >= 1
+    assert plan.bytes_scale >= 1
+    assert plan.part_size_bytes > 0
+
+
+def test_a_steps_parts_add_up():
+    times = step_time("ConvNextLarge", "T4:1")
+    assert times is not None
+    assert times.forward_s(32) + times.backward_s(32) == pytest.approx(0.9)
+    assert times.forward_s(64) == pytest.approx(2 * times.forward_s(32))
+    assert step_time("ConvNextLarge", "A100:1") is None
+    assert step_time("RoBERTaXLM", "T4:1").sync_work_s == pytest.approx(1.9 + 3.4 * 0.560142482, abs=1e-3)

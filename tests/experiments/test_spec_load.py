@@ -1,0 +1,172 @@
+"""Loading: names, overrides, the library, documents that go round."""
+
+import json
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import experiments.spec
+from experiments.spec import SpecError, find, from_document, json_schema, library, load, slots, to_document
+from experiments.spec.catalog import published, step_time
+
+LIBRARY = Path(experiments.spec.__file__).parent.parent / "library"
+NAMES = [entry.name for entry in library()]
+
+
+def test_the_library_has_the_studys_corners():
+    studies = {f"geo-{x}{y}" for x in ("a2", "a8", "b2", "c8") for y in ("", "-nlp")}
+    assert {"local-2", *studies} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_library_file_is_what_it_says(name):
+    spec = load(name)
+    assert spec.name == name
+    assert (LIBRARY / f"{name}.yaml").read_text().startswith("# yaml-language-server: $schema=schema.json\n")
+    assert from_document(json.loads(json.dumps(to_document(spec)))) == spec
+    if name.startswith("geo-"):
+        figures = published(name)
+        assert figures is not None
+        assert (figures.model, figures.vms) == (spec.model, spec.peer_count)
+        assert (spec.swarm.target_batch_size, spec.swarm.batch_size) == (32768, 32)
+        assert all(place.use_spot for slot in slots(spec) for place in slot.places)
+        assert step_time(spec.model, "T4:1") is not None
+
+
+def test_the_shipped_schema_is_the_models():
+    assert json.loads((LIBRARY / "schema.json").read_text()) == json_schema()
+
+
+def test_a_file_in_the_folder_wins_over_the_library(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find("geo-b2") == find("geo-b2.yaml") == LIBRARY / "geo-b2.yaml"
+    Path("geo-b2.yaml").write_text((LIBRARY / "geo-b2.yaml").read_text().replace("seed: 0", "seed: 7"))
+    assert load("geo-b2").seed == load("geo-b2.yaml").seed == 7
+
+
+@pytest.mark.parametrize(
+    ("override", "read", "value"),
+    [
+        ("swarm.target_batch_size=8192", lambda s: s.swarm.target_batch_size, 8192),
+        ("peers[1].count=2", lambda s: s.peers[1].count, 2),
+        ("peers.eu.count=3", lambda s: s.peers[1].count, 3),
+        ("peers.eu.resources.use_spot=false", lambda s: s.peers[1].resources.use_spot, False),
+        ("budget_usd=2.10", lambda s: s.budget_usd, Decimal("2.1")),
+        ("emulation.samples_scale=4", lambda s: s.emulation.samples_scale, 4.0),
+        ("emulation.preempt.at_s=4", lambda s: s.emulation.preempt.at_s, 4.0),
+        ("emulation=null", lambda s: s.emulation, None),
+        ("envs.A=b=c", lambda s: s.envs, {"A": "b=c"}),
+    ],
+)
+def test_overrides(override, read, value):
+    assert read(load("geo-b2", [override])) == value
+
+
+def test_a_later_override_wins_and_one_can_mend_the_file(tmp_path):
+    file = tmp_path / "x.yaml"
+    file.write_text((LIBRARY / "geo-b2.yaml").read_text().replace("count: 1", "count: 0"))
+    assert load(str(file), ["peers[0].count=5", "peers[1].count=2", "peers[0].count=1"]).peer_count == 3
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("seed", "--set seed: write key.key=value"),
+        ("=3", "write key.key=value"),
+        ("swarm.batch_sise=3", "swarm.batch_sise: unknown key 'batch_sise'; did you mean 'batch_size'?"),
+        ("seed=x", "--set seed=x: seed: found 'x'; must be a whole number"),
+        ("seed=[1", "--set seed=[1: seed: not YAML"),
+        ("seed=", "found ''; must be a whole number"),
+        ("peers.uss.count=2", "no entry is named 'uss' (there are: us, eu); did you mean 'us'?"),
+        ("peers[4].count=2", "peers[4]: there are 2 entries, counted from 0"),
+        ("seed.x=2", "seed.x: seed is a single value, not a list of entries"),
+        ("swarm[0]=2", "swarm[0]: swarm is a mapping, not a list of entries"),
+        ("swarm.target_batch_size=33", "--set swarm.target_batch_size=33: swarm.target_batch_size: found 33"),
+    ],
+)
+def test_wrong_overrides(override, said):
+    with pytest.raises(SpecError) as caught:
+        load("geo-b2", [override])
+    assert said in str(caught.value)
+    assert ".yaml:" not in str(caught.value)
+
+
+def test_slots_are_named_in_order_and_a_region_is_each_of_its_zones():
+    spec = load("geo-c8", ["peers.eu.resources.infra=gcp/europe-west1", "peers.eu.replace.policy=next_place"])
+    made = slots(spec)
+    assert [slot.name for slot in made] == [
+        "us-0",
+        "us-1",
+        "eu-0",
+        "eu-1",
+        "asia-0",
+        "asia-1",
+        "aus-0",
+        "aus-1",
+    ]
+    assert [place.infra for place in made[0].places] == ["gcp/us-central1/us-central1-a"]
+    assert [place.infra.rsplit("/", 1)[1] for place in made[2].places] == [f"europe-west1-{z}" for z in "bcd"]
+    assert (made[2].group, made[2].replace.policy) == ("eu", "next_place")
+
+
+def test_alternatives_keep_their_order():
+    alternatives = "[{infra: gcp/us-central1/us-central1-f}, {infra: gcp/us-central1/us-central1-a}]"
+    document = to_document(load("geo-b2"))
+    document["peers"][0] |= {"resources": None, "any_of": [{"infra": "gcp/us-central1/us-central1-f"}]}
+    assert slots(from_document(document))[0].places[0].infra.endswith("-f")
+    with pytest.raises(SpecError, match="found both 'resources' and 'any_of'"):
+        load("geo-b2", [f"peers.us.any_of={alternatives}"])
+
+
+def test_a_resolved_document_holds_no_secret(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hunter2")
+    spec = load("geo-b2", ["secrets.HF_TOKEN=null"])
+    assert "hunter2" not in json.dumps(to_document(spec))
+    with pytest.raises(SpecError) as caught:
+        load("geo-b2", ["secrets={HF_TOKEN: hunter2}"])
+    assert "hunter2" not in caught.value.problems[0].message
+
+
+_changes = st.fixed_dictionaries(
+    {},
+    optional={
+        "seed": st.integers(0, 2**32 - 1),
+        "budget_usd": st.decimals("0.01", "999999", places=2).map(str),
+        "description": st.text(max_size=50),
+        "setup": st.text(max_size=50),
+        "envs": st.dictionaries(
+            st.from_regex("[B-E]{1,5}", fullmatch=True), st.text(max_size=20), max_size=3
+        ),
+        "measure": st.fixed_dictionaries(
+            {"epochs": st.integers(1, 10_000), "warmup_epochs": st.integers(0, 100)}
+        ),
+        "emulation": st.one_of(
+            st.none(),
+            st.just("auto"),
+            st.fixed_dictionaries(
+                {
+                    "bytes_scale": st.one_of(st.just("auto"), st.floats(1, 1000)),
+                    "boot_s": st.floats(0, 3600),
+                    "capacity": st.just({"gcp/us-central1": 2}),
+                }
+            ),
+        ),
+    },
+)
+
+
+@given(_changes)
+def test_documents_go_round(changes):
+    spec = from_document({**to_document(load("geo-b2")), **changes})
+    document = to_document(spec)
+    assert from_document(document) == spec
+    assert to_document(from_document(json.loads(json.dumps(document)))) == document
+
+
+def test_experiments_are_frozen():
+    spec = load("geo-b2")
+    with pytest.raises(ValueError, match="frozen"):
+        spec.seed = 3
