@@ -1,0 +1,59 @@
+"""The main job on this machine, short: two peers across the Atlantic, from the YAML to the report."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from running import Running, orch
+
+from metrics.records import PHASES
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+_KEYS = {
+    "schema_version", "run_id", "experiment", "target", "status", "emulated", "scales", "host_contended",
+    "target_batch_size", "peers", "epochs", "sps", "granularity", "calc_s", "comm_s", "epoch_s", "dropped_rounds",
+    "egress", "ingress_bytes", "cost", "usd_per_1m_samples", "loss", "accuracy", "published", "warnings", "raw",
+}  # fmt: skip
+
+
+def test_launch_to_report(clean_home: Path):
+    run = Running(clean_home, "local-2", "--set", "measure.epochs=9")
+    try:
+        code, summary = run.finish()
+        assert code == 0, run.stderr.read_text()
+        assert summary.keys() >= _KEYS
+        assert summary["status"] == "done"
+        assert summary["epochs"]["measured"] >= 8
+        assert summary["dropped_rounds"] == 0, summary["warnings"]
+        assert summary["loss"]["last"] < summary["loss"]["first"]
+        assert summary["accuracy"] > 0.5
+        assert summary["cost"]["total_usd"] is not None
+        assert summary["usd_per_1m_samples"] > 0
+        assert abs(summary["agreement"]["difference"]) < 0.03
+        assert {p["slot"]: p["vms"] for p in summary["peers"]} == {"us-0": 1, "eu-0": 1}
+        again = orch("report", run.run_id, "-o", "json")
+        assert json.loads(again.stdout) == summary
+        page = Path(orch("report", "latest").stdout.strip())
+        assert page.read_text().count("<svg") >= 5
+        _check_step_logs(run.folder)
+    finally:
+        run.close()
+
+
+def _check_step_logs(folder: Path) -> None:
+    """The phases of each peer's steps sum to the wall time; what no phase claims is little."""
+    logs = sorted(folder.glob("vms/*/steps.csv"))
+    assert len(logs) == 2
+    for log in logs:
+        with log.open() as file:
+            steps = [
+                {k: float(v) for k, v in row.items() if k.endswith("_s")} for row in csv.DictReader(file)
+            ]
+        wall = sum(s["wall_s"] for s in steps)
+        phases = {p: sum(s[f"{p}_s"] for s in steps) for p in PHASES}
+        assert sum(phases.values()) == pytest.approx(wall, rel=0.01)
+        assert phases["other"] < 0.02 * wall
