@@ -4,52 +4,119 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli import (
-    data_commands,
-    end_commands,
-    launch_commands,
-    look_commands,
-    net_commands,
-    report_commands,
-    spec_commands,
-)
 from orchestrator.cli.exits import DONE, INTERRUPTED, verdict
 
-__all__ = ["app", "main", "run"]
+__all__ = ["COMMANDS", "build_app", "main", "run"]
 
-# Plain help: rich's costs 70 ms of the 300 that `orch --help` may take, and pipes badly.
-app = typer.Typer(
-    name="orch",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    help="Train one model on interruptible VMs across clouds and continents, and know what it costs.",
-    epilog=(
-        "Exit codes: 0 done, 1 failed, 2 wrong command or YAML, 3 stopped or refused, 4 no capacity, "
-        "5 something may still be running, 6 another controller holds the run, 7 stale plan, "
-        "130 interrupted. ORCH_HOME: where runs are kept. ORCH_DEBUG=1: show tracebacks."
+# Command: its module, and what the list of commands says of it. Only the module of the command that was
+# typed is imported (`orch --help` imports none), so that no command pays for the imports of another.
+# tests/orchestrator/test_cli_app.py compares this table with the modules.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "launch": ("launch_commands", "Run an experiment: show the plan, ask, start it, watch it, report."),
+    "attach": (
+        "launch_commands",
+        "Watch a run again; one whose controller died gets a new one and goes on.",
     ),
-)
-for _room in (
-    launch_commands,
-    look_commands,
-    report_commands,
-    end_commands,
-    spec_commands,
-    data_commands,
-    net_commands,
-):
-    _room.register(app)
+    "ls": ("look_commands", "List the runs, the newest first."),
+    "status": (
+        "look_commands",
+        "Show how a run is: peers by place, epoch, throughput, granularity, dollars, last events.",
+    ),
+    "logs": ("look_commands", "Print a log: of the controller, or of a slot's VMs, the oldest VM first."),
+    "why": ("look_commands", "Tell a slot's story from the journal: every change with its cause."),
+    "report": ("report_commands", "Build the run's report and print its path, or print its numbers as JSON."),
+    "stop": (
+        "end_commands",
+        "End a run politely: peers leave the swarm, logs are collected, what was measured is kept.",
+    ),
+    "down": ("end_commands", "Take a run down now and prove that nothing is left of it."),
+    "reap": ("end_commands", "Take down what runs without a living controller left behind."),
+    "validate": (
+        "spec_commands",
+        "Check experiment files, offline and without credentials; exit 2 if one is wrong.",
+    ),
+    "show": ("spec_commands", "Print the resolved document, defaults included."),
+    "schema": ("spec_commands", "Print the JSON Schema of experiment files, for editors."),
+    "experiments": (
+        "spec_commands",
+        "List the experiments that ship with orch; `orch show NAME` prints one.",
+    ),
+    "data": ("data_commands", "Make data sets and serve them from the embedded object store."),
+    "net": ("net_commands", "The emulated network."),
+}
 
 # typer carries its own copy of click from some version on: reach click's base class through typer.
 _ClickException: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
+def main() -> int:
+    """Run the command line of this process; the value is the exit code."""
+    return run(sys.argv[1:])
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command. Errors become one sentence on stderr and the exit code of docs/command-line.md."""
+    try:
+        command: Any = typer.main.get_command(build_app(arguments))
+        result = command.main(args=list(arguments), prog_name="orch", standalone_mode=False)
+    except _ClickException as error:
+        error.show()
+        return int(error.exit_code)
+    except typer.Abort:
+        return INTERRUPTED
+    except BaseException as error:
+        if isinstance(error, SystemExit | GeneratorExit) or os.environ.get("ORCH_DEBUG") == "1":
+            raise
+        code, sentence, located = verdict(error)
+        typer.echo(("" if located else "orch: ") + (sentence or _unexpected(error)), err=True)
+        return code
+    return result if isinstance(result, int) else DONE
+
+
+def build_app(arguments: Sequence[str]) -> typer.Typer:
+    """The application, with the module of the command that `arguments` name and placeholders for the rest.
+
+    While the shell asks for completions every module is there.
+    """
+    # Plain help: rich's costs 70 ms of the 300 that `orch --help` may take, and pipes badly.
+    app = typer.Typer(
+        name="orch",
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        help="Train one model on interruptible VMs across clouds and continents, and know what it costs.",
+        epilog=(
+            "Exit codes: 0 done, 1 failed, 2 wrong command or YAML, 3 stopped or refused, 4 no capacity, "
+            "5 something may still be running, 6 another controller holds the run, 7 stale plan, "
+            "130 interrupted. ORCH_HOME: where runs are kept. ORCH_DEBUG=1: show tracebacks."
+        ),
+    )
+    app.callback()(_options)
+    typed = next((word for word in arguments if not word.startswith("-")), "")
+    needed = {COMMANDS[typed][0]} if typed in COMMANDS else set[str]()
+    if "_ORCH_COMPLETE" in os.environ:
+        needed = {module for module, _ in COMMANDS.values()}
+    registered: set[str] = set()
+    for name, (module, summary) in COMMANDS.items():
+        if module not in needed:
+            app.command(name, help=summary)(_placeholder)
+        elif module not in registered:
+            registered.add(module)
+            register: Callable[[typer.Typer], None] = import_module(f"orchestrator.cli.{module}").register
+            register(app)
+    return app
+
+
+def _placeholder() -> None:
+    """Stands in the list of commands for one that was not typed."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -60,37 +127,13 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and end.", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option("--version", help="Print the version and end.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
     pass
-
-
-def main() -> int:
-    """Run the command line of this process; the value is the exit code."""
-    return run(sys.argv[1:])
-
-
-def run(arguments: Sequence[str]) -> int:
-    """Run one command. Errors become one sentence on stderr and the exit code of docs/command-line.md."""
-    command: Any = typer.main.get_command(app)
-    try:
-        result = command.main(args=list(arguments), prog_name="orch", standalone_mode=False)
-    except _ClickException as error:
-        error.show()
-        return int(error.exit_code)
-    except typer.Abort:
-        return INTERRUPTED
-    except BaseException as error:
-        if isinstance(error, SystemExit | GeneratorExit) or os.environ.get("ORCH_DEBUG") == "1":
-            raise
-        code, sentence = verdict(error)
-        typer.echo(f"orch: {sentence or _unexpected(error)}", err=True)
-        return code
-    return result if isinstance(result, int) else DONE
 
 
 def _unexpected(error: BaseException) -> str:

@@ -53,8 +53,12 @@ def _down(run: RunArgument) -> None:
 
 
 def _reap(
-    everything: Annotated[bool, typer.Option("--all", help="Also runs that are alive: take all down.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before taking live runs down.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also runs that are alive: take all down.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask before taking live runs down.")
+    ] = False,
 ) -> None:
     """Take down what runs without a living controller left behind.
 

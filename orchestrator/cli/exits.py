@@ -17,16 +17,23 @@ INTERRUPTED = 130
 
 
 class Verdict(NamedTuple):
-    """`sentence` None: no error that orch knows, so a fault of orch itself."""
+    """`sentence` None: no error that orch knows, so a fault of orch itself.
+
+    `located`: the sentence begins with its file and line, so nothing is to be put before it.
+    """
 
     code: int
     sentence: str | None
+    located: bool = False
 
 
 # Errors of rooms that `orchestrator.errors` does not know, by the class's full name: so that nothing is
 # imported for them, and `orch --help` stays fast. A test checks that every name exists.
 BY_NAME: dict[str, int] = {
     "experiments.spec.errors.SpecError": WRONG,
+    "cloud.prices.book.PriceBookError": WRONG,
+    "cloud.places.PlaceError": WRONG,
+    "cloud.networks.network.NetworkError": WRONG,
     "cloud.storage.errors.StoreFullError": FAILED,
     "cloud.storage.errors.StoreFailedError": FAILED,
     "cloud.storage.errors.EmbeddedStoreError": FAILED,
@@ -46,7 +53,7 @@ def verdict(error: BaseException) -> Verdict:
     for kind in type(error).__mro__:
         code = BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")
         if code is not None:
-            return Verdict(code, _sentence(error))
+            return Verdict(code, _sentence(error), located=kind.__name__ == "SpecError")
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = error.filename or "the state folder"
         return Verdict(FAILED, f"{where}: no room left on the disk; free some, then try again")

@@ -49,7 +49,10 @@ class LineScreen:
     """Lines: what is new at once, and where the run is at most every `period_s`."""
 
     def __init__(
-        self, write: Callable[[str], None] = say, period_s: float = 10.0, now: Callable[[], float] = time.monotonic
+        self,
+        write: Callable[[str], None] = say,
+        period_s: float = 10.0,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._write, self._period_s, self._now = write, period_s, now
         self._last: Mapping[str, Any] | None = None
@@ -160,7 +163,9 @@ def _interrupted(run_id: str, home: Path) -> Outcome | None:
     """None: the person chose to go on watching."""
     try:
         if is_interactive():
-            say(f"\nInterrupted. [t]ake {run_id} down, [l]eave it running, or go on watching (any other key)?")
+            say(
+                f"\nInterrupted. [t]ake {run_id} down, [l]eave it running, or go on watching (any other key)?"
+            )
             say("Ctrl-C again leaves it running.")
             answer = input().strip().lower()[:1]
             if answer == "l":

@@ -162,4 +162,3 @@ def _peers(peers: Sequence[Mapping[str, Any]]) -> RenderableType:
             Text(str(peer.get("cause") or "") if state not in ("TRAINING", "DONE") else ""),
         )
     return table
-

@@ -213,7 +213,9 @@ def _why(
         events = store.records("events")
     slots = sorted({event.slot for event in events if event.slot})
     if slot and slot not in slots:
-        raise UsageError(f"{slot!r}: no slot of {found.run_id}; its slots are {', '.join(slots) or 'none yet'}")
+        raise UsageError(
+            f"{slot!r}: no slot of {found.run_id}; its slots are {', '.join(slots) or 'none yet'}"
+        )
     rows = [_event_row(event) for event in events if not slot or event.slot == slot]
     if output in (Format.table, Format.csv):
         rows = [row for row in rows if row["from_state"] != row["to_state"] or row["cause"]]
@@ -241,4 +243,3 @@ def _utc(at_s: float) -> str:
 
 def _amount(text: str | float | None) -> float | None:
     return None if text is None else float(text)
-

@@ -78,14 +78,12 @@ def _kind(peer: Mapping[str, Any]) -> tuple[str, str, bool]:
 
 
 def _duration_words(plan: Mapping[str, Any]) -> str:
-    if plan["raw_duration_s"] is not None:
-        return (
-            f"about {duration(plan['raw_duration_s'])} of epochs, plus the start "
-            f"(averaging as in {plan['comm_source']})"
-        )
-    if plan["raw_calc_s"] is not None:
-        return f"at least {duration(plan['raw_calc_s'])}: calculation only, averaging is {plan['comm_source']}"
-    return "unknown"
+    if plan["raw_duration_s"] is None:
+        return "unknown"
+    here = f"about {duration(plan['raw_duration_s'])} of epochs here, plus the start"
+    if not plan["emulated"]:
+        return here
+    return f"{here}; at the study's scale {duration(plan['duration_s'])}, VMs {usd(plan['vm_usd'])}"
 
 
 def _cost_words(cost: Mapping[str, Any]) -> str:
@@ -95,5 +93,16 @@ def _cost_words(cost: Mapping[str, Any]) -> str:
 
 
 def _published_words(published: Mapping[str, Any]) -> str:
-    shown = [f"{key} {number(value)}" for key, value in published.items() if isinstance(value, float | int)]
-    return f"{published.get('run', '')}: {', '.join(shown)}" if shown else str(published.get("run", ""))
+    figures, compared = published.get("figures") or {}, published.get("compared") or {}
+    shown: list[str] = []
+    for key, name in (
+        ("sps", "samples/s"),
+        ("comm_s", "communication, s"),
+        ("granularity_wall", "granularity"),
+    ):
+        beside = compared.get(key)
+        if beside:
+            off = beside.get("difference")
+            ours = "ours unknown" if off is None else f"ours {off:+.1%}"
+            shown.append(f"{name} {number(beside.get('study'))} ({ours})")
+    return f"{figures.get('run', 'the same experiment')}: {', '.join(shown) or 'nothing to compare'}"

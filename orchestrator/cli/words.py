@@ -37,16 +37,19 @@ def number(value: float | None) -> str:
 
 
 def usd(value: Decimal | float | str | None) -> str:
-    """Dollars with four digits after the point below a dollar, else two; `unknown` stays that."""
+    """Dollars and cents; below a dollar up to four digits after the point; `unknown` stays that."""
     if value is None:
-        return "unknown $"
+        return "unknown"
     try:
         amount = Decimal(str(value))
     except InvalidOperation:
-        return "unknown $"
+        return "unknown"
     if not amount.is_finite():
-        return "unknown $"
-    return f"${amount:,.2f}" if abs(amount) >= 1 else f"${amount:.4f}"
+        return "unknown"
+    if abs(amount) >= 1:
+        return f"${amount:,.2f}"
+    whole, _, digits = f"{amount:.4f}".partition(".")
+    return f"${whole}.{digits[:2]}{digits[2:].rstrip('0')}"
 
 
 def place(location: object) -> str:
@@ -75,10 +78,12 @@ def emulation_line(run: Mapping[str, Any]) -> str:
     if not run.get("emulated"):
         return ""
     scales = run.get("scales") or {}
-    scaled = ", ".join(f"{key} 1/{number(scales[key])}" for key in ("bytes", "time", "samples") if key in scales)
+    named = [(key, scales[key]) for key in ("bytes", "time", "samples") if key in scales]
+    shrunk = ", ".join(f"{key} 1/{number(scale)}" for key, scale in named if scale != 1)
+    scaled = f"scaled: {shrunk}" if shrunk else "not scaled" if named else "scales unknown"
     where = (
         "plain processes on loopback WITHOUT distance"
         if run.get("target") == "loopback"
         else "real peers in network namespaces on this machine"
     )
-    return f"Emulated cloud: {where}; scales: {scaled or 'unknown'}"
+    return f"Emulated cloud: {where}; {scaled}"
