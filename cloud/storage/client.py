@@ -129,8 +129,14 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(error, boto.ClientError):
         status = _status(error)
         return (status >= 500 and status != 507) or status in (408, 429)
-    # HTTPClientError holds the connection and time-out errors; the body's errors stand apart.
-    transient = (boto.HTTPClientError, boto.IncompleteReadError, HTTPError, ConnectionError, TimeoutError)
+    transient = (
+        boto.ConnectionError,  # refused, reset, timed out while connecting
+        boto.HTTPClientError,  # silent or cut while the answer came
+        boto.IncompleteReadError,
+        HTTPError,
+        ConnectionError,
+        TimeoutError,
+    )
     return isinstance(error, transient)
 
 
@@ -150,6 +156,8 @@ def translate(error: BaseException, endpoint: str, bucket: str = "", key: str = 
             return BucketMissingError(
                 f"{place} has no bucket '{bucket}'; make it (`orch data make` does) or correct its name"
             )
+        if code == "InvalidBucketName":
+            return _bad_name(bucket)
         if codes & _REFUSED_CODES:
             return StoreRefusedError(
                 f"{place} refused our credentials for {thing} ({code or status}); {_CREDENTIALS_ADVICE}"
@@ -168,7 +176,7 @@ def translate(error: BaseException, endpoint: str, bucket: str = "", key: str = 
     if isinstance(error, (boto.NoCredentialsError, boto.PartialCredentialsError)):
         return StoreRefusedError(f"no credentials for {place} were found; {_CREDENTIALS_ADVICE}")
     if isinstance(error, boto.ParamValidationError):
-        return BucketMissingError(f"'{bucket}' is not a name a bucket can have; correct {thing}")
+        return _bad_name(bucket)
     if isinstance(error, (boto.ConnectTimeoutError, boto.EndpointConnectionError)):
         return StoreUnreachableError(
             f"nobody answers at {place} ({type(error).__name__}); start the store or correct the endpoint"
@@ -188,6 +196,12 @@ def storage_errors(endpoint: str, bucket: str = "", key: str = "") -> Iterator[N
         yield
     except (BotoCoreError, ClientError, HTTPError) as error:
         raise translate(error, endpoint, bucket, key) from error
+
+
+def _bad_name(bucket: str) -> BucketMissingError:
+    return BucketMissingError(
+        f"'{bucket}' is not a name a bucket can have; give it 3 to 63 lower-case letters, digits, dots or hyphens"
+    )
 
 
 def _status(error: Any) -> int:
