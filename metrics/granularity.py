@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from metrics.interval import Estimate, mean_interval
 from metrics.throughput import SwarmEpoch, measured
 
-__all__ = ["calculation", "communication", "epoch_granularity", "granularity"]
+__all__ = ["calculation", "communication", "epoch_granularity", "granularity", "granularity_phase_timed"]
 
 
 def epoch_granularity(epoch: SwarmEpoch) -> float | None:
@@ -23,6 +23,17 @@ def epoch_granularity(epoch: SwarmEpoch) -> float | None:
 def granularity(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
     """Mean over the measured epochs; None when there is none."""
     return mean_interval([g for e in measured(epochs) if (g := epoch_granularity(e)) is not None])
+
+
+def granularity_phase_timed(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
+    """The same with the study's numerator: its phase timers (move, forward, backward, local optimizer)
+    instead of the wall time, per peer, then averaged like `granularity`."""
+    values = [
+        math.fsum(ratios) / len(ratios)
+        for e in measured(epochs)
+        if (ratios := [p.timed_s / p.comm_s for p in e.peers if p.comm_s > 0])
+    ]
+    return mean_interval(values)
 
 
 def calculation(epochs: Iterable[SwarmEpoch]) -> Estimate | None:

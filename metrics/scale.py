@@ -71,7 +71,14 @@ def study_epoch(epoch: SwarmEpoch, scales: Scales, raw_target: int | None) -> Sw
     factor = calculation_factor(epoch.samples, raw_target, scales.samples)
     c = scales.time
     peers = tuple(
-        replace(p, calc_s=p.calc_s * factor * c, comm_s=p.comm_s * c, samples=p.samples * factor)
+        replace(
+            p,
+            calc_s=p.calc_s * factor * c,
+            comm_s=p.comm_s * c,
+            samples=p.samples * factor,
+            load_s=p.load_s * factor * c,
+            timed_s=p.timed_s * factor * c,
+        )
         for p in epoch.peers
     )
     whole = [p for p in epoch.peers if p.vm not in epoch.joined] or list(epoch.peers)

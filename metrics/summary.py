@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from metrics import frames
-from metrics.granularity import calculation, communication, granularity
+from metrics.granularity import calculation, communication, granularity, granularity_phase_timed
 from metrics.interval import Estimate
 from metrics.published import compare
 from metrics.run_numbers import Records, RunNumbers
@@ -23,6 +23,7 @@ from metrics.throughput import (
     measured,
     throughput,
     throughput_epoch_mean,
+    throughput_phase_timed,
 )
 from metrics.warnings import sentences
 
@@ -62,7 +63,9 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
         "sps": _json(throughput(run.study)),
         "sps_epoch_mean": _json(throughput_epoch_mean(run.study)),
         "sps_local": _json(local_throughput(run.study)),
+        "sps_phase_timed": _json(throughput_phase_timed(run.study)),
         "granularity": _json(granularity(run.study)),
+        "granularity_phase_timed": _json(granularity_phase_timed(run.study)),
         "calc_s": _json(calculation(run.study)),
         "comm_s": _json(communication(run.study)),
         "epoch_s": _json(epoch_seconds(run.study)),

@@ -25,6 +25,7 @@ __all__ = [
     "swarm_epochs",
     "throughput",
     "throughput_epoch_mean",
+    "throughput_phase_timed",
 ]
 
 
@@ -36,6 +37,8 @@ class PeerEpoch:
     calc_s: float
     comm_s: float
     samples: float  # whole at the run's scale; not after multiplying back
+    load_s: float = 0.0  # phases of calc_s: waiting for data,
+    timed_s: float = 0.0  # and what the study's phase timers cover (move, forward, backward, local optimizer)
 
     @property
     def granularity(self) -> float | None:
@@ -104,7 +107,7 @@ def swarm_epochs(
         found.append(
             SwarmEpoch(
                 epoch=number,
-                peers=tuple(PeerEpoch(r.vm, r.calc_s, r.comm_s, r.samples) for r in rows),
+                peers=tuple(_peer_epoch(r) for r in rows),
                 ended_s=end,
                 duration_s=duration,
                 loss=math.fsum(r.loss * r.samples for r in rows) / samples if samples else None,
@@ -148,6 +151,19 @@ def local_throughput(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
     return mean_interval(rates)
 
 
+def throughput_phase_timed(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
+    """The study's other clock: sum over peers of samples / sum of phase timers, mean over measured epochs.
+
+    That is how it rates a single GPU; the averaging and whatever no phase claims are not in it.
+    """
+    rates = [
+        math.fsum(p.samples / (p.load_s + p.timed_s) for p in e.peers if p.load_s + p.timed_s > 0)
+        for e in measured(epochs)
+        if any(p.load_s + p.timed_s > 0 for p in e.peers)
+    ]
+    return mean_interval(rates)
+
+
 def epoch_seconds(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
     """Mean wall time of the measured epochs."""
     return mean_interval([e.duration_s for e in measured(epochs) if e.duration_s is not None])
@@ -156,6 +172,11 @@ def epoch_seconds(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
 def dropped_rounds(epochs: Iterable[SwarmEpoch]) -> list[SwarmEpoch]:
     """The epochs, warm-up included, in which Hivemind lost part of a round; a lone peer's is none."""
     return [e for e in epochs if e.dropped]
+
+
+def _peer_epoch(r: EpochRecord) -> PeerEpoch:
+    timed_s = r.move_s + r.forward_s + r.backward_s + r.optimizer_local_s
+    return PeerEpoch(r.vm, r.calc_s, r.comm_s, r.samples, r.load_s, timed_s)
 
 
 def _crossing(

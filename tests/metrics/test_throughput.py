@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_runs import epoch, random_run, vm
 
-from metrics.granularity import calculation, communication, granularity
+from metrics.granularity import calculation, communication, granularity, granularity_phase_timed
 from metrics.records import ProgressRecord
 from metrics.throughput import (
     dropped_rounds,
@@ -20,6 +20,7 @@ from metrics.throughput import (
     swarm_epochs,
     throughput,
     throughput_epoch_mean,
+    throughput_phase_timed,
 )
 
 
@@ -47,6 +48,15 @@ def test_the_warmup_is_listed_but_not_measured():
     assert found is not None
     assert (found.value, found.low, found.n) == (200 / 25, None, 1)
     assert local_throughput(epochs).value == pytest.approx(110 / 20 + 90 / 20)
+
+
+def test_the_study_s_other_clock_leaves_out_what_no_phase_claims():
+    slow = {"samples": 100, "load_s": 1.0, "move_s": 1.0, "forward_s": 2.0, "backward_s": 4.0, "other_s": 2.0}
+    records = [epoch("a", k, 12.0 * (k - 1), 10, 2, **slow) for k in (1, 2)]
+    epochs = swarm_epochs(records, 1)
+    assert throughput_phase_timed(epochs).value == pytest.approx(100 / 8)
+    assert granularity_phase_timed(epochs).value == pytest.approx(7 / 2)
+    assert granularity(epochs).value == pytest.approx(10 / 2)
 
 
 def test_nothing_measured_is_none_not_zero():
