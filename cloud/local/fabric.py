@@ -182,7 +182,7 @@ def _forever(body: Any) -> None:
     """Run the body of a forked process and end it without unwinding into the host's code."""
     try:
         body()
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 a forked process must not unwind
         os.write(2, f"{type(error).__name__}: {error}\n".encode())
         os._exit(1)
     os._exit(0)

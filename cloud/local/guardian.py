@@ -175,7 +175,7 @@ def _run(host: Callable[[], None]) -> None:
         host()
     except SystemExit as end:
         os._exit(end.code if isinstance(end.code, int) else 1)
-    except BaseException:
+    except BaseException:  # noqa: BLE001 a forked process must not unwind
         import traceback
 
         traceback.print_exc()

@@ -48,7 +48,7 @@ def start(
             code = result if isinstance(result, int) else 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        except BaseException:
+        except BaseException:  # noqa: BLE001 a forked process must not unwind
             traceback.print_exc()
             code = 1
         finally:

@@ -37,13 +37,13 @@ class _Route:
 class Shaper:
     """Delay of each pair (half its round trip), pace of each TCP stream and of each sending VM.
 
-    A stream is paced by its payload at the network file's single-stream rate / bytes_scale: the file's figure
-    is iperf's, which counts payload. Packets without payload (acknowledgements) are not held up behind the
-    data of their direction: in the measured networks a window, not a queue, limits a stream, so nothing
+    A stream is paced by its payload at the network file's single-stream rate / bytes_scale: the file's
+    figure is iperf's, which counts payload. Packets without payload (acknowledgements) are not held up behind
+    the data of their direction: in the measured networks a window, not a queue, limits a stream, so nothing
     queues there. (Measured with data both ways on one connection, 103 ms, 2.1 Mb/s: 1.00 of the rate each way
-    with buffers of 2 to 16 windows; with acknowledgements held up 0.87 to 0.97.) A VM's own limit counts whole packets, as a counter on its interface does. Traffic with the
-    store is never scaled, traffic with the monitor never paced. With `time_scale` c everything is c times
-    nearer and c times faster.
+    with buffers of 2 to 16 windows; with acknowledgements held up 0.87 to 0.97.) A VM's own limit counts
+    whole packets, as a counter on its interface does. Traffic with the store is never scaled, traffic with
+    the monitor never paced. With `time_scale` c everything is c times nearer and c times faster.
     """
 
     def __init__(self, network: Network, bytes_scale: float, time_scale: float, vm_bps: float) -> None:

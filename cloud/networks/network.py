@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from importlib import resources
+from importlib.resources.abc import Traversable
 
 __all__ = ["Network", "NetworkError", "Path", "network_names", "vm_limit"]
 
@@ -115,7 +116,7 @@ def vm_limit(name: str = "hivemind-8-cores") -> float:
     raise NetworkError(f"vm_limits.csv has no limit named '{name}'")
 
 
-def _folder() -> resources.abc.Traversable:
+def _folder() -> Traversable:
     return resources.files("cloud.networks")
 
 

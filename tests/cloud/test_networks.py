@@ -1,0 +1,71 @@
+"""The network files: what they say, and that they never guess."""
+
+from __future__ import annotations
+
+import pytest
+
+from cloud.networks import Network, NetworkError, network_names, vm_limit
+
+US, EU = "gcp/us-central1/us-central1-a", "gcp/europe-west1/europe-west1-b"
+ASIA, AUS = "gcp/asia-east1/asia-east1-a", "gcp/australia-southeast1/australia-southeast1-b"
+
+
+@pytest.fixture(scope="module")
+def network():
+    return Network.load("study-2023-04")
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "rtt_ms", "mbps"),
+    [
+        (US, EU, 103.1, 210),
+        (EU, US, 103.1, 214.5),
+        (US, US, 0.7, 6904),
+        (AUS, US, 176.0, 119.3),
+        (US, AUS, 176.2, 117),
+        (EU, AUS, 272.0, 69.3),
+        (ASIA, AUS, 131.5, 163.1),
+        (US, "aws/us-west-2/us-west-2a", 15.3, 1800),
+        ("azure/southcentralus", US, 51, 500),
+    ],
+)
+def test_a_path_is_what_the_study_measured(network, source, target, rtt_ms, mbps):
+    path = network.path(source, target)
+    assert path.rtt_s == pytest.approx(rtt_ms / 1e3)
+    assert path.stream_bps == pytest.approx(mbps * 1e6)
+    assert "2306.03163" in path.source
+
+
+def test_two_zones_of_a_region_are_one_place_and_two_regions_are_not(network):
+    assert network.path("gcp/us-central1/us-central1-a", "gcp/us-central1/us-central1-f").rtt_s == 0.0007
+    with pytest.raises(NetworkError, match=r"gcp/us-central1.*gcp/us-west1.*in one region"):
+        network.path("gcp/us-central1", "gcp/us-west1")
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "says"),
+    [
+        (EU, "aws/us-west-2", r"gcp/europe-west1/.*aws/us-west-2.*no such row"),
+        ("aws/us-west-2", "aws/us-west-2", "no round trip published"),
+        (US, "moon/tranquility", "no measurement at 'moon/tranquility'"),
+    ],
+)
+def test_an_unknown_pair_is_an_error_with_its_names(network, source, target, says):
+    with pytest.raises(NetworkError, match=says):
+        network.path(source, target)
+
+
+def test_the_largest_window_is_what_a_default_kernel_gave_the_long_paths(network):
+    long_paths = [network.path(a, b).window_bytes for a, b in ((US, EU), (US, AUS), (EU, AUS), (ASIA, AUS))]
+    assert all(2.3e6 < window < 2.9e6 for window in long_paths)
+    assert network.window_bytes() >= max(long_paths)
+
+
+def test_a_wrong_name_gets_the_nearest():
+    assert network_names() == ["study-2023-04"]
+    with pytest.raises(NetworkError, match="did you mean 'study-2023-04'"):
+        Network.load("study-2023-4")
+
+
+def test_the_limit_of_a_vm_is_the_studys():
+    assert vm_limit() == 1.1e9
