@@ -106,7 +106,9 @@ def traffic(
             scales=scales,
             averages=dst in peers,
         )
-        places[src, dst] = (calc or comm)[0]
+        # Bytes outside an epoch's two phases (joining, leaving) are sent once at any scale.
+        totals[src, dst] += sum(f.bytes for name in set(phases) - {"calc", "comm"} for f in phases[name])
+        places[src, dst] = next(iter(phases.values()))[0]
     return [
         Traffic(src, dst, p.src_location, p.dst_location, p.kind, totals[src, dst])
         for (src, dst), p in sorted(places.items())

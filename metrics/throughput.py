@@ -58,7 +58,7 @@ class SwarmEpoch:
     joined: tuple[str, ...]  # peers that the epoch before did not have
     left: tuple[str, ...]  # peers that only the epoch before had
     dropped: tuple[tuple[str, str], ...]  # (peer, why part of its round was lost)
-    lone: bool  # one peer, averaging with nobody
+    lone: bool  # one peer, and no VM that ever trained lived when its round began: nobody to average with
     crossed_s: float | None  # unix: when the swarm's samples passed the target, interpolated
     warmup: bool
     complete: bool  # False: the run's last epoch, which a living peer had not reported yet
@@ -87,6 +87,7 @@ def swarm_epochs(
     ended = {row.vm: row.ended_s for row in vms if row.ended_s is not None}
     numbers = sorted(by_epoch)
     found: list[SwarmEpoch] = []
+    trained: set[str] = set()  # peers with a record of this epoch or an earlier one
     for number in numbers:
         rows = [by_epoch[number][vm] for vm in sorted(by_epoch[number])]
         before = by_epoch.get(number - 1)
@@ -102,7 +103,10 @@ def swarm_epochs(
         names = {r.vm for r in rows}
         left = tuple(sorted(set(before) - names)) if before is not None else ()
         samples = sum(r.samples for r in rows)
-        lone = len(rows) == 1 and rows[0].group_size <= 1
+        trained |= names
+        round_began_s = rows[0].ended_s - rows[0].comm_s
+        others = any(ended.get(vm, math.inf) > round_began_s for vm in trained - names)
+        lone = len(rows) == 1 and rows[0].group_size <= 1 and not others
         late = [vm for vm in left if ended.get(vm, math.inf) > end]
         found.append(
             SwarmEpoch(

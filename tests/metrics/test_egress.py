@@ -54,6 +54,14 @@ def test_scaled_traffic_multiplies_what_was_averaged_and_keeps_the_control_rate(
     assert found["b", "a"] == pytest.approx(49_000 * 100)
 
 
+def test_bytes_outside_the_phases_are_counted_once():
+    scales = Scales(bytes=100, samples=10)
+    study = study_epochs(swarm_epochs([epoch("a"), epoch("b")], 0), scales, None)
+    joining = [egress("a", 0, "10.0.0.2", "joining", 4, 777)]
+    (row,) = traffic(flows(joining, ADDRESSES, LOCATIONS), study, scales, ["a", "b"])
+    assert row.bytes == 777
+
+
 def test_meters_against_the_switch():
     meter = pair_bytes(flows(RECORDS, ADDRESSES, LOCATIONS))
     report = {

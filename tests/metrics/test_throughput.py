@@ -84,16 +84,19 @@ def test_a_gap_in_the_epochs_is_not_measured_over():
 
 
 def test_lost_parts_of_a_round_count_and_a_lone_peer_does_not():
+    alone = {"dropped": "averaging could not begin", "group_size": 1}
     records = [
         epoch("a", 1, dropped="received 43 %"),
         epoch("b", 1, dropped="local gradients;received 43 %"),
-        epoch("a", 2, 12, dropped="no other peers", group_size=1),
-        epoch("a", 3, 24, dropped="no other peers", group_size=1),
-        epoch("b", 3, 24),
+        epoch("a", 2, 12, **alone),  # b died at 23, in the middle of its round: part of it was lost
+        epoch("a", 3, 24, **alone),
     ]
-    epochs = swarm_epochs(records, 0)
-    assert [e.epoch for e in dropped_rounds(epochs)] == [1, 3]
-    assert epochs[1].lone
+    died = [vm("a"), vm("b", ended_s=23.0, end_cause="preempted")]
+    epochs = swarm_epochs(records, 0, vms=died)
+    assert [e.epoch for e in dropped_rounds(epochs)] == [1, 2]
+    assert [e.lone for e in epochs] == [False, False, True]
+    # b lives and averages elsewhere: then a was not alone, it was cut off.
+    assert [e.epoch for e in dropped_rounds(swarm_epochs(records, 0, vms=[vm("a"), vm("b")]))] == [1, 2, 3]
 
 
 def test_the_crossing_is_interpolated_between_two_scrapes():
