@@ -1,0 +1,148 @@
+"""One Hivemind peer against a plain PyTorch loop: same data, same model, same padding, side by side.
+
+Runs both in turns (peer, plain, peer, plain, ...), each in a process of its own, and prints the ratio of
+their rates by wall clock, padded and unpadded, with n and a 95 % t interval. The peer's rate is that of
+its training loop after the warm-up epoch (steps.csv); the plain loop is `forward, backward, every N steps
+optimizer.step` over the same stream of batches.
+
+    python -m benchmarks.one_peer --rounds 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pandas as pd
+
+_T95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+
+
+def plain_rate(config_path: Path) -> float:
+    """Samples per second of the plain loop, after one warm-up epoch of the target batch size."""
+    import torch
+
+    from experiments.peer.config import PeerConfig
+    from experiments.peer.data import Batches, DigitSource, open_shards
+    from experiments.peer.optimizer import torch_optimizer_of
+    from experiments.peer.steps import Padding
+    from experiments.peer.task import build_task
+
+    config = PeerConfig.load(config_path)
+    torch.set_num_threads(1)
+    task = build_task(config)
+    optimizer = torch_optimizer_of(config.optimizer)(task.parameters())
+    opener = open_shards(config, config_path.parent / "cache", print)
+    batches = Batches(DigitSource(config, opener), config.batch_size)
+    padding = Padding(time.perf_counter, time.sleep)
+    steps = config.target_batch_size // config.batch_size
+    began = time.perf_counter()
+    for epoch in range(config.max_epochs):
+        if epoch == 1:
+            began = time.perf_counter()
+        for _ in range(steps):
+            batch = batches.next()
+            assert batch is not None
+            batch = task.move(batch)
+            with padding.to(config.forward_s):
+                loss = task.loss(batch)
+            with padding.to(config.backward_s):
+                (loss / steps).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+    rate = (config.max_epochs - 1) * steps * config.batch_size / (time.perf_counter() - began)
+    batches.close()
+    return rate
+
+
+def peer_rate(folder: Path) -> float:
+    """Samples per second of the peer by wall clock, after its warm-up epoch."""
+    steps = pd.read_csv(folder / "steps.csv")
+    steps = steps[steps["epoch"] >= 1]
+    return float(steps["samples"].sum() / steps["wall_s"].sum())
+
+
+def interval(values: list[float]) -> str:
+    """ "mean [low, high], n = N" with a 95 % t interval."""
+    mean, n = statistics.fmean(values), len(values)
+    if n < 2:
+        return f"{mean:.4f}, n = 1"
+    half = _T95.get(n - 1, 1.96) * statistics.stdev(values) / math.sqrt(n)
+    return f"{mean:.4f} [{mean - half:.4f}, {mean + half:.4f}], n = {n}"
+
+
+def compare(
+    work: Path, endpoint: str, shards: tuple[str, ...], rounds: int, padded: bool, seconds: float
+) -> None:
+    """Print the ratio of the rates over so many interleaved rounds, each loop about `seconds` long."""
+    from tests.experiments.peer_rig import PeerProcess, config_of
+
+    step_s = 0.928 if padded else 0.0
+    steps = max(4, int(seconds / 2 / step_s)) if padded else 1000
+    changes = {
+        "batch_size": 32,
+        "target_batch_size": 32 * steps,
+        "max_epochs": 3,
+        "forward_s": 0.31 * padded,
+        "backward_s": 0.618 * padded,
+        "sync_work_s": 0.0,
+        "parameters": 1_977_673,
+    }
+    ratios, peers, plains = [], [], []
+    for turn in range(rounds):
+        folder = work / f"{'padded' if padded else 'unpadded'}-{turn}"
+        peer = PeerProcess(folder, config_of("a", endpoint, shards, **changes))
+        try:
+            peer.wait_for(lambda status: status["phase"] == "done", timeout_s=60 + 4 * seconds)
+            peer.leave()
+        finally:
+            peer.kill()
+        command = [sys.executable, "-m", "benchmarks.one_peer", "--plain", str(folder / "config.json")]
+        answer = subprocess.run(command, capture_output=True, text=True, check=True)
+        peers.append(peer_rate(folder))
+        plains.append(float(json.loads(answer.stdout.splitlines()[-1])))
+        ratios.append(peers[-1] / plains[-1])
+        print(
+            f"  turn {turn + 1}: peer {peers[-1]:.2f} sps, plain {plains[-1]:.2f} sps, ratio {ratios[-1]:.4f}"
+        )
+    name = "padded (0.928 s a step of 32)" if padded else "unpadded"
+    print(f"{name}: peer / plain = {interval(ratios)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A one-peer run against a plain PyTorch loop")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--seconds", type=float, default=15.0, help="length of the measured part of a padded loop"
+    )
+    parser.add_argument("--plain", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.plain is not None:
+        import os
+
+        from experiments.peer.config import PeerConfig
+
+        os.environ.update(PeerConfig.load(options.plain).environment)
+        print(json.dumps(plain_rate(options.plain)))
+        return
+    from cloud.storage.digits import write_shards
+    from tests.experiments.peer_rig import serve_folder
+
+    with tempfile.TemporaryDirectory(prefix="orch-one-peer-") as text:
+        work = Path(text)
+        made = write_shards(work / "shards", 8)
+        with serve_folder(work / "shards") as endpoint:
+            shards = tuple(f"s3://bucket/{name}" for name in (*made.train, *made.heldout))
+            for padded in (True, False):
+                compare(work, endpoint, shards, options.rounds, padded, options.seconds)
+
+
+if __name__ == "__main__":
+    main()
