@@ -44,7 +44,7 @@ def mean_interval(values: Sequence[float]) -> Estimate | None:
 def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -> Estimate | None:
     """Sum of numerators / sum of denominators with the t interval of the ratio estimator; None for no pairs.
 
-    The variance is that of the residuals y - R x (Cochran, Sampling Techniques, 3rd ed., section 6.3,
+    The variance is that of the residuals y - R x (Cochran, Sampling Techniques, 3rd ed., chapter 6,
     without the finite population correction). Raises ValueError when lengths differ or the denominators'
     sum is not positive.
     """
