@@ -163,7 +163,7 @@ class RayCalls:
 
     def _outcome(self, call: Call, reference: Any) -> Done:
         import ray
-        from ray.exceptions import RayTaskError
+        from ray.exceptions import RayError, RayTaskError
 
         try:
             return Done(call, ray.get(reference))
@@ -172,7 +172,7 @@ class RayCalls:
             if isinstance(cause, ProviderError):
                 return Done(call, error=cause)
             raise RuntimeError(f"the provider's {call.method} broke: {cause!r}") from error
-        except ray.exceptions.RayError as error:  # the task's worker died: nobody knows how far it came
+        except RayError as error:  # the task's worker died: nobody knows how far it came
             return Done(
                 call, error=AmbiguousError(f"{call.method}: its Ray worker died ({type(error).__name__})")
             )

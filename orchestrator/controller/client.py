@@ -1,16 +1,45 @@
 """What the command line does with runs: launch, attach, look, stop, take down, reap.
 
-Imports of Ray happen inside the calls that need it: looking at a run never starts or imports Ray.
+Looking at a run reads its run.db and never needs Ray. The others connect to Ray for a moment only: a Ray
+that is killed must not take the command that watches with it.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cloud.provider import Provider, ProviderError
+from experiments.spec.load import from_document
+from metrics.store import FencedError, RunStore, StoreError
+from orchestrator.controller.actor import (
+    NAMESPACE,
+    controller_alive,
+    controller_failure,
+    make_provider,
+    start_actor,
+)
+from orchestrator.controller.launching import start_cloud, write_environment
+from orchestrator.controller.ray_session import connect, disconnect, ensure_ray, live_claims, stop_ray
+from orchestrator.controller.view import snapshot_of
+from orchestrator.errors import (
+    ControllerLostError,
+    HeldError,
+    RaySessionError,
+    RunFailedError,
+    TeardownError,
+    UsageError,
+)
+from orchestrator.home import list_runs, run_folder
+
 __all__ = ["RunConnection", "attach", "down", "launch", "reap", "snapshot", "stop"]
+
+_RUNNING = "running"
+_GRACE_S = 4.0  # Ray restarts a killed controller within this
+_POLL_S = 0.25
 
 
 @dataclass(frozen=True)
@@ -20,30 +49,62 @@ class RunConnection:
     run_id: str
     folder: Path
 
+    @property
+    def home(self) -> Path:
+        """The home folder the run lies in."""
+        return self.folder.parent.parent
+
     def snapshot(self) -> dict[str, Any]:
         """See `snapshot`."""
-        raise NotImplementedError
+        return snapshot(self.run_id, self.home)
 
     def stop(self, reason: str) -> None:
-        """Ask the controller to end the run (status "stopped"); returns at once."""
-        raise NotImplementedError
+        """Ask the controller to end the run (status "stopped"); returns once it was told."""
+        _tell_stop(self.run_id, self.home, reason)
 
     def wait(self, timeout_s: float) -> str | None:
         """The run's final status, or None when it still runs after `timeout_s`.
 
         Raises ControllerLostError when the controller is gone and the run has not ended
-        (`attach` again goes on).
+        (`attach` again goes on), RunFailedError when it gave up and could not write that down.
         """
-        raise NotImplementedError
+        deadline = time.monotonic() + timeout_s
+        lost_s: float | None = None
+        while True:
+            status = _status(self.folder)
+            if status != _RUNNING:
+                return status
+            now_s = time.monotonic()
+            if controller_alive(self.folder):
+                lost_s = None
+                if now_s >= deadline:
+                    return None
+            else:
+                lost_s = lost_s or now_s
+                failure = controller_failure(self.folder)
+                if failure:
+                    raise RunFailedError(failure)
+                if now_s - lost_s > _GRACE_S:
+                    raise ControllerLostError(
+                        f"{self.run_id}: its controller is gone, its VMs may live on; "
+                        f"`orch attach {self.run_id}` goes on, `orch down {self.run_id}` takes it down"
+                    )
+            time.sleep(_POLL_S)
 
 
 def launch(run_id: str, home: Path) -> RunConnection:
     """Start a prepared run (`launching.prepare` made its folder): the cloud, Ray when needed, the controller.
 
     Launching a run id that already runs is the same as `attach`.
-    Raises HeldError (another controller holds it), RaySessionError, ProviderError.
+    Raises HeldError (another controller holds it), RaySessionError, ProviderError, StoreError.
     """
-    raise NotImplementedError
+    folder = run_folder(home, run_id)
+    if not controller_alive(folder):
+        try:
+            start_cloud(folder)
+        except FencedError as error:
+            raise HeldError(str(error)) from error
+    return _take_over(run_id, home)
 
 
 def attach(run_id: str, home: Path) -> RunConnection:
@@ -51,20 +112,33 @@ def attach(run_id: str, home: Path) -> RunConnection:
 
     Raises UsageError when the run has ended, HeldError, RaySessionError.
     """
-    raise NotImplementedError
+    folder = run_folder(home, run_id)
+    status = _status(folder)
+    if status != _RUNNING:
+        raise UsageError(f"{run_id} has ended ({status}); `orch report {run_id}` shows it")
+    if controller_alive(folder):
+        return RunConnection(run_id, folder)
+    with RunStore.open_reader(folder / "run.db") as store:
+        document = store.meta("experiment")
+    if not (folder / "keys" / "environment.key").exists():
+        write_environment(folder, from_document(document))
+    return _take_over(run_id, home)
 
 
 def snapshot(run_id: str, home: Path) -> dict[str, Any]:
     """How the run is, read from run.db alone (works with and without a controller).
 
-    `{"run_id", "experiment" (name), "status", "error", "target", "emulated", "scales", "started_s", "ended_s",
-    "at_s", "elapsed_s", "controller" ("alive"|"none"), "peers": [{"slot", "vm", "generation", "state",
-    "location", "accelerator", "use_spot", "usd_per_h", "epoch", "samples", "sps", "preemptions", "cause",
-    "since_s"}], "epoch": {"current", "last", "warmup", "measured", "samples", "target", "sps", "eta_s"},
-    "granularity": float|None, "cost": {"spent_usd", "usd_per_h", "budget_usd"} (strings or None: study scale),
-    "dropped_rounds", "events": [{"at_s", "slot", "text"}] (last 20), "warnings": [str]}`
+    `{"run_id", "experiment" (name), "status", "error", "target", "emulated", "scales", "started_s",
+    "ended_s", "at_s", "elapsed_s", "controller" ("alive"|"none"), "peers": [{"slot", "vm", "generation",
+    "state", "phase", "location", "accelerator", "use_spot", "usd_per_h", "epoch", "samples", "sps",
+    "preemptions", "cause", "since_s"}], "epoch": {"current", "last", "completed", "warmup", "measured",
+    "samples", "target", "sps", "eta_s"}, "granularity": float|None, "cost": {"spent_usd", "usd_per_h",
+    "budget_usd"} (strings or None: study scale), "dropped_rounds", "events": [{"at_s", "slot", "text"}]
+    (last 20), "warnings": [str]}`. Raises StoreError.
     """
-    raise NotImplementedError
+    folder = run_folder(home, run_id)
+    with RunStore.open_reader(folder / "run.db") as store:
+        return snapshot_of(store, time.time(), controller_alive(folder))
 
 
 def stop(run_id: str, home: Path, reason: str = "stopped by the user", timeout_s: float = 60.0) -> str:
@@ -73,7 +147,18 @@ def stop(run_id: str, home: Path, reason: str = "stopped by the user", timeout_s
     When no controller lives one is started to do it. A run that has ended already: its status.
     Raises TeardownError when it has not ended after `timeout_s`.
     """
-    raise NotImplementedError
+    folder = run_folder(home, run_id)
+    status = _status(folder)
+    if status != _RUNNING:
+        return status
+    connection = attach(run_id, home)
+    connection.stop(reason)
+    ended = connection.wait(timeout_s)
+    if ended is None:
+        raise TeardownError(
+            f"{run_id} has not ended within {timeout_s:.0f} s; `orch down {run_id}` takes it down", [run_id]
+        )
+    return ended
 
 
 def down(run_id: str, home: Path, timeout_s: float = 60.0) -> list[str]:
@@ -81,7 +166,23 @@ def down(run_id: str, home: Path, timeout_s: float = 60.0) -> list[str]:
 
     Empty list: nothing is left. The caller turns a list that is not empty into exit code 5.
     """
-    raise NotImplementedError
+    folder = run_folder(home, run_id)
+    left: list[str] = []
+    try:
+        if _status(folder) == _RUNNING and controller_alive(folder):
+            stop(run_id, home, "taken down", timeout_s)
+    except (TeardownError, ControllerLostError, RunFailedError, RaySessionError, HeldError):
+        left += _end_controller(run_id, home)
+    provider = _provider(folder)
+    try:
+        provider.close()
+        left += [o.vm for o in provider.observe() if o.state in ("pending", "running")]
+    except ProviderError as error:
+        if "has ended" not in str(error):
+            left.append(f"{run_id}: {error}")
+    if not left:
+        _write_end(folder, "taken down")
+    return left
 
 
 def reap(home: Path, everything: bool = False) -> Mapping[str, list[str]]:
@@ -89,4 +190,92 @@ def reap(home: Path, everything: bool = False) -> Mapping[str, list[str]]:
 
     Returns leftovers by run id ({} or empty lists: nothing is left).
     """
-    raise NotImplementedError
+    left: dict[str, list[str]] = {}
+    for run_id in list_runs(home):
+        folder = run_folder(home, run_id)
+        if not (folder / "run.db").exists() or (controller_alive(folder) and not everything):
+            continue
+        try:
+            found = down(run_id, home)
+        except StoreError as error:
+            found = [str(error)]
+        if found:
+            left[run_id] = found
+    if everything or not live_claims(home):
+        stuck = stop_ray(home)
+        if stuck:
+            left["ray"] = [f"process {pid}" for pid in stuck]
+    return left
+
+
+def _take_over(run_id: str, home: Path) -> RunConnection:
+    folder = run_folder(home, run_id)
+    address = ensure_ray(home)
+    connect(address)
+    try:
+        start_actor(folder, home)
+    except FencedError as error:
+        raise HeldError(str(error)) from error
+    finally:
+        disconnect()
+    return RunConnection(run_id, folder)
+
+
+def _tell_stop(run_id: str, home: Path, reason: str) -> None:
+    import ray
+    from ray.exceptions import GetTimeoutError, RayActorError
+
+    connect(ensure_ray(home))
+    try:
+        actor = ray.get_actor(run_id, namespace=NAMESPACE)
+        ray.get(actor.stop.remote("stopped", reason), timeout=30.0)
+    except (ValueError, RayActorError, GetTimeoutError) as error:
+        if _status(run_folder(home, run_id)) == _RUNNING:  # else it ended by itself just now
+            raise ControllerLostError(f"{run_id}: its controller does not answer") from error
+    finally:
+        disconnect()
+
+
+def _end_controller(run_id: str, home: Path) -> list[str]:
+    """Kill a controller that does not end its run."""
+    import ray
+
+    try:
+        connect(ensure_ray(home))
+        try:
+            ray.kill(ray.get_actor(run_id, namespace=NAMESPACE), no_restart=True)
+        finally:
+            disconnect()
+    except ValueError:
+        return []
+    except RaySessionError as error:
+        return [f"{run_id}: {error}"] if controller_alive(run_folder(home, run_id)) else []
+    return []
+
+
+def _provider(folder: Path) -> Provider:
+    with RunStore.open_reader(folder / "run.db") as store:
+        return make_provider(str(store.meta("provider")), str(folder))
+
+
+def _status(folder: Path) -> str:
+    with RunStore.open_reader(folder / "run.db") as store:
+        return str(store.meta("status"))
+
+
+def _write_end(folder: Path, cause: str) -> None:
+    """Say that a run is over whose controller could not."""
+    if _status(folder) != _RUNNING:
+        return
+    deadline = time.monotonic() + 5.0
+    while True:
+        try:
+            with RunStore.open_writer(folder / "run.db") as store, store.transaction():
+                store.set_meta("error", cause)
+                store.set_meta("ended_s", time.time())
+                store.set_meta("status", "stopped")
+            return
+        except FencedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_POLL_S)

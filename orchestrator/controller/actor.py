@@ -1,0 +1,256 @@
+"""The controller as a detached, named Ray actor: one a run, restarted by Ray when its worker is killed."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import random
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cloud.provider import Provider, ProviderError
+from metrics.store import FencedError, RunStore
+from orchestrator.controller.calls import Call, RayCalls
+from orchestrator.controller.processes import identity, is_alive
+from orchestrator.controller.ray_session import claim
+from orchestrator.controller.requests import RunRequests
+from orchestrator.controller.shell import Shell, Spent
+from orchestrator.controller.view import cost_of, snapshot_of
+
+__all__ = [
+    "NAMESPACE",
+    "ControllerActor",
+    "controller_alive",
+    "controller_failure",
+    "make_provider",
+    "start_actor",
+]
+
+NAMESPACE = "orch"
+_PERIOD_S = 1.0
+_CLOSE_TRIES = 5
+_RESTARTS = 5  # by Ray, so that a run nobody watches is still looked after
+_LINGER_S = 2.0
+
+_log = logging.getLogger("orchestrator.controller")
+
+
+class ControllerActor:
+    """Wraps a Shell in a thread. Methods are called through Ray; all return at once but `wait`."""
+
+    def __init__(self, run_folder: str, home: str) -> None:
+        self._folder, self._home = Path(run_folder), Path(home)
+        self._shell: Shell | None = None
+        self._store: RunStore | None = None
+        self._status: str | None = None
+        self._failure = ""
+        self._ended = threading.Event()
+        self._stop_wanted: tuple[str, str] | None = None
+        import ray
+
+        if ray.get_runtime_context().was_current_actor_reconstructed:
+            self.start()
+
+    def start(self) -> None:
+        """Take the run over and go on from its journal; nothing when that has happened.
+
+        Raises FencedError while another controller holds it, StoreError, JournalError.
+        """
+        if self._shell is not None:
+            return
+        _log_to(self._folder / "controller.log")
+        store = RunStore.open_writer(self._folder / "run.db")
+        try:
+            provider = partial(make_provider, str(store.meta("provider")), str(self._folder))
+            seed = f"{store.meta('run_id')}-{time.time_ns()}"  # jitter must differ after a restart
+            self._calls = RayCalls(provider, time.monotonic)
+            self._shell = Shell(
+                store,
+                self._calls,
+                RunRequests(self._folder, store),
+                self._folder,
+                now_s=time.time,
+                jitter=random.Random(seed).random,
+                spent=_spent,
+            )
+        except BaseException:
+            store.close()
+            raise
+        self._store = store
+        claim(self._home)
+        _say(self._folder, "")
+        threading.Thread(target=self._loop, name="controller", daemon=True).start()
+
+    def ping(self) -> int:
+        """This controller's pid."""
+        return os.getpid()
+
+    def snapshot(self) -> dict[str, Any]:
+        """See `client.snapshot`."""
+        with RunStore.open_reader(self._folder / "run.db") as store:
+            return snapshot_of(store, time.time(), controller_alive=True)
+
+    def stop(self, status: str, reason: str) -> None:
+        """End the run gracefully; `status` is "stopped" or "failed"."""
+        if self._shell is not None:
+            self._shell.stop(status, reason)
+
+    def wait(self, timeout_s: float) -> str | None:
+        """The final status, or None when the run still goes on after `timeout_s`."""
+        self._ended.wait(timeout_s)
+        return self._status
+
+    def _loop(self) -> None:
+        assert self._shell is not None
+        assert self._store is not None
+        try:
+            self._run(self._shell)
+            self._status = str(self._store.meta("status"))
+        except FencedError as error:  # somebody else looks after the run: touch nothing of it
+            _log.error("%s", error)
+            self._failure = str(error)
+        except Exception as error:  # noqa: BLE001 - whatever broke, nothing may be left running
+            _log.exception("the controller broke")
+            self._failure = f"{error}; see {self._folder / 'controller.log'}"
+            self._abort()
+        finally:
+            self._store.close()
+            _say(self._folder, self._failure)
+            self._ended.set()
+            time.sleep(_LINGER_S)  # for those who wait
+            _exit_actor(self._folder.name)
+
+    def _run(self, shell: Shell) -> None:
+        failed = 0
+        next_s = time.monotonic()
+        while True:
+            try:
+                if shell.tick():
+                    return
+                failed = 0
+            except ProviderError as error:  # only closing raises it: the run is over, its cloud is not
+                failed += 1
+                _log.warning("closing failed (%d of %d): %s", failed, _CLOSE_TRIES, error)
+                if failed == _CLOSE_TRIES:
+                    raise
+            next_s = max(next_s + _PERIOD_S, time.monotonic())
+            time.sleep(max(0.0, next_s - time.monotonic()))
+
+    def _abort(self) -> None:
+        """End the VMs and say so where that is still possible (the disk may be full)."""
+        assert self._store is not None
+        try:
+            self._calls.wait(Call("close", "close", (), 120.0))
+        except ProviderError as error:
+            self._failure = f"{self._failure}; and VMs may be left: {error}"
+        try:
+            with self._store.transaction():
+                self._store.set_meta("error", self._failure)
+                self._store.set_meta("ended_s", time.time())
+                self._store.set_meta("status", "failed")
+        except Exception:  # noqa: BLE001 - what is wrong is in self._failure already
+            _log.exception("the end of the run could not be written down")
+
+
+def make_provider(factory: str, run_folder: str) -> Provider:
+    """A provider from "module:callable", called with the run's folder."""
+    module, _, name = factory.partition(":")
+    return getattr(importlib.import_module(module), name)(Path(run_folder))
+
+
+def start_actor(run_folder: Path, home: Path) -> Any:
+    """The run's actor, made when there is none, with its controller started. This process is a driver already.
+
+    Raises FencedError when another controller holds the run, StoreError.
+    """
+    import ray
+    from ray.exceptions import RayActorError, RayTaskError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    options: dict[str, Any] = {
+        "name": run_folder.name,
+        "namespace": NAMESPACE,
+        "lifetime": "detached",
+        "num_cpus": 0,
+        "max_concurrency": 8,
+        "max_restarts": _RESTARTS,
+        "get_if_exists": True,
+        "scheduling_strategy": here,
+    }
+    remote: Any = ray.remote(ControllerActor)
+    deadline = time.monotonic() + 60.0
+    while True:
+        actor = remote.options(**options).remote(str(run_folder), str(home))
+        try:
+            ray.get(actor.start.remote(), timeout=60.0)
+            return actor
+        except RayTaskError as error:
+            cause = error.cause
+            if not isinstance(cause, FencedError):
+                ray.kill(actor, no_restart=True)
+                raise cause from error
+            # The one we know of may have let go of nothing yet: it ends this moment.
+            if controller_alive(run_folder) or time.monotonic() > deadline - 50.0:
+                ray.kill(actor, no_restart=True)
+                raise cause from error
+        except RayActorError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.5)
+
+
+def controller_alive(run_folder: Path) -> bool:
+    """Whether the process that last took the run over still runs."""
+    said = _said(run_folder)
+    return bool(said) and is_alive(int(said["pid"]), str(said["began"]))
+
+
+def controller_failure(run_folder: Path) -> str:
+    """Why the last controller gave up, "" when it did not."""
+    return str(_said(run_folder).get("failure", ""))
+
+
+def _said(run_folder: Path) -> dict[str, Any]:
+    try:
+        return json.loads((run_folder / "controller.json").read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def _say(run_folder: Path, failure: str) -> None:
+    path = run_folder / "controller.json"
+    fresh = path.with_suffix(".new")
+    said = {"pid": os.getpid(), "began": identity(os.getpid()), "failure": failure}
+    try:
+        fresh.write_text(json.dumps(said))
+        os.replace(fresh, path)
+    except OSError as error:
+        _log.error("%s cannot be written: %s", path, error)
+
+
+def _exit_actor(name: str) -> None:
+    import ray
+
+    # no_restart: a run that has ended needs no controller.
+    ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=True)
+
+
+def _spent(store: RunStore, now_s: float) -> Spent:
+    cost = cost_of(store, now_s)
+    return Spent(cost.spent_usd, cost.usd_per_h)
+
+
+def _log_to(path: Path) -> None:
+    if _log.handlers:
+        return
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    _log.addHandler(handler)
+    _log.setLevel(logging.INFO)
+    _log.propagate = False

@@ -1,0 +1,184 @@
+"""Our own Ray: started when a run needs it, stopped when the last one has ended, never the user's.
+
+`<home>/ray.json` says where it is; `<home>/ray-claims/` holds a file for each process that needs it. A
+process of its own (`ray_host`) starts Ray, looks at the claims, and ends Ray and itself without them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from orchestrator.controller.processes import end_processes, identity, is_alive, marked
+from orchestrator.errors import RaySessionError
+
+__all__ = [
+    "RaySession",
+    "claim",
+    "connect",
+    "disconnect",
+    "ensure_ray",
+    "live_claims",
+    "read_session",
+    "stop_ray",
+]
+
+_START_S = 90.0
+
+
+@dataclass(frozen=True)
+class RaySession:
+    """ray.json."""
+
+    address: str  # "" while it starts
+    pid: int  # of ray_host, which leads a session of its own
+    began: str
+    temp: str
+
+    @property
+    def alive(self) -> bool:
+        """Whether its host process runs."""
+        return is_alive(self.pid, self.began)
+
+    def save(self, home: Path) -> None:
+        """Write ray.json atomically."""
+        path = home / "ray.json"
+        fresh = path.with_suffix(".new")
+        fresh.write_text(json.dumps(asdict(self)))
+        os.replace(fresh, path)
+
+
+def read_session(home: Path) -> RaySession | None:
+    """What ray.json says; None without one."""
+    try:
+        return RaySession(**json.loads((home / "ray.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+@contextmanager
+def session_lock(home: Path, *, wait: bool = True) -> Generator[bool, None, None]:
+    """One process at a time starts or ends Ray; yields False when not `wait` and somebody else is at it."""
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "ray.lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def claim(home: Path) -> None:
+    """Say that this process needs Ray until it ends."""
+    folder = home / "ray-claims"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / str(os.getpid())).write_text(identity(os.getpid()))
+
+
+def live_claims(home: Path) -> list[int]:
+    """Processes that need Ray; claims of dead ones are removed."""
+    alive: list[int] = []
+    for file in (home / "ray-claims").glob("[0-9]*"):
+        try:
+            began = file.read_text()
+        except FileNotFoundError:
+            continue
+        if is_alive(int(file.name), began) or not began:  # "": being written
+            alive.append(int(file.name))
+        else:
+            file.unlink(missing_ok=True)
+    return alive
+
+
+def ensure_ray(home: Path) -> str:
+    """The address of a Ray that lives: `RAY_ADDRESS`, else ours, started when needed.
+
+    Raises RaySessionError when it does not start within 90 s.
+    """
+    given = os.environ.get("RAY_ADDRESS", "")
+    if given:
+        return given
+    with session_lock(home):
+        claim(home)
+        session = read_session(home)
+        if session is not None and session.alive and session.address:
+            return session.address
+        if session is not None:
+            _clean_up(home, session)
+        return _start(home)
+
+
+def stop_ray(home: Path) -> list[int]:
+    """End our Ray now, whoever uses it; returns pids that could not be ended. Nothing when there is none."""
+    with session_lock(home):
+        session = read_session(home)
+        return [] if session is None else _clean_up(home, session)
+
+
+def connect(address: str) -> None:
+    """Make this process a driver of the Ray at `address`. Raises RaySessionError."""
+    import ray
+
+    disconnect()
+    try:
+        ray.init(address=address, namespace="orch", log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        raise RaySessionError(f"Ray at {address} does not answer: {str(error).splitlines()[0]}") from error
+
+
+def disconnect() -> None:
+    """Be no driver any more: a Ray that dies must not take this process with it."""
+    import ray
+
+    if ray.is_initialized():
+        ray.shutdown()
+
+
+def _start(home: Path) -> str:
+    root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    with (home / "ray.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "orchestrator.controller.ray_host", str(home)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline:
+        session = read_session(home)
+        if session is not None and session.pid == process.pid and session.address:
+            process.returncode = 0  # it is on its own from here: not ours to wait for
+            return session.address
+        if process.poll() is not None:
+            break
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    session = read_session(home)
+    if session is not None:
+        _clean_up(home, session)
+    raise RaySessionError(f"Ray did not start; see {home / 'ray.log'}, then try again")
+
+
+def _clean_up(home: Path, session: RaySession) -> list[int]:
+    """End what is left of a session and its files."""
+    left = end_processes(lambda: marked(session.temp, session.pid if session.began else None), 5.0)
+    if not left:
+        shutil.rmtree(session.temp, ignore_errors=True)
+        (home / "ray.json").unlink(missing_ok=True)
+    return left
