@@ -137,7 +137,8 @@ def _listen_in(ns_fd: int | None, ip: str, port: int) -> socket.socket:
         if pid == 0:
             try:
                 _kernel.enter_network(ns_fd)
-                _kernel.send_descriptors(theirs, b"ok", [_listen(ip, port).fileno()])
+                listener = _listen(ip, port)
+                _kernel.send_descriptors(theirs, b"ok", [listener.fileno()])
             except OSError as error:
                 theirs.send(str(error).encode())
             os._exit(0)

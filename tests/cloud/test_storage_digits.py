@@ -8,9 +8,11 @@ import pytest
 from moto import mock_aws
 
 from cloud.storage import digits
+from cloud.storage.check import check_shards
 from cloud.storage.client import ClientPerProcess, make_client, storage_errors
 from cloud.storage.digits import decode_digit, make_bucket, make_digits, write_shards
 from cloud.storage.errors import (
+    BadUrlError,
     BucketMissingError,
     CorruptShardError,
     KeyMissingError,
@@ -118,6 +120,20 @@ def test_missing_bucket_and_missing_key_are_told_apart(aws):
     boto3.client("s3", "us-east-1").create_bucket(Bucket="here")
     with pytest.raises(KeyMissingError, match=r"has no object s3://here/a\.tar"):
         opener.open("s3://here/a.tar")
+
+
+@mock_aws
+def test_the_check_before_a_run_reads_the_first_and_the_last_shard(aws, tmp_path):
+    client = make_client()
+    made = make_digits(2, "s3://digits", client, folder=tmp_path, samples_per_shard=5)
+    shards = [f"s3://digits/{name}" for name in made.train]
+    assert check_shards(shards, client) == (tmp_path / made.train[0]).stat().st_size
+    with pytest.raises(KeyMissingError, match=r"s3://digits/train-000002\.tar"):
+        check_shards([*shards, "s3://digits/train-000002.tar"], client)
+    with pytest.raises(BucketMissingError):
+        check_shards(["s3://nowhere/a.tar"], client)
+    with pytest.raises(BadUrlError, match="no shards"):
+        check_shards([], client)
 
 
 def test_no_credentials_is_a_refusal_and_names_the_variables(monkeypatch, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -102,7 +103,12 @@ def test_answers_that_asking_again_does_not_change_are_raised_at_once(code, stat
 
 def test_a_failing_store_is_asked_again():
     store = FakeStore({"a.tar": DATA})
-    store.errors += [client_error("SlowDown", 503), client_error("InternalError", 500)]
+    store.errors += [
+        client_error("SlowDown", 503),
+        client_error("InternalError", 500),
+        EndpointConnectionError(endpoint_url="http://store:1"),  # it is being started again
+        ReadTimeoutError(endpoint_url="http://store:1"),
+    ]
     with opener(store).open(URL) as file:
         assert file.read() == DATA
 

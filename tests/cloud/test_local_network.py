@@ -1,0 +1,157 @@
+"""The emulated network measured from inside, as root and as an ordinary user; and the embedded store in it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from local_fixtures import EU, US, in_phase, left_of, look, options, rent, wait_for
+
+from cloud.local import LocalCloud, StoreOptions
+from cloud.local.guardian import write_json
+from cloud.local.links import tun_usable
+
+pytestmark = [pytest.mark.processes, pytest.mark.skipif(sys.platform != "linux", reason="needs namespaces")]
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    folder = tmp_path / "run"
+    begun: list[LocalCloud] = []
+
+    def begin(**changes) -> LocalCloud:
+        begun.append(LocalCloud.start(folder, options(mode="namespaces", **changes)))
+        return begun[-1]
+
+    yield begin
+    for cloud in begun:
+        cloud.close()
+    assert left_of(folder) == []
+
+
+def _interface_bytes(pid: int) -> tuple[int, int]:
+    """(bytes, packets) that the kernel says left through a process's wan0."""
+    line = next(x for x in Path(f"/proc/{pid}/net/dev").read_text().splitlines() if "wan0" in x)
+    sent = line.split(":")[1].split()[8:10]
+    return int(sent[0]), int(sent[1])
+
+
+@pytest.mark.parametrize("link", ["tun", "veth"])
+def test_round_trip_rate_both_ways_and_byte_counters(start, link):
+    if link == "tun" and not tun_usable():
+        pytest.skip("this user may not open /dev/net/tun")
+    cloud = start(link=link)
+    rent(cloud, "us", "cloud.local.probe:main", US, listen_address="")
+    rent(cloud, "eu", "cloud.local.probe:main", EU, listen_address="")
+    us, eu = in_phase(cloud, "us", "ready"), in_phase(cloud, "eu", "ready")
+    at_s = time.time()
+    tasks = [("rtt", "r", at_s), ("both", "b", at_s + 1.0)]
+    plan = [{"at_s": t, "do": do, "to": eu.address, "key": key, "seconds": 5.0} for do, key, t in tasks]
+    write_json(Path(cloud.collect("us")) / "plan.json", plan)
+    found = {r["key"]: r for r in in_phase(cloud, "us", "done").status["results"]}
+    assert found["r"]["rtt_s"] == pytest.approx(0.1031, rel=0.05)
+    assert found["b"]["bps"] * 100 == pytest.approx(210e6, rel=0.05)
+    assert found["b"]["back_bps"] * 100 == pytest.approx(214.5e6, rel=0.05)
+
+    def counters_are_the_kernels() -> bool:
+        sent = cloud.counters()["sent_bytes"]
+        for name, pid in (("us", us.pid), ("eu", eu.pid)):
+            kernel_bytes, kernel_packets = _interface_bytes(pid)
+            ethernet = 14 * kernel_packets if link == "veth" else 0
+            if sum(n for pair, n in sent.items() if pair.startswith(f"{name}>")) != kernel_bytes - ethernet:
+                return False
+        return True
+
+    wait_for(counters_are_the_kernels, timeout_s=4)
+    last = cloud.counters()
+    assert last["dropped"] == 0
+    assert last["packets"] == sum(last["late"].values()) > 1000
+    assert last["nodes"] == {us.address: "us", eu.address: "eu"}
+
+
+_AS_USER = """
+import sys
+sys.path[:0] = {path!r}
+from pathlib import Path
+from local_fixtures import EU, US, in_phase, left_of, options, rent
+from cloud.local import LocalCloud
+run = Path({run!r})
+cloud = LocalCloud.start(run, options(mode="namespaces"))
+rent(cloud, "stays", "listen", EU)
+rent(cloud, "goes", "connect", US, to=in_phase(cloud, "stays", "ready").address)
+in_phase(cloud, "stays", "connected")
+import os
+print("user", os.getuid(), cloud.mode, cloud.state()["link"])
+cloud.close()
+print("left", left_of(run))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="the other tests run as an ordinary user already")
+def test_an_ordinary_user_may_start_it():
+    """As uid 65534 without any capability. (Where the interpreter lies in root's own folder, that folder is
+    made passable in a private mount namespace of the test's.)"""
+    with tempfile.TemporaryDirectory(prefix="orch-user-") as folder:
+        os.chown(folder, 65534, 65534)
+        here = Path(__file__).parent
+        code = _AS_USER.format(path=[str(here), str(here.parents[1])], run=f"{folder}/run")
+        real = Path(sys.executable).resolve()
+        passable = ""
+        if real.is_relative_to("/root"):
+            top = f"/root/{real.relative_to('/root').parts[0]}"
+            passable = (
+                f"mkdir {folder}/m && mount --bind {top} {folder}/m && mount -t tmpfs -o mode=755 none /root && "
+                f"mkdir {top} && mount --move {folder}/m {top} && "
+            )
+        user = "setpriv --reuid 65534 --regid 65534 --clear-groups --no-new-privs"
+        script = f'{passable}cd {folder} && exec {user} {sys.executable} -c "$CODE"'
+        done = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", script],
+            env={"CODE": code, "PATH": os.environ["PATH"], "PYTHONPATH": str(here), "HOME": folder},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.stdout.splitlines() == [
+        "user 65534 namespaces veth" if not _tun_for_all() else "user 65534 namespaces tun",
+        "left []",
+    ], done.stderr
+
+
+def _tun_for_all() -> bool:
+    return Path("/dev/net/tun").exists() and Path("/dev/net/tun").stat().st_mode & 0o006 == 0o006
+
+
+def test_the_embedded_store_comes_back_from_kill_9(start, tmp_path):
+    cloud = start(store=StoreOptions("swift", location=US))
+    store = wait_for(lambda: cloud.store().get("state") == "ready" and cloud.store(), timeout_s=60)
+    url = f"{store['endpoint']}/healthcheck"
+    rent(cloud, "vm", "fetch", EU, url=url)
+    assert in_phase(cloud, "vm", "done").status["body"] == "OK"
+    servers = [pid for pid, line in _commands() if str(tmp_path) in line and "serve" in line]
+    assert len(servers) >= 4
+    for pid in servers:
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: cloud.store()["restarts"] >= 4, timeout_s=30)
+    rent(cloud, "again", "fetch", EU, url=url)
+    assert wait_for(lambda: look(cloud, "again").status.get("body"), timeout_s=30) == "OK"
+
+
+def _commands() -> list[tuple[int, str]]:
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            found.append((int(entry), Path(f"/proc/{entry}/cmdline").read_text().replace("\0", " ")))
+        except OSError:
+            continue
+    return found
