@@ -17,7 +17,7 @@ CLONE_NEWNET = 0x40000000
 _MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE = 0x2, 0x4, 0x4000, 0x40000
 _PR_SET_PDEATHSIG, _PR_SET_TIMERSLACK, _PR_SET_CHILD_SUBREAPER = 1, 29, 36
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _SIOCSIFADDR, _SIOCSIFNETMASK = 0x8913, 0x8914, 0x8916, 0x891C
-_SIOCSIFMTU, _SIOCGIFHWADDR, _SIOCSIFTXQLEN, _SIOCETHTOOL, _SIOCADDRT = 0x8922, 0x8927, 0x8943, 0x8946, 0x890B
+_SIOCSIFMTU, _SIOCGIFHWADDR, _SIOCETHTOOL, _SIOCADDRT = 0x8922, 0x8927, 0x8946, 0x890B
 _IFF_UP, _IFF_NOARP = 0x1, 0x80
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 # ETHTOOL_S{RXCSUM,TXCSUM,SG,TSO,GSO,GRO}: with veth a packet would otherwise cross with its checksum
@@ -101,8 +101,9 @@ def raise_interface(name: str, *, ip: str = "", mtu: int = 0, queue: int = 0, ar
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         if mtu:
             fcntl.ioctl(control, _SIOCSIFMTU, _ifreq(name, struct.pack("i", mtu)))
-        if queue:
-            fcntl.ioctl(control, _SIOCSIFTXQLEN, _ifreq(name, struct.pack("i", queue)))
+        if queue:  # by netlink: the ioctl wants a right over the whole machine
+            body = struct.pack("=BxHiII", 0, 0, socket.if_nametoindex(name), 0, 0)
+            _netlink(16, body + _attribute(13, struct.pack("=I", queue)), create=False)
         if ip:
             fcntl.ioctl(control, _SIOCSIFADDR, _ifreq(name, _sockaddr(ip)))
             fcntl.ioctl(control, _SIOCSIFNETMASK, _ifreq(name, _sockaddr("255.255.255.0")))
@@ -153,9 +154,9 @@ def make_veth(name: str, peer_name: str, peer_ns_fd: int) -> None:
     _netlink(16, interface + _attribute(ifname, name.encode() + b"\0") + _attribute(linkinfo, info))
 
 
-def _netlink(kind: int, body: bytes) -> None:
-    request, ack, create, exclusive = 0x1, 0x4, 0x400, 0x200
-    head = struct.pack("=IHHII", 16 + len(body), kind, request | ack | create | exclusive, 1, 0)
+def _netlink(kind: int, body: bytes, *, create: bool = True) -> None:
+    flags = 0x1 | 0x4 | (0x400 | 0x200 if create else 0)  # NLM_F_REQUEST, _ACK, _CREATE, _EXCL
+    head = struct.pack("=IHHII", 16 + len(body), kind, flags, 1, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as control:
         control.send(head + body)
         answer = control.recv(4096)

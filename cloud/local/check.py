@@ -50,7 +50,7 @@ def check_network(run_folder: Path, options: LocalOptions, places: Sequence[str]
     Raises InvalidRequestError (no namespaces, unknown place) and TransientError (the probes did not answer).
     """
     network, limit_bps = Network.load(options.network), options.vm_limit_bps or vm_limit()
-    pairs = list(itertools.product(places, repeat=2))
+    pairs = list(itertools.product(places, places))
     wished = {pair: network.path(*pair) for pair in pairs}
     vms = {place: [f"p{k}-1", f"p{k}-2"] for k, place in enumerate(places)}
     cloud = LocalCloud.start(run_folder, options)

@@ -176,7 +176,9 @@ def _child(
             _kernel.offloads_off("wan0")
         _quiet_ipv6()
         _kernel.raise_interface("lo")
-        _kernel.raise_interface("wan0", ip=ip, mtu=MTU, queue=10000, arp=kind == "tun")
+        _kernel.raise_interface(
+            "wan0", ip=ip, mtu=MTU, queue=10000 if kind == "tun" else 0, arp=kind == "tun"
+        )
         _kernel.default_route("wan0")
         _tcp(*buffers)
         _kernel.send_descriptors(wire, mac, [own, link_fd])
