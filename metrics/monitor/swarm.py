@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ _log = logging.getLogger(__name__)
 _REPLICAS_ASKED = 10  # of each key, the nearest; Hivemind stores on 5
 _STARTUP_TIMEOUT_S = 60.0
 _IDLE_TIMEOUT_S = 7 * 86400.0  # p2pd would end by itself after 30 s without a first peer
-_RECONNECT_S = 3.0
+_RECONNECT_S, _RECONNECT_MOST_S = 3.0, 30.0  # doubled from failure to failure of one address
 _MOST_ENTRIES = 2048  # of one answer; the rest of a flood is not read
 
 
@@ -41,7 +42,8 @@ class SwarmReader:
         self._node: Any = None
         self._busy: dict[tuple[Any, bytes], asyncio.Task[None]] = {}
         self._connecting: dict[str, asyncio.Task[None]] = {}
-        self._tried: dict[str, float] = {}
+        self._failures: dict[str, int] = {}  # by address, in a row
+        self._next_try: dict[str, float] = {}  # by address, monotonic seconds
 
     async def start(self) -> None:
         """Start p2pd, twice more when it does not come up. Raises hivemind's P2PDaemonError."""
@@ -82,7 +84,7 @@ class SwarmReader:
         known = set(self._node.protocol.routing_table.peer_id_to_uid)
         for vm, maddr in maddrs.items():
             peer_text = maddr.rpartition("/p2p/")[2]
-            if vm in self._connecting or now - self._tried.get(vm, -_RECONNECT_S) < _RECONNECT_S:
+            if vm in self._connecting or now < self._next_try.get(maddr, now):
                 continue
             try:
                 peer = PeerID.from_base58(peer_text)
@@ -91,10 +93,11 @@ class SwarmReader:
                 address = Multiaddr(maddr.rpartition("/p2p/")[0])
             except ValueError as error:
                 _log.warning("%s: %r is no address to connect to: %s", vm, maddr, error)
-                self._tried[vm] = now + 60.0
+                self._next_try[maddr] = math.inf
                 continue
-            self._tried[vm] = now
-            task = asyncio.create_task(self._connect(vm, peer, address))
+            waits = _RECONNECT_S * 2 ** self._failures.get(maddr, 0)
+            self._next_try[maddr] = now + min(waits, _RECONNECT_MOST_S)
+            task = asyncio.create_task(self._connect(vm, maddr, peer, address))
             self._connecting[vm] = task
             task.add_done_callback(lambda _, vm=vm: self._connecting.pop(vm, None))
 
@@ -128,29 +131,28 @@ class SwarmReader:
             child.kill()
             await child.wait()
 
-    async def _connect(self, vm: str, peer: Any, address: Any) -> None:
+    async def _connect(self, vm: str, maddr: str, peer: Any, address: Any) -> None:
         """Never raises: a peer that cannot be reached is tried again later."""
         try:
             await asyncio.wait_for(self._p2p._client.connect(peer, [address]), self._timeout_s)
+            if await self._node.protocol.call_ping(peer) is None:
+                raise TimeoutError("connected, but its DHT does not answer")
         except Exception as error:  # noqa: BLE001 - p2pd's refusals have many types; all mean "not now"
-            _log.info("cannot reach %s at %s: %r", vm, address, error)
-            return
-        if await self._node.protocol.call_ping(peer) is None:
-            _log.info("%s at %s is connected but its DHT does not answer", vm, address)
+            self._failures[maddr] = min(self._failures.get(maddr, 0) + 1, 10)
+            level = logging.INFO if self._failures[maddr] == 1 else logging.DEBUG
+            _log.log(level, "cannot reach %s at %s, will try again: %r", vm, address, error)
+        else:
+            self._failures.pop(maddr, None)
 
     async def _find(self, peer: Any, key_id: Any, key: bytes, take: Callable[[list[Raw]], None]) -> None:
         answer = await self._node.protocol.call_find(peer, [key_id])  # None: no answer, logged at DEBUG
         if not answer:
             return
-        item, neighbours = answer[key_id]
+        item, _ = answer[key_id]  # its neighbours are on the roster, or none of ours
         if item is not None and isinstance(item.value, DictionaryDHTValue):
             with item.value.freeze():
                 entries = list(item.value.items())[:_MOST_ENTRIES]
             take([Raw(key, subkey, entry.value, entry.expiration_time) for subkey, entry in entries])
-        known = self._node.protocol.routing_table
-        for uid, other in list(neighbours.items())[:_REPLICAS_ASKED]:
-            if uid not in known and other != self._p2p.peer_id:
-                await self._node.protocol.call_ping(other)
 
 
 async def _within(limit_s: float, work: Awaitable[Any], otherwise: str) -> None:
