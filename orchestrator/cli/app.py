@@ -48,7 +48,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "spec_commands",
         "List the experiments that ship with orch; `orch show NAME` prints one.",
     ),
-    "data": ("data_commands", "Make data sets and serve them from the embedded object store."),
+    "data": ("data_commands", "Make data sets as shards; serve them from this machine."),
     "net": ("net_commands", "The emulated network."),
 }
 

@@ -19,7 +19,10 @@ def register(app: typer.Typer) -> None:
     app.command("reap")(_reap)
 
 
-def _stop(run: RunArgument) -> None:
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="For scripts; this command never asks.")]
+
+
+def _stop(run: RunArgument, yes: YesOption = False) -> None:
     """End a run politely: peers leave the swarm, logs are collected, what was measured is kept.
 
     Prints the run's final status. Exit 0 once the run has ended, 5 when it has not.
@@ -31,7 +34,7 @@ def _stop(run: RunArgument) -> None:
     say(f"`orch report {found.run_id}` shows what was measured")
 
 
-def _down(run: RunArgument) -> None:
+def _down(run: RunArgument, yes: YesOption = False) -> None:
     """Take a run down now and prove that nothing is left of it.
 
     Exit 0: nothing is left. Exit 5: what is left is printed, one a line, on stdout.

@@ -18,8 +18,6 @@ from orchestrator.errors import ControllerLostError, TeardownError
 
 __all__ = ["LineScreen", "LiveScreen", "Outcome", "Screen", "choose_screen", "follow", "take_down"]
 
-_REATTACHES = 3
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -120,24 +118,16 @@ def follow(run: client.RunConnection, home: Path, screen: Screen, period_s: floa
     """Show the run until it ends or Ctrl-C says otherwise.
 
     Ctrl-C once: on a terminal asks, elsewhere takes the run down. Twice: lets it run and says how to take
-    it down. A controller that dies is replaced, three times at most. Raises ControllerLostError after
-    that, TeardownError when something is left.
+    it down. Raises ControllerLostError when the controller dies (`orch attach` goes on), TeardownError
+    when something is left.
     """
     with screen, _terminated_is_interrupted():
-        reattached = 0
         while True:
             try:
                 status = run.wait(period_s)
                 screen.show(run.snapshot())
                 if status is not None:
                     return Outcome("ended", status)
-            except ControllerLostError as error:
-                if reattached == _REATTACHES:
-                    raise
-                reattached += 1
-                screen.pause()
-                say(f"{error}; starting another one ({reattached} of {_REATTACHES})")
-                run = client.attach(run.run_id, home)
             except KeyboardInterrupt:
                 screen.pause()
                 outcome = _interrupted(run.run_id, home)

@@ -1,0 +1,100 @@
+"""A snapshot as a view and as lines."""
+
+from __future__ import annotations
+
+import io
+import time
+
+import pytest
+from rich.console import Console
+
+from orchestrator.cli import live
+from orchestrator.cli.follow import LineScreen
+from tests.orchestrator.cli_snapshots import event, snapshot
+
+VIEW = """\
+geo-b2-20261121-7f3a: running, 1 min 35 s since the start
+Emulated cloud: real peers in network namespaces on this machine; scaled: bytes 1/100, samples 1/32
+place               slot  VM         state     epoch  samples/s  preempted
+gcp/europe-west1-b  eu-0  T4:1 spot  WAITING       -    unknown  1 x        preempted; [next try in 10 s]
+gcp/us-central1-a   us-0  T4:1 spot  TRAINING      2       35.5
+epoch 2 of 5 ━━━━━━━━━━━━━━━                 50%, averaging in 7 s
+70.2 samples/s, granularity 25.4, $0.0961 so far, $0.36/h
+00:01:30  eu-0: WAITING: preempted
+"""
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def drawn(shown: dict) -> str:
+    console = Console(file=io.StringIO(), width=120, no_color=True, force_terminal=False)
+    console.print(live.view(shown))
+    text = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+    return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+
+
+def test_view():
+    assert drawn(snapshot()) == VIEW
+
+
+def test_view_of_a_run_that_has_nothing_yet():
+    text = drawn(
+        snapshot(peers=[], epoch={}, cost={}, granularity=None, events=[], elapsed_s=None, scales=None)
+    )
+    assert "no epoch yet" in text
+    assert "granularity unknown, unknown so far, unknown/h" in text
+
+
+def test_what_must_not_be_overlooked_is_in_the_view():
+    text = drawn(
+        snapshot(dropped_rounds=2, warnings=["the host was too busy"], target="loopback", error="no TUN")
+    )
+    for said in ("DROPPED ROUNDS 2", "warning: the host was too busy", "WITHOUT distance", "no TUN"):
+        assert said in text
+
+
+def test_without_a_controller_the_way_on_is_named():
+    assert "`orch attach geo-b2-20261121-7f3a`" in drawn(snapshot(controller="none"))
+
+
+def test_lines_say_what_is_new_only():
+    first = snapshot()
+    head = live.lines(None, first)
+    assert head[0].startswith("geo-b2-20261121-7f3a: running")
+    assert head[-1] == "00:01:30  eu-0: WAITING: preempted"
+    assert live.lines(first, first) == []
+    later = snapshot(
+        events=[*first["events"], event(96.0, "eu-0", "BOOTING: requested")],
+        warnings=["late"],
+        epoch={**first["epoch"], "current": 3},
+        at_s=97.0,
+    )
+    assert live.lines(first, later) == [
+        "00:01:36  eu-0: BOOTING: requested",
+        "warning: late",
+        "00:01:37  epoch 3 of 5, 1 of 2 peers training, 70.2 samples/s, granularity 25.4, $0.0961 so far, $0.36/h",
+    ]
+
+
+def test_a_burst_of_events_is_cut():
+    many = snapshot(events=[event(float(n), "us-0", f"n{n}") for n in range(20)])
+    fresh = live.lines(snapshot(), many)
+    assert fresh[0] == "... 8 more events: `orch why geo-b2-20261121-7f3a`"
+    assert len(fresh) == 13
+    assert fresh[-1].endswith("n19")
+
+
+def test_lines_come_at_most_every_period():
+    now, written = [0.0], []
+    screen = LineScreen(written.append, period_s=10.0, now=lambda: now[0])
+    for second in range(31):
+        now[0] = float(second)
+        screen.show(snapshot(at_s=95.0 + second))
+    assert len(written) == len(live.lines(None, snapshot())) + 3
