@@ -83,7 +83,7 @@ def _said(kind: str, context: dict[str, Any], value: Any, loc: Path) -> str:
         return f"{shown}; must be {_KINDS[kind]}"
     if kind in _BOUNDS:
         words, key = _BOUNDS[kind]
-        return f"{shown}; must be {words} {context[key]:g}"
+        return f"{shown}; must be {words} {_number(context[key])}"
     if kind == "literal_error":
         names = _quoted(str(context["expected"]))
         near = nearest(value, names) if isinstance(value, str) else ""
@@ -102,6 +102,10 @@ def _said(kind: str, context: dict[str, Any], value: Any, loc: Path) -> str:
 
 def _limit(kind: str) -> str:
     return "min" if kind.endswith("short") else "max"
+
+
+def _number(bound: float) -> str:
+    return str(int(bound)) if float(bound).is_integer() else f"{bound:g}"
 
 
 def _show(value: Any) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
@@ -13,6 +11,7 @@ import typer
 import yaml
 
 from experiments.spec import ExperimentSpec, Problem, SpecError, json_schema, library, load, to_document
+from orchestrator.cli.output import SCHEMA_VERSION, Format, as_json, rows_text
 
 __all__ = ["register"]
 
@@ -24,11 +23,6 @@ class _Report(StrEnum):
 
 class _Document(StrEnum):
     yaml = "yaml"
-    json = "json"
-
-
-class _List(StrEnum):
-    table = "table"
     json = "json"
 
 
@@ -58,11 +52,13 @@ def _validate(
 ) -> None:
     """Check experiment files, offline and without credentials; exit 2 if one is wrong.
 
-    JSON: [{"file", "ok", "name", "peers", "problems": [{"file", "line", "column", "path", "message"}]}]
+    JSON: {"schema_version": 1, "files": [{"file", "ok", "name", "peers", "problems": [{"file", "line",
+    "column", "path", "message"}]}]}
     """
     rows = [_checked(file, overrides or ()) for file in files]
     if output is _Report.json:
-        _print_json([{**row, "problems": [asdict(p) for p in row["problems"]]} for row in rows])
+        listed = [{**row, "problems": [asdict(p) for p in row["problems"]]} for row in rows]
+        typer.echo(as_json({"schema_version": SCHEMA_VERSION, "files": listed}), nl=False)
     else:
         for row in rows:
             for problem in row["problems"]:
@@ -84,7 +80,7 @@ def _show(
     """
     document = to_document(_loaded(file, overrides or ()))
     if output is _Document.json:
-        _print_json(document)
+        typer.echo(as_json(document), nl=False)
     else:
         typer.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110), nl=False)
 
@@ -95,30 +91,24 @@ def _schema() -> None:
     An editor with the YAML language server reads it from the file's first line:
     # yaml-language-server: $schema=schema.json
     """
-    _print_json(json_schema())
+    typer.echo(as_json(json_schema()), nl=False)
 
 
 def _experiments(
-    output: Annotated[_List, typer.Option("-o", "--output", help="table or json.")] = _List.table,
+    output: Annotated[
+        Format, typer.Option("-o", "--output", help="table, json, yaml or csv.")
+    ] = Format.table,
 ) -> None:
     """List the experiments that ship with orch; `orch show NAME` prints one.
 
-    JSON: [{"name", "description", "model", "peers", "path"}]
+    JSON: {"schema_version": 1, "experiments": [{"name", "model", "peers", "description", "path"}]}
     """
     try:
         entries = library()
     except SpecError as error:
         raise _refused(error) from error
-    if output is _List.json:
-        _print_json([{**asdict(entry), "path": str(entry.path)} for entry in entries])
-        return
-    width = max((len(entry.name) for entry in entries), default=0)
-    model_width = max((len(entry.model) for entry in entries), default=0)
-    typer.echo(f"{'NAME':<{width}}  {'MODEL':<{model_width}}  PEERS  DESCRIPTION")
-    for entry in entries:
-        typer.echo(
-            f"{entry.name:<{width}}  {entry.model:<{model_width}}  {entry.peers:>5}  {entry.description}"
-        )
+    columns = ("name", "model", "peers", "description")
+    typer.echo(rows_text("experiments", [asdict(entry) for entry in entries], columns, output), nl=False)
 
 
 def _loaded(file: str, overrides: Sequence[str]) -> ExperimentSpec:
@@ -147,8 +137,3 @@ def _checked(file: str, overrides: Sequence[str]) -> dict[str, Any]:
 def _refused(error: SpecError) -> typer.Exit:
     typer.echo(str(error), err=True)
     return typer.Exit(2)
-
-
-def _print_json(value: Any) -> None:
-    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
-    sys.stdout.write("\n")

@@ -38,7 +38,7 @@ def test_validate_prints_five_errors_with_lines(wrong):
 def test_validate_json(wrong):
     result = runner.invoke(app, ["validate", str(wrong), "no-such", "geo-b2", "-o", "json"])
     assert result.exit_code == 2
-    bad, missing, good = json.loads(result.stdout)
+    bad, missing, good = json.loads(result.stdout)["files"]
     assert (bad["ok"], missing["ok"], good["ok"]) == (False, False, True)
     assert [p["path"] for p in bad["problems"]] == ["name", "budget_usd", "prices", "seed", "modle"]
     assert missing["problems"][0]["line"] is None
@@ -65,7 +65,10 @@ def test_schema_and_experiments():
     assert json.loads(runner.invoke(app, ["schema"]).stdout) == json_schema()
     listed = runner.invoke(app, ["experiments"])
     assert listed.stdout.splitlines()[0].split() == ["NAME", "MODEL", "PEERS", "DESCRIPTION"]
-    names = [row["name"] for row in json.loads(runner.invoke(app, ["experiments", "-o", "json"]).stdout)]
+    names = [
+        row["name"]
+        for row in json.loads(runner.invoke(app, ["experiments", "-o", "json"]).stdout)["experiments"]
+    ]
     assert [line.split()[0] for line in listed.stdout.splitlines()[1:]] == names
 
 

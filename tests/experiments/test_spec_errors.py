@@ -110,6 +110,7 @@ def test_the_text_of_an_error_is_one_line_a_problem(tmp_path):
         ("name: eu", "name: us", "peers[1].name", 12, "'us' is already the name of peers[0]"),
         ("name: eu", "name: Eu_1", "peers[1].name", 12, "is not a group's name"),
         ("32768", "32", "swarm.target_batch_size", 6, "at least peers x batch_size = 3 x 32 = 96"),
+        ("32768", "99999999", "swarm.target_batch_size", 6, "must be at most 16777216"),
         ("32768", "32768\n  compression: fp16", "swarm.compression", 7, "one of none, float16"),
         ("32768", "32768\n  averaging_timeout_s: 5", "swarm.averaging_timeout_s", 7, "must be above"),
         (
