@@ -1,0 +1,101 @@
+"""The controller on a real Ray with a toy provider: killed, attached to, stopped; nothing is left."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments.spec.load import find, load
+from metrics.store import FencedError, RunStore
+from orchestrator.controller import client
+from orchestrator.controller.launching import prepare
+from orchestrator.controller.processes import identity, marked
+from orchestrator.controller.ray_session import RaySession, read_session
+
+pytestmark = [pytest.mark.processes, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
+
+
+def until(holds, limit_s: float = 30.0):
+    deadline = time.monotonic() + limit_s
+    while not (found := holds()):
+        assert time.monotonic() < deadline, f"waited {limit_s} s"
+        time.sleep(0.1)
+    return found
+
+
+def prepared(home: Path, run_id: str) -> Path:
+    spec = load("local-2")
+    return prepare(
+        spec, find("local-2"), {}, run_id, home, now_s=time.time(), cores=2, provider="tests_toy:ToyCloud"
+    )
+
+
+def controller_pid(folder: Path) -> int:
+    return json.loads((folder / "controller.json").read_text())["pid"]
+
+
+def states(home: Path, run_id: str) -> set[str]:
+    return {peer["state"] for peer in client.snapshot(run_id, home)["peers"]}
+
+
+@pytest.mark.timeout(180)
+def test_killed_attached_stopped(tmp_path, monkeypatch):
+    here = tmp_path / "lib"
+    here.mkdir()
+    (here / "tests_toy.py").write_text((Path(__file__).parent / "toy.py").read_text())
+    monkeypatch.setenv("PYTHONPATH", str(here))
+    monkeypatch.syspath_prepend(str(here))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    home = tmp_path / "home"
+    run_id = "toy-20260101-0001"
+    folder = prepared(home, run_id)
+    session: RaySession | None = None
+    try:
+        run = client.launch(run_id, home)
+        session = read_session(home)
+        until(lambda: states(home, run_id) == {"TRAINING"})
+        with pytest.raises(FencedError):
+            RunStore.open_writer(folder / "run.db")
+
+        # the controller's worker dies: Ray starts it again, and the run goes on with the same VMs
+        first = controller_pid(folder)
+        os.kill(first, signal.SIGKILL)
+        until(lambda: not identity(first))
+        run = client.attach(run_id, home)
+        until(lambda: controller_pid(folder) != first)
+        assert run.wait(1.0) is None
+
+        # Ray itself dies, and its holder with it: attaching starts another one
+        assert session is not None
+        for pid in marked(session.temp, session.pid):
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: not client.controller_alive(folder))
+        run = client.attach(run_id, home)
+        second = read_session(home)
+        assert second is not None
+        assert second.temp != session.temp
+        assert not Path(session.temp).exists()
+        assert run.wait(1.0) is None
+        assert states(home, run_id) == {"TRAINING"}
+
+        assert client.stop(run_id, home) == "stopped"
+        assert client.down(run_id, home) == []
+        assert client.reap(home) == {}
+        session = second
+    finally:
+        client.stop_ray(home)
+    requested = (folder / "toy" / "requests.log").read_text().split()
+    assert sorted(set(requested)) == ["monitor", f"{run_id}-eu-0-0", f"{run_id}-us-0-0"]
+    with RunStore.open_reader(folder / "run.db") as store:
+        assert {row.vm for row in store.records("vms")} == {f"{run_id}-eu-0-0", f"{run_id}-us-0-0"}
+        assert all(row.ended_s is not None for row in store.records("vms"))
+        seqs = [e.seq for e in store.records("events")]
+        assert seqs == list(range(len(seqs)))
+    assert not list((folder / "keys").glob("*/*.key"))
+    assert marked(session.temp, session.pid) == []
+    assert not Path(session.temp).exists()
+    assert not (home / "ray.json").exists()

@@ -1,0 +1,358 @@
+"""The shell with a provider in memory and a clock that is told: whole runs, and a kill at every write."""
+
+import json
+from dataclasses import asdict, replace
+from decimal import Decimal
+from random import Random
+
+import pytest
+
+from cloud.provider import AmbiguousError, LaunchRequest, NoCapacityError, Observed, Offer
+from metrics.records import EpochRecord, EventRecord, ProgressRecord, StepRecord
+from metrics.store import DiskFullError, RunStore
+from orchestrator.controller.calls import InlineCalls
+from orchestrator.controller.closing import host_report, read_steps
+from orchestrator.controller.shell import Shell, Spent
+from orchestrator.controller.view import snapshot_of
+from orchestrator.core.journal import created, replay, story
+from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec
+
+PLACE = Place("gcp/us-central1/us-central1-a", "n1", "T4:1", True, Decimal("0.18"), "book")
+RUN = RunSpec("r", (SlotSpec("a", (PLACE,), Policy()), SlotSpec("b", (PLACE,), Policy())))
+LAST = 3
+
+
+class Killed(BaseException):
+    """kill -9 of the controller, as near as one process comes to it."""
+
+
+class World:
+    """A cloud, a swarm and a clock. Peers finish after `LAST` epochs of `epoch_s`."""
+
+    name = "memory"
+
+    def __init__(self, folder) -> None:
+        self.now_s = 1000.0
+        self.folder = folder
+        self.vms: dict[str, Observed] = {}
+        self.requests: list[str] = []
+        self.closed = 0
+        self.preempt_at_s: float | None = None
+        self.refuse: list[Exception] = []
+        (folder / "monitor").mkdir(parents=True)
+
+    def request(self, request: LaunchRequest) -> None:
+        self.requests.append(request.vm)
+        if self.refuse:
+            raise self.refuse.pop(0)
+        self.vms.setdefault(
+            request.vm,
+            Observed(
+                request.vm,
+                "running",
+                request.offer.location,
+                "10.0.0.1",
+                self.now_s,
+                self.now_s,
+                None,
+                "",
+                None,
+                {},
+            ),
+        )
+
+    def observe(self) -> list[Observed]:
+        out = []
+        for vm, o in self.vms.items():
+            if (
+                o.state == "running"
+                and self.preempt_at_s
+                and self.now_s >= self.preempt_at_s
+                and vm == "r-b-0"
+            ):
+                o = self.vms[vm] = replace(o, state="preempted", ended_at_s=self.now_s)
+            for_s = self.now_s - o.requested_at_s
+            phase = (
+                "starting" if for_s < 2 else "ready" if for_s < 4 else "training" if for_s < 20 else "done"
+            )
+            status = {"phase": phase, "maddr": f"/m/{vm}" if for_s >= 2 else None, "error": None}
+            out.append(replace(o, status=status))
+            if phase == "done" and vm != "monitor":
+                self.monitor_reads(vm)
+        return out
+
+    def monitor_reads(self, vm: str) -> None:
+        path = self.folder / "monitor" / "monitor.jsonl"
+        if path.exists() and f'"vm": "{vm}", "epoch": {LAST}' in path.read_text():
+            return
+        epoch = EpochRecord(
+            vm, LAST, 0.0, 9.0, 3, 30, 1.0, 0.0, 1.0, 2.0, 0.1, 4.0, 0.0, 5.0, 4.0, 2.3, 2, "", "d"
+        )
+        lines = [
+            {"kind": "epoch", "epoch": asdict(epoch), "egress": [], "ingress": None},
+            {
+                "kind": "evaluation",
+                "vm": vm,
+                "epoch": LAST,
+                "at_s": 1.0,
+                "accuracy": 0.9,
+                "loss": 0.1,
+                "samples": 9,
+            },
+        ]
+        with path.open("a") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+
+    def terminate(self, vm: str) -> None:
+        o = self.vms.get(vm)
+        if o and o.state == "running":
+            self.vms[vm] = replace(o, state="terminated", ended_at_s=self.now_s)
+
+    def collect(self, vm: str) -> str:
+        return str(self.folder / "vms" / vm)
+
+    def close(self) -> None:
+        self.closed += 1
+        for vm in self.vms:
+            self.terminate(vm)
+
+    def alive(self) -> list[str]:
+        return [vm for vm, o in self.vms.items() if o.state == "running"]
+
+
+class Requests:
+    last_epoch = LAST
+    evaluates = True
+
+    def peer(self, wish, place) -> LaunchRequest:
+        return LaunchRequest(wish.vm, Offer(place.location, "n1", "T4:1", True, None, ""), "p", {})
+
+    def monitor(self) -> LaunchRequest:
+        return LaunchRequest(
+            "monitor", Offer("gcp/us-central1/us-central1-a", "m", "CPU:1", False, None, ""), "p", {}
+        )
+
+    def nodes(self) -> dict[str, tuple[str, str]]:
+        return {"store": ("10.0.0.9", "b2/us-west-1")}
+
+
+@pytest.fixture(autouse=True)
+def quick_keys(monkeypatch):
+    """RSA keys take a second each; the shell only passes them on."""
+    monkeypatch.setattr("orchestrator.controller.keys.generate_identity", lambda: (b"identity", "id"))
+    monkeypatch.setattr(
+        "orchestrator.controller.keys.generate_record_key", lambda: (b"record", "ssh-rsa AAAA")
+    )
+
+
+@pytest.fixture
+def world(tmp_path):
+    world = World(tmp_path)
+    with RunStore.open_writer(tmp_path / "run.db") as store:
+        fact = created(RUN)
+        store.append(
+            "events", [EventRecord(0, 999.0, fact.kind, "", -1, "", "", "", fact.cause, fact.data_json)]
+        )
+        for key, value in {
+            "status": "running",
+            "run_id": "r",
+            "started_s": 999.0,
+            "warmup_epochs": 1,
+        }.items():
+            store.set_meta(key, value)
+    return world
+
+
+def shell(world, store, **more) -> Shell:
+    return Shell(
+        store, InlineCalls(world), Requests(), world.folder,
+        now_s=lambda: world.now_s, jitter=Random(1).random, **more,
+    )  # fmt: skip
+
+
+def run(world, controller, ticks: int = 120) -> None:
+    for _ in range(ticks):
+        if controller.tick():
+            return
+        world.now_s += 1.0
+    raise AssertionError(f"not finished after {ticks} ticks: {controller.state}")
+
+
+def test_a_whole_run(world):
+    for vm in ("r-a-0", "r-b-0"):
+        folder = world.folder / "vms" / vm
+        folder.mkdir(parents=True)
+        header = "step,epoch,began_s,wall_s,load_s,move_s,forward_s,backward_s,optimizer_local_s,optimizer_sync_s,other_s,samples"
+        (folder / "steps.csv").write_text(
+            f"{header}\n1,1,5.0,1.0,0.1,0.0,0.3,0.5,0.0,0.0,0.1,32\n2,1,6.0,1.0,0.1"
+        )
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        controller = shell(world, store)
+        run(world, controller)
+        assert store.meta("status") == "done"
+        assert store.meta("error") == ""
+        assert world.alive() == []
+        assert world.closed == 1
+        assert {e.vm for e in store.records("epochs")} == {"r-a-0", "r-b-0"}
+        steps = store.records("steps")
+        assert [s.vm for s in steps] == ["r-a-0", "r-b-0"]
+        assert isinstance(steps[0], StepRecord)
+        assert steps[0].wall_s == 1.0
+        rows = store.records("vms")
+        assert [r.end_cause for r in rows] == ["terminated", "terminated"]
+        assert rows[0].usd_per_h == Decimal("0.18")
+        assert store.meta("addresses")["10.0.0.9"] == "store"
+        assert store.meta("locations")["store"] == "b2/us-west-1"
+        assert replay(store.records("events")).ended
+        told = story(store.records("events"), "a")
+        assert any("WAITING -> PROVISIONING" in line for line in told)
+        assert not any("b#" in line for line in told)
+        view = snapshot_of(store, world.now_s, controller_alive=False)
+        assert [p["state"] for p in view["peers"]] == ["DONE", "DONE"]
+        assert view["status"] == "done"
+        assert view["controller"] == "none"
+    roster = json.loads((world.folder / "monitor" / "roster.json").read_text())
+    assert [p["vm"] for p in roster["peers"]] == ["r-a-0", "r-b-0"]
+    assert list(world.folder.glob("keys/*/*.key")) == []
+
+
+def test_a_preempted_peer_is_replaced_and_both_are_billed(world):
+    world.preempt_at_s = 1010.0
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        run(world, shell(world, store))
+        rows = {r.vm: r.end_cause for r in store.records("vms")}
+        assert rows == {"r-a-0": "terminated", "r-b-0": "preempted", "r-b-1": "terminated"}
+        view = snapshot_of(store, world.now_s, controller_alive=True)
+        assert [p["preemptions"] for p in view["peers"]] == [0, 1]
+
+
+def test_refusals_and_lost_answers_are_survived(world):
+    world.refuse = [NoCapacityError("none there"), AmbiguousError("no answer")]
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        run(world, shell(world, store))
+        assert store.meta("status") == "done"
+    assert len(set(world.requests)) == len(set(world.vms) | {"r-a-0"})
+
+
+def test_stopping_leaves_nothing(world):
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        controller = shell(world, store)
+        for _ in range(6):
+            controller.tick()
+            world.now_s += 1.0
+        controller.stop("stopped", "the user")
+        run(world, controller)
+        assert (store.meta("status"), store.meta("error")) == ("stopped", "the user")
+    assert world.alive() == []
+
+
+def test_the_budget_is_guarded(world):
+    budgeted = replace(RUN, budget_usd=Decimal(1))
+    with RunStore.open_writer(world.folder / "b" / "run.db") as store:
+        fact = created(budgeted)
+        store.append(
+            "events", [EventRecord(0, 999.0, fact.kind, "", -1, "", "", "", fact.cause, fact.data_json)]
+        )
+        store.set_meta("status", "running")
+        spent = lambda store, now_s: Spent(Decimal(str((now_s - 1000) / 10)), Decimal(1))  # noqa: E731
+        run(world, shell(world, store, spent=spent))
+        assert store.meta("status") == "budget"
+    assert world.alive() == []
+
+
+def _kill_at(store, count: int, after: bool) -> None:
+    """The `count`-th journal write is the last thing this controller does, or just before it."""
+    append, left = store.append, [count]
+
+    def killing(table, rows):
+        rows = list(rows)
+        if table == "events" and rows:
+            left[0] -= 1
+            if left[0] == 0 and not after:
+                raise Killed
+        written = append(table, rows)
+        if table == "events" and rows and left[0] == 0 and after:
+            raise Killed
+        return written
+
+    store.append = killing
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_killed_at_any_journal_write_it_goes_on_to_the_same_end(tmp_path, after):
+    kills = 0
+    for count in range(1, 60):
+        folder = tmp_path / f"{count}"
+        world = World(folder)
+        with RunStore.open_writer(folder / "run.db") as store:
+            fact = created(RUN)
+            store.append(
+                "events", [EventRecord(0, 999.0, fact.kind, "", -1, "", "", "", fact.cause, fact.data_json)]
+            )
+            store.set_meta("status", "running")
+            _kill_at(store, count, after)
+            try:
+                run(world, shell(world, store))
+                break  # so many writes there are not
+            except Killed:
+                kills += 1
+        with RunStore.open_writer(folder / "run.db") as store:
+            run(world, shell(world, store))
+            assert store.meta("status") == "done"
+            assert {r.vm for r in store.records("vms")} == {"r-a-0", "r-b-0"}
+            assert len(store.records("epochs")) == 2
+        assert world.alive() == []
+        assert set(world.vms) == {"r-a-0", "r-b-0", "monitor"}, count
+    assert kills >= 10
+
+
+def test_the_monitors_lines_are_read_once_whole_and_whatever_they_say(world):
+    path = world.folder / "monitor" / "monitor.jsonl"
+    progress = {"kind": "progress", **asdict(ProgressRecord(1.0, "", 1, 5, 2.0, 2, None))}
+    whole = json.dumps(progress) + "\n"
+    path.write_text(
+        whole
+        + "not json\n"
+        + json.dumps({"kind": "rejected", "at_s": 1, "reason": "huge", "vm": "x", "count": 3})
+        + "\n"
+        + whole[:20]
+    )
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        controller = shell(world, store)
+        controller.tick()
+        assert len(store.records("progress")) == 1
+        assert store.meta("monitor_unread_lines") == 1
+        assert store.meta("rejected") == {"huge": 3}
+        with path.open("a") as file:
+            file.write(whole[20:].replace("1.0", "2.0"))
+        world.now_s += 1
+        controller.tick()
+        assert store.tail_offset("monitor.jsonl") == path.stat().st_size
+
+
+def test_a_full_disk_stops_before_anything_is_requested(world):
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        store._connection.execute("PRAGMA max_page_count = 1")
+        controller = shell(world, store)
+        store.append = _full
+        with pytest.raises(DiskFullError):
+            controller.tick()
+    assert world.requests == []
+
+
+def _full(table, rows):
+    raise DiskFullError("run.db: no room left on the disk")
+
+
+def test_a_busy_host_says_why():
+    calm = host_report({"late_worst_s": 0.1, "late_over_10ms_share": 0.05, "sleep_worst_s": 0.01})
+    assert not calm["contended"]
+    busy = host_report({"late_worst_s": 0.9, "late_over_10ms_share": 0.3, "sleep_worst_s": 2.0})
+    assert len(busy["reasons"]) == 3
+
+
+def test_a_step_log_without_a_column_is_an_error(tmp_path):
+    path = tmp_path / "steps.csv"
+    path.write_text("step,epoch\n1,1\n")
+    with pytest.raises(ValueError, match="no column"):
+        read_steps(path, "r-a-0")
