@@ -99,11 +99,12 @@ class SwiftServer:
             self._prepare()
             for name in _SERVERS:
                 self._spawn(name)
-        except OSError as error:
+        except (OSError, subprocess.SubprocessError) as error:
             self.stop()
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise EmbeddedStoreError(
-                f"{self.folder}: the embedded store cannot start ({error.strerror or error}); "
-                "free the space, or use another folder"
+                f"{self.folder}: the embedded store cannot start ({why}); "
+                "see that the folder can be written and has room, then start it again"
             ) from error
         except BaseException:
             self.stop()
@@ -126,7 +127,10 @@ class SwiftServer:
         """Whether all four answer now, or within `timeout_s`."""
         ports = [("127.0.0.1", port) for port in self._inner.values()]
         urls = [f"http://{ip}:{port}/healthcheck" for ip, port in ports] + [f"{self.endpoint}/healthcheck"]
-        return self._run_child("health", str(timeout_s), *urls, timeout_s=timeout_s + 30).returncode == 0
+        try:
+            return self._run_child("health", str(timeout_s), *urls, timeout_s=timeout_s + 30).returncode == 0
+        except subprocess.TimeoutExpired:
+            return False
 
     def supervise(self) -> tuple[str, ...]:
         """One look: starts each server that has died again, on its old port; returns their names.

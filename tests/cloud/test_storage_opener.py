@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud.storage.cache import ShardCache
@@ -21,6 +21,7 @@ from tests.cloud.storage_fakes import DATA, FakeStore, VirtualTime, client_error
 URL = "s3://b/a.tar"
 
 
+@settings(deadline=None)
 @given(cuts=st.lists(st.integers(0, 30_000), max_size=8), ranges=st.booleans())
 def test_delivers_every_byte_once_over_any_cuts(cuts, ranges):
     store = FakeStore({"a.tar": DATA}, cuts, ranges=ranges)

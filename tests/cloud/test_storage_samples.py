@@ -40,7 +40,7 @@ def end_mark():
         return tar.offset - 512 if TAR[tar.offset - 512 : tar.offset] == bytes(512) else tar.offset
 
 
-@settings(max_examples=200)
+@settings(deadline=None, max_examples=200)
 @given(cut=st.integers(0, end_mark() + 511))
 def test_a_tar_cut_anywhere_is_truncated_and_gives_only_whole_samples(cut):
     got = []
@@ -103,6 +103,7 @@ def test_a_buffer_mixes_within_a_shard():
     assert keys(reader(shuffle=4), 20) != keys(reader(), 20)
 
 
+@settings(deadline=None)
 @given(first=st.integers(0, 50), shuffle=st.sampled_from([0, 3]), seed=st.integers(0, 5))
 def test_a_cursor_goes_on_with_the_next_sample(first, shuffle, seed):
     whole = keys(reader(seed=seed, shuffle=shuffle), first + 30)

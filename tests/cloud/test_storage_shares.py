@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud.storage.errors import BadUrlError
@@ -21,6 +21,7 @@ def shares(slots, shards):
     return {slot: shards_for(slot, slots, shards) for slot in slots}
 
 
+@settings(deadline=None)
 @given(slots=SLOTS, count=COUNTS)
 def test_every_shard_belongs_to_one_slot_and_sizes_differ_by_at_most_one(slots, count):
     got = shares(slots, names(count))
@@ -34,6 +35,7 @@ def test_every_shard_belongs_to_one_slot_and_sizes_differ_by_at_most_one(slots, 
         assert max(readers) - min(readers) <= 1
 
 
+@settings(deadline=None)
 @given(slots=SLOTS, count=COUNTS, data=st.data())
 def test_order_and_repetition_do_not_matter(slots, count, data):
     other = data.draw(st.permutations(slots))
