@@ -214,7 +214,8 @@ def build_optimizer(
             allow_state_sharing=False,  # a joiner needs the weights, not stale gradients
         ),
         averager_opts={"request_timeout": config.request_timeout_s},
-        tracker_opts={"max_refresh_period": 5.0},
+        # the default, 3 s, before anybody is seen is longer than a short first epoch: peers would step alone
+        tracker_opts={"default_refresh_period": 0.5, "max_refresh_period": 5.0},
         verbose=True,
         shutdown_timeout=2,
     )

@@ -151,8 +151,19 @@ class Membership(threading.Thread):
         if changed:
             self._wake.set()
 
-    def others_training_at(self, epoch: int) -> int:
-        """How many other peers are training within one epoch of `epoch`, by their announcements."""
+    def others_training_at(self, epoch: int, seen: int) -> int:
+        """How many other peers are training within one epoch of `epoch`, by their announcements.
+
+        When that is more than the `seen` ones, the DHT is asked again: they may have left meanwhile.
+        """
+        if self._count_others(epoch) > seen:
+            try:
+                self._read(self._config.dht_timeout_s)
+            except Exception as error:  # noqa: BLE001 - a slow DHT: what was known before holds
+                _log.warning("membership: %r", error)
+        return self._count_others(epoch)
+
+    def _count_others(self, epoch: int) -> int:
         return sum(
             member.vm != self._config.vm and member.phase == "training" and abs(member.epoch - epoch) <= 1
             for member in self._members
@@ -204,12 +215,15 @@ class Membership(threading.Thread):
                 self._key, subkey=self._config.vm, value=own, expiration_time=expiration, return_future=True
             )
             future.result(timeout)
-        found = self._dht.get(self._key, latest=True, return_future=True).result(timeout)
-        self._members = tuple(parse_members(found.value if found is not None else None))
+        self._read(timeout)
         for member in self._members:
             if member.vm != self._config.vm and "/p2p/" in member.maddr:
                 self._known[_peer_of(member.maddr)] = member.maddr
         self._heal(timeout)
+
+    def _read(self, timeout: float) -> None:
+        found = self._dht.get(self._key, latest=True, return_future=True).result(timeout)
+        self._members = tuple(parse_members(found.value if found is not None else None))
 
     def _heal(self, timeout: float) -> None:
         now = time.monotonic()

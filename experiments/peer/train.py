@@ -33,7 +33,7 @@ class Hooks:
     step: Callable[[StepRecord], None]
     epoch: Callable[[EpochRecord, list[EgressRecord], IngressRecord], None]
     losses: Callable[[], list[str]]  # reasons from Hivemind's log since the last call
-    others_training_at: Callable[[int], int]  # other peers training at about that epoch
+    others_training_at: Callable[[int, int], int]  # (epoch, others averaged with) -> others training then
     next_share: Callable[[], None]  # called between epochs
 
 
@@ -104,7 +104,8 @@ class Trainer:
         self.hooks.step(record)
         if after == before:
             return
-        ledger.reasons += loss_reasons(done, self.hooks.losses(), self.hooks.others_training_at(before))
+        others = self.hooks.others_training_at(before, done.group_size - 1)
+        ledger.reasons += loss_reasons(done, self.hooks.losses(), others)
         epoch, egress, ingress = ledger.end(after, done.group_size)
         self.samples += epoch.samples
         _log.info(
