@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -64,11 +65,18 @@ def _start_head(temp: Path, environment: Mapping[str, str]) -> subprocess.Popen[
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
         *("--node-ip-address=127.0.0.1", "--port=0", "--include-dashboard=false", "--disable-usage-stats"),
         *("--dashboard-agent-listen-port=0", "--dashboard-agent-grpc-port=0", "--metrics-export-port=0"),
-        *("--ray-client-server-port=0", "--include-log-monitor=false"),
+        *(f"--ray-client-server-port={_free_port()}", "--include-log-monitor=false"),
         *(f"--num-cpus={_CPUS}", f"--object-store-memory={_OBJECT_STORE_BYTES}", f"--temp-dir={temp}"),
     ]
     quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_SCHEDULER_EVENTS": "0"}
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, env={**environment, **quiet})
+
+
+def _free_port() -> int:
+    """For Ray's client server, which takes no 0 and which nobody here uses: 10001 may be another Ray's."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def _address(temp: Path, head: subprocess.Popen[bytes]) -> str:

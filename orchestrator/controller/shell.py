@@ -125,7 +125,12 @@ class Shell:
         if method == "observe":
             if done.error is not None:
                 _log.warning("the provider cannot be observed: %s", done.error)
-                return []
+                if refusal_of(done.error) not in ("invalid", "credentials"):
+                    return []
+                # It will never answer again: the run is over, and what it held is nowhere to be seen.
+                self._seen = ()
+                stop = ev.StopWanted(now_s, "failed", str(done.error))
+                return [stop, *missing(self.state, (), now_s)]
             self._seen = tuple(done.result)
             said: list[ev.Event] = [_observed(o, now_s) for o in self._seen]
             seen = [e for e in said if isinstance(e, ev.Observed)]

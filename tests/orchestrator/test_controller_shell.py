@@ -7,7 +7,14 @@ from random import Random
 
 import pytest
 
-from cloud.provider import AmbiguousError, LaunchRequest, NoCapacityError, Observed, Offer
+from cloud.provider import (
+    AmbiguousError,
+    InvalidRequestError,
+    LaunchRequest,
+    NoCapacityError,
+    Observed,
+    Offer,
+)
 from metrics.records import EpochRecord, EventRecord, ProgressRecord, StepRecord
 from metrics.store import DiskFullError, RunStore
 from orchestrator.controller.calls import InlineCalls
@@ -244,6 +251,23 @@ def test_stopping_leaves_nothing(world):
         run(world, controller)
         assert (store.meta("status"), store.meta("error")) == ("stopped", "the user")
     assert world.alive() == []
+
+
+def test_a_cloud_that_died_ends_the_run(world):
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        controller = shell(world, store)
+        for _ in range(8):
+            controller.tick()
+            world.now_s += 1.0
+        world.observe = _dead
+        run(world, controller)
+        assert (store.meta("status"), store.meta("error")) == ("failed", "the switch died")
+        assert all(r.ended_s is not None for r in store.records("vms"))
+    assert world.closed == 1
+
+
+def _dead():
+    raise InvalidRequestError("the switch died")
 
 
 def test_the_budget_is_guarded(world):
