@@ -103,8 +103,9 @@ def _launch(
     except KeyboardInterrupt:
         from orchestrator.cli.follow import take_down
 
-        say(f"interrupted while starting: taking {wished} down")
-        take_down(wished, home, "interrupted while starting")
+        if (run_folder(home, wished) / "run.db").is_file():
+            say(f"interrupted while starting: taking {wished} down")
+            take_down(wished, home, "interrupted while starting")
         raise
     _watch(connection, home, detach, output)
 

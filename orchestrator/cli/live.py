@@ -23,6 +23,7 @@ _STYLES = {
     "PROVISIONING": "cyan",
     "WAITING": "yellow",
 }
+_QUIET = ("TRAINING", "DONE")  # states that need no reason
 _EVENTS_SHOWN = 6
 _LINES_AT_ONCE = 12
 
@@ -36,7 +37,13 @@ def view(snapshot: Mapping[str, Any]) -> RenderableType:
     emulation = emulation_line(snapshot)
     if emulation:
         parts.append(Text(emulation, style="dim"))
-    parts.append(_peers(snapshot.get("peers") or ()))
+    peers = snapshot.get("peers") or ()
+    parts.append(_peers(peers))
+    parts.extend(
+        Text(f"  {peer.get('slot')}: {peer['cause']}", style="yellow", no_wrap=True, overflow="ellipsis")
+        for peer in peers
+        if peer.get("cause") and peer.get("state") not in _QUIET
+    )
     parts.append(_epoch_bar(snapshot.get("epoch") or {}))
     parts.append(Text(_numbers(snapshot)))
     parts.extend(Text(f"warning: {warning}", style="yellow") for warning in snapshot.get("warnings") or ())
@@ -145,8 +152,10 @@ def _peers(peers: Sequence[Mapping[str, Any]]) -> RenderableType:
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for heading in ("place", "slot", "VM", "state", "epoch", "samples/s", "preempted", ""):
-        table.add_column(heading, justify="right" if heading in ("epoch", "samples/s") else "left")
+    for heading in ("place", "slot", "VM", "state", "epoch", "samples/s", "lost"):
+        table.add_column(
+            heading, justify="right" if heading in ("epoch", "samples/s") else "left", no_wrap=True
+        )
     for peer in sorted(peers, key=lambda p: (str(p.get("location")), str(p.get("slot")))):
         state = str(peer.get("state"))
         preempted = peer.get("preemptions") or 0
@@ -159,6 +168,5 @@ def _peers(peers: Sequence[Mapping[str, Any]]) -> RenderableType:
             str(peer.get("epoch") if peer.get("epoch") is not None else "-"),
             number(peer.get("sps")),
             f"{preempted} x" if preempted else "",
-            Text(str(peer.get("cause") or "") if state not in ("TRAINING", "DONE") else ""),
         )
     return table

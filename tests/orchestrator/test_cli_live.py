@@ -15,9 +15,10 @@ from tests.orchestrator.cli_snapshots import event, snapshot
 VIEW = """\
 geo-b2-20261121-7f3a: running, 1 min 35 s since the start
 Emulated cloud: real peers in network namespaces on this machine; scaled: bytes 1/100, samples 1/32
-place               slot  VM         state     epoch  samples/s  preempted
-gcp/europe-west1-b  eu-0  T4:1 spot  WAITING       -    unknown  1 x        preempted; [next try in 10 s]
+place               slot  VM         state     epoch  samples/s  lost
+gcp/europe-west1-b  eu-0  T4:1 spot  WAITING       -    unknown  1 x
 gcp/us-central1-a   us-0  T4:1 spot  TRAINING      2       35.5
+  eu-0: preempted; [next try in 10 s]
 epoch 2 of 5 ━━━━━━━━━━━━━━━                 50%, averaging in 7 s
 70.2 samples/s, granularity 25.4, $0.0961 so far, $0.36/h
 00:01:30  eu-0: WAITING: preempted
@@ -33,8 +34,8 @@ def utc(monkeypatch: pytest.MonkeyPatch):
     time.tzset()
 
 
-def drawn(shown: dict) -> str:
-    console = Console(file=io.StringIO(), width=120, no_color=True, force_terminal=False)
+def drawn(shown: dict, width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width, no_color=True, force_terminal=False)
     console.print(live.view(shown))
     text = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
@@ -42,6 +43,12 @@ def drawn(shown: dict) -> str:
 
 def test_view():
     assert drawn(snapshot()) == VIEW
+
+
+def test_view_fits_eighty_columns():
+    lines = drawn(snapshot(), width=80).splitlines()
+    assert "gcp/europe-west1-b  eu-0  T4:1 spot  WAITING       -    unknown  1 x" in lines
+    assert max(map(len, lines)) <= 80
 
 
 def test_view_of_a_run_that_has_nothing_yet():
