@@ -76,7 +76,7 @@ def check_network(run_folder: Path, options: LocalOptions, places: Sequence[str]
     factor = options.bytes_scale / options.time_scale
     for k, pair in enumerate(pairs):
         path = wished[pair]
-        both = found.get(f"b{k}", found.get(f"b{pairs.index(pair[::-1])}/back"))
+        both = found.get(f"b{k}", found.get(f"b{pairs.index((pair[1], pair[0]))}/back"))
         rows.append(
             CheckRow(
                 *pair,

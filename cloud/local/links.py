@@ -18,7 +18,7 @@ from cloud.local import _kernel
 __all__ = ["Link", "LinkKind", "NodeNet", "PacketLink", "TunLink", "make_node", "open_link", "tun_usable"]
 
 LinkKind = Literal["tun", "veth"]
-MTU = 1500
+_MTU = 1500
 
 
 class Link(Protocol):
@@ -166,7 +166,7 @@ def _child(
             _kernel.enter_network(switch_ns_fd)
             _kernel.make_veth(f"n{number}", "wan0", own)
             _quiet_ipv6()
-            _kernel.raise_interface(f"n{number}", mtu=MTU, arp=False)
+            _kernel.raise_interface(f"n{number}", mtu=_MTU, arp=False)
             _kernel.offloads_off(f"n{number}")
             packet_socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
             packet_socket.bind((f"n{number}", 0x0800))
@@ -177,7 +177,7 @@ def _child(
         _quiet_ipv6()
         _kernel.raise_interface("lo")
         _kernel.raise_interface(
-            "wan0", ip=ip, mtu=MTU, queue=10000 if kind == "tun" else 0, arp=kind == "tun"
+            "wan0", ip=ip, mtu=_MTU, queue=10000 if kind == "tun" else 0, arp=kind == "tun"
         )
         _kernel.default_route("wan0")
         _tcp(*buffers)
