@@ -1,0 +1,56 @@
+"""The journal: it rebuilds the state, tells each slot's story, and says when it is none."""
+
+from decimal import Decimal
+
+import pytest
+
+from metrics.records import EventRecord
+from orchestrator.core.events import Observed, Tick
+from orchestrator.core.journal import JournalError, begin, created, note, replay, story
+from orchestrator.core.machine import step
+from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec, SlotState
+
+PLACE = Place("gcp/us-central1/us-central1-a", "n1", "T4:1", True, Decimal("0.1800"), "book:7")
+UNPRICED = Place("azure/eastus", "unknown", "A10:1", False, None, "no price")
+RUN = RunSpec("r", (SlotSpec("a", (PLACE, UNPRICED), Policy("next_place", 3)),), budget_usd=Decimal("1.50"))
+
+
+def rows(facts) -> list[EventRecord]:
+    return [
+        EventRecord(
+            n, 10.0 + n, f.kind, f.slot, f.generation, f.vm, f.from_state, f.to_state, f.cause, f.data_json
+        )
+        for n, f in enumerate(facts)
+    ]
+
+
+def test_the_first_row_holds_all_the_core_was_told():
+    assert replay(rows([created(RUN)])) == begin(RUN)
+
+
+def test_rows_rebuild_the_state_and_notes_change_nothing():
+    state, facts = begin(RUN), [created(RUN)]
+    for event in (Tick(1.0), Observed(2.0, "r-a-0", "running", "dht", "/m", "10.0.0.2"), Tick(3.0)):
+        done = step(state, event, lambda: 0.5)
+        state = done.state
+        facts += [*done.facts, note("note", "somebody looked")]
+    assert replay(rows(facts)) == state
+    assert state.slot("a").state is SlotState.JOINING
+    assert state.monitor == "wanted"
+
+
+def test_the_story_names_each_change_and_its_cause():
+    state, facts = begin(RUN), [created(RUN)]
+    for event in (Tick(1.0), Observed(2.0, "r-a-0", "preempted", cause="taken back")):
+        done = step(state, event, lambda: 0.5)
+        state, facts = done.state, [*facts, *done.facts]
+    told = story(rows(facts), "a")
+    assert told[1].endswith("a#0 WAITING -> PROVISIONING: the slot has no VM")
+    assert told[2].endswith("a#0 PROVISIONING -> WAITING: preempted: taken back")
+
+
+def test_a_journal_without_its_beginning_is_refused():
+    with pytest.raises(JournalError, match="never launched"):
+        replay([])
+    with pytest.raises(JournalError, match="run_created"):
+        replay(rows([note("note", "lost its head")]))
