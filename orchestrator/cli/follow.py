@@ -11,10 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
+from cloud.provider import ProviderError
 from orchestrator.cli import live
 from orchestrator.cli.terminal import is_interactive, say, wants_colour, wants_live_view
 from orchestrator.controller import client
-from orchestrator.errors import ControllerLostError, TeardownError
+from orchestrator.errors import OrchError, TeardownError
 
 __all__ = ["LineScreen", "LiveScreen", "Outcome", "Screen", "choose_screen", "follow", "take_down"]
 
@@ -140,7 +141,7 @@ def take_down(run_id: str, home: Path, reason: str) -> None:
     stuck = ""
     try:
         client.stop(run_id, home, reason=reason)
-    except (TeardownError, ControllerLostError) as error:
+    except (OrchError, ProviderError) as error:  # whatever stands in the way: `down` goes without it
         stuck = f" ({error})"
     left = client.down(run_id, home)
     if left:

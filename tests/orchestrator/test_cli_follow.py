@@ -13,7 +13,7 @@ import pytest
 from orchestrator.cli import follow as following
 from orchestrator.cli.follow import Outcome, follow
 from orchestrator.controller import client
-from orchestrator.errors import ControllerLostError, TeardownError
+from orchestrator.errors import ControllerLostError, RaySessionError, TeardownError
 from tests.orchestrator.cli_snapshots import snapshot
 
 RUN = "geo-b2-20261121-7f3a"
@@ -124,6 +124,15 @@ def test_a_second_interrupt_leaves_it_running(
     assert watch(interrupt) == Outcome("detached")
     assert f"`orch down {RUN}`" in capsys.readouterr().err
     assert calls == []
+
+
+def test_taking_down_goes_on_where_a_polite_end_fails(calls: list[str], monkeypatch: pytest.MonkeyPatch):
+    def stop(run_id: str, home: Path, reason: str) -> str:
+        raise RaySessionError("Ray does not answer")
+
+    monkeypatch.setattr(client, "stop", stop)
+    assert watch(interrupt) == Outcome("taken_down")
+    assert calls == [f"down {RUN}"]
 
 
 def test_what_is_left_is_an_error_that_names_it(calls: list[str], monkeypatch: pytest.MonkeyPatch):
