@@ -73,6 +73,7 @@ def guard(cloud_folder: Path, host: Callable[[Path, LocalOptions, Path, bool], N
         )
         return int(status != 0)
     finally:
+        shutil.rmtree(temp, ignore_errors=True)  # by its own name: somebody may have removed the run's folder
         _remove_temp(cloud_folder)
 
 
@@ -206,6 +207,8 @@ def _end_with(cloud_folder: Path, fatal: str) -> None:
     for vm in state["vms"]:
         if vm["state"] in ("pending", "running"):
             vm.update(state="failed", ended_at_s=now, cause=fatal)
+    if not cloud_folder.is_dir():
+        return
     write_json(path, {**state, "state": "ended", "fatal": state.get("fatal") or fatal, "ended_s": now})
 
 

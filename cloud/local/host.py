@@ -23,9 +23,11 @@ from typing import Any
 
 from cloud import provider
 from cloud.local import faults, programs, store
+from cloud.local.control import ControlServer
 from cloud.local.fabric import Fabric, LoopbackFabric, NodeHandle, SwitchFabric
 from cloud.local.guardian import HOST_FILE, guard, write_json
 from cloud.local.options import LocalOptions
+from cloud.local.preemption import Preemptions
 from cloud.local.vms import Vm, vm_folder
 from cloud.provider import InvalidRequestError, ProviderError
 
@@ -51,33 +53,28 @@ class _Host:
         self._order = 0
         self._fatal = ""
         self._warm = self._stop = False
-        self._first_start_s: float | None = None
         self._heard_s = time.monotonic()
-        self._clients: dict[int, tuple[socket.socket, bytearray]] = {}
         self._selector = selectors.DefaultSelector()
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._control = ControlServer(self._selector, self._answer)
         self._signals, self._signalled = socket.socketpair()
+        self._preemptions = Preemptions(options.preempt, self._vms, self._after, self._preempt, self._write)
         self._recall()
         self._fabric: Fabric = self._make_fabric()
         self._store_pid: int | None = None
 
     def run(self) -> None:
-        self._listener.bind(str(self._temp / "control"))
-        self._listener.listen(16)
+        self._control.listen(self._temp / "control")
         self._signals.setblocking(False)
         self._signalled.setblocking(False)
         signal.set_wakeup_fd(self._signalled.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._signals, selectors.EVENT_READ, self._wake)
         try:
             self._start_store()
             self._write()
             self._after(0.0, self._preload)
             self._after(1.0, self._tick)
-            for at_s in self._options.preempt.at_s:
-                self._after(0.0, lambda at_s=at_s: self._plan_preemption(at_s))
             while not self._stop:
                 wait = self._timers[0][0] - time.monotonic() if self._timers else 1.0
                 for key, _ in self._selector.select(max(0.0, wait)):
@@ -238,8 +235,7 @@ class _Host:
         )
 
     def _own_fds(self, but: int | None = None) -> list[int]:
-        found = [self._listener.fileno(), self._signals.fileno(), self._signalled.fileno()]
-        found += [client.fileno() for client, _ in self._clients.values()]
+        found = [*self._control.descriptors(), self._signals.fileno(), self._signalled.fileno()]
         found += [n.ns_fd for n in self._nodes.values() if n.ns_fd is not None and n.ns_fd != but]
         return found
 
@@ -292,41 +288,8 @@ class _Host:
         )
         vm.state, vm.ready_at_s = "running", time.time()
         if vm.billed:
-            if self._first_start_s is None:
-                self._first_start_s = time.monotonic()
-            rate = self._options.preempt.rate_per_h
-            lifetime_s = faults.lifetime_s(self._options.preempt.seed, vm.vm, rate)
-            if lifetime_s is not None:
-                self._announce(vm, lifetime_s)
+            self._preemptions.started(vm)
         self._write()
-
-    def _announce(self, vm: Vm, in_s: float) -> None:
-        """Preempt `vm` in so many seconds; with notice, if the options say so, before."""
-        notice_s = self._options.preempt.notice_s
-        if notice_s is None:
-            self._after(in_s, lambda: self._preempt(vm))
-        else:
-            self._after(max(0.0, in_s - notice_s), lambda: self._give_notice(vm, notice_s))
-
-    def _give_notice(self, vm: Vm, notice_s: float) -> None:
-        if vm.alive:
-            vm.notice_at_s = time.time() + notice_s
-            self._write()
-            self._after(notice_s, lambda: self._preempt(vm))
-
-    def _plan_preemption(self, at_s: float) -> None:
-        if self._first_start_s is None:
-            self._after(0.2, lambda: self._plan_preemption(at_s))
-            return
-        lead_s = self._options.preempt.notice_s or 0.0
-        in_s = self._first_start_s + at_s - lead_s - time.monotonic()
-        self._after(max(0.0, in_s), lambda: self._take_one(at_s))
-
-    def _take_one(self, at_s: float) -> None:
-        alive = [vm.vm for vm in self._vms.values() if vm.state == "running" and vm.billed]
-        name = faults.victim(self._options.preempt.seed, at_s, alive)
-        if name:
-            self._announce(self._vms[name], self._options.preempt.notice_s or 0.0)
 
     def _preempt(self, vm: Vm) -> None:
         if vm.alive:
@@ -365,28 +328,6 @@ class _Host:
 
     # the control socket
 
-    def _accept(self, listener: socket.socket) -> None:
-        client, _ = listener.accept()
-        client.settimeout(10)
-        self._clients[client.fileno()] = (client, bytearray())
-        self._selector.register(client, selectors.EVENT_READ, self._hear)
-
-    def _hear(self, client: socket.socket) -> None:
-        buffer = self._clients[client.fileno()][1]
-        try:
-            data = client.recv(1 << 20)
-            buffer += data
-            while data and b"\n" in buffer:
-                line, _, rest = bytes(buffer).partition(b"\n")
-                buffer[:] = rest
-                client.sendall(json.dumps(self._answer(line)).encode() + b"\n")
-        except OSError:
-            data = b""
-        if not data:
-            self._selector.unregister(client)
-            del self._clients[client.fileno()]
-            client.close()
-
     def _answer(self, line: bytes) -> dict[str, Any]:
         self._heard_s = time.monotonic()
         self._reap()
@@ -415,7 +356,7 @@ class _Host:
                 if order.get("notice_s") is None:
                     self._preempt(vm)
                 else:
-                    self._give_notice(vm, float(order["notice_s"]))
+                    self._preemptions.give_notice(vm, float(order["notice_s"]))
             case "cut" if vm:
                 self._fabric.cut(vm.index)
             case "shutdown":

@@ -1,0 +1,58 @@
+"""The host's end of its control socket: one JSON object a line in, one out."""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+__all__ = ["ControlServer"]
+
+_CLIENT_S = 10.0  # a client that does not take its answer within this is dropped
+
+
+class ControlServer:
+    """Serves clients from a selector's loop; `answer` turns a line into the reply.
+
+    Selector keys carry the callback to call with their file object.
+    """
+
+    def __init__(self, selector: selectors.BaseSelector, answer: Callable[[bytes], dict[str, Any]]) -> None:
+        self._selector, self._answer = selector, answer
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._clients: dict[int, tuple[socket.socket, bytearray]] = {}
+
+    def listen(self, path: Path) -> None:
+        """Take connections at `path`."""
+        self._listener.bind(str(path))
+        self._listener.listen(16)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def descriptors(self) -> list[int]:
+        """What a forked program has to close."""
+        return [self._listener.fileno(), *self._clients]
+
+    def _accept(self, listener: socket.socket) -> None:
+        client, _ = listener.accept()
+        client.settimeout(_CLIENT_S)
+        self._clients[client.fileno()] = (client, bytearray())
+        self._selector.register(client, selectors.EVENT_READ, self._hear)
+
+    def _hear(self, client: socket.socket) -> None:
+        buffer = self._clients[client.fileno()][1]
+        try:
+            data = client.recv(1 << 20)
+            buffer += data
+            while data and b"\n" in buffer:
+                line, _, rest = bytes(buffer).partition(b"\n")
+                buffer[:] = rest
+                client.sendall(json.dumps(self._answer(line)).encode() + b"\n")
+        except OSError:
+            data = b""  # a client that went away is not served any more
+        if not data:
+            self._selector.unregister(client)
+            del self._clients[client.fileno()]
+            client.close()
