@@ -78,7 +78,7 @@ class Evaluation:
     epoch: int
     at_s: float
     accuracy: float
-    loss: float
+    loss: float | None  # None: not a finite number
     samples: int
 
 
@@ -371,12 +371,10 @@ def _address(text: str) -> str:
         raise RecordError("values", "an egress destination that is no IP address") from error
 
 
-def _finite_or_none(number: float) -> float | None:
-    return float(number) if math.isfinite(number) else None
+def _finite_or_none(number: float | None) -> float | None:
+    return float(number) if number is not None and math.isfinite(number) else None
 
 
-def _loss(number: float | None) -> float:
-    if number is None:
-        return math.nan
-    _require(math.isfinite(number), "a loss that is not finite")
+def _loss(number: float | None) -> float | None:
+    _require(number is None or math.isfinite(number), "a loss that is not finite")
     return number

@@ -93,7 +93,7 @@ class EpochRecord:
     other_s: float
     calc_s: float  # wall time outside the synchronising optimizer step
     comm_s: float  # wall time of the synchronising optimizer step
-    loss: float
+    loss: float | None  # None: not a finite number (training diverged)
     group_size: int  # peers that averaged together in this round; 1: nobody else was there
     dropped: str  # "" or why part of the round was lost ("received 43 %", "local gradients", ...), ";"-joined
     ran: str  # the network that really ran: "digits (emulates ConvNextLarge on T4)" or "ConvNextLarge"

@@ -102,7 +102,6 @@ def swarm_epochs(
         duration = None if begin is None or end <= begin else end - begin
         names = {r.vm for r in rows}
         left = tuple(sorted(set(before) - names)) if before is not None else ()
-        samples = sum(r.samples for r in rows)
         trained |= names
         round_began_s = rows[0].ended_s - rows[0].comm_s
         others = any(ended.get(vm, math.inf) > round_began_s for vm in trained - names)
@@ -114,7 +113,7 @@ def swarm_epochs(
                 peers=tuple(_peer_epoch(r) for r in rows),
                 ended_s=end,
                 duration_s=duration,
-                loss=math.fsum(r.loss * r.samples for r in rows) / samples if samples else None,
+                loss=_mean_loss(rows),
                 joined=tuple(sorted(names - set(before))) if before is not None else (),
                 left=left,
                 dropped=() if lone else tuple((r.vm, r.dropped) for r in rows if r.dropped),
@@ -207,3 +206,12 @@ def _crossing(
         crossed = begin_s + (last[0] - begin_s) * target / last[1]
         return crossed if crossed <= end_s else None
     return None
+
+
+def _mean_loss(rows: Sequence[EpochRecord]) -> float | None:
+    """Mean over the peers, weighted by samples; unknown when one peer's is (its training diverged)."""
+    known = [(r.loss, r.samples) for r in rows if r.loss is not None]
+    samples = sum(count for _, count in known)
+    if len(known) < len(rows) or not samples:
+        return None
+    return math.fsum(loss * count for loss, count in known) / samples

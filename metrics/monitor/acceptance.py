@@ -29,8 +29,6 @@ from metrics.dht_schema import (
     RecordError,
     decode_epochs,
     decode_evaluations,
-    encode_epochs,
-    encode_evaluations,
     vm_and_key_of,
 )
 from metrics.monitor.roster import Roster, RosterPeer
@@ -174,7 +172,7 @@ class Gate:
             raise RecordError("replayed", f"{peer.vm}: number {sequence} after {seen.sequence}")
         by_epoch = {(row.epoch.epoch if name == EPOCHS_FIELD else row.epoch): row for row in rows}
         for epoch, row in by_epoch.items():
-            if epoch in seen.rows and _content(row) != _content(seen.rows[epoch]):
+            if epoch in seen.rows and row != seen.rows[epoch]:
                 raise RecordError("changed", f"{peer.vm}: another content for epoch {epoch}")
         fresh = [row for epoch, row in by_epoch.items() if epoch not in seen.rows]
         seen.sequence = sequence
@@ -193,10 +191,3 @@ def _owner(raw: Raw, roster: Roster, now_s: float) -> RosterPeer:
     if not now_s - _CLOCK_SLACK_S <= raw.expiration <= now_s + EXPIRATION_S + _CLOCK_SLACK_S:
         raise RecordError("expired", f"{vm}: expires {raw.expiration - now_s:.0f} s from now")
     return peer
-
-
-def _content(row: EpochReport | Evaluation) -> Any:
-    """For comparing: NaN, which differs from itself, is None in the wire's form."""
-    if isinstance(row, Evaluation):
-        return encode_evaluations("", 0, 0, [row])
-    return encode_epochs("", 0, 0, [row])

@@ -19,7 +19,7 @@ from typing import Any
 from metrics.dht_schema import EPOCHS_FIELD, EVALUATIONS_FIELD, EpochReport
 from metrics.hivemind_sockets import SocketFolderError, short_socket_folder
 from metrics.monitor.roster import Roster, RosterError, load_roster
-from metrics.monitor.sink import Sink, line_of, read_back, write_status
+from metrics.monitor.sink import Sink, line_of, read_back, rejected_before, write_status
 
 __all__ = ["MonitorConfig", "MonitorConfigError", "main"]
 
@@ -114,10 +114,9 @@ class _Monitor:
         self._roster = Roster()
         self._roster_stamp: tuple[int, int, int] | None = None
         self._roster_error = ""
-        self._rejected: dict[str, int] = {}
+        self._rejected = rejected_before(folder / "monitor.jsonl")
         self._records_read_at = -_IDLE_READ_S
         self._scrapes = 0
-        self._alive: list[str] | None = None
         for row in read_back(folder / "monitor.jsonl"):
             if isinstance(row, EpochReport):
                 self._gate.restore(EPOCHS_FIELD, row.epoch.vm, row.epoch.epoch, row)

@@ -51,7 +51,7 @@ class ProgressBoard:
         self._target = target_batch_size
         self._verifier = verifier
         self._last: dict[str, tuple[float, Progress | None]] = {}  # vm: (expiration, report; None: it left)
-        self._refused: set[bytes] = set()
+        self._refused: dict[bytes, str] = {}  # digest: reason
 
     def offer(self, entries: Iterable[Raw], roster: Roster) -> list[Wrong]:
         """Take what one scrape brought; returns what was refused for the first time."""
@@ -75,13 +75,13 @@ class ProgressBoard:
             except RecordError as error:
                 if len(self._refused) > 4096:
                     self._refused.clear()
-                self._refused.add(digest)
+                self._refused[digest] = error.reason
                 wrong.append(Wrong(f"progress: {error.reason}", vm, str(error)))
         return wrong
 
     def roster_changed(self) -> None:
-        """Judge again what was refused: its author may be on the roster now."""
-        self._refused.clear()
+        """Judge again what was refused for its author: it may be on the roster now."""
+        self._refused = {d: reason for d, reason in self._refused.items() if reason != "roster"}
 
     def alive(self, now_s: float) -> list[Progress]:
         """Who reported lately and did not take leave, by VM."""

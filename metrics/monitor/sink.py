@@ -12,7 +12,7 @@ from typing import Any
 from metrics.dht_schema import EpochReport, Evaluation
 from metrics.records import EgressRecord, EpochRecord, IngressRecord
 
-__all__ = ["Sink", "line_of", "read_back", "write_status"]
+__all__ = ["Sink", "line_of", "read_back", "rejected_before", "write_status"]
 
 
 class Sink:
@@ -67,6 +67,18 @@ def read_back(path: Path) -> Iterator[EpochReport | Evaluation]:
                 )
             elif line.get("kind") == "evaluation":
                 yield Evaluation(**{k: v for k, v in line.items() if k != "kind"})
+
+
+def rejected_before(path: Path) -> dict[str, int]:
+    """The running totals by reason that an earlier process had reached."""
+    totals: dict[str, int] = {}
+    if path.exists():
+        with path.open() as file:
+            for text in file:
+                if text.startswith('{"kind":"rejected"') and text.endswith("\n"):
+                    line: Any = json.loads(text)
+                    totals[line["reason"]] = line["count"]
+    return totals
 
 
 def write_status(path: Path, status: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from metrics.hivemind_sockets import SocketFolderError, short_socket_folder
 from metrics.monitor.acceptance import Verifier
 from metrics.monitor.progress import ProgressBoard
 from metrics.monitor.roster import Roster
-from metrics.monitor.sink import Sink, line_of, read_back
+from metrics.monitor.sink import Sink, line_of, read_back, rejected_before
 from metrics.record_keys import generate_identity, generate_record_key
 
 NOW_S = entries.NOW_S
@@ -98,19 +98,20 @@ def test_progress_that_is_not_believed(entry, reason):
 def test_lines_survive_a_crash_and_come_back(tmp_path):
     path = tmp_path / "monitor.jsonl"
     [one, two] = _peer("a").reports(1, 2)
-    two = replace(two, epoch=replace(two.epoch, loss=math.nan))
+    two = replace(two, epoch=replace(two.epoch, loss=None))
     sink = Sink(path)
     sink.write([line_of(one), {"kind": "swarm", "at_s": 1.0, "alive": []}])
     sink.close()
     with path.open("a") as file:
         file.write('{"kind": "epoch", "cut')
     sink = Sink(path)
-    sink.write([line_of(two)])
+    sink.write([line_of(two), {"kind": "rejected", "at_s": 2.0, "reason": "size", "vm": "", "count": 3}])
     sink.close()
+    assert rejected_before(path) == {"size": 3}
     assert path.read_text().endswith("\n")
     first, second = read_back(path)
     assert first == one
-    assert math.isnan(second.epoch.loss)
+    assert second == two
     assert json.loads(path.read_text().splitlines()[0])["egress"][0]["dst_address"] == "10.0.0.2"
 
 
