@@ -39,7 +39,7 @@ def vm_keys(run_folder: Path, vm: str) -> VmKeys:
 
 def forget_keys(run_folder: Path) -> None:
     """Remove the secret halves: nobody needs them once the run has ended."""
-    for path in (run_folder / "keys").glob("*/*.key"):
+    for path in (run_folder / "keys").rglob("*.key"):
         path.unlink(missing_ok=True)
 
 

@@ -12,6 +12,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from cloud.networks.network import Network, NetworkError
+from cloud.places import find as place_of
+from cloud.places import places
 from cloud.prices.book import PriceBook
 from cloud.prices.book import load as load_book
 from experiments.spec.catalog import models, published
@@ -223,11 +226,15 @@ def _local_options(spec: ExperimentSpec, meta: Mapping[str, Any]) -> Any:
             f"{spec.name}: 'emulation: null' wishes for real VMs, which this release cannot rent"
         )
     if spec.data.endpoint:
-        store = StoreOptions(kind="forward", location=spec.data.location, url=spec.data.endpoint)
+        store = StoreOptions(
+            kind="forward",
+            location=_store_place(spec.data.location, emulation.network),
+            url=spec.data.endpoint,
+        )
     else:
         store = StoreOptions(
             kind="swift",
-            location=spec.data.location,
+            location=_store_place(spec.data.location, emulation.network),
             dataset="cloud.local.store:make_digits",
             dataset_arguments=_dataset(spec),
         )
@@ -252,6 +259,21 @@ def _local_options(spec: ExperimentSpec, meta: Mapping[str, Any]) -> Any:
         expected_peers=spec.peer_count,
         environment=dict(spec.envs),
     )
+
+
+def _store_place(location: str, network: str) -> str:
+    """Where the store stands in the emulated network: its own place, else the first measured one of its
+    continent (the study measured no path to its store). It is billed as its own place either way."""
+    measured = Network.load(network)
+    continent = place_of(location).continent
+    nearby = (p.location for p in places() if p.rents_vms and p.continent == continent)
+    for candidate in (location, *nearby):
+        try:
+            measured.place(candidate)
+        except NetworkError:
+            continue
+        return candidate
+    raise UsageError(f"data.location '{location}': network '{network}' has no measured place in {continent}")
 
 
 def _dataset(spec: ExperimentSpec) -> dict[str, Any]:

@@ -72,7 +72,10 @@ class RunRequests:
         except (OSError, ValueError):  # rewritten this moment, or a provider that has none
             return {}
         found: dict[str, dict[str, Any]] = host.get("nodes") or {}
-        return {name: (str(n.get("ip") or ""), str(n.get("location") or "")) for name, n in found.items()}
+        places = {name: str(n.get("location") or "") for name, n in found.items()}
+        if "store" in places:  # it may stand elsewhere in the network, but it is billed as this
+            places["store"] = self._spec.data.location
+        return {name: (str(n.get("ip") or ""), places[name]) for name, n in found.items()}
 
     def _data(self) -> tuple[str, dict[str, str]]:
         """Endpoint as the peers reach it, and their environment."""

@@ -95,7 +95,7 @@ def test_killed_attached_stopped(tmp_path, monkeypatch):
         assert all(row.ended_s is not None for row in store.records("vms"))
         seqs = [e.seq for e in store.records("events")]
         assert seqs == list(range(len(seqs)))
-    assert not list((folder / "keys").glob("*/*.key"))
+    assert not list((folder / "keys").rglob("*.key"))
     assert marked(session.temp, session.pid) == []
     assert not Path(session.temp).exists()
     assert not (home / "ray.json").exists()
