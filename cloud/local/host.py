@@ -28,7 +28,7 @@ from cloud.local.fabric import Fabric, LoopbackFabric, NodeHandle, SwitchFabric
 from cloud.local.guardian import HOST_FILE, guard, write_json
 from cloud.local.options import LocalOptions
 from cloud.local.preemption import Preemptions
-from cloud.local.vms import Vm, vm_folder
+from cloud.local.vms import Vm, furnish, vm_folder
 from cloud.provider import InvalidRequestError, ProviderError
 
 __all__ = ["main"]
@@ -111,7 +111,7 @@ class _Host:
             "mode": self._mode,
             "link": getattr(self._fabric, "link", ""),
             "pid": int(os.readlink("/proc/self")) if sys.platform == "linux" else os.getpid(),
-            "switch_pid": _outer_pid(self._fabric.pid),
+            "switch_pid": programs.outer_pid(self._fabric.pid),
             "control": str(self._temp / "control"),
             "fatal": self._fatal,
             "warm": self._warm,
@@ -210,28 +210,13 @@ class _Host:
         if options.kind == "none" or self._stop:
             return
         node = self._nodes.get("store") or self._add_node("store", "store", options.location)
-        folder = self._folder / "store"
-        folder.mkdir(exist_ok=True)
-        status = folder / store.STORE_FILE
-        if options.kind == "forward":
-            host, port = store.forward_target(options.url)
-            arguments: tuple[object, ...] = (node.ns_fd, node.ip, options.port, (host, port), status)
-            program, ns_fd = "cloud.local.store:serve_forward", None
-        else:
-            data = Path(options.folder) if options.folder else self._folder / "swift"
-            arguments, program, ns_fd = (
-                (options, data, node.ip, status),
-                "cloud.local.store:serve_swift",
-                node.ns_fd,
-            )
-        self._store_pid, _ = programs.start(
-            program,
-            arguments,
-            ns_fd=ns_fd,
-            folder=folder,
-            temp=self._temp / "t" / "store",
-            environment={},
-            close=self._own_fds(but=node.ns_fd),
+        self._store_pid = store.start(
+            options,
+            self._folder,
+            node.ip,
+            node.ns_fd,
+            self._temp / "t" / "store",
+            self._own_fds(but=node.ns_fd),
         )
 
     def _own_fds(self, but: int | None = None) -> list[int]:
@@ -258,11 +243,8 @@ class _Host:
             config["listen_address"] = node.ip
         if node.ip == "127.0.0.1" and "listen_port" in config:  # one address for all: the ports must differ
             config["listen_port"] += node.index
-        folder = vm_folder(self._run_folder, name)
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         contents = {key: base64.b64decode(text) for key, text in order["files"].items()}
-        for file, content in {**contents, "config.json": json.dumps(config).encode()}.items():
-            _write_secret(folder / file, content)
+        furnish(vm_folder(self._run_folder, name), {**contents, "config.json": json.dumps(config).encode()})
         vm = Vm(name, location, node.ip, node.index, order["program"], not monitor, time.time())
         self._vms[name] = vm
         self._start_when_due(vm)
@@ -386,25 +368,6 @@ class _Host:
         with contextlib.suppress(OSError):
             self._fabric.stop()
         self._write()
-
-
-def _outer_pid(pid: int | None) -> int | None:
-    """A child's pid as the machine's /proc names it."""
-    if pid is None or sys.platform != "linux":
-        return pid
-    for entry in Path("/proc/thread-self/children").read_text().split():
-        with contextlib.suppress(OSError, ValueError):
-            for line in Path(f"/proc/{entry}/status").read_text().splitlines():
-                if line.startswith("NSpid:") and int(line.split()[-1]) == pid:
-                    return int(entry)
-    return None
-
-
-def _write_secret(path: Path, content: bytes) -> None:
-    path.unlink(missing_ok=True)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(content)
 
 
 def _run(cloud_folder: Path, options: LocalOptions, temp: Path, namespaces: bool) -> None:

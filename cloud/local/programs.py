@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cloud.local import _kernel
 
-__all__ = ["call", "end_all", "namespace_inode", "start"]
+__all__ = ["call", "end_all", "namespace_inode", "outer_pid", "start"]
 
 
 def call(program: str, *arguments: object) -> object:
@@ -133,3 +133,15 @@ def _own_number(entry: str) -> int | None:
         if line.startswith("NSpid:"):
             number = int(line.split()[-1])
     return number
+
+
+def outer_pid(pid: int | None) -> int | None:
+    """A child's pid as the machine's /proc names it."""
+    if pid is None or sys.platform != "linux":
+        return pid
+    for entry in Path("/proc/thread-self/children").read_text().split():
+        with contextlib.suppress(OSError, ValueError):
+            for line in Path(f"/proc/{entry}/status").read_text().splitlines():
+                if line.startswith("NSpid:") and int(line.split()[-1]) == pid:
+                    return int(entry)
+    return None

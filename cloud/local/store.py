@@ -10,21 +10,39 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from cloud.local import _kernel
+from cloud.local import _kernel, programs
 from cloud.local.guardian import write_json
 from cloud.local.options import StoreOptions
-from cloud.local.programs import call
 from cloud.provider import InvalidRequestError
 
-__all__ = ["STORE_FILE", "forward_target", "make_digits", "serve_forward", "serve_swift"]
+__all__ = ["STORE_FILE", "forward_target", "make_digits", "serve_forward", "serve_swift", "start"]
 
 STORE_FILE = "store.json"
 _LOOK_S = 0.5
+
+
+def start(
+    options: StoreOptions, cloud_folder: Path, ip: str, ns_fd: int | None, temp: Path, close: Sequence[int]
+) -> int:
+    """Fork the process that is, or keeps, the store; its pid. Raises InvalidRequestError for a URL it cannot reach."""
+    folder = cloud_folder / "store"
+    folder.mkdir(exist_ok=True)
+    status = folder / STORE_FILE
+    if options.kind == "forward":
+        target = forward_target(options.url)
+        arguments: tuple[object, ...] = (ns_fd, ip, options.port, target, status)
+        program, enter = "cloud.local.store:serve_forward", None
+    else:
+        data = Path(options.folder) if options.folder else cloud_folder / "swift"
+        program, arguments, enter = "cloud.local.store:serve_swift", (options, data, ip, status), ns_fd
+    return programs.start(
+        program, arguments, ns_fd=enter, folder=folder, temp=temp, environment={}, close=close
+    )[0]
 
 
 def serve_swift(options: StoreOptions, folder: Path, ip: str, status: Path) -> None:
@@ -77,7 +95,7 @@ def serve_swift(options: StoreOptions, folder: Path, ip: str, status: Path) -> N
 
 
 def _fill(program: str, arguments: Mapping[str, Any], progress: Path) -> None:
-    call(program, arguments, functools.partial(write_json, progress))
+    programs.call(program, arguments, functools.partial(write_json, progress))
 
 
 def make_digits(arguments: Mapping[str, Any], say: Callable[[Any], None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from cloud.provider import Observed, VmState
 
-__all__ = ["Vm", "observed", "read_status", "vm_folder"]
+__all__ = ["Vm", "furnish", "observed", "read_status", "vm_folder"]
 
 
 @dataclass
@@ -76,3 +77,14 @@ def observed(vm: Vm, run_folder: Path) -> Observed:
         status=read_status(vm_folder(run_folder, vm.vm)),
         pid=vm.pid,
     )
+
+
+def furnish(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Make a VM's folder with files that only the user may read (they may be keys)."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for name, content in files.items():
+        path = folder / name
+        path.unlink(missing_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
