@@ -28,14 +28,24 @@ def victim(seed: int, at_s: float, alive: Iterable[str]) -> str | None:
 
 
 def check_capacity(location: str, capacity: Mapping[str, int], alive: Iterable[str]) -> None:
-    """Raises NoCapacityError when `location` holds as many VMs (`alive`: their locations) as it may."""
-    limit = capacity.get(location)
-    used = sum(1 for place in alive if place == location)
-    if limit is not None and used >= limit:
-        raise NoCapacityError(
-            f"{location}: no capacity for another VM ({used} of {limit} in use); "
-            "try the next place, or raise emulation's capacity"
-        )
+    """Raises NoCapacityError when a place that holds `location` is full.
+
+    `capacity` names clouds, regions or zones; `alive` are the locations of the VMs there are.
+    """
+    living = list(alive)
+    for place, limit in capacity.items():
+        if not _within(location, place):
+            continue
+        used = sum(1 for each in living if _within(each, place))
+        if used >= limit:
+            raise NoCapacityError(
+                f"{place}: no capacity for another VM ({used} of {limit} in use); "
+                "try the next place, or raise emulation's capacity"
+            )
+
+
+def _within(location: str, place: str) -> bool:
+    return location == place or location.startswith(f"{place}/")
 
 
 def check_memory(peers: int, each_bytes: int, available_bytes: int | None) -> None:

@@ -27,6 +27,9 @@ def test_a_full_place_refuses_and_others_do_not():
     alive = ["x", "x", "y"]
     faults.check_capacity("y", {"x": 2, "y": 2}, alive)
     faults.check_capacity("z", {"x": 2}, alive)
+    with pytest.raises(NoCapacityError, match="1 of 1"):
+        faults.check_capacity("gcp/us/a", {"gcp/us": 1}, ["gcp/us/b"])
+    faults.check_capacity("gcp/us-2/a", {"gcp/us": 1}, ["gcp/us/b"])
     with pytest.raises(NoCapacityError, match=r"x: no capacity .*2 of 2"):
         faults.check_capacity("x", {"x": 2}, alive)
 
