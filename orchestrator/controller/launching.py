@@ -265,9 +265,11 @@ def _store_place(location: str, network: str) -> str:
     """Where the store stands in the emulated network: its own place, else the first measured one of its
     continent (the study measured no path to its store). It is billed as its own place either way."""
     measured = Network.load(network)
-    continent = place_of(location).continent
-    nearby = (p.location for p in places() if p.rents_vms and p.continent == continent)
-    for candidate in (location, *nearby):
+    own = place_of(location)
+    continent, coast = own.continent, "-".join(own.region.split("-")[:2])  # "us-west" of us-west-004
+    nearby = [p for p in places() if p.rents_vms and p.continent == continent]
+    nearby.sort(key=lambda p: not p.region.startswith(coast))
+    for candidate in (location, *(p.location for p in nearby)):
         try:
             measured.place(candidate)
         except NetworkError:
