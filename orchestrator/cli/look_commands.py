@@ -218,7 +218,8 @@ def _why(
         )
     rows = [_event_row(event) for event in events if not slot or event.slot == slot]
     if output in (Format.table, Format.csv):
-        rows = [row for row in rows if row["from_state"] != row["to_state"] or row["cause"]]
+        # "slot" notes what a restarted controller needs; the story is in the others.
+        rows = [row for row in rows if row["from_state"] != row["to_state"] or row["kind"] != "slot"]
     typer.echo(rows_text("events", rows, _WHY, output), nl=False)
 
 
