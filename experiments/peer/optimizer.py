@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import hivemind
 import torch
-from hivemind.averaging.control import StepControl
+from hivemind.averaging.control import AveragingStage, StepControl
 from hivemind.compression import (
     BlockwiseQuantization,
     CompressionBase,
@@ -68,6 +69,10 @@ def torch_optimizer_of(settings: Mapping[str, Any]) -> Callable[[Iterable[Any]],
     except (TypeError, ValueError) as error:
         raise PeerConfigError(f"optimizer: {name} does not take these settings: {error}") from error
     return factory
+
+
+class NoGroupError(Exception):
+    """Nobody to average with was found in time, although the tracker counts others."""
 
 
 @dataclass
@@ -163,7 +168,7 @@ class SwarmOptimizer(hivemind.Optimizer):
             super()._average_gradients_and_load_into_optimizer(maybe_step_control)
             return
         try:
-            group = maybe_step_control.result(self.averaging_timeout)
+            group = self._result_of(maybe_step_control)
             self.round.group_size = len(group)
             _log.info(f"Averaged gradients with {len(group)} peers")
         except Exception as error:  # noqa: BLE001 - any failure of a round: training goes on, the loss is counted
@@ -171,6 +176,22 @@ class SwarmOptimizer(hivemind.Optimizer):
             self.round.losses.append(f"averaging failed ({type(error).__name__}): local gradients")
             _log.warning(f"Averaging gradients failed with {error!r}: local gradients")
         self._load_averaged_gradients_into_optimizer_()
+
+    def _result_of(self, control: StepControl) -> Any:
+        """The round's result; raises NoGroupError rather than look for a group until averaging_timeout.
+
+        A peer killed without a goodbye stays in the tracker's count for a while: the survivors of a
+        pair would look for it for minutes.
+        """
+        limit_s = float(self.averaging_timeout or 60.0)
+        patience_s = max(3.0 * float(self.matchmaking_time or 5.0), 6.0)
+        try:
+            return control.result(min(patience_s, limit_s))
+        except FutureTimeoutError:
+            if control.stage == AveragingStage.LOOKING_FOR_GROUP:
+                control.cancel()
+                raise NoGroupError(f"no group within {patience_s:g} s") from None
+        return control.result(max(0.0, limit_s - patience_s))
 
     def load_state_from_peers(self, **kwargs: Any) -> None:
         """Download the newest state from a peer; blocks until it is here."""
@@ -215,7 +236,7 @@ def build_optimizer(
         ),
         averager_opts={"request_timeout": config.request_timeout_s},
         # the default, 3 s, before anybody is seen is longer than a short first epoch: peers would step alone
-        tracker_opts={"default_refresh_period": 0.5, "max_refresh_period": 5.0},
+        tracker_opts={"default_refresh_period": 0.5, "max_refresh_period": 5.0, "metadata_expiration": 30.0},
         verbose=True,
         shutdown_timeout=2,
     )

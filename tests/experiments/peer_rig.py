@@ -152,4 +152,4 @@ class PeerProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        shutil.rmtree(self.temporary)
+        shutil.rmtree(self.temporary, ignore_errors=True)
