@@ -1,32 +1,82 @@
-"""Are the shards there? Asked before a run begins, so that a wrong secret costs seconds and no VM."""
+"""Are the shards there, and whole at both ends? Asked before a run, so that a wrong secret costs no VM."""
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from cloud.storage.client import storage_errors
-from cloud.storage.errors import BadUrlError
+from cloud.storage.errors import BadUrlError, CorruptShardError, TruncatedShardError
 from cloud.storage.url import S3Url
 
 __all__ = ["check_shards"]
 
+_BLOCK_BYTES = tarfile.BLOCKSIZE  # 512
+_AT_ONCE = 8
+_LOOKED_AT = 64  # two requests each: a few seconds at the far end of the world
 
-def check_shards(shards: Sequence[str], client: Any, *, endpoint: str = "") -> int:
-    """Reads one byte of the first and of the last shard; returns the first one's size in bytes.
 
-    A GET, because the answer to a HEAD does not say whether it is the bucket that is missing.
-    Raises BadUrlError for an empty list, and StorageError: unreachable, refused, missing.
+def check_shards(shards: Sequence[str], client: Any, *, endpoint: str = "", most: int = _LOOKED_AT) -> int:
+    """Reads the first and the last block of each shard (of `most`, spread evenly, when there are more), which
+    is where a file that is no tar and an upload that stopped halfway show; returns the first one's bytes.
+
+    By GET, because the answer to a HEAD does not say whether it is the bucket that is missing.
+    Raises BadUrlError for an empty list; StorageError: unreachable, refused, missing, truncated, corrupt.
     """
     if not shards:
         raise BadUrlError("there are no shards to read; give the experiment's data a pattern that names some")
-    sizes: list[int] = []
-    for text in dict.fromkeys((shards[0], shards[-1])):
-        url = S3Url.parse(text)
-        with storage_errors(endpoint, url.bucket, url.key):
-            answer = client.get_object(Bucket=url.bucket, Key=url.key, Range="bytes=0-0")
-            answer["Body"].close()
-        # A store that ignores ranges sends the whole object: the length is then the size.
-        total = str(answer.get("ContentRange", "")).rpartition("/")[2]
-        sizes.append(int(total) if total.isdigit() else int(answer["ContentLength"]))
-    return sizes[0]
+    first, *others = dict.fromkeys(shards)
+    if len(others) > most - 1:
+        others = [others[(n + 1) * len(others) // (most - 1) - 1] for n in range(most - 1)]
+    look = partial(_look, client, endpoint)
+    size_bytes = look(first)  # alone: what is wrong with the store is wrong for all
+    pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="check-shards")
+    try:
+        for _ in pool.map(look, others):
+            pass
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return size_bytes
+
+
+def _look(client: Any, endpoint: str, shard: str) -> int:
+    """The shard's size in bytes."""
+    head, size_bytes, ranges = _read(client, endpoint, shard, 0)
+    try:
+        tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
+    except (tarfile.EmptyHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]
+        raise TruncatedShardError(shard, len(head)) from error
+    except tarfile.EOFHeaderError as error:  # type: ignore[attr-defined]
+        raise CorruptShardError(shard, 0, "the tar holds no samples") from error
+    except (tarfile.HeaderError, ValueError) as error:
+        raise CorruptShardError(shard, 0, f"not a tar header ({error})") from error
+    if ranges:
+        tail, _, _ = _read(client, endpoint, shard, max(0, size_bytes - _BLOCK_BYTES))
+        if any(tail):  # a tar ends with blocks of zeros
+            raise TruncatedShardError(shard, size_bytes)
+    return size_bytes
+
+
+def _read(client: Any, endpoint: str, shard: str, at: int) -> tuple[bytes, int, bool]:
+    """The block at `at`, the whole object's size, and whether the store answers ranges."""
+    from botocore.exceptions import ClientError
+
+    url = S3Url.parse(shard)
+    with storage_errors(endpoint, url.bucket, url.key):
+        try:
+            answer = client.get_object(
+                Bucket=url.bucket, Key=url.key, Range=f"bytes={at}-{at + _BLOCK_BYTES - 1}"
+            )
+        except ClientError as error:
+            if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 416:  # it is empty
+                raise TruncatedShardError(shard, 0) from error
+            raise
+        body = answer["Body"]
+        block = body.read(_BLOCK_BYTES)
+        body.close()
+    # A store that ignores ranges sends the whole object: the length is then the size.
+    total = str(answer.get("ContentRange", "")).rpartition("/")[2]
+    return block, int(total) if total.isdigit() else int(answer["ContentLength"]), total.isdigit()

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,8 +33,9 @@ def swift_environment(progress: Callable[[str], None] | None = None) -> Path:
     """The folder of a virtual environment with Swift in it, made on first use (79 MB from PyPI).
 
     `<home>/swift-venv-<version>`, or what ORCH_SWIFT_VENV names. pip runs with the user's own
-    configuration; `progress` gets its lines (default: stderr). Two at once: the second waits for
-    the first. Raises EmbeddedStoreError when it cannot be made.
+    configuration; what it says goes to a log beside the folder, which stays only when it fails.
+    `progress` gets a line before and one after (default: stderr). Two at once: the second waits
+    for the first. Raises EmbeddedStoreError when it cannot be made.
     """
     say = progress or _to_stderr
     given = os.environ.get("ORCH_SWIFT_VENV")
@@ -65,33 +67,39 @@ def _has_swift(folder: Path) -> bool:
 
 
 def _install(folder: Path, say: Callable[[str], None]) -> None:
-    say(f"installing OpenStack Swift {SWIFT_VERSION} into {folder} (once, 79 MB)")
+    say(f"installing OpenStack Swift {SWIFT_VERSION} into {folder} (once, 79 MB, usually under a minute)")
+    began = time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     (folder / _BEGUN).touch()
-    _run([sys.executable, "-m", "venv", str(folder)], folder, say)
+    log = folder.with_name(f"{folder.name}.log")
+    log.unlink(missing_ok=True)
+    _run([sys.executable, "-m", "venv", str(folder)], folder, log)
     pip = [str(folder / "bin/python"), "-m", "pip", "--disable-pip-version-check", "install"]
-    _run([*pip, "--progress-bar", "off", f"swift=={SWIFT_VERSION}"], folder, say)
+    _run([*pip, "--progress-bar", "off", f"swift=={SWIFT_VERSION}"], folder, log)
     (folder / _BEGUN).unlink()
-    say(f"Swift {SWIFT_VERSION} is installed")
+    log.unlink(missing_ok=True)
+    say(f"Swift {SWIFT_VERSION} is installed ({time.monotonic() - began:.0f} s)")
 
 
-def _run(command: list[str], folder: Path, say: Callable[[str], None]) -> None:
-    last = ""
+def _run(command: list[str], folder: Path, log: Path) -> None:
+    """Run it with its output in `log`. Raises EmbeddedStoreError with the last line of that."""
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line := line.rstrip():
-                say(f"  {line}")
-                last = line
-    if process.returncode:
+    with log.open("ab") as output:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            check=False,
+        )
+    if done.returncode:
+        said = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
         raise EmbeddedStoreError(
             f"the embedded store cannot be installed into {folder}: `{' '.join(command[1:])}` ended with "
-            f"{process.returncode} ({last or 'no output'}); mend pip's access to an index, or name an "
-            "S3 store of your own as the data's endpoint"
+            f"{done.returncode} ({said[-1][:300] if said else 'no output'}; all of it in {log}); mend pip's "
+            "access to an index, or name an S3 store of your own as the data's endpoint"
         )
 
 

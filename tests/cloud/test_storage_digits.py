@@ -18,6 +18,7 @@ from cloud.storage.errors import (
     KeyMissingError,
     StoreRefusedError,
     StoreUnreachableError,
+    TruncatedShardError,
 )
 from cloud.storage.opener import ShardOpener
 from cloud.storage.samples import read_shard
@@ -134,6 +135,37 @@ def test_the_check_before_a_run_reads_the_first_and_the_last_shard(aws, tmp_path
         check_shards(["s3://nowhere/a.tar"], client)
     with pytest.raises(BadUrlError, match="no shards"):
         check_shards([], client)
+
+
+@mock_aws
+def test_the_check_finds_shards_that_are_no_whole_tars(aws, tmp_path):
+    client = make_client()
+    made = make_digits(3, "s3://digits", client, folder=tmp_path, samples_per_shard=5)
+    shards = [f"s3://digits/{name}" for name in made.train]
+    whole = (tmp_path / made.train[1]).read_bytes()
+    for content, error, said in (
+        (whole[: len(whole) // 2], TruncatedShardError, f"ends at byte {len(whole) // 2}"),
+        (b"", TruncatedShardError, "ends at byte 0"),
+        (b"<html>" * 500, CorruptShardError, r"at byte 0: not a tar header"),
+        (bytes(10240), CorruptShardError, "holds no samples"),
+    ):
+        client.put_object(Bucket="digits", Key=made.train[1], Body=content)
+        with pytest.raises(error, match=rf"{shards[1]}.*{said}"):
+            check_shards(shards, client)
+
+
+@mock_aws
+def test_of_very_many_shards_some_are_looked_at_the_first_and_the_last_too(aws, tmp_path):
+    client = make_client()
+    made = make_digits(1, "s3://digits", client, folder=tmp_path, samples_per_shard=5)
+    body = (tmp_path / made.train[0]).read_bytes()
+    shards = [f"s3://digits/{n}.tar" for n in range(40)]
+    for n in (0, 13, 26, 39):
+        client.put_object(Bucket="digits", Key=f"{n}.tar", Body=body)
+    assert check_shards(shards, client, most=4) == len(body)
+    client.delete_object(Bucket="digits", Key="39.tar")
+    with pytest.raises(KeyMissingError):
+        check_shards(shards, client, most=4)
 
 
 def test_no_credentials_is_a_refusal_and_names_the_variables(monkeypatch, tmp_path):

@@ -20,7 +20,7 @@ def default_place(monkeypatch):
 def installer(calls):
     """Stands for venv and pip: makes what they make."""
 
-    def run(command, folder, say):
+    def run(command, folder, log):
         calls.append(command)
         (folder / "bin").mkdir(exist_ok=True)
         (folder / "bin/python").touch()
@@ -49,8 +49,8 @@ def test_is_made_once_in_orchs_home_even_by_two_at_a_time(own_home, monkeypatch)
 def test_an_installation_that_was_interrupted_is_made_again(own_home, monkeypatch):
     calls = []
 
-    def interrupted(command, folder, say):
-        installer(calls)(command, folder, say)
+    def interrupted(command, folder, log):
+        installer(calls)(command, folder, log)
         if "install" in command:
             raise KeyboardInterrupt
 
@@ -62,12 +62,26 @@ def test_an_installation_that_was_interrupted_is_made_again(own_home, monkeypatc
     assert len(calls) == 4
 
 
-def test_pip_failing_is_one_sentence_with_its_last_line(tmp_path):
+def test_pip_failing_is_one_sentence_with_its_last_line_and_a_log(tmp_path):
+    program = "import sys; print('Collecting swift', flush=True); sys.exit('ERROR: no index')"
+    log = tmp_path / "venv.log"
+    said = rf"ended with 1 \(ERROR: no index; all of it in {log}\); mend pip's access"
+    with pytest.raises(EmbeddedStoreError, match=said):
+        module._run([sys.executable, "-c", program], tmp_path, log)
+    assert log.read_text().splitlines() == ["Collecting swift", "ERROR: no index"]
+
+
+def test_the_user_sees_two_lines_and_none_of_pips(own_home, monkeypatch):
+    def run(command, folder, log):
+        log.write_text("Collecting swift\n")
+        installer([])(command, folder, log)
+
+    monkeypatch.setattr(module, "_run", run)
     lines = []
-    program = "import sys; print('Collecting swift'); print('ERROR: no index', file=sys.stderr); sys.exit(1)"
-    with pytest.raises(EmbeddedStoreError, match=r"ended with 1 \(ERROR: no index\); mend pip's access"):
-        module._run([sys.executable, "-c", program], tmp_path, lines.append)
-    assert lines == ["  Collecting swift", "  ERROR: no index"]
+    swift_environment(lines.append)
+    assert [line.partition(" ")[0] for line in lines] == ["installing", "Swift"]
+    assert "usually under a minute" in lines[0]
+    assert not list(own_home.glob("*.log"))
 
 
 def test_a_given_folder_is_not_overwritten(tmp_path, monkeypatch):
