@@ -12,6 +12,7 @@ Semantics every implementation keeps, and the contract tests check:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -20,6 +21,7 @@ from typing import Any, Literal, Protocol
 __all__ = [
     "AmbiguousError",
     "CredentialsError",
+    "EndedError",
     "InvalidRequestError",
     "LaunchRequest",
     "NoCapacityError",
@@ -30,6 +32,7 @@ __all__ = [
     "QuotaError",
     "TransientError",
     "VmState",
+    "is_monitor",
 ]
 
 
@@ -38,6 +41,7 @@ __all__ = [
 # ├── QuotaError             try another provider, tell the user
 # ├── CredentialsError       stop, tell the user
 # ├── InvalidRequestError    stop, it will never work
+# │   └── EndedError         all of this run has ended: nothing of it is left to be asked or ended
 # ├── TransientError         try again later
 # └── AmbiguousError         it may or may not have happened: observe before anything else
 class ProviderError(Exception):
@@ -60,12 +64,24 @@ class InvalidRequestError(ProviderError):
     """The request can never succeed as it stands (or this host cannot run the emulation)."""
 
 
+class EndedError(InvalidRequestError):
+    """Whatever the provider had for this run is gone, and it will start no more for it."""
+
+
 class TransientError(ProviderError):
     """The provider failed; nothing happened."""
 
 
 class AmbiguousError(ProviderError):
     """No answer came: it may have happened. Look before asking again."""
+
+
+_MONITOR = re.compile(r"monitor(-[0-9]+)?")
+
+
+def is_monitor(vm: str) -> bool:
+    """Whether a VM's name is a monitor's ("monitor", after its death "monitor-1", ...), which is not billed."""
+    return _MONITOR.fullmatch(vm) is not None
 
 
 VmState = Literal["pending", "running", "preempted", "failed", "terminated"]
@@ -91,7 +107,9 @@ class LaunchRequest:
     offer: Offer
     program: str  # "experiments.peer.main:main", called with the config's path
     config: Mapping[str, Any]  # written as config.json (0600) into the VM's folder before the program starts
-    files: Mapping[str, bytes] = field(default_factory=dict)  # further files of that folder (keys: secret, 0600)
+    files: Mapping[str, bytes] = field(
+        default_factory=dict
+    )  # further files of that folder (keys: secret, 0600)
 
 
 @dataclass(frozen=True)
@@ -107,7 +125,9 @@ class Observed:
     ended_at_s: float | None
     cause: str  # why it is in this state, one sentence; "" if nothing to say
     notice_at_s: float | None  # the provider announced it will take the VM back at this time
-    status: Mapping[str, Any]  # the VM program's own last status.json (phase, maddr, error ...); {} if none yet
+    status: Mapping[
+        str, Any
+    ]  # the VM program's own last status.json (phase, maddr, error ...); {} if none yet
     pid: int | None = None  # local providers: the program's pid as seen from the host
 
 

@@ -21,7 +21,7 @@ from cloud.local import faults, guardian
 from cloud.local.options import LocalOptions
 from cloud.local.store import STORE_FILE, forward_target
 from cloud.local.vms import Vm, observed, vm_folder
-from cloud.provider import InvalidRequestError, LaunchRequest, Observed, Offer, TransientError
+from cloud.provider import EndedError, InvalidRequestError, LaunchRequest, Observed, Offer, TransientError
 
 __all__ = ["LocalCloud"]
 
@@ -102,7 +102,7 @@ class LocalCloud:
         return [Offer(location, "emulated", accelerator, use_spot, None, no_price)]
 
     def request(self, request: LaunchRequest) -> None:
-        """Rent a VM; `config["listen_address"]` "" becomes its address. `vm="monitor"` is not billed.
+        """Rent a VM; `config["listen_address"]` "" becomes its address. A monitor's is not billed.
 
         Raises NoCapacityError, InvalidRequestError (no memory, no such path in the network, the cloud has
         ended), TransientError, AmbiguousError.
@@ -118,10 +118,11 @@ class LocalCloud:
         )
 
     def observe(self) -> Sequence[Observed]:
-        """All VMs of the run, the monitor too. Raises InvalidRequestError when the cloud cannot go on."""
+        """All VMs of the run, the monitor too. Raises InvalidRequestError when the cloud cannot go on,
+        EndedError when it has ended because of that."""
         state = self.state()
         if state.get("fatal"):
-            raise InvalidRequestError(state["fatal"])
+            raise (InvalidRequestError if self.alive else EndedError)(state["fatal"])
         return [observed(Vm.from_json(row), self._run_folder) for row in state.get("vms", [])]
 
     def terminate(self, vm: str) -> None:
@@ -211,9 +212,8 @@ class LocalCloud:
     def _call(self, **order: Any) -> Any:
         path = self._file().get("control", "")
         if not guardian.is_alive(self._folder) or not path:
-            raise InvalidRequestError(
-                self.fatal or f"{self._folder}: the emulated cloud of this run has ended"
-            )
+            ended = InvalidRequestError if self.alive else EndedError
+            raise ended(self.fatal or f"{self._folder}: the emulated cloud of this run has ended")
         sent = False
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as wire:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cloud.provider import InvalidRequestError, NoCapacityError
 
-__all__ = ["available_memory", "check_capacity", "check_memory", "lifetime_s", "victim"]
+__all__ = ["available_memory", "belongs", "check_capacity", "check_memory", "lifetime_s", "victim"]
 
 
 def lifetime_s(seed: int, vm: str, rate_per_h: float) -> float | None:
@@ -25,6 +25,11 @@ def victim(seed: int, at_s: float, alive: Iterable[str]) -> str | None:
     """Which of the VMs alive the preemption planned at `at_s` hits; None: there is none."""
     names = sorted(alive)
     return random.Random(f"{seed}/{at_s}").choice(names) if names else None
+
+
+def belongs(vm: str, slot: str) -> bool:
+    """Whether a VM ("<run id>-<slot>-<generation>") is one of `slot` ("<run id>-<slot>"; "": of any)."""
+    return not slot or vm.rpartition("-")[0] == slot
 
 
 def check_capacity(location: str, capacity: Mapping[str, int], alive: Iterable[str]) -> None:

@@ -29,7 +29,7 @@ from cloud.local.guardian import HOST_FILE, guard, write_json
 from cloud.local.options import LocalOptions
 from cloud.local.preemption import Preemptions
 from cloud.local.vms import Vm, furnish, vm_folder
-from cloud.provider import InvalidRequestError, ProviderError
+from cloud.provider import InvalidRequestError, ProviderError, is_monitor
 
 __all__ = ["main"]
 
@@ -201,8 +201,8 @@ class _Host:
     # nodes and VMs
 
     def _add_node(self, name: str, kind: Any, location: str | None) -> NodeHandle:
-        node = self._fabric.add(name, kind, location)
-        self._nodes[name], self._locations[name] = node, location
+        node = self._fabric.add("monitor" if kind == "monitor" else name, kind, location)
+        self._nodes[name], self._locations[node.name] = node, location
         return node
 
     def _start_store(self) -> None:
@@ -232,7 +232,7 @@ class _Host:
             raise InvalidRequestError(self._fatal)
         if not name or "/" in name or name.startswith(".") or name == "store":
             raise InvalidRequestError(f"'{name}' is not a name for a VM")
-        monitor = name == "monitor"
+        monitor = is_monitor(name)
         if not monitor:
             alive = [vm.location for vm in self._vms.values() if vm.alive and vm.billed]
             faults.check_capacity(location, self._options.capacity, alive)

@@ -20,6 +20,7 @@ class PreemptOptions:
     rate_per_h: float = 0.0  # of each VM, exponentially distributed, drawn from the seed and the VM's name
     at_s: tuple[float, ...] = ()  # after the first VM's start; who goes is drawn from the seed
     notice_s: float | None = None  # announced so long before; None: without notice
+    slot: str = ""  # "<run id>-<slot>": only its VMs; "": any
     seed: int = 0
 
 

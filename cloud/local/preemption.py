@@ -27,8 +27,10 @@ class Preemptions:
         self._begun = False
 
     def started(self, vm: Vm) -> None:
-        """A VM's program was started: draw its lifetime; with the first VM the times `at_s` begin to run."""
+        """A VM's program was started: draw its lifetime; with the first (of the slot) the times `at_s` begin."""
         lead_s = self._options.notice_s or 0.0
+        if not faults.belongs(vm.vm, self._options.slot):
+            return
         if not self._begun:
             self._begun = True
             for at_s in self._options.at_s:
@@ -51,7 +53,8 @@ class Preemptions:
             self.give_notice(vm, self._options.notice_s)
 
     def _take_one(self, at_s: float) -> None:
-        alive = [vm.vm for vm in self._vms.values() if vm.state == "running" and vm.billed]
+        running = [vm.vm for vm in self._vms.values() if vm.state == "running" and vm.billed]
+        alive = [vm for vm in running if faults.belongs(vm, self._options.slot)]
         name = faults.victim(self._options.seed, at_s, alive)
         if name:
             self._announce(self._vms[name])

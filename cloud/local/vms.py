@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cloud.provider import Observed, VmState
+from cloud.provider import Observed, VmState, is_monitor
 
 __all__ = ["Vm", "furnish", "observed", "read_status", "vm_folder"]
 
@@ -49,8 +49,8 @@ class Vm:
 
 
 def vm_folder(run_folder: Path, vm: str) -> Path:
-    """Where a VM's program finds its config and writes: vms/<vm>, or monitor."""
-    return run_folder / "monitor" if vm == "monitor" else run_folder / "vms" / vm
+    """Where a VM's program finds its config and writes: vms/<vm>; every monitor goes on in `monitor`."""
+    return run_folder / "monitor" if is_monitor(vm) else run_folder / "vms" / vm
 
 
 def read_status(folder: Path) -> dict[str, Any]:
@@ -80,8 +80,12 @@ def observed(vm: Vm, run_folder: Path) -> Observed:
 
 
 def furnish(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Make a VM's folder with files that only the user may read (they may be keys)."""
+    """Make a VM's folder with files that only the user may read (they may be keys).
+
+    What an earlier program said of itself there goes: a monitor has the folder of the one that died.
+    """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    (folder / "status.json").unlink(missing_ok=True)
     for name, content in files.items():
         path = folder / name
         path.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cloud.provider import Provider, ProviderError
+from cloud.provider import EndedError, Provider, ProviderError
 from experiments.spec.load import from_document
 from metrics.store import FencedError, RunStore, StoreError
 from orchestrator.controller.actor import (
@@ -177,9 +177,10 @@ def down(run_id: str, home: Path, timeout_s: float = 60.0) -> list[str]:
     try:
         provider.close()
         left += [o.vm for o in provider.observe() if o.state in ("pending", "running")]
+    except EndedError:
+        pass  # what is to be proven
     except ProviderError as error:
-        if "has ended" not in str(error):
-            left.append(f"{run_id}: {error}")
+        left.append(f"{run_id}: {error}")
     if not left:
         _write_end(folder, "taken down")
     return left

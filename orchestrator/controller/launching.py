@@ -17,7 +17,7 @@ from cloud.places import find as place_of
 from cloud.places import places
 from cloud.prices.book import PriceBook
 from cloud.prices.book import load as load_book
-from experiments.spec.catalog import models, published
+from experiments.spec.catalog import models, published, step_time
 from experiments.spec.emulation import EmulationPlan, resolve_emulation
 from experiments.spec.load import from_document, to_document
 from experiments.spec.schema import ExperimentSpec
@@ -161,12 +161,20 @@ def _meta(
         "epochs": spec.measure.epochs,
         "target_batch_size": spec.swarm.target_batch_size,
         "raw_target_batch_size": emulation.raw_target_batch_size,
+        "sync_work_s": _sync_work(spec),
         "addresses": {},
         "locations": {},
         "published": None if figures is None else asdict(figures),
         "versions": {"python": platform.python_version(), **{p: _version(p) for p in _PACKAGES}},
         "warnings": [],
     }
+
+
+def _sync_work(spec: ExperimentSpec) -> dict[str, float]:
+    """By accelerator: seconds at study scale that a VM's own work around a round is emulated with."""
+    wished = {r.accelerators for slot in slots(spec) for r in slot.places}
+    known = {a: step_time(spec.model, a) for a in sorted(wished)}
+    return {a: times.sync_work_s for a, times in known.items() if times is not None}
 
 
 def _version(package: str) -> str:
@@ -245,6 +253,7 @@ def _local_options(spec: ExperimentSpec, meta: Mapping[str, Any]) -> Any:
             rate_per_h=wished.rate_per_h or 0.0,
             at_s=() if wished.at_s is None else (wished.at_s,),
             notice_s=wished.notice_s or None,
+            slot=f"{meta['run_id']}-{wished.slot}" if wished.slot else "",
             seed=spec.seed,
         )
     scales = meta["scales"]

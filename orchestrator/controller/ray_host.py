@@ -60,7 +60,10 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 
 def _start_head(temp: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Loopback only, free ports, no dashboard, no usage report."""
+    """Loopback only, free ports, no dashboard, no usage report.
+
+    Ray turns the wish for 127.0.0.1 into this machine's address unless it is told to form no clusters.
+    """
     command = [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
         *("--node-ip-address=127.0.0.1", "--port=0", "--include-dashboard=false", "--disable-usage-stats"),
@@ -68,8 +71,12 @@ def _start_head(temp: Path, environment: Mapping[str, str]) -> subprocess.Popen[
         *(f"--ray-client-server-port={_free_port()}", "--include-log-monitor=false"),
         *(f"--num-cpus={_CPUS}", f"--object-store-memory={_OBJECT_STORE_BYTES}", f"--temp-dir={temp}"),
     ]
-    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_SCHEDULER_EVENTS": "0"}
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, env={**environment, **quiet})
+    settings = {
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_SCHEDULER_EVENTS": "0",
+    }
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, env={**environment, **settings})
 
 
 def _free_port() -> int:

@@ -16,7 +16,7 @@ from experiments.spec.shards import shard_urls
 from experiments.spec.slots import slots
 from metrics.store import RunStore
 from orchestrator.controller.keys import vm_keys
-from orchestrator.core.events import MONITOR, RequestVm
+from orchestrator.core.events import RequestVm
 from orchestrator.core.state import Place
 
 __all__ = ["RunRequests", "peer_config"]
@@ -48,12 +48,12 @@ class RunRequests:
             files={"identity.key": keys.identity, "record.key": keys.record},
         )
 
-    def monitor(self) -> LaunchRequest:
+    def monitor(self, vm: str) -> LaunchRequest:
         """The node that watches, beside the first slot's first place."""
         c = float(self._meta["scales"]["time"])
         place = slots(self._spec)[0].places[0]
         return LaunchRequest(
-            vm=MONITOR,
+            vm=vm,
             offer=Offer(place.infra, "monitor", "CPU:1", False, None, "the monitor is not billed"),
             program=_MONITOR,
             config={

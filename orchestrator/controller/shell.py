@@ -48,7 +48,7 @@ class Requests(Protocol):
 
     def peer(self, wish: ev.RequestVm, place: Place) -> LaunchRequest: ...
 
-    def monitor(self) -> LaunchRequest: ...
+    def monitor(self, vm: str) -> LaunchRequest: ...
 
     def nodes(self) -> dict[str, tuple[str, str]]:
         """Address and location of nodes that are no VMs of a slot."""
@@ -109,6 +109,9 @@ class Shell:
             facts += done.facts
             instructions += done.instructions
         self._write_down(facts, now_s)  # on the disk before anything is done
+        if state.monitors_lost > self.state.monitors_lost:
+            died = f"the monitor died ({state.monitor_cause}) and was started again"
+            self._store.set_meta("warnings", [*self._store.meta("warnings", []), died])
         self.state = state
         self._write_vms(now_s)
         self._write_roster()
@@ -215,8 +218,10 @@ class Shell:
     def _write_nodes(self) -> None:
         addresses = dict(self._store.meta("addresses", {}))
         locations = dict(self._store.meta("locations", {}))
-        nodes = self._requests.nodes() | {o.vm: (o.address or "", o.location) for o in self._seen}
-        for name, (address, location) in nodes.items():
+        monitors = self.state.monitor_vms()  # one node of the traffic matrix, whichever lives
+        nodes = [(name, *node) for name, node in self._requests.nodes().items()]
+        nodes += [(ev.MONITOR if o.vm in monitors else o.vm, o.address or "", o.location) for o in self._seen]
+        for name, address, location in nodes:
             if location:
                 locations[name] = location
             if address:
@@ -256,10 +261,9 @@ class Shell:
                 if not self._calls.busy(f"request {vm}"):
                     request = self._requests.peer(instruction, self.state.slot_spec(slot).places[place])
                     self._calls.submit(Call(f"request {vm}", "request", (request,), 120.0))
-            case ev.StartMonitor():
-                if not self._calls.busy(f"request {ev.MONITOR}"):
-                    call = Call(f"request {ev.MONITOR}", "request", (self._requests.monitor(),), 120.0)
-                    self._calls.submit(call)
+            case ev.StartMonitor(vm=vm):
+                if not self._calls.busy(f"request {vm}"):
+                    self._calls.submit(Call(f"request {vm}", "request", (self._requests.monitor(vm),), 120.0))
             case ev.TerminateVm(vm=vm):
                 self._calls.submit(Call(f"terminate {vm}", "terminate", (vm,), 60.0))
             case ev.EndRun(status=status, cause=cause):

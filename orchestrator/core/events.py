@@ -28,7 +28,7 @@ __all__ = [
     "Tick",
 ]
 
-MONITOR = "monitor"  # the monitor's VM name: one a run, named like its folder
+MONITOR = "monitor"  # the name of the first monitor's VM, and of its folder; the next is "monitor-1"
 
 Refusal = Literal["no_capacity", "quota", "credentials", "invalid", "transient", "ambiguous"]
 
@@ -172,8 +172,9 @@ class TerminateVm:
 
 @dataclass(frozen=True, slots=True)
 class StartMonitor:
-    """Start the node that watches the swarm (again: it is one node)."""
+    """Start the node that watches the swarm (again: the name makes it one node)."""
 
+    vm: str
     initial_peers: tuple[str, ...]
 
 

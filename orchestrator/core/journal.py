@@ -19,7 +19,10 @@ from orchestrator.core.state import Place, Policy, RunSpec, RunState, Slot, Slot
 
 __all__ = ["JournalError", "begin", "created", "facts", "note", "replay", "story"]
 
-_RUN_FIELDS = ("monitor", "finishing_s", "stop_status", "stop_cause", "ended")
+_RUN_FIELDS = (
+    *("monitor", "monitors_lost", "monitor_retry_at_s", "monitor_cause"),
+    *("finishing_s", "stop_status", "stop_cause", "ended"),
+)
 _SLOT_KINDS = frozenset({"intent", "transition", "slot"})
 
 
@@ -73,7 +76,7 @@ def replay(events: Sequence[EventRecord]) -> RunState:
             state = replace(state, slots=slots, intents=intents)
         elif event.kind in ("run", "run_ended"):
             data = json.loads(event.data_json)
-            state = replace(state, **{k: data[k] for k in _RUN_FIELDS})
+            state = replace(state, **{k: data[k] for k in _RUN_FIELDS if k in data})
     return state
 
 
@@ -110,6 +113,8 @@ def _run_fact(before: RunState, after: RunState, data: dict[str, Any]) -> Fact:
     cause = after.stop_cause
     if not cause:
         cause = "all peers are over" if after.finishing_s is not None else f"the monitor is {after.monitor}"
+        if after.monitors_lost > before.monitors_lost:
+            cause = f"the monitor died ({after.monitor_cause}): {after.monitor_vm()} goes on"
     names = ("ended" if data["ended"] else _run_name(after), _run_name(before))
     return Fact(kind, "", -1, "", names[1], names[0], cause, json.dumps(data))
 

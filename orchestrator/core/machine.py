@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from orchestrator.core.events import (
-    MONITOR,
     EndRun,
     Event,
     Fact,
@@ -30,6 +29,7 @@ from orchestrator.core.events import (
     Tick,
 )
 from orchestrator.core.journal import facts
+from orchestrator.core.monitor import monitor_lost, monitor_observed
 from orchestrator.core.policy import Jitter, back_off_s, gives_up, next_place, over_budget
 from orchestrator.core.state import LIVE, OVER, RunState, Slot, SlotState
 
@@ -65,8 +65,9 @@ def step(state: RunState, event: Event, jitter: Jitter) -> Step:
         case Tick():
             new = _tick(state, event.now_s)
             instructions = _wanted(new, event.now_s)
-        case Observed(vm=vm) if vm == MONITOR:
-            new = _monitor_observed(state, event)
+        case Observed(vm=vm) if vm in state.monitor_vms():
+            new = monitor_observed(state, event)
+            instructions = _stray(new, event)
         case Observed():
             new = _observed(state, event, jitter)
             instructions = _stray(new, event)
@@ -148,7 +149,7 @@ def _gone(state: RunState, vm: str, now_s: float, cause: str, jitter: Jitter) ->
         else s
         for s in state.slots
     )
-    monitor = "gone" if vm == MONITOR else state.monitor
+    monitor = "gone" if vm == state.monitor_vm() else state.monitor
     return replace(state, slots=slots, monitor=monitor)
 
 
@@ -204,7 +205,7 @@ def _advance(slot: Slot, event: Observed) -> Slot:
 
 def _refused(state: RunState, event: OfferRefused, jitter: Jitter) -> RunState:
     if event.kind in ("credentials", "invalid"):
-        if event.vm != MONITOR and not any(s.vm == event.vm for s in state.slots):
+        if event.vm != state.monitor_vm() and not any(s.vm == event.vm for s in state.slots):
             return state
         return _stop(state, "failed", event.reason)
 
@@ -243,8 +244,8 @@ def _missing(state: RunState, event: Missing, jitter: Jitter) -> RunState:
 
     if any(unasked(s) for s in state.slots) and not state.stop_status:
         return state
-    if event.vm == MONITOR and not state.stop_status:
-        return _stop(state, "failed", "the monitor is gone: nothing of the run can be measured any more")
+    if event.vm == state.monitor_vm() and not state.stop_status:
+        return monitor_lost(state, event.now_s, "the provider no longer knows it")
     return _gone(state, event.vm, event.now_s, "the provider no longer knows the VM", jitter)
 
 
@@ -256,17 +257,6 @@ def _silent(state: RunState, event: Silent, jitter: Jitter) -> RunState:
         return _lose(state, slot, event.now_s, cause, jitter, gone=False)
 
     return _on_vm(state, event.vm, change)
-
-
-def _monitor_observed(state: RunState, event: Observed) -> RunState:
-    if event.state in ("pending", "running") and event.phase != "failed":
-        if event.state == "running" and state.monitor in ("absent", "wanted"):
-            return replace(state, monitor="up")
-        return state
-    if state.stop_status or state.monitor in ("ending", "gone"):
-        return replace(state, monitor="gone" if event.state != "running" else "ending")
-    cause = event.cause or f"it {event.state}"
-    return _stop(state, "failed", f"the monitor died ({cause}): nothing of the run can be measured any more")
 
 
 # Changes of the run
@@ -291,7 +281,8 @@ def _tick(state: RunState, now_s: float) -> RunState:
             state = _stop(state, "done", "all peers finished")
     if not state.stop_status and state.finishing_s is None:
         state = _intend(state, now_s)
-    if state.monitor == "absent" and state.maddrs() and not state.stop_status:
+    wanted = state.monitor == "absent" and now_s >= state.monitor_retry_at_s
+    if wanted and state.maddrs() and not state.stop_status:
         state = replace(state, monitor="wanted")
     return state
 
@@ -373,17 +364,17 @@ def _wanted(state: RunState, now_s: float) -> tuple[Instruction, ...]:
             peers = tuple(m for m in state.maddrs() if m != slot.maddr)
             out.append(RequestVm(slot.vm, slot.name, slot.generation, slot.place, peers))
     if state.monitor == "wanted" and not state.stop_status:
-        out.append(StartMonitor(state.maddrs()))
+        out.append(StartMonitor(state.monitor_vm(), state.maddrs()))
     if state.monitor == "ending":
-        out.append(TerminateVm(MONITOR, state.stop_cause))
+        out.append(TerminateVm(state.monitor_vm(), state.stop_cause))
     if state.ended:
         out.append(EndRun(state.stop_status, state.stop_cause))
     return tuple(out)
 
 
 def _stray(state: RunState, event: Observed) -> tuple[Instruction, ...]:
-    """A VM that lives and belongs to no slot any more is ended."""
-    known = any(event.vm in (s.vm, s.ending) for s in state.slots)
+    """A VM that lives and belongs to no slot any more, and is not the monitor's, is ended."""
+    known = event.vm == state.monitor_vm() or any(event.vm in (s.vm, s.ending) for s in state.slots)
     if known or event.state not in ("pending", "running"):
         return ()
     return (TerminateVm(event.vm, "it belongs to no slot any more"),)

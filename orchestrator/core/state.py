@@ -7,6 +7,8 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Literal
 
+from orchestrator.core.events import MONITOR
+
 __all__ = [
     "LIVE",
     "OVER",
@@ -93,6 +95,8 @@ class RunSpec:
     straggler_s: float = 90.0  # the others may still finish so long after the first peer is done
     drain_s: float = 15.0  # for the monitor to read the last records
     reserve_s: float = 30.0  # what termination itself takes, for the budget
+    max_monitor_restarts: int = 5
+    monitor_backoff_s: float = 1.0  # after the first monitor's death; twice as long after each further one
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,9 @@ class RunState:
     slots: tuple[Slot, ...]
     intents: frozenset[str] = frozenset()  # every VM ever wished for: no other may exist
     monitor: Literal["absent", "wanted", "up", "ending", "gone"] = "absent"
+    monitors_lost: int = 0
+    monitor_retry_at_s: float = 0.0  # no monitor is started before this
+    monitor_cause: str = ""  # why the last one was lost
     finishing_s: float | None = None  # all peers are over; the last records are being read
     stop_status: str = ""  # "" while the run goes on
     stop_cause: str = ""
@@ -147,6 +154,15 @@ class RunState:
     def vm_name(self, slot: Slot) -> str:
         """The name of the slot's VM of this generation; never used twice."""
         return f"{self.spec.run_id}-{slot.name}-{slot.generation}"
+
+    def monitor_vm(self, lost: int | None = None) -> str:
+        """The name of the monitor's VM, now or after so many were lost; never used twice."""
+        number = self.monitors_lost if lost is None else lost
+        return f"{MONITOR}-{number}" if number else MONITOR
+
+    def monitor_vms(self) -> tuple[str, ...]:
+        """Every name a monitor of this run has or had."""
+        return tuple(self.monitor_vm(n) for n in range(self.monitors_lost + 1))
 
     def maddrs(self) -> tuple[str, ...]:
         """Addresses of the peers that can be joined now."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.core.events import MONITOR, Event, Missing, Observed, Silent
+from orchestrator.core.events import Event, Missing, Observed, Silent
 from orchestrator.core.state import RunState, SlotState
 
 __all__ = ["RosterEntry", "Swarm", "missing", "roster", "silent"]
@@ -41,8 +41,8 @@ def missing(state: RunState, seen: Sequence[Observed], now_s: float) -> list[Eve
             out.append(Missing(now_s, slot.vm))
         if slot.ending and slot.ending not in listed and now_s - slot.since_s > _ENDING_S:
             out.append(Missing(now_s, slot.ending))
-    if state.monitor == "ending" and MONITOR not in listed:
-        out.append(Missing(now_s, MONITOR))
+    if state.monitor == "ending" and state.monitor_vm() not in listed:
+        out.append(Missing(now_s, state.monitor_vm()))
     return out
 
 

@@ -167,6 +167,20 @@ def test_preemption_by_schedule_comes_with_notice(start):
     assert sorted(vm.state for vm in cloud.observe()) == ["preempted", "running"]
 
 
+def test_a_monitor_that_died_has_its_folder_taken_over_by_the_next(start, tmp_path):
+    cloud = start()
+    rent(cloud, "monitor", "leave")
+    first = in_phase(cloud, "monitor", "training")
+    os.kill(first.pid, signal.SIGKILL)
+    wait_for(lambda: look(cloud, "monitor").state == "failed")
+    rent(cloud, "monitor-1", "sit")
+    assert "monitor-1" not in [path.name for path in (tmp_path / "run" / "vms").glob("*")]
+    second = look(cloud, "monitor-1")
+    assert second.address != first.address
+    assert {n for n in cloud.state()["nodes"]} == {"monitor"}
+    wait_for(lambda: cloud.counters().get("nodes", {}).get(second.address) == "monitor")
+
+
 def test_preemption_by_rate(start):
     cloud = start(preempt=PreemptOptions(rate_per_h=36000, seed=3))
     rent(cloud, "a", "leave")

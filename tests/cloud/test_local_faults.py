@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cloud.local import LocalOptions, PreemptOptions, StoreOptions, faults, probe
+from cloud.local.preemption import Preemptions
+from cloud.local.vms import Vm
 from cloud.provider import InvalidRequestError, NoCapacityError
 
 
@@ -21,6 +23,28 @@ def test_the_victim_depends_on_seed_and_names_not_on_their_order():
     assert faults.victim(1, 30.0, names) == faults.victim(1, 30.0, reversed(names))
     assert {faults.victim(seed, 30.0, names) for seed in range(100)} == set(names)
     assert faults.victim(1, 30.0, []) is None
+
+
+def test_preemptions_of_one_slot_leave_the_others_alone():
+    timers: list[tuple[float, object]] = []
+    taken: list[str] = []
+    vms = {
+        name: Vm(name, "gcp/x", "10.0.0.1", 1, "p", name != "monitor", 0.0, state="running")
+        for name in ("r-eu-0-0", "r-us-0-0", "r-us-0-0-0", "monitor")
+    }
+    plan = PreemptOptions(rate_per_h=3600, at_s=(20.0,), seed=3, slot="r-us-0")
+    preemptions = Preemptions(
+        plan, vms, lambda s, do: timers.append((s, do)), lambda vm: taken.append(vm.vm), lambda: None
+    )
+    preemptions.started(vms["r-eu-0-0"])
+    preemptions.started(vms["r-us-0-0-0"])  # of the slot "us-0-0"
+    assert timers == []
+    preemptions.started(vms["r-us-0-0"])
+    assert timers[0][0] == 20.0
+    assert len(timers) == 2
+    for _, do in timers:
+        do()
+    assert taken == ["r-us-0-0", "r-us-0-0"]
 
 
 def test_a_full_place_refuses_and_others_do_not():

@@ -134,9 +134,9 @@ class Requests:
     def peer(self, wish, place) -> LaunchRequest:
         return LaunchRequest(wish.vm, Offer(place.location, "n1", "T4:1", True, None, ""), "p", {})
 
-    def monitor(self) -> LaunchRequest:
+    def monitor(self, vm) -> LaunchRequest:
         return LaunchRequest(
-            "monitor", Offer("gcp/us-central1/us-central1-a", "m", "CPU:1", False, None, ""), "p", {}
+            vm, Offer("gcp/us-central1/us-central1-a", "m", "CPU:1", False, None, ""), "p", {}
         )
 
     def nodes(self) -> dict[str, tuple[str, str]]:

@@ -85,7 +85,7 @@ def test_the_first_peer_goes_alone_until_its_address_is_known():
     assert run.of("a").state is SlotState.JOINING
     assert run.tick() == []
     run.sees("r-a-0", phase="dht", maddr="/a")
-    assert run.tick() == [RequestVm("r-b-0", "b", 0, 0, ("/a",)), StartMonitor(("/a",))]
+    assert run.tick() == [RequestVm("r-b-0", "b", 0, 0, ("/a",)), StartMonitor(MONITOR, ("/a",))]
 
 
 def test_a_request_is_repeated_until_the_provider_is_known_to_have_it():
@@ -242,10 +242,33 @@ def test_an_unknown_price_keeps_no_budget():
     assert over_budget(None, None, None, 30) == ""
 
 
-def test_the_monitors_death_ends_the_run():
+def test_a_dead_monitor_is_started_again_under_the_next_name():
     run = Driver(spec()).train()
     run.sees(MONITOR, state="failed", cause="killed")
-    assert run.state.stop_status == "failed"
+    assert run.tick(0.5) == []
+    assert run.facts[-1].cause == "the monitor died (killed): monitor-1 goes on"
+    assert [i.vm for i in run.tick() if isinstance(i, StartMonitor)] == ["monitor-1"]
+    run.sees(MONITOR, state="failed", cause="killed")  # the first one's end, said again
+    run.sees("monitor-1")
+    assert run.tick() == []
+    assert run.state.monitor == "up"
+    run.sees("monitor-1", phase="failed", cause="its disk is full")  # a program that gave up on a living VM
+    assert run.sees("monitor-1") == [TerminateVm("monitor-1", "it belongs to no slot any more")]
+    run.feed(StopWanted(run.now_s, "stopped", "the user"))
+    run.sees("r-a-0", state="terminated")
+    run.sees("r-b-0", state="terminated")
+    assert run.tick() == [EndRun("stopped", "the user")]
+
+
+def test_a_monitor_that_dies_again_and_again_ends_the_run():
+    run = Driver(spec()).train()
+    for number in range(spec().max_monitor_restarts + 1):
+        assert not run.state.stop_status
+        run.sees(run.state.monitor_vm())
+        run.sees(run.state.monitor_vm(), state="failed", cause="killed")
+        run.tick(60)
+        assert number < spec().max_monitor_restarts or run.state.stop_status == "failed"
+    assert "died 6 times (killed)" in run.state.stop_cause
 
 
 def test_stopping_ends_everything_even_what_was_only_intended():

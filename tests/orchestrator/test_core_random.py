@@ -9,7 +9,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from metrics.records import EventRecord
 from orchestrator.core.events import (
-    MONITOR,
     EndRun,
     Observed,
     OfferRefused,
@@ -96,14 +95,12 @@ class Cloud(RuleBasedStateMachine):
         elif isinstance(wish, TerminateVm) and wish.vm in self.vms:
             self.vms[wish.vm] = ("terminated", self.vms[wish.vm][1])
         elif isinstance(wish, StartMonitor) and not self.state.stop_status:
-            self.vms.setdefault(MONITOR, ("running", ""))
+            self.vms.setdefault(wish.vm, ("running", ""))
 
     @rule(data=st.data())
     def a_vm_goes_on(self, data) -> None:
         if self.live():
             vm = data.draw(st.sampled_from(self.live()))
-            if vm == MONITOR:
-                return
             state = data.draw(st.sampled_from(["running", "running", "preempted", "failed"]))
             self.vms[vm] = (state, data.draw(st.sampled_from(PHASES)) if state == "running" else "")
 
@@ -157,7 +154,7 @@ class Cloud(RuleBasedStateMachine):
 
     @invariant()
     def no_slot_has_two_vms(self) -> None:
-        slots = [vm.rsplit("-", 1)[0] for vm in self.live() if vm != MONITOR]
+        slots = [vm.rsplit("-", 1)[0] for vm in self.live() if not vm.startswith("monitor")]
         assert len(slots) == len(set(slots)), self.live()
 
     def teardown(self) -> None:
