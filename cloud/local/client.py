@@ -19,7 +19,7 @@ from typing import Any
 from cloud import provider
 from cloud.local import faults, guardian
 from cloud.local.options import LocalOptions
-from cloud.local.store import STORE_FILE, forward_target
+from cloud.local.store import STORE_FILE, forget_store, forward_target
 from cloud.local.vms import Vm, observed, vm_folder
 from cloud.provider import EndedError, InvalidRequestError, LaunchRequest, Observed, Offer, TransientError
 
@@ -135,7 +135,10 @@ class LocalCloud:
         return str(vm_folder(self._run_folder, vm))
 
     def close(self) -> None:
-        """End all VMs and the host, and see that nothing is left. Idempotent. Raises TransientError if it will not end."""
+        """End all VMs and the host, and see that nothing is left, the store's keys included. Idempotent.
+
+        Raises TransientError if it will not end.
+        """
         if guardian.is_alive(self._folder):
             with contextlib.suppress(provider.ProviderError):  # whether it heard or not: see below
                 self._call(do="shutdown")
@@ -145,6 +148,7 @@ class LocalCloud:
             self._kill()
         if not guardian.reap(self._run_folder):
             raise TransientError(f"{self._folder}: the emulated cloud does not end; try again")
+        forget_store(self._folder)
 
     def _kill(self) -> None:
         """The host did not end when asked."""

@@ -24,9 +24,11 @@ HOST_FILE, LOCK_FILE, TEMP_FILE = "host.json", "host.lock", "temp"
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Replace a file at once."""
+    """Replace a file at once; only the user may read it, since some hold keys."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(json.dumps(content))
+    fresh.unlink(missing_ok=True)
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(content, file)
     os.replace(fresh, path)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import tempfile
@@ -18,9 +20,17 @@ from urllib.parse import urlsplit
 from cloud.local import _kernel, programs
 from cloud.local.guardian import write_json
 from cloud.local.options import StoreOptions
-from cloud.provider import InvalidRequestError
+from cloud.provider import InvalidRequestError, TransientError
 
-__all__ = ["STORE_FILE", "forward_target", "make_digits", "serve_forward", "serve_swift", "start"]
+__all__ = [
+    "STORE_FILE",
+    "forget_store",
+    "forward_target",
+    "make_digits",
+    "serve_forward",
+    "serve_swift",
+    "start",
+]
 
 STORE_FILE = "store.json"
 _LOOK_S = 0.5
@@ -92,6 +102,26 @@ def serve_swift(options: StoreOptions, folder: Path, ip: str, status: Path) -> N
         raise
     finally:
         server.stop()
+
+
+def forget_store(cloud_folder: Path) -> None:
+    """Remove the embedded store of a run that is over: its keys, and its data, which can be made again.
+
+    Raises TransientError when something of it stays. A folder of the user's own (`StoreOptions.folder`) stays.
+    """
+    folder, status = cloud_folder / "swift", cloud_folder / "store" / STORE_FILE
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        raise TransientError(f"{folder}: cannot be removed; it holds the embedded store's keys")
+    try:
+        said = json.loads(status.read_text())
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError):
+        status.unlink(missing_ok=True)
+        return
+    if "secret_key" in said:
+        write_json(status, {k: v for k, v in said.items() if k not in ("access_key", "secret_key")})
 
 
 def _fill(program: str, arguments: Mapping[str, Any], progress: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from cloud.provider import Provider, ProviderError
 from metrics.store import FencedError, RunStore
 from orchestrator.controller.calls import Call, RayCalls
+from orchestrator.controller.keys import forget_keys
 from orchestrator.controller.processes import identity, is_alive
 from orchestrator.controller.ray_session import claim
 from orchestrator.controller.requests import RunRequests
@@ -149,6 +150,7 @@ class ControllerActor:
         except ProviderError as error:
             self._failure = f"{self._failure}; and VMs may be left: {error}"
         try:
+            forget_keys(self._folder)
             with self._store.transaction():
                 self._store.set_meta("error", self._failure)
                 self._store.set_meta("ended_s", time.time())

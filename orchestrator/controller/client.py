@@ -22,6 +22,7 @@ from orchestrator.controller.actor import (
     make_provider,
     start_actor,
 )
+from orchestrator.controller.keys import forget_keys
 from orchestrator.controller.launching import start_cloud, write_environment
 from orchestrator.controller.ray_session import connect, disconnect, ensure_ray, live_claims, stop_ray
 from orchestrator.controller.view import snapshot_of
@@ -183,6 +184,7 @@ def down(run_id: str, home: Path, timeout_s: float = 60.0) -> list[str]:
         left.append(f"{run_id}: {error}")
     if not left:
         _write_end(folder, "taken down")
+        forget_keys(folder)
     return left
 
 

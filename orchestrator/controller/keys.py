@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 from metrics.record_keys import generate_identity, generate_record_key
 
 __all__ = ["VmKeys", "forget_keys", "vm_keys"]
+
+_FORGOTTEN = "removed at the run's end"
 
 
 class VmKeys:
@@ -38,9 +41,22 @@ def vm_keys(run_folder: Path, vm: str) -> VmKeys:
 
 
 def forget_keys(run_folder: Path) -> None:
-    """Remove the secret halves: nobody needs them once the run has ended."""
-    for path in (run_folder / "keys").rglob("*.key"):
-        path.unlink(missing_ok=True)
+    """Remove what is secret from a run's folder: nobody needs it once the run has ended.
+
+    That is the secret halves of all keys (the run's and the copies the VMs got) and the values of the
+    environment in the VMs' configs, where the object store's secret stands; the names stay.
+    """
+    for folder in ("keys", "vms", "monitor"):
+        for path in (run_folder / folder).rglob("*.key"):
+            path.unlink(missing_ok=True)
+    for path in (run_folder / "vms").glob("*/config.json"):
+        try:
+            config = json.loads(path.read_bytes())
+            names = sorted(config["environment"])
+        except (ValueError, KeyError, TypeError):
+            path.unlink()  # whatever it is, it may hold a secret
+            continue
+        _write(path, json.dumps({**config, "environment": dict.fromkeys(names, _FORGOTTEN)}).encode())
 
 
 def _write(path: Path, content: bytes) -> None:
