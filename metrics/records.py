@@ -101,12 +101,15 @@ class EpochRecord:
 
 @dataclass(frozen=True, slots=True)
 class EgressRecord:
-    """IP bytes (headers and retransmissions included) a VM sent to one address in one epoch's phase."""
+    """IP bytes (headers and retransmissions included) a VM sent to one address in one epoch's phase.
+
+    "joining": before its first epoch; "leaving": after the last one (its own, 0: it ended none).
+    """
 
     vm: str
     epoch: int
     dst_address: str
-    phase: str  # "calc" or "comm"
+    phase: str  # "calc", "comm", "joining" or "leaving"
     seconds: float  # wall time of that phase, for the rate of control traffic
     bytes: int
 

@@ -35,7 +35,7 @@ class PeerConfig:
     barrier_timeout_s: float
     target_batch_size: int
     batch_size: int  # samples an accelerator step
-    coalesce: int  # accelerator steps per reported optimizer step (progress reports at most about once a second)
+    coalesce: int  # accelerator steps per reported optimizer step (about one progress report a second)
     max_epochs: int  # stop after this hivemind epoch
     compression: str  # "none" | "float16" | "uniform8bit" | "blockwise8bit"
     optimizer: Mapping[str, Any]  # {"name": "adam"|"sgd"|"lamb", "lr": ..., ...}
@@ -79,7 +79,9 @@ class PeerConfig:
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(raw) - known)
         if unknown:
-            raise PeerConfigError(f"{path}: unknown keys {', '.join(unknown)}: controller and peer differ in version")
+            raise PeerConfigError(
+                f"{path}: unknown keys {', '.join(unknown)}: controller and peer differ in version"
+            )
         for name in ("initial_peers", "shards", "heldout_shards"):
             raw[name] = tuple(raw.get(name, ()))
         try:

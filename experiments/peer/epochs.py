@@ -40,15 +40,26 @@ def egress_between(
 
 
 class EpochLedger:
-    """Adds up one epoch after the other. `snapshot`: bytes sent by address; `read`: data bytes."""
+    """Adds up one epoch after the other. `snapshot`: bytes sent by address; `read`: data bytes.
+
+    Both count from this peer's start: what went before the first epoch stands in that epoch's records,
+    the bytes sent under the phase "joining", which took `joining_s`.
+    """
 
     def __init__(
-        self, vm: str, snapshot: Callable[[], dict[str, int]], read: Callable[[], BytesRead], ran: str
+        self,
+        vm: str,
+        snapshot: Callable[[], dict[str, int]],
+        read: Callable[[], BytesRead],
+        ran: str,
+        joining_s: float,
     ) -> None:
         self._vm, self._snapshot, self._read, self._ran = vm, snapshot, read, ran
-        self._at_end = snapshot()
+        self._joining_s = joining_s
+        self._joining: dict[str, int] | None = snapshot()  # until it is told
+        self._at_end = self._joining
         self._at_round: dict[str, int] | None = None
-        self._read_at_begin = read()
+        self._read_at_end = BytesRead(0, 0, 0)
         self._times = EpochTimes(0.0)
         self.losses: list[float] = []  # of the accelerator steps
         self.reasons: list[str] = []  # why part of this epoch was lost
@@ -57,7 +68,6 @@ class EpochLedger:
         """A new epoch begins now (unix seconds); the meter's last reading is its first."""
         self._times = EpochTimes(began_s)
         self._at_begin, self._at_round = self._at_end, None
-        self._read_at_begin = self._read()
         self.losses, self.reasons = [], []
 
     def round_begins(self) -> None:
@@ -97,10 +107,11 @@ class EpochLedger:
         )
         middle = self._at_round if self._at_round is not None else self._at_end
         egress = [
+            *egress_between(self._vm, epoch, "joining", self._joining_s, {}, self._joining or {}),
             *egress_between(self._vm, epoch, "calc", times.calc_s, self._at_begin, middle),
             *egress_between(self._vm, epoch, "comm", times.comm_s, middle, self._at_end),
         ]
-        began = self._read_at_begin
+        began, self._read_at_end, self._joining = self._read_at_end, read, None
         ingress = IngressRecord(
             vm=self._vm,
             epoch=epoch,

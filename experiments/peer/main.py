@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from experiments.peer.meter import EgressMeter
     from experiments.peer.optimizer import SwarmOptimizer
     from experiments.peer.publish import Publisher
+    from experiments.peer.untold import Untold
 
 __all__ = ["main"]
 
@@ -101,6 +102,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     from experiments.peer.swarm import Membership, alive_slots, start_dht
     from experiments.peer.task import build_task
     from experiments.peer.train import Hooks, Trainer
+    from experiments.peer.untold import Untold
     from experiments.peer.watch import set_up_logging
     from metrics.records import EgressRecord, EpochRecord, IngressRecord
 
@@ -110,6 +112,8 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
         torch.set_num_threads(1)
     mend_hivemind()
     use_record_key(folder / config.record_key_file)
+    meter, metering_since = _meter(status), time.monotonic()  # before the first byte is sent
+    untold = Untold(config.vm, folder / "egress.csv", _reading(meter))
 
     stop = threading.Event()
     goodbyes: list[Callable[[], None]] = []  # in the order they are said
@@ -118,6 +122,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
         status.set(phase="leaving")
         for goodbye in goodbyes[:2]:  # the record and the membership; the rest dies with the process
             goodbye()
+        _write_untold(untold, status)
         remove_folder(temporary)
 
     departure = Departure(stop, last_words, soft_s=_LEAVE_SOFT_S, limit_s=_LEAVE_S)
@@ -137,7 +142,6 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     )
     optimizer = build_optimizer(config, dht, task.parameters())
     batches = Batches(DigitSource(config, opener), config.batch_size)
-    meter = _meter(status)
     steps = StepLog(folder / "steps.csv")
     goodbyes.append(membership.stop)
     membership.start()
@@ -149,6 +153,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
 
     def epoch_ended(epoch: EpochRecord, egress: list[EgressRecord], ingress: IngressRecord) -> None:
         publisher.epoch(epoch, egress, ingress)
+        untold.told(epoch.epoch, egress)
         membership.announce("training", epoch.epoch)
         steps.flush()
         status.set(epoch=epoch.epoch)
@@ -172,7 +177,10 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
         status.set(phase="training", epoch=optimizer.local_epoch)
         share()
         hooks = Hooks(steps.write, epoch_ended, watch.take, membership.others_training_at, share)
-        trainer = Trainer(config, task, optimizer, batches, _reading(meter), opener.counter, hooks, stop)
+        joining_s = time.monotonic() - metering_since
+        trainer = Trainer(
+            config, task, optimizer, batches, _reading(meter), opener.counter, hooks, stop, joining_s
+        )
         ended_by_itself = trainer.run()
         _say_stretch(status, trainer.padding.overrun_s, trainer.padding.asked_s, trainer.padding.worst_s)
     steps.close()
@@ -182,6 +190,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
         publisher.evaluation(optimizer.local_epoch, accuracy, loss, len(heldout[1]))
     if ended_by_itself:
         _flush(publisher, 5.0)
+        _write_untold(untold, status)  # again at the end; should this VM be killed first, most of it is told
         status.set(phase="done", epoch=optimizer.local_epoch)
         membership.announce("serving", optimizer.local_epoch)
         stop.wait(_SERVE_S)
@@ -192,6 +201,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
         goodbye()
     _within(3.0, optimizer.shutdown)
     dht.shutdown()
+    _write_untold(untold, status)
     for text in (*publisher.warnings, *(meter.warnings if meter else ())):
         status.warn(text, text)
     publisher.close()
@@ -217,6 +227,15 @@ def _meter(status: Status) -> EgressMeter | None:
 
 def _reading(meter: EgressMeter | None) -> Callable[[], dict[str, int]]:
     return meter.snapshot if meter is not None else dict
+
+
+def _write_untold(untold: Untold, status: Status) -> None:
+    from metrics.inet_diag import InetDiagError
+
+    try:
+        untold.write()
+    except (OSError, InetDiagError) as error:
+        status.warn("untold", f"egress after the last epoch is unknown: {error}")
 
 
 def _join(optimizer: SwarmOptimizer, config: PeerConfig, stop: threading.Event) -> None:

@@ -49,6 +49,7 @@ class Trainer:
     counter: ByteCounter
     hooks: Hooks
     stop: threading.Event
+    joining_s: float = 0.0  # how long the meter had been counting when this trainer was made
     padding: Padding = field(init=False)
     samples: int = field(init=False, default=0)  # averaged by this peer, in all
 
@@ -60,7 +61,7 @@ class Trainer:
         """Train; True when it ended by itself, False when told to stop. Raises what the source raises."""
         config, optimizer = self.config, self.optimizer
         optimizer.tracker.performance_ema.reset_timer()  # else its first interval holds the barrier's wait
-        ledger = EpochLedger(config.vm, self.snapshot, self.counter.read, self.task.ran)
+        ledger = EpochLedger(config.vm, self.snapshot, self.counter.read, self.task.ran, self.joining_s)
         optimizer.on_round_begins = ledger.round_begins
         self.hooks.losses()
         self._clock.restart()

@@ -8,17 +8,18 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from cloud.provider import ProviderError
-from metrics.records import StepRecord, VmRecord
+from metrics.records import EgressRecord, StepRecord, VmRecord
 from metrics.store import RunStore
 from orchestrator.controller.calls import Call, Calls
 from orchestrator.controller.keys import forget_keys
 
-__all__ = ["close_run", "host_report", "read_steps"]
+__all__ = ["close_run", "host_report", "read_egress", "read_steps"]
 
 _log = logging.getLogger("orchestrator.controller")
+_Row = TypeVar("_Row", StepRecord, EgressRecord)
 
 # Fail the host's honesty above these (docs/emulated-cloud.md): worst lateness, share of packets over 10 ms.
 _LATE_WORST_S = 0.5
@@ -43,8 +44,11 @@ def close_run(
             steps = collected / "steps.csv"
             if steps.is_file():
                 store.append("steps", read_steps(steps, vm.vm))
+            untold = collected / "egress.csv"
+            if untold.is_file():
+                store.append("egress", read_egress(untold, vm.vm))
         except (ProviderError, ValueError, OSError) as error:
-            warnings.append(f"the step log of {vm.vm} could not be collected: {error}")
+            warnings.append(f"the logs of {vm.vm} could not be collected: {error}")
     switch = _read_json(folder / "cloud" / "switch.json")
     calls.wait(Call("close", "close", (), 120.0))
     forget_keys(folder)
@@ -81,9 +85,22 @@ def host_report(switch: dict[str, Any]) -> dict[str, Any]:
 
 def read_steps(path: Path, vm: str) -> Iterable[StepRecord]:
     """The rows of a steps.csv; a last line that was cut when the VM died is left out. Raises ValueError."""
-    hints = get_type_hints(StepRecord)
-    names = [f.name for f in fields(StepRecord)]
-    rows: list[StepRecord] = []
+    return _read_rows(path, vm, StepRecord)
+
+
+def read_egress(path: Path, vm: str) -> Iterable[EgressRecord]:
+    """The rows of an egress.csv: bytes outside epochs. Raises ValueError."""
+    rows = _read_rows(path, vm, EgressRecord)
+    for row in rows:
+        if row.phase not in ("joining", "leaving") or row.bytes < 0:
+            raise ValueError(f"{path}: {row.bytes} bytes in a phase {row.phase!r}")
+    return rows
+
+
+def _read_rows(path: Path, vm: str, kind: type[_Row]) -> list[_Row]:
+    hints = get_type_hints(kind)
+    names = [f.name for f in fields(kind)]
+    rows: list[_Row] = []
     with path.open(newline="") as file:
         lines = file.read().splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
@@ -93,7 +110,7 @@ def read_steps(path: Path, vm: str) -> Iterable[StepRecord]:
         missing = [n for n in names if values.get(n) in (None, "")]
         if missing:
             raise ValueError(f"{path}: no column {', '.join(missing)}")
-        rows.append(StepRecord(**{n: hints[n](values[n]) for n in names}))
+        rows.append(kind(**{n: hints[n](values[n]) for n in names}))
     return rows
 
 
