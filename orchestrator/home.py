@@ -43,7 +43,9 @@ def list_runs(home: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise UsageError(f"{runs_folder(home)}: cannot list the runs: {error.strerror}") from error
+        raise UsageError(
+            f"{runs_folder(home)}: cannot list the runs: {error.strerror}; choose another place with ORCH_HOME"
+        ) from error
     return [
         f.name for f in sorted(folders, key=lambda f: (-(f / "experiment.yaml").stat().st_mtime_ns, f.name))
     ]
@@ -61,11 +63,12 @@ def resolve_run(home: Path, text: str) -> str:
         return runs[0]
     if text in runs:
         return text
+    shown = repr(text if len(text) <= 80 else f"{text[:80]}...")
     fitting = [run for run in runs if text and run.startswith(text)]
     if len(fitting) == 1:
         return fitting[0]
     if not fitting:
-        raise UsageError(f"{text!r}: no such run in {runs_folder(home)}; `orch ls` lists the runs")
+        raise UsageError(f"{shown}: no such run in {runs_folder(home)}; `orch ls` lists the runs")
     raise UsageError(
-        f"{text!r}: {len(fitting)} runs begin so ({', '.join(fitting[:5])}); write more of the id"
+        f"{shown}: {len(fitting)} runs begin so ({', '.join(fitting[:5])}); write more of the id"
     )

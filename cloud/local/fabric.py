@@ -69,8 +69,7 @@ class SwitchFabric:
         self.link: LinkKind = options.link if options.link != "auto" else ("tun" if tun_usable() else "veth")
         if self.link == "tun" and not tun_usable():
             raise InvalidRequestError(
-                "/dev/net/tun: this user may not open it; run as root, or let the emulated cloud choose its links "
-                "(emulation.link: auto)"
+                "/dev/net/tun: this user may not open it; run as root, or ask for link 'auto', which takes veth then"
             )
         window_bytes = int(_WINDOWS * network.window_bytes() / options.bytes_scale)
         self._buffers = (max(65536, window_bytes), max(65536, window_bytes))

@@ -41,6 +41,9 @@ BY_NAME: dict[str, int] = {
 }
 
 
+_UNUSABLE = (errno.ENOTDIR, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
+
+
 def verdict(error: BaseException) -> Verdict:
     """What to tell the user about `error`, and the exit code."""
     if isinstance(error, KeyboardInterrupt):
@@ -55,10 +58,12 @@ def verdict(error: BaseException) -> Verdict:
         if code is not None:
             return Verdict(code, _sentence(error), located=kind.__name__ == "SpecError")
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        where = error.filename or "the state folder"
+        where = error.filename or "the state folder, the temporary folder or the output"
         return Verdict(FAILED, f"{where}: no room left on the disk; free some, then try again")
     if isinstance(error, PermissionError) and error.filename:
         return Verdict(WRONG, f"{error.filename}: no permission; choose another folder with ORCH_HOME")
+    if isinstance(error, OSError) and error.filename and error.errno in _UNUSABLE:
+        return Verdict(WRONG, f"{error.filename}: {error.strerror}; choose another folder with ORCH_HOME")
     if isinstance(error, ModuleNotFoundError) and error.name:
         return _missing(error.name)
     return Verdict(FAILED, None)

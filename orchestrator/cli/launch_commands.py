@@ -79,6 +79,7 @@ def _launch(
     from orchestrator.cli.summary import plan_lines
     from orchestrator.controller import client
     from orchestrator.controller.launching import prepare
+    from orchestrator.controller.preflight import preflight
     from orchestrator.home import home_folder, run_folder
 
     home = home_folder()
@@ -91,6 +92,7 @@ def _launch(
     plan = plan_for(spec)
     for line in plan_lines(plan):
         say(line)
+    preflight(spec)
     confirm(
         "Start it?",
         yes=yes,

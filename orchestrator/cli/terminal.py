@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from typing import TextIO
 
 import typer
 
@@ -15,12 +16,12 @@ __all__ = ["confirm", "is_interactive", "say", "wants_colour", "wants_live_view"
 
 def is_interactive() -> bool:
     """True when a person can be asked: input and messages are both a terminal, and this is no CI job."""
-    return sys.stdin.isatty() and sys.stderr.isatty() and not _ci(os.environ)
+    return _is_terminal(sys.stdin) and _is_terminal(sys.stderr) and not _ci(os.environ)
 
 
 def wants_live_view(environment: Mapping[str, str] = os.environ) -> bool:
     """True when stderr can redraw itself (a terminal that is not `dumb`, and no CI job)."""
-    return sys.stderr.isatty() and environment.get("TERM") != "dumb" and not _ci(environment)
+    return _is_terminal(sys.stderr) and environment.get("TERM") != "dumb" and not _ci(environment)
 
 
 def wants_colour(environment: Mapping[str, str] = os.environ) -> bool:
@@ -47,6 +48,10 @@ def confirm(question: str, *, yes: bool, refusal: str) -> None:
     typer.echo(f"{question} [y/N] ", err=True, nl=False)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise RefusedError("stopped: the answer was not yes; nothing was done")
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()  # None: whoever started us had closed it
 
 
 def _ci(environment: Mapping[str, str]) -> bool:

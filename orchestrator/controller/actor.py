@@ -26,6 +26,7 @@ from orchestrator.controller.view import cost_of, snapshot_of
 __all__ = [
     "NAMESPACE",
     "ControllerActor",
+    "began",
     "controller_alive",
     "controller_failure",
     "make_provider",
@@ -211,6 +212,11 @@ def controller_alive(run_folder: Path) -> bool:
     """Whether the process that last took the run over still runs."""
     said = _said(run_folder)
     return bool(said) and is_alive(int(said["pid"]), str(said["began"]))
+
+
+def began(run_folder: Path) -> bool:
+    """Whether the run ever had a controller."""
+    return (run_folder / "controller.json").exists()
 
 
 def controller_failure(run_folder: Path) -> str:

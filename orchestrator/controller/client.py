@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from experiments.spec.load import from_document
 from metrics.store import FencedError, RunStore, StoreError
 from orchestrator.controller.actor import (
     NAMESPACE,
+    began,
     controller_alive,
     controller_failure,
     make_provider,
@@ -25,6 +27,7 @@ from orchestrator.controller.actor import (
 from orchestrator.controller.keys import forget_keys
 from orchestrator.controller.launching import start_cloud, write_environment
 from orchestrator.controller.ray_session import connect, disconnect, ensure_ray, live_claims, stop_ray
+from orchestrator.controller.start_lock import start_lock
 from orchestrator.controller.view import snapshot_of
 from orchestrator.errors import (
     ControllerLostError,
@@ -97,15 +100,14 @@ def launch(run_id: str, home: Path) -> RunConnection:
     """Start a prepared run (`launching.prepare` made its folder): the cloud, Ray when needed, the controller.
 
     Launching a run id that already runs is the same as `attach`.
-    Raises HeldError (another controller holds it), RaySessionError, ProviderError, StoreError.
+    Raises HeldError (another controller holds it), RaySessionError, ProviderError, StoreError. When it cannot
+    start, nothing of it is left running and the run's status is "failed".
     """
     folder = run_folder(home, run_id)
-    if not controller_alive(folder):
-        try:
-            start_cloud(folder)
-        except FencedError as error:
-            raise HeldError(str(error)) from error
-    return _take_over(run_id, home)
+    with start_lock(folder):
+        if controller_alive(folder):
+            return RunConnection(run_id, folder)
+        return _bring_up(run_id, home)
 
 
 def attach(run_id: str, home: Path) -> RunConnection:
@@ -123,7 +125,12 @@ def attach(run_id: str, home: Path) -> RunConnection:
         document = store.meta("experiment")
     if not (folder / "keys" / "environment.key").exists():
         write_environment(folder, from_document(document))
-    return _take_over(run_id, home)
+    with start_lock(folder):
+        if controller_alive(folder):
+            return RunConnection(run_id, folder)
+        if not began(folder):  # its launcher died before it had a controller
+            return _bring_up(run_id, home)
+        return _take_over(run_id, home)
 
 
 def snapshot(run_id: str, home: Path) -> dict[str, Any]:
@@ -152,6 +159,13 @@ def stop(run_id: str, home: Path, reason: str = "stopped by the user", timeout_s
     status = _status(folder)
     if status != _RUNNING:
         return status
+    if not began(folder):  # interrupted while it was started: nobody needs a controller to end it
+        left = down(run_id, home)
+        if left:
+            raise TeardownError(
+                f"{run_id}: still there: {', '.join(left)}; `orch down {run_id}` tries again", left
+            )
+        return _status(folder)
     connection = attach(run_id, home)
     connection.stop(reason)
     ended = connection.wait(timeout_s)
@@ -211,7 +225,29 @@ def reap(home: Path, everything: bool = False) -> Mapping[str, list[str]]:
     return left
 
 
+def _bring_up(run_id: str, home: Path) -> RunConnection:
+    """The cloud and the first controller, or neither."""
+    folder = run_folder(home, run_id)
+    try:
+        start_cloud(folder)
+        return _take_over(run_id, home)
+    except FencedError as error:
+        raise HeldError(str(error)) from error
+    except HeldError:
+        raise
+    except Exception as error:
+        with suppress(StoreError, ProviderError, OSError):  # the first error is the one to tell
+            if controller_alive(folder):
+                _end_controller(run_id, home)
+            _provider(folder).close()
+            forget_keys(folder)
+            _write_end(folder, str(error), "failed")
+        raise
+
+
 def _take_over(run_id: str, home: Path) -> RunConnection:
+    from ray.exceptions import RayError
+
     folder = run_folder(home, run_id)
     address = ensure_ray(home)
     connect(address)
@@ -219,6 +255,11 @@ def _take_over(run_id: str, home: Path) -> RunConnection:
         start_actor(folder, home)
     except FencedError as error:
         raise HeldError(str(error)) from error
+    except RayError as error:
+        raise RaySessionError(
+            f"{run_id}: Ray at {address} does not start its controller ({type(error).__name__}); "
+            f"see {folder / 'controller.log'} and Ray's own logs, then try again"
+        ) from error
     finally:
         disconnect()
     return RunConnection(run_id, folder)
@@ -266,7 +307,7 @@ def _status(folder: Path) -> str:
         return str(store.meta("status"))
 
 
-def _write_end(folder: Path, cause: str) -> None:
+def _write_end(folder: Path, cause: str, status: str = "stopped") -> None:
     """Say that a run is over whose controller could not."""
     if _status(folder) != _RUNNING:
         return
@@ -276,7 +317,7 @@ def _write_end(folder: Path, cause: str) -> None:
             with RunStore.open_writer(folder / "run.db") as store, store.transaction():
                 store.set_meta("error", cause)
                 store.set_meta("ended_s", time.time())
-                store.set_meta("status", "stopped")
+                store.set_meta("status", status)
             return
         except FencedError:
             if time.monotonic() > deadline:

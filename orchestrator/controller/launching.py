@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -23,13 +25,15 @@ from experiments.spec.load import from_document, to_document
 from experiments.spec.schema import ExperimentSpec
 from experiments.spec.slots import slots
 from metrics.records import EventRecord
-from metrics.store import RunStore
+from metrics.store import DiskFullError, RunStore
+from orchestrator.controller.start_lock import start_lock
+from orchestrator.core.events import Fact
 from orchestrator.core.journal import created
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec
-from orchestrator.errors import RefusedError, UsageError
+from orchestrator.errors import RefusedError, RunFailedError, UsageError
 from orchestrator.home import run_folder as folder_of
 
-__all__ = ["LOCAL", "prepare", "run_spec", "start_cloud", "write_environment"]
+__all__ = ["LOCAL", "dataset_of", "prepare", "run_spec", "start_cloud", "write_environment"]
 
 LOCAL = "cloud.local:LocalCloud"
 
@@ -58,8 +62,8 @@ def prepare(
     """Make the run's folder: the experiment as given, all of meta, the journal's first row.
 
     `provider` is "module:callable", called with the run's folder. Raises UsageError when the run exists
-    or the folder cannot be written, RefusedError when the budget cannot be kept, SpecError, PriceBookError,
-    StoreError.
+    or the folder cannot be written, HeldError while another process makes it, RefusedError when the budget
+    cannot be kept, SpecError, PriceBookError, StoreError (DiskFullError). After an error there is no folder.
     """
     folder = folder_of(home, run_id)
     if (folder / "run.db").exists():
@@ -74,19 +78,34 @@ def prepare(
         )
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (folder / "experiment.yaml").write_bytes(file.read_bytes())
+        with start_lock(folder):
+            if (folder / "run.db").exists():
+                raise UsageError(f"{run_id}: this run exists; go on with it by `orch attach {run_id}`")
+            try:
+                (folder / "experiment.yaml").write_bytes(file.read_bytes())
+                write_environment(folder, spec)
+                meta = _meta(spec, plan, book, emulation, run_id, now_s, provider)
+                _write_store(folder / "run.db", meta, created(run), now_s)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)  # half a run is none, and has secrets in it
+                raise
     except OSError as error:
-        raise UsageError(f"{folder}: cannot write the run's folder: {error.strerror}") from error
-    write_environment(folder, spec)
-    with RunStore.open_writer(folder / "run.db") as store, store.transaction():
-        for key, value in _meta(spec, plan, book, emulation, run_id, now_s, provider).items():
-            store.set_meta(key, value)
-        fact = created(run)
-        store.append(
-            "events",
-            [EventRecord(0, now_s, fact.kind, "", -1, "", "", "", fact.cause, fact.data_json)],
-        )
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFullError(
+                f"{folder}: no room left on the disk; free some there, or set ORCH_HOME to a folder on another one"
+            ) from error
+        raise UsageError(
+            f"{folder}: cannot write the run's folder ({error.strerror}); choose another place with ORCH_HOME"
+        ) from error
     return folder
+
+
+def _write_store(path: Path, meta: Mapping[str, Any], fact: Fact, now_s: float) -> None:
+    with RunStore.open_writer(path) as store, store.transaction():
+        for key, value in meta.items():
+            store.set_meta(key, value)
+        row = EventRecord(0, now_s, fact.kind, "", -1, "", "", "", fact.cause, fact.data_json)
+        store.append("events", [row])
 
 
 def run_spec(spec: ExperimentSpec, run_id: str, book: PriceBook, emulation: EmulationPlan) -> RunSpec:
@@ -205,7 +224,7 @@ def write_environment(folder: Path, spec: ExperimentSpec) -> None:
 def start_cloud(folder: Path) -> None:
     """Start the run's emulated cloud unless it is up, with its store and data set. Nothing for other providers.
 
-    Raises ProviderError (this machine or the options do not allow it), StoreError, UsageError (no data set).
+    Raises ProviderError (this machine or the options do not allow it), StoreError, RunFailedError (no data set).
     """
     with RunStore.open_reader(folder / "run.db") as store:
         meta = store.all_meta()
@@ -244,7 +263,7 @@ def _local_options(spec: ExperimentSpec, meta: Mapping[str, Any]) -> Any:
             kind="swift",
             location=_store_place(spec.data.location, emulation.network),
             dataset="cloud.local.store:make_digits",
-            dataset_arguments=_dataset(spec),
+            dataset_arguments=dataset_of(spec),
         )
     preempt = PreemptOptions(seed=spec.seed)
     if emulation.preempt is not None:
@@ -287,8 +306,11 @@ def _store_place(location: str, network: str) -> str:
     raise UsageError(f"data.location '{location}': network '{network}' has no measured place in {continent}")
 
 
-def _dataset(spec: ExperimentSpec) -> dict[str, Any]:
-    """What the embedded store is filled with: as many shards as the experiment names, under its own names."""
+def dataset_of(spec: ExperimentSpec) -> dict[str, Any]:
+    """What the embedded store is filled with: as many shards as the experiment names, under its own names.
+
+    Raises UsageError for other names than it gives.
+    """
     from experiments.spec.shards import shard_urls
 
     urls = shard_urls(spec.data.shards)
@@ -312,7 +334,13 @@ def _await_dataset(cloud: Any, folder: Path) -> None:
         if store.get("state") == "ready":
             return
         if store.get("state") == "failed" or cloud.fatal:
-            raise UsageError(f"{folder.name}: the embedded store failed: {store.get('error') or cloud.fatal}")
+            raise RunFailedError(
+                f"{folder.name}: the embedded store failed: {store.get('error') or cloud.fatal}; "
+                "mend that, then launch again"
+            )
         if time.monotonic() > deadline:
-            raise UsageError(f"{folder.name}: the embedded store was not filled within {_DATASET_S:.0f} s")
+            raise RunFailedError(
+                f"{folder.name}: the embedded store was not filled within {_DATASET_S:.0f} s; "
+                f"see {folder}/cloud/store, then launch again on a machine that is less busy"
+            )
         time.sleep(0.1)
