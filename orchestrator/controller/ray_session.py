@@ -128,6 +128,8 @@ def stop_ray(home: Path) -> list[int]:
 
 def connect(address: str) -> None:
     """Make this process a driver of the Ray at `address`. Raises RaySessionError."""
+    if address.startswith("127."):  # unless told to form no clusters, Ray looks for it at another address
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read when Ray is imported
     import ray
 
     disconnect()
