@@ -27,6 +27,7 @@ __all__ = [
     "NAMESPACE",
     "ControllerActor",
     "began",
+    "controller_address",
     "controller_alive",
     "controller_failure",
     "make_provider",
@@ -219,6 +220,11 @@ def began(run_folder: Path) -> bool:
     return (run_folder / "controller.json").exists()
 
 
+def controller_address(run_folder: Path) -> str:
+    """Of the Ray in which the last controller was, the user's or ours; "" when none was."""
+    return str(_said(run_folder).get("ray", ""))
+
+
 def controller_failure(run_folder: Path) -> str:
     """Why the last controller gave up, "" when it did not."""
     return str(_said(run_folder).get("failure", ""))
@@ -232,9 +238,16 @@ def _said(run_folder: Path) -> dict[str, Any]:
 
 
 def _say(run_folder: Path, failure: str) -> None:
+    import ray
+
     path = run_folder / "controller.json"
     fresh = path.with_suffix(".new")
-    said = {"pid": os.getpid(), "began": identity(os.getpid()), "failure": failure}
+    said = {
+        "pid": os.getpid(),
+        "began": identity(os.getpid()),
+        "ray": ray.get_runtime_context().gcs_address,
+        "failure": failure,
+    }
     try:
         fresh.write_text(json.dumps(said))
         os.replace(fresh, path)

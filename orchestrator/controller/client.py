@@ -6,6 +6,7 @@ that is killed must not take the command that watches with it.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,6 +20,7 @@ from metrics.store import FencedError, RunStore, StoreError
 from orchestrator.controller.actor import (
     NAMESPACE,
     began,
+    controller_address,
     controller_alive,
     controller_failure,
     make_provider,
@@ -26,7 +28,14 @@ from orchestrator.controller.actor import (
 )
 from orchestrator.controller.keys import forget_keys
 from orchestrator.controller.launching import start_cloud, write_environment
-from orchestrator.controller.ray_session import connect, disconnect, ensure_ray, live_claims, stop_ray
+from orchestrator.controller.ray_session import (
+    connect,
+    disconnect,
+    ensure_ray,
+    live_claims,
+    read_session,
+    stop_ray,
+)
 from orchestrator.controller.start_lock import start_lock
 from orchestrator.controller.view import snapshot_of
 from orchestrator.errors import (
@@ -42,7 +51,8 @@ from orchestrator.home import list_runs, run_folder
 __all__ = ["RunConnection", "attach", "down", "launch", "reap", "snapshot", "stop"]
 
 _RUNNING = "running"
-_GRACE_S = 4.0  # Ray restarts a killed controller within this
+_GRACE_S = 20.0  # Ray restarts a killed controller within this
+_GONE_S = 4.0  # unless Ray is gone too
 _POLL_S = 0.25
 
 
@@ -88,7 +98,7 @@ class RunConnection:
                 failure = controller_failure(self.folder)
                 if failure:
                     raise RunFailedError(failure)
-                if now_s - lost_s > _GRACE_S:
+                if now_s - lost_s > (_GRACE_S if _ray_lives(self.home) else _GONE_S):
                     raise ControllerLostError(
                         f"{self.run_id}: its controller is gone, its VMs may live on; "
                         f"`orch attach {self.run_id}` goes on, `orch down {self.run_id}` takes it down"
@@ -245,12 +255,18 @@ def _bring_up(run_id: str, home: Path) -> RunConnection:
         raise
 
 
+def _ray_lives(home: Path) -> bool:
+    """Of the user's Ray nothing is known: it may restart the controller."""
+    session = read_session(home)
+    return session.alive if session is not None else "RAY_ADDRESS" in os.environ
+
+
 def _take_over(run_id: str, home: Path) -> RunConnection:
     from ray.exceptions import RayError
 
     folder = run_folder(home, run_id)
     address = ensure_ray(home)
-    connect(address)
+    connect(address, home)
     try:
         start_actor(folder, home)
     except FencedError as error:
@@ -269,7 +285,7 @@ def _tell_stop(run_id: str, home: Path, reason: str) -> None:
     import ray
     from ray.exceptions import GetTimeoutError, RayActorError
 
-    connect(ensure_ray(home))
+    connect(_address(run_id, home), home)
     try:
         actor = ray.get_actor(run_id, namespace=NAMESPACE)
         ray.get(actor.stop.remote("stopped", reason), timeout=30.0)
@@ -280,12 +296,18 @@ def _tell_stop(run_id: str, home: Path, reason: str) -> None:
         disconnect()
 
 
+def _address(run_id: str, home: Path) -> str:
+    """Of the Ray in which the run's controller is: the user's, whether RAY_ADDRESS still says so or not."""
+    folder = run_folder(home, run_id)
+    return (controller_address(folder) if controller_alive(folder) else "") or ensure_ray(home)
+
+
 def _end_controller(run_id: str, home: Path) -> list[str]:
     """Kill a controller that does not end its run."""
     import ray
 
     try:
-        connect(ensure_ray(home))
+        connect(_address(run_id, home), home)
         try:
             ray.kill(ray.get_actor(run_id, namespace=NAMESPACE), no_restart=True)
         finally:

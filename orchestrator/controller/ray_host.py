@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from orchestrator.controller.processes import end_processes, identity, marked
-from orchestrator.controller.ray_session import RaySession, live_claims, session_lock
+from orchestrator.controller.ray_session import LOOPBACK_ONLY, RaySession, live_claims, session_lock
 
 __all__ = ["main"]
 
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
     """Start Ray, hold it while anybody claims it, end it. Exit code 1 when it died or did not start."""
     home = Path(arguments[0])
     signal.signal(signal.SIGTERM, _terminate)
-    temp = Path(tempfile.mkdtemp(prefix="orch-ray-", dir="/tmp"))  # Ray's sockets need a short path
+    temp = Path(tempfile.mkdtemp(prefix="orch-ray-", dir=_short_temp()))
     session = RaySession("", os.getpid(), identity(os.getpid()), str(temp))
     session.save(home)
     head = _start_head(temp, {**os.environ, "ORCH_RAY_TEMP": str(temp)})
@@ -59,11 +59,14 @@ def _terminate(number: int, frame: FrameType | None) -> None:
     raise _Terminated
 
 
-def _start_head(temp: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Loopback only, free ports, no dashboard, no usage report.
+def _short_temp() -> str:
+    """Ray makes sockets in there, whose paths may have 107 bytes, some 85 of them its own and ours."""
+    wished = os.environ.get("TMPDIR", "/tmp")
+    return wished if len(wished) <= 20 and os.access(wished, os.W_OK) else "/tmp"
 
-    Ray turns the wish for 127.0.0.1 into this machine's address unless it is told to form no clusters.
-    """
+
+def _start_head(temp: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Loopback only, free ports, no dashboard, no usage report."""
     command = [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
         *("--node-ip-address=127.0.0.1", "--port=0", "--include-dashboard=false", "--disable-usage-stats"),
@@ -71,11 +74,7 @@ def _start_head(temp: Path, environment: Mapping[str, str]) -> subprocess.Popen[
         *(f"--ray-client-server-port={_free_port()}", "--include-log-monitor=false"),
         *(f"--num-cpus={_CPUS}", f"--object-store-memory={_OBJECT_STORE_BYTES}", f"--temp-dir={temp}"),
     ]
-    settings = {
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_SCHEDULER_EVENTS": "0",
-    }
+    settings = {**LOOPBACK_ONLY, "RAY_USAGE_STATS_ENABLED": "0", "RAY_SCHEDULER_EVENTS": "0"}
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, env={**environment, **settings})
 
 

@@ -23,6 +23,7 @@ from orchestrator.controller.processes import end_processes, identity, is_alive,
 from orchestrator.errors import RaySessionError
 
 __all__ = [
+    "LOOPBACK_ONLY",
     "RaySession",
     "claim",
     "connect",
@@ -34,6 +35,9 @@ __all__ = [
 ]
 
 _START_S = 90.0
+
+# Ray turns the wish for 127.0.0.1 into this machine's address unless it is told to form no clusters.
+LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
 @dataclass(frozen=True)
@@ -126,10 +130,11 @@ def stop_ray(home: Path) -> list[int]:
         return [] if session is None else _clean_up(home, session)
 
 
-def connect(address: str) -> None:
-    """Make this process a driver of the Ray at `address`. Raises RaySessionError."""
-    if address.startswith("127."):  # unless told to form no clusters, Ray looks for it at another address
-        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read when Ray is imported
+def connect(address: str, home: Path) -> None:
+    """Make this process a driver of the Ray at `address`, ours or the user's. Raises RaySessionError."""
+    session = read_session(home)
+    if session is not None and session.address == address:
+        os.environ.update(LOOPBACK_ONLY)  # Ray reads it when it is imported, or looks for its node elsewhere
     import ray
 
     disconnect()

@@ -1,25 +1,25 @@
-"""What a run may have left on this machine: processes, mounts, network namespaces, temporary files."""
+"""What a run may have left on this machine: processes (with their namespaces), mounts, temporary files."""
 
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Machine", "look", "wait_until_clean"]
+__all__ = ["Machine", "command_of", "look", "our_processes", "wait_until_clean"]
 
-_PREFIXES = ("orch", "hivemind", "ray", "tmp", "torch", "pymp")
+# What libraries put there whatever TMPDIR says.
+_ELSEWHERE = {"/tmp": ("hivemind", "ray"), "/dev/shm": ("orch", "hivemind", "ray", "plasma", "torch", "pymp")}
 
 
 @dataclass(frozen=True)
 class Machine:
     """One look at the machine."""
 
-    processes: frozenset[str]  # "pid command" of processes with our ORCH_HOME in their environment
+    processes: frozenset[str]  # "pid command"
     mounts: frozenset[str]
-    files: frozenset[str]  # entries of the temporary folders that look like ours or a library's
+    files: frozenset[str]  # all of the test's own TMPDIR; elsewhere what looks like a library's
 
     def new_since(self, before: Machine) -> list[str]:
         """What is here now and was not before."""
@@ -30,31 +30,55 @@ class Machine:
         )
 
 
-def look(home: Path) -> Machine:
-    """Look for processes started under this ORCH_HOME (zombies do not count), mounts and temporary entries."""
-    marker = f"ORCH_HOME={home}".encode()
-    processes = set()
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if int(pid) != os.getpid() and marker in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                command = (
-                    Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                )
-                if command:
-                    processes.add(f"{pid} {command[:160]}")
-        except OSError:
-            continue
+def command_of(pid: int) -> str:
+    """Its command line; "" for zombies and those that have gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def our_processes(base: Path) -> list[int]:
+    """Processes that were started for a home below `base`, however deep, in whatever namespace.
+
+    A network, PID or mount namespace lives as long as a process in it or a mount of it, so none is left
+    without being seen here or among the mounts. Ray's workers overwrite their environment with their title:
+    they are known by their open files.
+    """
+    return [
+        pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _ours(pid, os.fsencode(base))
+    ]
+
+
+def _ours(pid: int, base: bytes) -> bool:
+    if pid == os.getpid() or not command_of(pid):
+        return False
+    folder = Path(f"/proc/{pid}")
+    try:
+        if base in (folder / "environ").read_bytes() or base in (folder / "cmdline").read_bytes():
+            return True
+        links = [os.fsencode(os.readlink(folder / "cwd"))]
+        for fd in (folder / "fd").iterdir():
+            links.append(os.fsencode(os.readlink(fd)))
+    except OSError:  # it has gone, or is another user's
+        return False
+    return any(base in link for link in links)
+
+
+def look(base: Path) -> Machine:
+    """Look for processes of `base`, mounts, and files in `base`/t (the TMPDIR) and where libraries hide some."""
+    processes = {f"{pid} {command_of(pid)[:160]}" for pid in our_processes(base)}
     mounts = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
-    files = set()
-    for folder in {tempfile.gettempdir(), "/tmp", "/dev/shm"}:
+    files = {str(path) for path in (base / "t").iterdir()}
+    for folder, prefixes in _ELSEWHERE.items():
         with os.scandir(folder) as entries:
-            files |= {e.path for e in entries if e.name.startswith(_PREFIXES) or e.name.endswith(".sock")}
+            files |= {e.path for e in entries if e.name.startswith(prefixes)}
     return Machine(frozenset(processes), frozenset(mounts), frozenset(files))
 
 
-def wait_until_clean(home: Path, before: Machine, limit_s: float = 20) -> list[str]:
+def wait_until_clean(base: Path, before: Machine, limit_s: float = 20) -> list[str]:
     """Leftovers once they stop going away, at most `limit_s` later. Empty is clean."""
     end = time.monotonic() + limit_s
-    while (left := look(home).new_since(before)) and time.monotonic() < end:
+    while (left := look(base).new_since(before)) and time.monotonic() < end:
         time.sleep(0.25)
     return left

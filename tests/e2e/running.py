@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from leftovers import command_of, our_processes
+
 from metrics.store import RunStore, StoreError
 
 __all__ = ["Running", "orch", "wait_for"]
@@ -55,6 +57,7 @@ class Running:
             stderr=self._errors,
             text=True,
             env={**os.environ, "ORCH_HOME": str(home)},
+            start_new_session=True,
         )
         self.folder: Path = wait_for("the run's folder", self._find, 60)
 
@@ -85,17 +88,7 @@ class Running:
 
     def pids(self, *words: str) -> list[int]:
         """Processes of this home whose command line has all the words."""
-        marker, found = f"ORCH_HOME={self.home}".encode(), []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                command = (
-                    Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                )
-                if all(w in command for w in words) and marker in Path(f"/proc/{pid}/environ").read_bytes():
-                    found.append(int(pid))
-            except OSError:
-                continue
-        return found
+        return [p for p in our_processes(self.home.parent) if all(w in command_of(p) for w in words)]
 
     def finish(self, limit_s: float = 240) -> tuple[int, dict[str, Any]]:
         """Wait for the launch to end: its exit code and what it printed (JSON; {} if nothing)."""
@@ -104,7 +97,7 @@ class Running:
 
     def close(self) -> None:
         """Whatever happened: leave nothing. Safe to call twice."""
-        if self.process.poll() is None:
+        if self.process.poll() is None or our_processes(self.home.parent):
             orch("down", self.run_id, "--yes", timeout_s=90, ORCH_HOME=str(self.home))
             try:
                 self.process.wait(30)

@@ -14,7 +14,7 @@ from metrics.store import FencedError, RunStore
 from orchestrator.controller import client
 from orchestrator.controller.launching import prepare
 from orchestrator.controller.processes import identity, marked
-from orchestrator.controller.ray_session import RaySession, read_session
+from orchestrator.controller.ray_session import RaySession, connect, disconnect, read_session
 
 pytestmark = [pytest.mark.processes, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
 
@@ -32,6 +32,27 @@ def prepared(home: Path, run_id: str) -> Path:
     return prepare(
         spec, find("local-2"), {}, run_id, home, now_s=time.time(), cores=2, provider="tests_toy:ToyCloud"
     )
+
+
+def listeners(pids) -> set[str]:
+    """Addresses (hexadecimal, as the kernel writes them) at which these processes take TCP connections."""
+    sockets = set()
+    for pid in pids:
+        for fd in Path(f"/proc/{pid}/fd").glob("*"):
+            try:
+                sockets.add(os.readlink(fd))
+            except OSError:
+                continue
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *rest = row.split()
+            if state == "0A" and f"socket:[{rest[5]}]" in sockets:
+                found.add(local.partition(":")[0])
+    return found
+
+
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 
 
 def controller_pid(folder: Path) -> int:
@@ -58,6 +79,12 @@ def test_killed_attached_stopped(tmp_path, monkeypatch):
         run = client.launch(run_id, home)
         session = read_session(home)
         until(lambda: states(home, run_id) == {"TRAINING"})
+        assert session is not None
+        connect(session.address, home)
+        heard = listeners([os.getpid(), *marked(session.temp, session.pid)])
+        disconnect()
+        assert heard
+        assert heard <= LOOPBACK
         with pytest.raises(FencedError):
             RunStore.open_writer(folder / "run.db")
 
@@ -69,8 +96,13 @@ def test_killed_attached_stopped(tmp_path, monkeypatch):
         until(lambda: controller_pid(folder) != first)
         assert run.wait(1.0) is None
 
+        # the monitor dies: the next one is started
+        toy = folder / "toy"
+        monitor = json.loads((toy / "monitor.json").read_text())
+        (toy / "monitor.json").write_text(json.dumps({**monitor, "state": "failed", "ended": time.time()}))
+        until((toy / "monitor-1.json").exists)
+
         # Ray itself dies, and its holder with it: attaching starts another one
-        assert session is not None
         for pid in marked(session.temp, session.pid):
             os.kill(pid, signal.SIGKILL)
         until(lambda: not client.controller_alive(folder))
@@ -89,7 +121,7 @@ def test_killed_attached_stopped(tmp_path, monkeypatch):
     finally:
         client.stop_ray(home)
     requested = (folder / "toy" / "requests.log").read_text().split()
-    assert sorted(set(requested)) == ["monitor", f"{run_id}-eu-0-0", f"{run_id}-us-0-0"]
+    assert sorted(set(requested)) == ["monitor", "monitor-1", f"{run_id}-eu-0-0", f"{run_id}-us-0-0"]
     with RunStore.open_reader(folder / "run.db") as store:
         assert {row.vm for row in store.records("vms")} == {f"{run_id}-eu-0-0", f"{run_id}-us-0-0"}
         assert all(row.ended_s is not None for row in store.records("vms"))
