@@ -107,6 +107,12 @@ class RunNumbers:
             tails=died,
         )
 
+    def data_bytes_by_switch(self) -> int | None:
+        """IP bytes that the switch saw from the store to the VMs: what they read, with its headers."""
+        pairs = switch_pairs(self.meta["switch"])
+        names = {row.vm for row in self.vms}
+        return None if pairs is None else sum(n for (a, b), n in pairs.items() if a == STORE and b in names)
+
     def slot(self, node: str) -> str:
         """A VM's slot; other nodes' own names."""
         return next((row.slot for row in self.vms if row.vm == node), node)

@@ -147,6 +147,7 @@ def _agreement(run: RunNumbers) -> dict[str, Any] | None:
     if both is None:
         return None
     worst = both.worst
+    read, seen = sum(run.raw_ingress.values()), run.data_bytes_by_switch()
     return {
         "meter_bytes": both.meter_bytes,
         "switch_bytes": both.switch_bytes,
@@ -154,6 +155,12 @@ def _agreement(run: RunNumbers) -> dict[str, Any] | None:
         "worst_pair": None
         if worst is None
         else {"src": run.slot(worst.src), "dst": run.slot(worst.dst), "difference": worst.difference},
+        # Bodies that the peers counted against the switch's packets: headers make the switch's more.
+        "data": {
+            "read_bytes": read,
+            "switch_bytes": seen,
+            "difference": (read - seen) / seen if seen else None,
+        },
     }
 
 

@@ -72,7 +72,15 @@ def _meta():
         "addresses": {"10.0.0.1": "a-0", "10.0.0.2": "b-0", "10.0.0.9": "store"},
         "locations": {"a-0": IOWA, "b-0": BELGIUM, "store": "b2/us-west-004"},
         "host": {"contended": False, "reasons": []},
-        "switch": {"sent_bytes": {"a-0>b-0": 3_100_000, "b-0>a-0": 3_100_000, "a-0>store": 9000}},
+        "switch": {
+            "sent_bytes": {
+                "a-0>b-0": 3_100_000,
+                "b-0>a-0": 3_100_000,
+                "a-0>store": 9000,
+                "store>a-0": 40_000,
+                "store>monitor": 7,
+            }
+        },
         "rejected": {},
         "evaluations": [
             {"vm": "a-0", "epoch": 3, "at_s": 1.0, "accuracy": 0.93, "loss": 0.2, "samples": 300}
@@ -161,6 +169,9 @@ def test_traffic_and_dollars_at_study_scale(tmp_path):
     assert sum(row["usd"] for row in rows) == pytest.approx(usd["egress_usd"], abs=1e-6)
     assert found["usd_per_1m_samples"] == pytest.approx(usd["total_usd"] / (3 * 32768) * 1e6, rel=1e-4)
     assert found["agreement"]["difference"] == pytest.approx((2 * 3 * 1_032_500 + 9000) / 6_209_000 - 1)
+    data = found["agreement"]["data"]
+    assert (data["read_bytes"], data["switch_bytes"]) == (24_000, 40_000)
+    assert data["difference"] == pytest.approx(-0.4)
 
 
 def test_the_study_s_figures_stand_beside(tmp_path):

@@ -1,0 +1,57 @@
+"""Hivemind in a process of the test's own: what it leaves open (loops, sockets, processes) goes with it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from experiments.peer.processes import kill_descendants
+from metrics.hivemind_sockets import short_socket_folder
+from metrics.record_keys import generate_identity
+
+__all__ = ["apart"]
+
+_FORK = multiprocessing.get_context("fork")
+
+
+def apart(work: Callable[[Path], Any], limit_s: float = 60.0) -> Any:
+    """`work(folder)` in a forked process; `folder` holds the identities a.key and b.key. Returns its result.
+
+    Fails with the traceback of whatever `work` raises.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="oht-", dir="/tmp"))  # short: sockets go there
+    for name in ("a", "b"):
+        (folder / f"{name}.key").write_bytes(generate_identity()[0])
+    ours, theirs = _FORK.Pipe()
+    process = _FORK.Process(target=_inside, args=(work, folder, theirs))
+    process.start()
+    theirs.close()
+    try:
+        assert ours.poll(limit_s), f"no result within {limit_s:g} s"
+        kind, result = ours.recv()
+        assert kind == "result", result
+        return result
+    finally:
+        process.join(10)
+        process.kill()
+        process.join()
+        process.close()
+        ours.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _inside(work: Callable[[Path], Any], folder: Path, pipe: Any) -> None:
+    os.environ["TMPDIR"] = str(folder)
+    short_socket_folder()
+    try:
+        pipe.send(("result", work(folder)))
+    except BaseException:  # noqa: BLE001 - the test that waits shows it
+        pipe.send(("failed", traceback.format_exc()))
+    kill_descendants()
+    os._exit(0)
