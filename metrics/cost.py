@@ -53,7 +53,7 @@ class CostLine:
     what: str
     src: str
     dst: str
-    quantity: float
+    quantity: float | None  # None: unknown
     unit: str  # "s" or "bytes"
     usd: Decimal | None
     price: str
@@ -152,7 +152,7 @@ def data_lines(ingress: Mapping[str, float | None], terms: Terms) -> list[CostLi
             reason = (
                 terms.book.name if usd is not None else f"no price for reading from {terms.store_location}"
             )
-        lines.append(CostLine("data", "reading data", STORE, vm, count or 0.0, "bytes", usd, reason))
+        lines.append(CostLine("data", "reading data", STORE, vm, count, "bytes", usd, reason))
     return lines
 
 
@@ -180,20 +180,22 @@ def cost_so_far(
     now_s: float,
     terms: Terms,
     ingress: Mapping[str, int] | None = None,
+    last_epoch: int | None = None,
 ) -> CostSoFar:
     """Dollars until now at study scale, counting the epoch that is under way.
 
-    The seconds since a running VM's last epoch are taken to grow as that epoch did, so that the sum does
-    not jump when the next one ends. `ingress`: raw network bytes by VM, needed for unscaled runs only.
+    The seconds since a running VM's last epoch are taken to grow as that epoch did, for as long as that one
+    took, so that the sum does not jump when the next one ends and what a VM waits longer counts once. After
+    `last_epoch` nothing grows. `ingress`: raw network bytes by VM, needed for unscaled runs only.
     """
     rows = list(vms)
     records = list(epochs)
     raw = swarm_epochs(records, warmup_epochs=0)
     study = study_epochs(raw, terms.scales, terms.raw_target)
     seconds = vm_epoch_seconds(raw, study)
-    last_end: dict[str, float] = {}
+    last_end: dict[str, tuple[float, int]] = {}
     for record in records:
-        last_end[record.vm] = max(last_end.get(record.vm, 0.0), record.ended_s)
+        last_end[record.vm] = max(last_end.get(record.vm, (0.0, 0)), (record.ended_s, record.epoch))
     samples: dict[str, float] = {}
     for epoch in study:
         for p in epoch.peers:
@@ -201,8 +203,11 @@ def cost_so_far(
     for row in rows:
         known = seconds.get(row.vm)
         if row.ended_s is None and known and known[-1][0] > 0:
-            open_s = max(0.0, now_s - last_end[row.vm])
-            known.append((open_s, open_s * known[-1][1] / known[-1][0]))
+            ended_s, epoch_number = last_end[row.vm]
+            if last_epoch is None or epoch_number < last_epoch:
+                raw_s, study_s = known[-1]
+                open_s = min(max(0.0, now_s - ended_s), raw_s)
+                known.append((open_s, open_s * study_s / raw_s))
     per_sample = terms.bytes_per_sample
     read: dict[str, float | None]
     if terms.scales.none:

@@ -78,8 +78,8 @@ def traffic(store: Records | RunNumbers) -> list[dict[str, Any]]:
 
 
 def cost_lines(store: Records | RunNumbers) -> list[dict[str, Any]]:
-    """One row a line of the bill: kind (vm, egress, data), what, src, dst, quantity, unit (s, bytes), usd
-    (None: unknown), price (its source, or why it is unknown)."""
+    """One row a line of the bill: kind (vm, egress, data), what, src, dst, quantity (None: unknown), unit
+    (s, bytes), usd (None: unknown), price (its source, or why it is unknown)."""
     run = _run(store)
     return [
         {

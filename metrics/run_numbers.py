@@ -60,7 +60,7 @@ class RunNumbers:
         keys = (
             "run_id", "experiment", "target", "emulated", "scales", "status", "error", "started_s", "ended_s",
             "price_book", "model", "warmup_epochs", "target_batch_size", "raw_target_batch_size", "addresses",
-            "locations", "host", "switch", "rejected", "evaluations", "published", "warnings",
+            "locations", "host", "switch", "rejected", "evaluations", "published", "warnings", "sync_work_s",
         )  # fmt: skip
         meta = {key: store.meta(key) for key in keys}
         terms, notes = terms_of(meta)

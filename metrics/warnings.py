@@ -44,6 +44,17 @@ def _emulation(run: RunNumbers) -> list[str]:
         f"Emulated: {where}; scales: bytes {scales.bytes:g}, time {scales.time:g}, "
         f"samples {scales.samples:g}; numbers are multiplied back to the study's scale, "
         f"raw ones stand under 'raw'{network}."
+    ] + _slept(meta["sync_work_s"])
+
+
+def _slept(sync_work_s: dict[str, float] | None) -> list[str]:
+    """What of the communication time was not measured."""
+    slept = [f"{seconds:g} s on {name}" for name, seconds in sorted((sync_work_s or {}).items()) if seconds]
+    if not slept:
+        return []
+    return [
+        f"Communication includes {', '.join(slept)} a round for the VM's own work around it: slept, a constant "
+        "calibrated on the study's A-2 runs."
     ]
 
 

@@ -146,7 +146,7 @@ def _page(
                 "what": r["what"],
                 "from": r["src"],
                 "to": r["dst"],
-                "quantity": f"{r['quantity']:.6g} {r['unit']}",
+                "quantity": "unknown" if r["quantity"] is None else f"{r['quantity']:.6g} {r['unit']}",
                 "$": None if r["usd"] is None else f"{r['usd']:.6f}",
                 "price": r["price"],
             }

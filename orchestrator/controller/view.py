@@ -84,11 +84,12 @@ def cost_of(store: RunStore, now_s: float) -> CostSoFar:
         terms, _ = terms_of(meta)
     except PriceBookError as error:
         return CostSoFar(None, None, (str(error),))
+    last = int(meta.get("warmup_epochs") or 0) + int(meta.get("epochs") or 0) or None
     ingress: dict[str, int] = {}
     for row in store.records("ingress"):
         ingress[row.vm] = ingress.get(row.vm, 0) + row.network_bytes
     return cost_so_far(
-        store.records("vms"), store.records("epochs"), store.records("egress"), now_s, terms, ingress
+        store.records("vms"), store.records("epochs"), store.records("egress"), now_s, terms, ingress, last
     )
 
 

@@ -131,6 +131,17 @@ def test_cost_so_far_grows_with_the_open_epoch_as_the_last_one_did():
     assert float(half_on.spent_usd - at_end.spent_usd) == pytest.approx(extra_s * 0.18 / 3600)
 
 
+def test_a_vm_that_waits_grows_by_one_epoch_at_most_and_not_after_the_last_one():
+    terms = _terms(scales=Scales(samples=10), raw_target=256)
+    records = [epoch("a", 1, 100.0, 10, 2), epoch("b", 1, 100.0, 10, 2)]
+    vms = [vm("a"), vm("b", location=BELGIUM)]
+    at_end = cost_so_far(vms, records, [], 112.0, terms).spent_usd
+    waited = cost_so_far(vms, records, [], 112.0 + 12 + 60, terms).spent_usd
+    assert float(waited - at_end) == pytest.approx(2 * (102 + 60) * 0.18 / 3600)
+    over = cost_so_far(vms, records, [], 112.0 + 72, terms, last_epoch=1).spent_usd
+    assert float(over - at_end) == pytest.approx(2 * 72 * 0.18 / 3600)
+
+
 def test_cost_so_far_equals_the_final_bill_when_all_has_ended():
     terms = _terms(scales=Scales(bytes=50, samples=10), raw_target=200)
     records = [epoch(v, k, 100.0 + 12 * k, 10, 2) for v in "ab" for k in (1, 2)]

@@ -225,6 +225,7 @@ def test_everything_a_reader_must_know_is_a_sentence(tmp_path):
     meta, records = _meta(), _records()
     meta["target"] = "loopback"
     meta["warnings"] = ["The monitor was started twice."]
+    meta["sync_work_s"] = {"T4:1": 2.6, "CPU:1": 0.0}
     meta["host"] = {"contended": True, "reasons": ["worst packet 0.7 s late"]}
     meta["rejected"] = {"bad signature": 2}
     meta["switch"] = {"sent_bytes": {"a-0>b-0": 4_000_000, "b-0>a-0": 4_000_000}}
@@ -235,6 +236,7 @@ def test_everything_a_reader_must_know_is_a_sentence(tmp_path):
         found = summarise(store)
     text = "\n".join(found["warnings"])
     assert found["warnings"][0].startswith("Emulated: peers on this machine's loopback, without distance")
+    assert found["warnings"][1].startswith("Communication includes 2.6 s on T4:1 a round")
     for part in (
         "worst packet 0.7 s late",
         "Hivemind lost part of 1 of 3 rounds (epochs 2: received 43 %)",
