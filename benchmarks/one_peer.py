@@ -122,6 +122,7 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=15.0, help="length of the measured part of a padded loop"
     )
+    parser.add_argument("--only", choices=("padded", "unpadded"), help="one of the two comparisons")
     parser.add_argument("--plain", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.plain is not None:
@@ -140,7 +141,7 @@ def main() -> None:
         made = write_shards(work / "shards", 8)
         with serve_folder(work / "shards") as endpoint:
             shards = tuple(f"s3://bucket/{name}" for name in (*made.train, *made.heldout))
-            for padded in (True, False):
+            for padded in (True, False) if options.only is None else (options.only == "padded",):
                 compare(work, endpoint, shards, options.rounds, padded, options.seconds)
 
 

@@ -193,6 +193,9 @@ def test_a_whole_run(world):
         (folder / "steps.csv").write_text(
             f"{header}\n1,1,5.0,1.0,0.1,0.0,0.3,0.5,0.0,0.0,0.1,32\n2,1,6.0,1.0,0.1"
         )
+        (folder / "egress.csv").write_text(
+            f"vm,epoch,dst_address,phase,seconds,bytes\n{vm},1,10.0.0.9,leaving,1.5,77\n"
+        )
     with RunStore.open_writer(world.folder / "run.db") as store:
         controller = shell(world, store)
         run(world, controller)
@@ -205,6 +208,7 @@ def test_a_whole_run(world):
         assert [s.vm for s in steps] == ["r-a-0", "r-b-0"]
         assert isinstance(steps[0], StepRecord)
         assert steps[0].wall_s == 1.0
+        assert sum(e.bytes for e in store.records("egress") if e.phase == "leaving") == 2 * 77
         rows = store.records("vms")
         assert [r.end_cause for r in rows] == ["terminated", "terminated"]
         assert rows[0].usd_per_h == Decimal("0.18")
