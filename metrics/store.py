@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -48,6 +49,8 @@ class SchemaError(StoreError):
 class DiskFullError(StoreError):
     """No room left where the run folder lies."""
 
+
+_ROOM_BYTES = 1_000_000  # with less an I/O error is taken for a full disk
 
 # What makes a row the same row: a second one is ignored (the monitor may say a thing twice).
 _KEYS: dict[str, tuple[str, ...]] = {
@@ -360,6 +363,16 @@ def _migrate(path: Path, connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
+def _out_of_room(path: Path, code: int | None) -> bool:
+    """Whether an I/O error is a full disk's: SQLite says so only where it writes pages, not its index of them."""
+    if code is None or code & 0xFF != sqlite3.SQLITE_IOERR:
+        return False
+    try:
+        return shutil.disk_usage(path.parent).free < _ROOM_BYTES
+    except OSError:
+        return False
+
+
 @contextmanager
 def _translated(path: Path) -> Generator[None, None, None]:
     """SQLite's errors as ours, one sentence each."""
@@ -367,7 +380,7 @@ def _translated(path: Path) -> Generator[None, None, None]:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", None)
-        if code == sqlite3.SQLITE_FULL:
+        if code == sqlite3.SQLITE_FULL or _out_of_room(path, code):
             raise DiskFullError(
                 f"{path}: no room left on the disk; free some there, then `orch attach {path.parent.name}`"
             ) from error

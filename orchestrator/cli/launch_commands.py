@@ -92,7 +92,7 @@ def _launch(
     plan = plan_for(spec)
     for line in plan_lines(plan):
         say(line)
-    preflight(spec)
+    preflight(spec, home)
     confirm(
         "Start it?",
         yes=yes,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cloud.local import LocalCloud
 from cloud.provider import EndedError, Provider, ProviderError
 from experiments.spec.load import from_document
 from metrics.store import FencedError, RunStore, StoreError
@@ -224,8 +225,8 @@ def reap(home: Path, everything: bool = False) -> Mapping[str, list[str]]:
             continue
         try:
             found = down(run_id, home)
-        except StoreError as error:
-            found = [str(error)]
+        except StoreError as error:  # unreadable, or of a newer orch: what runs of it is seen all the same
+            found = [str(error)] if LocalCloud(folder).alive else []
         if found:
             left[run_id] = found
     if everything or not live_claims(home):

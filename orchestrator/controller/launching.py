@@ -89,8 +89,8 @@ def prepare(
             except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)  # half a run is none, and has secrets in it
                 raise
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except (OSError, DiskFullError) as error:
+        if isinstance(error, DiskFullError) or error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFullError(
                 f"{folder}: no room left on the disk; free some there, or set ORCH_HOME to a folder on another one"
             ) from error

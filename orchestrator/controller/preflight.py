@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import os
+import shutil
+from pathlib import Path
 
 from cloud.local.faults import available_memory, check_memory
 from cloud.local.options import LocalOptions
 from cloud.local.store import forward_target
 from experiments.spec.schema import ExperimentSpec
 from experiments.spec.shards import shard_urls
+from metrics.store import DiskFullError
 from orchestrator.controller.launching import dataset_of
 from orchestrator.errors import UsageError
 
 __all__ = ["preflight"]
 
 _CONNECT_S = 5.0
+_ROOM_BYTES = 100_000_000  # the data set, its copies in the peers' caches, records, logs
 
 
-def preflight(spec: ExperimentSpec) -> None:
-    """Look at all that a run on this machine needs: the experiment's own wishes, secrets, memory, the shards.
+def preflight(spec: ExperimentSpec, home: Path) -> None:
+    """Look at all that a run on this machine needs: the experiment's own wishes, secrets, memory,
+    room in the state folder, the shards.
 
-    Raises UsageError, InvalidRequestError (no memory, an endpoint the emulated cloud cannot reach),
-    StorageError (unreachable, refused, missing, no whole tar).
+    Raises UsageError, DiskFullError, InvalidRequestError (no memory, an endpoint the emulated cloud cannot
+    reach), StorageError (unreachable, refused, missing, no whole tar).
     """
     if spec.emulation is None:
         raise UsageError(
@@ -33,6 +38,7 @@ def preflight(spec: ExperimentSpec) -> None:
             f"{spec.name}: secrets {', '.join(missing)}: not set in the environment of `orch`; export them"
         )
     check_memory(spec.peer_count, LocalOptions().peer_memory_bytes, available_memory())
+    _check_room(home)
     if not spec.data.endpoint:
         dataset_of(spec)
         return
@@ -46,3 +52,16 @@ def preflight(spec: ExperimentSpec) -> None:
     for pattern in (spec.data.shards, spec.data.heldout):
         if pattern:
             check_shards(shard_urls(pattern), client, endpoint=spec.data.endpoint)
+
+
+def _check_room(home: Path) -> None:
+    there = next(folder for folder in (home, *home.parents) if folder.exists())
+    try:
+        free_bytes = shutil.disk_usage(there).free
+    except OSError:
+        return  # what is wrong with the folder is told when it is written to
+    if free_bytes < _ROOM_BYTES:
+        raise DiskFullError(
+            f"{home}: {free_bytes / 1e6:.0f} MB free on its disk, and a run takes about {_ROOM_BYTES / 1e6:.0f} MB; "
+            "free some there, or set ORCH_HOME to a folder on another one"
+        )
