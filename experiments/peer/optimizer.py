@@ -27,6 +27,7 @@ from experiments.peer.config import PeerConfig, PeerConfigError
 from experiments.peer.lamb import Lamb
 
 __all__ = [
+    "NoGroupError",
     "PunctualTracker",
     "Round",
     "SwarmOptimizer",

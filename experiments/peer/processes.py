@@ -15,7 +15,14 @@ from pathlib import Path
 
 from metrics.hivemind_sockets import short_socket_folder
 
-__all__ = ["Departure", "children_die_with_us", "kill_descendants", "own_temporary_folder", "remove_folder"]
+__all__ = [
+    "Departure",
+    "children_die_with_us",
+    "descendants",
+    "kill_descendants",
+    "own_temporary_folder",
+    "remove_folder",
+]
 
 _PR_SET_PDEATHSIG = 1
 

@@ -15,7 +15,7 @@ from orchestrator.cli.names import RunArgument, find_run
 from orchestrator.cli.output import SCHEMA_VERSION, as_json
 from orchestrator.cli.terminal import confirm, say
 
-__all__ = ["ResultForm", "register"]
+__all__ = ["ResultForm", "Where", "register"]
 
 
 class ResultForm(StrEnum):

@@ -31,6 +31,7 @@ __all__ = [
     "ensure_ray",
     "live_claims",
     "read_session",
+    "session_lock",
     "stop_ray",
 ]
 

@@ -1,0 +1,86 @@
+"""The five rooms as a whole: public names, file sizes, imports that must not happen."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("orchestrator", "experiments", "cloud", "metrics", "analysis")
+MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+MOST_LINES = 400
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _assigned(body: list[ast.stmt]) -> set[str]:
+    """Names a module binds at its top level, also under `if` and `try`."""
+    found: set[str] = set()
+    for node in body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case ast.Assign(targets=targets):
+                found |= {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                found.add(name)
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                found |= {(a.asname or a.name).partition(".")[0] for a in names}
+            case ast.If(body=inner, orelse=other):
+                found |= _assigned(inner) | _assigned(other)
+            case ast.Try(body=inner, handlers=handlers, orelse=other):
+                found |= _assigned([*inner, *other, *(n for h in handlers for n in h.body)])
+    return found
+
+
+def _public_list(tree: ast.Module) -> list[str] | None:
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and [t.id for t in node.targets if isinstance(t, ast.Name)] == [
+            "__all__"
+        ]:
+            return ast.literal_eval(node.value)
+    return None
+
+
+def test_there_are_modules():
+    assert len(MODULES) > 100
+
+
+@pytest.mark.parametrize("path", MODULES, ids=_name)
+def test_a_module_lists_its_public_names_or_is_private(path: Path):
+    tree = ast.parse(path.read_text())
+    public = _public_list(tree)
+    if public is None:
+        empty = path.name == "__init__.py" and not tree.body[1:]
+        assert empty or path.name.startswith("_"), f"{_name(path)} has no __all__"
+        return
+    assert len(public) == len(set(public))
+    assert not set(public) - _assigned(tree.body), "names that are not there"
+    own = {
+        n.name
+        for n in tree.body
+        if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not n.name.startswith("_")
+    }
+    assert not own - set(public), "public definitions that are not listed"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=_name)
+def test_a_module_is_small_and_says_what_it_is(path: Path):
+    text = path.read_text()
+    assert text.count("\n") < MOST_LINES
+    assert ast.get_docstring(ast.parse(text)), "no docstring"
+
+
+@pytest.mark.parametrize(
+    "module", ["orchestrator.core.machine", "metrics.summary", "experiments.spec", "analysis.plan"]
+)
+def test_what_is_pure_imports_nothing_that_runs(module: str):
+    code = f"import sys, {module}; print(*sorted({{m.partition('.')[0] for m in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert not {"ray", "torch", "hivemind", "sky", "boto3", "webdataset"} & set(done.stdout.split())
