@@ -133,10 +133,13 @@ def stop_ray(home: Path) -> list[int]:
 
 def connect(address: str, home: Path) -> None:
     """Make this process a driver of the Ray at `address`, ours or the user's. Raises RaySessionError."""
+    import ray
+    from ray._private import ray_constants
+
     session = read_session(home)
     if session is not None and session.address == address:
-        os.environ.update(LOOPBACK_ONLY)  # Ray reads it when it is imported, or looks for its node elsewhere
-    import ray
+        # LOOPBACK_ONLY once Ray is imported; without it, it looks for our node at this machine's address.
+        ray_constants.ENABLE_RAY_CLUSTER = False
 
     disconnect()
     try:
