@@ -43,8 +43,9 @@ def _emulation(run: RunNumbers) -> list[str]:
     return [
         f"Emulated: {where}; scales: bytes {scales.bytes:g}, time {scales.time:g}, "
         f"samples {scales.samples:g}; numbers are multiplied back to the study's scale, "
-        f"raw ones stand under 'raw'{network}."
-    ] + _slept(meta["sync_work_s"])
+        f"raw ones stand under 'raw'{network}.",
+        *_slept(meta["sync_work_s"]),
+    ]
 
 
 def _slept(sync_work_s: dict[str, float] | None) -> list[str]:
