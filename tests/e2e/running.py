@@ -80,7 +80,13 @@ class Running:
 
     def wait_for_epoch(self, epoch: int, limit_s: float = 120) -> None:
         """Until that epoch is recorded."""
-        wait_for(f"epoch {epoch} ({self.stderr})", lambda: self.epoch() >= epoch, limit_s)
+
+        def reached() -> bool:
+            there = self.epoch() >= epoch
+            assert there or self.process.poll() is None, self.stderr.read_text()
+            return there
+
+        wait_for(f"epoch {epoch}", reached, limit_s)
 
     def host(self) -> dict[str, Any]:
         """The emulated cloud's own state."""
