@@ -30,6 +30,7 @@ from cloud.local.options import LocalOptions
 from cloud.local.preemption import Preemptions
 from cloud.local.vms import Vm, furnish, vm_folder
 from cloud.provider import InvalidRequestError, ProviderError, is_monitor
+from cloud.steady_clock import steady_clock
 
 __all__ = ["main"]
 
@@ -46,6 +47,7 @@ class _Host:
             temp,
         )
         self._mode = "namespaces" if namespaces else "loopback"
+        self._now_s = steady_clock()
         self._vms: dict[str, Vm] = {}
         self._nodes: dict[str, NodeHandle] = {}
         self._locations: dict[str, str | None] = {}
@@ -96,7 +98,7 @@ class _Host:
                 if vm.alive:
                     vm.state, vm.ended_at_s, vm.cause = (
                         "failed",
-                        time.time(),
+                        self._now_s(),
                         "the emulated cloud was started again",
                     )
                 self._vms[vm.vm] = vm
@@ -245,14 +247,14 @@ class _Host:
             config["listen_port"] += node.index
         contents = {key: base64.b64decode(text) for key, text in order["files"].items()}
         furnish(vm_folder(self._run_folder, name), {**contents, "config.json": json.dumps(config).encode()})
-        vm = Vm(name, location, node.ip, node.index, order["program"], not monitor, time.time())
+        vm = Vm(name, location, node.ip, node.index, order["program"], not monitor, self._now_s())
         self._vms[name] = vm
         self._start_when_due(vm)
         self._write()
 
     def _start_when_due(self, vm: Vm) -> None:
         boot_s = self._options.boot_s if vm.billed else 0.0
-        self._after(max(0.0, vm.requested_at_s + boot_s - time.time()), lambda: self._start(vm))
+        self._after(max(0.0, vm.requested_at_s + boot_s - self._now_s()), lambda: self._start(vm))
 
     def _start(self, vm: Vm) -> None:
         if vm.state != "pending" or not self._warm:
@@ -268,7 +270,7 @@ class _Host:
             environment={**self._options.environment, "ORCH_VM": vm.vm, "ORCH_ADDRESS": vm.address},
             close=self._own_fds(but=node.ns_fd),
         )
-        vm.state, vm.ready_at_s = "running", time.time()
+        vm.state, vm.ready_at_s = "running", self._now_s()
         if vm.billed:
             self._preemptions.started(vm)
         self._write()
@@ -290,7 +292,7 @@ class _Host:
 
     def _end_vm(self, vm: Vm, state: provider.VmState, cause: str) -> None:
         """First its packets vanish (no FIN leaves), then its processes, then its namespace."""
-        vm.state, vm.ended_at_s, vm.cause = state, time.time(), cause
+        vm.state, vm.ended_at_s, vm.cause = state, self._now_s(), cause
         node = self._nodes[vm.vm]
         gone = self._fabric.pid is None and self._mode == "namespaces"
         if not gone:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from cloud.steady_clock import steady_clock
 from cloud.storage.counter import ByteCounter
 from experiments.peer.config import PeerConfig
 from experiments.peer.data import Batches
@@ -55,7 +56,8 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.padding = Padding(time.perf_counter, self._sleep)
-        self._clock = StepClock(time.perf_counter, time.time)
+        self._now_s = steady_clock(ticks_s=time.perf_counter)
+        self._clock = StepClock(time.perf_counter, self._now_s)
 
     def run(self) -> bool:
         """Train; True when it ended by itself, False when told to stop. Raises what the source raises."""
@@ -65,7 +67,7 @@ class Trainer:
         optimizer.on_round_begins = ledger.round_begins
         self.hooks.losses()
         self._clock.restart()
-        ledger.begin(time.time())
+        ledger.begin(self._now_s())
         try:
             while optimizer.local_epoch < config.max_epochs and not self._limit_reached():
                 if self.stop.is_set():

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cloud.provider import Provider, ProviderError
+from cloud.steady_clock import steady_clock
 from metrics.store import FencedError, RunStore
 from orchestrator.controller.calls import Call, RayCalls
 from orchestrator.controller.keys import forget_keys
@@ -72,12 +73,14 @@ class ControllerActor:
             provider = partial(make_provider, str(store.meta("provider")), str(self._folder))
             seed = f"{store.meta('run_id')}-{time.time_ns()}"  # jitter must differ after a restart
             self._calls = RayCalls(provider, time.monotonic)
+            events = store.records("events")
+            now_s = steady_clock(not_before_s=events[-1].at_s if events else 0.0)
             self._shell = Shell(
                 store,
                 self._calls,
                 RunRequests(self._folder, store),
                 self._folder,
-                now_s=time.time,
+                now_s=now_s,
                 jitter=random.Random(seed).random,
                 spent=_spent,
             )

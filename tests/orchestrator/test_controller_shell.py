@@ -15,6 +15,7 @@ from cloud.provider import (
     Observed,
     Offer,
 )
+from cloud.steady_clock import steady_clock
 from metrics.records import EpochRecord, EventRecord, ProgressRecord, StepRecord
 from metrics.store import DiskFullError, RunStore
 from orchestrator.controller.calls import InlineCalls
@@ -235,6 +236,21 @@ def test_a_preempted_peer_is_replaced_and_both_are_billed(world):
         assert rows == {"r-a-0": "terminated", "r-b-0": "preempted", "r-b-1": "terminated"}
         view = snapshot_of(store, world.now_s, controller_alive=True)
         assert [p["preemptions"] for p in view["peers"]] == [0, 1]
+
+
+def test_a_clock_that_is_set_back_tears_nothing(world):
+    began_s = world.now_s
+    now_s = steady_clock(
+        lambda: world.now_s - 3600.0 * (world.now_s > began_s + 6), lambda: world.now_s, not_before_s=999.0
+    )
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        run(
+            world, Shell(store, InlineCalls(world), Requests(), world.folder, now_s=now_s, jitter=lambda: 0.5)
+        )
+        assert store.meta("status") == "done"
+        times = [event.at_s for event in store.records("events")]
+    assert times == sorted(times)
+    assert times[-1] - times[0] < 60
 
 
 def test_refusals_and_lost_answers_are_survived(world):
