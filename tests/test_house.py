@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -84,3 +85,11 @@ def test_what_is_pure_imports_nothing_that_runs(module: str):
     code = f"import sys, {module}; print(*sorted({{m.partition('.')[0] for m in sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert not {"ray", "torch", "hivemind", "sky", "boto3", "webdataset"} & set(done.stdout.split())
+
+
+def test_every_link_in_the_pages_leads_somewhere():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    links = [(p, t) for p in pages for t in re.findall(r"\]\(([^)\s]+)\)", p.read_text())]
+    assert len(links) > 8
+    local = [(p, t.partition("#")[0]) for p, t in links if not t.startswith(("http:", "https:", "#"))]
+    assert [f"{p.name}: {t}" for p, t in local if not (p.parent / t).exists()] == []

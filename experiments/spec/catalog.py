@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -97,7 +96,7 @@ class Published:
     epoch_s: float
     granularity_wall: float
     granularity_paper: float  # as printed: on another basis
-    egress_gb_per_vm_epoch: Decimal
+    egress_gb_per_vm_epoch: float
     epochs: int  # the published figure is the mean of so many
     source: str
 
@@ -142,7 +141,9 @@ def step_time(model: str, accelerator: str) -> StepTime | None:
 
 @cache
 def _published() -> dict[str, Published]:
-    numbers = ("sps", "calc_s", "comm_s", "epoch_s", "granularity_wall", "granularity_paper")
+    numbers = (
+        "sps", "calc_s", "comm_s", "epoch_s", "granularity_wall", "granularity_paper", "egress_gb_per_vm_epoch",
+    )  # fmt: skip
     return {
         r["experiment"]: Published(
             experiment=r["experiment"],
@@ -150,7 +151,6 @@ def _published() -> dict[str, Published]:
             model=r["model"],
             vms=int(r["vms"]),
             **{name: float(r[name]) for name in numbers},
-            egress_gb_per_vm_epoch=Decimal(r["egress_gb_per_vm_epoch"]),
             epochs=int(r["epochs"]),
             source=r["source"],
         )
