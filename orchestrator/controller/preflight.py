@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 from pathlib import Path
 
 from cloud.local.faults import available_memory, check_memory
@@ -13,7 +14,7 @@ from experiments.spec.schema import ExperimentSpec
 from experiments.spec.shards import shard_urls
 from metrics.store import DiskFullError
 from orchestrator.controller.launching import dataset_of
-from orchestrator.errors import UsageError
+from orchestrator.errors import RaySessionError, UsageError
 
 __all__ = ["preflight"]
 
@@ -23,9 +24,9 @@ _ROOM_BYTES = 100_000_000  # the data set, its copies in the peers' caches, reco
 
 def preflight(spec: ExperimentSpec, home: Path) -> None:
     """Look at all that a run on this machine needs: the experiment's own wishes, secrets, memory,
-    room in the state folder, the shards.
+    room in the state folder, the user's own Ray, the shards.
 
-    Raises UsageError, DiskFullError, InvalidRequestError (no memory, an endpoint the emulated cloud cannot
+    Raises UsageError, DiskFullError, RaySessionError, InvalidRequestError (no memory, an endpoint the emulated cloud cannot
     reach), StorageError (unreachable, refused, missing, no whole tar).
     """
     if spec.emulation is None:
@@ -39,6 +40,7 @@ def preflight(spec: ExperimentSpec, home: Path) -> None:
         )
     check_memory(spec.peer_count, LocalOptions().peer_memory_bytes, available_memory())
     _check_room(home)
+    _check_ray(os.environ.get("RAY_ADDRESS", ""))
     if not spec.data.endpoint:
         dataset_of(spec)
         return
@@ -65,3 +67,16 @@ def _check_room(home: Path) -> None:
             f"{home}: {free_bytes / 1e6:.0f} MB free on its disk, and a run takes about {_ROOM_BYTES / 1e6:.0f} MB; "
             "free some there, or set ORCH_HOME to a folder on another one"
         )
+
+
+def _check_ray(address: str) -> None:
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if not colon or not port.isdigit():  # none, or a word that Ray knows ("auto")
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise RaySessionError(
+            f"RAY_ADDRESS {address}: nobody answers there ({error}); start that Ray, or unset RAY_ADDRESS and orch "
+            "starts its own"
+        ) from error
