@@ -83,6 +83,9 @@ def traffic(
     An epoch of a VM that left egress records but no epoch record keeps its raw seconds.
     """
     peers = set(vms)
+    study = list(study)
+    # Its state is sent while the others work on the first epoch it reports, or on the one before.
+    arriving = {(vm, e.epoch - back) for e in study for vm in e.joined for back in (0, 1)}
     seconds = {(p.vm, e.epoch): p.calc_s + p.comm_s for e in study for p in e.peers}
     cells: dict[tuple[str, str, int], dict[str, list[Flow]]] = {}
     for flow in found:
@@ -105,6 +108,7 @@ def traffic(
             epoch_s=seconds.get((src, epoch), (calc_s + comm_s) * scales.time),
             scales=scales,
             averages=dst in peers,
+            arriving=(dst, epoch) in arriving,
         )
         # Bytes outside an epoch's two phases (joining, leaving) are sent once at any scale.
         totals[src, dst] += sum(f.bytes for name in set(phases) - {"calc", "comm"} for f in phases[name])

@@ -7,7 +7,8 @@ target was T (raw):
 - communication and everything else outside calculation is `x c` only;
 - bytes to another peer: what the synchronising step sent beyond the control traffic is `x s`; control
   traffic keeps its rate over the epoch's study-scale seconds. The control rate is that of the calculation
-  phase. To the store and the monitor nothing is averaged, so all bytes are control traffic;
+  phase. To the store and the monitor nothing is averaged, so all bytes are control traffic. To a peer that
+  is arriving in this epoch most of it is the state it downloads, in any phase: all of it is `x s`;
 - a VM's seconds: raw seconds outside epochs, `x c`, plus its epochs at study scale.
 """
 
@@ -100,13 +101,16 @@ def study_bytes(
     epoch_s: float,
     scales: Scales,
     averages: bool,
+    arriving: bool = False,
 ) -> float:
     """Bytes of one epoch from a VM to one destination at study scale.
 
     `calc_s`, `comm_s`: raw wall seconds of the phases; `epoch_s`: the epoch at study scale; `averages`:
-    whether the destination is a peer. A synchronising step that sent less than the control rate gives no
+    whether the destination is a peer, `arriving`: whether it joins a swarm that trains already. A synchronising step that sent less than the control rate gives no
     averaging bytes; what is missing is kept as it is, so that scales of 1 change nothing.
     """
+    if averages and arriving:
+        return (calc_bytes + comm_bytes) * scales.bytes
     rate = calc_bytes / (calc_s * scales.time) if calc_s > 0 else 0.0
     outside_rate = calc_bytes if calc_s <= 0 else 0.0
     averaged = comm_bytes - rate * comm_s * scales.time
