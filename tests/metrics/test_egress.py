@@ -59,11 +59,12 @@ def test_what_a_joiner_downloads_is_parameters_in_any_phase():
     records = [epoch("a", k, 100.0 + 12 * k) for k in (1, 2, 3)] + [epoch("b", 3, 136.0)]
     study = study_epochs(swarm_epochs(records, 0), scales, None)
     sent = [egress("a", k, "10.0.0.2", "calc", 10, 4000) for k in (1, 2, 3)]
+    sent.append(egress("a", 1, "10.0.0.2", "comm", 2, 800))
     rows = traffic(flows(sent, ADDRESSES, LOCATIONS), study, scales, ["a", "b"])
     assert rows[0].bytes == pytest.approx(400 * 102 + 2 * 4000 * 100)  # joined in 3: the state went in 2 or 3
     unscaled = swarm_epochs(records, 0)
     (row,) = traffic(flows(sent, ADDRESSES, LOCATIONS), unscaled, Scales(), ["a", "b"])
-    assert row.bytes == pytest.approx(12_000)
+    assert row.bytes == pytest.approx(12_800)
 
 
 def test_bytes_outside_the_phases_are_counted_once():
