@@ -61,7 +61,7 @@ class Switch:
             for fd in select.select(self._watched, (), (), max(0.0, wait))[0]:
                 if fd == control_fd:
                     self._obey()
-                else:
+                elif fd in self._index_of:  # else the host had it removed this very moment
                     self._accept(self._index_of[fd], clock)
             now = clock()
             self._deliver(now)

@@ -46,6 +46,17 @@ def leave(config: Path) -> None:
     time.sleep(600)
 
 
+def flood(config: Path) -> None:
+    """Send as much as goes to a node that does not listen."""
+    wire = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    _say(config, phase="training")
+    while True:
+        try:
+            wire.sendto(bytes(60), ("10.77.0.2", 9))
+        except OSError:  # nobody listens there, or no room
+            continue
+
+
 def crash(config: Path) -> None:
     raise RuntimeError("the program is broken")
 

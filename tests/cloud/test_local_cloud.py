@@ -181,6 +181,16 @@ def test_a_monitor_that_died_has_its_folder_taken_over_by_the_next(start, tmp_pa
     wait_for(lambda: cloud.counters().get("nodes", {}).get(second.address) == "monitor")
 
 
+def test_a_vm_that_is_killed_while_it_sends_takes_nobody_with_it(start):
+    cloud = start()
+    rent(cloud, "stays", "leave")
+    for number in range(6):
+        rent(cloud, f"r-a-{number}", "flood")
+        os.kill(in_phase(cloud, f"r-a-{number}", "training").pid, signal.SIGKILL)
+        wait_for(lambda number=number: look(cloud, f"r-a-{number}").state == "failed")
+    assert look(cloud, "stays").state == "running"
+
+
 def test_preemption_by_rate(start):
     cloud = start(preempt=PreemptOptions(rate_per_h=36000, seed=3))
     rent(cloud, "a", "leave")
