@@ -35,6 +35,7 @@ __all__ = [
     "StoreRefusedError",
     "StoreUnreachableError",
     "TruncatedShardError",
+    "is_final",
 ]
 
 
@@ -117,3 +118,9 @@ class EmbeddedStoreError(StorageError):
 
 class PortTakenError(EmbeddedStoreError):
     """Something else listens on the wished address and port."""
+
+
+def is_final(error: StorageError) -> bool:
+    """Whether another machine that asks later would get the same: wrong data, names or credentials."""
+    kinds = (ShardError, StoreRefusedError, BucketMissingError, KeyMissingError, BadUrlError)
+    return isinstance(error, kinds)

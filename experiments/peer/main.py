@@ -69,7 +69,7 @@ def _environment(config: PeerConfig) -> None:
 
 def _guarded(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> int:
     """`_run` with every end turned into a status and an exit code."""
-    from cloud.storage.errors import StorageError
+    from cloud.storage.errors import StorageError, is_final
     from experiments.peer.model import ModelSizeError
     from experiments.peer.publish import PublishError
     from experiments.peer.swarm import SwarmError
@@ -77,9 +77,13 @@ def _guarded(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
     try:
         return _run(config, folder, temporary, status)
     except (PeerConfigError, ModelSizeError, PublishError) as error:
-        status.set(phase="failed", error=f"{folder / 'config.json'}: {error}")
+        status.set(phase="failed", error=f"{folder / 'config.json'}: {error}", hopeless=True)
         return 2
-    except (StorageError, SwarmError, OSError) as error:
+    except StorageError as error:
+        _log.exception("failed")
+        status.set(phase="failed", error=str(error), hopeless=is_final(error))
+        return 1
+    except (SwarmError, OSError) as error:
         _log.exception("failed")
         status.set(phase="failed", error=str(error))
         return 1

@@ -30,6 +30,7 @@ class Status:
             "peer_id": None,
             "epoch": 0,
             "error": None,
+            "hopeless": False,  # the same would happen to every other VM of the run
             "ran": None,
         }
         self.write_error: OSError | None = None

@@ -285,6 +285,8 @@ class Shell:
 
 def _observed(o: Observed, now_s: float) -> ev.Event:
     status = o.status
+    own = str(status.get("error") or "")  # why the program failed: more than "it ended with exit code 1"
+    failed = status.get("phase") == "failed"
     return ev.Observed(
         now_s=now_s,
         vm=o.vm,
@@ -292,7 +294,8 @@ def _observed(o: Observed, now_s: float) -> ev.Event:
         phase=str(status.get("phase") or ""),
         maddr=str(status.get("maddr") or ""),
         address=o.address or "",
-        cause=o.cause or str(status.get("error") or ""),
+        cause=own if failed and own else o.cause or own,
+        hopeless=failed and bool(status.get("hopeless")),
         ended=o.ended_at_s is not None,
     )
 

@@ -69,6 +69,7 @@ class Observed:
     maddr: str = ""
     address: str = ""
     cause: str = ""
+    hopeless: bool = False  # its program failed, and says that another would fail in the same way
     ended: bool = False  # the provider says when it ended: nothing of it is billed any more
 
 

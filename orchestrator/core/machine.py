@@ -154,6 +154,8 @@ def _gone(state: RunState, vm: str, now_s: float, cause: str, jitter: Jitter) ->
 
 
 def _observed(state: RunState, event: Observed, jitter: Jitter) -> RunState:
+    if event.hopeless and any(s.vm == event.vm for s in state.slots):
+        state = _stop(state, "failed", event.cause or f"{event.vm} failed, as every other would")
     if event.state == "preempted":
         cause = f"preempted: {event.cause}" if event.cause else "preempted"
         return _gone(state, event.vm, event.now_s, cause, jitter)

@@ -184,7 +184,9 @@ def test_status_is_whole_and_replaces_warnings_of_one_key(tmp_path) -> None:
     document = json.loads((tmp_path / "status.json").read_text())
     assert document["phase"] == "ready"
     assert document["warnings"] == ["2 times"]
-    assert set(document) == {"phase", "at_s", "maddr", "peer_id", "epoch", "error", "ran", "warnings"}
+    assert set(document) == {
+        "phase", "at_s", "maddr", "peer_id", "epoch", "error", "hopeless", "ran", "warnings",
+    }  # fmt: skip
     assert [p.name for p in tmp_path.glob("*.json*")] == ["status.json"]
     with pytest.raises(KeyError):
         status.set(fase="x")
