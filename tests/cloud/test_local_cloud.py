@@ -181,13 +181,16 @@ def test_a_monitor_that_died_has_its_folder_taken_over_by_the_next(start, tmp_pa
     wait_for(lambda: cloud.counters().get("nodes", {}).get(second.address) == "monitor")
 
 
-def test_a_vm_that_is_killed_while_it_sends_takes_nobody_with_it(start):
+def test_vms_that_are_killed_while_they_send_take_nobody_with_them(start):
     cloud = start()
     rent(cloud, "stays", "leave")
     for number in range(6):
-        rent(cloud, f"r-a-{number}", "flood")
-        os.kill(in_phase(cloud, f"r-a-{number}", "training").pid, signal.SIGKILL)
-        wait_for(lambda number=number: look(cloud, f"r-a-{number}").state == "failed")
+        pair = [f"r-{name}-{number}" for name in "ab"]
+        for vm in pair:
+            rent(cloud, vm, "flood")
+        for pid in [in_phase(cloud, vm, "training").pid for vm in pair]:
+            os.kill(pid, signal.SIGKILL)
+        wait_for(lambda pair=pair: {look(cloud, vm).state for vm in pair} == {"failed"})
     assert look(cloud, "stays").state == "running"
 
 
