@@ -106,8 +106,9 @@ def study_bytes(
     """Bytes of one epoch from a VM to one destination at study scale.
 
     `calc_s`, `comm_s`: raw wall seconds of the phases; `epoch_s`: the epoch at study scale; `averages`:
-    whether the destination is a peer, `arriving`: whether it joins a swarm that trains already. A synchronising step that sent less than the control rate gives no
-    averaging bytes; what is missing is kept as it is, so that scales of 1 change nothing.
+    whether the destination is a peer, `arriving`: whether it joins a swarm that trains already. A
+    synchronising step that sent less than the control rate gives no averaging bytes; what is missing is kept
+    as it is, so that scales of 1 change nothing.
     """
     if averages and arriving:
         return (calc_bytes + comm_bytes) * scales.bytes

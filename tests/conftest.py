@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes is the machine's matter: a busy one must not fail a test.
+settings.register_profile("orch", deadline=None)
+settings.load_profile("orch")
 
 
 @pytest.fixture(autouse=True)

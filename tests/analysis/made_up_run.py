@@ -35,15 +35,24 @@ def write_run(folder: Path, peers: int = 8, epochs: int = 5, published: bool = T
             "started_s": _START_S,
             "ended_s": _START_S + 60 + 30 * epochs,
             "price_book": {"name": "study-2023-04", "csv": book, "sha256": "0"},
-            "model": {"name": "ConvNextLarge", "parameters": 197_767_336, "ran": "digits", "bytes_per_sample": 1e5},
+            "model": {
+                "name": "ConvNextLarge",
+                "parameters": 197_767_336,
+                "ran": "digits",
+                "bytes_per_sample": 1e5,
+            },
             "warmup_epochs": 1,
             "target_batch_size": 32768,
             "raw_target_batch_size": 4096,
             "addresses": {f"10.77.0.{k + 10}": name for k, name in enumerate(names)},
             "locations": {name: _PLACES[k % 4] for k, name in enumerate(names)} | {"store": "b2/us-west-1"},
             "host": {"contended": False, "reasons": []},
-            "evaluations": [{"vm": names[0], "epoch": epochs, "accuracy": 0.934, "loss": 0.2, "samples": 300}],
-            "published": {"sps": 244.3, "comm_s": 19.7, "calc_s": 114.8, "epoch_s": 134.7} if published else None,
+            "evaluations": [
+                {"vm": names[0], "epoch": epochs, "accuracy": 0.934, "loss": 0.2, "samples": 300}
+            ],
+            "published": {"sps": 244.3, "comm_s": 19.7, "calc_s": 114.8, "epoch_s": 134.7}
+            if published
+            else None,
         }
         for key, value in meta.items():
             store.set_meta(key, value)

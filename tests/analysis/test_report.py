@@ -16,9 +16,15 @@ from analysis.report.build import build
 from metrics.store import RunStore, StoreError
 
 
-def test_page_has_every_section_and_its_files(tmp_path: Path):
-    write_run(tmp_path)
-    page = build(tmp_path)
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a made-up run of four epochs."""
+    folder = tmp_path_factory.mktemp("run")
+    write_run(folder, epochs=4)
+    return build(folder)
+
+
+def test_page_has_every_section_and_its_files(page: Path):
     html = page.read_text()
     for heading in ("Beside the study", "Peers over time", "Calculation and communication", "Egress by destination",
                     "Cost", "Learning", "Provenance"):  # fmt: skip
@@ -30,25 +36,21 @@ def test_page_has_every_section_and_its_files(tmp_path: Path):
     assert "93.4%" in html
 
 
-def test_page_asks_the_network_for_nothing(tmp_path: Path):
-    write_run(tmp_path)
-    html = build(tmp_path).read_text()
+def test_page_asks_the_network_for_nothing(page: Path):
+    html = page.read_text()
     shown = html[: html.index("<h2>Provenance")]
     fetched = re.findall(r'(?:src|href)="(?!#)([^"]*)"|url\((?!#)([^)]*)\)|@import', shown)
     assert all("://" not in a + b for a, b in fetched)
     assert "<script" not in html
 
 
-def test_building_twice_gives_the_same_bytes(tmp_path: Path):
-    write_run(tmp_path)
-    first = {p.name: p.read_bytes() for p in build(tmp_path).parent.iterdir()}
-    second = {p.name: p.read_bytes() for p in build(tmp_path).parent.iterdir()}
+def test_building_again_gives_the_same_bytes(page: Path):
+    first = {p.name: p.read_bytes() for p in page.parent.iterdir()}
+    second = {p.name: p.read_bytes() for p in build(page.parents[1]).parent.iterdir()}
     assert first == second
 
 
-def test_csv_holds_what_the_figure_shows(tmp_path: Path):
-    write_run(tmp_path, epochs=4)
-    page = build(tmp_path)
+def test_csv_holds_what_the_figure_shows(page: Path):
     with (page.parent / "epochs.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["epoch"] for row in rows] == ["1", "2", "3", "4"]
