@@ -57,12 +57,17 @@ def _ours(pid: int, base: bytes) -> bool:
     try:
         if base in (folder / "environ").read_bytes() or base in (folder / "cmdline").read_bytes():
             return True
-        links = [os.fsencode(os.readlink(folder / "cwd"))]
-        for fd in (folder / "fd").iterdir():
-            links.append(os.fsencode(os.readlink(fd)))
+        links = [folder / "cwd", *(folder / "fd").iterdir()]
     except OSError:  # it has gone, or is another user's
         return False
-    return any(base in link for link in links)
+    return any(base in _target(link) for link in links)
+
+
+def _target(link: Path) -> bytes:
+    try:
+        return os.fsencode(os.readlink(link))
+    except OSError:  # closed meanwhile
+        return b""
 
 
 def look(base: Path) -> Machine:
