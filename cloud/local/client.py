@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -149,6 +150,8 @@ class LocalCloud:
         if not guardian.reap(self._run_folder):
             raise TransientError(f"{self._folder}: the emulated cloud does not end; try again")
         forget_store(self._folder)
+        for cache in (self._run_folder / "vms").glob("*/cache"):  # of the VMs' disks only what was written is kept
+            shutil.rmtree(cache, ignore_errors=True)
 
     def _kill(self) -> None:
         """The host did not end when asked."""

@@ -146,10 +146,13 @@ def test_the_embedded_store_comes_back_from_kill_9(start, tmp_path):
     wait_for(lambda: cloud.store()["restarts"] >= 4, timeout_s=30)
     rent(cloud, "again", "fetch", EU, url=url)
     assert wait_for(lambda: look(cloud, "again").status.get("body"), timeout_s=30) == "OK"
+    cache = tmp_path / "run/vms/vm/cache"
+    cache.mkdir()
     secret = json.loads((tmp_path / "run/cloud/swift/credentials.json").read_text())["secret_key"]
     cloud.close()
     everything = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert [path for path in everything if secret.encode() in path.read_bytes()] == []
+    assert not cache.exists()
 
 
 def _commands() -> list[tuple[int, str]]:
