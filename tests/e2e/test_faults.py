@@ -20,8 +20,8 @@ _SHORT = {
     "swarm.target_batch_size": "640",
     "swarm.matchmaking_time_s": "1",
     "swarm.averaging_timeout_s": "10",
-    "data.shards": "s3://digits/train-{000000..000007}.tar",
-    "measure.epochs": "9",
+    "data.shards": "s3://digits/train-{000000..000003}.tar",
+    "measure.epochs": "7",
     "peers.us.replace.backoff_s": "1",
     "peers.eu.replace.backoff_s": "1",
 }
@@ -35,7 +35,7 @@ def launch(clean_home: Path) -> Iterator[Callable[..., Running]]:
         options = _SHORT | {key.replace("__", "."): value for key, value in changes.items()}
         settings = [word for key, value in options.items() for word in ("--set", f"{key}={value}")]
         begun.append(Running(clean_home, "local-2", *settings))
-        begun[-1].wait_for_epoch(2)
+        begun[-1].wait_for_epoch(1)
         return begun[-1]
 
     yield begin
@@ -93,7 +93,7 @@ def test_killed_controller_goes_on(launch: Callable[..., Running]):
 
 
 def test_killed_ray_is_started_again(launch: Callable[..., Running]):
-    run = launch(measure__epochs="12")
+    run = launch(measure__epochs="9")
     vms = {vm["vm"]: vm["pid"] for vm in run.host()["vms"]}
     for pid in run.pids("gcs_server") + run.pids("raylet"):
         try:
