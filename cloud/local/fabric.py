@@ -25,7 +25,10 @@ from cloud.provider import InvalidRequestError, QuotaError
 __all__ = ["Fabric", "LoopbackFabric", "NodeHandle", "SwitchFabric"]
 
 _LAST_INDEX = 250
-_WINDOWS = 4  # TCP buffers in windows of the network; twice that or half makes no difference, see Shaper
+# TCP buffers in windows of the network. Receive: plenty, half of it becomes the window offered. Send: little, since
+# p2pd's yamux offers 256 KiB a stream, which does not scale (one second of data at 1/100 of a transatlantic stream), and
+# its window updates wait behind what the socket holds: with 12 windows in the send buffer a stream stood still up to a second.
+_RECEIVE_WINDOWS, _SEND_WINDOWS = 16, 3
 _STORE_BUFFER_BYTES = 4 << 20
 _ANSWER_S = 15.0
 
@@ -71,8 +74,11 @@ class SwitchFabric:
             raise InvalidRequestError(
                 "/dev/net/tun: this user may not open it; run as root, or ask for link 'auto', which takes veth then"
             )
-        window_bytes = int(_WINDOWS * network.window_bytes() / options.bytes_scale)
-        self._buffers = (max(65536, window_bytes), max(65536, window_bytes))
+        window_bytes = network.window_bytes() / options.bytes_scale
+        self._buffers = (
+            max(65536, int(_RECEIVE_WINDOWS * window_bytes)),
+            max(65536, int(_SEND_WINDOWS * window_bytes)),
+        )
         self._switch_ns_fd = _new_network() if self.link == "veth" else None
         # the host's own copy only decides whether a node can be placed at all
         self._check = Shaper(network, options.bytes_scale, options.time_scale, limit_bps)

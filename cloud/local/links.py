@@ -5,6 +5,7 @@ Nothing is named: a namespace lives as long as somebody holds its descriptor, so
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import socket
@@ -202,5 +203,8 @@ def _tcp(receive_bytes: int, send_bytes: int) -> None:
     (sysctl / "tcp_moderate_rcvbuf").write_text("0")
     (sysctl / "tcp_slow_start_after_idle").write_text("0")
     (sysctl / "tcp_no_metrics_save").write_text("1")
+    # what waits in the switch's pace is not lost: a time-out (200 ms and up by default) would only send it again
+    with contextlib.suppress(FileNotFoundError):  # kernels before 6.11
+        (sysctl / "tcp_rto_min_us").write_text("3000000")
     # a new namespace inherits the host's default (bbr, say) and may only use those the host allows
     (sysctl / "tcp_congestion_control").write_text("reno")
