@@ -106,10 +106,10 @@ class LaunchRequest:
     vm: str  # "<run id>-<slot>-<generation>"
     offer: Offer
     program: str  # "experiments.peer.main:main", called with the config's path
-    config: Mapping[str, Any]  # written as config.json (0600) into the VM's folder before the program starts
-    files: Mapping[str, bytes] = field(
-        default_factory=dict
-    )  # further files of that folder (keys: secret, 0600)
+    # Both hold secrets and are in no repr. `config` is written as config.json (0600) into the VM's folder before
+    # the program starts, `files` are further files of that folder (keys).
+    config: Mapping[str, Any] = field(repr=False)
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import json
 import stat
 from pathlib import Path
 
+from cloud.provider import LaunchRequest, Offer
 from orchestrator.controller.keys import forget_keys, vm_keys
 
 SECRET = "3f0c-the-store-s-secret"
@@ -26,6 +27,14 @@ def test_a_vm_s_keys_are_made_once_and_are_in_no_repr(tmp_path):
     assert vm_keys(tmp_path, "r-us-0-1").record != first.record
     for path in (tmp_path / "keys" / "r-us-0-0").iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_request_shows_no_secret():
+    offer = Offer("gcp/us-central1", "n1", "T4:1", True, None, "")
+    config = {"environment": {"AWS_SECRET_ACCESS_KEY": SECRET}}
+    request = LaunchRequest("r-us-0-0", offer, "m:f", config, {"record.key": SECRET.encode()})
+    assert "r-us-0-0" in repr(request)
+    assert SECRET not in repr(request)
 
 
 def test_no_secret_outlives_the_run(tmp_path):
