@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
@@ -121,6 +122,7 @@ class SwarmOptimizer(hivemind.Optimizer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.round = Round()
+        self.sync_work_s = 0.0  # emulated: the real VM's own work around a round
         self.on_round_begins: Callable[[], None] | None = None
         self._local_gradients_loaded = False
         super().__init__(*args, **kwargs)
@@ -177,6 +179,10 @@ class SwarmOptimizer(hivemind.Optimizer):
             self.round.losses.append(f"averaging failed ({type(error).__name__}): local gradients")
             _log.warning(f"Averaging gradients failed with {error!r}: local gradients")
         self._load_averaged_gradients_into_optimizer_()
+        if self.round.group_size > 1:
+            # within the step, where the tracker's estimate of the step rate is paused: slept after the step, it
+            # made every estimate of the epoch's end late, and averaging waited a step longer for its schedule
+            time.sleep(self.sync_work_s)
 
     def _result_of(self, control: StepControl) -> Any:
         """The round's result; raises NoGroupError rather than look for a group until averaging_timeout.
@@ -241,4 +247,5 @@ def build_optimizer(
         verbose=True,
         shutdown_timeout=2,
     )
+    optimizer.sync_work_s = config.sync_work_s
     return optimizer

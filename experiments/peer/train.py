@@ -88,10 +88,6 @@ class Trainer:
         with clock.phase("optimizer_local"):
             optimizer.step(batch_size=samples)
             done = optimizer.take_round()
-            if done.group_size > 1 and config.sync_work_s > 0.0:
-                time.sleep(
-                    config.sync_work_s
-                )  # even when told to leave: the round happened, its record counts
             after = optimizer.local_epoch
             if after != before:
                 ledger.round_ends()
