@@ -26,6 +26,7 @@ __all__ = [
     "data_lines",
     "egress_lines",
     "ledger",
+    "unmetered_lines",
     "vm_lines",
 ]
 
@@ -136,6 +137,17 @@ def egress_lines(rows: Iterable[Traffic], terms: Terms) -> list[CostLine]:
     return lines
 
 
+def unmetered_lines(raw: Iterable[SwarmEpoch], found: Iterable[Flow]) -> list[CostLine]:
+    """One unknown line for each VM that trained with others and has not a single record of egress: nobody
+    could read its counters (loopback, or a kernel without them), and averaging always sends something."""
+    metered = {flow.src for flow in found}
+    trained = {p.vm for e in raw if len(e.peers) > 1 for p in e.peers}
+    return [
+        CostLine("egress", "egress", vm, "", None, "bytes", None, f"the egress of {vm} was not measured")
+        for vm in sorted(trained - metered)
+    ]
+
+
 def data_lines(ingress: Mapping[str, float | None], terms: Terms) -> list[CostLine]:
     """One line a VM: bytes it read from the store at study scale, billed by the store."""
     lines: list[CostLine] = []
@@ -166,10 +178,10 @@ def ledger(
     terms: Terms,
 ) -> Ledger:
     """The whole bill. `now_s` ends the VMs that still run; `ingress`: bytes by VM at study scale."""
-    rows = list(vms)
-    matrix = traffic(found, study, terms.scales, [row.vm for row in rows])
-    seconds = vm_epoch_seconds(raw, study)
-    lines = vm_lines(rows, now_s, seconds, terms) + egress_lines(matrix, terms) + data_lines(ingress, terms)
+    rows, sent = list(vms), list(found)
+    matrix = traffic(sent, study, terms.scales, [row.vm for row in rows])
+    lines = vm_lines(rows, now_s, vm_epoch_seconds(raw, study), terms)
+    lines += egress_lines(matrix, terms) + unmetered_lines(raw, sent) + data_lines(ingress, terms)
     return Ledger(tuple(lines))
 
 
@@ -214,12 +226,10 @@ def cost_so_far(
         read = {vm: float(count) for vm, count in (ingress or {}).items()}
     else:
         read = {vm: None if per_sample is None else n * per_sample for vm, n in samples.items()}
-    matrix = traffic(
-        flows(egress, terms.addresses, terms.locations), study, terms.scales, [row.vm for row in rows]
-    )
-    bill = Ledger(
-        tuple(vm_lines(rows, now_s, seconds, terms) + egress_lines(matrix, terms) + data_lines(read, terms))
-    )
+    sent = flows(egress, terms.addresses, terms.locations)
+    matrix = traffic(sent, study, terms.scales, [row.vm for row in rows])
+    lines = vm_lines(rows, now_s, seconds, terms) + egress_lines(matrix, terms)
+    bill = Ledger(tuple(lines + unmetered_lines(raw, sent) + data_lines(read, terms)))
     rented = [row.usd_per_h for row in rows if row.ended_s is None]
     known_prices = [usd for usd in rented if usd is not None]
     per_h = sum(known_prices, Decimal(0)) if len(known_prices) == len(rented) else None

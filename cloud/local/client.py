@@ -150,7 +150,7 @@ class LocalCloud:
         if not guardian.reap(self._run_folder):
             raise TransientError(f"{self._folder}: the emulated cloud does not end; try again")
         forget_store(self._folder)
-        for cache in (self._run_folder / "vms").glob("*/cache"):  # of the VMs' disks only what was written is kept
+        for cache in (self._run_folder / "vms").glob("*/cache"):  # a VM's disk goes with it, but for its logs
             shutil.rmtree(cache, ignore_errors=True)
 
     def _kill(self) -> None:

@@ -17,6 +17,7 @@ from metrics.throughput import swarm_epochs
 
 IOWA, BELGIUM = "gcp/us-central1/us-central1-a", "gcp/europe-west1/europe-west1-b"
 ADDRESSES = {"10.0.0.1": "a", "10.0.0.2": "b"}
+QUIET = [egress("a", 1, "10.0.0.2", "comm", 2, 0), egress("b", 1, "10.0.0.1", "comm", 2, 0)]  # measured: nothing
 
 
 def _terms(**other):
@@ -114,18 +115,31 @@ def test_every_missing_price_makes_the_total_unknown(lines, why):
 def test_the_whole_bill_is_the_sum_of_its_parts():
     vms = [vm("a", ended_s=3600.0), vm("b", location=BELGIUM, ended_s=3600.0)]
     raw = swarm_epochs([epoch("a"), epoch("b")], 0)
-    sent = flows([egress("a", 1, "10.0.0.2", "comm", 2, 2**30)], ADDRESSES, {"a": IOWA, "b": BELGIUM})
+    counted = [egress("a", 1, "10.0.0.2", "comm", 2, 2**30), QUIET[1]]
+    sent = flows(counted, ADDRESSES, {"a": IOWA, "b": BELGIUM})
     bill = ledger(vms, 0, raw, raw, sent, {"a": 1e9, "b": 0.0}, _terms())
     assert bill.sum() == Decimal("0.36") + Decimal("0.08") + Decimal("0.01")
     assert bill.sum() == sum((bill.sum(k) for k in ("vm", "egress", "data")), Decimal(0))
+
+
+def test_egress_that_nobody_measured_is_unknown_and_not_free():
+    vms = [vm("a", ended_s=3600.0), vm("b", location=BELGIUM, ended_s=3600.0)]
+    records = [epoch("a"), epoch("b")]
+    raw = swarm_epochs(records, 0)
+    bill = ledger(vms, 0, raw, raw, flows(QUIET[:1], ADDRESSES, {}), {"a": 1e9, "b": 0.0}, _terms())
+    assert bill.sum("egress") is None
+    assert "the egress of b was not measured" in bill.unknown
+    assert cost_so_far(vms, records, [], 3600.0, _terms()).spent_usd is None
+    alone = swarm_epochs([epoch("a")], 0)
+    assert ledger(vms[:1], 0, alone, alone, [], {"a": 0.0}, _terms()).sum() == Decimal("0.18")
 
 
 def test_cost_so_far_grows_with_the_open_epoch_as_the_last_one_did():
     terms = _terms(scales=Scales(samples=10), raw_target=256)
     records = [epoch("a", 1, 100.0, 10, 2), epoch("b", 1, 100.0, 10, 2)]
     vms = [vm("a"), vm("b", location=BELGIUM)]
-    at_end = cost_so_far(vms, records, [], 112.0, terms)
-    half_on = cost_so_far(vms, records, [], 118.0, terms)
+    at_end = cost_so_far(vms, records, QUIET, 112.0, terms)
+    half_on = cost_so_far(vms, records, QUIET, 118.0, terms)
     assert at_end.usd_per_h == Decimal("0.36")
     extra_s = 2 * 6 * 102 / 12  # both VMs, 6 s of an epoch that grows from 12 s to 102 s
     assert float(half_on.spent_usd - at_end.spent_usd) == pytest.approx(extra_s * 0.18 / 3600)
@@ -135,23 +149,24 @@ def test_a_vm_that_waits_grows_by_one_epoch_at_most_and_not_after_the_last_one()
     terms = _terms(scales=Scales(samples=10), raw_target=256)
     records = [epoch("a", 1, 100.0, 10, 2), epoch("b", 1, 100.0, 10, 2)]
     vms = [vm("a"), vm("b", location=BELGIUM)]
-    at_end = cost_so_far(vms, records, [], 112.0, terms).spent_usd
-    waited = cost_so_far(vms, records, [], 112.0 + 12 + 60, terms).spent_usd
+    at_end = cost_so_far(vms, records, QUIET, 112.0, terms).spent_usd
+    waited = cost_so_far(vms, records, QUIET, 112.0 + 12 + 60, terms).spent_usd
     assert float(waited - at_end) == pytest.approx(2 * (102 + 60) * 0.18 / 3600)
-    over = cost_so_far(vms, records, [], 112.0 + 72, terms, last_epoch=1).spent_usd
+    over = cost_so_far(vms, records, QUIET, 112.0 + 72, terms, last_epoch=1).spent_usd
     assert float(over - at_end) == pytest.approx(2 * 72 * 0.18 / 3600)
 
 
 def test_cost_so_far_equals_the_final_bill_when_all_has_ended():
     terms = _terms(scales=Scales(bytes=50, samples=10), raw_target=200)
     records = [epoch(v, k, 100.0 + 12 * k, 10, 2) for v in "ab" for k in (1, 2)]
-    sent = [egress("a", k, "10.0.0.2", "comm", 2, 10**7) for k in (1, 2)]
+    sent = [*(egress("a", k, "10.0.0.2", "comm", 2, 10**7) for k in (1, 2)), QUIET[1]]
     vms = [vm("a", ended_s=200.0), vm("b", location=BELGIUM, ended_s=210.0)]
     raw = swarm_epochs(records, 0)
     study = study_epochs(raw, terms.scales, terms.raw_target)
     read = {v: sum(p.samples for e in study for p in e.peers if p.vm == v) * 124_000 for v in "ab"}
     bill = ledger(vms, 0, raw, study, flows(sent, ADDRESSES, terms.locations), read, terms)
     found = cost_so_far(vms, records, sent, 500.0, terms)
+    assert found.spent_usd is not None
     assert found.spent_usd == bill.sum()
     assert found.usd_per_h == 0
 
@@ -166,6 +181,6 @@ def test_cost_so_far_of_an_unpriced_vm_is_unknown():
 def test_cost_so_far_never_falls_with_time(first, more):
     vms, records = [vm("a"), vm("b")], [epoch("a", 1, 10), epoch("b", 1, 10)]
     terms = _terms(scales=Scales(samples=8), raw_target=256)
-    before = cost_so_far(vms, records, [], 22 + first, terms)
-    after = cost_so_far(vms, records, [], 22 + first + more, terms)
+    before = cost_so_far(vms, records, QUIET, 22 + first, terms)
+    after = cost_so_far(vms, records, QUIET, 22 + first + more, terms)
     assert after.spent_usd >= before.spent_usd
