@@ -24,9 +24,9 @@ def monitor_observed(state: RunState, event: Observed) -> RunState:
 
 
 def monitor_lost(state: RunState, now_s: float, cause: str) -> RunState:
-    """Wish for the next monitor, after a back-off; give the run up after too many.
+    """Wish for the next monitor, the first time at once; give the run up after too many.
 
-    Little is lost meanwhile: peers publish their last epochs again and again.
+    Peers publish their last three epochs: what ends while nobody watches for longer than that is lost.
     """
     spec, lost = state.spec, state.monitors_lost
     if lost >= spec.max_monitor_restarts:
@@ -36,6 +36,6 @@ def monitor_lost(state: RunState, now_s: float, cause: str) -> RunState:
         state,
         monitor="absent",
         monitors_lost=lost + 1,
-        monitor_retry_at_s=now_s + spec.monitor_backoff_s * 2.0**lost,
+        monitor_retry_at_s=now_s + spec.monitor_backoff_s * (2.0**lost - 1.0),
         monitor_cause=cause,
     )

@@ -96,7 +96,7 @@ class RunSpec:
     drain_s: float = 15.0  # for the monitor to read the last records
     reserve_s: float = 30.0  # what termination itself takes, for the budget
     max_monitor_restarts: int = 5
-    monitor_backoff_s: float = 1.0  # after the first monitor's death; twice as long after each further one
+    monitor_backoff_s: float = 1.0  # 0, 1, 3, 7 ... times this after each monitor's death
 
 
 @dataclass(frozen=True, slots=True)
