@@ -167,7 +167,7 @@ def cost_rows(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The bill's lines summed by what a reader asks for; a sum with an unknown part is unknown."""
     sums: dict[str, float | None] = {}
     for line in lines:
-        name = {"vm": "VMs", "data": "training data from the store"}.get(line["kind"], line["what"])
+        name: str = {"vm": "VMs", "data": "training data from the store"}.get(line["kind"]) or line["what"]
         before = sums.get(name, 0.0)
         sums[name] = None if before is None or line["usd"] is None else before + line["usd"]
     return [{"what": name, "usd": usd} for name, usd in sums.items()]
