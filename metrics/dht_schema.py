@@ -318,7 +318,7 @@ def _decode_epoch(vm: str, ran: str, row: Any, now_s: float) -> EpochReport:
     _require((ran + row.dropped).isprintable(), "text that cannot be printed")
     sent: list[EgressRecord] = []
     for g in row.sent:
-        _require(g.phase in ("calc", "comm", "joining"), f"egress phase {g.phase!r}")
+        _require(g.phase in ("settling", "calc", "comm", "joining"), f"egress phase {g.phase!r}")
         sent.append(EgressRecord(vm, row.epoch, _address(g.to), g.phase, g.s, g.bytes))
     _require(len({(g.dst_address, g.phase) for g in sent}) == len(sent), "a destination twice")
     epoch = EpochRecord(

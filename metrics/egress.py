@@ -35,6 +35,9 @@ STORE = "store"
 MONITOR = "monitor"
 
 
+_AVERAGING = ("settling", "comm")  # the phases in which parts of a round travel
+
+
 @dataclass(frozen=True, slots=True)
 class Flow:
     """One egress record with its destination resolved; bytes are raw."""
@@ -98,8 +101,10 @@ def traffic(
     totals: dict[tuple[str, str], float] = {}
     places: dict[tuple[str, str], Flow] = {}
     for (src, dst, epoch), phases in sorted(cells.items()):
-        calc, comm = phases.get("calc", []), phases.get("comm", [])
-        calc_s, comm_s = phase_s.get((src, epoch, "calc"), 0.0), phase_s.get((src, epoch, "comm"), 0.0)
+        calc = phases.get("calc", [])
+        comm = [f for name in _AVERAGING for f in phases.get(name, [])]
+        calc_s = phase_s.get((src, epoch, "calc"), 0.0)
+        comm_s = sum(phase_s.get((src, epoch, name), 0.0) for name in _AVERAGING)
         totals[src, dst] = totals.get((src, dst), 0.0) + study_bytes(
             calc_bytes=sum(f.bytes for f in calc),
             calc_s=calc_s,
@@ -110,8 +115,9 @@ def traffic(
             averages=dst in peers,
             arriving=(dst, epoch) in arriving,
         )
-        # Bytes outside an epoch's two phases (joining, leaving) are sent once at any scale.
-        totals[src, dst] += sum(f.bytes for name in set(phases) - {"calc", "comm"} for f in phases[name])
+        # Bytes outside an epoch's phases (joining, leaving) are sent once at any scale.
+        outside = set(phases) - {"calc", *_AVERAGING}
+        totals[src, dst] += sum(f.bytes for name in outside for f in phases[name])
         places[src, dst] = next(iter(phases.values()))[0]
     return [
         Traffic(src, dst, p.src_location, p.dst_location, p.kind, totals[src, dst])

@@ -109,7 +109,7 @@ class EgressRecord:
     vm: str
     epoch: int
     dst_address: str
-    phase: str  # "calc", "comm", "joining" or "leaving"
+    phase: str  # "settling" (calculating, but others still fetch the last round's parts), "calc", "comm", "joining" or "leaving"
     seconds: float  # wall time of that phase, for the rate of control traffic
     bytes: int
 

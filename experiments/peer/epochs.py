@@ -43,7 +43,9 @@ class EpochLedger:
     """Adds up one epoch after the other. `snapshot`: bytes sent by address; `read`: data bytes.
 
     Both count from this peer's start: what went before the first epoch stands in that epoch's records,
-    the bytes sent under the phase "joining", which took `joining_s`.
+    the bytes sent under the phase "joining", which took `joining_s`. A peer whose round is over goes on
+    serving the others' parts of it while it calculates: the bytes of the first half of the calculation after
+    a round are the phase "settling", so that "calc" holds control traffic only.
     """
 
     def __init__(
@@ -59,6 +61,8 @@ class EpochLedger:
         self._joining: dict[str, int] | None = snapshot()  # until it is told
         self._at_end = self._joining
         self._at_round: dict[str, int] | None = None
+        self._settled: tuple[float, dict[str, int]] | None = None  # calc seconds by then, the reading
+        self._steps_before = 0  # of the epoch before
         self._read_at_end = BytesRead(0, 0, 0)
         self._times = EpochTimes(0.0)
         self.losses: list[float] = []  # of the accelerator steps
@@ -66,8 +70,9 @@ class EpochLedger:
 
     def begin(self, began_s: float) -> None:
         """A new epoch begins now (unix seconds); the meter's last reading is its first."""
+        self._steps_before = self._times.steps
         self._times = EpochTimes(began_s)
-        self._at_begin, self._at_round = self._at_end, None
+        self._at_begin, self._at_round, self._settled = self._at_end, None, None
         self.losses, self.reasons = [], []
 
     def round_begins(self) -> None:
@@ -80,8 +85,14 @@ class EpochLedger:
         self._at_end = self._snapshot()
 
     def add(self, step: StepRecord) -> None:
-        """Count a step."""
+        """Count a step. Halfway through the epoch's steps the peers have surely served each other's last parts."""
         self._times.add(step)
+        if (
+            self._settled is None
+            and 0 < self._steps_before <= 2 * self._times.steps
+            and self._at_round is None
+        ):
+            self._settled = (self._times.calc_s, self._snapshot())
 
     def discard_samples(self) -> None:
         """The gradients so far were thrown away: their samples do not count."""
@@ -106,9 +117,11 @@ class EpochLedger:
             **{f"{name}_s": seconds for name, seconds in times.phases_s.items()},
         )
         middle = self._at_round if self._at_round is not None else self._at_end
+        settled_s, settled = self._settled or (0.0, self._at_begin)
         egress = [
             *egress_between(self._vm, epoch, "joining", self._joining_s, {}, self._joining or {}),
-            *egress_between(self._vm, epoch, "calc", times.calc_s, self._at_begin, middle),
+            *egress_between(self._vm, epoch, "settling", settled_s, self._at_begin, settled),
+            *egress_between(self._vm, epoch, "calc", times.calc_s - settled_s, settled, middle),
             *egress_between(self._vm, epoch, "comm", times.comm_s, middle, self._at_end),
         ]
         began, self._read_at_end, self._joining = self._read_at_end, read, None

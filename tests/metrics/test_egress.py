@@ -96,3 +96,21 @@ def test_the_dead_leave_tails():
     switch = {("a", "b"): 900, ("b", "a"): 700}
     rows = [vm("a", end_cause="preempted"), vm("b", end_cause="terminated")]
     assert tails({("a", "b"): 600, ("b", "a"): 600}, switch, rows) == {("a", "b"): 300}
+
+
+def test_parts_served_after_the_own_round_count_as_averaging():
+    """Control traffic of 50 B/s and 1 MB of a round; a part of it may go while the sender calculates again."""
+    scales = Scales(bytes=100, samples=10)
+    study = study_epochs(swarm_epochs([epoch("a", calc_s=20, comm_s=10), epoch("b")], 0), scales, None)
+    late = [egress("a", 1, "10.0.0.2", "comm", 10, 1_000_500), egress("a", 1, "10.0.0.2", "calc", 20, 1_000)]
+    early = [
+        egress("a", 1, "10.0.0.2", "comm", 10, 800_500),
+        egress("a", 1, "10.0.0.2", "settling", 10, 200_500),
+        egress("a", 1, "10.0.0.2", "calc", 10, 500),
+    ]
+    sums = [
+        traffic(flows(rows, ADDRESSES, LOCATIONS), study, scales, ["a", "b"])[0].bytes
+        for rows in (late, early)
+    ]
+    assert sums[0] == pytest.approx(100 * 1_000_000 + 50 * 210)
+    assert sums[1] == pytest.approx(sums[0])
