@@ -63,7 +63,7 @@ class PeerConfig:
     # files beside the config
     identity_file: str = "identity.key"  # libp2p private key (PEM as Hivemind writes it)
     record_key_file: str = "record.key"  # RSA key (PEM) that signs what this peer publishes
-    environment: Mapping[str, str] = field(default_factory=dict, repr=False)  # e.g. AWS_* of the store: secret
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)  # AWS_* of the store: secret
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types."""

@@ -100,7 +100,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     from experiments.peer.data import Batches, DigitSource, open_shards, read_heldout
     from experiments.peer.mend import mend_hivemind
     from experiments.peer.optimizer import build_optimizer
-    from experiments.peer.processes import Departure, children_die_with_us, remove_folder
+    from experiments.peer.processes import Departure, children_die_with_us, note_descendants, remove_folder
     from experiments.peer.publish import Publisher, use_record_key
     from experiments.peer.steplog import StepLog
     from experiments.peer.swarm import Membership, alive_slots, start_dht
@@ -145,6 +145,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
         dht, config, maddr, lambda n: status.warn("heal", f"the DHT lost and regained links {n} times")
     )
     optimizer = build_optimizer(config, dht, task.parameters())
+    note_descendants()
     batches = Batches(DigitSource(config, opener), config.batch_size)
     steps = StepLog(folder / "steps.csv")
     goodbyes.append(membership.stop)

@@ -20,11 +20,14 @@ __all__ = [
     "children_die_with_us",
     "descendants",
     "kill_descendants",
+    "note_descendants",
     "own_temporary_folder",
     "remove_folder",
 ]
 
 _PR_SET_PDEATHSIG = 1
+_SHARED_MEMORY = Path("/dev/shm")
+_family: set[int] = set()  # this process and all below it that were ever noted
 
 
 def children_die_with_us() -> None:
@@ -56,11 +59,25 @@ def descendants(of: int) -> list[int]:
     return found
 
 
+def note_descendants() -> None:
+    """Remember the processes below this one; call it once all are started (some end before we look again)."""
+    _family.update({os.getpid(), *descendants(os.getpid())})
+
+
 def kill_descendants() -> None:
-    """SIGKILL everything below this process."""
+    """SIGKILL everything below this process and remove the shared memory that all of them leave.
+
+    Hivemind shares tensors through named files (torch_<pid>_...), which torch's own manager process
+    would remove, were it not killed too.
+    """
+    note_descendants()
     for pid in descendants(os.getpid()):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    for pid in _family if _SHARED_MEMORY.is_dir() else ():
+        for file in _SHARED_MEMORY.glob(f"torch_{pid}_*"):
+            with contextlib.suppress(OSError):
+                file.unlink()
 
 
 def own_temporary_folder() -> Path:

@@ -70,6 +70,11 @@ def _target(link: Path) -> bytes:
         return b""
 
 
+def _another_s(name: str) -> bool:
+    """Shared memory of torch names its process: while that lives, it is told of as a process, if ours."""
+    return name.startswith("torch_") and Path("/proc", name.split("_")[1]).exists()
+
+
 def look(base: Path) -> Machine:
     """Look for processes of `base`, mounts, and files in `base`/t (the TMPDIR) and where libraries hide some."""
     processes = {f"{pid} {command_of(pid)[:160]}" for pid in our_processes(base)}
@@ -77,7 +82,7 @@ def look(base: Path) -> Machine:
     files = {str(path) for path in (base / "t").iterdir()}
     for folder, prefixes in _ELSEWHERE.items():
         with os.scandir(folder) as entries:
-            files |= {e.path for e in entries if e.name.startswith(prefixes)}
+            files |= {e.path for e in entries if e.name.startswith(prefixes) and not _another_s(e.name)}
     return Machine(frozenset(processes), frozenset(mounts), frozenset(files))
 
 

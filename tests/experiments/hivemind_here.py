@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from experiments.peer.processes import kill_descendants
+from experiments.peer.processes import kill_descendants, note_descendants
 from metrics.hivemind_sockets import short_socket_folder
 from metrics.record_keys import generate_identity
 
@@ -50,7 +50,9 @@ def _inside(work: Callable[[Path], Any], folder: Path, pipe: Any) -> None:
     os.environ["TMPDIR"] = str(folder)
     short_socket_folder()
     try:
-        pipe.send(("result", work(folder)))
+        result = work(folder)
+        note_descendants()
+        pipe.send(("result", result))
     except BaseException:  # noqa: BLE001 - the test that waits shows it
         pipe.send(("failed", traceback.format_exc()))
     kill_descendants()

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from cloud.storage.digits import write_shards
+from experiments.peer.processes import descendants
 from metrics.records import PHASES
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -72,7 +73,8 @@ def test_two_peers_average_and_leave_nothing(tmp_path: Path, store) -> None:
         done = [peer.wait_for(lambda status: status["phase"] == "done") for peer in (first, second)]
         assert [status["epoch"] for status in done] == [3, 3]
         assert [status["warnings"] for status in done] == [[], []]
-        for peer in (first, second):
+        families = [{peer.process.pid, *descendants(peer.process.pid)} for peer in (first, second)]
+        for peer, family in zip((first, second), families, strict=True):
             check_steps(peer)
             log = (peer.folder / "peer.log").read_text()
             assert log.count("group of 2") == 3
@@ -81,6 +83,7 @@ def test_two_peers_average_and_leave_nothing(tmp_path: Path, store) -> None:
             assert peer.process.returncode == 0
             assert wait_until_gone(peer.process.pid, 2.0) == []
             assert list(peer.temporary.rglob("*")) == []
+            assert [f for pid in family for f in Path("/dev/shm").glob(f"torch_{pid}_*")] == []
     finally:
         for peer in (first, second):
             if peer is not None:
