@@ -21,6 +21,7 @@ from cloud.local.options import LocalOptions
 __all__ = ["HOST_FILE", "LOCK_FILE", "TEMP_FILE", "guard", "is_alive", "reap", "write_json"]
 
 HOST_FILE, LOCK_FILE, TEMP_FILE = "host.json", "host.lock", "temp"
+_GONE_S = 3.0  # from SIGKILL to the last of a group's processes
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -215,12 +216,29 @@ def _end_with(cloud_folder: Path, fatal: str) -> None:
 
 
 def _end_groups(cloud_folder: Path) -> None:
-    """Loopback only: no PID namespace ended the VMs' processes with the host."""
-    with contextlib.suppress(OSError, ValueError):
-        for vm in json.loads((cloud_folder / HOST_FILE).read_text())["vms"]:
-            if vm["host_pid"]:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(vm["host_pid"], signal.SIGKILL)
+    """Loopback only: no PID namespace ended the VMs' processes with the host. Waits until they are gone."""
+    try:
+        vms = json.loads((cloud_folder / HOST_FILE).read_text())["vms"]
+    except (OSError, ValueError):
+        return
+    groups = [vm["host_pid"] for vm in vms if vm["host_pid"]]
+    deadline = time.monotonic() + _GONE_S
+    while groups := [group for group in groups if _kill_group(group)]:
+        with contextlib.suppress(ChildProcessError):  # a guardian has adopted them: the dead wait for it
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.005)
+
+
+def _kill_group(group: int) -> bool:
+    """Whether there was anybody to kill."""
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
 
 
 def is_alive(cloud_folder: Path) -> bool:
