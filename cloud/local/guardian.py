@@ -224,9 +224,10 @@ def _end_groups(cloud_folder: Path) -> None:
     groups = [vm["host_pid"] for vm in vms if vm["host_pid"]]
     deadline = time.monotonic() + _GONE_S
     while groups := [group for group in groups if _kill_group(group)]:
-        with contextlib.suppress(ChildProcessError):  # a guardian has adopted them: the dead wait for it
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+        for group in groups:
+            with contextlib.suppress(ChildProcessError):  # a guardian has adopted them: the dead wait for it
+                while os.waitpid(-group, os.WNOHANG)[0]:
+                    pass
         if time.monotonic() > deadline:
             return
         time.sleep(0.005)
