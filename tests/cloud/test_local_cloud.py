@@ -215,6 +215,7 @@ def test_kill_9_of_the_host_ends_everything(start, tmp_path, mode):
         cloud.observe()
     for pid in processes_with("/vms/sits"):  # loopback: no PID namespace holds what went into another session
         os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: processes_with("/vms/sits") == [])
 
 
 @pytest.mark.usefixtures("temporary_folders")
