@@ -173,7 +173,7 @@ def learning(rows: Sequence[Row], accuracy: float | None) -> Figure:
         )
     axes.set_xlabel("hivemind epoch")
     axes.set_ylabel("training loss (nats)")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.08 * max([row["loss"] for row in rows if row["loss"] is not None], default=1.0) or 1.0)
     axes.xaxis.get_major_locator().set_params(integer=True)
     if accuracy is not None:
         axes.set_title(f"held-out accuracy at the end: {accuracy:.1%}", loc="right", fontsize=9)
