@@ -47,8 +47,11 @@ def _dht(folder, **more):
 
 def _honest(folder, pipe):
     """Publishes epochs on command; reports progress as Hivemind's tracker does."""
+    from hivemind.utils.crypto import RSAPrivateKey
+
     from experiments.peer.publish import Publisher, use_record_key
 
+    RSAPrivateKey._process_wide_key = None  # this is a fork: an earlier test of this process may have set one
     key = use_record_key(folder / "record.key")
     dht = _dht(folder, identity_path=str(folder / "identity.key"))
     publisher = Publisher(dht, _RUN_KEY, _VM, "a", 0, folder / "record.key")
