@@ -7,7 +7,7 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
@@ -174,3 +174,23 @@ def receive_descriptors(wire: socket.socket, size: int = 65536) -> tuple[bytes, 
     """One message and the descriptors that came with it."""
     message, fds, _, _ = socket.recv_fds(wire, size, 4)
     return message, list(fds)
+
+
+def descriptor_from_child(make: Callable[[], int]) -> tuple[str, int | None]:
+    """What `make()` returns in a forked child (a descriptor), handed over; or why it could not (OSError).
+
+    For what belongs to another namespace: a process of an ordinary user that went there could not come back.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                send_descriptors(theirs, b"ok", [make()])
+            except OSError as error:
+                theirs.send(str(error).encode())
+            os._exit(0)
+        theirs.close()
+        message, fds = receive_descriptors(ours)
+        os.waitpid(pid, 0)
+    return message.decode(), fds[0] if fds else None

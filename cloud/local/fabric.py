@@ -195,20 +195,12 @@ def _forever(body: Any) -> None:
 
 def _new_network() -> int:
     """A network namespace for the switch's ends of veth pairs, made in a child (see make_node)."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
-        pid = os.fork()
-        if pid == 0:
-            try:
-                _kernel.unshare(_kernel.CLONE_NEWNET)
-                own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-                _kernel.send_descriptors(theirs, b"ok", [own])
-            except OSError as error:
-                theirs.send(str(error).encode())
-            os._exit(0)
-        theirs.close()
-        message, fds = _kernel.receive_descriptors(ours)
-        os.waitpid(pid, 0)
-    if not fds:
-        raise InvalidRequestError(f"cannot make a network namespace: {message.decode()}")
-    return fds[0]
+
+    def make() -> int:
+        _kernel.unshare(_kernel.CLONE_NEWNET)
+        return os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+
+    message, fd = _kernel.descriptor_from_child(make)
+    if fd is None:
+        raise InvalidRequestError(f"cannot make a network namespace: {message}")
+    return fd

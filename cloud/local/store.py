@@ -179,23 +179,15 @@ def _listen_in(ns_fd: int | None, ip: str, port: int) -> socket.socket:
     """A socket belongs to the namespace it was made in: a child makes it there and hands it over."""
     if ns_fd is None:
         return _listen(ip, port)
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
-        pid = os.fork()
-        if pid == 0:
-            try:
-                _kernel.enter_network(ns_fd)
-                listener = _listen(ip, port)
-                _kernel.send_descriptors(theirs, b"ok", [listener.fileno()])
-            except OSError as error:
-                theirs.send(str(error).encode())
-            os._exit(0)
-        theirs.close()
-        message, fds = _kernel.receive_descriptors(ours)
-        os.waitpid(pid, 0)
-    if not fds:
-        raise OSError(f"cannot listen on {ip}:{port}: {message.decode()}")
-    return socket.socket(fileno=fds[0])
+
+    def make() -> int:
+        _kernel.enter_network(ns_fd)
+        return _listen(ip, port).detach()
+
+    message, fd = _kernel.descriptor_from_child(make)
+    if fd is None:
+        raise OSError(f"cannot listen on {ip}:{port}: {message}")
+    return socket.socket(fileno=fd)
 
 
 def _listen(ip: str, port: int) -> socket.socket:

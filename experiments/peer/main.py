@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
@@ -270,8 +269,10 @@ def _within(seconds: float, what: Callable[[], None]) -> None:
     """Run it in a thread for at most so long; Hivemind's goodbye may wait for a whole round."""
 
     def guarded() -> None:
-        with contextlib.suppress(Exception):
+        try:
             what()
+        except Exception as error:  # noqa: BLE001 - on the way out: the other goodbyes still have their turn
+            _log.warning("leaving: %r", error)
 
     thread = threading.Thread(target=guarded, daemon=True)
     thread.start()
