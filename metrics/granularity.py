@@ -38,9 +38,13 @@ def granularity_phase_timed(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
 
 def calculation(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
     """Calculation seconds of a peer in an epoch: mean over peers, then over the measured epochs."""
-    return mean_interval([math.fsum(p.calc_s for p in e.peers) / len(e.peers) for e in measured(epochs)])
+    return mean_interval(
+        [math.fsum(p.calc_s for p in e.peers) / len(e.peers) for e in measured(epochs) if e.peers]
+    )
 
 
 def communication(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
     """Communication seconds of a peer in an epoch: mean over peers, then over the measured epochs."""
-    return mean_interval([math.fsum(p.comm_s for p in e.peers) / len(e.peers) for e in measured(epochs)])
+    return mean_interval(
+        [math.fsum(p.comm_s for p in e.peers) / len(e.peers) for e in measured(epochs) if e.peers]
+    )

@@ -19,6 +19,7 @@ __all__ = [
     "IngressRecord",
     "ProgressRecord",
     "StepRecord",
+    "SwarmEpochRecord",
     "VmRecord",
 ]
 
@@ -143,6 +144,20 @@ class StepRecord:
     samples: int
 
 
+@dataclass(frozen=True, slots=True)
+class SwarmEpochRecord:
+    """One hivemind epoch as a watcher of the whole swarm logged it (the study's monitor).
+
+    Our own runs have none: their epochs follow from the peers' records.
+    """
+
+    epoch: int  # the epoch that this record ends, counted as in EpochRecord
+    ended_s: float
+    duration_s: float | None  # the watcher's wall time since the end of the one before; None: not logged
+    samples: int  # of all peers
+    sps: float | None  # the rate as the watcher logged it; 0: nothing was trained, the epoch does not count
+
+
 TABLES = {
     "events": EventRecord,
     "vms": VmRecord,
@@ -151,4 +166,5 @@ TABLES = {
     "egress": EgressRecord,
     "ingress": IngressRecord,
     "steps": StepRecord,
+    "swarm_epochs": SwarmEpochRecord,
 }

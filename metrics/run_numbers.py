@@ -20,7 +20,14 @@ from metrics.egress import (
     tails,
     traffic,
 )
-from metrics.records import EgressRecord, EpochRecord, IngressRecord, ProgressRecord, VmRecord
+from metrics.records import (
+    EgressRecord,
+    EpochRecord,
+    IngressRecord,
+    ProgressRecord,
+    SwarmEpochRecord,
+    VmRecord,
+)
 from metrics.scale import Scales, study_epochs, study_ingress_bytes
 from metrics.throughput import SwarmEpoch, swarm_epochs
 
@@ -60,7 +67,7 @@ class RunNumbers:
         keys = (
             "run_id", "experiment", "target", "emulated", "scales", "status", "error", "started_s", "ended_s",
             "price_book", "model", "warmup_epochs", "target_batch_size", "raw_target_batch_size", "addresses",
-            "locations", "host", "switch", "rejected", "evaluations", "published", "warnings", "sync_work_s",
+            "locations", "host", "switch", "rejected", "evaluations", "published", "warnings", "sync_work_s", "label", "imported",
         )  # fmt: skip
         meta = {key: store.meta(key) for key in keys}
         terms, notes = terms_of(meta)
@@ -69,7 +76,9 @@ class RunNumbers:
         progress: list[ProgressRecord] = store.records("progress")
         egress: list[EgressRecord] = store.records("egress")
         ingress: list[IngressRecord] = store.records("ingress")
-        raw = swarm_epochs(epochs, int(meta["warmup_epochs"] or 0), progress, terms.raw_target, vms)
+        warmup = int(meta["warmup_epochs"] or 0)
+        watched: list[SwarmEpochRecord] = store.records("swarm_epochs")
+        raw = swarm_epochs(epochs, warmup, progress, terms.raw_target, vms, watched)
         study = study_epochs(raw, terms.scales, terms.raw_target)
         found = flows(egress, terms.addresses, terms.locations)
         matrix = traffic(found, study, terms.scales, [row.vm for row in vms])

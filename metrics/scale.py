@@ -83,9 +83,10 @@ def study_epoch(epoch: SwarmEpoch, scales: Scales, raw_target: int | None) -> Sw
         for p in epoch.peers
     )
     whole = [p for p in epoch.peers if p.vm not in epoch.joined] or list(epoch.peers)
-    grown = math.fsum(p.calc_s * (factor - 1.0) for p in whole) / len(whole)
+    grown = math.fsum(p.calc_s * (factor - 1.0) for p in whole) / len(whole) if whole else 0.0
     duration = None if epoch.duration_s is None else (epoch.duration_s + grown) * c
-    return replace(epoch, peers=peers, duration_s=duration)
+    watched = None if epoch.watched_samples is None else epoch.watched_samples * factor
+    return replace(epoch, peers=peers, duration_s=duration, watched_samples=watched)
 
 
 def study_epochs(epochs: Iterable[SwarmEpoch], scales: Scales, raw_target: int | None) -> list[SwarmEpoch]:

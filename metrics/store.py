@@ -13,16 +13,24 @@ import os
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields
 from decimal import Decimal
-from functools import cache
 from pathlib import Path
-from types import NoneType, TracebackType, UnionType
-from typing import TYPE_CHECKING, Any, cast, get_args, get_origin, get_type_hints
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
 
 from metrics.records import TABLES, VmRecord
+from metrics.store_schema import (
+    KEYS,
+    MIGRATIONS,
+    SCHEMA_VERSION,
+    SINCE,
+    STRICT,
+    columns_of,
+    from_sql,
+    to_sql,
+)
 
 if TYPE_CHECKING:
     import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
@@ -52,67 +60,6 @@ class DiskFullError(StoreError):
 
 _ROOM_BYTES = 1_000_000  # with less an I/O error is taken for a full disk
 
-# What makes a row the same row: a second one is ignored (the monitor may say a thing twice).
-_KEYS: dict[str, tuple[str, ...]] = {
-    "events": ("seq",),
-    "vms": ("vm",),
-    "progress": ("at_s", "vm"),
-    "epochs": ("vm", "epoch"),
-    "egress": ("vm", "epoch", "dst_address", "phase"),
-    "ingress": ("vm", "epoch"),
-    "steps": ("vm", "step"),
-}
-# A doubled journal entry is a fault of ours, never something to ignore.
-_STRICT = {"events"}
-_SQL_TYPES: dict[type, str] = {int: "INTEGER", bool: "INTEGER", float: "REAL", str: "TEXT", Decimal: "TEXT"}
-
-
-@cache
-def _columns(table: str) -> tuple[tuple[str, type, bool], ...]:
-    """(name, Python type, may be None) of each column, in the record's order."""
-    record = TABLES[table]
-    hints = get_type_hints(record)
-    columns: list[tuple[str, type, bool]] = []
-    for field in fields(record):
-        hint = hints[field.name]
-        optional = get_origin(hint) is UnionType and NoneType in get_args(hint)
-        kind = next(a for a in get_args(hint) if a is not NoneType) if optional else hint
-        columns.append((field.name, kind, optional))
-    return tuple(columns)
-
-
-def _create_sql(table: str) -> str:
-    lines = [
-        f"{name} {_SQL_TYPES[kind]}{'' if optional else ' NOT NULL'}"
-        for name, kind, optional in _columns(table)
-    ]
-    return f"CREATE TABLE {table} ({', '.join(lines)}, PRIMARY KEY ({', '.join(_KEYS[table])}))"
-
-
-def _migrate_1(connection: sqlite3.Connection) -> None:
-    """The first schema: the record tables, meta, tail offsets, the writer's token."""
-    for table in TABLES:
-        connection.execute(_create_sql(table))
-    connection.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
-    connection.execute("CREATE TABLE tails (name TEXT PRIMARY KEY, offset INTEGER NOT NULL)")
-    connection.execute("CREATE TABLE writer (token INTEGER NOT NULL)")
-    connection.execute("INSERT INTO writer (token) VALUES (0)")
-
-
-# Append only: number n turns schema n - 1 into schema n.
-_MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_migrate_1,)
-SCHEMA_VERSION = len(_MIGRATIONS)
-
-
-def _to_sql(value: object) -> object:
-    return str(value) if isinstance(value, Decimal) else value
-
-
-def _from_sql(kind: type, value: Any) -> Any:
-    if value is None:
-        return None
-    return kind(value)
-
 
 def _json_default(value: object) -> object:
     if isinstance(value, Decimal):
@@ -127,13 +74,19 @@ class RunStore:
     """
 
     def __init__(
-        self, path: Path, connection: sqlite3.Connection, token: int | None, lock_fd: int | None
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        token: int | None,
+        lock_fd: int | None,
+        version: int = SCHEMA_VERSION,
     ) -> None:
         """Private: use `open_writer` or `open_reader`."""
         self.path = path
         self._connection = connection
         self._token = token
         self._lock_fd = lock_fd
+        self._version = version  # a reader may find an older file
         self._mutex = threading.RLock()
         self._depth = 0
 
@@ -193,10 +146,10 @@ class RunStore:
             except BaseException:
                 connection.close()
                 raise
-        if version != SCHEMA_VERSION:
+        if not 1 <= version <= SCHEMA_VERSION:
             connection.close()
             raise SchemaError(_schema_sentence(path, version))
-        return cls(path, connection, None, None)
+        return cls(path, connection, None, None, version)
 
     def close(self) -> None:
         """Close the file and, for a writer, let the lock go."""
@@ -254,11 +207,22 @@ class RunStore:
 
         Returns how many were new. In `events` a doubled `seq` is a StoreError instead.
         """
-        columns = [name for name, _, _ in _columns(table)]
-        values = [tuple(_to_sql(getattr(row, name)) for name in columns) for row in rows]
+        names = [name for name, _, _ in columns_of(table)]
+        return self._insert(table, [tuple(to_sql(getattr(row, name)) for name in names) for row in rows])
+
+    def append_columns(self, table: str, columns: Mapping[str, Sequence[Any]]) -> int:
+        """The same from whole columns, for many rows: every column of the table, all of one length."""
+        names = [name for name, _, _ in columns_of(table)]
+        missing = [name for name in names if name not in columns]
+        if missing:
+            raise StoreError(f"{self.path}: rows of {table} without {', '.join(missing)}")
+        return self._insert(table, list(zip(*(columns[name] for name in names), strict=True)))
+
+    def _insert(self, table: str, values: list[tuple[Any, ...]]) -> int:
         if not values:
             return 0
-        conflict = "" if table in _STRICT else f" ON CONFLICT ({', '.join(_KEYS[table])}) DO NOTHING"
+        columns = [name for name, _, _ in columns_of(table)]
+        conflict = "" if table in STRICT else f" ON CONFLICT ({', '.join(KEYS[table])}) DO NOTHING"
         sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}){conflict}"
         with self.transaction():
             before = self._connection.total_changes
@@ -267,8 +231,8 @@ class RunStore:
 
     def upsert_vm(self, row: VmRecord) -> None:
         """Insert a VM's row or replace the one of the same name."""
-        columns = [name for name, _, _ in _columns("vms")]
-        values = tuple(_to_sql(getattr(row, name)) for name in columns)
+        columns = [name for name, _, _ in columns_of("vms")]
+        values = tuple(to_sql(getattr(row, name)) for name in columns)
         updates = ", ".join(f"{name} = excluded.{name}" for name in columns if name != "vm")
         with self.transaction():
             self._connection.execute(
@@ -279,18 +243,33 @@ class RunStore:
 
     def records(self, table: str, after: int | None = None) -> list[Any]:
         """All rows of a table as its record type, in the order written (`events`: seq > `after` only)."""
-        columns = _columns(table)
+        if SINCE.get(table, 1) > self._version:
+            return []
+        columns = columns_of(table)
         record = TABLES[table]
         where = f" WHERE seq > {int(after)}" if after is not None and table == "events" else ""
         rows = self._query(f"SELECT {', '.join(c[0] for c in columns)} FROM {table}{where} ORDER BY rowid")
         kinds = [kind for _, kind, _ in columns]
-        return [record(*(_from_sql(k, v) for k, v in zip(kinds, row, strict=True))) for row in rows]
+        return [record(*(from_sql(k, v) for k, v in zip(kinds, row, strict=True))) for row in rows]
+
+    def columns(self, table: str) -> dict[str, list[Any]]:
+        """All rows of a table by column, in the order written: the fast way to read many."""
+        known = columns_of(table)
+        names = [name for name, _, _ in known]
+        if SINCE.get(table, 1) > self._version:
+            return {name: [] for name in names}
+        rows = self._query(f"SELECT {', '.join(names)} FROM {table} ORDER BY rowid")
+        found = list(zip(*rows, strict=True)) or [()] * len(names)
+        return {
+            name: list(values) if kind not in (bool, Decimal) else [from_sql(kind, v) for v in values]
+            for (name, kind, _), values in zip(known, found, strict=True)
+        }
 
     def frame(self, table: str) -> pd.DataFrame:
         """The same as a DataFrame; missing numbers are NaN, Decimals stay Decimal objects."""
         import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
-        columns = _columns(table)
+        columns = columns_of(table)
         rows = [[getattr(r, c[0]) for c in columns] for r in self.records(table)]
         frame = pd.DataFrame(rows, columns=[c[0] for c in columns])
         casts = {
@@ -349,9 +328,7 @@ def _schema_sentence(path: Path, version: int) -> str:
             f"{path}: written by a newer orch (schema {version}, this one knows {SCHEMA_VERSION}); "
             "upgrade with `pip install -U orch`"
         )
-    if version == 0:
-        return f"{path}: holds no run yet; `orch ls` lists the runs"
-    return f"{path}: of an older schema ({version}); `orch attach {path.parent.name}` brings it up to date"
+    return f"{path}: holds no run yet; `orch ls` lists the runs"
 
 
 def _migrate(path: Path, connection: sqlite3.Connection) -> None:
@@ -359,7 +336,7 @@ def _migrate(path: Path, connection: sqlite3.Connection) -> None:
     if version > SCHEMA_VERSION:
         raise SchemaError(_schema_sentence(path, version))
     for number in range(version, SCHEMA_VERSION):
-        _MIGRATIONS[number](connection)
+        MIGRATIONS[number](connection)
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 

@@ -3,7 +3,8 @@
 An epoch ends for the swarm at the mean of its peers' `ended_s`. The wall time of epoch k is its end less
 the end of epoch k-1 (for the first: less the mean of its peers' `began_s`); an epoch whose predecessor left
 no record has no wall time and is not measured. Warm-up epochs and a last epoch that some living peer had
-not reported yet are listed, but not measured.
+not reported yet are listed, but not measured. Where somebody watched the whole swarm (imported logs), its
+end, wall time and samples are the watcher's; the peers' calculation and communication stay the peers' own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from metrics.interval import Estimate, mean_interval, ratio_interval
-from metrics.records import EpochRecord, ProgressRecord, VmRecord
+from metrics.records import EpochRecord, ProgressRecord, SwarmEpochRecord, VmRecord
 
 __all__ = [
     "PeerEpoch",
@@ -51,7 +52,7 @@ class SwarmEpoch:
     """One hivemind epoch of all peers."""
 
     epoch: int
-    peers: tuple[PeerEpoch, ...]
+    peers: tuple[PeerEpoch, ...]  # empty: only the watcher saw this epoch
     ended_s: float  # unix, as measured (not multiplied back)
     duration_s: float | None  # wall time since the end of the one before; None: it is not known, or not > 0
     loss: float | None  # mean over peers, weighted with their samples
@@ -62,10 +63,13 @@ class SwarmEpoch:
     crossed_s: float | None  # unix: when the swarm's samples passed the target, interpolated
     warmup: bool
     complete: bool  # False: the run's last epoch, which a living peer had not reported yet
+    watched_samples: float | None = None  # of the whole swarm, where a watcher logged it
 
     @property
     def samples(self) -> float:
-        """Samples of all peers."""
+        """Samples of all peers: the watcher's count, else the sum of theirs."""
+        if self.watched_samples is not None:
+            return self.watched_samples
         return math.fsum(p.samples for p in self.peers)
 
 
@@ -75,8 +79,11 @@ def swarm_epochs(
     progress: Sequence[ProgressRecord] = (),
     target_batch_size: int | None = None,
     vms: Iterable[VmRecord] = (),
+    watched: Iterable[SwarmEpochRecord] = (),
 ) -> list[SwarmEpoch]:
     """The swarm's epochs, ascending. The records' order does not matter; of two equal keys the later counts.
+
+    `watched`: what somebody logged of the whole swarm; an epoch that it gives the rate 0 has no wall time.
 
     `target_batch_size` is the raw one (what the peers were told); with it and `progress` the crossing of
     the target is interpolated between two scrapes.
@@ -85,28 +92,38 @@ def swarm_epochs(
     for record in sorted(records, key=lambda r: r.ended_s):
         by_epoch.setdefault(record.epoch, {})[record.vm] = record
     ended = {row.vm: row.ended_s for row in vms if row.ended_s is not None}
-    numbers = sorted(by_epoch)
+    seen = {record.epoch: record for record in watched}
+    numbers = sorted(by_epoch | seen)
     found: list[SwarmEpoch] = []
     trained: set[str] = set()  # peers with a record of this epoch or an earlier one
     for number in numbers:
-        rows = [by_epoch[number][vm] for vm in sorted(by_epoch[number])]
+        peers = by_epoch.get(number, {})
+        rows = [peers[vm] for vm in sorted(peers)]
         before = by_epoch.get(number - 1)
-        end = math.fsum(r.ended_s for r in rows) / len(rows)
-        begin: float | None
-        if before is not None:
-            begin = math.fsum(r.ended_s for r in before.values()) / len(before)
-        elif number == numbers[0]:
-            begin = math.fsum(r.began_s for r in rows) / len(rows)
+        watch = seen.get(number)
+        if watch is not None:
+            end = watch.ended_s
+            duration = watch.duration_s if watch.sps != 0 else None
+            begin = None if duration is None else end - duration
         else:
-            begin = None
-        duration = None if begin is None or end <= begin else end - begin
+            end = math.fsum(r.ended_s for r in rows) / len(rows)
+            if before is not None:
+                begin = math.fsum(r.ended_s for r in before.values()) / len(before)
+            elif number == numbers[0]:
+                begin = math.fsum(r.began_s for r in rows) / len(rows)
+            else:
+                begin = None
+            duration = None if begin is None else end - begin
+        if duration is not None and duration <= 0:
+            duration = None
         names = {r.vm for r in rows}
         left = tuple(sorted(set(before) - names)) if before is not None else ()
         trained |= names
-        round_began_s = rows[0].ended_s - rows[0].comm_s
-        others = any(ended.get(vm, math.inf) > round_began_s for vm in trained - names)
-        lone = len(rows) == 1 and rows[0].group_size <= 1 and not others
-        late = [vm for vm in left if ended.get(vm, math.inf) > end]
+        lone = False
+        if len(rows) == 1 and rows[0].group_size <= 1:
+            round_began_s = rows[0].ended_s - rows[0].comm_s
+            lone = not any(ended.get(vm, math.inf) > round_began_s for vm in trained - names)
+        late = [vm for vm in left if watch is None and ended.get(vm, math.inf) > end]
         found.append(
             SwarmEpoch(
                 epoch=number,
@@ -123,6 +140,7 @@ def swarm_epochs(
                 else _crossing(progress, number, target_batch_size, begin, end),
                 warmup=number <= warmup_epochs,
                 complete=not (number == numbers[-1] and late),
+                watched_samples=None if watch is None else watch.samples,
             )
         )
     return found

@@ -34,3 +34,15 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ORCH_HOME", str(home))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     return home
+
+
+@pytest.fixture
+def paper_traces() -> Path:
+    """The folder with the study's own logs; they are third-party data and never in this repository."""
+    shared = Path(os.environ.get("ORCH_SHARED") or Path(__file__).parents[2] / "shared")
+    folder = shared / "paper-traces"
+    if not (folder / "INDEX.csv").is_file():
+        pytest.skip(
+            f"{folder} has not the study's logs: they are in github.com/cirquit/hivemind-multi-cloud, artifacts/wandb"
+        )
+    return folder

@@ -1,0 +1,86 @@
+"""The run store's schema: tables made from the record types, keys, migrations, values to SQL and back."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import fields
+from decimal import Decimal
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from metrics.records import TABLES
+
+__all__ = ["KEYS", "MIGRATIONS", "SCHEMA_VERSION", "SINCE", "STRICT", "columns_of", "from_sql", "to_sql"]
+
+# What makes a row the same row: a second one is ignored (the monitor may say a thing twice).
+KEYS: dict[str, tuple[str, ...]] = {
+    "events": ("seq",),
+    "vms": ("vm",),
+    "progress": ("at_s", "vm"),
+    "epochs": ("vm", "epoch"),
+    "egress": ("vm", "epoch", "dst_address", "phase"),
+    "ingress": ("vm", "epoch"),
+    "steps": ("vm", "step"),
+    "swarm_epochs": ("epoch",),
+}
+# The schema that brought a table, where it is not the first: in an older file it is empty.
+SINCE = {"swarm_epochs": 2}
+# A doubled journal entry is a fault of ours, never something to ignore.
+STRICT = {"events"}
+_SQL_TYPES: dict[type, str] = {int: "INTEGER", bool: "INTEGER", float: "REAL", str: "TEXT", Decimal: "TEXT"}
+
+
+@cache
+def columns_of(table: str) -> tuple[tuple[str, type, bool], ...]:
+    """(name, Python type, may be None) of each column, in the record's order."""
+    record = TABLES[table]
+    hints = get_type_hints(record)
+    columns: list[tuple[str, type, bool]] = []
+    for field in fields(record):
+        hint = hints[field.name]
+        optional = get_origin(hint) is UnionType and NoneType in get_args(hint)
+        kind = next(a for a in get_args(hint) if a is not NoneType) if optional else hint
+        columns.append((field.name, kind, optional))
+    return tuple(columns)
+
+
+def _create_sql(table: str) -> str:
+    lines = [
+        f"{name} {_SQL_TYPES[kind]}{'' if optional else ' NOT NULL'}"
+        for name, kind, optional in columns_of(table)
+    ]
+    return f"CREATE TABLE {table} ({', '.join(lines)}, PRIMARY KEY ({', '.join(KEYS[table])}))"
+
+
+def _migrate_1(connection: sqlite3.Connection) -> None:
+    """The first schema: the record tables, meta, tail offsets, the writer's token."""
+    for table in (t for t in TABLES if t not in SINCE):
+        connection.execute(_create_sql(table))
+    connection.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
+    connection.execute("CREATE TABLE tails (name TEXT PRIMARY KEY, offset INTEGER NOT NULL)")
+    connection.execute("CREATE TABLE writer (token INTEGER NOT NULL)")
+    connection.execute("INSERT INTO writer (token) VALUES (0)")
+
+
+def _migrate_2(connection: sqlite3.Connection) -> None:
+    """What a watcher of the whole swarm logged (imported runs)."""
+    connection.execute(_create_sql("swarm_epochs"))
+
+
+# Append only: number n turns schema n - 1 into schema n.
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_migrate_1, _migrate_2)
+SCHEMA_VERSION = len(MIGRATIONS)
+
+
+def to_sql(value: object) -> object:
+    """A record's value as SQLite keeps it: Decimals as text."""
+    return str(value) if isinstance(value, Decimal) else value
+
+
+def from_sql(kind: type, value: Any) -> Any:
+    """And back."""
+    if value is None:
+        return None
+    return kind(value)
