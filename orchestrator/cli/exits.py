@@ -31,7 +31,7 @@ class Verdict(NamedTuple):
 # imported for them, and `orch --help` stays fast. A test checks that every name exists.
 BY_NAME: dict[str, int] = {
     "experiments.spec.errors.SpecError": WRONG,
-    "cloud.prices.book.PriceBookError": WRONG,
+    "cloud.prices.rows.PriceBookError": WRONG,
     "cloud.places.PlaceError": WRONG,
     "cloud.networks.network.NetworkError": WRONG,
     "cloud.storage.errors.StoreFullError": FAILED,

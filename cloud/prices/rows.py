@@ -1,0 +1,186 @@
+"""A price book's CSV text as rows: what is wrong with it is one sentence with file, line and column.
+
+The format is in docs/prices.md. Books written before there was a column `increment_s` are read too (runs
+keep the text of their book): their seconds are billed as they are.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from decimal import ROUND_CEILING, Decimal
+from itertools import pairwise
+
+from cloud.prices.classes import CONTINENTS, EGRESS_CLASSES
+
+__all__ = ["COLUMNS", "PRODUCTS", "Price", "PriceBookError", "parse"]
+
+COLUMNS = (
+    "provider", "product", "from", "to", "item", "unit", "tier_start", "usd", "minimum_s", "increment_s",
+    "valid_from", "source",
+)  # fmt: skip
+_SINCE_FIRST = tuple(column for column in COLUMNS if column != "increment_s")
+PRODUCTS: Mapping[str, tuple[str, ...]] = {
+    "vm": ("h",),
+    "egress": ("GB", "GiB"),
+    "store_egress": ("GB", "GiB"),
+    "storage": ("GB-month", "GiB-month"),
+}
+_MARKETS = ("spot", "on_demand")
+_AMOUNT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,20})?", re.ASCII)  # bounded, so that sums stay exact
+_SECONDS = re.compile(r"[0-9]{1,9}", re.ASCII)
+_SHOWN = 8  # problems told at once
+
+
+# PriceBookError   the book does not exist or is wrong (file:line says where)
+class PriceBookError(Exception):
+    """A price book that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """One row of a book."""
+
+    provider: str
+    product: str
+    src: str
+    dst: str
+    item: str
+    unit: str
+    tier_start: Decimal
+    usd: Decimal
+    minimum_s: int | None
+    valid_from: date
+    source: str
+    line: int
+    increment_s: int = 1
+
+    @property
+    def key(self) -> tuple[str, str, str, str, str]:
+        """Provider, product, from, to, item: what the price is for."""
+        return (self.provider, self.product, self.src, self.dst, self.item)
+
+    @property
+    def instance(self) -> str:
+        """The instance type of a VM's price; "" for other products."""
+        return self.item.split("/")[1] if self.product == "vm" else ""
+
+    def billed_seconds(self, seconds: Decimal | float) -> Decimal:
+        """The seconds that a provider bills for `seconds` of a VM: whole increments, at least the minimum."""
+        used = Decimal(repr(seconds)) if isinstance(seconds, float) else Decimal(seconds)
+        steps = (max(used, Decimal(0)) / self.increment_s).to_integral_value(ROUND_CEILING)
+        return max(steps * self.increment_s, Decimal(self.minimum_s or 0))
+
+
+def parse(text: str, name: str) -> list[Price]:
+    """All rows of a book's CSV text, in its order. Raises PriceBookError with `name:line`."""
+    lines = csv.reader(io.StringIO(text), strict=True)
+    try:
+        columns = _header(next(lines, None), name)
+        rows: list[Price] = []
+        for cells in lines:
+            where = f"{name}:{lines.line_num}"
+            if not cells:
+                continue
+            if len(cells) != len(columns):
+                raise PriceBookError(f"{where}: {len(cells)} cells, {len(columns)} columns")
+            row = dict(zip(columns, (cell.strip() for cell in cells), strict=True))
+            rows.append(_price(row, where, lines.line_num))
+    except csv.Error as error:
+        raise PriceBookError(f"{name}:{lines.line_num}: not a line of CSV: {error}") from error
+    _check_tiers(rows, name)
+    return rows
+
+
+def _header(header: list[str] | None, name: str) -> tuple[str, ...]:
+    if header is None or "usd" not in header:
+        raise PriceBookError(f"{name}:1: prices must be in US dollars: there is no column 'usd'")
+    if tuple(header) not in (COLUMNS, _SINCE_FIRST):
+        raise PriceBookError(f"{name}:1: the columns must be {','.join(COLUMNS)}")
+    return tuple(header)
+
+
+def _price(row: dict[str, str], where: str, line: int) -> Price:
+    product, unit, item = row["product"], row["unit"], row["item"]
+    if product not in PRODUCTS:
+        raise PriceBookError(f"{where}: product '{product}' is none of {', '.join(PRODUCTS)}")
+    if unit not in PRODUCTS[product]:
+        raise PriceBookError(f"{where}: unit '{unit}' of {product} is none of {', '.join(PRODUCTS[product])}")
+    if product == "vm" and (item.count("/") != 2 or item.split("/")[2] not in _MARKETS):
+        raise PriceBookError(
+            f"{where}: item '{item}' of vm is not ACCELERATOR/INSTANCE/spot or .../on_demand"
+        )
+    if product == "egress" and item not in EGRESS_CLASSES:
+        raise PriceBookError(f"{where}: egress class '{item}' is none of {', '.join(EGRESS_CLASSES)}")
+    for column in ("from", "to"):
+        if product in ("egress", "store_egress") and row[column] not in ("*", *CONTINENTS):
+            raise PriceBookError(f"{where}: {column} '{row[column]}' is none of *, {', '.join(CONTINENTS)}")
+    if not row["source"]:
+        raise PriceBookError(f"{where}: a price without a source; write where it comes from")
+    try:
+        valid_from = date.fromisoformat(row["valid_from"])
+    except ValueError as error:
+        raise PriceBookError(
+            f"{where}: valid_from '{row['valid_from']}' is not a date like 2023-04-01"
+        ) from error
+    increment_s = _seconds(row.get("increment_s", ""), "increment_s", where)
+    if increment_s == 0:
+        raise PriceBookError(f"{where}: increment_s '0' is not 1 or more")
+    return Price(
+        provider=row["provider"],
+        product=product,
+        src=row["from"],
+        dst=row["to"],
+        item=item,
+        unit=unit,
+        tier_start=_amount(row["tier_start"], "tier_start", where),
+        usd=_amount(row["usd"], "usd", where),
+        minimum_s=_seconds(row["minimum_s"], "minimum_s", where),
+        valid_from=valid_from,
+        source=row["source"],
+        line=line,
+        increment_s=increment_s or 1,
+    )
+
+
+def _seconds(text: str, column: str, where: str) -> int | None:
+    if text and not _SECONDS.fullmatch(text):
+        raise PriceBookError(f"{where}: {column} '{text}' is not a whole number of seconds")
+    return int(text) if text else None
+
+
+def _amount(text: str, column: str, where: str) -> Decimal:
+    if _AMOUNT.fullmatch(text):
+        return Decimal(text)
+    if text.lower() in ("nan", "inf", "infinity") or text.startswith("-"):
+        raise PriceBookError(f"{where}: {column} '{text}' is not 0 or more")
+    what = "an amount in US dollars" if column == "usd" else "a number of units"
+    raise PriceBookError(f"{where}: {column} '{text}' is not {what}")
+
+
+def _check_tiers(rows: list[Price], name: str) -> None:
+    ladders: dict[tuple[tuple[str, ...], date], list[Price]] = {}
+    for price in rows:
+        ladders.setdefault((price.key, price.valid_from), []).append(price)
+    for tiers in ladders.values():
+        tiers.sort(key=lambda price: (price.tier_start, price.line))
+        first = tiers[0]
+        if first.tier_start != 0:
+            raise PriceBookError(
+                f"{name}:{first.line}: the first tier begins at {first.tier_start}: "
+                "nothing is priced from 0 to there"
+            )
+        for before, price in pairwise(tiers):
+            if price.tier_start == before.tier_start:
+                raise PriceBookError(
+                    f"{name}:{price.line}: overlaps line {before.line}: the same price of the same date twice"
+                )
+            if price.unit != before.unit:
+                raise PriceBookError(
+                    f"{name}:{price.line}: unit '{price.unit}' differs from "
+                    f"line {before.line}'s '{before.unit}'"
+                )
