@@ -12,8 +12,8 @@ __all__ = ["AGREEMENT_LIMIT", "sentences"]
 AGREEMENT_LIMIT = 0.03  # meters and switch may differ by this share before it is a warning
 
 
-def sentences(run: RunNumbers) -> list[str]:
-    """All warnings of a run, the most important first."""
+def sentences(run: RunNumbers, money: bool = True) -> list[str]:
+    """All warnings of a run, the most important first. `money`: those about its dollars too."""
     found: list[str] = []
     found += _emulation(run)
     found += _ending(run)
@@ -21,8 +21,9 @@ def sentences(run: RunNumbers) -> list[str]:
     found += _rounds(run)
     found += _epochs(run)
     found += _counts(run)
-    found += _money(run)
-    found += run.notes
+    if money:
+        found += _money(run)
+        found += run.notes
     told: list[str] = run.meta["warnings"] or []  # what the controller noted while the run went on
     found += told
     return found
