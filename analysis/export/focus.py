@@ -1,0 +1,323 @@
+"""A run's cost ledger as rows of the FOCUS 1.2 cost and usage dataset. Pure.
+
+Every row is an estimate from records and list prices, and says so. FOCUS allows no row without a cost, so a
+line of the ledger whose dollars are unknown is never written as 0: it is left out, and named to the caller.
+docs/export.md says what stands in which column.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from analysis.export.focus_columns import CUSTOM_COLUMNS, FOCUS_COLUMNS, FOCUS_VERSION
+from analysis.export.providers import names_of
+from cloud.places import PlaceError, find
+from cloud.prices.book import UNIT_BYTES, Ladder, Price, exact, tiered_usd
+from cloud.prices.classes import INTERNET, continent, egress_class
+from metrics.egress import STORE
+from metrics.ledger import CostLine
+from metrics.records import VmRecord
+from metrics.run_numbers import RunNumbers
+
+__all__ = ["FocusRows", "focus_csv", "focus_metadata", "focus_rows"]
+
+Row = dict[str, str | None]
+
+_HOUR_S = 3600
+_PLACES = 20  # of quotients that do not end; dollars, and every product and sum below, are exact
+_SAME = Decimal("1e-20")
+
+
+@dataclass(frozen=True)
+class FocusRows:
+    """Rows by column name (None: FOCUS's null) and the ledger's lines that could not become rows."""
+
+    rows: tuple[Row, ...]
+    left_out: tuple[CostLine, ...]  # of unknown cost: `price` says why
+
+
+@dataclass(frozen=True)
+class _Use:
+    """What one line of the ledger used: where, when, how much, in the units of FOCUS."""
+
+    provider: str
+    location: str
+    link_class: str
+    service: str  # a key of `analysis.export.providers.Names`
+    times: tuple[float, float]  # unix s
+    consumed: Decimal
+    consumed_unit: str
+    priced: Decimal
+    pricing_unit: str
+    unit_usd: Decimal
+    price_id: str  # tells the prices of one SKU apart: places and tier
+    vm: VmRecord | None
+
+
+def focus_rows(numbers: RunNumbers) -> FocusRows:
+    """One row for each line of `numbers.bill` that used something, one more for each month it reaches into."""
+    rows: list[Row] = []
+    left_out: list[CostLine] = []
+    with exact():
+        for line in numbers.bill.lines:
+            if line.usd is None or line.quantity is None:
+                left_out.append(line)
+            elif line.quantity > 0 or line.usd > 0:  # of what was not used FOCUS has no row
+                rows += _rows(numbers, line, line.usd, line.quantity)
+    return FocusRows(tuple(rows), tuple(left_out))
+
+
+def focus_csv(rows: Sequence[Row]) -> str:
+    """The rows as a CSV document; null is an empty cell (FOCUS has no empty texts)."""
+    buffer = io.StringIO()
+    columns = [*FOCUS_COLUMNS, *CUSTOM_COLUMNS]
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(["" if row[name] is None else row[name] for name in columns] for row in rows)
+    return buffer.getvalue()
+
+
+def focus_metadata(generator: str) -> dict[str, Any]:
+    """What FOCUS asks to go with a dataset: who made it, by which version, with which columns."""
+    columns = {**FOCUS_COLUMNS, **CUSTOM_COLUMNS}
+    return {
+        "DataGenerator": {"DataGenerator": generator},
+        "Schema": {
+            "SchemaId": f"orch-focus-{FOCUS_VERSION}-1",
+            "FocusVersion": FOCUS_VERSION,
+            "CreationDate": "2026-11-21T00:00:00Z",
+            "ColumnDefinition": [
+                {"ColumnName": name, "DataType": kind}
+                | ({"StringEncoding": "UTF-8"} if kind in ("String", "JSON") else {})
+                for name, kind in columns.items()
+            ],
+        },
+    }
+
+
+def _rows(numbers: RunNumbers, line: CostLine, usd: Decimal, quantity: float) -> Iterator[Row]:
+    use = _use(numbers, line, usd, quantity)
+    begin_s = math.floor(use.times[0])
+    whole_s = max(1, math.ceil(use.times[1]) - begin_s)
+    left = Decimal(1)
+    months = list(_months(begin_s, begin_s + whole_s))
+    for n, (start, end, month_start, month_end) in enumerate(months):
+        # A row lies in one month, so what reaches over a month's end is shared by time, to the last digit.
+        last = n == len(months) - 1
+        share = left if last else round(Decimal(end - start) / whole_s, 12)
+        left -= share
+        yield _row(numbers, line, use, usd * share, share, (start, end), (month_start, month_end))
+
+
+def _row(
+    numbers: RunNumbers,
+    line: CostLine,
+    use: _Use,
+    usd: Decimal,
+    share: Decimal,
+    charge: tuple[int, int],
+    month: tuple[int, int],
+) -> Row:
+    names = names_of(use.provider)
+    service = names.service(use.service)
+    vm, run_id = use.vm, str(numbers.meta["run_id"])
+    region, zone = (*use.location.split("/")[1:], "", "")[:2]
+    market = "spot" if vm and vm.use_spot else "on_demand"
+    sku = f"{use.provider}/{line.kind}/" + (
+        f"{vm.accelerator}/{vm.instance}/{market}" if vm else use.link_class or service.meter
+    )
+    cost, price = _plain(usd), _plain(use.unit_usd)
+    emulated = bool(numbers.meta["emulated"])
+    filled: dict[str, str] = {
+        "AvailabilityZone": zone,
+        "BilledCost": cost,
+        "BillingAccountId": "orch-estimate",
+        "BillingAccountName": "orch estimate, billed by nobody",
+        "BillingAccountType": "Estimate",
+        "BillingCurrency": "USD",
+        "BillingPeriodEnd": _iso(month[1]),
+        "BillingPeriodStart": _iso(month[0]),
+        "ChargeCategory": "Usage",
+        "ChargeDescription": _description(line, use, emulated),
+        "ChargeFrequency": "Usage-Based",
+        "ChargePeriodEnd": _iso(charge[1]),
+        "ChargePeriodStart": _iso(charge[0]),
+        "ConsumedQuantity": _plain(use.consumed * share),
+        "ConsumedUnit": use.consumed_unit,
+        "ContractedCost": cost,
+        "ContractedUnitPrice": price,
+        "EffectiveCost": cost,
+        "InvoiceIssuerName": names.provider,
+        "ListCost": cost,
+        "ListUnitPrice": price,
+        "PricingCategory": "Dynamic" if vm and vm.use_spot else "Standard",
+        "PricingCurrency": "USD",
+        "PricingCurrencyContractedUnitPrice": price,
+        "PricingCurrencyEffectiveCost": cost,
+        "PricingCurrencyListUnitPrice": price,
+        "PricingQuantity": _plain(use.priced * share),
+        "PricingUnit": use.pricing_unit,
+        "ProviderName": names.provider,
+        "PublisherName": names.provider,
+        "RegionId": region,
+        "RegionName": _city(use.location) or region,
+        "ResourceId": _resource(line, use),
+        "ResourceName": _resource(line, use),
+        "ResourceType": service.resource_type if _resource(line, use) else "",
+        "ServiceCategory": service.category,
+        "ServiceName": service.name,
+        "ServiceSubcategory": service.subcategory,
+        "SkuId": sku,
+        "SkuMeter": service.meter,
+        "SkuPriceDetails": _details(vm) if vm else "",
+        "SkuPriceId": f"{sku}/{use.price_id}",
+        "Tags": json.dumps({"orch-run": run_id} | ({"orch-slot": vm.slot} if vm else {})),
+        "x_Destination": line.dst,
+        "x_Emulated": "true" if emulated else "false",
+        "x_Estimate": "true",
+        "x_Kind": line.kind,
+        "x_LinkClass": use.link_class,
+        "x_PriceBook": numbers.terms.book.name if numbers.terms.book else "",
+        "x_PriceSource": line.price,
+        "x_RunId": run_id,
+        "x_Source": line.src,
+    }
+    return {name: filled.get(name) or None for name in (*FOCUS_COLUMNS, *CUSTOM_COLUMNS)}
+
+
+def _use(numbers: RunNumbers, line: CostLine, usd: Decimal, quantity: float) -> _Use:
+    if line.kind in ("vm", "controller"):
+        return _vm_use(numbers, line, usd, quantity)
+    here, there = _ends(numbers, line)
+    book, amount = numbers.terms.book, Decimal(round(quantity))
+    ladder: Ladder | None = None
+    if book is not None and line.kind == "storage":
+        ladder = book.storage_ladder(here)
+    elif book is not None:
+        ladder = book.store_ladder(here, there) if line.kind == "data" else book.ladder(here, there)
+    unit = ladder.tiers[0].unit if ladder else "GB"
+    priced = amount / UNIT_BYTES[unit]
+    consumed, consumed_unit = amount, "B"
+    if line.kind == "storage":
+        whole = tiered_usd(ladder, round(quantity)) if ladder else Decimal(0)
+        priced = round(priced * usd / whole, _PLACES) if whole else priced
+        unit = consumed_unit = unit.replace("-month", "-Months")
+        consumed = priced
+    tier = _tier(line, ladder)
+    exact_price = tier is not None and abs(tier.usd * priced - usd) <= abs(usd) * _SAME
+    places = f"{continent(here) or 'any'}-{continent(there) or 'any'}"
+    return _Use(
+        provider=here.split("/")[0], location=here,
+        link_class=(egress_class(here, there) or "") if line.kind == "egress" else "",
+        service=line.kind, times=_times(numbers, line), consumed=consumed, consumed_unit=consumed_unit,
+        priced=priced, pricing_unit=unit,
+        unit_usd=tier.usd if tier and exact_price else round(usd / priced, _PLACES),
+        price_id=f"{places}/{line.tier or 'all'}", vm=None,
+    )  # fmt: skip
+
+
+def _vm_use(numbers: RunNumbers, line: CostLine, usd: Decimal, quantity: float) -> _Use:
+    vm = next(row for row in numbers.vms if row.vm == line.src)
+    seconds = Decimal(repr(quantity))
+    hours = round(seconds / _HOUR_S, _PLACES)
+    return _Use(
+        provider=vm.location.split("/")[0], location=vm.location, link_class="", service=line.kind,
+        times=_times(numbers, line), consumed=seconds, consumed_unit="Seconds", priced=hours,
+        pricing_unit="Hours", unit_usd=vm.usd_per_h or round(usd / hours, _PLACES),
+        price_id=(*vm.location.split("/"), "")[1], vm=vm,
+    )  # fmt: skip
+
+
+def _times(numbers: RunNumbers, line: CostLine) -> tuple[float, float]:
+    """When a line's charge began and ended: while its VM lived, within the line's month if it has one."""
+    run = _run_times(numbers)
+    names = (line.src, line.dst)
+    party = next((row for name in names for row in numbers.vms if row.vm == name), None)
+    lived = run
+    if party is not None:
+        lived = (party.requested_s, run[1] if party.ended_s is None else party.ended_s)
+    for began_s, ended_s in (lived, run) if line.month else ():
+        for start, end, month_start, _ in _months(math.floor(began_s), math.ceil(ended_s)):
+            if _iso(month_start).startswith(line.month):
+                return start, end
+    return lived
+
+
+def _ends(numbers: RunNumbers, line: CostLine) -> tuple[str, str]:
+    """The two locations of a line of bytes; what is in no cloud is the internet."""
+    known: Mapping[str, str] = {row.vm: row.location for row in numbers.vms} | dict(numbers.terms.locations)
+    if line.src == STORE:
+        return numbers.terms.store_location or "", known.get(line.dst, "")
+    there = (numbers.terms.store_location if line.dst == STORE else known.get(line.dst)) or INTERNET
+    return known.get(line.src, ""), there
+
+
+def _run_times(numbers: RunNumbers) -> tuple[float, float]:
+    """When the run began and ended; one still going on ends with the last thing recorded."""
+    ends = [row.ended_s or row.requested_s for row in numbers.vms] + [e.ended_s for e in numbers.raw]
+    begins = [row.requested_s for row in numbers.vms]
+    began = numbers.meta.get("started_s") or min(begins, default=0.0)
+    return float(began), float(numbers.meta.get("ended_s") or max([*ends, began]))
+
+
+def _tier(line: CostLine, ladder: Ladder | None) -> Price | None:
+    """The tier of the ladder that the line is in."""
+    if ladder is None:
+        return None
+    start = Decimal(line.tier.split()[0]) if line.tier else Decimal(0)
+    return next((tier for tier in ladder.tiers if tier.tier_start == start), None)
+
+
+def _description(line: CostLine, use: _Use, emulated: bool) -> str:
+    what = line.what
+    if use.vm is None:
+        what += f" from {line.src} ({use.location})" + (f" to {line.dst}" if line.dst else "")
+    else:
+        what += f" at {use.location}"
+    scale = "; emulated run, nothing was rented, quantities at the study's scale" if emulated else ""
+    return f"Estimate of orch: {what}{scale}"
+
+
+def _resource(line: CostLine, use: _Use) -> str:
+    return use.vm.vm if use.vm else line.src
+
+
+def _details(vm: VmRecord) -> str:
+    name, _, count = vm.accelerator.partition(":")
+    return json.dumps({"InstanceType": vm.instance, "GpuCount": int(count or 1), "x_GpuType": name})
+
+
+def _city(location: str) -> str:
+    try:
+        return find(location).city
+    except PlaceError:
+        return ""
+
+
+def _months(start_s: int, end_s: int) -> Iterator[tuple[int, int, int, int]]:
+    """The calendar months (UTC) of a time as (start, end, month's start, month's end), unix seconds."""
+    while start_s < end_s:
+        day = datetime.fromtimestamp(start_s, UTC)
+        first = datetime(day.year, day.month, 1, tzinfo=UTC)
+        after = datetime(day.year + day.month // 12, day.month % 12 + 1, 1, tzinfo=UTC)
+        end = min(end_s, int(after.timestamp()))
+        yield start_s, end, int(first.timestamp()), int(after.timestamp())
+        start_s = end
+
+
+def _iso(at_s: int) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _plain(amount: Decimal) -> str:
+    """FOCUS's numeric format: digits and one point, no exponent, no zeros at the end."""
+    text = format(amount, "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -1,0 +1,183 @@
+"""A run's records as a folder of CSV or Parquet files, from which `run.db` can be made again without loss.
+
+The folder has one file a table of `metrics.records.TABLES`, `meta.json`, and `manifest.json` (written last:
+a folder without it is no export). Exporting the same records twice gives the same CSV bytes.
+Not in it: the run's keys, its logs, and what only its controller needs (how far it has read which log).
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from decimal import Decimal
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+from metrics.records import TABLES
+from metrics.store import RunStore, StoreError
+from metrics.store_schema import SCHEMA_VERSION, columns_of
+
+__all__ = [
+    "EXPORT_FORMAT",
+    "EXPORT_VERSION",
+    "MANIFEST",
+    "NULL",
+    "ExportError",
+    "export_tables",
+    "new_folder",
+    "snapshot",
+]
+
+EXPORT_FORMAT = "orch-export"
+EXPORT_VERSION = 1  # of the folder's layout; the records' own version is `schema_version`
+MANIFEST = "manifest.json"
+NULL = "\\N"  # None in a CSV cell; an empty cell is an empty text
+
+_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\0": "\\0"})
+
+
+# ExportError   it cannot be written there, or not in that form (exit 2)
+class ExportError(Exception):
+    """The export cannot be made; one sentence with the next step."""
+
+
+def export_tables(
+    run_db: Path, out: Path, form: Literal["csv", "parquet"], force: bool = False
+) -> Mapping[str, Any]:
+    """Write the run's records to the folder `out`; returns the manifest.
+
+    The run may still be going on: what is written is one moment of it. `force` replaces an export that is
+    there. Raises ExportError, metrics.store.StoreError.
+    """
+    write = _write_csv if form == "csv" else _write_parquet
+    with new_folder(out, force) as folder, snapshot(run_db) as store:
+        meta = store.all_meta()
+        text = json.dumps(meta, indent=1)
+        (folder / "meta.json").write_text(text + "\n", encoding="utf-8")
+        tables: list[dict[str, Any]] = []
+        for table in TABLES:
+            file = folder / f"{table}.{form}"
+            columns = store.columns(table)
+            write(file, table, columns)
+            rows = len(next(iter(columns.values())))
+            tables.append({"table": table, "file": file.name, "rows": rows, "sha256": _sha256(file)})
+        manifest = {
+            "format": EXPORT_FORMAT,
+            "version": EXPORT_VERSION,
+            "schema_version": SCHEMA_VERSION,
+            "orch_version": version("orch"),
+            "run_id": meta["run_id"],
+            "form": form,
+            "meta": {"file": "meta.json", "sha256": _sha256(folder / "meta.json")},
+            "tables": tables,
+        }
+        (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    return manifest
+
+
+@contextmanager
+def snapshot(run_db: Path) -> Generator[RunStore, None, None]:
+    """A reader of one moment of a run, whatever its controller writes meanwhile. Raises StoreError."""
+    RunStore.open_reader(run_db).close()  # says what is wrong with it in our words
+    with tempfile.TemporaryDirectory(prefix="orch-export-") as name:
+        copy = Path(name) / run_db.parent.name / run_db.name
+        copy.parent.mkdir()
+        try:
+            with (
+                closing(sqlite3.connect(f"{run_db.absolute().as_uri()}?mode=ro", uri=True)) as source,
+                closing(sqlite3.connect(copy)) as target,
+            ):
+                source.backup(target)
+        except sqlite3.Error as error:
+            raise StoreError(f"{run_db}: cannot be copied to {copy.parent}: {error}") from error
+        with RunStore.open_reader(copy) as store:
+            yield store
+
+
+@contextmanager
+def new_folder(out: Path, force: bool) -> Generator[Path, None, None]:
+    """A folder to write in that becomes `out` when the block ends well, and is gone when it does not.
+
+    `force` replaces an earlier export, and nothing that is not one. Raises ExportError.
+    """
+    out = out.absolute()
+    if out.exists() or out.is_symlink():
+        if not force:
+            raise ExportError(f"{out}: exists; give --force to replace it, or another --out")
+        if not out.is_dir() or out.is_symlink() or not (_is_export(out) or not any(out.iterdir())):
+            raise ExportError(
+                f"{out}: is no export of orch, so --force does not replace it; give another --out"
+            )
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
+    except OSError as error:
+        raise ExportError(f"{out}: cannot write there: {error.strerror}; give another --out") from error
+    try:
+        yield folder
+        folder.chmod(0o755)
+        if out.exists():
+            old = folder.with_suffix(".old")
+            os.rename(out, old)
+            os.rename(folder, out)
+            shutil.rmtree(old)
+        else:
+            os.rename(folder, out)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_export(folder: Path) -> bool:
+    try:
+        known = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(known, dict) and known.get("format") == EXPORT_FORMAT
+
+
+def _cell(kind: type) -> Callable[[Any], str]:
+    if kind is bool:
+        return lambda value: "true" if value else "false"
+    if kind is float:
+        return repr
+    if kind is str:
+        return lambda value: value.translate(_ESCAPES)
+    return str
+
+
+def _write_csv(file: Path, table: str, columns: Mapping[str, Sequence[Any]]) -> None:
+    cells = [
+        [NULL if value is None else cell(value) for value in columns[name]]
+        for name, cell in ((name, _cell(kind)) for name, kind, _ in columns_of(table))
+    ]
+    with file.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*cells, strict=True))
+
+
+def _write_parquet(file: Path, table: str, columns: Mapping[str, Sequence[Any]]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    types = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string(), Decimal: pa.string()}
+    fields = [pa.field(name, types[kind], nullable=optional) for name, kind, optional in columns_of(table)]
+    arrays = [
+        pa.array([None if v is None else str(v) for v in columns[name]] if kind is Decimal else columns[name],
+                 types[kind])
+        for name, kind, _ in columns_of(table)
+    ]  # fmt: skip
+    pq.write_table(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), file)
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,283 @@
+"""Import of what `orch export RUN --to csv|parquet` wrote: every record and all of meta, as they were.
+
+A folder is one export (it has a `manifest.json`) or holds several. The run keeps its own price book.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+from analysis.export.tables import EXPORT_FORMAT, EXPORT_VERSION, MANIFEST, NULL
+from analysis.importers.base import Imported, ImportFailed
+from cloud.prices.book import PriceBook
+from metrics.records import TABLES
+from metrics.store import RunStore, StoreError
+from metrics.store_schema import SCHEMA_VERSION, SINCE, columns_of
+
+__all__ = ["OrchExport"]
+
+_AGAIN = "export the run again with `orch export`"
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_CHARACTERS = {"\\": "\\", "n": "\n", "r": "\r", "0": "\0"}
+
+
+class OrchExport:
+    """The importer of orch's own exports; see `analysis.importers.base.Importer`."""
+
+    name = "orch export"
+
+    def recognises(self, folder: Path) -> bool:
+        """Whether the folder, or a folder in it, has an export's manifest."""
+        return bool(_exports(folder))
+
+    def import_runs(
+        self,
+        folder: Path,
+        into: Path,
+        *,
+        index: Path | None = None,
+        only: Sequence[str] = (),
+        book: PriceBook | None = None,
+    ) -> Imported:
+        """Make `<into>/<run id>/run.db` of every export; a wrong one is a problem, the others are imported.
+
+        `index` and `book` are for logs that do not name their runs and prices; an export does. Raises
+        ImportFailed when no run can be imported.
+        """
+        folders: list[Path] = []
+        problems: list[str] = []
+        seen: dict[str, Path] = {}
+        for export in _exports(folder):
+            try:
+                manifest = _manifest(export)
+                run_id = manifest["run_id"]
+                if only and run_id not in only:
+                    continue
+                if run_id in seen:
+                    problems.append(f"{export}: run {run_id} is in {seen[run_id]} too; only that one is read")
+                    continue
+                seen[run_id] = export
+                folders.append(_import(export, manifest, into / run_id))
+            except ImportFailed as error:
+                problems.append(str(error))
+        problems += [f"{folder}: no export of run {run_id}" for run_id in only if run_id not in seen]
+        if not folders:
+            raise ImportFailed(
+                "; ".join(problems) or f"{folder}: holds no export; make one with `orch export`"
+            )
+        return Imported(tuple(folders), tuple(problems))
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file that the manifest names."""
+
+    path: Path
+    sha256: str
+    rows: int
+
+    def read(self) -> bytes:
+        try:
+            return self.path.read_bytes()
+        except OSError as error:
+            raise ImportFailed(f"{self.path}: cannot be read ({error.strerror}); {_AGAIN}") from error
+
+    def check(self, data: bytes, rows: int) -> None:
+        """Refuse what is not what was written. Called after parsing, which can say more of what is wrong."""
+        if rows != self.rows:
+            raise ImportFailed(f"{self.path}: {rows} rows, the manifest says {self.rows}; {_AGAIN}")
+        if hashlib.sha256(data).hexdigest() != self.sha256:
+            raise ImportFailed(
+                f"{self.path}: was changed since it was exported (its sha256 differs); {_AGAIN}"
+            )
+
+
+def _exports(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    candidates = [folder, *sorted(child for child in folder.iterdir() if child.is_dir())]
+    return [path for path in candidates if _says_export(path / MANIFEST)]
+
+
+def _says_export(manifest: Path) -> bool:
+    """Whether a file says that it is our manifest, even if it is cut or of another version."""
+    try:
+        return f'"{EXPORT_FORMAT}"' in manifest.read_text(encoding="utf-8", errors="replace")[:1000]
+    except OSError:
+        return False
+
+
+def _manifest(export: Path) -> dict[str, Any]:
+    path = export / MANIFEST
+    try:
+        known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        versions = int(known["version"]), int(known["schema_version"])
+        run_id, form = str(known["run_id"]), str(known["form"])
+        if versions[0] > EXPORT_VERSION or versions[1] > SCHEMA_VERSION:
+            raise ImportFailed(
+                f"{path}: written by a newer orch ({known.get('orch_version')}); upgrade with `pip install -U orch`"
+            )
+        if form not in ("csv", "parquet"):
+            raise ImportFailed(
+                f"{path}: a {form} export has the run's costs, not its records; use `orch export --to csv`"
+            )
+        if not _RUN_ID.fullmatch(run_id):
+            raise ImportFailed(f"{path}: run_id '{run_id[:80]}' is no run's name; {_AGAIN}")
+        for entry in (known["meta"], *known["tables"]):
+            if Path(str(entry["file"])).name != entry["file"]:
+                raise ImportFailed(f"{path}: file '{entry['file']}' is not in the export's folder; {_AGAIN}")
+            if not isinstance(entry["sha256"], str) or not isinstance(entry.get("rows", 0), int):
+                raise ImportFailed(f"{path}: '{entry['file']}' has no sha256 or rows; {_AGAIN}")
+        return known
+    except json.JSONDecodeError as error:
+        raise ImportFailed(f"{path}:{error.lineno}:{error.colno}: {error.msg}; {_AGAIN}") from error
+    except KeyError as error:
+        raise ImportFailed(f"{path}: no {error}; {_AGAIN}") from error
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise ImportFailed(f"{path}: cannot be read: {error}; {_AGAIN}") from error
+
+
+def _import(export: Path, manifest: Mapping[str, Any], target: Path) -> Path:
+    entries = {
+        str(entry["table"]): _File(export / entry["file"], str(entry["sha256"]), int(entry["rows"]))
+        for entry in manifest["tables"]
+    }
+    meta_file = _File(export / manifest["meta"]["file"], str(manifest["meta"]["sha256"]), 0)
+    if (target / "run.db").exists():
+        raise ImportFailed(f"{target}: holds a run already; import into an empty folder")
+    meta = _meta(meta_file)
+    read = _read_csv if manifest["form"] == "csv" else _read_parquet
+    try:
+        with RunStore.open_writer(target / "run.db") as store, store.transaction():
+            for key, value in meta.items():
+                store.set_meta(key, value)
+            for table in TABLES:
+                if table not in entries:
+                    if SINCE.get(table, 1) > int(manifest["schema_version"]):
+                        continue  # the table came later than the export
+                    raise ImportFailed(f"{export / MANIFEST}: no table {table}; {_AGAIN}")
+                columns = read(entries[table], table)
+                rows = len(next(iter(columns.values())))
+                if store.append_columns(table, columns) != rows:
+                    raise ImportFailed(f"{entries[table].path}: the same row twice; {_AGAIN}")
+    except (StoreError, ImportFailed) as error:
+        shutil.rmtree(target, ignore_errors=True)
+        if isinstance(error, ImportFailed):
+            raise
+        raise ImportFailed(f"{export}: {error}") from error
+    return target
+
+
+def _meta(file: _File) -> dict[str, Any]:
+    data = file.read()
+    try:
+        meta = json.loads(data)
+    except json.JSONDecodeError as error:
+        raise ImportFailed(f"{file.path}:{error.lineno}:{error.colno}: {error.msg}; {_AGAIN}") from error
+    except UnicodeDecodeError as error:
+        raise ImportFailed(f"{file.path}: is not UTF-8 text; {_AGAIN}") from error
+    file.check(data, 0)
+    return meta
+
+
+def _read_csv(file: _File, table: str) -> dict[str, list[Any]]:
+    """The table's columns. An error names file, line and column."""
+    data = file.read()
+    known = columns_of(table)
+    names = [name for name, _, _ in known]
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ImportFailed(f"{file.path}:{line}: is not UTF-8 text; {_AGAIN}") from error
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows: list[list[str]] = []
+    try:
+        header = next(reader, [])
+        if header != names:
+            raise ImportFailed(f"{file.path}:1: the columns are not {','.join(names)}; {_AGAIN}")
+        for row in reader:
+            if len(row) != len(names):
+                raise ImportFailed(
+                    f"{file.path}:{reader.line_num}: {len(row)} cells, {len(names)} columns; {_AGAIN}"
+                )
+            rows.append(row)
+    except csv.Error as error:
+        raise ImportFailed(f"{file.path}:{reader.line_num}: {error}; {_AGAIN}") from error
+    columns = zip(*rows, strict=True) if rows else [()] * len(names)
+    parsed = {
+        name: _parse_column(file, name, kind, optional, cells)
+        for (name, kind, optional), cells in zip(known, columns, strict=True)
+    }
+    file.check(data, len(rows))
+    return parsed
+
+
+def _parse_column(file: _File, name: str, kind: type, optional: bool, cells: Sequence[str]) -> list[Any]:
+    parse = _PARSERS[kind]
+    values: list[Any] = []
+    for n, cell in enumerate(cells):
+        try:
+            if cell == NULL and not optional:
+                raise ValueError(cell)
+            values.append(None if cell == NULL else parse(cell))
+        except (ValueError, KeyError, InvalidOperation) as error:
+            raise ImportFailed(
+                f"{file.path}:{n + 2}: {name}: '{cell[:80]}' is not {_WORDS[kind]}; {_AGAIN}"
+            ) from error
+    return values
+
+
+def _text(cell: str) -> str:
+    return _ESCAPED.sub(lambda found: _CHARACTERS[found[1]], cell) if "\\" in cell else cell
+
+
+def _decimal(cell: str) -> str:
+    Decimal(cell)  # the store keeps the text, with its trailing zeros
+    return cell
+
+
+_PARSERS: dict[type, Callable[[str], Any]] = {
+    int: int,
+    float: float,
+    bool: lambda cell: {"true": True, "false": False}[cell],
+    str: _text,
+    Decimal: _decimal,
+}
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    Decimal: "an amount",
+}
+
+
+def _read_parquet(file: _File, table: str) -> dict[str, list[Any]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    data = file.read()
+    known = columns_of(table)
+    try:
+        found = pq.read_table(pa.BufferReader(data))
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise ImportFailed(
+            f"{file.path}: cannot be read as Parquet, it may be cut ({reason}); {_AGAIN}"
+        ) from error
+    if found.column_names != [name for name, _, _ in known]:
+        raise ImportFailed(f"{file.path}: the columns are not {','.join(n for n, _, _ in known)}; {_AGAIN}")
+    file.check(data, found.num_rows)
+    return {name: found.column(name).to_pylist() for name, _, _ in known}
