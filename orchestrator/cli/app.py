@@ -32,6 +32,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "logs": ("look_commands", "Print a log: of the controller, or of a slot's VMs, the oldest VM first."),
     "why": ("look_commands", "Tell a slot's story from the journal: every change with its cause."),
     "report": ("report_commands", "Build the run's report and print its path, or print its numbers as JSON."),
+    "export": (
+        "export_commands",
+        "Write a run as files: all records as Parquet or CSV, or the costs as FOCUS 1.2 rows; print the folder.",
+    ),
     "stop": (
         "end_commands",
         "End a run politely: peers leave the swarm, logs are collected, what was measured is kept.",

@@ -34,6 +34,7 @@ BY_NAME: dict[str, int] = {
     "cloud.prices.rows.PriceBookError": WRONG,
     "cloud.places.PlaceError": WRONG,
     "cloud.networks.network.NetworkError": WRONG,
+    "analysis.export.tables.ExportError": WRONG,
     "cloud.storage.errors.StoreFullError": FAILED,
     "cloud.storage.errors.StoreFailedError": FAILED,
     "cloud.storage.errors.EmbeddedStoreError": FAILED,
