@@ -101,6 +101,11 @@ def traffic(
     totals: dict[tuple[str, str], float] = {}
     places: dict[tuple[str, str], Flow] = {}
     for (src, dst, epoch), phases in sorted(cells.items()):
+        places[src, dst] = next(iter(phases.values()))[0]
+        if scales.none:  # exactly what was counted, whatever the phases' seconds say
+            counted = sum(f.bytes for rows in phases.values() for f in rows)
+            totals[src, dst] = totals.get((src, dst), 0) + counted
+            continue
         calc = phases.get("calc", [])
         comm = [f for name in _AVERAGING for f in phases.get(name, [])]
         calc_s = phase_s.get((src, epoch, "calc"), 0.0)
@@ -118,7 +123,6 @@ def traffic(
         # Bytes outside an epoch's phases (joining, leaving) are sent once at any scale.
         outside = set(phases) - {"calc", *_AVERAGING}
         totals[src, dst] += sum(f.bytes for name in outside for f in phases[name])
-        places[src, dst] = next(iter(phases.values()))[0]
     return [
         Traffic(src, dst, p.src_location, p.dst_location, p.kind, totals[src, dst])
         for (src, dst), p in sorted(places.items())
