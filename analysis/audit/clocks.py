@@ -1,0 +1,163 @@
+"""Mixed clocks: rates by phase timers against rates by wall clock, in one run and between runs.
+
+Phase timers around asynchronous GPU calls miss the wait for the GPU. A rate of timers beside a rate of wall
+time compares two different things, and a speed-up made of the two is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from analysis.audit.evidence import Evidence, percent, rounded
+from analysis.audit.findings import Finding
+from analysis.replay import RunRow, with_speedups
+from metrics.interval import Estimate
+from metrics.throughput import local_throughput, measured, throughput_phase_timed
+
+__all__ = ["SPEEDUP_ERROR", "UNTIMED_DOUBT", "Untimed", "mixed_clock", "speedups", "untimed"]
+
+# Our own peers leave less than 1 % of a step untimed (Python between two timers). More is time that a rate of
+# timers leaves out.
+UNTIMED_DOUBT = 0.02
+# Epoch-to-epoch noise of the study's rates is at most 4 %: two bases that differ by more give another answer.
+SPEEDUP_ERROR = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Untimed:
+    """Wall time of a run's measured part, and what the phase timers claim of it, seconds summed over VMs."""
+
+    wall_s: float
+    timed_s: float
+    n: int  # epochs; for a lone baseline 1 (its log)
+
+    @property
+    def share(self) -> float:
+        """Of the wall time that no timer claims, 0 to 1; below 0: the timers claim more than passed."""
+        return 1 - self.timed_s / self.wall_s
+
+
+def untimed(e: Evidence) -> Untimed | None:
+    """Over the measured epochs, or over a lone baseline's steps after its start-up; None without timers."""
+    if e.single is not None:
+        found = Untimed(e.single.wall_s, e.single.timed_s, 1)
+    else:
+        epochs = measured(e.run.raw)
+        peers = [p for epoch in epochs for p in epoch.peers]
+        found = Untimed(
+            math.fsum(p.calc_s + p.comm_s for p in peers),
+            math.fsum(p.load_s + p.timed_s + p.comm_s for p in peers),
+            len(epochs),
+        )
+    return found if found.wall_s > 0 and found.timed_s > 0 else None
+
+
+def mixed_clock(e: Evidence) -> list[Finding]:
+    """How much of the wall time no phase timer claims, and what the figures are on each clock."""
+    found = untimed(e)
+    if found is None:
+        return []
+    share = found.share
+    if share < -UNTIMED_DOUBT:
+        sentence = (
+            f"The phase timers claim {percent(-share)} more time than passed on the wall clock: they overlap, "
+            "or rows are doubled."
+        )
+        return [e.finding("mixed-clock", "error", sentence, "untimed_share", share, 0.0, found.n)]
+    if share <= UNTIMED_DOUBT:
+        return []
+    file = e.file(e.run.vms[0].vm) if e.baseline and e.run.vms else None
+    sentence = f"{percent(share)} of the wall time is claimed by no phase timer: {_both_clocks(e)}."
+    return [e.finding("mixed-clock", "doubt", sentence, "untimed_share", share, 0.0, found.n, file)]
+
+
+def _both_clocks(e: Evidence) -> str:
+    row = e.row
+    if row.baseline:
+        timed, wall = row.sps_phase_timed, row.sps_wall
+        return f"{_value(timed)} sps by the timers, {_value(wall)} sps by wall clock"
+    timed, wall = throughput_phase_timed(e.run.study), local_throughput(e.run.study)
+    parts = [f"calculating, the VMs do {_value(timed)} sps by the timers and {_value(wall)} by wall clock"]
+    if row.granularity is not None and row.granularity_phase_timed is not None:
+        parts.append(
+            f"granularity is {rounded(row.granularity_phase_timed)} by the timers and "
+            f"{rounded(row.granularity.value)} by wall clock"
+        )
+    if row.sps is not None:
+        parts.append(f"the epochs' {rounded(row.sps.value)} sps are wall clock")
+    return "; ".join(parts)
+
+
+def speedups(runs: Sequence[Evidence]) -> list[Finding]:
+    """Speed-ups over one VM of the same model and GPU: on one clock, and as the mixed clocks give them.
+
+    One finding for each run that has such a baseline among `runs`, and before these one for each GPU: the
+    fastest run of each model at the largest number of GPUs.
+    """
+    rows = with_speedups([e.row for e in runs])
+    wrong = [
+        (e, row)
+        for e, row in zip(runs, rows, strict=True)
+        if row.speedup and row.speedup_phase_timed and _differ(row.speedup, row.speedup_phase_timed)
+    ]
+    return [*_largest([row for _, row in wrong]), *(_one(e, row, rows) for e, row in wrong)]
+
+
+def _differ(wall: float, mixed: float) -> bool:
+    return abs(wall / mixed - 1) > SPEEDUP_ERROR
+
+
+def _one(e: Evidence, row: RunRow, rows: Sequence[RunRow]) -> Finding:
+    bases = [b for b in rows if b.baseline and (b.gpu, b.model) == (row.gpu, row.model)]
+    names = ", ".join(b.label or b.run_id for b in bases)
+    assert row.speedup is not None
+    assert row.speedup_phase_timed is not None
+    assert row.sps is not None
+    wall, mixed = row.speedup, row.speedup_phase_timed
+    sentence = (
+        f"{row.peers} {_gpu(row)}s are {wall:.2f} times one {_gpu(row)} on one clock ({rounded(row.sps.value)} sps over "
+        f"{rounded(row.sps.value / wall)} sps), not the {mixed:.2f} times that the phase-timed rate of {names} gives."
+    )
+    return e.finding("speed-up", "error", sentence, "speedup", mixed, wall, row.n_epochs)
+
+
+def _largest(wrong: Sequence[RunRow]) -> list[Finding]:
+    found: list[Finding] = []
+    for gpu in sorted({row.gpu or "" for row in wrong}):
+        group = [row for row in wrong if row.gpu == gpu]
+        peers = max(row.peers for row in group)
+        best: dict[str, RunRow] = {}
+        for row in sorted((r for r in group if r.peers == peers), key=lambda r: -(r.speedup or 0.0)):
+            best.setdefault(row.model or "", row)
+        chosen = [row for _, row in sorted(best.items())]
+        walls = " and ".join(f"{r.speedup:.1f} times ({r.model}, {r.label or r.run_id})" for r in chosen)
+        mixed = " and ".join(f"{r.speedup_phase_timed:.2f}" for r in chosen)
+        sentence = (
+            f"{peers} {_gpu(chosen[0])}s are {walls} one {_gpu(chosen[0])} on one clock, not {mixed}: speed-ups over a "
+            "phase-timed baseline are wrong."
+        )
+        first = chosen[0]
+        found.append(
+            Finding(
+                None,
+                None,
+                "speed-up",
+                "error",
+                sentence,
+                "speedup",
+                first.speedup_phase_timed,
+                first.speedup,
+                peers,
+            )
+        )
+    return found
+
+
+def _gpu(row: RunRow) -> str:
+    return (row.gpu or "GPU").removesuffix(":1")
+
+
+def _value(estimate: Estimate | None) -> str:
+    return "unknown" if estimate is None else rounded(estimate.value)

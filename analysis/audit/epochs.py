@@ -1,0 +1,135 @@
+"""How much a figure rests on: the number of epochs, the warm-up epoch, and the figure that was claimed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from analysis.audit.evidence import Evidence, counted, percent, rounded
+from analysis.audit.findings import Finding
+from metrics.interval import mean_interval
+from metrics.throughput import measured, throughput_epoch_mean
+
+__all__ = [
+    "FEW_EPOCHS",
+    "FIRST_EPOCH_DOUBT",
+    "HALF_WIDTH_DOUBT",
+    "PUBLISHED_DOUBT",
+    "claimed",
+    "few_epochs",
+    "first_epoch",
+]
+
+# Below this Student's factor is 4.3 and more: one odd epoch decides what the interval is.
+FEW_EPOCHS = 4
+# The differences that the study discusses (one place against two, one cloud against another) are 2 to 25 %:
+# an interval of a tenth to each side can tell none of the small ones.
+HALF_WIDTH_DOUBT = 0.10
+# The warm-up epoch holds peers joining, caches filling and the first compilation.
+FIRST_EPOCH_DOUBT = 0.05
+# The study prints three to four digits: a figure that its own logs miss by more is not from these epochs.
+PUBLISHED_DOUBT = 0.01
+
+
+def few_epochs(e: Evidence) -> list[Finding]:
+    """n, the 95 % interval of the epochs' mean rate and its relative half-width."""
+    if e.baseline:
+        return []
+    mean = throughput_epoch_mean(e.run.study)
+    if mean is None:
+        sentence = (
+            "No epoch ended after the warm-up: there is no throughput, granularity or epoch time to claim."
+        )
+        return [e.finding("few-epochs", "error", sentence, "epochs", 0, FEW_EPOCHS, 0)]
+    if mean.low is None or mean.high is None:
+        sentence = (
+            f"{rounded(mean.value)} sps is a single epoch: nothing says how far another would be from it."
+        )
+        return [e.finding("few-epochs", "doubt", sentence, "epochs", 1, FEW_EPOCHS, 1)]
+    half = (mean.high - mean.low) / 2 / mean.value
+    if mean.n >= FEW_EPOCHS and half <= HALF_WIDTH_DOUBT:
+        return []
+    sentence = (
+        f"{rounded(mean.value)} sps is the mean of {counted(mean.n, 'epoch')}: the 95 % interval is "
+        f"{rounded(mean.low)} to {rounded(mean.high)} (±{percent(half)})."
+    )
+    severity = "doubt" if half > HALF_WIDTH_DOUBT else "note"
+    return [
+        e.finding("few-epochs", severity, sentence, "relative_half_width", half, HALF_WIDTH_DOUBT, mean.n)
+    ]
+
+
+def _first_rate(e: Evidence) -> float | None:
+    """The first epoch's rate, from its wall time or else as the watcher logged it; None: not known, or 0."""
+    epoch = e.run.study[0] if e.run.study else None
+    if epoch is None:
+        return None
+    if epoch.duration_s:
+        return epoch.samples / epoch.duration_s or None
+    return next((w.sps for w in e.watched if w.epoch == epoch.epoch), None) or None
+
+
+def _rates(e: Evidence) -> list[float]:
+    return [epoch.samples / epoch.duration_s for epoch in measured(e.run.study) if epoch.duration_s]
+
+
+def first_epoch(e: Evidence) -> list[Finding]:
+    """What including the warm-up epoch does, or would do, to the throughput."""
+    if e.baseline or not e.run.study:
+        return []
+    rates, first = _rates(e), _first_rate(e)
+    if first is None or not rates:
+        return []
+    if not e.run.study[0].warmup:
+        if len(rates) == 1:
+            return []
+        without = mean_interval(rates[1:])
+        assert without is not None
+        change = sum(rates) / len(rates) / without.value - 1
+        severity = "doubt" if abs(change) > FIRST_EPOCH_DOUBT else "note"
+        sentence = (
+            f"The first epoch, in which peers join and caches fill, is in the mean: without it "
+            f"{rounded(sum(rates) / len(rates))} sps would be {rounded(without.value)} sps."
+        )
+        return [
+            e.finding(
+                "first-epoch", severity, sentence, "change_of_sps", change, FIRST_EPOCH_DOUBT, len(rates)
+            )
+        ]
+    mean = mean_interval(rates)
+    assert mean is not None
+    both = (first + sum(rates)) / (1 + len(rates))
+    change = both / mean.value - 1
+    outside = mean.low is not None and mean.high is not None and not mean.low <= both <= mean.high
+    if outside or abs(change) > FIRST_EPOCH_DOUBT:
+        sentence = (
+            f"The first epoch ran at {rounded(first)} sps, the others at {rounded(mean.value)}: a mean that includes "
+            f"it would be {rounded(both)} sps ({change:+.1%}); it is left out."
+        )
+        severity = "doubt" if abs(change) > FIRST_EPOCH_DOUBT else "note"
+        return [
+            e.finding("first-epoch", severity, sentence, "change_of_sps", change, FIRST_EPOCH_DOUBT, mean.n)
+        ]
+    return []
+
+
+def claimed(e: Evidence) -> list[Finding]:
+    """The published throughput against the measured epochs, and against the mean with the first one."""
+    row: dict[str, Any] = e.run.meta["published"] or {}
+    rates, first = _rates(e), _first_rate(e)
+    try:
+        published = float(row.get("sps") or 0)
+    except ValueError:
+        published = 0.0
+    if not published or not rates or e.baseline:
+        return []
+    mean = sum(rates) / len(rates)
+    off = published / mean - 1
+    if abs(off) <= PUBLISHED_DOUBT:
+        return []
+    sentence = (
+        f"Published are {rounded(published)} sps, the measured epochs' mean is {rounded(mean)} ({off:+.1%})"
+    )
+    with_first = None if first is None else (first + sum(rates)) / (1 + len(rates))
+    if with_first is not None and abs(published / with_first - 1) <= PUBLISHED_DOUBT:
+        sentence += f"; with the first epoch it is {rounded(with_first)}: the published mean includes it"
+    return [e.finding("published", "doubt", sentence + ".", "sps", published, mean, len(rates))]

@@ -1,0 +1,149 @@
+"""What the checks look at: a run's numbers, and the records that the numbers leave out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from analysis.audit.findings import Finding, Severity
+from analysis.replay import RunRow, run_row
+from metrics.records import ProgressRecord, SwarmEpochRecord
+from metrics.run_numbers import RunNumbers
+from metrics.study_rules import SingleRates, single_rates
+from metrics.throughput import measured
+
+__all__ = ["Evidence", "EvidenceStore", "counted", "percent", "rounded"]
+
+
+class EvidenceStore(Protocol):
+    """What of `metrics.store.RunStore` is read here."""
+
+    def records(self, table: str) -> list[Any]: ...
+
+    def columns(self, table: str) -> dict[str, list[Any]]: ...
+
+    def meta(self, key: str, default: Any = None) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One run, read once."""
+
+    run: RunNumbers
+    row: RunRow  # what `orch replay` prints of it: the audit speaks of the same figures
+    single: SingleRates | None  # of a lone baseline
+    watched: tuple[SwarmEpochRecord, ...]
+    progress: tuple[ProgressRecord, ...]  # of the whole swarm, by time
+
+    @classmethod
+    def of(cls, store: EvidenceStore) -> Evidence:
+        """Read a run. Raises metrics.store.StoreError when it cannot be read."""
+        progress: list[ProgressRecord] = store.records("progress")
+        row = run_row(store)
+        return cls(
+            run=RunNumbers.of(store),
+            row=row,
+            single=single_rates(store.columns("steps")) if row.baseline and row.peers == 1 else None,
+            watched=tuple(store.records("swarm_epochs")),
+            progress=tuple(sorted((r for r in progress if r.vm == ""), key=lambda r: r.at_s)),
+        )
+
+    @property
+    def run_id(self) -> str:
+        """The run's id; "?" when its meta has none."""
+        return str(self.run.meta["run_id"] or "?")
+
+    @property
+    def label(self) -> str | None:
+        """What the logs' index calls the run; of a run of our own, its experiment."""
+        return self.row.label
+
+    @property
+    def name(self) -> str:
+        """The label, else the id."""
+        return self.label or self.run_id
+
+    @property
+    def imported(self) -> dict[str, Any] | None:
+        """What the importer noted of the logs; None for a run of our own."""
+        found: dict[str, Any] | None = self.run.meta["imported"]
+        return found or None
+
+    @property
+    def baseline(self) -> bool:
+        """Whether this is one VM that trained alone, without epochs."""
+        return self.row.baseline
+
+    @property
+    def model(self) -> str | None:
+        """The model's name."""
+        return self.row.model
+
+    @property
+    def parameters(self) -> int | None:
+        """Of the model; None: unknown."""
+        known = (self.run.meta["model"] or {}).get("parameters")
+        return None if not known else int(known)
+
+    @property
+    def epoch_s(self) -> float | None:
+        """Mean raw wall time of the measured epochs, seconds."""
+        durations = [e.duration_s for e in measured(self.run.raw) if e.duration_s is not None]
+        return math.fsum(durations) / len(durations) if durations else None
+
+    def noted(self, key: str) -> dict[str, dict[str, Any]]:
+        """What the importer noted under `key` of each VM, by VM's name."""
+        found: dict[str, dict[str, Any]] = (self.imported or {}).get(key) or {}
+        return dict(sorted(found.items()))
+
+    def file(self, vm: str) -> str | None:
+        """The log of a VM, as the importer names it; None for a run of our own."""
+        return next((str(f["file"]) for f in self._files() if f.get("host") == vm and not _watches(f)), None)
+
+    @property
+    def monitor_file(self) -> str | None:
+        """The log of who watched the swarm."""
+        return next((str(f["file"]) for f in self._files() if _watches(f)), None)
+
+    def named_file(self, sentence: str) -> str | None:
+        """The first of the run's logs that a sentence names."""
+        names = [str(f["file"]) for f in self._files()]
+        return next((name for name in names if name in sentence or name.rpartition("/")[2] in sentence), None)
+
+    def _files(self) -> list[dict[str, Any]]:
+        return list((self.imported or {}).get("files") or [])
+
+    def finding(
+        self,
+        check: str,
+        severity: Severity,
+        sentence: str,
+        figure: str,
+        value: float | None,
+        expected: float | None = None,
+        n: int | None = None,
+        file: str | None = None,
+    ) -> Finding:
+        """A finding about this run."""
+        return Finding(self.run_id, self.label, check, severity, sentence, figure, value, expected, n, file)
+
+
+def _watches(file: Mapping[str, Any]) -> bool:
+    return file.get("role") == "monitor"
+
+
+def rounded(value: float) -> str:
+    """Three significant digits, whole above 1000: how a figure stands in a sentence."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}" if abs(value) < 100 else f"{value:.1f}"
+
+
+def percent(share: float) -> str:
+    """A share as a percentage of two or three digits."""
+    return f"{share * 100:.0f} %" if abs(share) >= 0.1 else f"{share * 100:.2g} %"
+
+
+def counted(number: int, what: str) -> str:
+    """`1 epoch`, `2 epochs`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,94 @@
+"""Bytes that do not fit the parameters and the peers."""
+
+from __future__ import annotations
+
+import math
+
+from analysis.audit.evidence import Evidence, percent
+from analysis.audit.findings import Finding
+from metrics.egress import traffic
+from metrics.throughput import measured
+
+__all__ = ["FLOOR", "OVERHEAD", "RECEIVED_FLOOR", "ROOF", "averaging_bytes", "egress_fits", "received_fits"]
+
+# Hivemind's averaging costs 2 % beyond the parameters themselves (chunk headers, TCP/IP), in
+# the study's logs.
+OVERHEAD = 1.02
+# In the study's logs the ratio is 0.97 to 1.03. Less than 0.9: peers averaged less than all parameters (lost
+# parts, sparse or 8-bit compression) or the counter missed seconds. More than 1.15: retries, other traffic on the
+# card, or a counter that counts twice.
+FLOOR, ROOF = 0.90, 1.15
+# All-to-all averaging brings a VM what it takes, and the training data comes on top: receiving less is a fault of the counter.
+RECEIVED_FLOOR = 0.90
+
+
+def averaging_bytes(parameters: int, peers: int) -> float:
+    """What a VM sends in one flat all-to-all averaging of FP16: 2 (n - 1) / n x parameters x 2 bytes, + 2 %."""
+    return 2 * (peers - 1) / peers * parameters * 2 * OVERHEAD if peers > 0 else 0.0
+
+
+def _sent(e: Evidence) -> tuple[dict[str, float], dict[str, list[int]]]:
+    """Bytes at study scale that each VM sent to its peers in the measured epochs, and the peers in each of them."""
+    chosen = measured(e.run.study)
+    numbers = {epoch.epoch for epoch in chosen}
+    names = {row.vm for row in e.run.vms}
+    flows = [f for f in e.run.flows if f.epoch in numbers and f.phase not in ("joining", "leaving")]
+    sent: dict[str, float] = {}
+    for row in traffic(flows, e.run.study, e.run.terms.scales, names):
+        if row.dst in names:
+            sent[row.src] = sent.get(row.src, 0.0) + row.bytes
+    sizes: dict[str, list[int]] = {}
+    for epoch in chosen:
+        for p in epoch.peers:
+            sizes.setdefault(p.vm, []).append(len(epoch.peers))
+    return sent, sizes
+
+
+def egress_fits(e: Evidence) -> list[Finding]:
+    """Measured egress of a VM in an epoch against what averaging all parameters among the peers takes."""
+    if e.baseline or not measured(e.run.study) or len(e.run.vms) < 2:
+        return []
+    parameters = e.parameters
+    if parameters is None:
+        sentence = (
+            f"The parameters of {e.model or 'the model'} are unknown: whether the bytes fit cannot be said."
+        )
+        return [e.finding("bytes", "note", sentence, "parameters", None)]
+    sent, sizes = _sent(e)
+    found: list[Finding] = []
+    for vm, peers in sorted(sizes.items()):
+        bytes_sent = sent.get(vm)
+        wanted = math.fsum(averaging_bytes(parameters, n) for n in peers) / len(peers)
+        if bytes_sent is None or not wanted:
+            continue
+        mean = bytes_sent / len(peers)
+        ratio = mean / wanted
+        if FLOOR <= ratio <= ROOF:
+            continue
+        sentence = (
+            f"{vm} sent {mean / 1e9:.3g} GB an epoch; averaging {parameters / 1e6:.1f} M parameters in FP16 among "
+            f"{max(peers)} peers takes {wanted / 1e9:.3g} GB: {ratio:.2f} times that."
+        )
+        found.append(
+            e.finding(
+                "bytes", "doubt", sentence, "egress_bytes_per_epoch", mean, wanted, len(peers), e.file(vm)
+            )
+        )
+    return found
+
+
+def received_fits(e: Evidence) -> list[Finding]:
+    """Bytes that a VM received against those it sent, over the whole log."""
+    if e.baseline:
+        return []
+    found: list[Finding] = []
+    for vm, noted in e.noted("nic").items():
+        sent, received = noted.get("sent_bytes"), noted.get("received_bytes")
+        if not sent or received is None or received >= RECEIVED_FLOOR * sent:
+            continue
+        sentence = (
+            f"{vm} received {received / 1e9:.3g} GB and sent {sent / 1e9:.3g} GB: averaging brings what it takes, and data "
+            f"comes on top, so {percent(1 - received / sent)} less cannot be all it received."
+        )
+        found.append(e.finding("bytes", "doubt", sentence, "received_bytes", received, sent, file=e.file(vm)))
+    return found
