@@ -1,85 +1,29 @@
-"""The ledger: VM seconds, egress and data egress as Decimal dollars, each line with where its price is from.
-
-Unknown is contagious: a line without a price makes its sum and the total unknown (None), with the reason.
-"""
+"""The whole bill of a run, and its dollars so far: `metrics.ledger`'s lines put together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from cloud.prices.book import PriceBook
-from cloud.prices.classes import INTERNET
-from metrics.egress import STORE, Flow, Traffic, flows, traffic
+from metrics.egress import Flow, flows, traffic
+from metrics.ledger import (
+    CostLine,
+    Ledger,
+    Terms,
+    by_month,
+    data_lines,
+    egress_lines,
+    month_of,
+    storage_lines,
+    unmetered_lines,
+    vm_lines,
+)
 from metrics.records import EgressRecord, EpochRecord, VmRecord
-from metrics.scale import Scales, study_epochs, study_seconds, vm_epoch_seconds
+from metrics.scale import study_epochs, study_seconds, vm_epoch_seconds
 from metrics.throughput import SwarmEpoch, swarm_epochs
 
-__all__ = [
-    "CostLine",
-    "CostSoFar",
-    "Ledger",
-    "Terms",
-    "billed_seconds",
-    "cost_so_far",
-    "data_lines",
-    "egress_lines",
-    "ledger",
-    "unmetered_lines",
-    "vm_lines",
-]
-
-_HOUR = Decimal(3600)
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What a run's dollars depend on besides its records."""
-
-    scales: Scales
-    raw_target: int | None
-    book: PriceBook | None
-    addresses: Mapping[str, str]
-    locations: Mapping[str, str]
-    bytes_per_sample: float | None
-    store_location: str | None  # where the store's egress is billed, e.g. "b2/us-west-1"
-
-
-@dataclass(frozen=True, slots=True)
-class CostLine:
-    """One line of the bill; `usd` None: unknown, then `price` says why."""
-
-    kind: str  # "vm", "egress", "data"
-    what: str
-    src: str
-    dst: str
-    quantity: float | None  # None: unknown
-    unit: str  # "s" or "bytes"
-    usd: Decimal | None
-    price: str
-
-
-@dataclass(frozen=True)
-class Ledger:
-    """All lines and their sums."""
-
-    lines: tuple[CostLine, ...]
-
-    def sum(self, kind: str | None = None) -> Decimal | None:
-        """Dollars of one kind (None: of all); None as soon as one line is unknown."""
-        total = Decimal(0)
-        for line in self.lines:
-            if kind is None or line.kind == kind:
-                if line.usd is None:
-                    return None
-                total += line.usd
-        return total
-
-    @property
-    def unknown(self) -> tuple[str, ...]:
-        """Why the total is unknown: each reason once; empty when it is known."""
-        return tuple(dict.fromkeys(line.price for line in self.lines if line.usd is None))
+__all__ = ["CostSoFar", "cost_so_far", "ledger"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,83 +33,6 @@ class CostSoFar:
     spent_usd: Decimal | None
     usd_per_h: Decimal | None  # of the VMs rented now; egress is not in it
     unknown: tuple[str, ...]
-
-
-def billed_seconds(row: VmRecord, now_s: float, epochs: Iterable[tuple[float, float]], terms: Terms) -> float:
-    """A VM's seconds from request to end (or now) at study scale, at least the provider's minimum."""
-    raw = max(0.0, (now_s if row.ended_s is None else row.ended_s) - row.requested_s)
-    seconds = study_seconds(raw, epochs, terms.scales)
-    price = terms.book.vm(row.location, row.accelerator, row.use_spot) if terms.book else None
-    return max(seconds, float(price.minimum_s)) if price and price.minimum_s else seconds
-
-
-def vm_lines(
-    vms: Iterable[VmRecord], now_s: float, seconds: Mapping[str, list[tuple[float, float]]], terms: Terms
-) -> list[CostLine]:
-    """One line a VM. `seconds`: see `metrics.scale.vm_epoch_seconds`."""
-    lines: list[CostLine] = []
-    for row in vms:
-        billed = billed_seconds(row, now_s, seconds.get(row.vm, []), terms)
-        usd = None if row.usd_per_h is None else row.usd_per_h * Decimal(repr(billed)) / _HOUR
-        market = "spot" if row.use_spot else "on demand"
-        source = row.price_source
-        if usd is None:
-            why = f" ({source})" if source else ""
-            source = f"no price for {row.accelerator} {market} at {row.location}{why}"
-        what = f"{row.vm}: {row.instance} {market}"
-        lines.append(CostLine("vm", what, row.vm, "", billed, "s", usd, source))
-    return lines
-
-
-def egress_lines(rows: Iterable[Traffic], terms: Terms) -> list[CostLine]:
-    """One line a directed pair. Bytes to the store and the monitor are billed as what they are: bytes to
-    their place, or to the internet when it is in no cloud."""
-    lines: list[CostLine] = []
-    for row in rows:
-        usd: Decimal | None = None
-        dst = row.dst_location or (INTERNET if row.kind in ("store", "control") else "")
-        where = f"{row.src_location or row.src} to {row.dst_location or row.dst}"
-        if terms.book is None:
-            reason = "no price book"
-        elif row.kind == "unknown":
-            reason = f"unknown place: {where}"
-        else:
-            usd = terms.book.egress(row.src_location or "", dst, max(0, round(row.bytes)))
-            reason = terms.book.name if usd is not None else f"no price for {row.kind} egress, {where}"
-        what = f"egress {row.kind}"
-        lines.append(CostLine("egress", what, row.src, row.dst, row.bytes, "bytes", usd, reason))
-    return lines
-
-
-def unmetered_lines(raw: Iterable[SwarmEpoch], found: Iterable[Flow]) -> list[CostLine]:
-    """One unknown line for each VM that trained with others and has not a single record of egress: nobody
-    could read its counters (loopback, or a kernel without them), and averaging always sends something."""
-    metered = {flow.src for flow in found}
-    trained = {p.vm for e in raw if len(e.peers) > 1 for p in e.peers}
-    return [
-        CostLine("egress", "egress", vm, "", None, "bytes", None, f"the egress of {vm} was not measured")
-        for vm in sorted(trained - metered)
-    ]
-
-
-def data_lines(ingress: Mapping[str, float | None], terms: Terms) -> list[CostLine]:
-    """One line a VM: bytes it read from the store at study scale, billed by the store."""
-    lines: list[CostLine] = []
-    for vm, count in sorted(ingress.items()):
-        usd: Decimal | None = None
-        if count is None:
-            reason = "unknown size of the modelled dataset's samples"
-        elif terms.book is None:
-            reason = "no price book"
-        elif terms.store_location is None:
-            reason = "unknown store"
-        else:
-            usd = terms.book.store_egress(terms.store_location, terms.locations.get(vm, ""), round(count))
-            reason = (
-                terms.book.name if usd is not None else f"no price for reading from {terms.store_location}"
-            )
-        lines.append(CostLine("data", "reading data", STORE, vm, count, "bytes", usd, reason))
-    return lines
 
 
 def ledger(
@@ -178,11 +45,7 @@ def ledger(
     terms: Terms,
 ) -> Ledger:
     """The whole bill. `now_s` ends the VMs that still run; `ingress`: bytes by VM at study scale."""
-    rows, sent = list(vms), list(found)
-    matrix = traffic(sent, study, terms.scales, [row.vm for row in rows])
-    lines = vm_lines(rows, now_s, vm_epoch_seconds(raw, study), terms)
-    lines += egress_lines(matrix, terms) + unmetered_lines(raw, sent) + data_lines(ingress, terms)
-    return Ledger(tuple(lines))
+    return _bill(list(vms), now_s, vm_epoch_seconds(raw, study), raw, study, list(found), ingress, terms)
 
 
 def cost_so_far(
@@ -227,10 +90,34 @@ def cost_so_far(
     else:
         read = {vm: None if per_sample is None else n * per_sample for vm, n in samples.items()}
     sent = flows(egress, terms.addresses, terms.locations)
-    matrix = traffic(sent, study, terms.scales, [row.vm for row in rows])
-    lines = vm_lines(rows, now_s, seconds, terms) + egress_lines(matrix, terms)
-    bill = Ledger(tuple(lines + unmetered_lines(raw, sent) + data_lines(read, terms)))
+    bill = _bill(rows, now_s, seconds, raw, study, sent, read, terms)
     rented = [row.usd_per_h for row in rows if row.ended_s is None]
     known_prices = [usd for usd in rented if usd is not None]
     per_h = sum(known_prices, Decimal(0)) if len(known_prices) == len(rented) else None
-    return CostSoFar(bill.sum(), per_h, bill.unknown)
+    spent = bill.sum()
+    return CostSoFar(None if spent is None else round(spent, 12), per_h, bill.unknown)
+
+
+def _bill(
+    vms: Sequence[VmRecord],
+    now_s: float,
+    seconds: Mapping[str, list[tuple[float, float]]],
+    raw: Sequence[SwarmEpoch],
+    study: Sequence[SwarmEpoch],
+    sent: Sequence[Flow],
+    read: Mapping[str, float | None],
+    terms: Terms,
+) -> Ledger:
+    began_s = min((row.requested_s for row in vms), default=now_s)
+    ended_s = max((now_s if row.ended_s is None else row.ended_s for row in vms), default=now_s)
+    lines: list[CostLine] = vm_lines(vms, now_s, seconds, terms)
+    names = [row.vm for row in vms]
+    for month, part in by_month(sent, {e.epoch: e.ended_s for e in raw}, began_s).items():
+        lines += egress_lines(traffic(part, study, terms.scales, names), terms, month)
+    lines += unmetered_lines(raw, sent)
+    # Bytes read are known for the run, not by the day: they are billed in the month in which it ended.
+    lines += data_lines(read, terms, month_of(ended_s))
+    durations = [(b.duration_s, a.duration_s) for b, a in zip(raw, study, strict=True)]
+    pairs = [(b, a) for b, a in durations if b is not None and a is not None]
+    lines += storage_lines(study_seconds(max(0.0, ended_s - began_s), pairs, terms.scales), terms)
+    return Ledger(tuple(lines))

@@ -53,7 +53,7 @@ def traffic(store: Records | RunNumbers) -> list[dict[str, Any]]:
     raw: dict[tuple[str, str], int] = {}
     for flow in run.flows:
         raw[flow.src, flow.dst] = raw.get((flow.src, flow.dst), 0) + flow.bytes
-    usd = {(line.src, line.dst): line.usd for line in run.bill.lines if line.kind == "egress"}
+    usd = run.bill.by_link()
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
     for cell in run.matrix:
         key = (run.slot(cell.src), run.slot(cell.dst), cell.kind)
@@ -78,8 +78,9 @@ def traffic(store: Records | RunNumbers) -> list[dict[str, Any]]:
 
 
 def cost_lines(store: Records | RunNumbers) -> list[dict[str, Any]]:
-    """One row a line of the bill: kind (vm, egress, data), what, src, dst, quantity (None: unknown), unit
-    (s, bytes), usd (None: unknown), price (its source, or why it is unknown)."""
+    """One row a line of the bill: kind (vm, egress, data, storage, controller), what, src, dst, quantity
+    (None: unknown), unit (s, bytes), usd (None: unknown), price (its source, or why it is unknown), tier and
+    month (see `metrics.ledger.CostLine`)."""
     run = _run(store)
     return [
         {
@@ -91,6 +92,8 @@ def cost_lines(store: Records | RunNumbers) -> list[dict[str, Any]]:
             "unit": line.unit,
             "usd": None if line.usd is None else float(line.usd),
             "price": line.price,
+            "tier": line.tier,
+            "month": line.month,
         }
         for line in run.bill.lines
     ]

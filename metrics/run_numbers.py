@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cloud.prices.book import PriceBook, PriceBookError
-from metrics.cost import Ledger, Terms, ledger
+from metrics.cost import ledger
 from metrics.egress import (
     STORE,
     Agreement,
@@ -20,6 +20,7 @@ from metrics.egress import (
     tails,
     traffic,
 )
+from metrics.ledger import Ledger, Terms
 from metrics.records import (
     EgressRecord,
     EpochRecord,
@@ -32,6 +33,8 @@ from metrics.scale import Scales, study_epochs, study_ingress_bytes
 from metrics.throughput import SwarmEpoch, swarm_epochs
 
 __all__ = ["Records", "RunNumbers", "terms_of"]
+
+_STUDY_STORE = "b2"  # Backblaze B2: where the study's data came from, and what its logs' and our stores stand for
 
 
 class Records(Protocol):
@@ -68,6 +71,7 @@ class RunNumbers:
             "run_id", "experiment", "target", "emulated", "scales", "status", "error", "started_s", "ended_s",
             "price_book", "model", "warmup_epochs", "target_batch_size", "raw_target_batch_size", "addresses",
             "locations", "host", "switch", "rejected", "evaluations", "published", "warnings", "sync_work_s", "label", "imported",
+            "dataset_bytes",
         )  # fmt: skip
         meta = {key: store.meta(key) for key in keys}
         terms, notes = terms_of(meta)
@@ -138,11 +142,12 @@ def terms_of(meta: Mapping[str, Any]) -> tuple[Terms, tuple[str, ...]]:
         notes.append(f"The run's price book cannot be read, so prices are unknown: {error}.")
     locations: dict[str, str] = meta.get("locations") or {}
     store = locations.get(STORE)
-    if book is not None and meta.get("emulated"):
+    if book is not None and (meta.get("emulated") or (meta.get("imported") and not store)):
         sellers = book.store_providers()
-        if (store or "").split("/")[0] not in sellers and len(sellers) == 1:
-            store = sellers[0]
-            notes.append(f"The embedded store is billed as {store}, the one store that {book.name} prices.")
+        if (store or "").split("/")[0] not in sellers and (len(sellers) == 1 or _STUDY_STORE in sellers):
+            store = _STUDY_STORE if _STUDY_STORE in sellers else sellers[0]
+            which = "The embedded store" if meta.get("emulated") else "The store, which the log does not name,"
+            notes.append(f"{which} is billed as {store}, as {book.name} prices it.")
     model: dict[str, Any] = meta.get("model") or {}
     per_sample = model.get("bytes_per_sample")
     target = meta.get("raw_target_batch_size")
@@ -154,6 +159,7 @@ def terms_of(meta: Mapping[str, Any]) -> tuple[Terms, tuple[str, ...]]:
         locations=locations,
         bytes_per_sample=None if per_sample in (None, "") else float(per_sample),
         store_location=store,
+        dataset_bytes=meta.get("dataset_bytes"),
     )
     return terms, tuple(notes)
 

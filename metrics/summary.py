@@ -76,6 +76,8 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
             "vm_usd": _usd(run.bill.sum("vm")),
             "egress_usd": _usd(run.bill.sum("egress")),
             "data_usd": _usd(run.bill.sum("data")),
+            "storage_usd": _usd(run.bill.sum("storage")),
+            "controller_usd": _usd(run.bill.sum("controller")),
             "total_usd": _usd(total),
             "price_book": run.terms.book.name if run.terms.book else None,
             "unknown": list(run.bill.unknown),

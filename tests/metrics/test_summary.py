@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -162,7 +163,7 @@ def test_traffic_and_dollars_at_study_scale(tmp_path):
     }
     usd = {k: found["cost"][k] for k in ("vm_usd", "egress_usd", "data_usd", "total_usd")}
     seconds = 120 - 3 * 32.5 + 3 * epoch_s
-    assert usd["vm_usd"] == pytest.approx(2 * 0.18 * seconds / 3600, abs=1e-6)
+    assert usd["vm_usd"] == pytest.approx(2 * 0.18 * math.ceil(seconds) / 3600, abs=1e-6)
     assert usd["data_usd"] == pytest.approx(3 * 32768 * 124_000 / 1e9 * 0.01, abs=1e-6)
     assert usd["total_usd"] == pytest.approx(usd["vm_usd"] + usd["egress_usd"] + usd["data_usd"], abs=3e-6)
     assert sum(line["usd"] for line in lines) == pytest.approx(usd["total_usd"], abs=1e-6)
