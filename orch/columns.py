@@ -1,0 +1,172 @@
+"""The columns of every frame: name with its unit, type, meaning. docs/notebook.md shows them; a test compares."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["FRAMES", "Column"]
+
+
+class Column(NamedTuple):
+    """`dtype`: what pandas is told. In float64 unknown is NaN, in Int64 and boolean <NA>, in object None."""
+
+    name: str
+    dtype: str
+    meaning: str
+
+
+_WHOLE, _NUMBER, _YES, _TEXT = "int64", "float64", "bool", "object"
+_MAYBE_WHOLE = "Int64"  # pandas' integers with <NA>
+_MAYBE = "boolean"
+_TIME = "datetime64[ns, UTC]"
+
+FRAMES: dict[str, tuple[Column, ...]] = {
+    "runs": (
+        Column("run_id", _TEXT, "the run's id, and its folder's name"),
+        Column("experiment", _TEXT, "name of the experiment"),
+        Column(
+            "status", _TEXT, "running, done, failed, stopped, budget or no_capacity, as recorded; unreadable"
+        ),
+        Column("started_at", _TIME, "when it was launched"),
+        Column("ended_at", _TIME, "when it ended; NaT: it has not"),
+        Column("target", _TEXT, "local (namespaces), loopback, or a cloud"),
+        Column("emulated", _MAYBE, "whether distance and accelerators are emulated"),
+        Column("peers", _MAYBE_WHOLE, "slots that had a VM"),
+        Column("model", _TEXT, "name of the modelled network"),
+        Column("target_batch_size", _MAYBE_WHOLE, "samples a hivemind epoch, at study scale"),
+        Column("error", _TEXT, "why it failed, or why it cannot be read"),
+        Column("folder", _TEXT, "the run's folder"),
+    ),
+    "epochs": (
+        Column("epoch", _WHOLE, "number of the hivemind epoch; 1 is ended by the first averaging"),
+        Column("warmup", _YES, "not in the means"),
+        Column("measured", _YES, "in the means: complete, after the warm-up, with a wall time"),
+        Column("peers", _WHOLE, "peers with a record of it"),
+        Column("samples", _NUMBER, "of all peers"),
+        Column("calc_s", _NUMBER, "wall time outside the synchronising step, mean over the peers"),
+        Column("comm_s", _NUMBER, "wall time of the synchronising step, mean over the peers"),
+        Column("epoch_s", _NUMBER, "wall time since the end of the epoch before"),
+        Column("sps", _NUMBER, "samples / epoch_s, in samples per second"),
+        Column("granularity", _NUMBER, "calc_s / comm_s of a peer, mean over the peers"),
+        Column("loss", _NUMBER, "mean over the peers, weighted with their samples"),
+        Column("joined", _TEXT, "slots that the epoch before did not have, comma-separated"),
+        Column("left", _TEXT, "slots that only the epoch before had"),
+        Column("dropped", _YES, "part of the averaging was lost"),
+        Column("ended_s", _NUMBER, "when it ended, unix seconds"),
+        Column("raw_samples", _NUMBER, "as measured, not multiplied back"),
+        Column("raw_calc_s", _NUMBER, "the same"),
+        Column("raw_comm_s", _NUMBER, "the same"),
+        Column("raw_epoch_s", _NUMBER, "the same"),
+    ),
+    "peer_epochs": (
+        Column("vm", _TEXT, "name of the VM"),
+        Column("slot", _TEXT, "the slot it fills"),
+        Column("epoch", _WHOLE, "number of the hivemind epoch"),
+        Column("warmup", _YES, "not in the means"),
+        Column("measured", _YES, "in the means"),
+        Column("samples", _NUMBER, "this peer's own"),
+        Column("calc_s", _NUMBER, "wall time outside the synchronising step"),
+        Column("comm_s", _NUMBER, "wall time of the synchronising step"),
+        Column("granularity", _NUMBER, "calc_s / comm_s"),
+        Column("load_s", _NUMBER, "part of calc_s: waiting for data"),
+        Column("timed_s", _NUMBER, "part of calc_s: what the study's phase timers cover"),
+    ),
+    "peers": (
+        Column("vm", _TEXT, "name of the VM"),
+        Column("slot", _TEXT, "the slot it filled; a replacement has the same"),
+        Column("generation", _WHOLE, "0 for the slot's first VM"),
+        Column("location", _TEXT, "cloud/region/zone; `unknown` in logs that do not say"),
+        Column("accelerator", _TEXT, "name:count"),
+        Column("instance", _TEXT, "the provider's name of the machine"),
+        Column("use_spot", _YES, "spot price, or on demand"),
+        Column("usd_per_h", _NUMBER, "price of a VM-hour, egress not included"),
+        Column("requested_s", _NUMBER, "unix seconds; billed from here"),
+        Column("ready_s", _NUMBER, "unix seconds"),
+        Column("ended_s", _NUMBER, "unix seconds; NaN: it lives"),
+        Column("end_cause", _TEXT, "preempted, terminated, failed: ...; empty: not known, or it lives"),
+        Column("epochs", _WHOLE, "measured epochs it has a record of; the next four are over these"),
+        Column("samples", _NUMBER, "its own"),
+        Column("calc_s", _NUMBER, "mean an epoch"),
+        Column("comm_s", _NUMBER, "mean an epoch"),
+        Column("granularity", _NUMBER, "mean of calc_s / comm_s"),
+        Column("egress_bytes", _MAYBE_WHOLE, "all it sent in the run; <NA>: nobody counted"),
+        Column("ingress_bytes", _MAYBE_WHOLE, "training data it read in the run"),
+        Column("vm_usd", _NUMBER, "dollars for its seconds"),
+        Column("egress_usd", _NUMBER, "dollars for what it sent"),
+        Column("data_usd", _NUMBER, "dollars for what it read from the store"),
+    ),
+    "traffic": (
+        Column("src", _TEXT, "slot that sent"),
+        Column("dst", _TEXT, "slot, `store` or `monitor`"),
+        Column(
+            "class", _TEXT, "same_zone ... internet, store, control; what the price depends on (numbers.md)"
+        ),
+        Column("src_location", _TEXT, "cloud/region/zone"),
+        Column("dst_location", _TEXT, "cloud/region/zone; None: in no cloud"),
+        Column("bytes", _WHOLE, "of the whole run"),
+        Column("raw_bytes", _WHOLE, "as measured, not multiplied back"),
+        Column("usd", _NUMBER, "egress dollars of this link"),
+    ),
+    "costs": (
+        Column("kind", _TEXT, "vm, egress, data, storage or controller"),
+        Column("what", _TEXT, "what is billed"),
+        Column("src", _TEXT, "slot or `store`"),
+        Column("dst", _TEXT, "slot, `store` or `monitor`; empty for a VM's seconds"),
+        Column("billed_s", _NUMBER, "seconds, where those are billed"),
+        Column("billed_bytes", _NUMBER, "bytes, where those are billed"),
+        Column("usd", _NUMBER, "dollars of this line"),
+        Column("price", _TEXT, "where the price is from, or why it is unknown"),
+        Column("tier", _TEXT, "where the price's tier begins; empty: it has one"),
+        Column("month", _TEXT, "calendar month (UTC) whose tiers the bytes climb; empty: no matter"),
+    ),
+    "events": (
+        Column("seq", _WHOLE, "number in the journal"),
+        Column("at_s", _NUMBER, "unix seconds"),
+        Column("kind", _TEXT, "what sort of fact"),
+        Column("slot", _TEXT, "empty: of the whole run"),
+        Column("generation", _WHOLE, "-1: of the whole run"),
+        Column("vm", _TEXT, "name of the VM; empty: none"),
+        Column("from_state", _TEXT, "state before"),
+        Column("to_state", _TEXT, "state after"),
+        Column("cause", _TEXT, "why"),
+    ),
+    "steps": (
+        Column("vm", _TEXT, "name of the VM"),
+        Column("step", _WHOLE, "number of the step"),
+        Column("epoch", _WHOLE, "hivemind epoch it belongs to"),
+        Column("began_s", _NUMBER, "unix seconds"),
+        Column("wall_s", _NUMBER, "wall time; the phases below add up to it"),
+        Column("load_s", _NUMBER, "waiting for data"),
+        Column("move_s", _NUMBER, "to the accelerator"),
+        Column("forward_s", _NUMBER, "forward pass and loss"),
+        Column("backward_s", _NUMBER, "backward pass"),
+        Column("optimizer_local_s", _NUMBER, "optimizer step without synchronising"),
+        Column("optimizer_sync_s", _NUMBER, "what the synchronising step takes beyond that"),
+        Column("other_s", _NUMBER, "what no phase claims"),
+        Column("samples", _WHOLE, "in this step"),
+    ),
+    "study": (
+        Column("label", _TEXT, "the experiment's label; None: the logs give none"),
+        Column("run_id", _TEXT, "the run"),
+        Column("model", _TEXT, "name of the network"),
+        Column("peers", _MAYBE_WHOLE, "peers that trained"),
+        Column("tbs", _MAYBE_WHOLE, "target batch size, samples"),
+        Column("sps_epoch_mean", _NUMBER, "the study's figure: mean of the epochs' rates"),
+        Column("sps", _NUMBER, "ours: samples over time of the same epochs"),
+        Column("n_epochs", _MAYBE_WHOLE, "measured epochs"),
+        Column("sps_low", _NUMBER, "95 % interval of sps"),
+        Column("sps_high", _NUMBER, "95 % interval of sps"),
+        Column("granularity_phase_timed", _NUMBER, "the study's rule: phase timers / synchronising step"),
+        Column("granularity", _NUMBER, "wall clock"),
+        Column("calc_s", _NUMBER, "mean an epoch"),
+        Column("comm_s", _NUMBER, "mean an epoch"),
+        Column("epoch_s", _NUMBER, "mean wall time between epoch ends"),
+        Column("egress_bytes_per_vm_epoch", _NUMBER, "bytes, over the measured epochs"),
+        Column("ingress_bytes_per_vm_h", _NUMBER, "bytes of training data an hour"),
+        Column("sps_wall", _NUMBER, "a single VM's rate by wall clock"),
+        Column("sps_phase_timed", _NUMBER, "its rate by phase timers"),
+        Column("speedup", _NUMBER, "against the baseline of the same GPU and model, wall clock"),
+        Column("speedup_phase_timed", _NUMBER, "the same against the phase-timed baseline"),
+        Column("warnings", _TEXT, "list of sentences"),
+    ),
+}

@@ -1,0 +1,97 @@
+"""What a notebook shows for a run or a study: a short table, what was emulated first, the warnings counted.
+
+Pure. Everything that came from a file is escaped; colours are the notebook's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+__all__ = ["run_html", "study_html"]
+
+_UNKNOWN = "unknown"
+
+
+def run_html(summary: Mapping[str, Any]) -> str:
+    """One run: its main numbers with their intervals."""
+    cost = summary["cost"]
+    epochs = summary["epochs"]
+    names = dict.fromkeys(str(name) for name in (summary["experiment"], summary["run_id"]) if name)
+    rows = [
+        ("status", str(summary["status"] or _UNKNOWN)),
+        ("peers", str(len(summary["peers"]))),
+        ("epochs", f"{epochs['measured']} measured, {epochs['warmup']} of warm-up"),
+        ("throughput", _estimate(summary["sps"], " samples/s")),
+        ("granularity", _estimate(summary["granularity"], "")),
+        ("calculation", _estimate(summary["calc_s"], " s an epoch")),
+        ("communication", _estimate(summary["comm_s"], " s an epoch")),
+        ("cost", _usd(cost["total_usd"])),
+        ("cost of 1M samples", _usd(summary["usd_per_1m_samples"])),
+    ]
+    warnings: list[str] = summary["warnings"]
+    emulated = _emulated(warnings[0]) if summary["emulated"] and warnings else ""
+    body = "".join(f'<tr><th scope="row">{escape(a)}</th><td>{escape(b)}</td></tr>' for a, b in rows)
+    others = warnings[1:] if emulated else warnings
+    return f"<div>{emulated}<table><caption>{escape(': '.join(names))}</caption>{body}</table>{_list('warning', others)}</div>"
+
+
+def study_html(rows: Sequence[Mapping[str, Any]], emulated: Sequence[str], problems: Sequence[str]) -> str:
+    """A study: one line a run. `emulated`: the names of the runs that were."""
+    first = _emulated(f"Emulated: {', '.join(emulated)}.") if emulated else ""
+    names = ("run", "model", "peers", "samples/s", "95 % interval", "granularity", "speed-up", "warnings")
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _study_cells(row)) + "</tr>" for row in rows
+    )
+    return (
+        f"<div>{first}<table><caption>{len(rows)} runs</caption><thead><tr>{head}</tr></thead>"
+        f"<tbody>{body}</tbody></table>{_list('problem', problems)}</div>"
+    )
+
+
+def _study_cells(row: Mapping[str, Any]) -> list[str]:
+    rate = row["sps"] if row["sps"] is not None else row["sps_wall"]
+    interval = (
+        _UNKNOWN if row["sps_low"] is None else f"{_number(row['sps_low'])} to {_number(row['sps_high'])}"
+    )
+    return [
+        f"{row['label']} ({row['run_id']})" if row["label"] else str(row["run_id"]),
+        str(row["model"] or _UNKNOWN),
+        _UNKNOWN if row["peers"] is None else str(row["peers"]),
+        _number(rate),
+        interval,
+        _number(row["granularity"]),
+        _number(row["speedup"]),
+        str(len(row["warnings"])),
+    ]
+
+
+def _emulated(sentence: str) -> str:
+    return f"<p><strong>{escape(sentence)}</strong></p>"
+
+
+def _list(what: str, sentences: Sequence[str]) -> str:
+    if not sentences:
+        return f"<p>No {what}.</p>"
+    count = f"{len(sentences)} {what}{'' if len(sentences) == 1 else 's'}"
+    items = "".join(f"<li>{escape(text)}</li>" for text in sentences)
+    return f"<details><summary>{escape(count)}</summary><ul>{items}</ul></details>"
+
+
+def _estimate(estimate: Mapping[str, Any] | None, unit: str) -> str:
+    if estimate is None:
+        return _UNKNOWN
+    value = f"{_number(estimate['value'])}{unit}"
+    if estimate["low"] is None:
+        return f"{value} (n = {estimate['n']}: no interval)"
+    return f"{value} ({_number(estimate['low'])} to {_number(estimate['high'])}, n = {estimate['n']})"
+
+
+def _number(value: float | None) -> str:
+    return _UNKNOWN if value is None else f"{value:.4g}"
+
+
+def _usd(amount: float | None) -> str:
+    return _UNKNOWN if amount is None else f"${amount:,.4g}" if abs(amount) < 1 else f"${amount:,.2f}"

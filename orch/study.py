@@ -1,0 +1,135 @@
+"""Several runs together: somebody's logs, replayed into the same records that our own runs write."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from orch.errors import OrchError, sentences
+from orch.runs import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Study", "replay"]
+
+
+class _Folder:
+    """The temporary folder of imported runs: gone with the last study or run that reads it, or at exit."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._close = weakref.finalize(self, stack.close)
+
+    def check(self) -> None:
+        """Raises OrchError when it is gone."""
+        if not self._close.alive:
+            raise OrchError("this study was closed: read what you need before, or replay again")
+
+    def close(self) -> None:
+        self._close()
+
+
+class Study:
+    """Runs side by side: a sequence of Run, a table, and what could not be imported. Made by `orch.replay`.
+
+    `study[0]`, `study["hivemind-79"]` (a run's id) and `study["CV A-8"]` (its label) are runs. The imported
+    records lie in a temporary folder, which is removed by `close`, at the end of a `with`, or when nothing
+    refers to the study or its runs any more.
+    """
+
+    def __init__(self, runs: Sequence[Run], problems: Sequence[str], folder: _Folder) -> None:
+        """Private: use `orch.replay`."""
+        self._runs = tuple(runs)
+        self._folder = folder
+        self._rows: list[dict[str, Any]] | None = None
+        self.problems = tuple(problems)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One dict a run, with the keys of `orch replay -o json`."""
+        if self._rows is None:
+            from analysis.replay import replay_rows, row_of_folder
+
+            self._folder.check()
+            with sentences():
+                self._rows = replay_rows([row_of_folder(run.folder) for run in self._runs])
+        return self._rows
+
+    def table(self) -> pd.DataFrame:
+        """The same as a DataFrame."""
+        from orch.frames import frame
+
+        return frame("study", self.rows())
+
+    def close(self) -> None:
+        """Remove the temporary folder; what has been read stays."""
+        self._folder.close()
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._runs)
+
+    def __getitem__(self, which: int | str) -> Run:
+        if isinstance(which, int):
+            return self._runs[which]
+        found = [run for run in self._runs if which in (run.run_id, run.label)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            ids = ", ".join(run.run_id for run in found)
+            raise OrchError(f"{which!r}: {len(found)} runs have this label ({ids}); use the id")
+        known = ", ".join(run.label or run.run_id for run in self._runs)
+        raise OrchError(f"{which!r}: the study has no such run; it has {known}")
+
+    def __enter__(self) -> Study:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<orch.Study of {len(self)} runs, {len(self.problems)} problems>"
+
+    def _repr_html_(self) -> str:
+        from orch.html import study_html
+
+        emulated = [run.label or run.run_id for run in self._runs if run.numbers().meta["emulated"]]
+        return study_html(self.rows(), emulated, self.problems)
+
+
+def replay(
+    folder: str | Path | Sequence[str | Path], index: str | Path | None = None, runs: Sequence[str] = ()
+) -> Study:
+    """Read a folder of W&B logs, of exported runs, or a run's folder (or several of these) as a study.
+
+    `index`: the CSV file that names the logs' runs, roles and hosts; left out, these are read from the file
+    names. `runs`: only these run ids. What cannot be read is told in `problems`, the other runs are there all
+    the same; OrchError when nothing can be read.
+    """
+    from analysis.sources import opened
+
+    from analysis.importers.base import ImportFailed
+
+    folders = [folder] if isinstance(folder, str | Path) else list(folder)
+    only = [runs] if isinstance(runs, str) else list(runs)
+    stack = ExitStack()
+    try:
+        with sentences():
+            found = stack.enter_context(
+                opened([Path(f) for f in folders], index=None if index is None else Path(index), only=only)
+            )
+            keep = _Folder(stack)
+            return Study([Run(source.folder, keep) for source in found.runs], found.problems, keep)
+    except ImportFailed as error:
+        stack.close()
+        raise OrchError(str(error)) from error
+    except BaseException:
+        stack.close()
+        raise

@@ -1,0 +1,236 @@
+"""A run in a notebook: frames with units, unknown kept apart from 0, one exception, nothing of a cluster."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from decimal import Decimal
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
+from made_up_run import write_run
+
+import orch
+from metrics.records import EventRecord, StepRecord
+from metrics.store import RunStore
+
+RUN = "geo-c8-20231114-aaaa"
+FRAMES = ("epochs", "peers", "traffic", "costs", "events", "steps")
+
+
+def _run_in(home: Path, run_id: str = RUN) -> Path:
+    folder = home / "runs" / run_id
+    folder.mkdir(parents=True)
+    (folder / "experiment.yaml").write_text("")
+    write_run(folder)
+    return folder
+
+
+def _set_meta(folder: Path, **values: object) -> None:
+    with RunStore.open_writer(folder / "run.db") as store:
+        for key, value in values.items():
+            store.set_meta(key, value)
+
+
+@pytest.fixture
+def folder(own_home: Path) -> Path:
+    """A made-up run of eight peers and five epochs in ORCH_HOME."""
+    return _run_in(own_home)
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_a_frame_has_the_documented_columns_and_types(folder: Path, name: str):
+    found = getattr(orch.open(RUN), name)()
+    wanted = {c.name: c.dtype for c in orch.FRAMES[name]}
+    assert {column: str(kind) for column, kind in found.dtypes.items()} == wanted
+
+
+def test_epochs_are_those_of_the_report(folder: Path):
+    run = orch.open(RUN)
+    epochs = run.epochs()
+    assert list(epochs["epoch"]) == [1, 2, 3, 4, 5]
+    assert list(epochs["measured"]) == [False, True, True, True, True]
+    measured = epochs[epochs["measured"]]
+    assert measured["samples"].sum() / measured["epoch_s"].sum() == pytest.approx(
+        run.summary()["sps"]["value"]
+    )
+    assert measured["granularity"].mean() == pytest.approx(run.summary()["granularity"]["value"])
+    # Eight peers' 512 samples an epoch, times the run's scale of 8.
+    assert set(epochs["raw_samples"]) == {4096.0}
+    assert set(epochs["samples"]) == {32768.0}
+
+
+def test_epochs_by_peer_add_up_to_the_swarms(folder: Path):
+    run = orch.open(RUN)
+    by_peer = run.epochs(by="peer")
+    assert len(by_peer) == 8 * 5
+    assert list(by_peer.groupby("epoch")["samples"].sum()) == pytest.approx(list(run.epochs()["samples"]))
+    with pytest.raises(orch.OrchError, match="'swarm' or 'peer'"):
+        run.epochs(by="vm")
+
+
+def test_peers_traffic_and_costs_tell_the_same_bytes_and_dollars(folder: Path):
+    run = orch.open(RUN)
+    peers, traffic, costs = run.peers(), run.traffic(), run.costs()
+    assert peers["egress_bytes"].sum() == pytest.approx(traffic["bytes"].sum(), abs=len(traffic))
+    total = run.numbers().bill.sum()
+    assert total is not None
+    assert costs["usd"].sum(skipna=False) == pytest.approx(float(total))
+    parts = peers["vm_usd"].sum() + peers["egress_usd"].sum() + peers["data_usd"].sum()
+    assert parts == pytest.approx(float(total))
+    assert traffic["usd"].sum(skipna=False) == pytest.approx(peers["egress_usd"].sum())
+    assert list(peers["epochs"]) == [4] * 8
+    assert peers["end_cause"].iloc[-1] == "preempted"
+
+
+def test_unknown_is_never_0(own_home: Path):
+    folder = _run_in(own_home)
+    _set_meta(folder, price_book=None, model=None)
+    run = orch.open(RUN)
+    assert run.traffic()["usd"].isna().all()
+    assert run.peers()["ingress_bytes"].isna().all()
+    assert run.peers()["egress_usd"].isna().all()
+    assert run.peers()["data_usd"].isna().all()
+    costs = run.costs()
+    assert pd.isna(costs["usd"].sum(skipna=False))
+    assert costs.loc[costs["kind"] == "data", "billed_bytes"].isna().all()
+    assert run.summary()["cost"]["total_usd"] is None
+    assert "unknown" in run._repr_html_()
+
+
+def test_dollars_are_exact_as_decimals(folder: Path):
+    bill = orch.open(RUN).numbers().bill
+    assert isinstance(bill.sum("vm"), Decimal)
+
+
+def test_events_and_steps_are_as_recorded(folder: Path):
+    with RunStore.open_writer(folder / "run.db") as store:
+        store.append(
+            "events",
+            [EventRecord(1, 5.0, "requested", "p-0", 0, "vm", "waiting", "provisioning", "why", "{}")],
+        )
+        step = StepRecord("vm", 1, 1, 5.0, 3.0, 0.5, 0.0, 1.0, 1.0, 0.25, 0.0, 0.25, 32)
+        store.append("steps", [step])
+    run = orch.open(RUN)
+    assert run.events().iloc[0].to_dict() == {
+        "seq": 1, "at_s": 5.0, "kind": "requested", "slot": "p-0", "generation": 0, "vm": "vm",
+        "from_state": "waiting", "to_state": "provisioning", "cause": "why",
+    }  # fmt: skip
+    phases = [c for c in run.steps().columns if c.endswith("_s") and c not in ("began_s", "wall_s")]
+    assert run.steps()[phases].sum(axis=1).iloc[0] == run.steps()["wall_s"].iloc[0] == 3.0
+
+
+def test_a_run_is_found_by_id_prefix_latest_and_path(folder: Path, own_home: Path):
+    for word in (RUN, "geo-c8", "latest", folder, str(folder)):
+        assert orch.open(word).run_id == RUN
+    assert orch.open(RUN, home=own_home).folder == folder
+
+
+def test_a_run_that_goes_on_is_read_again(folder: Path):
+    _set_meta(folder, status="running", ended_s=None)
+    run = orch.open(RUN)
+    before = run.summary()["samples"]
+    with RunStore.open_writer(folder / "run.db") as store:
+        last = [r for r in store.records("epochs") if r.epoch == 5]
+        store.append(
+            "epochs", [type(r)(**{n: getattr(r, n) for n in r.__slots__} | {"epoch": 6}) for r in last]
+        )
+    assert run.summary()["samples"] > before
+
+
+def test_runs_lists_them_the_newest_first(own_home: Path):
+    assert len(orch.runs()) == 0
+    _run_in(own_home)
+    broken = own_home / "runs" / "broken-20231114-bbbb"
+    broken.mkdir()
+    (broken / "experiment.yaml").write_text("")
+    (broken / "run.db").write_bytes(b"not a database, but long enough to look at" * 30)
+    found = orch.runs()
+    assert list(found.columns) == [c.name for c in orch.FRAMES["runs"]]
+    assert list(found["status"]) == ["unreadable", "done"]
+    assert "is not a run's database" in found["error"].iloc[0]
+    row = found.iloc[1]
+    assert (row["experiment"], row["peers"], row["target"], bool(row["emulated"])) == (
+        "geo-c8",
+        8,
+        "local",
+        True,
+    )
+    assert str(row["started_at"]) == "2023-11-14 22:13:20+00:00"
+    assert pd.isna(found["peers"].iloc[0])
+
+
+def test_bad_input_is_one_exception_with_a_sentence(own_home: Path, tmp_path: Path):
+    with pytest.raises(orch.OrchError, match="no run yet"):
+        orch.open()
+    _run_in(own_home)
+    with pytest.raises(orch.OrchError, match="no such run"):
+        orch.open("nothing-like-it")
+    with pytest.raises(orch.OrchError, match="no such run"):
+        orch.open(tmp_path)
+    (tmp_path / "run.db").write_text("x" * 2000)
+    with pytest.raises(orch.OrchError, match="is not a run's database") as caught:
+        orch.open(tmp_path)
+    assert caught.value.__cause__ is not None
+    assert "\n" not in str(caught.value)
+
+
+def test_what_a_notebook_shows_says_emulated_first_and_escapes(folder: Path):
+    _set_meta(folder, experiment={"name": "<script>alert(1)</script>"}, warnings=["a <b>", "another"])
+    run = orch.open(RUN)
+    html = run._repr_html_()
+    assert html.index("Emulated:") < html.index("<table>")
+    assert "2 warnings" in html
+    assert "<script>" not in html
+    assert "a &lt;b&gt;" in html
+    assert RUN in repr(run)
+    assert run.warnings[0].startswith("Emulated:")
+
+
+def test_the_report_is_built_in_the_runs_folder(folder: Path):
+    page = orch.open(RUN).report()
+    assert page == folder / "report" / "report.html"
+    assert page.stat().st_size > 10_000
+
+
+_ALONE = """
+import builtins, importlib.abc, socket, sys
+NEVER = {"ray", "torch", "hivemind", "boto3", "botocore", "sky"}
+class Blocked(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in NEVER:
+            raise ImportError(f"{name} is not there")
+sys.meta_path.insert(0, Blocked())
+import orch
+early = {"pandas", "numpy", "matplotlib", "pyarrow", "typer", "rich", "pydantic"} & set(sys.modules)
+assert not early, early
+def no_network(*_):
+    raise AssertionError("asked for the network")
+socket.socket.connect = no_network
+socket.getaddrinfo = no_network
+run = orch.open("latest")
+for name in ("epochs", "peers", "traffic", "costs", "events", "steps", "summary", "report"):
+    getattr(run, name)()
+run._repr_html_(), orch.runs(), run.meta, run.warnings
+assert not NEVER & set(sys.modules)
+print(run.run_id)
+"""
+
+
+def test_reading_needs_neither_cluster_nor_network_nor_credentials(
+    folder: Path, own_home: Path, tmp_path: Path
+):
+    environment = {
+        "ORCH_HOME": str(own_home),
+        "HOME": str(tmp_path),
+        "PATH": "/usr/bin:/bin",
+        "MPLBACKEND": "agg",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", _ALONE], capture_output=True, text=True, env=environment, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == RUN
