@@ -1,0 +1,1 @@
+"""Importers of logs and exports that other programs wrote."""

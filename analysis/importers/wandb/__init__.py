@@ -1,0 +1,59 @@
+"""The study's logs: CSV exports of its Weights & Biases runs, one file a VM and one of the monitor."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from analysis.importers.base import Imported, ImportFailed
+from analysis.importers.wandb.files import discover, looks_like_logs
+from analysis.importers.wandb.run import RunUnusable, import_run
+from cloud.prices.book import PriceBook, load
+from metrics.store import StoreError
+
+__all__ = ["WandbLogs"]
+
+_STUDY_BOOK = "study-2023-04"
+
+
+class WandbLogs:
+    """Importer of a folder of W&B CSV exports (plain or .gz), with or without an index."""
+
+    name = "W&B logs"
+
+    def recognises(self, folder: Path) -> bool:
+        """Whether there is an index, or a file named like `hivemind-81-gc-t4-1.csv.gz`, in it or below."""
+        return looks_like_logs(folder)
+
+    def import_runs(
+        self,
+        folder: Path,
+        into: Path,
+        *,
+        index: Path | None = None,
+        only: Sequence[str] = (),
+        book: PriceBook | None = None,
+    ) -> Imported:
+        """See `Importer`. Without a book prices are the study's of April 2023."""
+        runs, problems = discover(folder, index, only)
+        prices = book or load(_STUDY_BOOK)
+        folders: list[Path] = []
+        for run in runs:
+            target = into / re.sub(r"[^\w.-]", "_", run.run_id).lstrip(".")
+            if (target / "run.db").exists():
+                problems.append(f"{run.run_id}: {target} holds a run already; it is left as it is.")
+                continue
+            try:
+                import_run(run, target, prices)
+            except (RunUnusable, StoreError) as error:
+                problems.append(str(error))
+            else:
+                folders.append(target)
+        if not folders:
+            why = (
+                " ".join(problems)
+                or "there is no log in it (files like hivemind-81-gc-t4-1.csv.gz, or an index)."
+            )
+            raise ImportFailed(f"{folder}: no run can be imported: {why}")
+        return Imported(tuple(folders), tuple(problems))

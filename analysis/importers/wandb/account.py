@@ -1,0 +1,178 @@
+"""A VM's log and its synchronising steps, as step rows, epoch records and spans of time. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from analysis.importers.wandb.bee import Bee
+from analysis.importers.wandb.sync import Boundary, Sync
+from metrics.records import EpochRecord
+
+__all__ = ["Account", "Span", "account"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One stretch of a VM's log: (began_s, ended_s], the whole of it spent in one phase of one epoch."""
+
+    epoch: int
+    phase: str  # joining, calc, comm, leaving
+    began_s: float
+    ended_s: float
+
+
+@dataclass(frozen=True)
+class Account:
+    """What the records of one VM say: columns of `steps`, its `epochs`, and its time from end to end."""
+
+    steps: dict[str, list[Any]]
+    epochs: tuple[EpochRecord, ...]
+    spans: tuple[Span, ...]
+    timed_s: float
+    wall_s: float
+
+
+def account(bee: Bee, sync: Sync, samples: np.ndarray, ran: str) -> Account:
+    """Work out one VM. `samples`: of each step.
+
+    A synchronising optimizer step is the VM's usual local one plus the communication. What no timer claims
+    of an epoch's wall time is shared evenly over its steps; the log's first step has none, its begin being
+    known from its timers only.
+    """
+    if not bee.steps:
+        return Account(_no_steps(), (), (Span(0, "joining", bee.first_s - 1, bee.last_s),), 0.0, 0.0)
+    ends = {b.step: b for b in sync.boundaries}
+    local_steps = np.array([k not in ends for k in range(bee.steps)])
+    usual = float(np.median(bee.opt[local_steps])) if local_steps.any() else 0.0
+    shared = np.zeros(bee.steps)
+    for k in ends:
+        shared[k] = max(float(bee.opt[k]) - usual, 0.0)
+    local = bee.opt - shared
+    timed = bee.timed_s
+    began = np.concatenate([[bee.end_s[0] - timed[0]], bee.end_s[:-1]])
+    other, number = np.zeros(bee.steps), np.zeros(bee.steps, dtype=np.int64)
+    epochs: list[EpochRecord] = []
+    start_s = float(began[0])
+    spans = [Span(0, "joining", bee.first_s - 1, start_s)]
+    first = 0
+    for boundary in (*sync.boundaries, None):
+        last = boundary.step if boundary else bee.steps - 1
+        own = slice(first, last + 1)
+        if last < first:
+            break
+        number[own] = boundary.epoch if boundary else _after(sync.boundaries)
+        ended_s = float(bee.end_s[last])
+        untimed = max(ended_s - start_s - float(timed[own].sum()), 0.0)
+        sharing = slice(max(first, 1), last + 1)
+        other[sharing] = untimed / max(last + 1 - max(first, 1), 1)
+        if boundary:
+            spans += _spans(boundary, start_s, ended_s, float(shared[last]))
+            if boundary.averaged:
+                epochs.append(_record(bee, boundary, own, start_s, ended_s, local, shared, samples, ran))
+            start_s = ended_s
+        first = last + 1
+    finished = sync.boundaries[-1].epoch if sync.boundaries else 0
+    spans[0] = Span(sync.boundaries[0].epoch if finished else 0, "joining", bee.first_s - 1, spans[0].ended_s)
+    spans.append(Span(finished, "leaving" if finished else "joining", start_s, bee.last_s + 1))
+    wall = timed + other
+    return Account(
+        steps=_columns(bee, number, wall, local, shared, other, samples),
+        epochs=tuple(epochs),
+        spans=tuple(spans),
+        timed_s=float(timed.sum()),
+        wall_s=float(wall.sum()),
+    )
+
+
+def _after(boundaries: Sequence[Boundary]) -> int:
+    return boundaries[-1].epoch + 1 if boundaries else 1
+
+
+def _spans(boundary: Boundary, began_s: float, ended_s: float, comm_s: float) -> list[Span]:
+    if not boundary.averaged:
+        return [Span(boundary.epoch, "calc", began_s, ended_s)]
+    middle = max(ended_s - comm_s, began_s)
+    return [Span(boundary.epoch, "calc", began_s, middle), Span(boundary.epoch, "comm", middle, ended_s)]
+
+
+def _record(
+    bee: Bee,
+    boundary: Boundary,
+    own: slice,
+    began_s: float,
+    ended_s: float,
+    local: np.ndarray,
+    shared: np.ndarray,
+    samples: np.ndarray,
+    ran: str,
+) -> EpochRecord:
+    comm = float(shared[boundary.step])
+    sums = {
+        "load_s": float(bee.load[own].sum()),
+        "move_s": float(bee.move[own].sum()),
+        "forward_s": float(bee.forward[own].sum()),
+        "backward_s": float(bee.backward[own].sum()),
+        "optimizer_local_s": float(local[own].sum()),
+        "optimizer_sync_s": comm,
+    }
+    losses = bee.loss[own]
+    losses = losses[np.isfinite(losses)]
+    peers = float(bee.peers[boundary.step])
+    return EpochRecord(
+        vm=bee.host,
+        epoch=boundary.epoch,
+        began_s=began_s,
+        ended_s=ended_s,
+        steps=own.stop - own.start,
+        samples=int(samples[own].sum()),
+        **sums,
+        other_s=max(ended_s - began_s - sum(sums.values()), 0.0),
+        calc_s=ended_s - began_s - comm,
+        comm_s=comm,
+        loss=float(losses.mean()) if len(losses) else None,
+        group_size=int(peers) if np.isfinite(peers) else 0,
+        dropped="",
+        ran=ran,
+    )
+
+
+_STEP_COLUMNS = (
+    "vm", "step", "epoch", "began_s", "wall_s", "load_s", "move_s", "forward_s", "backward_s",
+    "optimizer_local_s", "optimizer_sync_s", "other_s", "samples",
+)  # fmt: skip
+
+
+def _no_steps() -> dict[str, list[Any]]:
+    return {name: [] for name in _STEP_COLUMNS}
+
+
+def _columns(
+    bee: Bee,
+    number: np.ndarray,
+    wall: np.ndarray,
+    local: np.ndarray,
+    shared: np.ndarray,
+    other: np.ndarray,
+    samples: np.ndarray,
+) -> dict[str, list[Any]]:
+    began = bee.end_s[0] - wall[0] + np.concatenate([[0.0], np.cumsum(wall)[:-1]])
+    values = (
+        [bee.host] * bee.steps,
+        list(range(1, bee.steps + 1)),
+        number.tolist(),
+        began.tolist(),
+        wall.tolist(),
+        bee.load.tolist(),
+        bee.move.tolist(),
+        bee.forward.tolist(),
+        bee.backward.tolist(),
+        local.tolist(),
+        shared.tolist(),
+        other.tolist(),
+        samples.tolist(),
+    )
+    return dict(zip(_STEP_COLUMNS, values, strict=True))

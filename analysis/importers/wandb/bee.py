@@ -1,0 +1,245 @@
+"""One VM's log: its steps by phase, its network counters, its clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.importers.wandb.clock import one_clock, step_ends
+from analysis.importers.wandb.tables import Table, TableError
+
+__all__ = ["BEE_COLUMNS", "Bee", "Nic", "read_bee"]
+
+_STEP = "_step"
+_RUNTIME = "_runtime"
+_UNIX = "_timestamp"
+_EPOCH = "03_hivemind/global_epoch"
+_PEERS = "03_hivemind/num_peers"
+_SAMPLES = "01_general/locally_processed_samples"
+_LOSS = "01_general/minibatch_loss"
+_SENT = "bandwidth/net_sent_sys_bandwidth_Mbits"
+_RECEIVED = "bandwidth/net_recv_sys_bandwidth_Mbits"
+_WHOLE = "02_timing/step_time_s"  # the sum of the timers
+_OPT = "02_timing/opt_step_time_s"
+_TIMERS = {
+    "load": "02_timing/dataload_time_s",
+    "move": "02_timing/dataload_cuda_move_time_s",
+    "forward": "02_timing/forward_time_s",
+    "loss": "02_timing/loss_calc_time_s",
+    "backward": "02_timing/backward_time_s",
+    "opt": _OPT,
+}
+BEE_COLUMNS = (
+    _RUNTIME, _UNIX, _STEP, *_TIMERS.values(), _WHOLE, _EPOCH, _PEERS, _SAMPLES, _LOSS, _SENT, _RECEIVED,
+)  # fmt: skip
+_FEW = 3  # steps by which the timers' columns may differ in length without a word
+_GAP_S = 3.0  # of the 1 Hz network counters; 2 s are a sampling interval a little over 1 s, cut
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """The 1 Hz counters of all that went through the VM's network card: unix seconds, bytes in that second."""
+
+    at_s: np.ndarray
+    sent: np.ndarray
+    received: np.ndarray
+    gaps: int  # how often 3 s or more passed without a row
+
+
+@dataclass(frozen=True)
+class Bee:
+    """A VM's log. Arrays by step unless said otherwise; seconds; unix where a point in time."""
+
+    host: str
+    shown: str
+    first_s: float
+    last_s: float
+    rows: int
+    load: np.ndarray
+    move: np.ndarray
+    forward: np.ndarray  # with the loss
+    backward: np.ndarray
+    opt: np.ndarray
+    end_s: np.ndarray
+    samples: np.ndarray | None  # None: not logged
+    loss: np.ndarray
+    epoch: np.ndarray  # as logged with the step; NaN: not
+    peers: np.ndarray
+    nic: Nic | None
+    jumps: int
+    missing: tuple[str, ...]  # timers that the log does not have: their zeros are unknown
+    notes: tuple[str, ...]
+
+    @property
+    def steps(self) -> int:
+        """How many optimizer steps the log has."""
+        return len(self.opt)
+
+    @property
+    def timed_s(self) -> np.ndarray:
+        """The sum of each step's timers."""
+        return self.load + self.move + self.forward + self.backward + self.opt
+
+    def sent_around(self) -> np.ndarray:
+        """Bytes sent during each step's optimizer call and a second around it; NaN without counters."""
+        if self.nic is None or not len(self.nic.at_s):
+            return np.full(self.steps, np.nan)
+        total = np.concatenate([[0.0], np.cumsum(self.nic.sent)])
+        last = np.searchsorted(self.nic.at_s, self.end_s + 1, side="right")
+        first = np.searchsorted(self.nic.at_s, self.end_s - self.opt - 1, side="right")
+        return total[last] - total[first]
+
+
+def read_bee(table: Table, host: str) -> Bee:
+    """Make sense of one VM's table. Raises TableError when it has no clock at all."""
+    notes = list(table.notes)
+    table = _in_order(table, notes)
+    clock = one_clock(table.get(_RUNTIME), table.get(_UNIX))
+    if clock is None:
+        raise TableError(table.missing(_RUNTIME, f"and no '{_UNIX}' either, so nothing has a time"))
+    if clock.jumps:
+        notes.append(
+            f"{table.shown}: the clock jumps {_times(len(clock.jumps))} (first near line {clock.jumps[0] + 2}); "
+            "the time between rows is taken from the clock that did not."
+        )
+    rows, opt = _optimizer(table, notes)
+    count = len(opt)
+    missing: list[str] = []
+    timers: dict[str, np.ndarray] = {"opt": opt}
+    for name, column in _TIMERS.items():
+        if name != "opt":
+            timers[name] = _timer(table, column, count, notes, missing)
+    if count == 0:
+        notes.append(
+            f"{table.shown}: the VM logged {table.rows} rows and not one training step: it failed or idled."
+        )
+    forward = timers["forward"] + timers["loss"]
+    timed = timers["load"] + timers["move"] + forward + timers["backward"] + opt
+    loss = table.get(_LOSS)
+    samples = _samples(table, rows, notes)
+    if samples is None and count:
+        missing.append(_SAMPLES)
+    return Bee(
+        host=host,
+        shown=table.shown,
+        first_s=float(clock.at_s[0]),
+        last_s=float(clock.at_s[-1]),
+        rows=table.rows,
+        load=timers["load"],
+        move=timers["move"],
+        forward=forward,
+        backward=timers["backward"],
+        opt=opt,
+        end_s=step_ends(clock.at_s[rows], timed, clock.resolution_s),
+        samples=samples,
+        loss=loss[rows],
+        epoch=_carried(table.get(_EPOCH))[rows],
+        peers=_carried(table.get(_PEERS))[rows],
+        nic=_nic(table, clock.at_s, notes),
+        jumps=len(clock.jumps),
+        missing=tuple(missing),
+        notes=tuple(notes),
+    )
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _in_order(table: Table, notes: list[str]) -> Table:
+    """Rows by the log's own row number, where that says they are out of order."""
+    number = table.get(_STEP)
+    if not np.isfinite(number).all() or (np.diff(number) >= 0).all():
+        return table
+    order = np.argsort(number, kind="stable")
+    notes.append(f"{table.shown}: its rows are out of order; they are sorted by '{_STEP}'.")
+    columns = {name: column[order] for name, column in table.columns.items()}
+    return Table(table.shown, columns, table.header, table.rows, table.sha256, table.content, table.notes)
+
+
+def _optimizer(table: Table, notes: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """(row of each step, its optimizer seconds)."""
+    if _OPT in table:
+        rows = np.flatnonzero(np.isfinite(table.get(_OPT)))
+        return rows, table.get(_OPT)[rows]
+    rows = np.flatnonzero(np.isfinite(table.get(_WHOLE)))
+    if not len(rows):
+        notes.append(table.missing(_OPT, "its steps and averagings are unknown"))
+        return rows, table.get(_WHOLE)[rows]
+    notes.append(table.missing(_OPT, f"it is taken as what '{_WHOLE}' leaves beside the other timers"))
+    left = table.get(_WHOLE)[rows]
+    for name, column in _TIMERS.items():
+        if name != "opt":
+            left = left - _by_order(table.get(column), len(rows))
+    return rows, np.maximum(left, 0.0)
+
+
+def _timer(table: Table, column: str, count: int, notes: list[str], missing: list[str]) -> np.ndarray:
+    """The k-th value logged belongs to step k: two loggers write in turn, and a row holds only some columns."""
+    if column not in table:
+        if count:
+            notes.append(table.missing(column, "phase-timed figures are unknown"))
+            missing.append(column)
+        return np.zeros(count)
+    there = int(np.isfinite(table.get(column)).sum())
+    if abs(there - count) > _FEW:
+        notes.append(
+            f"{table.shown}: {there} values of '{column}' for {count} steps; "
+            "what is missing counts as 0 s, what is over is left out."
+        )
+    return _by_order(table.get(column), count)
+
+
+def _by_order(values: np.ndarray, count: int) -> np.ndarray:
+    known = values[np.isfinite(values)][:count]
+    return np.concatenate([known, np.zeros(count - len(known))])
+
+
+def _carried(values: np.ndarray) -> np.ndarray:
+    """Each row's last value so far; NaN before the first."""
+    last = np.maximum.accumulate(np.where(np.isfinite(values), np.arange(len(values)), -1))
+    return np.where(last < 0, np.nan, values[last])
+
+
+def _samples(table: Table, rows: np.ndarray, notes: list[str]) -> np.ndarray | None:
+    """Samples of each step, from the running count; a count that falls has begun again."""
+    if not len(rows):
+        return np.zeros(0, dtype=np.int64)
+    total = _carried(table.get(_SAMPLES))[rows]
+    if not np.isfinite(total).any():
+        notes.append(table.missing(_SAMPLES, "the VM's own samples are unknown"))
+        return None
+    total = np.where(np.isfinite(total), total, 0.0)
+    rise = np.diff(total)
+    each = np.where(rise >= 0, rise, total[1:])
+    usual = float(np.median(each)) if len(each) else total[0]
+    first = total[0] if total[0] <= 2 * usual else usual  # a log that begins late
+    return np.rint(np.concatenate([[first], each])).astype(np.int64)
+
+
+def _nic(table: Table, at_s: np.ndarray, notes: list[str]) -> Nic | None:
+    if _SENT not in table or _RECEIVED not in table:
+        name = _SENT if _SENT not in table else _RECEIVED
+        notes.append(table.missing(name, "the VM's bytes are unknown"))
+        return None
+    sent, received = table.get(_SENT), table.get(_RECEIVED)
+    rows = np.flatnonzero(np.isfinite(sent) | np.isfinite(received))
+    if not len(rows):
+        notes.append(f"{table.shown}: no row has the network counters: the VM's bytes are unknown.")
+        return None
+    at = at_s[rows]
+    gaps = np.diff(at)
+    lost = gaps[gaps >= _GAP_S]
+    if len(lost):
+        notes.append(
+            f"{table.shown}: the network counters pause {_times(len(lost))} for 3 s or more "
+            f"({lost.sum():.0f} s in all, the longest {lost.max():.0f} s): bytes of that time are in no sum."
+        )
+    in_bytes = 1e6 / 8
+    return Nic(
+        at_s=at,
+        sent=np.nan_to_num(sent[rows]) * in_bytes,
+        received=np.nan_to_num(received[rows]) * in_bytes,
+        gaps=len(lost),
+    )

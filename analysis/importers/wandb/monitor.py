@@ -1,0 +1,152 @@
+"""The monitor's log: one swarm epoch for each rate that it computed, and its scrapes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.importers.wandb.clock import one_clock
+from analysis.importers.wandb.tables import Table, TableError
+from metrics.records import SwarmEpochRecord
+
+__all__ = ["MONITOR_COLUMNS", "Monitor", "inferred_target", "read_monitor"]
+
+_RUNTIME = "_runtime"
+_UNIX = "_timestamp"
+_RATE = "03_hivemind/epoch_based_sps"
+_SAMPLES = "03_hivemind/per_epoch_training_samples"
+_SECONDS = "03_hivemind/epoch_s"
+_EPOCH = "03_hivemind/global_epoch"
+_NOW = "03_hivemind/global_samples_accumulated"
+_RATE_NOW = "03_hivemind/actual_total_samples_per_second"
+_PEERS = "03_hivemind/num_peers"
+_ETA = "03_hivemind/eta_next_epoch_s"
+MONITOR_COLUMNS = (_RUNTIME, _UNIX, _RATE, _SAMPLES, _SECONDS, _EPOCH, _NOW, _RATE_NOW, _PEERS, _ETA)
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """What the monitor saw. `progress`: columns at_s, epoch, samples, sps, peers, eta_s of its scrapes."""
+
+    shown: str
+    first_s: float
+    last_s: float
+    rows: int
+    period_s: float | None
+    epochs: tuple[SwarmEpochRecord, ...]
+    peers: int  # the most at once
+    peers_at_end: int  # typically, over the epochs
+    progress: dict[str, np.ndarray]
+    notes: tuple[str, ...]
+
+    @property
+    def zero_rate(self) -> tuple[int, ...]:
+        """Epochs whose rate is 0: nothing was trained."""
+        return tuple(e.epoch for e in self.epochs if e.sps == 0)
+
+
+def read_monitor(table: Table) -> Monitor:
+    """Make sense of the monitor's table. Raises TableError when it has no clock or no epoch."""
+    notes = list(table.notes)
+    clock = one_clock(table.get(_RUNTIME), table.get(_UNIX))
+    if clock is None:
+        raise TableError(table.missing(_RUNTIME, f"and no '{_UNIX}' either, so nothing has a time"))
+    if clock.jumps:
+        notes.append(
+            f"{table.shown}: the clock jumps {len(clock.jumps)} times (first near line {clock.jumps[0] + 2})."
+        )
+    if _EPOCH not in table:
+        raise TableError(table.missing(_EPOCH, "the monitor's epochs are unknown"))
+    epoch = table.get(_EPOCH)
+    if _RATE in table:
+        rows = np.flatnonzero(np.isfinite(table.get(_RATE)) & np.isfinite(epoch))
+    else:
+        notes.append(table.missing(_RATE, "rates are samples over time of the epochs it saw"))
+        known = np.flatnonzero(np.isfinite(epoch))
+        rows = known[1:][np.diff(epoch[known]) > 0]
+    epochs = _epochs(table, clock.at_s, rows, notes)
+    peers = table.get(_PEERS)
+    peers = peers[np.isfinite(peers)]
+    scraped = np.flatnonzero(np.isfinite(epoch) & np.isfinite(table.get(_NOW)))
+    gaps = np.diff(clock.at_s)
+    return Monitor(
+        shown=table.shown,
+        first_s=float(clock.at_s[0]),
+        last_s=float(clock.at_s[-1]),
+        rows=table.rows,
+        period_s=float(np.median(gaps)) if len(gaps) else None,
+        epochs=epochs,
+        peers=int(peers.max()) if len(peers) else 0,
+        peers_at_end=int(np.median(peers)) if len(peers) else 0,
+        progress={
+            "at_s": clock.at_s[scraped],
+            "epoch": epoch[scraped],
+            "samples": table.get(_NOW)[scraped],
+            "sps": np.nan_to_num(table.get(_RATE_NOW)[scraped]),
+            "peers": np.nan_to_num(table.get(_PEERS)[scraped]),
+            "eta_s": table.get(_ETA)[scraped],
+        },
+        notes=tuple(notes),
+    )
+
+
+def _epochs(
+    table: Table, at_s: np.ndarray, rows: np.ndarray, notes: list[str]
+) -> tuple[SwarmEpochRecord, ...]:
+    """One record for each row that ended an epoch; a second row of the same epoch is left out."""
+    epoch, rates = table.get(_EPOCH), table.get(_RATE)
+    samples, seconds, now = table.get(_SAMPLES), table.get(_SECONDS), table.get(_NOW)
+    found: list[SwarmEpochRecord] = []
+    before = 0  # row after the last epoch's end
+    for k in rows:
+        number, ended = int(epoch[k]), float(at_s[k])
+        if found and number <= found[-1].epoch:
+            continue
+        between = ended - found[-1].ended_s if found else None
+        duration = float(seconds[k]) if np.isfinite(seconds[k]) and seconds[k] > 0 else between
+        if between is not None and duration is not None and abs(duration - between) > 2 + 0.02 * between:
+            notes.append(
+                f"{table.shown}:{k + 2}: epoch {number} lasted {duration:.1f} s by '{_SECONDS}' and "
+                f"{between:.0f} s by the clock; the clock's is used."
+            )
+            duration = between
+        if found and number > found[-1].epoch + 1:
+            notes.append(
+                f"{table.shown}:{k + 2}: the monitor missed epochs {found[-1].epoch + 1} to {number - 1}."
+            )
+        rate = float(rates[k]) if np.isfinite(rates[k]) else None
+        count = float(samples[k])
+        if not np.isfinite(count):
+            count = rate * duration if rate is not None and duration else _highest(now[before : k + 1])
+            notes.append(
+                f"{table.shown}:{k + 2}: the samples of epoch {number} are not logged; taken as {count:.0f}."
+            )
+        if rate is None and duration:
+            rate = count / duration
+        found.append(SwarmEpochRecord(number, ended, duration, round(count), rate))
+        before = k + 1
+    return tuple(found)
+
+
+def _highest(values: np.ndarray) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.max()) if len(known) else 0.0
+
+
+def inferred_target(epochs: tuple[SwarmEpochRecord, ...], most_over: int) -> int | None:
+    """The target batch size that the epochs' samples fit; None when they fit none.
+
+    Each epoch goes over it by less than `most_over` samples (peers x batch): of the numbers that all epochs
+    allow, the one that is divisible by the highest power of two.
+    """
+    counts = [e.samples for e in epochs if e.samples > 0]
+    if not counts:
+        return None
+    high, low = min(counts), max(max(counts) - most_over + 1, 1)
+    if low > high:
+        return None
+    power = 1
+    while (high // (power * 2)) * power * 2 >= low:
+        power *= 2
+    return high // power * power

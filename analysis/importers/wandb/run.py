@@ -1,0 +1,280 @@
+"""One run of the study: its logs read, judged and written as `run.db`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.importers.wandb.account import Account, account
+from analysis.importers.wandb.bee import BEE_COLUMNS, Bee, Nic, read_bee
+from analysis.importers.wandb.files import Log, RunLogs
+from analysis.importers.wandb.findings import findings
+from analysis.importers.wandb.monitor import MONITOR_COLUMNS, Monitor, inferred_target, read_monitor
+from analysis.importers.wandb.sync import Sync, find_sync
+from analysis.importers.wandb.tables import Table, TableError, read_table
+from analysis.importers.wandb.traffic import doubled, egress_columns, halved, ingress_rows
+from analysis.importers.wandb.vms import vm_rows
+from cloud.prices.book import PriceBook
+from experiments.spec.catalog import models, published
+from metrics.store import RunStore
+
+__all__ = ["RunUnusable", "import_run"]
+
+_STORE = "b2/us-west-1"  # where the study's data lay (Backblaze B2)
+
+
+# RunUnusable   a run of which nothing can be computed
+class RunUnusable(Exception):
+    """One sentence on why."""
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A run's logs, read."""
+
+    bees: dict[str, Bee]
+    logs: dict[str, Log]
+    monitor: Monitor | None
+    files: list[dict[str, Any]]
+    notes: list[str]
+
+
+def import_run(run: RunLogs, folder: Path, book: PriceBook) -> None:
+    """Write `folder/run.db`. Raises RunUnusable when no log of the run gives anything, StoreError."""
+    read = _read(run)
+    notes, monitor = read.notes, read.monitor
+    watched = [(e.epoch, e.ended_s) for e in monitor.epochs] if monitor else []
+    model = models().get(run.model or "")
+    ran = f"{run.model or 'an unknown model'}"
+    syncs = {
+        vm: find_sync(bee.opt, bee.epoch, bee.end_s, bee.sent_around(), watched)
+        if not _baseline(read)
+        else Sync("epochs", (), None, ())
+        for vm, bee in read.bees.items()
+    }
+    samples = {vm: _samples(bee, syncs[vm], monitor, read, notes) for vm, bee in read.bees.items()}
+    accounts = {vm: account(bee, syncs[vm], samples[vm], ran) for vm, bee in read.bees.items()}
+    twice, said = doubled(read.bees, accounts, model.parameters if model else None)
+    notes += said
+    bees = {
+        vm: replace(bee, nic=halved(bee.nic)) if vm in twice and bee.nic is not None else bee
+        for vm, bee in read.bees.items()
+    }
+    rows, said = vm_rows(bees, read.logs, book)
+    target = _target(run, monitor, read, notes)
+    notes += findings(bees, syncs, accounts, monitor, _baseline(read))
+    if run.model is None:
+        notes.append("The model is not known: neither the index nor a file name says it.")
+    elif model is None:
+        notes.append(
+            f"Model '{run.model}' is not in models.csv: its parameters and bytes a sample are unknown."
+        )
+    notes += said
+    first = _first_epoch(monitor, accounts)
+    starts = [bee.first_s for bee in bees.values()] or ([monitor.first_s] if monitor else [])
+    ends = [bee.last_s for bee in bees.values()] or ([monitor.last_s] if monitor else [])
+    meta: dict[str, Any] = {
+        "run_id": run.run_id,
+        "label": run.label,
+        "experiment": run.label or run.run_id,
+        "target": "imported",
+        "emulated": False,
+        "scales": None,
+        "status": "done",
+        "started_s": min(starts),
+        "ended_s": max(ends),
+        "model": {
+            "name": run.model,
+            "parameters": model.parameters if model else None,
+            "bytes_per_sample": model.bytes_per_sample if model else None,
+            "ran": run.model,
+        },
+        "target_batch_size": target,
+        "raw_target_batch_size": target,
+        "warmup_epochs": first,
+        "addresses": {vm: vm for vm in bees},
+        "locations": {row.vm: row.location for row in rows} | {"store": _STORE},
+        "price_book": {"name": book.name, "sha256": book.sha256, "csv": book.text},
+        "warnings": [*run.notes, *notes],
+        "published": _published(run.label),
+        "imported": {
+            "kind": "wandb",
+            "baseline": _baseline(read),
+            "files": read.files,
+            "monitor": monitor is not None,
+            "monitor_period_s": monitor.period_s if monitor else None,
+            "monitor_peers": monitor.peers if monitor else None,
+            "sync": {vm: _sync_meta(sync) for vm, sync in syncs.items()} if not _baseline(read) else {},
+            "nic": {
+                vm: _nic_meta(bee.nic, read.bees[vm].nic, bee.last_s - bee.first_s, vm in twice)
+                for vm, bee in bees.items()
+                if bee.nic is not None
+            },
+            "zero_rate_epochs": list(monitor.zero_rate) if monitor else [],
+            "clock": {
+                vm: {
+                    "steps": bee.steps,
+                    "timed_s": accounts[vm].timed_s,
+                    "wall_s": accounts[vm].wall_s,
+                    "jumps": bee.jumps,
+                }
+                for vm, bee in bees.items()
+            },
+            "missing_columns": {vm: list(bee.missing) for vm, bee in bees.items() if bee.missing},
+            "egress_destinations": "split equally: the log counts whole NICs",
+        },
+    }
+    with RunStore.open_writer(folder / "run.db") as store, store.transaction():
+        store.append("vms", rows)
+        for vm, bee in bees.items():
+            store.append_columns("steps", accounts[vm].steps)
+            store.append("epochs", accounts[vm].epochs)
+            store.append_columns("egress", egress_columns(vm, bees, accounts[vm].spans))
+            if bee.nic is not None:
+                store.append("ingress", ingress_rows(vm, bee.nic, accounts[vm].spans))
+        if monitor:
+            store.append("swarm_epochs", monitor.epochs)
+            store.append_columns("progress", _progress(monitor))
+        for key, value in meta.items():
+            store.set_meta(key, value)
+
+
+def _baseline(read: _Read) -> bool:
+    return bool(read.logs) and all(log.role == "baseline" for log in read.logs.values())
+
+
+def _read(run: RunLogs) -> _Read:
+    """Read all logs of a run; of two of one host the longer. Raises RunUnusable when there is nothing."""
+    failed: list[str] = []
+    notes: list[str] = []
+    tables: dict[tuple[str, str], tuple[Log, Table]] = {}
+    for log in run.logs:
+        columns = MONITOR_COLUMNS if log.role == "monitor" else BEE_COLUMNS
+        try:
+            table = read_table(log.path, log.shown, columns)
+        except TableError as error:
+            failed.append(str(error))
+            continue
+        key = ("monitor", "") if log.role == "monitor" else ("peer", log.host)
+        known = tables.get(key)
+        if known is None:
+            tables[key] = (log, table)
+            continue
+        keep, drop = (known, (log, table)) if known[1].rows >= table.rows else ((log, table), known)
+        if known[1].content == table.content:
+            notes.append(f"{drop[0].shown}: the same log as {keep[0].shown}; it is counted once.")
+        else:
+            notes.append(
+                f"{drop[0].shown}: a second log of {log.host} of {run.run_id} ({drop[1].rows} rows); "
+                f"{keep[0].shown} with {keep[1].rows} is used."
+            )
+        tables[key] = keep
+    bees: dict[str, Bee] = {}
+    logs: dict[str, Log] = {}
+    monitor: Monitor | None = None
+    files: list[dict[str, Any]] = []
+    for log, table in tables.values():
+        try:
+            if log.role == "monitor":
+                monitor = read_monitor(table)
+                notes += monitor.notes
+            else:
+                bees[log.host] = read_bee(table, log.host)
+                logs[log.host] = log
+                notes += bees[log.host].notes
+        except TableError as error:
+            failed.append(str(error))
+            continue
+        files.append(
+            {
+                "file": log.shown,
+                "role": log.role,
+                "host": log.host,
+                "rows": table.rows,
+                "sha256": table.sha256,
+            }
+        )
+    trained = any(bee.steps for bee in bees.values())
+    if not trained and not (monitor and monitor.epochs):
+        reasons = " ".join([*failed, *run.notes] or notes[:1]) or "no log of it has a step or an epoch."
+        raise RunUnusable(f"{run.run_id}: nothing can be computed: {reasons}")
+    return _Read(bees, logs, monitor, files, [*failed, *notes])
+
+
+def _samples(bee: Bee, sync: Sync, monitor: Monitor | None, read: _Read, notes: list[str]) -> np.ndarray:
+    """Samples of each step: as logged, else the monitor's of each epoch shared over all peers' steps."""
+    if bee.samples is not None:
+        return bee.samples
+    known = [float(np.median(b.samples)) for b in read.bees.values() if b.samples is not None and b.steps]
+    if known:
+        batch = round(float(np.median(known)))
+        notes.append(f"{bee.shown}: {batch} samples a step are assumed, as on the other VMs.")
+    else:
+        total = sum(e.samples for e in monitor.epochs) if monitor else 0
+        steps = sum(b.steps for b in read.bees.values())
+        batch = round(total / steps) if steps else 0
+        if batch:
+            notes.append(f"{bee.shown}: {batch} samples a step are inferred from the monitor's epochs.")
+    return np.full(bee.steps, batch, dtype=np.int64)
+
+
+def _target(run: RunLogs, monitor: Monitor | None, read: _Read, notes: list[str]) -> int | None:
+    if run.target_batch_size or _baseline(read):
+        return run.target_batch_size
+    batches = [int(np.max(b.samples)) for b in read.bees.values() if b.samples is not None and b.steps]
+    peers = max(monitor.peers if monitor else 0, len(read.bees))
+    found = inferred_target(monitor.epochs, peers * max(batches, default=32)) if monitor else None
+    if found is None:
+        notes.append("The target batch size is unknown: no index says it and no monitor's epochs show it.")
+    else:
+        notes.append(f"The target batch size {found} is inferred from the samples of the monitor's epochs.")
+    return found
+
+
+def _first_epoch(monitor: Monitor | None, accounts: Mapping[str, Account]) -> int:
+    """The first epoch that was logged, which the study drops."""
+    if monitor and monitor.epochs:
+        return monitor.epochs[0].epoch
+    return min((e.epoch for a in accounts.values() for e in a.epochs), default=1)
+
+
+def _published(label: str | None) -> dict[str, Any] | None:
+    """The study's row of a label like `NLP B-4` (experiment `geo-b4-nlp`)."""
+    kind, _, name = (label or "").partition(" ")
+    row = published(f"geo-{name.lower().replace('-', '')}{'-nlp' if kind == 'NLP' else ''}")
+    return asdict(row) if row and row.run == f"{name} {kind}" else None
+
+
+def _sync_meta(sync: Sync) -> dict[str, Any]:
+    return {"rule": sync.rule, "agree": sync.agree, "found": len(sync.steps), "authors": len(sync.authors)}
+
+
+def _nic_meta(nic: Nic, raw: Nic | None, seconds: float, twice: bool) -> dict[str, Any]:
+    raw = raw or nic
+    return {
+        "sent_bytes": round(float(nic.sent.sum())),
+        "received_bytes": round(float(nic.received.sum())),
+        "raw_sent_bytes": round(float(raw.sent.sum())),
+        "raw_received_bytes": round(float(raw.received.sum())),
+        "seconds": seconds,
+        "doubled": twice,
+        "samples": len(nic.at_s),
+        "gaps": nic.gaps,
+    }
+
+
+def _progress(monitor: Monitor) -> dict[str, Sequence[Any]]:
+    p = monitor.progress
+    return {
+        "at_s": p["at_s"].tolist(),
+        "vm": [""] * len(p["at_s"]),
+        "epoch": p["epoch"].astype(np.int64).tolist(),
+        "samples": p["samples"].astype(np.int64).tolist(),
+        "sps": p["sps"].tolist(),
+        "peers": p["peers"].astype(np.int64).tolist(),
+        "eta_s": [value if value == value else None for value in p["eta_s"].tolist()],
+    }

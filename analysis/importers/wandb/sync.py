@@ -1,0 +1,156 @@
+"""Which steps of a VM were the synchronising ones. Pure: arrays in, step numbers out.
+
+Three rules. `epochs`: the step after which the VM's own log shows the next epoch. `opt_step`: the authors',
+optimizer steps of at least median + 2 standard deviations; it misses averagings when they are frequent
+(they raise the deviation themselves). `bytes`: the steps in which a burst of bytes was sent. The first is
+used wherever the log has the epoch; the authors' is then only compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+__all__ = ["Boundary", "Sync", "authors_rule", "by_bytes", "by_epochs", "find_sync"]
+
+_NEAR = 2  # steps by which the two loggers' rows may be shifted against each other
+_LONG = 5.0  # an averaging takes at least so many times the local optimizer step,
+_SHORTEST_S = 0.5  # and so many seconds
+_BURST = 0.2  # of the bytes that an averaging typically sends: with less, none was
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A step that ended an epoch on this VM."""
+
+    step: int
+    epoch: int  # the epoch that it ended
+    averaged: bool  # False: the VM caught up (its state was loaded), or the epoch ended without it
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """What was found, by which rule, and whether the authors' rule says the same (None: not compared)."""
+
+    rule: str
+    boundaries: tuple[Boundary, ...]
+    agree: bool | None
+    authors: tuple[int, ...]
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The averaging steps."""
+        return tuple(b.step for b in self.boundaries if b.averaged)
+
+
+def authors_rule(opt_s: np.ndarray) -> tuple[int, ...]:
+    """Steps whose optimizer time is at least median + 2 sample standard deviations."""
+    if len(opt_s) < 2:
+        return ()
+    deviation = float(np.std(opt_s, ddof=1))
+    if deviation == 0:
+        return ()
+    return tuple(int(k) for k in np.flatnonzero(opt_s >= np.median(opt_s) + 2 * deviation))
+
+
+def find_sync(
+    opt_s: np.ndarray,
+    epoch: np.ndarray,
+    end_s: np.ndarray,
+    sent_bytes: np.ndarray,
+    watched: Sequence[tuple[int, float]] = (),
+) -> Sync:
+    """Find the synchronising steps of one VM.
+
+    `opt_s`, `epoch` (NaN where not logged), `end_s` (unix) and `sent_bytes` (in and around the optimizer
+    step; NaN: unknown) by step; `watched`: (epoch, unix end) of the swarm's epochs as the monitor saw them.
+    """
+    authors = authors_rule(opt_s)
+    if not len(opt_s):
+        return Sync("epochs", (), None, ())
+    if np.isfinite(epoch).any():
+        found = by_epochs(opt_s, epoch, sent_bytes)
+        averaged = tuple(b.step for b in found if b.averaged)
+        return Sync("epochs", found, authors == averaged, authors)
+    inside = [(n, t) for n, t in watched if end_s[0] < t <= end_s[-1] + _slack(watched)]
+    long_enough = bool(authors) and min(opt_s[list(authors)]) >= _least(opt_s)
+    if long_enough and (len(authors) == len(inside) or not watched):
+        numbers = [n for n, _ in inside] if inside else range(1, len(authors) + 1)
+        found = tuple(Boundary(k, n, True) for k, n in zip(authors, numbers, strict=True))
+        return Sync("opt_step", found, True if inside else None, authors)
+    found = by_bytes(opt_s, end_s, sent_bytes, inside)
+    return Sync("bytes", found, authors == tuple(b.step for b in found), authors)
+
+
+def by_epochs(opt_s: np.ndarray, epoch: np.ndarray, sent_bytes: np.ndarray) -> tuple[Boundary, ...]:
+    """The boundaries from the epoch that the VM logs with each step."""
+    known = _carried(epoch)
+    rises = [int(k) for k in np.flatnonzero(np.diff(known) > 0) + 1]
+    steps: list[int] = []
+    for n, k in enumerate(rises):
+        low = max(k - _NEAR, 0, *([(rises[n - 1] + k) // 2 + 1, steps[-1] + 1] if n else []))
+        high = min(k + _NEAR, len(opt_s) - 1, *([(k + rises[n + 1]) // 2] if n + 1 < len(rises) else []))
+        steps.append(low + int(np.argmax(opt_s[low : high + 1])))
+    least = _least(opt_s)
+    bursts = sent_bytes[steps] if steps else np.array([])
+    typical = float(np.nanmedian(bursts)) if np.isfinite(bursts).any() else np.nan
+    found: list[Boundary] = []
+    for k, step in zip(rises, steps, strict=True):
+        before, after = int(known[k - 1]), int(known[k])
+        silent = bool(len(steps) > 2 and sent_bytes[step] < _BURST * typical)
+        averaged = after == before + 1 and opt_s[step] >= least and not silent
+        found.append(Boundary(step, after, averaged))
+    return tuple(found)
+
+
+def by_bytes(
+    opt_s: np.ndarray, end_s: np.ndarray, sent_bytes: np.ndarray, watched: Sequence[tuple[int, float]]
+) -> tuple[Boundary, ...]:
+    """The boundaries from bursts of sent bytes: around the monitor's epoch ends, or where there are any."""
+    sent = np.where(np.isfinite(sent_bytes), sent_bytes, 0.0)
+    if not sent.any():
+        return ()
+    if not watched:
+        high = np.flatnonzero((sent >= sent.max() / 2) & (opt_s >= _least(opt_s)))
+        return tuple(Boundary(int(k), n, True) for n, k in enumerate(high, 1))
+    slack = _slack(watched)
+    found: list[Boundary] = []
+    for number, at in watched:
+        near = np.flatnonzero((end_s >= at - slack) & (end_s <= at + slack))
+        if len(near):
+            step = int(near[np.argmax(sent[near])])
+            if not found or step > found[-1].step:
+                found.append(Boundary(step, number, True))
+    typical = float(np.median([sent[b.step] for b in found])) if found else 0.0
+    return tuple(
+        Boundary(b.step, b.epoch, bool(sent[b.step] >= _BURST * typical and opt_s[b.step] >= _least(opt_s)))
+        for b in found
+    )
+
+
+def _least(opt_s: np.ndarray) -> float:
+    """The shortest optimizer step that may have been an averaging.
+
+    The local one is the lower quartile: with few steps between averagings the median may be one of those.
+    """
+    return max(_LONG * float(np.quantile(opt_s, 0.25)), _SHORTEST_S)
+
+
+def _slack(watched: Sequence[tuple[int, float]]) -> float:
+    """How far a VM's end of an epoch may lie from the monitor's, seconds."""
+    ends = [t for _, t in watched]
+    gaps = [b - a for a, b in pairwise(ends) if b > a]
+    return min([30.0, *(0.45 * gap for gap in gaps)])
+
+
+def _carried(epoch: np.ndarray) -> np.ndarray:
+    """Each step's epoch, a missing one taken from the step before (at the start: from the first known).
+
+    An epoch that seems to go back (a restart, or noise) does not: the highest so far counts.
+    """
+    known = np.flatnonzero(np.isfinite(epoch))
+    last = np.maximum.accumulate(np.where(np.isfinite(epoch), np.arange(len(epoch)), -1))
+    return np.maximum.accumulate(epoch[np.where(last < 0, known[0], last)])

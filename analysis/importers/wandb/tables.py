@@ -1,0 +1,215 @@
+"""One CSV log as columns of numbers: quickly where it is whole, carefully where it is not.
+
+The quick way is Arrow's reader, which takes nothing that is not a number. On any trouble the careful way
+reads line by line, leaves out what cannot be read and says where it stood.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import hashlib
+import io
+import zlib
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+
+__all__ = ["Table", "TableError", "read_table"]
+
+_GZIP = b"\x1f\x8b"
+_CHUNK = 1 << 20
+_MAY_BE_NEGATIVE = ("01_general/minibatch_loss",)
+
+
+# TableError   the file gives no table at all
+class TableError(Exception):
+    """A log that cannot be used; the sentence names the file and the reason."""
+
+
+@dataclass
+class Table:
+    """A log's columns as float64 arrays of one length; a missing cell is NaN."""
+
+    shown: str  # the file's name for people
+    columns: dict[str, np.ndarray]
+    header: tuple[str, ...]
+    rows: int
+    sha256: str  # of the file
+    content: str  # the same of what is in it, unpacked: two packings of one log are equal
+    notes: list[str] = field(default_factory=list)  # what was left out, as sentences
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.columns
+
+    def get(self, name: str) -> np.ndarray:
+        """The column, or all NaN where the log has none."""
+        found = self.columns.get(name)
+        return np.full(self.rows, np.nan) if found is None else found
+
+    def missing(self, name: str, therefore: str) -> str:
+        """The sentence that a column is not there, and what follows from it."""
+        others = [column for column in self.header if column not in self.columns]
+        near = difflib.get_close_matches(name, others, n=1, cutoff=0.75)
+        hint = f" (there is '{near[0]}')" if near else ""
+        return f"{self.shown}:1: there is no column '{name}'{hint}: {therefore}."
+
+
+def read_table(path: Path, shown: str, wanted: Sequence[str]) -> Table:
+    """Read the wanted columns of a .csv or .csv.gz. Raises TableError when nothing can be read."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise TableError(f"{shown}: cannot be read: {error.strerror}.") from error
+    if not raw:
+        raise TableError(f"{shown}: the file is empty.")
+    notes: list[str] = []
+    digest = content = hashlib.sha256(raw).hexdigest()
+    data = raw
+    if raw.startswith(_GZIP):
+        data, cut = _unpacked(raw)
+        if cut:
+            notes.append(
+                f"{shown}: the .gz is cut or damaged; what comes before ({len(data)} bytes) is used."
+            )
+        content = hashlib.sha256(data).hexdigest()
+    del raw
+    first, _, rest = data.partition(b"\n")
+    header = _header(first)
+    del first
+    chosen = [name for name in wanted if name in header]
+    if not chosen:
+        raise TableError(
+            f"{shown}:1: not a log that we know: the first line names none of its columns "
+            f"({', '.join(wanted[:3])}, ...)."
+        )
+    if not rest.strip():
+        raise TableError(f"{shown}: there is no row below the header.")
+    del rest
+    columns = None
+    if data.endswith(b"\n") and len(set(header)) == len(header) and b"NaN" not in data and b"nan" not in data:
+        columns = _quick(data, chosen)
+    if columns is None:
+        columns, more = _careful(data, header, chosen, shown)
+        notes += more
+    rows = len(next(iter(columns.values())))
+    if not rows:
+        raise TableError(f"{shown}: not one of its lines can be read.")
+    for name, column in columns.items():
+        notes += _physical(name, column, shown)
+    return Table(shown, columns, tuple(header), rows, digest, content, notes)
+
+
+def _unpacked(raw: bytes) -> tuple[bytes, bool]:
+    """(the content as far as it can be unpacked, whether it was cut). Several members are read in turn."""
+    parts: list[bytes] = []
+    left = raw
+    while left.startswith(_GZIP):
+        unpack = zlib.decompressobj(wbits=31)
+        try:
+            for at in range(0, len(left), _CHUNK):
+                parts.append(unpack.decompress(left[at : at + _CHUNK]))
+                if unpack.eof:
+                    left = unpack.unused_data + left[at + _CHUNK :]
+                    break
+            else:
+                return b"".join(parts), True
+        except zlib.error:
+            return b"".join(parts), True
+    return b"".join(parts), False
+
+
+def _header(line: bytes) -> list[str]:
+    text = line.decode("utf-8-sig", errors="replace").strip("\r\n")
+    try:
+        return [name.strip() for name in next(csv.reader([text]), [])]
+    except csv.Error:
+        return []
+
+
+def _quick(data: bytes, chosen: list[str]) -> dict[str, np.ndarray] | None:
+    """Arrow's reader; None when a line or a cell is not as it should be."""
+    try:
+        table = arrow_csv.read_csv(
+            pa.BufferReader(data),
+            convert_options=arrow_csv.ConvertOptions(
+                include_columns=chosen, column_types=dict.fromkeys(chosen, pa.float64())
+            ),
+        )
+    except (pa.ArrowInvalid, pa.ArrowKeyError):
+        return None
+    return {name: np.array(table[name].to_numpy(), dtype=np.float64) for name in chosen}
+
+
+def _careful(
+    data: bytes, header: list[str], chosen: list[str], shown: str
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Line by line. A line with too few or too many cells is left out, a cell that is no number is missing."""
+    at = {name: header.index(name) for name in chosen}
+    values = {name: array("d") for name in chosen}
+    bad_lines: list[tuple[int, int]] = []
+    bad_cells: dict[str, tuple[int, int, bytes]] = {}
+    notes: list[str] = []
+    lines = io.BytesIO(data)
+    lines.readline()
+    for number, line in enumerate(lines, 2):
+        if not line.endswith(b"\n"):
+            notes.append(f"{shown}:{number}: the file ends in the middle of this line, which is left out.")
+            break
+        plain = line.rstrip(b"\r\n")
+        if not plain:
+            continue
+        cells = _quoted(plain) if b'"' in plain else plain.split(b",")
+        if len(cells) != len(header):
+            bad_lines.append((number, len(cells)))
+            continue
+        for name, k in at.items():
+            cell = cells[k]
+            try:
+                value = float(cell) if cell else np.nan
+            except ValueError:
+                value = np.nan
+            if cell and value != value:
+                count, first_line, first_cell = bad_cells.get(name, (0, number, cell))
+                bad_cells[name] = (count + 1, first_line, first_cell)
+            values[name].append(value)
+    if bad_lines:
+        number, cells_there = bad_lines[0]
+        more = f"; {len(bad_lines)} such lines are left out" if len(bad_lines) > 1 else "; it is left out"
+        notes.append(f"{shown}:{number}: {cells_there} cells where the header has {len(header)}{more}.")
+    for name, (count, number, cell) in bad_cells.items():
+        text = cell[:20].decode("utf-8", errors="replace")
+        cells_word = f"{count} such cells are" if count > 1 else "it is"
+        notes.append(
+            f"{shown}:{number}: column '{name}' holds no number ('{text}'); {cells_word} taken as missing."
+        )
+    return {name: np.array(column, dtype=np.float64) for name, column in values.items()}, notes
+
+
+def _quoted(line: bytes) -> list[bytes]:
+    try:
+        row = next(csv.reader([line.decode("utf-8", errors="replace")]), [])
+    except csv.Error:
+        return []
+    return [cell.encode() for cell in row]
+
+
+def _physical(name: str, column: np.ndarray, shown: str) -> list[str]:
+    """Sentences on values that cannot be; they become missing, in place."""
+    notes: list[str] = []
+    checks = [("infinite", np.isinf(column))]
+    if name not in _MAY_BE_NEGATIVE:
+        checks.append(("negative", column < 0))
+    for what, bad in checks:
+        count = int(bad.sum())
+        if count:
+            line = int(np.argmax(bad)) + 2
+            cells = f"{count} such cells are" if count > 1 else "it is"
+            notes.append(f"{shown}:{line}: column '{name}' is {what}; {cells} taken as missing.")
+            column[bad] = np.nan
+    return notes

@@ -1,0 +1,86 @@
+"""The VM rows of an imported run: place, machine and price, as far as the names and the price book know them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+
+from analysis.importers.wandb.bee import Bee
+from analysis.importers.wandb.files import Log
+from analysis.importers.wandb.words import UNKNOWN, Where, where
+from cloud.prices.book import PriceBook
+from metrics.records import VmRecord
+
+__all__ = ["vm_rows"]
+
+
+def vm_rows(
+    bees: Mapping[str, Bee], logs: Mapping[str, Log], book: PriceBook
+) -> tuple[list[VmRecord], list[str]]:
+    """A row for each VM, and sentences on what had to be assumed or is unknown."""
+    rows: list[VmRecord] = []
+    unplaced: dict[str, list[str]] = {}
+    unpriced: dict[str, list[str]] = {}
+    assumed: dict[str, list[str]] = {}
+    dearer: list[str] = []
+    for vm, bee in bees.items():
+        log = logs[vm]
+        place = where(log.place)
+        if place.location == UNKNOWN or place.cloud == "onprem":
+            why = place.remark or f"{place.location} is on no map"
+            unplaced.setdefault(why, []).append(vm)
+        elif place.remark:
+            assumed.setdefault(place.remark, []).append(vm)
+        instance, use_spot, usd, source = _price(place, log.gpu, book)
+        if usd is None:
+            unpriced.setdefault(
+                f"{log.gpu or 'an unknown GPU'} at {place.cloud or 'an unknown cloud'}", []
+            ).append(vm)
+        elif not use_spot:
+            dearer.append(vm)
+        rows.append(
+            VmRecord(
+                vm=vm,
+                slot=vm,
+                generation=0,
+                location=place.location,
+                instance=instance,
+                accelerator=log.gpu or "",
+                use_spot=use_spot,
+                usd_per_h=usd,
+                price_source=source,
+                address=vm,
+                requested_s=bee.first_s,
+                ready_s=float(bee.end_s[0] - bee.timed_s[0]) if bee.steps else None,
+                ended_s=bee.last_s,
+                end_cause="",
+            )
+        )
+    notes = [
+        f"Where {_list(vms)} stood is unknown ({why}): so is the price of its bytes."
+        for why, vms in unplaced.items()
+    ]
+    notes += [f"{_list(vms)}: {remark}; the log does not say the region." for remark, vms in assumed.items()]
+    notes += [f"{book.name} has no price for {what} ({_list(vms)})." for what, vms in unpriced.items()]
+    if dearer:
+        notes.append(f"{_list(dearer)}: priced on demand, {book.name} has no spot price there.")
+    if len(dearer) + sum(map(len, unpriced.values())) < len(rows):
+        notes.append("Spot prices are assumed: the logs do not say how the VMs were rented.")
+    return rows, notes
+
+
+def _price(place: Where, gpu: str | None, book: PriceBook) -> tuple[str, bool, Decimal | None, str]:
+    """(instance, spot, $/h, source). A cloud known without its region has its price where that is the same
+    in all; a provider without spot prices is billed on demand."""
+    at = place.location if place.location != UNKNOWN else place.cloud
+    if at is None or gpu is None:
+        return "", True, None, ""
+    for use_spot in (True, False):
+        price = book.vm(at, gpu, use_spot)
+        if price is not None:
+            return price.instance, use_spot, price.usd, book.name
+    return "", True, None, ""
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,89 @@
+"""The words that host names, file names and indexes use for clouds, places, GPUs and models (`words.csv`)."""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from cloud.places import PlaceError, find
+from experiments.spec.catalog import models
+
+__all__ = ["UNKNOWN", "Where", "accelerator", "host_part", "model_name", "where"]
+
+UNKNOWN = "unknown"
+_DATA = Path(__file__).with_name("words.csv")
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What a name says of a place: the location (`cloud/region`, or unknown), its cloud, and a remark."""
+
+    location: str
+    cloud: str | None
+    remark: str  # "" or what had to be assumed
+
+
+@cache
+def _words(kind: str) -> dict[str, tuple[str, str]]:
+    """{word: (value, note)} of one kind."""
+    with _DATA.open(newline="", encoding="utf-8") as file:
+        return {r["word"]: (r["value"], r["note"]) for r in csv.DictReader(file) if r["kind"] == kind}
+
+
+def _tokens(name: str) -> list[str]:
+    return [token for token in re.split(r"[^a-z0-9]+", name.lower()) if token]
+
+
+def _first(kind: str, name: str) -> str | None:
+    known = _words(kind)
+    return next((known[token][0] for token in _tokens(name) if token in known), None)
+
+
+def where(name: str) -> Where:
+    """The place that an index's location (`GC-US`, `gcp/us-central1`) or a host's name (`gc-eu-t4-1`) says.
+
+    A name without a continent says no region: its location is `unknown`, its cloud may be known.
+    """
+    if "/" in name:
+        try:
+            find(name)
+        except PlaceError as error:
+            return Where(UNKNOWN, None, f"'{name}' is not on the map ({error})")
+        return Where(name, name.split("/")[0], "")
+    cloud, continent = _first("cloud", name), _first("continent", name)
+    region = _words("region").get(f"{cloud} {continent}")
+    if cloud is None or continent is None or region is None:
+        return Where(UNKNOWN, cloud, f"'{name}' does not say in which region it is")
+    remark = f"'{name}' is taken as {cloud}/{region[0]}" if region[1] == "assumed" else ""
+    return Where(f"{cloud}/{region[0]}", cloud, remark)
+
+
+def accelerator(name: str) -> str | None:
+    """`T4:1` from a GPU's or a host's name; None: it names no GPU that we know."""
+    return _first("gpu", name) or _first("gpu", "".join(_tokens(name)))
+
+
+def model_name(name: str) -> str | None:
+    """A name of models.csv from any spelling (`torchvision.models.convnext_large`); None: unknown."""
+    plain = "".join(_tokens(name)).removeprefix("torchvisionmodels")
+    by_plain = {"".join(_tokens(known)): known for known in models()}
+    return by_plain.get(plain) or _words("model").get(plain, ("", ""))[0] or None
+
+
+def host_part(rest: str) -> tuple[str, str]:
+    """(what stands before the host, the host) in a file name's rest: `roberta_mlm_xlm-gc-t4-1`.
+
+    The host begins at the first part that names a cloud; without one all of it is the host.
+    """
+    clouds = _words("cloud")
+    parts = rest.split("-")
+    for k, part in enumerate(parts):
+        if part.lower() in clouds:
+            before = parts[:k]
+            if part.lower() == "prem" and before and before[-1].lower() == "on":
+                before, k = before[:-1], k - 1
+            return "-".join(before), "-".join(parts[k:])
+    return "", rest
