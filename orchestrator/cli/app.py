@@ -32,9 +32,18 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "logs": ("look_commands", "Print a log: of the controller, or of a slot's VMs, the oldest VM first."),
     "why": ("look_commands", "Tell a slot's story from the journal: every change with its cause."),
     "report": ("report_commands", "Build the run's report and print its path, or print its numbers as JSON."),
+    "replay": (
+        "replay_commands",
+        "Compute the numbers of anyone's logs: W&B exports of the study, exported runs, or runs of this machine.",
+    ),
+    "audit": ("audit_commands", "Find what is doubtful in a run's or a study's numbers, with the evidence."),
     "export": (
         "export_commands",
         "Write a run as files: all records as Parquet or CSV, or the costs as FOCUS 1.2 rows; print the folder.",
+    ),
+    "bill": (
+        "export_commands",
+        "Lay the run's estimate beside a provider's bill: dollars by service, and the differences.",
     ),
     "stop": (
         "end_commands",

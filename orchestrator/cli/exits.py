@@ -31,10 +31,12 @@ class Verdict(NamedTuple):
 # imported for them, and `orch --help` stays fast. A test checks that every name exists.
 BY_NAME: dict[str, int] = {
     "experiments.spec.errors.SpecError": WRONG,
+    "analysis.importers.base.ImportFailed": WRONG,
     "cloud.prices.rows.PriceBookError": WRONG,
     "cloud.places.PlaceError": WRONG,
     "cloud.networks.network.NetworkError": WRONG,
     "analysis.export.tables.ExportError": WRONG,
+    "analysis.export.bill_file.BillError": WRONG,
     "cloud.storage.errors.StoreFullError": FAILED,
     "cloud.storage.errors.StoreFailedError": FAILED,
     "cloud.storage.errors.EmbeddedStoreError": FAILED,
