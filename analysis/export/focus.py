@@ -27,7 +27,7 @@ from metrics.ledger import CostLine
 from metrics.records import VmRecord
 from metrics.run_numbers import RunNumbers
 
-__all__ = ["FocusRows", "focus_csv", "focus_metadata", "focus_rows"]
+__all__ = ["FocusRows", "focus_csv", "focus_metadata", "focus_rows", "line_place", "run_times"]
 
 Row = dict[str, str | None]
 
@@ -238,7 +238,7 @@ def _vm_use(numbers: RunNumbers, line: CostLine, usd: Decimal, quantity: float) 
 
 def _times(numbers: RunNumbers, line: CostLine) -> tuple[float, float]:
     """When a line's charge began and ended: while its VM lived, within the line's month if it has one."""
-    run = _run_times(numbers)
+    run = run_times(numbers)
     names = (line.src, line.dst)
     party = next((row for name in names for row in numbers.vms if row.vm == name), None)
     lived = run
@@ -251,6 +251,14 @@ def _times(numbers: RunNumbers, line: CostLine) -> tuple[float, float]:
     return lived
 
 
+def line_place(numbers: RunNumbers, line: CostLine) -> tuple[str, str]:
+    """Where a line of the bill is charged, and of egress its class; "" for what is not known."""
+    if line.kind in ("vm", "controller"):
+        return next(row.location for row in numbers.vms if row.vm == line.src), ""
+    here, there = _ends(numbers, line)
+    return here, (egress_class(here, there) or "") if line.kind == "egress" and line.dst else ""
+
+
 def _ends(numbers: RunNumbers, line: CostLine) -> tuple[str, str]:
     """The two locations of a line of bytes; what is in no cloud is the internet."""
     known: Mapping[str, str] = {row.vm: row.location for row in numbers.vms} | dict(numbers.terms.locations)
@@ -260,7 +268,7 @@ def _ends(numbers: RunNumbers, line: CostLine) -> tuple[str, str]:
     return known.get(line.src, ""), there
 
 
-def _run_times(numbers: RunNumbers) -> tuple[float, float]:
+def run_times(numbers: RunNumbers) -> tuple[float, float]:
     """When the run began and ended; one still going on ends with the last thing recorded."""
     ends = [row.ended_s or row.requested_s for row in numbers.vms] + [e.ended_s for e in numbers.raw]
     begins = [row.requested_s for row in numbers.vms]

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orchestrator.cli.names import find_run
+from orchestrator.cli.output import SCHEMA_VERSION, Format, as_json, rows_text
+from orchestrator.cli.words import usd
+
+if TYPE_CHECKING:
+    from analysis.export.bill import BillComparison
 
 __all__ = ["ExportForm", "register"]
+
+_COLUMNS = ("provider", "service", "estimate_usd", "bill_usd", "difference_usd", "difference_pct", "note")
 
 
 class ExportForm(StrEnum):
@@ -24,6 +32,7 @@ class ExportForm(StrEnum):
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     app.command("export")(_export)
+    app.command("bill")(_bill)
 
 
 _Run = Annotated[
@@ -64,6 +73,80 @@ def _export(
     else:
         export_tables(folder / "run.db", chosen, to.value, force)
     typer.echo(str(chosen))
+
+
+def _bill(
+    run: _Run,
+    against: Annotated[
+        Path, typer.Option("--against", help="The provider's FOCUS export: .csv, .csv.gz or .parquet.")
+    ],
+    output: Annotated[Format, typer.Option("--output", "-o", help="How to print it.")] = Format.table,
+) -> None:
+    """Lay the run's estimate beside a provider's bill: dollars by service, and the differences.
+
+    The bill is a FOCUS export (any 1.x version) and may hold much else. Its rows of the run are those with
+    the tag `orch-run` = run id; if there is none, those that name the run's VMs; else, with a warning, all
+    usage of the run's regions in its time. The difference is the bill less the estimate.
+
+    \b
+    JSON: {"schema_version", "run_id", "file", "currency", "selected_by", "rows_read", "rows_selected",
+      "services": [{"provider", "service", "estimate_usd", "bill_usd", "difference_usd",
+        "difference_pct", "charges", "note"}], "total": {same},
+      "unmatched": {"estimate": [VMs the bill does not name], "bill": [VMs that are not the run's]},
+      "warnings": []}
+    """
+    from analysis.export.bill import compare_bill
+    from analysis.export.bill_file import read_bill
+    from metrics.run_numbers import RunNumbers
+    from metrics.store import RunStore
+
+    with RunStore.open_reader(_folder(run) / "run.db") as store:
+        numbers = RunNumbers.of(store)
+    found = compare_bill(numbers, read_bill(against), str(against))
+    if output is Format.json:
+        typer.echo(as_json(_document(found, against)), nl=False)
+        return
+    rows = [asdict(row) for row in (*found.rows, found.total)]
+    if output is Format.table:
+        rows = [_shown(row) for row in rows]
+    typer.echo(rows_text("services", rows, _COLUMNS, output), nl=False)
+    for sentence in (*found.warnings, *_unmatched(found)):
+        typer.echo(sentence, err=True)
+
+
+def _document(found: BillComparison, against: Path) -> dict[str, Any]:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": found.run_id,
+        "file": str(against),
+        "currency": "USD",
+        "selected_by": found.selected_by,
+        "rows_read": found.read,
+        "rows_selected": found.selected,
+        "services": [asdict(row) for row in found.rows],
+        "total": asdict(found.total),
+        "unmatched": {"estimate": found.unmatched_estimate, "bill": found.unmatched_bill},
+        "warnings": found.warnings,
+    }
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    absent = "-" if row["note"].startswith("not ") else "unknown"
+    shown = {
+        name: absent if row[name] is None else usd(row[name])
+        for name in ("estimate_usd", "bill_usd", "difference_usd")
+    }
+    percent = row["difference_pct"]
+    return row | shown | {"difference_pct": absent if percent is None else f"{percent:+.1f} %"}
+
+
+def _unmatched(found: BillComparison) -> list[str]:
+    sentences: list[str] = []
+    if found.unmatched_estimate:
+        sentences.append(f"The bill names no charge of {', '.join(found.unmatched_estimate)}.")
+    if found.unmatched_bill:
+        sentences.append(f"Not the run's, on the bill: {', '.join(found.unmatched_bill)}.")
+    return sentences
 
 
 def _folder(run: str) -> Path:

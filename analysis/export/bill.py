@@ -1,0 +1,207 @@
+"""A run's estimate beside what a provider billed for it, by service. Pure, over the rows of a FOCUS export."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TypeVar
+
+from analysis.export.bill_file import BillError, BillRow
+from analysis.export.bill_services import UNCLASSED, service_of
+from analysis.export.focus import line_place, run_times
+from analysis.export.providers import provider_of
+from cloud.prices.book import exact
+from metrics.run_numbers import RunNumbers
+
+__all__ = ["TAG", "BillComparison", "ServiceRow", "compare_bill"]
+
+TAG = "orch-run"  # the tag that names the run on everything rented for it
+_Usd = TypeVar("_Usd", Decimal, Decimal | None)
+_NOT_ON_BILL = "not on this bill"
+_NOT_ESTIMATED = "not in the estimate"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRow:
+    """One service of one provider; None is unknown or, with `note`, not there."""
+
+    provider: str
+    service: str
+    estimate_usd: Decimal | None
+    bill_usd: Decimal | None
+    difference_usd: Decimal | None  # bill less estimate
+    difference_pct: float | None  # of the estimate
+    charges: int  # rows of the bill
+    note: str
+
+
+@dataclass(frozen=True)
+class BillComparison:
+    """What `orch bill` shows."""
+
+    run_id: str
+    selected_by: str  # "tag", "names" or "time and regions"
+    read: int  # rows of the file
+    selected: int
+    rows: tuple[ServiceRow, ...]
+    total: ServiceRow  # of the providers that are on the bill
+    unmatched_estimate: tuple[str, ...]  # our VMs that the bill does not name, though it names others
+    unmatched_bill: tuple[str, ...]  # VMs of the bill that are not the run's
+    warnings: tuple[str, ...]
+
+
+def compare_bill(numbers: RunNumbers, bill: Iterable[BillRow], file: str) -> BillComparison:
+    """Raises BillError when no row of the bill belongs to the run, or one that does is wrong."""
+    run_id = str(numbers.meta["run_id"])
+    selected_by, chosen, read = _select(numbers, bill, file)
+    warnings = _warnings(numbers, selected_by)
+    billed: dict[tuple[str, str], list[Decimal]] = {}
+    named: set[str] = set()
+    for row in chosen:
+        currency = row.text("BillingCurrency")
+        if currency != "USD":
+            raise BillError(
+                f"{row.where}: BillingCurrency: '{currency}' is not USD, which the estimate is in; "
+                "export the bill in US dollars"
+            )
+        service = service_of(row)
+        key = provider_of(_provider_name(row)), service
+        billed.setdefault(key, []).append(row.amount("BilledCost"))
+        if service in ("vm", "controller"):
+            named |= {name for name in _names(row)[:1] if name}
+    estimated = _estimates(numbers)
+    providers = {provider for provider, _ in billed}
+    for provider in sorted({p for p, service in billed if service == UNCLASSED}):
+        warnings.append(
+            f"The bill does not tell which way all of {provider}'s egress went, so it is compared as one sum."
+        )
+        billed, estimated = _one_egress(provider, billed), _one_egress(provider, estimated)
+    rows = [
+        _row(*key, estimated.get(key), billed.get(key)) for key in sorted(estimated.keys() | billed.keys())
+    ]
+    ours = {row.vm for row in numbers.vms if row.location.split("/")[0] in providers}
+    return BillComparison(
+        run_id=run_id,
+        selected_by=selected_by,
+        read=read,
+        selected=len(chosen),
+        rows=tuple(row for row in rows if row.estimate_usd != 0 or row.bill_usd),
+        total=_row(
+            "",
+            "total",
+            [usd for (p, _), part in estimated.items() if p in providers for usd in part],
+            [usd for part in billed.values() for usd in part],
+        ),
+        unmatched_estimate=tuple(sorted(ours - _ours_named(chosen, ours))) if named else (),
+        unmatched_bill=tuple(sorted(named - ours)) if _ours_named(chosen, ours) else (),
+        warnings=tuple(warnings),
+    )
+
+
+def _warnings(numbers: RunNumbers, selected_by: str) -> list[str]:
+    warnings: list[str] = []
+    if selected_by == "names":
+        warnings.append(f"No row has the tag {TAG}; the rows that name the run's VMs are taken.")
+    if selected_by == "time and regions":
+        warnings.append(
+            f"No row has the tag {TAG} or names a VM of the run; all usage of the run's regions in its time is "
+            "taken, whoever caused it."
+        )
+    if numbers.meta.get("emulated"):
+        warnings.append(
+            "The run was emulated: nothing was rented for it, so this bill is for something else."
+        )
+    return warnings
+
+
+def _select(numbers: RunNumbers, bill: Iterable[BillRow], file: str) -> tuple[str, list[BillRow], int]:
+    """(by what, the rows, how many were read): by tag, else by the VMs' names, else by time and regions."""
+    run_id = str(numbers.meta["run_id"])
+    vms = {row.vm for row in numbers.vms}
+    places = {tuple(row.location.split("/")[:2]) for row in numbers.vms}
+    tagged: list[BillRow] = []
+    by_name: list[BillRow] = []
+    near: list[BillRow] = []
+    read = 0
+    for row in bill:
+        read += 1
+        if any(re.split(r"[/:]", key)[-1] == TAG and tag == run_id for key, tag in row.tags().items()):
+            tagged.append(row)
+        elif not vms.isdisjoint(_names(row)):
+            by_name.append(row)
+        elif (
+            not tagged and not by_name and (provider_of(_provider_name(row)), row.text("RegionId")) in places
+        ):
+            near.append(row)
+    if tagged:
+        return "tag", tagged, read
+    if by_name:
+        return "names", by_name, read
+    began_s, ended_s = run_times(numbers)
+    within = [
+        row
+        for row in near
+        if row.time_s("ChargePeriodStart") < ended_s and row.time_s("ChargePeriodEnd") > began_s
+    ]
+    if within:
+        return "time and regions", within, read
+    raise BillError(
+        f"{file}: none of its {read} rows is of run {run_id}: no tag {TAG}, no name of its VMs, no usage of its regions in "
+        "its time; export the days of the run, with tags"
+    )
+
+
+def _names(row: BillRow) -> list[str]:
+    """What the row calls its resource: its name, the end of its id, its tag `Name`."""
+    tail = re.split(r"[/:]", row.text("ResourceId"))[-1]
+    return [row.text("ResourceName"), tail, row.tags().get("Name", "")]
+
+
+def _ours_named(chosen: Sequence[BillRow], ours: set[str]) -> set[str]:
+    return {name for row in chosen for name in _names(row) if name in ours}
+
+
+def _provider_name(row: BillRow) -> str:
+    return row.text("ProviderName", "ServiceProviderName", "InvoiceIssuerName", "PublisherName")
+
+
+def _estimates(numbers: RunNumbers) -> dict[tuple[str, str], list[Decimal | None]]:
+    """The ledger's dollars by provider and service."""
+    found: dict[tuple[str, str], list[Decimal | None]] = {}
+    for line in numbers.bill.lines:
+        location, link_class = line_place(numbers, line)
+        service = f"egress {link_class}".strip() if line.kind == "egress" else line.kind
+        found.setdefault((location.split("/")[0] or "unknown", service), []).append(line.usd)
+    return found
+
+
+def _one_egress(provider: str, parts: dict[tuple[str, str], list[_Usd]]) -> dict[tuple[str, str], list[_Usd]]:
+    """The same with all egress of the provider under one service."""
+    merged: dict[tuple[str, str], list[_Usd]] = {}
+    for (owner, service), amounts in parts.items():
+        is_egress = owner == provider and service.startswith("egress")
+        merged.setdefault((owner, "egress" if is_egress else service), []).extend(amounts)
+    return merged
+
+
+def _row(
+    provider: str, service: str, estimate: Sequence[Decimal | None] | None, bill: Sequence[Decimal] | None
+) -> ServiceRow:
+    known = [usd for usd in estimate or () if usd is not None]
+    with exact():
+        ours = sum(known, Decimal(0)) if estimate is not None and len(known) == len(estimate) else None
+        theirs = sum(bill, Decimal(0)) if bill is not None else None
+        difference = theirs - ours if ours is not None and theirs is not None else None
+    note = _NOT_ESTIMATED if estimate is None else _NOT_ON_BILL if bill is None else ""
+    return ServiceRow(
+        provider=provider,
+        service=service,
+        estimate_usd=ours,
+        bill_usd=theirs,
+        difference_usd=difference,
+        difference_pct=float(difference / ours * 100) if difference is not None and ours else None,
+        charges=len(bill or ()),
+        note=note or ("estimate unknown" if ours is None else ""),
+    )

@@ -1,0 +1,166 @@
+"""Reading a provider's FOCUS export (any 1.x version): rows by column name, each with where it stands.
+
+Plain or gzipped CSV, or Parquet. A large file is read as a stream.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+__all__ = ["BillError", "BillRow", "read_bill"]
+
+_NEEDED = ("BilledCost", "BillingCurrency", "ChargePeriodStart", "ChargePeriodEnd", "ServiceName")
+_WHOLE = "download the export again"
+
+
+# BillError   the file cannot be read as a FOCUS export, or has nothing of the run (exit 2)
+class BillError(Exception):
+    """The bill cannot be used; one sentence with file, line and column, and the next step."""
+
+
+class BillRow:
+    """One row of the bill. Values are read when asked for, so that only what is used must be right."""
+
+    def __init__(self, where: str, values: Mapping[str, Any]) -> None:
+        """`where`: file and line; `values` by the column's folded name."""
+        self.where = where
+        self._values = values
+
+    def text(self, *columns: str) -> str:
+        """The first of the columns that has a value; "" if none has."""
+        for column in columns:
+            value = self._values.get(_folded(column))
+            if value is not None and value != "":
+                return str(value)
+        return ""
+
+    def amount(self, column: str) -> Decimal:
+        """Raises BillError for what is no number."""
+        text = self.text(column)
+        try:
+            amount = Decimal(text)
+        except InvalidOperation:
+            amount = Decimal("NaN")
+        if not amount.is_finite():
+            raise BillError(f"{self.where}: {column}: '{text[:80]}' is not an amount; {_WHOLE}")
+        return amount
+
+    def time_s(self, column: str) -> float:
+        """Unix seconds. Raises BillError for what is no date and time."""
+        value = self._values.get(_folded(column))
+        try:
+            at = value if isinstance(value, datetime) else _datetime(str(value))
+        except ValueError as error:
+            raise BillError(
+                f"{self.where}: {column}: '{str(value)[:80]}' is not a date and time; {_WHOLE}"
+            ) from error
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+    def tags(self) -> dict[str, str]:
+        """The tags, from JSON, a map, or a list of keys and values; {} where there are none to read."""
+        value = self._values.get("tags")
+        if isinstance(value, str):
+            try:
+                value = json.loads(value) if value else {}
+            except ValueError:
+                return {}
+        if isinstance(value, Mapping):
+            return {str(key): str(item) for key, item in value.items()}
+        pairs: dict[str, str] = {}
+        for item in value if isinstance(value, list) else []:
+            if isinstance(item, Mapping) and "key" in item:
+                pairs[str(item["key"])] = str(item.get("value"))
+            elif isinstance(item, tuple) and len(item) == 2:
+                pairs[str(item[0])] = str(item[1])
+        return pairs
+
+
+def read_bill(path: Path) -> Iterator[BillRow]:
+    """The rows of the file. Raises BillError, also while reading."""
+    if path.suffix == ".parquet":
+        yield from _parquet(path)
+    else:
+        yield from _csv(path)
+
+
+def _csv(path: Path) -> Iterator[BillRow]:
+    line = 0
+    try:
+        with ExitStack() as stack:
+            raw = stack.enter_context(path.open("rb"))
+            zipped = raw.peek(2)[:2] == b"\x1f\x8b"
+            data: Any = stack.enter_context(gzip.GzipFile(fileobj=raw)) if zipped else raw
+            text = stack.enter_context(io.TextIOWrapper(data, encoding="utf-8-sig", newline=""))
+            reader = csv.reader(text, strict=True)
+            header = next(reader, None)
+            names = _header(path, 1, header or [])
+            for cells in reader:
+                line = reader.line_num
+                if len(cells) != len(names):
+                    raise BillError(
+                        f"{path}:{line}: {len(cells)} cells, {len(names)} columns: the line is cut or broken; {_WHOLE}"
+                    )
+                yield BillRow(f"{path}:{line}", dict(zip(names, cells, strict=True)))
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise BillError(f"{path}:{line + 1}: the gzip file is cut or broken ({error}); {_WHOLE}") from error
+    except UnicodeDecodeError as error:
+        raise BillError(
+            f"{path}:{line + 1}: is not UTF-8 text; give a FOCUS export as CSV or Parquet"
+        ) from error
+    except csv.Error as error:
+        raise BillError(f"{path}:{line + 1}: {error}: the line is cut or broken; {_WHOLE}") from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _parquet(path: Path) -> Iterator[BillRow]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path)
+        names = _header(path, None, file.schema_arrow.names)
+        number = 0
+        for batch in file.iter_batches():
+            for values in batch.to_pylist():
+                number += 1
+                yield BillRow(f"{path}: row {number}", dict(zip(names, values.values(), strict=True)))
+    except pa.ArrowException as error:
+        reason = str(error).splitlines()[0]
+        raise BillError(f"{path}: cannot be read as Parquet, it may be cut ({reason}); {_WHOLE}") from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _header(path: Path, line: int | None, header: list[str]) -> list[str]:
+    names = [_folded(name) for name in header]
+    missing = [name for name in _NEEDED if _folded(name) not in names]
+    if missing:
+        where = path if line is None else f"{path}:{line}"
+        raise BillError(
+            f"{where}: no column {', '.join(missing)}; give a FOCUS 1.x export of the provider's costs"
+        )
+    return names
+
+
+def _folded(name: str) -> str:
+    """Some exports write `billed_cost`."""
+    return name.strip().replace("_", "").casefold()
+
+
+def _datetime(text: str) -> datetime:
+    return datetime.fromisoformat(text.strip().removesuffix(" UTC"))
+
+
+def _unreadable(path: Path, error: OSError) -> BillError:
+    return BillError(f"{path}: cannot be read ({error.strerror or error}); give the path of a FOCUS export")
