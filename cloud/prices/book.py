@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
+from functools import cached_property
+from itertools import product as product_of
 from pathlib import Path
 
 from cloud.prices.classes import EgressClass, continent, egress_class
@@ -68,7 +70,7 @@ class PriceBook:
         for place in dict.fromkeys((region, "*")):
             found = [
                 self._tiers(key, on)
-                for key in {k for k, _ in self.tiers}
+                for key in self._dates
                 if key[:3] == (provider, "vm", place)
                 and key[4].split("/")[0] == wanted
                 and key[4].split("/")[2] == market
@@ -129,30 +131,45 @@ class PriceBook:
 
     def store_providers(self) -> tuple[str, ...]:
         """Providers whose store egress this book prices."""
-        return tuple(sorted({key[0] for key, _ in self.tiers if key[1] == "store_egress"}))
+        return tuple(sorted({key[0] for key in self._dates if key[1] == "store_egress"}))
 
     def prices(self, on: date | None = None) -> tuple[Price, ...]:
         """All prices, in the book's order; with `on` only those that hold on that day."""
         if on is None:
             found = [price for tiers in self.tiers.values() for price in tiers]
         else:
-            found = [price for key in {k for k, _ in self.tiers} for price in self._tiers(key, on)]
+            found = [price for key in self._dates for price in self._tiers(key, on)]
         return tuple(sorted(found, key=lambda price: price.line))
 
     def _most_specific(
         self, provider: str, product: str, src: str, dst: str, item: str, on: date | None
     ) -> Ladder | None:
-        here, there = continent(src) or "*", continent(dst) or "*"
-        for place in ((here, there), (here, "*"), ("*", there), ("*", "*")):
-            key = (provider, product, *place, item)
+        """The ladder of the narrowest ends: the source's region before its continent before anywhere."""
+        for here, there in product_of(_ends(src), _ends(dst)):
+            key = (provider, product, here, there, item)
             tiers = self._tiers(key, on)
             if tiers:
                 return Ladder(key, UNIT_BYTES[tiers[0].unit], tiers)
         return None
 
     def _tiers(self, key: _Key, on: date | None) -> tuple[Price, ...]:
-        dates = [day for k, day in self.tiers if k == key and (on is None or day <= on)]
+        dates = [day for day in self._dates.get(key, ()) if on is None or day <= on]
         return self.tiers[key, max(dates)] if dates else ()
+
+    @cached_property
+    def _dates(self) -> dict[_Key, list[date]]:
+        """From when on each price holds."""
+        dates: dict[_Key, list[date]] = {}
+        for key, day in self.tiers:
+            dates.setdefault(key, []).append(day)
+        return dates
+
+
+def _ends(location: str) -> tuple[str, ...]:
+    """What a book may call an end of a way, the narrowest first: region, continent, anywhere."""
+    parts = location.split("/")
+    known = continent(location)
+    return (parts[1], known, "*") if known and len(parts) > 1 else ("*",)
 
 
 def book_names() -> list[str]:
@@ -164,12 +181,17 @@ def load(name: str) -> PriceBook:
     """A book by name (see `book_names`) or by the path of a CSV file. Raises PriceBookError."""
     path = Path(name) if name.endswith(".csv") else _FOLDER / f"{name}.csv"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError as error:
         raise PriceBookError(
             f"{name}: there is no such price book; the books are {', '.join(book_names())}, "
             "or give the path of a .csv file"
         ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise PriceBookError(f"{path}: cannot read the price book: {error}") from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise PriceBookError(
+            f"{path}:{line}: not text in UTF-8 ({error.reason}); a price book is a CSV file"
+        ) from error
+    except OSError as error:
+        raise PriceBookError(f"{path}: cannot read the price book: {error.strerror}") from error
     return PriceBook.from_text(text, path.name)

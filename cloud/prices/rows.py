@@ -15,7 +15,7 @@ from datetime import date
 from decimal import ROUND_CEILING, Decimal
 from itertools import pairwise
 
-from cloud.prices.classes import CONTINENTS, EGRESS_CLASSES
+from cloud.prices.classes import CONTINENTS, EGRESS_CLASSES, continent
 
 __all__ = ["COLUMNS", "PRODUCTS", "Price", "PriceBookError", "parse"]
 
@@ -33,7 +33,8 @@ PRODUCTS: Mapping[str, tuple[str, ...]] = {
 _MARKETS = ("spot", "on_demand")
 _AMOUNT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,20})?", re.ASCII)  # bounded, so that sums stay exact
 _SECONDS = re.compile(r"[0-9]{1,9}", re.ASCII)
-_SHOWN = 8  # problems told at once
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
+_SHOWN = 5  # problems told at once
 
 
 # PriceBookError   the book does not exist or is wrong (file:line says where)
@@ -77,30 +78,58 @@ class Price:
 
 
 def parse(text: str, name: str) -> list[Price]:
-    """All rows of a book's CSV text, in its order. Raises PriceBookError with `name:line`."""
-    lines = csv.reader(io.StringIO(text), strict=True)
+    """All rows of a book's CSV text, in its order. Raises PriceBookError: each problem with its `name:line`."""
+    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows: list[Price] = []
+    problems: list[str] = []
     try:
         columns = _header(next(lines, None), name)
-        rows: list[Price] = []
         for cells in lines:
             where = f"{name}:{lines.line_num}"
             if not cells:
                 continue
             if len(cells) != len(columns):
-                raise PriceBookError(f"{where}: {len(cells)} cells, {len(columns)} columns")
+                problems.append(
+                    f"{where}: {len(cells)} cells, {len(columns)} columns: a comma or the line's end is missing"
+                )
+                continue
             row = dict(zip(columns, (cell.strip() for cell in cells), strict=True))
-            rows.append(_price(row, where, lines.line_num))
+            try:
+                rows.append(_price(row, where, lines.line_num))
+            except PriceBookError as error:
+                problems.append(str(error))
     except csv.Error as error:
-        raise PriceBookError(f"{name}:{lines.line_num}: not a line of CSV: {error}") from error
-    _check_tiers(rows, name)
+        problems.append(f"{name}:{lines.line_num}: not a line of CSV: {error}")
+    problems += _ladder_problems(rows, name)
+    if problems:
+        more = f"; {len(problems) - _SHOWN} more problems" if len(problems) > _SHOWN else ""
+        raise PriceBookError("; ".join(problems[:_SHOWN]) + more)
     return rows
 
 
 def _header(header: list[str] | None, name: str) -> tuple[str, ...]:
-    if header is None or "usd" not in header:
-        raise PriceBookError(f"{name}:1: prices must be in US dollars: there is no column 'usd'")
+    if header is None:
+        raise PriceBookError(f"{name}:1: the price book is empty; its columns are {','.join(COLUMNS)}")
+    if "usd" not in header:
+        raise PriceBookError(
+            f"{name}:1: prices must be in US dollars: there is no column 'usd'; "
+            f"the columns are {','.join(COLUMNS)}"
+        )
+    if "currency" in header:
+        raise PriceBookError(
+            f"{name}:1: column 'currency': prices must be in US dollars, converted, in column 'usd'; leave 'currency' out"
+        )
     if tuple(header) not in (COLUMNS, _SINCE_FIRST):
-        raise PriceBookError(f"{name}:1: the columns must be {','.join(COLUMNS)}")
+        missing = [column for column in _SINCE_FIRST if column not in header]
+        unknown = [column for column in header if column not in COLUMNS]
+        wrong = [
+            f"{what} {', '.join(map(repr, names))}"
+            for what, names in (("no", missing), ("unknown", unknown))
+            if names
+        ]
+        raise PriceBookError(
+            f"{name}:1: {'; '.join(wrong) or 'wrong order'}: the columns must be {','.join(COLUMNS)}"
+        )
     return tuple(header)
 
 
@@ -117,16 +146,13 @@ def _price(row: dict[str, str], where: str, line: int) -> Price:
     if product == "egress" and item not in EGRESS_CLASSES:
         raise PriceBookError(f"{where}: egress class '{item}' is none of {', '.join(EGRESS_CLASSES)}")
     for column in ("from", "to"):
-        if product in ("egress", "store_egress") and row[column] not in ("*", *CONTINENTS):
-            raise PriceBookError(f"{where}: {column} '{row[column]}' is none of *, {', '.join(CONTINENTS)}")
+        if product in ("egress", "store_egress") and not _is_end(row["provider"], row[column]):
+            raise PriceBookError(
+                f"{where}: {column} '{row[column]}' is none of *, {', '.join(CONTINENTS)}, "
+                f"and no region of {row['provider']}"
+            )
     if not row["source"]:
         raise PriceBookError(f"{where}: a price without a source; write where it comes from")
-    try:
-        valid_from = date.fromisoformat(row["valid_from"])
-    except ValueError as error:
-        raise PriceBookError(
-            f"{where}: valid_from '{row['valid_from']}' is not a date like 2023-04-01"
-        ) from error
     increment_s = _seconds(row.get("increment_s", ""), "increment_s", where)
     if increment_s == 0:
         raise PriceBookError(f"{where}: increment_s '0' is not 1 or more")
@@ -140,11 +166,25 @@ def _price(row: dict[str, str], where: str, line: int) -> Price:
         tier_start=_amount(row["tier_start"], "tier_start", where),
         usd=_amount(row["usd"], "usd", where),
         minimum_s=_seconds(row["minimum_s"], "minimum_s", where),
-        valid_from=valid_from,
+        valid_from=_day(row["valid_from"], where),
         source=row["source"],
         line=line,
         increment_s=increment_s or 1,
     )
+
+
+def _is_end(provider: str, name: str) -> bool:
+    """Whether `name` can be one end of a way: anywhere, a continent or a region of the provider."""
+    return name in ("*", *CONTINENTS) or ("/" not in name and continent(f"{provider}/{name}") is not None)
+
+
+def _day(text: str, where: str) -> date:
+    try:
+        if not _DAY.fullmatch(text):
+            raise ValueError(text)
+        return date.fromisoformat(text)
+    except ValueError as error:
+        raise PriceBookError(f"{where}: valid_from '{text}' is not a date like 2023-04-01") from error
 
 
 def _seconds(text: str, column: str, where: str) -> int | None:
@@ -159,28 +199,31 @@ def _amount(text: str, column: str, where: str) -> Decimal:
     if text.lower() in ("nan", "inf", "infinity") or text.startswith("-"):
         raise PriceBookError(f"{where}: {column} '{text}' is not 0 or more")
     what = "an amount in US dollars" if column == "usd" else "a number of units"
-    raise PriceBookError(f"{where}: {column} '{text}' is not {what}")
+    raise PriceBookError(f"{where}: {column} '{text}' is not {what}; write a plain number like 0.01")
 
 
-def _check_tiers(rows: list[Price], name: str) -> None:
+def _ladder_problems(rows: list[Price], name: str) -> list[str]:
+    """What is wrong with tiers that belong together: a gap before the first, two at one place, mixed units."""
     ladders: dict[tuple[tuple[str, ...], date], list[Price]] = {}
     for price in rows:
         ladders.setdefault((price.key, price.valid_from), []).append(price)
+    problems: list[str] = []
     for tiers in ladders.values():
         tiers.sort(key=lambda price: (price.tier_start, price.line))
         first = tiers[0]
         if first.tier_start != 0:
-            raise PriceBookError(
+            problems.append(
                 f"{name}:{first.line}: the first tier begins at {first.tier_start}: "
                 "nothing is priced from 0 to there"
             )
         for before, price in pairwise(tiers):
             if price.tier_start == before.tier_start:
-                raise PriceBookError(
+                problems.append(
                     f"{name}:{price.line}: overlaps line {before.line}: the same price of the same date twice"
                 )
-            if price.unit != before.unit:
-                raise PriceBookError(
+            elif price.unit != before.unit:
+                problems.append(
                     f"{name}:{price.line}: unit '{price.unit}' differs from "
                     f"line {before.line}'s '{before.unit}'"
                 )
+    return problems
