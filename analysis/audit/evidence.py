@@ -140,8 +140,8 @@ def rounded(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as a percentage of two or three digits."""
-    return f"{share * 100:.0f} %" if abs(share) >= 0.1 else f"{share * 100:.2g} %"
+    """A share as a percentage of three significant digits."""
+    return f"{share * 100:.3g} %"
 
 
 def counted(number: int, what: str) -> str:

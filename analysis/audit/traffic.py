@@ -14,7 +14,7 @@ __all__ = ["FLOOR", "OVERHEAD", "RECEIVED_FLOOR", "ROOF", "averaging_bytes", "eg
 # Hivemind's averaging costs 2 % beyond the parameters themselves (chunk headers, TCP/IP), in
 # the study's logs.
 OVERHEAD = 1.02
-# In the study's logs the ratio is 0.97 to 1.03. Less than 0.9: peers averaged less than all parameters (lost
+# In the study's logs the ratio is 0.96 to 1.02. Less than 0.9: peers averaged less than all parameters (lost
 # parts, sparse or 8-bit compression) or the counter missed seconds. More than 1.15: retries, other traffic on the
 # card, or a counter that counts twice.
 FLOOR, ROOF = 0.90, 1.15

@@ -1,0 +1,142 @@
+"""`orch audit`: what is doubtful in somebody's numbers."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.exits import DONE, FAILED
+from orchestrator.cli.names import find_run
+from orchestrator.cli.output import SCHEMA_VERSION, Format, as_json, rows_text
+from orchestrator.cli.terminal import say
+
+if TYPE_CHECKING:
+    from analysis.audit.findings import Finding
+
+__all__ = ["register"]
+
+_COLUMNS = ("label", "run_id", "severity", "check", "sentence", "figure", "value", "expected", "n", "file")
+_WIDEST = 120  # columns: longer lines are hard to read
+
+
+class _Floor(StrEnum):
+    doubt = "doubt"
+    error = "error"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("audit")(_audit)
+
+
+def _audit(
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DIR|RUN...", help="Folders of W&B logs or exported runs, run folders, or runs by id."
+        ),
+    ],
+    index: Annotated[
+        Path | None,
+        typer.Option(help="CSV that says which log is whose; default: INDEX.csv in the folder, if there."),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--run", help="Only this run id; may be repeated.")
+    ] = None,
+    fail_on: Annotated[
+        _Floor | None, typer.Option(help="Exit 1 when a finding is this bad or worse; default: never.")
+    ] = None,
+    form: Annotated[Format, typer.Option("-o", "--output", help="Output.", show_choices=True)] = Format.table,
+) -> int:
+    """Find what is doubtful in a run's or a study's numbers, with the evidence.
+
+    Severities: error (the figure is wrong as it stands), doubt (it may mislead), note (good to know). The checks
+    and their thresholds are in docs/audit.md. Exit 2 when no run could be read.
+
+    \b
+    JSON: {"schema_version": 1,
+      "findings": [{"run_id" or null (of several runs), "label", "check", "severity",
+        "sentence", "figure", "value", "expected", "n", "file"}],
+      "problems": [what could not be read, as sentences]}
+    CSV has the findings' columns.
+    """
+    from analysis.audit.audit import audit
+    from analysis.audit.evidence import Evidence
+    from analysis.audit.findings import reaches
+    from analysis.sources import opened
+    from metrics.store import RunStore, StoreError
+    from orchestrator.errors import UsageError
+
+    problems: list[str] = []
+    runs: list[Evidence] = []
+    with opened([_folder(t) for t in targets], index=index, only=only or ()) as found:
+        problems += found.problems
+        for source in found.runs:
+            try:
+                with RunStore.open_reader(source.folder / "run.db") as store:
+                    runs.append(Evidence.of(store))
+            except StoreError as error:
+                problems.append(f"{source.run_id}: {error}")
+    for problem in problems:
+        say(f"problem: {problem}")
+    if not runs:
+        raise UsageError(f"{', '.join(targets)}: no run could be read; the problems above say why")
+    findings = audit(runs)
+    rows = [finding.to_json() for finding in findings]
+    if form is Format.json:
+        text = as_json({"schema_version": SCHEMA_VERSION, "findings": rows, "problems": problems})
+    elif form is Format.table:
+        text = _by_run(runs, findings)
+    else:
+        text = rows_text("findings", rows, _COLUMNS, form)
+    typer.echo(text, nl=False)
+    bad = fail_on is not None and any(reaches(f.severity, fail_on.value) for f in findings)
+    return FAILED if bad else DONE
+
+
+def _folder(word: str) -> Path:
+    """A folder of that name, else the run of ORCH_HOME. Raises UsageError."""
+    path = Path(word)
+    return path if path.is_dir() else find_run(word).folder
+
+
+def _by_run(runs: Sequence[Any], findings: Sequence[Finding]) -> str:
+    """Findings under their run's name, sentences wrapped to the terminal."""
+    width = min(_WIDEST, shutil.get_terminal_size((100, 24)).columns)
+    checks = max((len(f.check) for f in findings), default=0)
+    lead = 2 + 5 + 2 + checks + 2
+    lines: list[str] = []
+
+    def block(title: str, own: Sequence[Finding]) -> None:
+        lines.append(title)
+        for f in own:
+            head = f"  {f.severity:<5}  {f.check:<{checks}}  "
+            text = f.sentence if f.file is None or f.file in f.sentence else f"{f.sentence} [{f.file}]"
+            lines.extend(
+                textwrap.wrap(
+                    text, max(width, lead + 30), initial_indent=head, subsequent_indent=" " * lead,
+                    break_long_words=False, break_on_hyphens=False,
+                )
+            )  # fmt: skip
+        if not own:
+            lines.append("  nothing doubtful was found")
+        lines.append("")
+
+    across = [f for f in findings if f.run_id is None]
+    if across:
+        block("All runs", across)
+    for e in runs:
+        title = e.run_id if e.label in (None, e.run_id) else f"{e.label} ({e.run_id})"
+        block(title, [f for f in findings if f.run_id == e.run_id])
+    total = {kind: sum(1 for f in findings if f.severity == kind) for kind in ("error", "doubt", "note")}
+    lines.append(
+        f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}: {total['error']} errors, {total['doubt']} doubts, "
+        f"{total['note']} notes"
+    )
+    return "\n".join(lines) + "\n"

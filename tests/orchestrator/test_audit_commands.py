@@ -1,0 +1,101 @@
+"""`orch audit` on runs that lie in folders."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
+from audited_run import made_baseline, made_run
+
+from orchestrator.cli.app import run
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> list[str]:
+    """A baseline on two clocks and a run that is clean but for it."""
+    return [
+        str(made_baseline().write(tmp_path / "baseline-1")),
+        str(made_run().write(tmp_path / "hivemind-1")),
+    ]
+
+
+def test_the_table_is_grouped_by_run(folders: list[str], capsys: pytest.CaptureFixture[str]):
+    assert run(["audit", *folders]) == 0
+    text = capsys.readouterr().out
+    lines = text.splitlines()
+    assert lines[0] == "All runs"
+    assert lines.index("CV A-1 (baseline-1)") < lines.index("CV A-4 (hivemind-1)")
+    assert "doubt  mixed-clock" in text
+    assert "[wandb/baseline-1-gc-t4-1.csv.gz]" in text.replace("\n", " ")
+    assert lines[-1] == "2 runs: 2 errors, 1 doubts, 0 notes"
+    assert max(map(len, lines)) <= 120
+
+
+def test_json_has_findings_and_problems(folders: list[str], capsys: pytest.CaptureFixture[str]):
+    assert run(["audit", *folders, "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document.keys() == {"schema_version", "findings", "problems"}
+    assert document["schema_version"] == 1
+    assert document["problems"] == []
+    assert {tuple(f) for f in document["findings"]} == {
+        ("run_id", "label", "check", "severity", "sentence", "figure", "value", "expected", "n", "file")
+    }
+    assert document["findings"][0]["run_id"] is None
+
+
+def test_csv_has_a_line_a_finding(folders: list[str], capsys: pytest.CaptureFixture[str]):
+    assert run(["audit", *folders, "-o", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [r["check"] for r in rows] == ["speed-up", "mixed-clock", "speed-up"]
+    assert float(rows[1]["value"]) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("which", "floor", "code"), [(1, "doubt", 0), (0, "doubt", 1), (0, "error", 0)])
+def test_fail_on_says_how_bad_is_too_bad(folders: list[str], which: int, floor: str, code: int):
+    assert run(["audit", folders[which], "--fail-on", floor]) == code
+
+
+def test_a_clean_run_is_said_to_be(folders: list[str], capsys: pytest.CaptureFixture[str]):
+    assert run(["audit", folders[1]]) == 0
+    assert "nothing doubtful was found" in capsys.readouterr().out
+
+
+def test_a_run_that_cannot_be_read_does_not_stop_the_others(
+    folders: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "run.db").write_bytes(b"no database at all" * 100)
+    assert run(["audit", str(broken), folders[0], "-o", "json"]) == 0
+    shown = capsys.readouterr()
+    document = json.loads(shown.out)
+    assert document["findings"]
+    assert len(document["problems"]) == 1
+    assert "broken" in document["problems"][0]
+    assert "broken" in shown.err
+
+
+@pytest.mark.parametrize("content", [None, b"noise"])
+def test_nothing_readable_ends_with_2_and_no_traceback(
+    content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    place = tmp_path / "place"
+    place.mkdir()
+    if content is not None:
+        (place / "run.db").write_bytes(content)
+    assert run(["audit", str(place)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert str(place) in shown.err
+    assert "Traceback" not in shown.err
+
+
+def test_a_word_that_is_no_run_ends_with_2(capsys: pytest.CaptureFixture[str]):
+    assert run(["audit", "nothing-of-that-name"]) == 2
+    assert "nothing-of-that-name" in capsys.readouterr().err
