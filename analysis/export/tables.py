@@ -19,11 +19,14 @@ from contextlib import closing, contextmanager
 from decimal import Decimal
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from metrics.records import TABLES
 from metrics.store import RunStore, StoreError
 from metrics.store_schema import SCHEMA_VERSION, columns_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = [
     "EXPORT_FORMAT",
@@ -33,6 +36,7 @@ __all__ = [
     "ExportError",
     "export_tables",
     "new_folder",
+    "parquet_schema",
     "snapshot",
 ]
 
@@ -168,14 +172,19 @@ def _write_parquet(file: Path, table: str, columns: Mapping[str, Sequence[Any]])
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    types = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string(), Decimal: pa.string()}
-    fields = [pa.field(name, types[kind], nullable=optional) for name, kind, optional in columns_of(table)]
-    arrays = [
-        pa.array([None if v is None else str(v) for v in columns[name]] if kind is Decimal else columns[name],
-                 types[kind])
+    values = {
+        name: [None if v is None else str(v) for v in columns[name]] if kind is Decimal else columns[name]
         for name, kind, _ in columns_of(table)
-    ]  # fmt: skip
-    pq.write_table(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), file)
+    }
+    pq.write_table(pa.Table.from_pydict(values, schema=parquet_schema(table)), file)
+
+
+def parquet_schema(table: str) -> pa.Schema:
+    """The columns of a table's Parquet file; an amount of money is a text, with its digits as they are."""
+    import pyarrow as pa
+
+    types = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string(), Decimal: pa.string()}
+    return pa.schema([pa.field(name, types[kind], nullable=null) for name, kind, null in columns_of(table)])
 
 
 def _sha256(file: Path) -> str:
