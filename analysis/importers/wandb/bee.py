@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.importers.wandb.clock import one_clock, step_ends
+from analysis.importers.wandb.clock import Clock, one_clock, step_ends
 from analysis.importers.wandb.tables import Table, TableError
 
 __all__ = ["BEE_COLUMNS", "Bee", "Nic", "read_bee"]
@@ -55,6 +55,7 @@ class Bee:
     shown: str
     first_s: float
     last_s: float
+    logged_s: float  # from the program's start, which the first row may come after, to the last row
     rows: int
     load: np.ndarray
     move: np.ndarray
@@ -100,9 +101,12 @@ def read_bee(table: Table, host: str) -> Bee:
         raise TableError(table.missing(_RUNTIME, f"and no '{_UNIX}' either, so nothing has a time"))
     if clock.jumps:
         notes.append(
-            f"{table.shown}: the clock jumps {_times(len(clock.jumps))} (first near line {clock.jumps[0] + 2}); "
+            f"{table.shown}: the clock jumps {_times(len(clock.jumps))} (first at line {table.lines[clock.jumps[0]]}); "
             "the time between rows is taken from the clock that did not."
         )
+    if _UNIX not in table:
+        notes.append(table.missing(_UNIX, "times are seconds since the log's start, on no calendar"))
+    _bounded(table, clock.at_s, notes)
     rows, opt = _optimizer(table, notes)
     count = len(opt)
     missing: list[str] = []
@@ -110,7 +114,7 @@ def read_bee(table: Table, host: str) -> Bee:
     for name, column in _TIMERS.items():
         if name != "opt":
             timers[name] = _timer(table, column, count, notes, missing)
-    if count == 0:
+    if count == 0 and _OPT in table:
         notes.append(
             f"{table.shown}: the VM logged {table.rows} rows and not one training step: it failed or idled."
         )
@@ -125,6 +129,7 @@ def read_bee(table: Table, host: str) -> Bee:
         shown=table.shown,
         first_s=float(clock.at_s[0]),
         last_s=float(clock.at_s[-1]),
+        logged_s=_logged(table.get(_RUNTIME), clock),
         rows=table.rows,
         load=timers["load"],
         move=timers["move"],
@@ -143,6 +148,13 @@ def read_bee(table: Table, host: str) -> Bee:
     )
 
 
+def _logged(runtime_s: np.ndarray, clock: Clock) -> float:
+    """The run-time clock of the last row counts from the program's start; one that jumped counts for nothing."""
+    between = float(clock.at_s[-1] - clock.at_s[0])
+    known = runtime_s[np.isfinite(runtime_s)]
+    return between if clock.jumps or not len(known) else max(between, float(known[-1]))
+
+
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
@@ -155,7 +167,22 @@ def _in_order(table: Table, notes: list[str]) -> Table:
     order = np.argsort(number, kind="stable")
     notes.append(f"{table.shown}: its rows are out of order; they are sorted by '{_STEP}'.")
     columns = {name: column[order] for name, column in table.columns.items()}
-    return Table(table.shown, columns, table.header, table.rows, table.sha256, table.content, table.notes)
+    return replace(table, columns=columns, lines=table.lines[order])
+
+
+def _bounded(table: Table, at_s: np.ndarray, notes: list[str]) -> None:
+    """A timer longer than the whole log is none; it becomes missing, in place."""
+    span_s = float(at_s[-1] - at_s[0]) + 60
+    for column in _TIMERS.values():
+        values = table.get(column)
+        bad = values > span_s
+        if bad.any():
+            row = int(np.argmax(bad))
+            notes.append(
+                f"{table.at(row)}: column '{column}' is {values[row]:.6g} s, the whole log {span_s - 60:.0f} s; "
+                f"{int(bad.sum())} such cells are taken as missing."
+            )
+            table.columns[column][bad] = np.nan
 
 
 def _optimizer(table: Table, notes: list[str]) -> tuple[np.ndarray, np.ndarray]:

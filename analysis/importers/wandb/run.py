@@ -110,7 +110,7 @@ def import_run(run: RunLogs, folder: Path, book: PriceBook) -> None:
             "monitor_peers": monitor.peers if monitor else None,
             "sync": {vm: _sync_meta(sync) for vm, sync in syncs.items()} if not _baseline(read) else {},
             "nic": {
-                vm: _nic_meta(bee.nic, read.bees[vm].nic, bee.last_s - bee.first_s, vm in twice)
+                vm: _nic_meta(bee.nic, read.bees[vm].nic, bee.logged_s, vm in twice)
                 for vm, bee in bees.items()
                 if bee.nic is not None
             },
