@@ -113,9 +113,8 @@ def replay(
     names. `runs`: only these run ids. What cannot be read is told in `problems`, the other runs are there all
     the same; OrchError when nothing can be read.
     """
-    from analysis.sources import opened
-
     from analysis.importers.base import ImportFailed
+    from analysis.sources import opened
 
     folders = [folder] if isinstance(folder, str | Path) else list(folder)
     only = [runs] if isinstance(runs, str) else list(runs)

@@ -1,0 +1,64 @@
+"""docs/notebook.md says what the frames have, and its example prints what it shows."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
+from made_up_run import write_run
+
+import orch
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "notebook.md").read_text()
+EXAMPLE = ROOT / "docs" / "examples" / "compare_runs.py"
+
+
+def _example(*arguments: str, cwd: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLE), *arguments], capture_output=True, text=True, cwd=cwd
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", orch.FRAMES)
+def test_the_page_has_each_frames_columns(name: str):
+    rows = "".join(f"| `{c.name}` | {c.dtype} | {c.meaning} |\n" for c in orch.FRAMES[name])
+    assert f"| column | type | meaning |\n|---|---|---|\n{rows}" in PAGE
+
+
+@pytest.mark.parametrize("name", orch.FRAMES)
+def test_a_duration_or_amount_ends_with_its_unit(name: str):
+    units = ("_s", "_bytes", "_h", "_epoch", "_usd", "usd", "bytes", "sps")
+    counts = ("samples", "raw_samples", "loss", "granularity", "granularity_phase_timed")
+    for column in orch.FRAMES[name]:
+        if column.dtype == "float64" and column.name not in counts:
+            assert column.name.endswith(units) or column.name.startswith(("sps_", "speedup")), column.name
+
+
+def test_every_public_method_is_on_the_page():
+    for kind in (orch.Run, orch.Study):
+        for name in vars(kind):
+            if not name.startswith("_") and name not in ("slots", "rows"):
+                assert re.search(rf"\b{name}\b", PAGE), name
+
+
+def test_the_example_runs_on_a_run_of_ours(tmp_path: Path):
+    write_run(tmp_path / "run")
+    printed = _example("run", cwd=tmp_path)
+    assert "- Emulated:" in printed
+    assert "geo-c8" in printed
+    assert re.search(r"inter_continent +\d+", printed)
+
+
+def test_the_example_prints_what_the_page_shows(paper_traces: Path):
+    shown = re.search(r"```\n\$ python docs/examples/compare_runs.py (.*?[^\\])\n(.*?)```", PAGE, re.DOTALL)
+    assert shown is not None
+    arguments = shown.group(1).replace("\\\n", " ").split()
+    assert _example(*arguments, cwd=paper_traces.parent).strip() == shown.group(2).strip()
