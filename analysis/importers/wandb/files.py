@@ -149,7 +149,7 @@ def _from_index(index: Path, folder: Path) -> list[RunLogs]:
         raise _BadIndex(f"{index}:1: the index has no rows, or no column 'file'.")
     by_base: dict[str, list[Path]] = {}
     for path in _csv_files(folder):
-        by_base.setdefault(path.name, []).append(path)
+        by_base.setdefault(path.name.removesuffix(".gz"), []).append(path)
     runs: dict[str, RunLogs] = {}
     for line, row in enumerate(rows, 2):
         cells = {key: (value or "").strip() for key, value in row.items() if isinstance(value, str)}
@@ -173,7 +173,7 @@ def _locate(name: str, beside: Path, folder: Path, by_base: Mapping[str, list[Pa
     for path in (beside / name, folder / name):
         if name and path.is_file():
             return path
-    same = by_base.get(Path(name).name, [])
+    same = by_base.get(Path(name).name.removesuffix(".gz"), [])  # elsewhere in the folder, packed or not
     return same[0] if len(same) == 1 else None
 
 

@@ -11,6 +11,7 @@ from analysis.importers.wandb.sync import Sync
 
 __all__ = ["findings"]
 
+_OFF_S = 5.0  # an epoch may be so much longer or shorter on one VM than for the monitor, and a tenth of it,
 _APART_S = 30.0  # clocks of different machines may differ so much without a word
 
 
@@ -53,8 +54,8 @@ def findings(
         if bee.steps and newest and (own is None or own < newest):
             what = f"after epoch {own}" if own else "before its first averaging"
             found.append(
-                f"{bee.shown}: {vm} stops averaging {what} of {newest}; its log ends "
-                f"{end - bee.last_s:.0f} s before the last one: it failed or was taken away."
+                f"{bee.shown}: {vm} did not average {what} of {newest}, and its log ends {end - bee.last_s:.0f} s "
+                "before the last one: the VM failed or was taken away, or the log is cut."
             )
         found += _sync(vm, bee, syncs[vm])
         found += _clock(vm, bee, accounts[vm], monitor)
@@ -80,11 +81,20 @@ def _sync(vm: str, bee: Bee, sync: Sync) -> list[str]:
 def _clock(vm: str, bee: Bee, account: Account, monitor: Monitor | None) -> list[str]:
     if monitor is None:
         return []
+    found: list[str] = []
     ends = {e.epoch: e.ended_s for e in monitor.epochs}
     apart = sorted(e.ended_s - ends[e.epoch] for e in account.epochs if e.epoch in ends)
-    if not apart or abs(apart[len(apart) // 2]) <= _APART_S:
-        return []
-    return [
-        f"{bee.shown}: {vm} ends its epochs {apart[len(apart) // 2]:+.0f} s from the monitor: "
-        "their clocks differ; durations on one clock are not affected."
-    ]
+    if apart and abs(apart[len(apart) // 2]) > _APART_S:
+        found.append(
+            f"{bee.shown}: {vm} ends its epochs {apart[len(apart) // 2]:+.0f} s from the monitor: "
+            "their clocks differ; durations on one clock are not affected."
+        )
+    lasted = {e.epoch: e.duration_s for e in monitor.epochs[1:] if e.duration_s}
+    for e in account.epochs:
+        own, swarm = e.ended_s - e.began_s, lasted.get(e.epoch)
+        if swarm is not None and abs(own - swarm) > _OFF_S + 0.1 * swarm:
+            found.append(
+                f"{bee.shown}: epoch {e.epoch} lasted {own:.0f} s on {vm} and {swarm:.0f} s for the monitor: "
+                "one of the clocks jumped, or the VM missed an epoch's end."
+            )
+    return found

@@ -54,7 +54,7 @@ def read_monitor(table: Table) -> Monitor:
         raise TableError(table.missing(_RUNTIME, f"and no '{_UNIX}' either, so nothing has a time"))
     if clock.jumps:
         notes.append(
-            f"{table.shown}: the clock jumps {len(clock.jumps)} times (first near line {clock.jumps[0] + 2})."
+            f"{table.shown}: the clock jumps {len(clock.jumps)} times (first at line {table.lines[clock.jumps[0]]})."
         )
     if _EPOCH not in table:
         raise TableError(table.missing(_EPOCH, "the monitor's epochs are unknown"))
@@ -103,24 +103,24 @@ def _epochs(
         number, ended = int(epoch[k]), float(at_s[k])
         if found and number <= found[-1].epoch:
             continue
+        rate = float(rates[k]) if np.isfinite(rates[k]) else None
+        count = float(samples[k])
         between = ended - found[-1].ended_s if found else None
         duration = float(seconds[k]) if np.isfinite(seconds[k]) and seconds[k] > 0 else between
         if between is not None and duration is not None and abs(duration - between) > 2 + 0.02 * between:
+            # The rate was computed from the true duration: where it fits, the clock is what is wrong.
+            fits = rate is not None and abs(rate * duration - count) <= 0.01 * count
             notes.append(
-                f"{table.shown}:{k + 2}: epoch {number} lasted {duration:.1f} s by '{_SECONDS}' and "
-                f"{between:.0f} s by the clock; the clock's is used."
+                f"{table.at(k)}: epoch {number} lasted {duration:.1f} s by '{_SECONDS}' and {between:.0f} s by the "
+                f"clock; {'the former fits its rate and' if fits else 'the latter'} is used."
             )
-            duration = between
+            duration = duration if fits else between
         if found and number > found[-1].epoch + 1:
-            notes.append(
-                f"{table.shown}:{k + 2}: the monitor missed epochs {found[-1].epoch + 1} to {number - 1}."
-            )
-        rate = float(rates[k]) if np.isfinite(rates[k]) else None
-        count = float(samples[k])
+            notes.append(f"{table.at(k)}: the monitor missed epochs {found[-1].epoch + 1} to {number - 1}.")
         if not np.isfinite(count):
             count = rate * duration if rate is not None and duration else _highest(now[before : k + 1])
             notes.append(
-                f"{table.shown}:{k + 2}: the samples of epoch {number} are not logged; taken as {count:.0f}."
+                f"{table.at(k)}: the samples of epoch {number} are not logged; taken as {count:.0f}."
             )
         if rate is None and duration:
             rate = count / duration

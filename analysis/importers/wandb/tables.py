@@ -40,6 +40,7 @@ class Table:
     columns: dict[str, np.ndarray]
     header: tuple[str, ...]
     rows: int
+    lines: np.ndarray  # the file's line of each row
     sha256: str  # of the file
     content: str  # the same of what is in it, unpacked: two packings of one log are equal
     notes: list[str] = field(default_factory=list)  # what was left out, as sentences
@@ -51,6 +52,10 @@ class Table:
         """The column, or all NaN where the log has none."""
         found = self.columns.get(name)
         return np.full(self.rows, np.nan) if found is None else found
+
+    def at(self, row: int) -> str:
+        """`file:line` of a row."""
+        return f"{self.shown}:{int(self.lines[row])}"
 
     def missing(self, name: str, therefore: str) -> str:
         """The sentence that a column is not there, and what follows from it."""
@@ -91,18 +96,21 @@ def read_table(path: Path, shown: str, wanted: Sequence[str]) -> Table:
     if not rest.strip():
         raise TableError(f"{shown}: there is no row below the header.")
     del rest
-    columns = None
+    quick = None
     if data.endswith(b"\n") and len(set(header)) == len(header) and b"NaN" not in data and b"nan" not in data:
-        columns = _quick(data, chosen)
-    if columns is None:
-        columns, more = _careful(data, header, chosen, shown)
+        quick = _quick(data, chosen)
+    if quick is not None:
+        columns = quick
+        lines = np.arange(2, len(next(iter(columns.values()))) + 2)
+    else:
+        columns, lines, more = _careful(data, header, chosen, shown)
         notes += more
-    rows = len(next(iter(columns.values())))
-    if not rows:
+    if not len(lines):
         raise TableError(f"{shown}: not one of its lines can be read.")
+    table = Table(shown, columns, tuple(header), len(lines), lines, digest, content, notes)
     for name, column in columns.items():
-        notes += _physical(name, column, shown)
-    return Table(shown, columns, tuple(header), rows, digest, content, notes)
+        table.notes += _impossible(table, name, column)
+    return table
 
 
 def _unpacked(raw: bytes) -> tuple[bytes, bool]:
@@ -148,16 +156,20 @@ def _quick(data: bytes, chosen: list[str]) -> dict[str, np.ndarray] | None:
 
 def _careful(
     data: bytes, header: list[str], chosen: list[str], shown: str
-) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Line by line. A line with too few or too many cells is left out, a cell that is no number is missing."""
+) -> tuple[dict[str, np.ndarray], np.ndarray, list[str]]:
+    """(columns, each row's line, sentences), line by line.
+
+    A line with too few or too many cells is left out, a cell that is no number is missing.
+    """
     at = {name: header.index(name) for name in chosen}
     values = {name: array("d") for name in chosen}
     bad_lines: list[tuple[int, int]] = []
     bad_cells: dict[str, tuple[int, int, bytes]] = {}
     notes: list[str] = []
-    lines = io.BytesIO(data)
-    lines.readline()
-    for number, line in enumerate(lines, 2):
+    numbers = array("q")
+    text = io.BytesIO(data)
+    text.readline()
+    for number, line in enumerate(text, 2):
         if not line.endswith(b"\n"):
             notes.append(f"{shown}:{number}: the file ends in the middle of this line, which is left out.")
             break
@@ -168,6 +180,7 @@ def _careful(
         if len(cells) != len(header):
             bad_lines.append((number, len(cells)))
             continue
+        numbers.append(number)
         for name, k in at.items():
             cell = cells[k]
             try:
@@ -183,12 +196,16 @@ def _careful(
         more = f"; {len(bad_lines)} such lines are left out" if len(bad_lines) > 1 else "; it is left out"
         notes.append(f"{shown}:{number}: {cells_there} cells where the header has {len(header)}{more}.")
     for name, (count, number, cell) in bad_cells.items():
-        text = cell[:20].decode("utf-8", errors="replace")
+        word = cell[:20].decode("utf-8", errors="replace")
         cells_word = f"{count} such cells are" if count > 1 else "it is"
         notes.append(
-            f"{shown}:{number}: column '{name}' holds no number ('{text}'); {cells_word} taken as missing."
+            f"{shown}:{number}: column '{name}' holds no number ('{word}'); {cells_word} taken as missing."
         )
-    return {name: np.array(column, dtype=np.float64) for name, column in values.items()}, notes
+    return (
+        {name: np.array(column, dtype=np.float64) for name, column in values.items()},
+        np.array(numbers),
+        notes,
+    )
 
 
 def _quoted(line: bytes) -> list[bytes]:
@@ -199,7 +216,7 @@ def _quoted(line: bytes) -> list[bytes]:
     return [cell.encode() for cell in row]
 
 
-def _physical(name: str, column: np.ndarray, shown: str) -> list[str]:
+def _impossible(table: Table, name: str, column: np.ndarray) -> list[str]:
     """Sentences on values that cannot be; they become missing, in place."""
     notes: list[str] = []
     checks = [("infinite", np.isinf(column))]
@@ -208,8 +225,9 @@ def _physical(name: str, column: np.ndarray, shown: str) -> list[str]:
     for what, bad in checks:
         count = int(bad.sum())
         if count:
-            line = int(np.argmax(bad)) + 2
             cells = f"{count} such cells are" if count > 1 else "it is"
-            notes.append(f"{shown}:{line}: column '{name}' is {what}; {cells} taken as missing.")
+            notes.append(
+                f"{table.at(int(np.argmax(bad)))}: column '{name}' is {what}; {cells} taken as missing."
+            )
             column[bad] = np.nan
     return notes

@@ -55,11 +55,11 @@ def doubled(
         ratios = {vm: sent[vm] / expected[vm] for vm in sent}
         found = {vm: r for vm, r in ratios.items() if _TWICE[0] <= r <= _TWICE[1]}
         once = [vm for vm, r in ratios.items() if _ONCE[0] <= r <= _ONCE[1]]
-        if found and not once:
+        if ratios and not once:
             low, high = min(ratios.values()), max(ratios.values())
             return {}, [
-                f"All VMs sent {low:.2f} to {high:.2f} times the bytes of an FP16 averaging: gradients were "
-                "compressed otherwise, or every counter counts twice; nothing is halved."
+                f"All VMs sent {low:.2f} to {high:.2f} times the bytes of an FP16 averaging of {parameters} "
+                "parameters: gradients were compressed otherwise, or every counter counts twice; nothing is halved."
             ]
         return found, [
             f"{bees[vm].shown}: {vm} sent {sent[vm] / 1e9:.3f} GB an epoch, {r:.2f} times what an averaging of "
@@ -110,7 +110,7 @@ def egress_columns(vm: str, bees: Mapping[str, Bee], spans: Sequence[Span]) -> d
         size += _in(nic, nic.sent, span.began_s, span.ended_s)
         totals[span.epoch, span.phase] = (size, seconds + span.ended_s - span.began_s, span)
     for (epoch, phase), (size, seconds, span) in totals.items():
-        others = [name for name in bees if name != vm]
+        others = [name for name in bees if name != vm and bees[name].steps] or [n for n in bees if n != vm]
         there = [name for name in others if bees[name].last_s >= span.ended_s - 2] or others
         share, rest = divmod(round(size), len(there)) if there else (0, 0)
         for n, name in enumerate(there):

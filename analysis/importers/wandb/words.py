@@ -38,8 +38,13 @@ def _tokens(name: str) -> list[str]:
 
 
 def _first(kind: str, name: str) -> str | None:
-    known = _words(kind)
-    return next((known[token][0] for token in _tokens(name) if token in known), None)
+    """The value of the first word, or of two words written as one (`RTX 8000`, `DGX-2`), that we know."""
+    known, tokens = _words(kind), _tokens(name)
+    for k, token in enumerate(tokens):
+        for word in ("".join(tokens[k : k + 2]), token):
+            if word in known:
+                return known[word][0]
+    return None
 
 
 def where(name: str) -> Where:
@@ -63,14 +68,16 @@ def where(name: str) -> Where:
 
 def accelerator(name: str) -> str | None:
     """`T4:1` from a GPU's or a host's name; None: it names no GPU that we know."""
-    return _first("gpu", name) or _first("gpu", "".join(_tokens(name)))
+    return _first("gpu", name)
 
 
 def model_name(name: str) -> str | None:
     """A name of models.csv from any spelling (`torchvision.models.convnext_large`); None: unknown."""
-    plain = "".join(_tokens(name)).removeprefix("torchvisionmodels")
-    by_plain = {"".join(_tokens(known)): known for known in models()}
-    return by_plain.get(plain) or _words("model").get(plain, ("", ""))[0] or None
+    plain = "".join(_tokens(name))
+    known = {word: value for word, (value, _) in _words("model").items()}
+    known |= {"".join(_tokens(one)): one for one in models()}
+    inside = [word for word in known if word in plain]
+    return known[max(inside, key=len)] or None if inside else None
 
 
 def host_part(rest: str) -> tuple[str, str]:
