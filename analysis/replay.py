@@ -33,6 +33,7 @@ KEYS = (
 )  # fmt: skip
 
 _SWARM_KEYS = "sps, sps_epoch_mean, n_epochs, granularity, calc_s, comm_s, epoch_s, egress and the speed-ups"
+_RULE_TIMERS = ("dataload_cuda_move", "forward", "loss_calc", "backward", "opt_step")  # in the columns' names
 _FULL = 0.98  # peers whose samples reach less than this share of the target are not all of the swarm
 
 
@@ -177,6 +178,7 @@ def _label(run: RunNumbers) -> str | None:
 def _baseline(row: RunRow, run: RunNumbers, store: Store) -> RunRow:
     told = [str(text) for text in run.meta["warnings"] or ()]
     wall = timed = None
+    lacking: dict[str, str] = {}
     if row.peers > 1:
         told.append(
             f"sps_wall and sps_phase_timed are null: the log is of {row.peers} VMs, not of one alone."
@@ -184,10 +186,14 @@ def _baseline(row: RunRow, run: RunNumbers, store: Store) -> RunRow:
     else:
         rates = single_rates(store.columns("steps"))
         wall, timed = rates.sps_wall, rates.sps_phase_timed
+        lacking = _unlogged(run, (*_RULE_TIMERS, "dataload"))
+        if lacking:
+            timed = None
         if wall is None:
             told.append("sps_wall is null: the log has no wall time after its first tenth of steps.")
         if timed is None:
-            told.append("sps_phase_timed is null: the log has no step with phase timers.")
+            reason = next(iter(lacking.values()), "the log has no step with phase timers")
+            told.append(f"sps_phase_timed is null: {reason}.")
     read, seconds = _baseline_ingress(run, store)
     per_h = None if read is None or seconds <= 0 else read / seconds * 3600
     if per_h is None:
@@ -290,15 +296,28 @@ def _phase_timed(run: RunNumbers, store: Store) -> tuple[float | None, list[str]
             "granularity_phase_timed is from the epochs, multiplied back: the authors' rule knows no scales."
         ]
     found = study_granularity(store.columns("steps"))
+    lacking = _unlogged(run, _RULE_TIMERS)
+    by_vm = {vm: value for vm, value in found.by_vm.items() if vm not in lacking}
+    why: dict[str, list[str]] = {}
+    for vm, reason in sorted({**found.without, **lacking}.items()):
+        why.setdefault(reason, []).append(vm)
     told = [
-        f"The authors' rule gives no granularity for {vm}: {why}."
-        for vm, why in sorted(found.without.items())
+        f"The authors' rule gives no granularity for {', '.join(vms)}: {reason}."
+        for reason, vms in why.items()
     ]
-    if found.value is None:
-        told.append(
-            f"granularity_phase_timed is null: {'no VM has one' if found.without else 'there are no steps'}."
-        )
-    return found.value, told
+    mean = mean_interval(list(by_vm.values()))
+    if mean is None:
+        told.append(f"granularity_phase_timed is null: {'no VM has one' if why else 'there are no steps'}.")
+    return None if mean is None else mean.value, told
+
+
+def _unlogged(run: RunNumbers, timers: Sequence[str]) -> dict[str, str]:
+    """VMs whose logs lack a column that one of `timers` is in: its zeros are not known to be zero."""
+    missing: Mapping[str, Sequence[str]] = (run.meta["imported"] or {}).get("missing_columns") or {}
+    found = {
+        vm: [c for c in columns if any(timer in c for timer in timers)] for vm, columns in missing.items()
+    }
+    return {vm: f"its log has no {', '.join(columns)}" for vm, columns in found.items() if columns}
 
 
 def _egress(run: RunNumbers, chosen: Sequence[SwarmEpoch]) -> tuple[float | None, list[str]]:

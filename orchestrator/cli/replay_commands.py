@@ -80,21 +80,28 @@ def _replay(
     places = [_target(text) for text in targets]
     problems: list[str] = []
     rows: list[RunRow] = []
+    refused: list[str] = []
     say(f"reading {', '.join(str(place) for place in places)}")
     with opened(places, index=index, only=only or (), book=book) as found:
         problems += found.problems
         for source in found.runs:
             try:
                 rows.append(row_of_folder(source.folder))
-                if save and source.imported:
-                    say(f"kept as {_keep(source)}")
             except StoreError as error:
                 problems.append(f"{source.run_id}: {error}")
+                continue
+            if save and source.imported:
+                try:
+                    say(f"kept as {_keep(source)}")
+                except UsageError as error:
+                    refused.append(str(error))
     for problem in problems:
         say(f"problem: {problem}")
     if not rows:
         raise UsageError(f"{', '.join(targets)}: no run could be computed; the problems above say why")
     typer.echo(_text(replay_rows(rows), problems, output), nl=False)
+    if refused:
+        raise UsageError("; ".join(refused))
 
 
 def _target(text: str) -> Path:

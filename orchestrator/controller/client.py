@@ -194,6 +194,8 @@ def down(run_id: str, home: Path, timeout_s: float = 60.0) -> list[str]:
     """
     folder = run_folder(home, run_id)
     left: list[str] = []
+    if _imported(folder):
+        return left  # somebody else's logs: nothing of it ever ran here
     try:
         if _status(folder) == _RUNNING and controller_alive(folder):
             stop(run_id, home, "taken down", timeout_s)
@@ -318,6 +320,11 @@ def _end_controller(run_id: str, home: Path) -> list[str]:
     except RaySessionError as error:
         return [f"{run_id}: {error}"] if controller_alive(run_folder(home, run_id)) else []
     return []
+
+
+def _imported(folder: Path) -> bool:
+    with RunStore.open_reader(folder / "run.db") as store:
+        return store.meta("target") == "imported"
 
 
 def _provider(folder: Path) -> Provider:

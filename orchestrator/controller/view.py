@@ -9,7 +9,7 @@ from typing import Any
 from cloud.prices.book import PriceBookError
 from metrics.cost import CostSoFar, cost_so_far
 from metrics.granularity import granularity
-from metrics.records import EpochRecord, ProgressRecord
+from metrics.records import EpochRecord, ProgressRecord, VmRecord
 from metrics.run_numbers import terms_of
 from metrics.scale import study_epochs
 from metrics.store import RunStore
@@ -29,11 +29,13 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
     epochs: list[EpochRecord] = store.records("epochs")
     progress: list[ProgressRecord] = store.records("progress")
     warnings: list[str] = list(meta.get("warnings") or [])
+    imported = bool(meta.get("imported"))
     try:
         slots = replay(events).slots
     except JournalError as error:
         slots = ()
-        warnings.append(str(error))
+        if not imported:
+            warnings.append(str(error))
     ended_s = meta.get("ended_s")
     at_s = ended_s or now_s
     started_s = meta.get("started_s")
@@ -46,7 +48,10 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
         warnings.append(f"{unread} lines of the monitor could not be read")
     for reason, count in (meta.get("rejected") or {}).items():
         warnings.append(f"{count} records of peers were dropped: {reason}")
-    document: dict[str, Any] = meta.get("experiment") or {}
+    known = meta.get("experiment")
+    document: dict[str, Any] = (
+        known if isinstance(known, dict) else {"name": known}
+    )  # a log's has only a name
     preempted: dict[str, int] = {}
     for row in store.records("vms"):
         preempted[row.slot] = preempted.get(row.slot, 0) + (row.end_cause == "preempted")
@@ -63,7 +68,9 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
         "at_s": at_s,
         "elapsed_s": None if started_s is None else at_s - started_s,
         "controller": "alive" if controller_alive else "none",
-        "peers": [_peer(s, document, events, _last(progress, s.vm), preempted.get(s.name, 0)) for s in slots],
+        "peers": [_logged_peer(row, epochs) for row in store.records("vms")]
+        if imported
+        else [_peer(s, document, events, _last(progress, s.vm), preempted.get(s.name, 0)) for s in slots],
         "epoch": _epoch(meta, epochs, _last(progress, "")),
         "granularity": _granularity(meta, epochs, progress, store),
         "cost": {
@@ -117,12 +124,36 @@ def _peer(
     }
 
 
+def _logged_peer(row: VmRecord, epochs: list[EpochRecord]) -> dict[str, Any]:
+    """A VM of imported logs, which have no journal: the same keys, as far as logs go."""
+    mine = [e for e in epochs if e.vm == row.vm]
+    return {
+        "slot": row.slot,
+        "vm": row.vm,
+        "generation": row.generation,
+        "state": "DONE",
+        "phase": "",
+        "location": row.location,
+        "accelerator": row.accelerator,
+        "use_spot": row.use_spot,
+        "usd_per_h": _text(row.usd_per_h),
+        "epoch": max((e.epoch for e in mine), default=None),
+        "samples": sum(e.samples for e in mine) or None,
+        "sps": None,
+        "preemptions": 0,
+        "cause": row.end_cause,
+        "since_s": row.ended_s,
+    }
+
+
 def _epoch(
     meta: Mapping[str, Any], epochs: list[EpochRecord], swarm: ProgressRecord | None
 ) -> dict[str, Any]:
     """Raw samples and rates, as they happen; `current` is the epoch under way."""
     warmup, measured = int(meta.get("warmup_epochs") or 0), int(meta.get("epochs") or 0)
     done = max((e.epoch for e in epochs), default=0)
+    if meta.get("imported"):  # nobody planned its epochs
+        measured = max(done - warmup, 0)
     current = max(done, swarm.epoch if swarm else 0) + 1
     return {
         "current": min(current, warmup + measured),
