@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["PALETTE", "figure_style", "png_bytes", "svg_file", "svg_inline"]
+__all__ = ["INK", "PALETTE", "figure_style", "png_bytes", "svg_file", "svg_inline"]
 
 # Okabe and Ito's palette, without black and yellow, which vanish on one of the two page colours.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C6D31", "#7B6FBF")
-_INK = "#59636e"  # text and axes in files; inline it becomes the page's own ink
+INK = "#59636e"  # text and axes in files; inline it becomes the page's own ink
 
 
 @contextmanager
@@ -31,16 +31,16 @@ def figure_style() -> Iterator[None]:
         "svg.fonttype": "none",
         "font.family": "sans-serif",
         "font.size": 10,
-        "text.color": _INK,
-        "axes.labelcolor": _INK,
-        "axes.edgecolor": _INK,
-        "xtick.color": _INK,
-        "ytick.color": _INK,
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "axes.edgecolor": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.grid": True,
         "axes.axisbelow": True,
-        "grid.color": _INK,
+        "grid.color": INK,
         "grid.alpha": 0.2,
         "figure.facecolor": "none",
         "axes.facecolor": "none",
@@ -64,7 +64,7 @@ def svg_inline(svg: str, name: str, title: str) -> str:
     """An SVG document as an element of a page: ids made unique, ink the page's, a title for screen readers."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r'(id="|xlink:href="#|url\(#)', rf"\g<1>{name}-", body)
-    body = body.replace(_INK, "currentColor")
+    body = body.replace(INK, "currentColor")
     body = re.sub(r"<svg ([^>]*)>", rf'<svg role="img" aria-label="{title}" \1>', body, count=1)
     return re.sub(
         r'(<svg [^>]*?)width="[^"]*"',
@@ -74,8 +74,8 @@ def svg_inline(svg: str, name: str, title: str) -> str:
     )
 
 
-def png_bytes(figure: Figure) -> bytes:
+def png_bytes(figure: Figure, dpi: int = 150) -> bytes:
     """The figure as PNG on white, for slides and terminals."""
     out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=150, facecolor="white", metadata={"Software": None})
+    figure.savefig(out, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
     return out.getvalue()

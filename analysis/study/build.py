@@ -1,0 +1,300 @@
+"""Builds the study report: one page that needs no network, and beside it each figure as CSV, PNG and SVG."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from analysis.replay import RunRow, run_row, with_speedups
+from analysis.report.page import Card, Section, render, table
+from analysis.report.style import figure_style, png_bytes, svg_file, svg_inline
+from analysis.sources import opened
+from analysis.study.paper import printed_runs, references, run_name
+from analysis.study.rows import Row, difference_rows, unknown_rows
+from analysis.study.runs import StudyRun, distinct, study_run
+from analysis.study.sections import Drawn, sections
+from cloud.prices.book import PriceBook
+from experiments.spec.catalog import Published, published
+from metrics.run_numbers import RunNumbers
+from metrics.store import RunStore, StoreError
+
+__all__ = ["build", "csv_text", "load", "page_html"]
+
+_DPI = 120
+
+
+def load(
+    targets: Sequence[Path], book: PriceBook, *, index: Path | None = None, only: Sequence[str] = ()
+) -> tuple[list[StudyRun], tuple[str, ...]]:
+    """The runs of folders of logs, exports or run folders, and what could not be used.
+
+    `book` prices the VMs of imported logs; our own runs keep theirs. Raises ImportFailed when there is none.
+    """
+    rows: list[RunRow] = []
+    numbers: list[RunNumbers] = []
+    problems: list[str] = []
+    with opened(targets, index=index, only=only, book=book) as found:
+        problems += found.problems
+        for source in found.runs:
+            try:
+                with RunStore.open_reader(source.folder / "run.db") as store:
+                    rows.append(run_row(store))
+                    numbers.append(RunNumbers.of(store))
+            except StoreError as error:
+                problems.append(f"{source.run_id}: {error}")
+    return distinct(
+        [study_run(row, run) for row, run in zip(with_speedups(rows), numbers, strict=True)]
+    ), tuple(problems)
+
+
+def build(
+    runs: Sequence[StudyRun],
+    output: Path,
+    book: PriceBook,
+    *,
+    paper: bool = False,
+    problems: Sequence[str] = (),
+) -> Path:
+    """Write the page `output` and its files in the folder `<output's stem>_files` beside it; returns `output`.
+
+    `paper`: the study's own comparisons, with its printed runs where there are no logs of them.
+    Raises OSError when something cannot be written.
+    """
+    files = output.with_name(f"{output.stem}_files")
+    every = list(runs)
+    if paper:
+        every = distinct([*runs, *printed_runs(book, {_published_name(run) for run in runs})])
+    parts = sections(every, paper)
+    files.mkdir(parents=True, exist_ok=True)
+    shown: list[Section] = []
+    with figure_style():
+        for part in parts:
+            shown.append(_written(part, files, every))
+    _write(output, page_html(every, shown, paper, problems).encode())
+    return output
+
+
+def page_html(
+    runs: Sequence[StudyRun], shown: Sequence[Section], paper: bool, problems: Sequence[str]
+) -> str:
+    """The page around the figures' sections."""
+    logs = [run for run in runs if run.origin != "printed"]
+    title = "The study, from its own logs" if paper else f"{len(logs)} runs compared"
+    lead = (
+        "The published study's comparisons: first on its own basis, then on one clock."
+        if paper
+        else "Every rate is by wall clock, every byte is billed to where it went."
+    )
+    extra = [_unknown_section(runs), _reference_section(runs), _run_section(runs)]
+    return render(
+        title, lead, _first_line(runs), list(problems), _cards(runs), [*shown, *(e for e in extra if e)]
+    )
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as CSV with the columns of all of them; unknown is empty."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _written(part: Drawn, folder: Path, runs: Sequence[StudyRun]) -> Section:
+    """Draw a section once and write its three files."""
+    figure = part.draw()
+    svg = svg_file(figure)
+    _write(folder / f"{part.name}.svg", svg.encode())
+    _write(folder / f"{part.name}.png", png_bytes(figure, _DPI))
+    _write(folder / f"{part.name}.csv", csv_text(part.rows).encode())
+    lead = " ".join(text for text in (part.lead, _whence(part.rows, runs)) if text)
+    numbers = table(
+        [_shown(row, part.hidden) for row in part.rows], f"{part.heading}: the numbers", text=_TEXT
+    )
+    return Section(
+        part.heading,
+        lead,
+        svg_inline(
+            svg,
+            part.name,
+            escape(f"{part.heading}. The numbers are in the table after the figure.", quote=True),
+        ),
+        tuple(f"{folder.name}/{part.name}.{kind}" for kind in ("png", "svg", "csv")),
+        f"<details><summary>The numbers of this figure</summary>{numbers}</details>",
+    )
+
+
+_TEXT = ("name", "panel", "group", "origin", "clock", "note", "kind", "source", "class", "src", "dst", "figure", "places",
+         "relative_to", "what", "why", "run", "model", "basis", "gpus")  # fmt: skip
+
+
+def _shown(row: Row, hidden: Sequence[str]) -> dict[str, Any]:
+    """A row as the page's table has it: short numbers, an interval in one cell."""
+    cells: dict[str, Any] = {}
+    for key, value in row.items():
+        if key in hidden or key.endswith("_high"):
+            continue
+        if key.endswith("_low"):
+            low, high = value, row[f"{key.removesuffix('_low')}_high"]
+            name = f"{key.removesuffix('_low')}, 95 %"
+            cells[name] = "-" if low is None or high is None else f"{low:.4g} to {high:.4g}"
+        elif key in ("difference", "relative"):
+            cells[key] = None if value is None else f"{value:+.2%}"
+        elif key == "n":
+            cells[key] = "-" if value is None else value
+        elif isinstance(value, bool):
+            cells[key] = "yes" if value else ""
+        else:
+            cells[key] = f"{value:.4g}" if isinstance(value, float) else value
+    return cells
+
+
+def _whence(rows: Sequence[Row], runs: Sequence[StudyRun]) -> str:
+    """Where a figure's points are from; what is emulated or printed is named."""
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        origin, name = row.get("origin"), str(row.get("name"))
+        if origin and name not in names.setdefault(str(origin), []):
+            names[str(origin)].append(name)
+    words = {
+        "log": ("From logs", False),
+        "own": ("Measured on rented VMs", False),
+        "emulated": ("Emulated", True),
+        "printed": ("As printed by the study", True),
+        "recomputed": ("Recomputed from its logs", True),
+    }
+    said: list[str] = []
+    for origin, (text, named) in words.items():
+        if origin in names:
+            own = names[origin]
+            few = named and len(own) <= 40
+            said.append(f"{text}: {', '.join(own) if few else f'{len(own)} runs'}.")
+    if not said and any(run.origin == "emulated" for run in runs):
+        said.append(f"Emulated: {', '.join(run.name for run in runs if run.origin == 'emulated')}.")
+    return " ".join(said)
+
+
+def _first_line(runs: Sequence[StudyRun]) -> str:
+    """What was real, what emulated, what only printed: the page's first line."""
+    count = {
+        origin: [run for run in runs if run.origin == origin]
+        for origin in ("emulated", "own", "log", "printed")
+    }
+    said: list[str] = []
+    if count["emulated"]:
+        scales = {
+            f"bytes 1/{s.bytes:g}, samples 1/{s.samples:g}, time 1/{s.time:g}"
+            for s in (run.scales for run in count["emulated"])
+        }
+        names = ", ".join(run.name for run in count["emulated"])
+        said.append(
+            f"Emulated: {names} (scales {'; '.join(sorted(scales))}; times, bytes and dollars are multiplied back)."
+        )
+    if count["own"]:
+        said.append(f"Measured on rented VMs: {_runs(count['own'])}.")
+    if count["log"]:
+        said.append(
+            f"Replayed from other people's logs: {_runs(count['log'])}; nothing of these was run by orch."
+        )
+    if count["printed"]:
+        said.append(f"As printed by the study, without logs: {_runs(count['printed'])}.")
+    return " ".join(said)
+
+
+def _runs(runs: Sequence[StudyRun]) -> str:
+    return f"{len(runs)} run{'s' if len(runs) != 1 else ''}"
+
+
+def _cards(runs: Sequence[StudyRun]) -> list[Card]:
+    """Headlines: how many runs, the largest speed-up on both bases, the largest difference from the study."""
+    cards = [Card("Runs", str(len(runs)), ", ".join(sorted({run.model for run in runs})))]
+    for model in sorted({run.model for run in runs}):
+        best = max(
+            (r for r in runs if r.model == model and r.value("speedup")),
+            key=lambda r: r.value("speedup") or 0,
+            default=None,
+        )
+        if best is not None:
+            timed = best.value("speedup_phase_timed")
+            more = "" if timed is None else f"; against the phase-timed rate {timed:.3g}"
+            cards.append(
+                Card(
+                    f"Speed-up, {model}",
+                    f"{best.value('speedup'):.3g}",
+                    f"{best.name}: {best.peers} peers, one clock{more}",
+                )
+            )
+    known = [r for r in difference_rows(runs) if r["difference"] is not None]
+    if known:
+        worst = max(known, key=lambda r: abs(r["difference"]))
+        cards.append(
+            Card(
+                "Largest difference from the study",
+                f"{worst['difference']:+.2%}",
+                f"{worst['name']}: {worst['figure']}",
+            )
+        )
+    return cards
+
+
+def _unknown_section(runs: Sequence[StudyRun]) -> Section | None:
+    rows = unknown_rows([run for run in runs])
+    if not rows:
+        return None
+    lead = "What these runs' records cannot give is not drawn, and never counted as 0."
+    return Section("Not known", lead, html=table(rows, "Unknown figures and why", text=_TEXT))
+
+
+def _reference_section(runs: Sequence[StudyRun]) -> Section | None:
+    models = {run.model for run in runs}
+    rows = [
+        {"name": r.name, "model": r.model, "gpus": r.gpus, "$/h": str(r.usd_per_h), "samples/s": f"{r.sps:g}",
+         "clock": r.clock, "basis": r.basis, "$/1M": f"{r.usd_per_1m:.3f}", "note": r.note, "source": r.source}
+        for r in references() if r.model in models
+    ]  # fmt: skip
+    if not rows:
+        return None
+    lead = "Systems beside the swarms: the study's figures, each with the clock of its rate and what its price holds."
+    return Section("Centralised baselines", lead, html=table(rows, "Centralised baselines", text=_TEXT))
+
+
+def _run_section(runs: Sequence[StudyRun]) -> Section:
+    rows = [
+        {"run": run.name, "run id": run.run_id, "model": run.model, "gpus": f"{run.peers} x {run.accelerator}",
+         "places": run.spread, "origin": run.origin, "prices": run.cost_basis, "warnings": len(run.warnings)}
+        for run in runs
+    ]  # fmt: skip
+    warned = "".join(
+        f"<li>{escape(run.name)}<ul>{''.join(f'<li>{escape(w)}</li>' for w in run.warnings)}</ul></li>"
+        for run in runs
+        if run.warnings
+    )
+    html = table(rows, "The runs", text=(*_TEXT, "run id", "prices"))
+    if warned:
+        html += f"<details><summary>Warnings of each run</summary><ul>{warned}</ul></details>"
+    return Section(
+        "Runs", "Where each point is from, and what was said when its records were read.", html=html
+    )
+
+
+def _published_name(run: StudyRun) -> str:
+    """The study's name of a run ("CV A-2"), where it has one; else the run's own."""
+    row = run.published or {}
+    known: Published | None = published(str(row.get("experiment", "")))
+    return run_name(known) if known else run.name
+
+
+def _write(path: Path, content: bytes) -> None:
+    """A reader sees the old file or the new one, never half of one."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    os.chmod(name, 0o644)
+    os.replace(name, path)

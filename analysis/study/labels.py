@@ -1,0 +1,128 @@
+"""Labels beside points that overlap neither each other nor a point: tried at some offsets, else left out.
+
+`arrange` is pure and deterministic. Where the names do not all fit, the figure shows numbers and a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from analysis.report.style import INK
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Box", "arrange", "attach"]
+
+Box = tuple[float, float, float, float]  # left, bottom, right, top
+
+_DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))
+_REACH = (2.0, 8.0, 16.0, 28.0, 44.0)  # how far from the point's edge
+_GAP = 1.5
+
+
+def arrange(
+    points: Sequence[tuple[float, float]],
+    sizes: Sequence[tuple[float, float]],
+    bounds: Box,
+    radius: float,
+    lines: Sequence[Box] = (),
+) -> list[Box | None]:
+    """A free box of its size for each point's label inside `bounds`, near first; None where there is none.
+
+    No box touches another or the square of `radius` around any point; `lines` are crossed only where nothing
+    else is free. All in one unit (pixels).
+    """
+    taken: list[Box] = [(x - radius, y - radius, x + radius, y + radius) for x, y in points]
+    placed: list[Box | None] = [None] * len(points)
+    for k in sorted(range(len(points)), key=lambda i: (points[i], i)):
+        free = [
+            b
+            for b in _candidates(points[k], sizes[k], radius)
+            if _inside(b, bounds) and not any(_meet(b, t) for t in taken)
+        ]
+        box = next((b for b in free if not any(_meet(b, line) for line in lines)), free[0] if free else None)
+        placed[k] = box
+        if box is not None:
+            taken.append(box)
+    return placed
+
+
+def attach(
+    figure: Figure,
+    labels: Sequence[tuple[Any, float, float, str]],
+    size: float,
+    radius_pt: float,
+    lines: Sequence[tuple[Any, float, float, float]] = (),
+) -> bool:
+    """Put (axes, x, y, text) labels on a figure whose layout is final; False when one had no room.
+
+    `lines`: horizontal ones as (axes, left, right, y), better not crossed.
+
+    The layout engine is run once and taken away, since moved axes would move points under their labels.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    renderer: Any = canvas.get_renderer()
+    pixel = figure.dpi / 72
+    complete = True
+    for axes in dict.fromkeys(label[0] for label in labels):
+        own = [label for label in labels if label[0] is axes]
+        points = [tuple(axes.transData.transform((x, y))) for _, x, y, _ in own]
+        sizes = []
+        for *_, text in own:
+            probe = axes.text(0, 0, text, fontsize=size)
+            extent = probe.get_window_extent(renderer)
+            probe.remove()
+            sizes.append((extent.width, extent.height))
+        area = axes.get_window_extent(renderer)
+        drawn: list[Box] = []
+        for place, left, right, y in lines:
+            if place is axes:
+                (x0, y0), (x1, _) = axes.transData.transform([(left, y), (right, y)])
+                drawn.append((x0, y0 - 1, x1, y0 + 1))
+        boxes = arrange(points, sizes, (area.x0, area.y0, area.x1, area.y1), radius_pt * pixel, drawn)
+        for (_, x, y, text), (px, py), box in zip(own, points, boxes, strict=True):
+            if box is None:
+                complete = False
+                continue
+            far = max(box[0] - px, px - box[2], box[1] - py, py - box[3]) > (radius_pt + 10) * pixel
+            axes.annotate(
+                text,
+                (x, y),
+                xytext=((box[0] - px) / pixel, (box[1] - py) / pixel),
+                textcoords="offset points",
+                fontsize=size,
+                ha="left",
+                va="bottom",
+                gid="label",
+                in_layout=False,
+                arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3}
+                if far
+                else None,
+            )
+    return complete
+
+
+def _candidates(point: tuple[float, float], size: tuple[float, float], radius: float) -> list[Box]:
+    (x, y), (width, height) = point, size
+    found: list[Box] = []
+    for reach in _REACH:
+        away = radius + reach
+        for dx, dy in _DIRECTIONS:
+            left = x + away if dx > 0 else x - away - width if dx < 0 else x - width / 2
+            bottom = y + away if dy > 0 else y - away - height if dy < 0 else y - height / 2
+            found.append((left, bottom, left + width, bottom + height))
+    return found
+
+
+def _inside(box: Box, bounds: Box) -> bool:
+    return box[0] >= bounds[0] and box[1] >= bounds[1] and box[2] <= bounds[2] and box[3] <= bounds[3]
+
+
+def _meet(a: Box, b: Box) -> bool:
+    return a[0] < b[2] + _GAP and b[0] < a[2] + _GAP and a[1] < b[3] + _GAP and b[1] < a[3] + _GAP

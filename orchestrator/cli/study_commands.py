@@ -1,0 +1,90 @@
+"""`orch study report`: several runs on one page, and the published study beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.names import find_run
+from orchestrator.cli.terminal import say
+
+__all__ = ["register"]
+
+_study = typer.Typer(name="study", no_args_is_help=True, help="Compare several runs on one page.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.add_typer(_study)
+
+
+@_study.callback()
+def _group() -> None:
+    """Compare several runs on one page."""
+
+
+@_study.command("report")
+def _report(
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DIR|RUN...", help="Folders of logs or of exported runs; runs of this machine."
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="The page; its figures' files go beside it, into NAME_files/."),
+    ] = Path("report.html"),
+    paper: Annotated[
+        bool,
+        typer.Option(
+            "--paper", help="The published study's own comparisons, on its own basis and on one clock."
+        ),
+    ] = False,
+    index: Annotated[
+        Path | None,
+        typer.Option(help="CSV that says which file is which run, role, host, place, model and GPU."),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--run", metavar="RUN_ID", help="Only this run (repeatable).")
+    ] = None,
+    prices: Annotated[
+        str, typer.Option(help="Price book for imported and printed runs: a book's name or a CSV file.")
+    ] = "study-2023-04",
+    show: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = False,
+) -> None:
+    """Draw runs side by side: cost against throughput, scaling, phases, dollars by kind, egress, places.
+
+    Prints the page's path. The page needs no network; each figure is also there as CSV, PNG and
+    SVG. With --paper the comparisons are those of the published study, from its logs where they
+    are given and from its printed figures where not, and each point says which. What is not known
+    is listed with the reason and not drawn. What cannot be read is named on stderr; the command
+    ends with 2 when nothing could be.
+    """
+    from analysis.study.build import build, load
+    from cloud.prices.book import load as load_book
+    from orchestrator.errors import UsageError
+
+    if output.is_dir() or not output.resolve().parent.is_dir():
+        raise UsageError(f"{output}: name a file in a folder that exists, such as -o report.html")
+    book = load_book(prices)
+    places = [_target(text) for text in targets]
+    say(f"reading {', '.join(str(place) for place in places)}")
+    runs, problems = load(places, book, index=index, only=only or ())
+    for problem in problems:
+        say(f"problem: {problem}")
+    if not runs:
+        raise UsageError(f"{', '.join(targets)}: no run could be computed; the problems above say why")
+    say(f"drawing {len(runs)} run{'s' if len(runs) != 1 else ''}")
+    page = build(runs, output, book, paper=paper, problems=problems)
+    typer.echo(str(page))
+    if show:
+        typer.launch(page.resolve().as_uri())
+
+
+def _target(text: str) -> Path:
+    """A folder that is there, else a run of the state folder. Raises UsageError."""
+    folder = Path(text)
+    return folder if folder.is_dir() else find_run(text).folder
