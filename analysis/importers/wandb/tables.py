@@ -23,7 +23,7 @@ import pyarrow.csv as arrow_csv
 __all__ = ["Table", "TableError", "read_table"]
 
 _GZIP = b"\x1f\x8b"
-_CHUNK = 1 << 20
+_CHUNK = 1 << 12  # of packed bytes: so many at most are lost where a file is damaged
 _MAY_BE_NEGATIVE = ("01_general/minibatch_loss",)
 
 
@@ -219,10 +219,10 @@ def _quoted(line: bytes) -> list[bytes]:
 def _impossible(table: Table, name: str, column: np.ndarray) -> list[str]:
     """Sentences on values that cannot be; they become missing, in place."""
     notes: list[str] = []
-    checks = [("infinite", np.isinf(column))]
-    if name not in _MAY_BE_NEGATIVE:
-        checks.append(("negative", column < 0))
-    for what, bad in checks:
+    for what in ("infinite", "negative"):
+        if what == "negative" and name in _MAY_BE_NEGATIVE:
+            continue
+        bad = np.isinf(column) if what == "infinite" else column < 0
         count = int(bad.sum())
         if count:
             cells = f"{count} such cells are" if count > 1 else "it is"

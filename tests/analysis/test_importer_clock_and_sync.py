@@ -1,0 +1,158 @@
+"""One clock out of two, step ends finer than the clock, and which steps were averagings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.importers.wandb.clock import one_clock, step_ends
+from analysis.importers.wandb.sync import authors_rule, by_bytes, by_epochs, find_sync
+
+NONE = np.full(1000, np.nan)
+
+
+def _clock(runtime: list[float], unix: list[float]) -> list[float]:
+    clock = one_clock(np.array(runtime, dtype=float), np.array(unix, dtype=float))
+    assert clock is not None
+    return clock.at_s.tolist()
+
+
+def test_the_run_time_counts_and_unix_time_places_it():
+    assert _clock([5, 6, 6, 8], [105, 106, 107, 108]) == [105, 106, 106, 108]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "unix"),
+    [
+        ([0, 1, 2, 3, 4], [100, 101, 5000, 5001, 5002]),  # unix time leaps
+        ([0, 1, 900, 901, 902], [100, 101, 102, 103, 104]),  # the run time leaps
+        ([0, 1, 2, 3, 4], [100, 101, 42, 43, 44]),  # unix time goes back
+        ([0, 1, 0, 1, 2], [100, 101, 102, 103, 104]),  # the process was started again
+    ],
+)
+def test_where_the_clocks_disagree_the_one_that_did_not_jump_counts(runtime: list[float], unix: list[float]):
+    clock = one_clock(np.array(runtime, dtype=float), np.array(unix, dtype=float))
+    assert clock is not None
+    assert np.diff(clock.at_s).tolist() == [1, 1, 1, 1] or clock.at_s[-1] - clock.at_s[0] == pytest.approx(
+        4, abs=1
+    )
+    assert clock.jumps == (2,)
+
+
+def test_a_leap_of_both_is_time_that_passed_and_going_back_is_none():
+    assert np.diff(_clock([0, 1, 61, 62], [9, 10, 70, 71])).tolist() == [1, 60, 1]
+    assert np.diff(_clock([50, 51, 3, 4], [90, 91, 43, 44])).tolist() == [1, 0, 1]
+
+
+def test_missing_cells_take_the_row_before_and_no_clock_is_none():
+    nan = float("nan")
+    assert _clock([nan, 1, nan, 3], [100, 101, nan, 103]) == [101, 101, 101, 103]
+    assert _clock([nan] * 3, [100, 101, 103]) == [100, 101, 103]
+    assert one_clock(NONE[:3], NONE[:3]) is None
+
+
+@given(st.lists(st.tuples(st.floats(0.05, 3), st.floats(0, 2)), min_size=1, max_size=80), st.floats(0, 1))
+def test_step_ends_lie_in_their_second_and_leave_room_for_the_timers(
+    steps: list[tuple[float, float]], begin: float
+):
+    timed = np.array([t for t, _ in steps])
+    true = begin + np.cumsum([t + other for t, other in steps])
+    ends = step_ends(np.floor(true), timed, 1.0)
+    assert np.all(np.floor(true) - 1e-9 <= ends)
+    assert np.all(ends <= np.floor(true) + 1 + 1e-9)
+    assert np.all(np.abs(ends - true) <= 0.5 + 1e-9)
+    assert np.all(np.diff(ends) >= timed[1:] - 1e-9)
+
+
+def _made(
+    steps: int, every: int, sync_s: float, local_s: float = 0.02
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(optimizer seconds, epoch logged with each step, sent bytes around it), averaging at every n-th step."""
+    opt = np.full(steps, local_s)
+    opt[every - 1 :: every] = sync_s
+    epoch = np.floor((np.arange(steps) + 1) / every)
+    return opt, epoch, np.where(opt == sync_s, 1e9, 1e4)
+
+
+def test_the_three_rules_agree_where_averagings_are_rare_and_long():
+    opt, epoch, sent = _made(400, 100, 20.0)
+    ends = np.cumsum(np.where(opt > 1, 22.0, 1.0))
+    watched = [(k, float(ends[100 * k - 1]) + 2) for k in (1, 2, 3, 4)]
+    for column, seen, rule in (
+        (epoch, watched, "epochs"),
+        (NONE[:400], watched, "opt_step"),
+        (NONE[:400], [], "opt_step"),
+    ):
+        sync = find_sync(opt, column, ends, sent, seen)
+        assert (sync.rule, sync.steps) == (rule, (99, 199, 299, 399))
+        assert sync.agree is (None if rule == "opt_step" and not seen else True)
+    assert [b.step for b in by_bytes(opt, ends, sent, watched)] == [99, 199, 299, 399]
+    assert [b.step for b in by_bytes(opt, ends, sent, [])] == [99, 199, 299, 399]
+
+
+def test_with_few_steps_between_averagings_the_authors_rule_breaks_and_the_epochs_hold():
+    opt, epoch, sent = _made(30, 3, 60.0)
+    opt[2::3] *= np.linspace(0.5, 1.5, 10)
+    ends = np.cumsum(opt + 0.3)
+    assert 0 < len(authors_rule(opt)) < 10
+    sync = find_sync(opt, epoch, ends, sent)
+    assert sync.steps == tuple(range(2, 30, 3))
+    assert sync.agree is False
+    watched = [(k + 1, float(ends[s]) + 1.5) for k, s in enumerate(range(2, 30, 3))]
+    without = find_sync(opt, NONE[:30], ends, sent, watched)
+    assert (without.rule, without.steps) == ("bytes", sync.steps)
+    assert [b.epoch for b in without.boundaries] == list(range(1, 11))
+
+
+@pytest.mark.parametrize("shift", [-2, -1, 1, 2])
+def test_columns_shifted_by_a_row_still_give_the_long_step(shift: int):
+    opt, epoch, sent = _made(120, 40, 9.0)
+    moved = np.roll(epoch, shift)
+    moved[:3], moved[-3:] = 0, epoch[-4]
+    found = [b.step for b in by_epochs(opt, moved, sent) if b.averaged]
+    assert found == [39, 79]
+
+
+def test_missing_epochs_take_the_step_before():
+    opt, epoch, sent = _made(120, 40, 9.0)
+    epoch[[0, 1, 20, 39, 79, 100]] = np.nan  # among them the very steps that advance
+    assert [b.step for b in by_epochs(opt, epoch, sent)] == [39, 79, 119]
+
+
+def test_loading_the_others_state_is_no_averaging():
+    opt, epoch, sent = _made(120, 40, 9.0)
+    opt[4], epoch[:4], epoch[4:] = 30.0, 0, epoch[4:] + 5  # joins late: 0, then 5
+    found = by_epochs(opt, epoch, sent)
+    assert [(b.step, b.epoch, b.averaged) for b in found] == [
+        (4, 5, False), (39, 6, True), (79, 7, True), (119, 8, True),
+    ]  # fmt: skip
+    assert 4 in authors_rule(opt)  # which is why the epochs decide
+
+
+def test_a_long_step_in_which_nothing_was_sent_is_no_averaging():
+    opt, epoch, sent = _made(160, 40, 9.0)
+    sent[79] = 2e4  # one epoch behind: it fetched the state instead
+    assert [b.averaged for b in by_epochs(opt, epoch, sent)] == [True, False, True, True]
+
+
+def test_an_epoch_that_ends_without_a_long_step_is_no_averaging():
+    opt, epoch, sent = _made(120, 40, 9.0)
+    opt[79] = 0.02
+    assert [(b.epoch, b.averaged) for b in by_epochs(opt, epoch, sent)] == [(1, True), (2, False), (3, True)]
+
+
+def test_epochs_in_consecutive_steps_are_kept_apart():
+    opt = np.array([0.02, 8.0, 9.0, 0.02, 8.5, 0.02, 0.02, 0.02])
+    epoch = np.array([0.0, 1, 2, 2, 3, 3, 3, 3])
+    assert [(b.step, b.epoch) for b in by_epochs(opt, epoch, NONE[:8])] == [(1, 1), (2, 2), (4, 3)]
+
+
+def test_no_steps_and_no_averagings_are_none():
+    empty = np.zeros(0)
+    assert find_sync(empty, empty, empty, empty).steps == ()
+    flat = np.full(50, 0.02)
+    assert find_sync(flat, np.zeros(50), np.arange(50.0), NONE[:50]).steps == ()
+    assert find_sync(flat, NONE[:50], np.arange(50.0), NONE[:50]).steps == ()
+    assert authors_rule(flat) == authors_rule(flat[:1]) == ()
