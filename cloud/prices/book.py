@@ -141,6 +141,17 @@ class PriceBook:
             found = [price for key in self._dates for price in self._tiers(key, on)]
         return tuple(sorted(found, key=lambda price: price.line))
 
+    def tier(self, key: _Key, start: Decimal, on: date | None = None) -> Price | None:
+        """What a row's `key` costs from `start` on, in bytes (VMs: hours), under its own name or the nearest
+        wider one; None: unknown."""
+        provider, product, src, dst, item = key
+        for here, there in product_of(_wider(provider, src), _wider(provider, dst)):
+            tiers = self._tiers((provider, product, here, there, item), on)
+            if tiers:
+                begun = [t for t in tiers if t.tier_start * UNIT_BYTES.get(t.unit, 1) <= start]
+                return begun[-1]
+        return None
+
     def _most_specific(
         self, provider: str, product: str, src: str, dst: str, item: str, on: date | None
     ) -> Ladder | None:
@@ -170,6 +181,11 @@ def _ends(location: str) -> tuple[str, ...]:
     parts = location.split("/")
     known = continent(location)
     return (parts[1], known, "*") if known and len(parts) > 1 else ("*",)
+
+
+def _wider(provider: str, name: str) -> tuple[str, ...]:
+    """A row's end and its wider names: a region's continent, then anywhere."""
+    return tuple(dict.fromkeys((name, *_ends(f"{provider}/{name}"))))
 
 
 def book_names() -> list[str]:

@@ -30,7 +30,7 @@ class Ladder:
 @contextmanager
 def exact() -> Generator[None]:
     """Decimal arithmetic that loses nothing of a book's prices times bytes: 10^15 bytes over 2^30 have 45
-    digits, a price up to 32 more, and Decimal's usual 28 would round."""
+    digits, a price up to 50 more, and Decimal's usual 28 would round."""
     with localcontext(Context(prec=200)):
         yield
 

@@ -61,6 +61,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "spec_commands",
         "List the experiments that ship with orch; `orch show NAME` prints one.",
     ),
+    "prices": (
+        "price_commands",
+        "Print a price book: every price with its date and source, or where two books differ.",
+    ),
     "data": ("data_commands", "Make data sets as shards; serve them from this machine."),
     "net": ("net_commands", "The emulated network."),
 }
