@@ -15,13 +15,14 @@ class OrchError(Exception):
 @contextmanager
 def sentences() -> Generator[None, None, None]:
     """Turn what the rooms raise for bad input into OrchError; orch's own faults pass as they are."""
+    from analysis.importers.base import ImportFailed
     from cloud.prices.rows import PriceBookError
     from metrics.store import StoreError
     from orchestrator.errors import UsageError
 
     try:
         yield
-    except (StoreError, UsageError, PriceBookError) as error:
+    except (StoreError, UsageError, PriceBookError, ImportFailed) as error:
         raise OrchError(str(error)) from error
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

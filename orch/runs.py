@@ -42,6 +42,7 @@ class Run:
         with self._reading() as store:
             self.run_id = str(store.meta("run_id") or folder.name)
             self.label = _text(store.meta("label"))
+            self.emulated = bool(store.meta("emulated"))
 
     @property
     def meta(self) -> dict[str, Any]:

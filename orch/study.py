@@ -15,7 +15,9 @@ from orch.runs import Run
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Study", "replay"]
+__all__ = ["STUDY_BOOK", "Study", "replay"]
+
+STUDY_BOOK = "study-2023-04"  # the prices of when the study's logs were written
 
 
 class _Folder:
@@ -41,28 +43,34 @@ class Study:
     refers to the study or its runs any more.
     """
 
-    def __init__(self, runs: Sequence[Run], problems: Sequence[str], folder: _Folder) -> None:
+    def __init__(
+        self, runs: Sequence[Run], rows: Sequence[dict[str, Any]], problems: Sequence[str], folder: _Folder
+    ) -> None:
         """Private: use `orch.replay`."""
         self._runs = tuple(runs)
         self._folder = folder
-        self._rows: list[dict[str, Any]] | None = None
+        self.rows = list(rows)  # one dict a run, as `orch replay -o json` prints them
         self.problems = tuple(problems)
 
-    def rows(self) -> list[dict[str, Any]]:
-        """One dict a run, with the keys of `orch replay -o json`."""
-        if self._rows is None:
-            from analysis.replay import replay_rows, row_of_folder
-
-            self._folder.check()
-            with sentences():
-                self._rows = replay_rows([row_of_folder(run.folder) for run in self._runs])
-        return self._rows
-
     def table(self) -> pd.DataFrame:
-        """The same as a DataFrame."""
+        """One row a run, in the order of the runs."""
         from orch.frames import frame
 
-        return frame("study", self.rows())
+        return frame("study", self.rows)
+
+    def report(self, to: str | Path = "report.html", paper: bool = False, prices: str = STUDY_BOOK) -> Path:
+        """Write the study report as the page `to`, its figures' files beside it; returns its path.
+
+        `paper`: the published study's own comparisons; `prices` prices what was only printed.
+        """
+        from analysis.study.build import build, load
+        from cloud.prices.book import load as load_book
+
+        self._folder.check()
+        with sentences():
+            book = load_book(prices)
+            runs, problems = load([run.folder for run in self._runs], book)
+            return build(runs, Path(to), book, paper=paper, problems=[*self.problems, *problems])
 
     def close(self) -> None:
         """Remove the temporary folder; what has been read stays."""
@@ -100,35 +108,51 @@ class Study:
     def _repr_html_(self) -> str:
         from orch.html import study_html
 
-        emulated = [run.label or run.run_id for run in self._runs if run.numbers().meta["emulated"]]
-        return study_html(self.rows(), emulated, self.problems)
+        emulated = [run.label or run.run_id for run in self._runs if run.emulated]
+        return study_html(self.rows, emulated, self.problems)
 
 
 def replay(
-    folder: str | Path | Sequence[str | Path], index: str | Path | None = None, runs: Sequence[str] = ()
+    folder: str | Path | Sequence[str | Path],
+    index: str | Path | None = None,
+    runs: Sequence[str] = (),
+    prices: str = STUDY_BOOK,
 ) -> Study:
     """Read a folder of W&B logs, of exported runs, or a run's folder (or several of these) as a study.
 
-    `index`: the CSV file that names the logs' runs, roles and hosts; left out, these are read from the file
-    names. `runs`: only these run ids. What cannot be read is told in `problems`, the other runs are there all
-    the same; OrchError when nothing can be read.
+    `index`: the CSV file that names the logs' runs, roles and hosts; left out, it is the folder's INDEX.csv, or
+    these are read from the file names. `runs`: only these run ids. `prices`: the book (a name or a CSV file) for
+    logs, which have none; runs of our own keep theirs. What cannot be read is told in `problems`, the other runs
+    are there all the same; OrchError when nothing can be read.
     """
-    from analysis.importers.base import ImportFailed
+    from analysis.replay import replay_rows, row_of_folder
     from analysis.sources import opened
+    from cloud.prices.book import load
 
     folders = [folder] if isinstance(folder, str | Path) else list(folder)
     only = [runs] if isinstance(runs, str) else list(runs)
-    stack = ExitStack()
-    try:
+    with ExitStack() as stack:
         with sentences():
             found = stack.enter_context(
-                opened([Path(f) for f in folders], index=None if index is None else Path(index), only=only)
+                opened(
+                    [Path(f) for f in folders],
+                    index=None if index is None else Path(index),
+                    only=only,
+                    book=load(prices),
+                )
             )
-            keep = _Folder(stack)
-            return Study([Run(source.folder, keep) for source in found.runs], found.problems, keep)
-    except ImportFailed as error:
-        stack.close()
-        raise OrchError(str(error)) from error
-    except BaseException:
-        stack.close()
-        raise
+        keep = _Folder(stack.pop_all())
+        read: list[Run] = []
+        rows: list[Any] = []
+        problems = list(found.problems)
+        for source in found.runs:
+            try:
+                with sentences():
+                    rows.append(row_of_folder(source.folder))
+                    read.append(Run(source.folder, keep))
+            except OrchError as error:
+                problems.append(f"{source.run_id}: {error}")
+    if not read:
+        keep.close()
+        raise OrchError(" ".join(problems))
+    return Study(read, replay_rows(rows), problems, keep)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -86,6 +87,32 @@ def test_a_run_that_cannot_be_read_is_a_problem_of_the_study(two_runs: Path):
     assert [run.run_id for run in study] == ["b-20231114-bbbb"]
     assert "is not a run's database" in study.problems[0]
     assert "1 problem" in study._repr_html_()
+
+
+def test_a_run_whose_records_are_torn_is_a_problem_too(two_runs: Path):
+    path = two_runs / "a-20231114-aaaa" / "run.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE epochs")
+    connection.close()
+    study = orch.replay(two_runs)
+    assert [row["run_id"] for row in study.rows] == ["b-20231114-bbbb"]
+    assert "no such table: epochs" in study.problems[0]
+    with pytest.raises(orch.OrchError, match="no such table: epochs"):
+        orch.replay(path.parent)
+
+
+def test_an_unknown_price_book_is_one_sentence(two_runs: Path, own_temporary_folder: Path):
+    with pytest.raises(orch.OrchError, match="no-such-book"):
+        orch.replay(two_runs, prices="no-such-book")
+    assert list(own_temporary_folder.iterdir()) == []
+
+
+def test_the_study_report(two_runs: Path, tmp_path: Path):
+    page = orch.replay(two_runs).report(tmp_path / "page.html")
+    assert page == tmp_path / "page.html"
+    assert "2 runs compared" in page.read_text()
+    with pytest.raises(orch.OrchError, match="not-there"):
+        orch.replay(two_runs).report(tmp_path / "not-there" / "page.html", prices="not-there")
 
 
 def test_the_folder_goes_with_the_last_who_needs_it(two_runs: Path, own_temporary_folder: Path):
