@@ -18,7 +18,7 @@ from analysis.audit.logs import (
 from analysis.audit.monitor import monitor_gaps, monitor_missing, monitor_period, skipped_epochs
 from analysis.audit.own import own_run
 from analysis.audit.peers import peers, peers_seen
-from analysis.audit.traffic import egress_fits, received_fits
+from analysis.audit.traffic import destinations, egress_fits, received_fits
 
 __all__ = ["CHECKS", "audit", "audit_run"]
 
@@ -33,6 +33,7 @@ CHECKS: tuple[Callable[[Evidence], list[Finding]], ...] = (
     peers_seen,
     egress_fits,
     received_fits,
+    destinations,
     monitor_missing,
     monitor_period,
     skipped_epochs,

@@ -18,7 +18,7 @@ from metrics.throughput import local_throughput, measured, throughput_phase_time
 
 __all__ = ["SPEEDUP_ERROR", "UNTIMED_DOUBT", "Untimed", "mixed_clock", "speedups", "untimed"]
 
-# Our own peers leave less than 1 % of a step untimed (Python between two timers). More is time that a rate of
+# Our own peers leave 0.2 % of a step untimed (local-2; Python between two timers). More is time that a rate of
 # timers leaves out.
 UNTIMED_DOUBT = 0.02
 # Epoch-to-epoch noise of the study's rates is at most 4 %: two bases that differ by more give another answer.

@@ -14,7 +14,7 @@ from metrics.run_numbers import RunNumbers
 from metrics.study_rules import SingleRates, single_rates
 from metrics.throughput import measured
 
-__all__ = ["Evidence", "EvidenceStore", "counted", "percent", "rounded"]
+__all__ = ["Evidence", "EvidenceStore", "amount", "counted", "percent", "rounded"]
 
 
 class EvidenceStore(Protocol):
@@ -142,6 +142,14 @@ def rounded(value: float) -> str:
 def percent(share: float) -> str:
     """A share as a percentage of three significant digits."""
     return f"{share * 100:.3g} %"
+
+
+def amount(count_bytes: float) -> str:
+    """Bytes in GB (1e9), MB or kB, three significant digits."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if abs(count_bytes) >= size / 10:
+            return f"{count_bytes / size:.3g} {unit}"
+    return f"{count_bytes / 1e3:.3g} kB"
 
 
 def counted(number: int, what: str) -> str:

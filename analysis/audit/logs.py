@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.audit.evidence import Evidence, counted, percent
+from analysis.audit.evidence import Evidence, amount, counted, percent
 from analysis.audit.findings import Finding
 
 __all__ = [
@@ -63,7 +63,7 @@ def doubled_counters(e: Evidence) -> list[Finding]:
         raw, kept = noted.get("raw_sent_bytes"), noted.get("sent_bytes")
         sentence = (
             f"{vm}: the network counters count each byte twice (a synthetic and an accelerated card): "
-            f"logged as {_gb(raw)} sent, taken as {_gb(kept)}."
+            f"logged as {_amount(raw)} sent, taken as {_amount(kept)}."
         )
         found.append(
             e.finding(
@@ -142,5 +142,5 @@ def _float(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _gb(count: object) -> str:
-    return "unknown" if not isinstance(count, int | float) else f"{count / 1e9:.3g} GB"
+def _amount(count: object) -> str:
+    return "unknown" if not isinstance(count, int | float) else amount(count)

@@ -34,10 +34,8 @@ def _emulation(e: Evidence) -> list[Finding]:
     if not e.run.meta["emulated"]:
         return []
     scales = e.run.terms.scales
-    sentence = (
-        f"Emulated on one machine; bytes 1/{scales.bytes:g}, time 1/{scales.time:g}, samples 1/{scales.samples:g}: figures "
-        "are multiplied back."
-    )
+    shrunk = f"bytes 1/{scales.bytes:g}, time 1/{scales.time:g}, samples 1/{scales.samples:g}: figures are multiplied back"
+    sentence = f"Emulated on one machine; {'not scaled' if scales.none else shrunk}."
     found = [e.finding("emulated", "note", sentence, "bytes_scale", scales.bytes, 1)]
     host: dict[str, Any] = e.run.meta["host"] or {}
     if host.get("contended"):

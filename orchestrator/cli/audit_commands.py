@@ -108,6 +108,8 @@ def _folder(word: str) -> Path:
 
 def _by_run(runs: Sequence[Any], findings: Sequence[Finding]) -> str:
     """Findings under their run's name, sentences wrapped to the terminal."""
+    from analysis.audit.evidence import counted
+
     width = min(_WIDEST, shutil.get_terminal_size((100, 24)).columns)
     checks = max((len(f.check) for f in findings), default=0)
     lead = 2 + 5 + 2 + checks + 2
@@ -134,9 +136,8 @@ def _by_run(runs: Sequence[Any], findings: Sequence[Finding]) -> str:
     for e in runs:
         title = e.run_id if e.label in (None, e.run_id) else f"{e.label} ({e.run_id})"
         block(title, [f for f in findings if f.run_id == e.run_id])
-    total = {kind: sum(1 for f in findings if f.severity == kind) for kind in ("error", "doubt", "note")}
-    lines.append(
-        f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}: {total['error']} errors, {total['doubt']} doubts, "
-        f"{total['note']} notes"
-    )
+    total = [
+        counted(sum(1 for f in findings if f.severity == kind), kind) for kind in ("error", "doubt", "note")
+    ]
+    lines.append(f"{counted(len(runs), 'run')}: {', '.join(total)}")
     return "\n".join(lines) + "\n"

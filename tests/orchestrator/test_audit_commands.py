@@ -33,7 +33,7 @@ def test_the_table_is_grouped_by_run(folders: list[str], capsys: pytest.CaptureF
     assert lines.index("CV A-1 (baseline-1)") < lines.index("CV A-4 (hivemind-1)")
     assert "doubt  mixed-clock" in text
     assert "[wandb/baseline-1-gc-t4-1.csv.gz]" in text.replace("\n", " ")
-    assert lines[-1] == "2 runs: 2 errors, 1 doubts, 0 notes"
+    assert lines[-1] == "2 runs: 2 errors, 1 doubt, 0 notes"
     assert max(map(len, lines)) <= 120
 
 
