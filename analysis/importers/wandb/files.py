@@ -161,7 +161,7 @@ def _from_index(index: Path, folder: Path) -> list[RunLogs]:
             continue
         run = runs.setdefault(run_id, RunLogs(run_id))
         if path is None:
-            run.notes.append(f"{index.name}:{line}: {name} is not there; the rest of {run_id} is used.")
+            run.notes.append(f"{index.name}:{line}: {name} is not there.")
             continue
         run.logs.append(
             _of_row(cells, path, _shown(path, folder), run_id, known, run, f"{index.name}:{line}")

@@ -56,7 +56,7 @@ def import_run(run: RunLogs, folder: Path, book: PriceBook) -> None:
         else Sync("epochs", (), None, ())
         for vm, bee in read.bees.items()
     }
-    samples = {vm: _samples(bee, syncs[vm], monitor, read, notes) for vm, bee in read.bees.items()}
+    samples = {vm: _samples(bee, run, syncs, monitor, read, notes) for vm, bee in read.bees.items()}
     accounts = {vm: account(bee, syncs[vm], samples[vm], ran) for vm, bee in read.bees.items()}
     twice, said = doubled(read.bees, accounts, model.parameters if model else None)
     notes += said
@@ -205,21 +205,28 @@ def _read(run: RunLogs) -> _Read:
     return _Read(bees, logs, monitor, files, [*failed, *notes])
 
 
-def _samples(bee: Bee, sync: Sync, monitor: Monitor | None, read: _Read, notes: list[str]) -> np.ndarray:
-    """Samples of each step: as logged, else the monitor's of each epoch shared over all peers' steps."""
+def _samples(
+    bee: Bee, run: RunLogs, syncs: Mapping[str, Sync], monitor: Monitor | None, read: _Read, notes: list[str]
+) -> np.ndarray:
+    """Samples of each step: as logged, else as many a step as elsewhere in the run. Raises RunUnusable."""
     if bee.samples is not None:
         return bee.samples
     known = [float(np.median(b.samples)) for b in read.bees.values() if b.samples is not None and b.steps]
+    trained = {vm: sync.steps[-1] + 1 for vm, sync in syncs.items() if sync.steps}
+    epochs = max((len(sync.steps) for sync in syncs.values()), default=0)
     if known:
-        batch = round(float(np.median(known)))
-        notes.append(f"{bee.shown}: {batch} samples a step are assumed, as on the other VMs.")
+        batch, basis = float(np.median(known)), "as on the other VMs"
+    elif monitor and monitor.epochs and trained:
+        batch, basis = (
+            sum(e.samples for e in monitor.epochs) / sum(trained.values()),
+            "from the monitor's epochs",
+        )
+    elif run.target_batch_size and trained:
+        batch, basis = run.target_batch_size * epochs / sum(trained.values()), "from the target batch size"
     else:
-        total = sum(e.samples for e in monitor.epochs) if monitor else 0
-        steps = sum(b.steps for b in read.bees.values())
-        batch = round(total / steps) if steps else 0
-        if batch:
-            notes.append(f"{bee.shown}: {batch} samples a step are inferred from the monitor's epochs.")
-    return np.full(bee.steps, batch, dtype=np.int64)
+        raise RunUnusable(f"{run.run_id}: nothing can be computed: {bee.notes[-1]}")
+    notes.append(f"{bee.shown}: {batch:.0f} samples a step are assumed, {basis}.")
+    return np.full(bee.steps, round(batch), dtype=np.int64)
 
 
 def _target(run: RunLogs, monitor: Monitor | None, read: _Read, notes: list[str]) -> int | None:
