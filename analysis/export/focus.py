@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 from analysis.export.focus_columns import CUSTOM_COLUMNS, FOCUS_COLUMNS, FOCUS_VERSION
@@ -31,8 +31,10 @@ __all__ = ["FocusRows", "focus_csv", "focus_metadata", "focus_rows", "line_place
 
 Row = dict[str, str | None]
 
-_HOUR_S = 3600
-_PLACES = 20  # of quotients that do not end; dollars, and every product and sum below, are exact
+_HOUR_S = Decimal(3600)
+_DIGITS = Context(
+    prec=40
+)  # of quotients that do not end; dollars, and every product and sum below, are exact
 _SAME = Decimal("1e-20")
 
 
@@ -208,7 +210,7 @@ def _use(numbers: RunNumbers, line: CostLine, usd: Decimal, quantity: float) -> 
     consumed, consumed_unit = amount, "B"
     if line.kind == "storage":
         whole = tiered_usd(ladder, round(quantity)) if ladder else Decimal(0)
-        priced = round(priced * usd / whole, _PLACES) if whole else priced
+        priced = _DIGITS.divide(priced * usd, whole) if whole else priced
         unit = consumed_unit = unit.replace("-month", "-Months")
         consumed = priced
     tier = _tier(line, ladder)
@@ -219,7 +221,7 @@ def _use(numbers: RunNumbers, line: CostLine, usd: Decimal, quantity: float) -> 
         link_class=(egress_class(here, there) or "") if line.kind == "egress" else "",
         service=line.kind, times=_times(numbers, line), consumed=consumed, consumed_unit=consumed_unit,
         priced=priced, pricing_unit=unit,
-        unit_usd=tier.usd if tier and exact_price else round(usd / priced, _PLACES),
+        unit_usd=tier.usd if tier and exact_price else _DIGITS.divide(usd, priced),
         price_id=f"{places}/{line.tier or 'all'}", vm=None,
     )  # fmt: skip
 
@@ -227,11 +229,11 @@ def _use(numbers: RunNumbers, line: CostLine, usd: Decimal, quantity: float) -> 
 def _vm_use(numbers: RunNumbers, line: CostLine, usd: Decimal, quantity: float) -> _Use:
     vm = next(row for row in numbers.vms if row.vm == line.src)
     seconds = Decimal(repr(quantity))
-    hours = round(seconds / _HOUR_S, _PLACES)
+    hours = _DIGITS.divide(seconds, _HOUR_S)
     return _Use(
         provider=vm.location.split("/")[0], location=vm.location, link_class="", service=line.kind,
         times=_times(numbers, line), consumed=seconds, consumed_unit="Seconds", priced=hours,
-        pricing_unit="Hours", unit_usd=vm.usd_per_h or round(usd / hours, _PLACES),
+        pricing_unit="Hours", unit_usd=vm.usd_per_h or _DIGITS.divide(usd, hours),
         price_id=(*vm.location.split("/"), "")[1], vm=vm,
     )  # fmt: skip
 

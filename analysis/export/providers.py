@@ -34,7 +34,7 @@ class Names:
                 return Service(self.vms, "Compute", "Virtual Machines", "Compute usage", "Virtual machine")
             case "egress":
                 return Service(
-                    self.network, "Networking", "Data Transfer", "Data transfer out", "Virtual machine"
+                    self.network, "Networking", "Network Connectivity", "Data transfer out", "Virtual machine"
                 )
             case "data":
                 return Service(self.storage, "Storage", "Object Storage", "Data transfer out", "Object store")
