@@ -116,11 +116,14 @@ def _mean(values: Iterable[float]) -> float | None:
 
 
 def _dollars(run: RunNumbers, kind: str, vm: str) -> float | None:
-    """A VM's dollars of one kind, to the VM for data and from it else; one unknown line makes them unknown."""
+    """A VM's dollars of one kind, to the VM for data and from it else; one unknown line makes them unknown.
+
+    What has no line of the bill costs nothing: bytes that nobody counted have one, and it is unknown.
+    """
     end = 1 if kind == "data" else 0
     mine = [usd for link, usd in run.bill.by_link(kind).items() if link[end] == vm]
     known = [usd for usd in mine if usd is not None]
-    if not mine or len(known) < len(mine):
+    if len(known) < len(mine):
         return None
     with exact():
         return float(sum(known, Decimal(0)))

@@ -160,6 +160,8 @@ def test_the_studys_logs_as_frames(paper_traces: Path):
                     c.name: c.dtype for c in orch.FRAMES[name]
                 }
             assert len(run.steps()) > 300
+            dollars = run.peers()[["vm_usd", "egress_usd", "data_usd"]].to_numpy().sum()
+            assert dollars == pytest.approx(run.costs()["usd"].sum(skipna=False))
             assert len(run.events()) == 0
             assert run.run_id in run._repr_html_()
         pair = study["hivemind-81"]
