@@ -16,11 +16,11 @@ from typing import Any, Protocol
 from metrics import granularity as granularities
 from metrics.egress import traffic
 from metrics.interval import Estimate, mean_interval
-from metrics.records import IngressRecord, ProgressRecord, SwarmEpochRecord
+from metrics.records import IngressRecord, SwarmEpochRecord
 from metrics.run_numbers import RunNumbers
 from metrics.scale import study_ingress_bytes
 from metrics.store import RunStore
-from metrics.study_rules import single_rates, study_granularity
+from metrics.study_rules import RULE_COLUMNS, SINGLE_COLUMNS, single_rates, study_granularity
 from metrics.throughput import SwarmEpoch, epoch_seconds, measured, throughput, throughput_epoch_mean
 from metrics.warnings import sentences
 
@@ -42,7 +42,7 @@ class Store(Protocol):
 
     def records(self, table: str) -> list[Any]: ...
 
-    def columns(self, table: str) -> dict[str, list[Any]]: ...
+    def columns(self, table: str, only: Sequence[str] = ()) -> dict[str, list[Any]]: ...
 
     def meta(self, key: str, default: Any = None) -> Any: ...
 
@@ -184,7 +184,7 @@ def _baseline(row: RunRow, run: RunNumbers, store: Store) -> RunRow:
             f"sps_wall and sps_phase_timed are null: the log is of {row.peers} VMs, not of one alone."
         )
     else:
-        rates = single_rates(store.columns("steps"))
+        rates = single_rates(store.columns("steps", SINGLE_COLUMNS))
         wall, timed = rates.sps_wall, rates.sps_phase_timed
         lacking = _unlogged(run, (*_RULE_TIMERS, "dataload"))
         if lacking:
@@ -238,7 +238,7 @@ def _swarm(row: RunRow, run: RunNumbers, store: Store) -> RunRow:
     told += reasons
     ingress, reasons = _ingress(run, store, chosen)
     told += reasons
-    peers, reasons = _peers(row.peers, store.records("progress"))
+    peers, reasons = _peers(row.peers, store.columns("progress", ("vm", "peers")))
     told += reasons
     return replace(
         row,
@@ -295,7 +295,7 @@ def _phase_timed(run: RunNumbers, store: Store) -> tuple[float | None, list[str]
         return None if scaled is None else scaled.value, [
             "granularity_phase_timed is from the epochs, multiplied back: the authors' rule knows no scales."
         ]
-    found = study_granularity(store.columns("steps"))
+    found = study_granularity(store.columns("steps", RULE_COLUMNS))
     lacking = _unlogged(run, _RULE_TIMERS)
     by_vm = {vm: value for vm, value in found.by_vm.items() if vm not in lacking}
     why: dict[str, list[str]] = {}
@@ -370,9 +370,10 @@ def _ingress(run: RunNumbers, store: Store, chosen: Sequence[SwarmEpoch]) -> tup
     return math.fsum(known) / seconds * 3600, []
 
 
-def _peers(logged: int, progress: Iterable[ProgressRecord]) -> tuple[int, list[str]]:
+def _peers(logged: int, progress: Mapping[str, Sequence[Any]]) -> tuple[int, list[str]]:
     """How many peers the swarm had: the VMs we know of, or what the monitor mostly counted when that is more."""
-    counts = Counter(r.peers for r in progress if r.vm == "")
+    scraped = zip(progress["vm"], progress["peers"], strict=True)
+    counts = Counter(peers for vm, peers in scraped if vm == "")
     mostly = max(counts, key=lambda n: (counts[n], n), default=logged)
     if mostly > logged:
         return mostly, [

@@ -17,14 +17,25 @@ from numpy.typing import NDArray
 
 from metrics.interval import Estimate, mean_interval, ratio_interval
 
-__all__ = ["PHASE_TIMERS", "SingleRates", "StudyGranularity", "single_rates", "study_granularity"]
+__all__ = [
+    "PHASE_TIMERS",
+    "RULE_COLUMNS",
+    "SINGLE_COLUMNS",
+    "SingleRates",
+    "StudyGranularity",
+    "single_rates",
+    "study_granularity",
+]
 
 Columns = Mapping[str, Sequence[Any]]
 _Floats = NDArray[np.float64]
 
 PHASE_TIMERS = ("load_s", "move_s", "forward_s", "backward_s", "optimizer_local_s", "optimizer_sync_s")
+_ROW = ("vm", "step")
 _CALCULATION = ("move_s", "forward_s", "backward_s")  # forward_s includes the loss
 _OPTIMIZER = ("optimizer_local_s", "optimizer_sync_s")  # together the authors' opt_step
+RULE_COLUMNS = (*_ROW, *_CALCULATION, *_OPTIMIZER)  # of `steps`, what study_granularity reads
+SINGLE_COLUMNS = (*_ROW, "samples", "began_s", "wall_s", *PHASE_TIMERS)  # and what single_rates reads
 _STARTUP = 10  # the first 1/10 of a single GPU's steps is its start-up
 _PARTS = 10  # the rest is cut in so many parts, for the interval
 

@@ -93,6 +93,7 @@ def swarm_epochs(
         by_epoch.setdefault(record.epoch, {})[record.vm] = record
     ended = {row.vm: row.ended_s for row in vms if row.ended_s is not None}
     seen = {record.epoch: record for record in watched}
+    scrapes = _scrapes_by_epoch(progress) if target_batch_size is not None else {}
     numbers = sorted(by_epoch | seen)
     found: list[SwarmEpoch] = []
     trained: set[str] = set()  # peers with a record of this epoch or an earlier one
@@ -137,7 +138,7 @@ def swarm_epochs(
                 lone=lone,
                 crossed_s=None
                 if target_batch_size is None or begin is None
-                else _crossing(progress, number, target_batch_size, begin, end),
+                else _crossing(scrapes.get(number - 1, ()), target_batch_size, begin, end),
                 warmup=number <= warmup_epochs,
                 complete=not (number == numbers[-1] and late),
                 watched_samples=None if watch is None else watch.samples,
@@ -200,21 +201,26 @@ def _peer_epoch(r: EpochRecord) -> PeerEpoch:
     return PeerEpoch(r.vm, r.calc_s, r.comm_s, r.samples, r.load_s, timed_s)
 
 
+def _scrapes_by_epoch(progress: Sequence[ProgressRecord]) -> dict[int, list[tuple[float, int]]]:
+    """(when, the swarm's samples) by the epoch that the swarm worked on, counted from 0, in order of time."""
+    found: dict[int, list[tuple[float, int]]] = {}
+    for r in progress:
+        if r.vm == "":
+            found.setdefault(r.epoch, []).append((r.at_s, r.samples))
+    return {epoch: sorted(rows) for epoch, rows in found.items()}
+
+
 def _crossing(
-    progress: Sequence[ProgressRecord], epoch: int, target: int, begin_s: float, end_s: float
+    scrapes: Sequence[tuple[float, int]], target: int, begin_s: float, end_s: float
 ) -> float | None:
     """When the swarm's samples passed the target, between the two scrapes around it.
 
-    A scrape's `epoch` is the one the swarm works on, counted from 0: the one that epoch record `epoch` ends
-    is `epoch - 1`. None when the scrapes do not show it.
+    `scrapes`: of the epoch under way, which the record numbered one higher ends. None when they do not show it.
     """
-    scrapes = sorted(
-        (r.at_s, r.samples)
-        for r in progress
-        if r.vm == "" and r.epoch == epoch - 1 and begin_s <= r.at_s <= end_s
-    )
     last: tuple[float, int] = (begin_s, 0)
     for at_s, samples in scrapes:
+        if not begin_s <= at_s <= end_s:
+            continue
         if samples >= target:
             rise = samples - last[1]
             return at_s if rise <= 0 else last[0] + (at_s - last[0]) * (target - last[1]) / rise

@@ -5,6 +5,7 @@ Random runs of both kinds go through both: ours (the peers' records alone) and l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from datetime import date
 from decimal import Decimal
@@ -118,8 +119,8 @@ class Held:
     def records(self, table: str) -> list[Any]:
         return list(self.tables[table])
 
-    def columns(self, table: str) -> dict[str, list[Any]]:
-        names = [f.name for f in fields(TABLES[table])]
+    def columns(self, table: str, only: Sequence[str] = ()) -> dict[str, list[Any]]:
+        names = [f.name for f in fields(TABLES[table]) if not only or f.name in only]
         return {name: [getattr(row, name) for row in self.tables[table]] for name in names}
 
     def meta(self, key: str, default: Any = None) -> Any:
