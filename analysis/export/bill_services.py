@@ -58,9 +58,9 @@ def service_of(row: BillRow) -> str:
     service = row.text("ServiceCategory").casefold()
     if _ADDRESS.search(words):
         return "ip address"
+    if _INGRESS.search(words):
+        return "ingress"
     if _TRANSFER.search(words):
-        if _INGRESS.search(words):
-            return "ingress"
         if service == "storage":
             return "data"
         link = link_class_of(row)
