@@ -69,6 +69,7 @@ class Bee:
     peers: np.ndarray
     nic: Nic | None
     jumps: int
+    dated: bool  # False: the log has no unix time, its times count from its own start
     missing: tuple[str, ...]  # timers that the log does not have: their zeros are unknown
     notes: tuple[str, ...]
 
@@ -81,6 +82,18 @@ class Bee:
     def timed_s(self) -> np.ndarray:
         """The sum of each step's timers."""
         return self.load + self.move + self.forward + self.backward + self.opt
+
+    def later(self, by_s: float) -> Bee:
+        """The same log at another time."""
+        nic = replace(self.nic, at_s=self.nic.at_s + by_s) if self.nic is not None else None
+        return replace(
+            self,
+            first_s=self.first_s + by_s,
+            last_s=self.last_s + by_s,
+            end_s=self.end_s + by_s,
+            nic=nic,
+            dated=True,
+        )
 
     def sent_around(self) -> np.ndarray:
         """Bytes sent during each step's optimizer call and a second around it; NaN without counters."""
@@ -105,7 +118,7 @@ def read_bee(table: Table, host: str) -> Bee:
             "the time between rows is taken from the clock that did not."
         )
     if _UNIX not in table:
-        notes.append(table.missing(_UNIX, "times are seconds since the log's start, on no calendar"))
+        notes.append(table.missing(_UNIX, "when it was is taken from the other logs' epochs"))
     _bounded(table, clock.at_s, notes)
     rows, opt = _optimizer(table, notes)
     count = len(opt)
@@ -143,6 +156,7 @@ def read_bee(table: Table, host: str) -> Bee:
         peers=_carried(table.get(_PEERS))[rows],
         nic=_nic(table, clock.at_s, notes),
         jumps=len(clock.jumps),
+        dated=np.isfinite(table.get(_UNIX)).any().item(),
         missing=tuple(missing),
         notes=tuple(notes),
     )
@@ -233,7 +247,10 @@ def _samples(table: Table, rows: np.ndarray, notes: list[str]) -> np.ndarray | N
     """Samples of each step, from the running count; a count that falls has begun again."""
     if not len(rows):
         return np.zeros(0, dtype=np.int64)
-    total = _carried(table.get(_SAMPLES))[rows]
+    logged = table.get(_SAMPLES)
+    counts = logged[np.isfinite(logged)]
+    # As with the timers the k-th value is step k's, in whichever row it stands.
+    total = counts if len(counts) == len(rows) else _carried(logged)[rows]
     if not np.isfinite(total).any():
         notes.append(table.missing(_SAMPLES, "the VM's own samples are unknown"))
         return None

@@ -56,6 +56,7 @@ def import_run(run: RunLogs, folder: Path, book: PriceBook) -> None:
         else Sync("epochs", (), None, ())
         for vm, bee in read.bees.items()
     }
+    _date(read.bees, syncs, watched)
     samples = {vm: _samples(bee, run, syncs, monitor, read, notes) for vm, bee in read.bees.items()}
     accounts = {vm: account(bee, syncs[vm], samples[vm], ran) for vm, bee in read.bees.items()}
     twice, said = doubled(read.bees, accounts, model.parameters if model else None)
@@ -203,6 +204,24 @@ def _read(run: RunLogs) -> _Read:
         reasons = " ".join([*failed, *run.notes] or notes[:1]) or "no log of it has a step or an epoch."
         raise RunUnusable(f"{run.run_id}: nothing can be computed: {reasons}")
     return _Read(bees, logs, monitor, files, [*failed, *notes])
+
+
+def _date(bees: dict[str, Bee], syncs: Mapping[str, Sync], watched: Sequence[tuple[int, float]]) -> None:
+    """Give each log without unix time one at which its epochs end when the monitor's or the other VMs' do."""
+    ends: dict[int, list[float]] = {number: [at] for number, at in watched}
+    for vm, bee in bees.items():
+        for b in syncs[vm].boundaries if bee.dated else ():
+            ends.setdefault(b.epoch, []).append(float(bee.end_s[b.step]))
+    for vm, bee in bees.items():
+        if not bee.dated:
+            apart = [
+                float(np.median(ends[b.epoch]) - bee.end_s[b.step])
+                for b in syncs[vm].boundaries
+                if b.epoch in ends
+            ]
+            began = [other.first_s for other in bees.values() if other.dated]
+            by_s = float(np.median(apart)) if apart else min(began, default=bee.first_s) - bee.first_s
+            bees[vm] = bee.later(by_s)
 
 
 def _samples(
