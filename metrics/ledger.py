@@ -187,7 +187,8 @@ def data_lines(ingress: Mapping[str, float | None], terms: Terms, month: str = "
     for vm, count in sorted(ingress.items()):
         ladder = None
         if count is None:
-            reason = "unknown size of the modelled dataset's samples"
+            scaled = "unknown size of the modelled dataset's samples"
+            reason = f"nobody counted what {vm} read" if terms.scales.none else scaled
         elif terms.book is None:
             reason = "no price book"
         elif terms.store_location is None:

@@ -97,6 +97,10 @@ class RunNumbers:
             vm: study_ingress_bytes(count, samples.get(vm, 0.0), terms.bytes_per_sample, terms.scales)
             for vm, count in read.items()
         }
+        imported: dict[str, Any] = meta["imported"] or {}
+        nic: dict[str, Any] | None = imported.get("nic")
+        if nic is not None:  # a log without counters read something all the same
+            study_read |= {vm: None for vm in read if vm not in nic}
         now = _end(meta, vms, epochs, progress)
         bill = ledger(vms, now, raw, study, found, study_read, terms)
         pairs = switch_pairs(meta["switch"])

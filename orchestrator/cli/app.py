@@ -31,6 +31,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "logs": ("look_commands", "Print a log: of the controller, or of a slot's VMs, the oldest VM first."),
     "why": ("look_commands", "Tell a slot's story from the journal: every change with its cause."),
+    "cost": (
+        "cost_commands",
+        "What runs cost, by kind and by link, an hour and per 1M samples: measured, and as the study counts.",
+    ),
     "report": ("report_commands", "Build the run's report and print its path, or print its numbers as JSON."),
     "replay": (
         "replay_commands",
@@ -45,6 +49,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "export_commands",
         "Lay the run's estimate beside a provider's bill: dollars by service, and the differences.",
     ),
+    "study": ("study_commands", "Compare several runs on one page."),
     "stop": (
         "end_commands",
         "End a run politely: peers leave the swarm, logs are collected, what was measured is kept.",

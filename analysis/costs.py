@@ -1,0 +1,239 @@
+"""A run's dollars on both bases, ours and the study's, as one JSON object, and what the two differ by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from analysis.replay import RunRow, Store, run_row
+from cloud.prices.book import PriceBook
+from metrics.ledger import KINDS, Ledger, data_lines
+from metrics.published_basis import EGRESS_KINDS, kind_of
+from metrics.published_run import PublishedRun, published_run
+from metrics.run_cost import Repriced, Steady, Whole, not_billed, steady, whole
+from metrics.run_numbers import RunNumbers
+
+__all__ = ["BASES", "cost_row"]
+
+BASES = ("measured", "published")
+_PARTS = ("vm", *EGRESS_KINDS, "loading")
+_NONE = Fraction(0)
+_WORDS = {
+    "inside": "stay inside a region",
+    "regions": "go to another region of the continent",
+    "clouds": "go to another cloud",
+    "between": "go between continents",
+    "oceania": "go to or from Oceania",
+}
+_SAME = 0.005  # figures that differ by less are not told as different
+
+
+def cost_row(
+    store: Store, study_book: PriceBook, book: PriceBook | None = None, bases: tuple[str, ...] = BASES
+) -> dict[str, Any]:
+    """What `orch cost -o json` prints of a run. `book`: prices for both bases, instead of the run's own
+    (measured) and the study's (published). Raises metrics.store.StoreError."""
+    read: Any = store if book is None else Repriced(store, book)
+    run, row = RunNumbers.of(read), run_row(read)
+    every = whole(run, _samples(read) if row.baseline else None)
+    even = _alone(run, row) if row.baseline else steady(run, read.records("ingress"))
+    sps = row.sps_phase_timed if row.baseline else row.sps_epoch_mean
+    theirs = published_run(run, book or study_book, sps.value if sps else None, row.peers)
+    logged = len({vm.slot for vm in run.vms})
+    partial = row.peers > logged  # a peer without a log: its dollars are in no sum
+    told = [*run.notes, *(f"Measured dollars are unknown: {reason}." for reason in run.bill.unknown)]
+    told += [f"Published dollars are unknown: {reason}." for reason in theirs.unknown]
+    if partial:
+        told.append(
+            f"There are logs of {logged} VMs of {row.peers}: usd_per_1m_samples of the measured basis is unknown, "
+            "since nobody can say what the others cost."
+        )
+    result: dict[str, Any] = {
+        "run_id": row.run_id,
+        "label": row.label,
+        "model": row.model,
+        "peers": row.peers,
+    }
+    if "measured" in bases:
+        result["measured"] = _measured(run, every, even, partial)
+    if "published" in bases:
+        result["published"] = _published(theirs, book or study_book, row)
+    if set(bases) == set(BASES):
+        result["difference"] = _difference(run, row, every, theirs, partial)
+    result["warnings"] = [*dict.fromkeys(told), *not_billed(run)]
+    return result
+
+
+def _alone(run: RunNumbers, row: RunRow) -> Steady | None:
+    """An hour of one VM without a swarm, at its wall-clock rate; None without one."""
+    if row.sps_wall is None or len(run.vms) != 1:
+        return None
+    (vm,) = run.vms
+    lines = data_lines({vm.vm: row.ingress_bytes_per_vm_h}, run.terms)
+    bill = Ledger((*(line for line in run.bill.lines if line.kind == "vm" and line.usd is None), *lines))
+    return Steady(
+        usd_per_vm_h={"vm": vm.usd_per_h, "egress": Decimal(0), "data": bill.sum("data")},
+        vm_hours=1.0,
+        samples=row.sps_wall.value * 3600,
+        epochs=0,
+        unknown=bill.unknown,
+    )
+
+
+def _measured(run: RunNumbers, every: Whole, even: Steady | None, partial: bool) -> dict[str, Any]:
+    book = run.terms.book
+    return {
+        "price_book": book.name if book else None,
+        "price_book_sha256": book.sha256 if book else None,
+        "run": {
+            "usd": {kind: run.bill.sum(kind) for kind in KINDS} | {"total": run.bill.sum()},
+            "vm_hours": every.vm_hours,
+            "samples": every.samples,
+            "usd_per_vm_h": every.usd_per_vm_h,
+            "usd_per_1m_samples": None if partial else every.usd_per_1m,
+        },
+        "steady": None
+        if even is None
+        else {
+            "usd_per_vm_h_by_kind": dict(even.usd_per_vm_h),
+            "usd_per_vm_h": even.total_usd_per_vm_h,
+            "epochs": even.epochs,
+            "vm_hours": even.vm_hours,
+            "samples": even.samples,
+            "usd_per_1m_samples": None if partial else even.usd_per_1m,
+        },
+        "links": [
+            {
+                "src": run.slot(line.src),
+                "dst": run.slot(line.dst),
+                "kind": line.kind,
+                "class": line.what.removeprefix("egress ") if line.kind == "egress" else line.what,
+                "src_location": run.terms.locations.get(line.src),
+                "dst_location": run.terms.locations.get(line.dst),
+                "tier": line.tier or None,
+                "month": line.month or None,
+                "bytes": line.quantity,
+                "usd": line.usd,
+            }
+            for line in run.bill.lines
+            if line.kind in ("egress", "data")
+        ],
+        "unknown": list(run.bill.unknown),
+    }
+
+
+def _published(cost: PublishedRun, book: PriceBook, row: RunRow) -> dict[str, Any]:
+    leaving = [cost.usd_per_vm_h(kind) for kind in EGRESS_KINDS if kind != "inside"]
+    known = [usd for usd in leaving if usd is not None]
+    return {
+        "price_book": book.name,
+        "price_book_sha256": book.sha256,
+        "usd": {kind: cost.usd(kind) for kind in _PARTS} | {"total": cost.usd()},
+        "usd_per_vm_h_by_kind": {kind: cost.usd_per_vm_h(kind) for kind in _PARTS},
+        "usd_per_vm_h": cost.usd_per_vm_h(),
+        "leaving_usd_per_vm_h": sum(known, Decimal(0)) if len(known) == len(leaving) else None,
+        "usd_per_1m_samples": cost.usd_per_1m(),
+        "usd_per_1m_samples_without_loading": cost.usd_per_1m(loading=False),
+        "sps": cost.sps,
+        "sps_basis": "phase timers" if row.baseline else "mean of the epochs' rates",
+        "egress_gb_per_vm_h": cost.egress_gb_per_h,
+        "loading_gb_per_vm_h": cost.loading_gb_per_h,
+        "split": {kind: f"{share.numerator}/{share.denominator}" for kind, share in cost.split.items()},
+        "unknown": list(cost.unknown),
+    }
+
+
+def _difference(run: RunNumbers, row: RunRow, every: Whole, theirs: PublishedRun, partial: bool) -> str:
+    """One line: both figures, and each assumption by which they differ, with its two values."""
+    ours, published = None if partial else every.usd_per_1m, theirs.usd_per_1m()
+    head = f"measured {_usd(ours)}, published {_usd(published)} per 1M samples"
+    if ours is not None and published:
+        head += f" ({float(ours / published - 1):+.1%})"
+    parts = [*_rates(row, every, theirs), *_splits(run, theirs), *_units(run), *_doubled(run)]
+    vm = every.bill.sum("vm")
+    a = None if vm is None or not every.vm_hours else vm / every.vm_hours
+    b = theirs.usd_per_vm_h("vm")
+    if a is not None and b is not None and _apart(float(a), float(b)):
+        parts.append(f"a VM-hour is {_usd(a)}, there {_usd(b)}")
+    return head + (": " + "; ".join(parts) if parts else ": no assumption differs") + "."
+
+
+def _rates(row: RunRow, every: Whole, theirs: PublishedRun) -> list[str]:
+    parts: list[str] = []
+    seconds = float(every.vm_hours) * 3600 / row.peers if row.peers else 0.0
+    rate = every.samples / seconds if seconds else 0.0
+    if theirs.sps is None:
+        return parts
+    if row.baseline and row.sps_wall and _apart(row.sps_wall.value, theirs.sps):
+        parts.append(
+            f"the GPU trains {row.sps_wall.value:.1f} sps by wall clock, {theirs.sps:.1f} by phase timers"
+        )
+    basis = row.sps_wall.value if row.baseline and row.sps_wall else theirs.sps
+    if rate and _apart(rate, basis):
+        parts.append(
+            f"start-up and warm-up are in ours ({rate:.1f} sps over the VMs' whole time, {basis:.1f} without)"
+        )
+    return parts
+
+
+def _splits(run: RunNumbers, theirs: PublishedRun) -> list[str]:
+    """Shares of the bytes to other VMs that go where, ours from the records; and traffic that is free."""
+    places, names = run.terms.locations, {row.vm for row in run.vms}
+    sent = [cell for cell in run.matrix if cell.dst in names]
+    total = math.fsum(cell.bytes for cell in sent)
+    if not total:
+        return []
+    found: dict[str, float] = dict.fromkeys(EGRESS_KINDS, 0.0)
+    for cell in sent:
+        kind = kind_of(places.get(cell.src, ""), places.get(cell.dst, ""))
+        if kind is not None:
+            found[kind] += cell.bytes / total
+    told = [
+        f"{found[kind]:.0%} of the bytes {_WORDS[kind]}, there {share.numerator}/{share.denominator}"
+        for kind in EGRESS_KINDS
+        if _apart(found[kind], float(share := theirs.split.get(kind, _NONE)))
+    ]
+    free = math.fsum(cell.bytes for cell in sent if cell.kind == "same_zone") / total
+    if free:
+        told.append(
+            f"inside one zone ({free:.0%} of the bytes) traffic is free, there at the price between zones"
+        )
+    return told
+
+
+def _units(run: RunNumbers) -> list[str]:
+    book = run.terms.book
+    if book is None:
+        return []
+    pairs = {(cell.src_location or "", cell.dst_location or "") for cell in run.matrix}
+    found = [book.ladder(a, b) for a, b in sorted(pairs)]
+    units = sorted({ladder.unit_bytes for ladder in found if ladder and ladder.tiers[-1].usd})
+    if not units:
+        return []
+    names = " or ".join("2^30" if unit == 2**30 else f"{unit / 1e9:g}e9" for unit in units)
+    return [f"a GB of egress is {names} bytes, there 1.024e9"]
+
+
+def _doubled(run: RunNumbers) -> list[str]:
+    imported: Mapping[str, Any] = run.meta["imported"] or {}
+    twice = [vm for vm, row in (imported.get("nic") or {}).items() if row.get("doubled")]
+    return (
+        [f"the doubled counters of {', '.join(sorted(twice))} are halved, there they are not"]
+        if twice
+        else []
+    )
+
+
+def _samples(store: Store) -> float:
+    return math.fsum(store.columns("steps")["samples"])
+
+
+def _apart(a: float, b: float) -> bool:
+    return abs(a - b) > _SAME * max(abs(a), abs(b))
+
+
+def _usd(amount: Decimal | None) -> str:
+    return "unknown" if amount is None else f"${amount:.3f}"
