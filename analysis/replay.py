@@ -232,17 +232,13 @@ def _swarm(row: RunRow, run: RunNumbers, store: Store) -> RunRow:
     elif chosen and wall is None:
         told.append("granularity is null: no communication was found in the measured epochs.")
     epoch_s = epoch_seconds(run.study)
-    if chosen and not watched and run.meta["imported"]:
-        told.append("Without the monitor's log the epochs' ends, and so sps and epoch_s, are the VMs' own.")
     egress, reasons = _egress(run, chosen)
     told += reasons
     ingress, reasons = _ingress(run, store, chosen)
     told += reasons
-    peers, reasons = _peers(row.peers, store.columns("progress", ("vm", "peers")))
-    told += reasons
     return replace(
         row,
-        peers=peers,
+        peers=_peers(row.peers, store.columns("progress", ("vm", "peers"))),
         sps_epoch_mean=rates,
         sps=sps,
         n_epochs=len(chosen) if sps is not None or rates is None else rates.n,
@@ -268,7 +264,8 @@ def _epoch_mean(run: RunNumbers, watched: Sequence[SwarmEpochRecord]) -> tuple[E
         return throughput_epoch_mean(run.study), []
     counted = [r for r in watched if r.epoch > int(run.meta["warmup_epochs"] or 0)]
     zero = [r.epoch for r in counted if r.sps == 0]
-    told = [f"Epochs with the rate 0 are dropped: {_numbers(zero)}."] if zero else []
+    said = (run.meta["imported"] or {}).get("zero_rate_epochs")
+    told = [f"Epochs with the rate 0 are dropped: {_numbers(zero)}."] if zero and not said else []
     mean = mean_interval([r.sps for r in counted if r.sps])
     if mean is None:
         told.append("sps_epoch_mean is null: the monitor logged no rate above 0 after the warm-up.")
@@ -370,16 +367,11 @@ def _ingress(run: RunNumbers, store: Store, chosen: Sequence[SwarmEpoch]) -> tup
     return math.fsum(known) / seconds * 3600, []
 
 
-def _peers(logged: int, progress: Mapping[str, Sequence[Any]]) -> tuple[int, list[str]]:
+def _peers(logged: int, progress: Mapping[str, Sequence[Any]]) -> int:
     """How many peers the swarm had: the VMs we know of, or what the monitor mostly counted when that is more."""
     scraped = zip(progress["vm"], progress["peers"], strict=True)
     counts = Counter(peers for vm, peers in scraped if vm == "")
-    mostly = max(counts, key=lambda n: (counts[n], n), default=logged)
-    if mostly > logged:
-        return mostly, [
-            f"The monitor counted {mostly} peers, but there are logs of {logged}: the VMs' means are over those."
-        ]
-    return logged, []
+    return max(logged, max(counts, key=lambda n: (counts[n], n), default=logged))
 
 
 def _numbers(values: Iterable[int]) -> str:

@@ -98,8 +98,8 @@ def test_the_single_gpus_have_both_rates_and_the_speedups_are_on_one_clock(rows:
         pytest.approx(139.2, rel=0.002),
     )
     assert (cv["sps_phase_timed"], nlp["sps_phase_timed"]) == (
-        pytest.approx(80.78, rel=0.001),
-        pytest.approx(208.76, rel=0.001),
+        pytest.approx(80.778, rel=1e-4),
+        pytest.approx(208.763, rel=1e-4),
     )
     assert rows["CV A-8"]["speedup"] == pytest.approx(7.1, abs=0.05)
     assert rows["NLP A-8"]["speedup"] == pytest.approx(4.1, abs=0.05)
@@ -189,7 +189,6 @@ def test_without_a_monitor_the_authors_rate_is_null_and_ours_is_the_vms_own(tmp_
     assert row.sps is not None
     assert row.sps.value == pytest.approx(2000 / 60)
     assert "no log of a monitor" in told(row)
-    assert "are the VMs' own" in told(row)
 
 
 def test_without_a_monitor_and_a_vm_there_is_no_rate_at_all(tmp_path: Path):
@@ -208,7 +207,6 @@ def test_with_a_missing_vm_the_monitor_still_counts_its_peers(tmp_path: Path):
             without(store, table_, where="WHERE vm = 'b'")
         row = run_row(store)
     assert row.peers == 2
-    assert "The monitor counted 2 peers, but there are logs of 1" in told(row)
     assert row.sps is not None
 
 
