@@ -14,7 +14,7 @@ from analysis.audit.evidence import Evidence, percent, rounded
 from analysis.audit.findings import Finding
 from analysis.replay import RunRow, with_speedups
 from metrics.interval import Estimate
-from metrics.throughput import local_throughput, measured, throughput_phase_timed
+from metrics.throughput import SwarmEpoch, local_throughput, measured, throughput_phase_timed
 
 __all__ = ["SPEEDUP_ERROR", "UNTIMED_DOUBT", "Untimed", "mixed_clock", "speedups", "untimed"]
 
@@ -31,7 +31,8 @@ class Untimed:
 
     wall_s: float
     timed_s: float
-    n: int  # epochs; for a lone baseline 1 (its log)
+    n: int  # measured epochs; for a lone baseline 1 (its log)
+    part: str = ""  # what was looked at where no epoch was measured
 
     @property
     def share(self) -> float:
@@ -40,18 +41,24 @@ class Untimed:
 
 
 def untimed(e: Evidence) -> Untimed | None:
-    """Over the measured epochs, or over a lone baseline's steps after its start-up; None without timers."""
+    """Over the measured epochs (without any: over all epochs, else all steps), or over a lone baseline's steps
+    after its start-up; None without timers."""
+    chosen = measured(e.run.raw)
     if e.single is not None:
         found = Untimed(e.single.wall_s, e.single.timed_s, 1)
+    elif any(epoch.peers for epoch in chosen):
+        found = _of_epochs(chosen, len(chosen), "")
+    elif any(epoch.peers for epoch in e.run.raw):
+        found = _of_epochs(e.run.raw, 0, " of the epochs that there are, the warm-up,")
     else:
-        epochs = measured(e.run.raw)
-        peers = [p for epoch in epochs for p in epoch.peers]
-        found = Untimed(
-            math.fsum(p.calc_s + p.comm_s for p in peers),
-            math.fsum(p.load_s + p.timed_s + p.comm_s for p in peers),
-            len(epochs),
-        )
+        found = Untimed(e.steps_wall_s, e.steps_timed_s, 0, " of all steps")
     return found if found.wall_s > 0 and found.timed_s > 0 else None
+
+
+def _of_epochs(epochs: Sequence[SwarmEpoch], n: int, part: str) -> Untimed:
+    peers = [p for epoch in epochs for p in epoch.peers]
+    wall_s = math.fsum(p.calc_s + p.comm_s for p in peers)
+    return Untimed(wall_s, math.fsum(p.load_s + p.timed_s + p.comm_s for p in peers), n, part)
 
 
 def mixed_clock(e: Evidence) -> list[Finding]:
@@ -69,7 +76,8 @@ def mixed_clock(e: Evidence) -> list[Finding]:
     if share <= UNTIMED_DOUBT:
         return []
     file = e.file(e.run.vms[0].vm) if e.baseline and e.run.vms else None
-    sentence = f"{percent(share)} of the wall time is claimed by no phase timer: {_both_clocks(e)}."
+    figures = _both_clocks(e) if found.n else "nothing was measured to compare"
+    sentence = f"{percent(share)} of the wall time{found.part} is claimed by no phase timer: {figures}."
     return [e.finding("mixed-clock", "doubt", sentence, "untimed_share", share, 0.0, found.n, file)]
 
 

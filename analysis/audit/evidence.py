@@ -5,26 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from analysis.audit.findings import Finding, Severity
-from analysis.replay import RunRow, run_row
+from analysis.replay import RunRow, Store, run_row
 from metrics.records import ProgressRecord, SwarmEpochRecord
 from metrics.run_numbers import RunNumbers
-from metrics.study_rules import SingleRates, single_rates
+from metrics.study_rules import SINGLE_COLUMNS, SingleRates, single_rates
 from metrics.throughput import measured
 
-__all__ = ["Evidence", "EvidenceStore", "amount", "counted", "percent", "rounded"]
-
-
-class EvidenceStore(Protocol):
-    """What of `metrics.store.RunStore` is read here."""
-
-    def records(self, table: str) -> list[Any]: ...
-
-    def columns(self, table: str) -> dict[str, list[Any]]: ...
-
-    def meta(self, key: str, default: Any = None) -> Any: ...
+__all__ = ["Evidence", "amount", "counted", "percent", "rounded"]
 
 
 @dataclass(frozen=True)
@@ -34,18 +24,34 @@ class Evidence:
     run: RunNumbers
     row: RunRow  # what `orch replay` prints of it: the audit speaks of the same figures
     single: SingleRates | None  # of a lone baseline
+    steps_wall_s: float  # of all steps of all VMs,
+    steps_timed_s: float  # and what the phase timers claim of it
+    claimed_sps: float | None  # the throughput that was published or claimed
     watched: tuple[SwarmEpochRecord, ...]
     progress: tuple[ProgressRecord, ...]  # of the whole swarm, by time
 
     @classmethod
-    def of(cls, store: EvidenceStore) -> Evidence:
-        """Read a run. Raises metrics.store.StoreError when it cannot be read."""
+    def of(cls, store: Store, claims: Mapping[str, float] | None = None) -> Evidence:
+        """Read a run; `claims`: throughputs by run id or label, before the run's own published one.
+
+        Raises metrics.store.StoreError when it cannot be read.
+        """
         progress: list[ProgressRecord] = store.records("progress")
+        known = claims or {}
         row = run_row(store)
+        run = RunNumbers.of(store)
+        steps = store.columns("steps", ("wall_s", "other_s"))
+        wall_s = math.fsum(steps["wall_s"])
+        claimed = next((known[n] for n in (row.run_id, row.label or "") if n in known), None)
         return cls(
-            run=RunNumbers.of(store),
+            run=run,
             row=row,
-            single=single_rates(store.columns("steps")) if row.baseline and row.peers == 1 else None,
+            single=single_rates(store.columns("steps", SINGLE_COLUMNS))
+            if row.baseline and row.peers == 1
+            else None,
+            steps_wall_s=wall_s,
+            steps_timed_s=wall_s - math.fsum(steps["other_s"]),
+            claimed_sps=_published(run) if claimed is None else claimed,
             watched=tuple(store.records("swarm_epochs")),
             progress=tuple(sorted((r for r in progress if r.vm == ""), key=lambda r: r.at_s)),
         )
@@ -128,6 +134,14 @@ class Evidence:
     ) -> Finding:
         """A finding about this run."""
         return Finding(self.run_id, self.label, check, severity, sentence, figure, value, expected, n, file)
+
+
+def _published(run: RunNumbers) -> float | None:
+    """The study's throughput of this experiment, where it is known; 0 and no number count as unknown."""
+    try:
+        return float((run.meta["published"] or {}).get("sps") or 0) or None
+    except (TypeError, ValueError):
+        return None
 
 
 def _watches(file: Mapping[str, Any]) -> bool:

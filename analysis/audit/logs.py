@@ -46,7 +46,7 @@ def sync_rule(e: Evidence) -> list[Finding]:
                     file=e.file(vm),
                 )
             )  # fmt: skip
-        elif noted.get("agree") is None:
+        elif noted.get("agree") is None and ours:
             sentence = f"{vm}: nothing in the log confirms its synchronising steps, found by {taken}."
             found.append(
                 e.finding("sync-rule", "note", sentence, "synchronising_steps", _float(ours), file=e.file(vm))

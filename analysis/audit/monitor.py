@@ -49,8 +49,8 @@ def monitor_period(e: Evidence) -> list[Finding]:
     if share <= PERIOD_DOUBT:
         return []
     sentence = (
-        f"The monitor looks every {rounded(period_s)} s and an epoch takes {rounded(epoch_s)} s: its end is known to "
-        f"{percent(share)} only."
+        f"The monitor looks every {rounded(period_s)} s and an epoch takes {rounded(epoch_s)} s: its end is known no better than "
+        f"{percent(share)} of it."
     )
     return [
         e.finding(

@@ -6,6 +6,7 @@ from statistics import median
 
 from analysis.audit.evidence import Evidence, counted, percent, rounded
 from analysis.audit.findings import Finding
+from metrics.throughput import measured
 
 __all__ = ["ABSENT_DOUBT", "ENDED_EARLY_S", "IDLE_SHARE", "peers", "peers_seen"]
 
@@ -21,7 +22,7 @@ def peers(e: Evidence) -> list[Finding]:
     """VMs that ended before the others, took part in no or not in every epoch, or did few samples."""
     if e.baseline:
         return []
-    return [*_ended(e), *_epochs(e), *_idle(e)]
+    return [*_ended(e), *_epochs(e), *_changed(e), *_idle(e)]
 
 
 def _ended(e: Evidence) -> list[Finding]:
@@ -101,6 +102,15 @@ def _epochs(e: Evidence) -> list[Finding]:
     return found
 
 
+def _changed(e: Evidence) -> list[Finding]:
+    sizes = sorted({len(epoch.peers) for epoch in measured(e.run.raw) if epoch.peers})
+    if len(sizes) < 2:
+        return []
+    told = " and ".join(str(n) for n in sizes)
+    sentence = f"The measured epochs are of {told} peers: a mean over them is of no number of peers."
+    return [e.finding("peers-changed", "doubt", sentence, "peers", sizes[0], sizes[-1])]
+
+
 def _idle(e: Evidence) -> list[Finding]:
     done: dict[str, float] = {row.vm: 0.0 for row in e.run.vms}
     turns: dict[str, int] = dict.fromkeys(done, 0)
@@ -138,11 +148,11 @@ def peers_seen(e: Evidence) -> list[Finding]:
     """Peers that the monitor saw against the VMs whose logs are there."""
     if e.baseline or e.imported is None or not e.progress or not e.run.vms:
         return []
-    measured = [epoch for epoch in e.run.raw if not epoch.warmup and epoch.duration_s is not None]
-    if not measured:
+    chosen = measured(e.run.raw)
+    if not chosen:
         return []
-    begin_s = min(epoch.ended_s - (epoch.duration_s or 0.0) for epoch in measured)
-    end_s = max(epoch.ended_s for epoch in measured)
+    begin_s = min(epoch.ended_s - (epoch.duration_s or 0.0) for epoch in chosen)
+    end_s = max(epoch.ended_s for epoch in chosen)
     scrapes = [r.peers for r in e.progress if begin_s < r.at_s <= end_s]
     if not scrapes:
         return []

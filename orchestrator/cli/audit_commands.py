@@ -49,6 +49,12 @@ def _audit(
     only: Annotated[
         list[str] | None, typer.Option("--run", help="Only this run id; may be repeated.")
     ] = None,
+    claims: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV with columns run (id or label) and sps: throughputs to hold against the logs."
+        ),
+    ] = None,
     fail_on: Annotated[
         _Floor | None, typer.Option(help="Exit 1 when a finding is this bad or worse; default: never.")
     ] = None,
@@ -73,6 +79,7 @@ def _audit(
     from metrics.store import RunStore, StoreError
     from orchestrator.errors import UsageError
 
+    claimed = _claims(claims)
     problems: list[str] = []
     runs: list[Evidence] = []
     with opened([_folder(t) for t in targets], index=index, only=only or ()) as found:
@@ -80,9 +87,11 @@ def _audit(
         for source in found.runs:
             try:
                 with RunStore.open_reader(source.folder / "run.db") as store:
-                    runs.append(Evidence.of(store))
+                    runs.append(Evidence.of(store, claimed))
             except StoreError as error:
                 problems.append(f"{source.run_id}: {error}")
+    named = {n for e in runs for n in (e.run_id, e.label)}
+    problems += [f"{claims}: names {run}, which is none of the runs" for run in claimed if run not in named]
     for problem in problems:
         say(f"problem: {problem}")
     if not runs:
@@ -104,6 +113,24 @@ def _folder(word: str) -> Path:
     """A folder of that name, else the run of ORCH_HOME. Raises UsageError."""
     path = Path(word)
     return path if path.is_dir() else find_run(word).folder
+
+
+def _claims(path: Path | None) -> dict[str, float]:
+    """The claimed throughputs. Raises UsageError when the file cannot be used."""
+    from analysis.audit.claims import ClaimsError, parse_claims
+    from orchestrator.errors import UsageError
+
+    if path is None:
+        return {}
+    try:
+        return parse_claims(path.read_text(encoding="utf-8-sig"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not text"
+        raise UsageError(
+            f"{path}: {reason}; --claims takes a CSV file with the columns run and sps"
+        ) from error
+    except ClaimsError as error:
+        raise UsageError(str(error)) from error
 
 
 def _by_run(runs: Sequence[Any], findings: Sequence[Finding]) -> str:

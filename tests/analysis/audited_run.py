@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,9 @@ class MadeRun:
     def records(self, table: str) -> list[Any]:
         return list(self.tables[table])
 
-    def columns(self, table: str) -> dict[str, list[Any]]:
-        rows = self.tables[table]
-        return {f.name: [getattr(row, f.name) for row in rows] for f in fields(TABLES[table])}
+    def columns(self, table: str, only: Sequence[str] = ()) -> dict[str, list[Any]]:
+        names = only or [f.name for f in fields(TABLES[table])]
+        return {name: [getattr(row, name) for row in self.tables[table]] for name in names}
 
     def meta(self, key: str, default: Any = None) -> Any:
         return self.values.get(key, default)

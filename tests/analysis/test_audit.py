@@ -15,6 +15,7 @@ from audited_run import START_S, MadeRun, made_baseline, made_run
 from made_up_run import write_run
 
 from analysis.audit.audit import audit
+from analysis.audit.claims import ClaimsError, parse_claims
 from analysis.audit.evidence import Evidence
 from analysis.audit.findings import Finding, reaches
 from metrics.egress import pair_bytes
@@ -143,10 +144,10 @@ CASES: dict[str, tuple[Spoil, str, str, float | None, float | None, str | None, 
     ),
     "published with the first epoch": (
         lambda run: (_rates(294, 330, 330, 330, 330, 330)(run), _set("published", value={"sps": "324"})(run)),
-        "published", "doubt", 324, 330, None, "the published mean includes it",
+        "published", "doubt", 324, 330, None, "with the first epoch it is 324.0: that is what",
     ),
     "published from elsewhere": (
-        _set("published", value={"sps": 350.0}), "published", "doubt", 350.0, 327.7, None, "(+6.8%)",
+        _set("published", value={"sps": 350.0}), "published", "doubt", 350.0, 327.7, None, "327.7 (+6.8% off).",
     ),
     "the authors' rule finds too many": (
         _set("imported", "sync", "gc-t4-4", value={"rule": "epochs", "agree": False, "found": 6, "authors": 19}),
@@ -393,3 +394,64 @@ def test_rounds_that_hivemind_dropped(live: Path):
         )
     found = live_findings(live)["dropped-rounds"]
     assert (found.severity, found.value, found.n) == ("doubt", 1, 6)
+
+
+def test_a_claim_by_phase_timers_is_an_error():
+    run, base = made_run(untimed=0.5), made_baseline(untimed=0.5)
+    found = audit([Evidence.of(r, {"CV A-1": 80.0, "hivemind-1": 728.2}) for r in (base, run)])
+    claims = {f.label: f for f in found if f.check == "published"}
+    assert {f.severity for f in claims.values()} == {"error"}
+    assert "by wall clock it did 40 (+100.0% off); by the phase timers it is 80" in claims["CV A-1"].sentence
+    assert "by the phase timers, without averaging, it is 728" in claims["CV A-4"].sentence
+
+
+def test_a_claim_that_the_logs_bear_out_is_no_finding():
+    found = audit(
+        [Evidence.of(made_run(), {"hivemind-1": 327.5}), Evidence.of(made_baseline(), {"CV A-1": 40.1})]
+    )
+    assert only(found, "published") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("run,rate\nCV A-1,3\n", "f.csv:1: no column 'sps'"),
+        ("", "f.csv:1: no column 'run'"),
+        ("run,sps\nCV A-1,3\nCV A-2,NaN\n", "f.csv:3: column 'sps' holds 'NaN'"),
+        ("run,sps\nCV A-1\n", "f.csv:2: column 'sps' holds ''"),
+        ("run,sps\n,3\n", "f.csv:2: column 'run' is empty"),
+        ("run,sps\na,3\na,4\n", "f.csv:3: column 'run' names a a second time"),
+        ("run,sps\na,-1\n", "holds '-1', not a number above 0"),
+    ],
+)
+def test_a_file_of_claims_that_is_wrong_says_where(text: str, says: str):
+    with pytest.raises(ClaimsError) as caught:
+        parse_claims(text, "f.csv")
+    assert says in str(caught.value)
+
+
+def test_a_file_of_claims():
+    assert parse_claims("run,sps,page\nCV A-1,80.8,7\n", "f.csv") == {"CV A-1": 80.8}
+
+
+def test_a_run_with_the_warm_up_alone_still_shows_its_mixed_clock():
+    [found] = only(audited(made_run(epochs=1, untimed=0.5)), "mixed-clock")
+    assert found.value == pytest.approx(0.45)
+    assert found.n == 0
+    assert "of the epochs that there are, the warm-up" in found.sentence
+
+
+def test_a_run_without_an_epoch_shows_the_mixed_clock_of_its_steps():
+    run = made_run(epochs=2, untimed=0.5)
+    run.tables["epochs"] = run.tables["swarm_epochs"] = run.tables["egress"] = []
+    [found] = only(audited(run), "mixed-clock")
+    assert found.value == pytest.approx(0.45)
+    assert "of all steps" in found.sentence
+
+
+def test_a_mean_over_different_numbers_of_peers():
+    run = made_run()
+    _edit("epochs", _vm4(lambda r: None if r.epoch > 4 else r))(run)
+    [found] = only(audited(run), "peers-changed")
+    assert found.severity == "doubt"
+    assert "of 3 and 4 peers" in found.sentence

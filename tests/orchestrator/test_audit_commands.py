@@ -99,3 +99,26 @@ def test_nothing_readable_ends_with_2_and_no_traceback(
 def test_a_word_that_is_no_run_ends_with_2(capsys: pytest.CaptureFixture[str]):
     assert run(["audit", "nothing-of-that-name"]) == 2
     assert "nothing-of-that-name" in capsys.readouterr().err
+
+
+def test_claims_are_held_against_the_logs(
+    folders: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    claims = tmp_path / "claims.csv"
+    claims.write_text("run,sps\nCV A-1,80\nCV X-9,1\n")
+    assert run(["audit", *folders, "--claims", str(claims), "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    [found] = [f for f in document["findings"] if f["check"] == "published"]
+    assert (found["label"], found["severity"], found["value"]) == ("CV A-1", "error", 80.0)
+    assert document["problems"] == [f"{claims}: names CV X-9, which is none of the runs"]
+
+
+@pytest.mark.parametrize("content", [None, b"run,sps\na,b\n", b"\xff\xfe\x00"])
+def test_claims_that_cannot_be_read_end_with_2(
+    content: bytes | None, folders: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    claims = tmp_path / "claims.csv"
+    if content is not None:
+        claims.write_bytes(content)
+    assert run(["audit", *folders, "--claims", str(claims)]) == 2
+    assert f"{claims}" in capsys.readouterr().err
