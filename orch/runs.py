@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from metrics.run_numbers import RunNumbers
     from metrics.store import RunStore
 
-__all__ = ["Run", "open", "runs"]
+__all__ = ["STUDY_BOOK", "Run", "open", "runs"]
+
+STUDY_BOOK = "study-2023-04"  # the prices of when the study's logs were written
 
 _RUNNING = "running"
 
@@ -102,11 +104,30 @@ class Run:
 
         return frame("traffic", traffic_rows(self.numbers()))
 
-    def costs(self) -> pd.DataFrame:
-        """One row a line of the bill. Sum it with `skipna=False`: one unknown line makes the sum unknown."""
+    def costs(self, prices: str | None = None) -> pd.DataFrame:
+        """One row a line of the bill. Sum it with `skipna=False`: one unknown line makes the sum unknown.
+
+        `prices`: bill all again by this book (its name or a CSV file) instead of the run's own.
+        """
         from orch.frames import cost_rows, frame
 
-        return frame("costs", cost_rows(self.numbers()))
+        if prices is None:
+            return frame("costs", cost_rows(self.numbers()))
+        from cloud.prices.book import load
+        from metrics.run_cost import Repriced
+        from metrics.run_numbers import RunNumbers
+
+        with self._reading() as store:
+            return frame("costs", cost_rows(RunNumbers.of(Repriced(store, load(prices)))))
+
+    def cost_summary(self, prices: str | None = None) -> dict[str, Any]:
+        """Dollars on our basis and on the published study's, and what they differ by: a run of
+        `orch cost -o json`, with dollars as Decimal."""
+        from analysis.costs import cost_row
+        from cloud.prices.book import load
+
+        with self._reading() as store:
+            return cost_row(store, load(STUDY_BOOK), load(prices) if prices else None)
 
     def events(self) -> pd.DataFrame:
         """One row a fact of the control plane, the oldest first; none for imported logs."""

@@ -10,14 +10,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from orch.errors import OrchError, sentences
-from orch.runs import Run
+from orch.runs import STUDY_BOOK, Run
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["STUDY_BOOK", "Study", "replay"]
-
-STUDY_BOOK = "study-2023-04"  # the prices of when the study's logs were written
+__all__ = ["Study", "replay"]
 
 
 class _Folder:

@@ -106,6 +106,25 @@ def test_dollars_are_exact_as_decimals(folder: Path):
     assert isinstance(bill.sum("vm"), Decimal)
 
 
+def test_another_book_bills_the_run_again(folder: Path):
+    run = orch.open(RUN)
+    before, after = run.costs(), run.costs(prices="list-2026-11")
+    assert set(before["price"]) == {"study-2023-04"}
+    assert all(source.startswith(("list-2026-11", "no price")) for source in after["price"])
+    assert list(after["billed_bytes"].dropna()) == list(before["billed_bytes"].dropna())
+    assert after["usd"].sum() != before["usd"].sum()
+    with pytest.raises(orch.OrchError, match="no-such-book"):
+        run.costs(prices="no-such-book")
+
+
+def test_dollars_on_both_bases(folder: Path):
+    run = orch.open(RUN)
+    known = run.cost_summary()
+    assert known["measured"]["run"]["usd"]["total"] == run.numbers().bill.sum()
+    assert known["published"]["price_book"].startswith("study-2023-04")
+    assert "per 1M samples" in known["difference"]
+
+
 def test_events_and_steps_are_as_recorded(folder: Path):
     with RunStore.open_writer(folder / "run.db") as store:
         store.append(
