@@ -8,11 +8,11 @@ reason. The quantities are at the study's scale.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from fractions import Fraction
 
 from cloud.prices.book import Ladder, Price, PriceBook, exact, tiered_usd
 from cloud.prices.classes import INTERNET
@@ -242,7 +242,7 @@ def by_month(found: Iterable[Flow], ends: Mapping[int, float], began_s: float) -
 
 
 def _whole(parts: Iterable[float]) -> int:
-    return max(0, round(math.fsum(parts)))
+    return max(0, round(sum(map(Fraction, parts))))  # exact: a float holds no petabyte to the byte
 
 
 def _priced(

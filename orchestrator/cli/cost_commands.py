@@ -73,7 +73,7 @@ def _cost(
     basis: Annotated[Basis | None, typer.Option(help="Only this basis; both by default.")] = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="table, json or csv.")] = Output.table,
 ) -> None:
-    """What runs cost, by kind and by link, $ an hour of a VM and $ per 1M samples, on two bases.
+    """What runs cost, by kind and by link, an hour and per 1M samples: measured, and as the study counts.
 
     measured: VM seconds as the provider rounds them, the bytes really sent (of imported logs:
     the network card's, in equal parts to the other VMs) at the run's price book, samples by wall
