@@ -88,7 +88,7 @@ def test_only_and_index_reach_the_importer(tmp_path: Path):
     [
         ("hivemind-81-gc-t4-1.csv.gz", "hivemind-81", "bee", "gc-t4-1", None, "T4:1"),
         ("hivemind-81-vm-monitor.csv", "hivemind-81", "monitor", "vm-monitor", None, None),
-        ("baseline-75-torchvision.models.convnext_large-gc-t4-1.csv", "baseline-75", "baseline", "gc-t4-1", "ConvNextLarge", "T4:1"),
+        ("baseline-75-torchvision.models.convnext_large-gc-t4.csv", "baseline-75", "baseline", "gc-t4", "ConvNextLarge", "T4:1"),
         ("baseline-76-roberta_mlm_xlm-gc-t4-1.csv.gz", "baseline-76", "baseline", "gc-t4-1", "RoBERTaXLM", "T4:1"),
         ("baseline-9-openai-whisper-small-lambda-a10-3.csv", "baseline-9", "baseline", "lambda-a10-3", "WhisperSmall", "A10:1"),
         ("hivemind-200-azure-t4-2.csv", "hivemind-200", "bee", "azure-t4-2", None, "T4:1"),

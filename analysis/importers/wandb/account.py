@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -27,9 +26,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Account:
-    """What the records of one VM say: columns of `steps`, its `epochs`, and its time from end to end."""
+    """What the records of one VM say: columns of `steps` (all but `vm`), its `epochs`, its time from end to end."""
 
-    steps: dict[str, list[Any]]
+    steps: dict[str, np.ndarray]
     epochs: tuple[EpochRecord, ...]
     spans: tuple[Span, ...]
     timed_s: float
@@ -44,7 +43,8 @@ def account(bee: Bee, sync: Sync, samples: np.ndarray, ran: str) -> Account:
     known from its timers only.
     """
     if not bee.steps:
-        return Account(_no_steps(), (), (Span(0, "joining", bee.first_s - 1, bee.last_s),), 0.0, 0.0)
+        none: dict[str, np.ndarray] = {name: np.zeros(0) for name in _STEP_COLUMNS}
+        return Account(none, (), (Span(0, "joining", bee.first_s - 1, bee.last_s),), 0.0, 0.0)
     ends = {b.step: b for b in sync.boundaries}
     local_steps = np.array([k not in ends for k in range(bee.steps)])
     usual = float(np.median(bee.opt[local_steps])) if local_steps.any() else 0.0
@@ -141,13 +141,9 @@ def _record(
 
 
 _STEP_COLUMNS = (
-    "vm", "step", "epoch", "began_s", "wall_s", "load_s", "move_s", "forward_s", "backward_s",
+    "step", "epoch", "began_s", "wall_s", "load_s", "move_s", "forward_s", "backward_s",
     "optimizer_local_s", "optimizer_sync_s", "other_s", "samples",
 )  # fmt: skip
-
-
-def _no_steps() -> dict[str, list[Any]]:
-    return {name: [] for name in _STEP_COLUMNS}
 
 
 def _columns(
@@ -158,21 +154,10 @@ def _columns(
     shared: np.ndarray,
     other: np.ndarray,
     samples: np.ndarray,
-) -> dict[str, list[Any]]:
+) -> dict[str, np.ndarray]:
     began = bee.end_s[0] - wall[0] + np.concatenate([[0.0], np.cumsum(wall)[:-1]])
     values = (
-        [bee.host] * bee.steps,
-        list(range(1, bee.steps + 1)),
-        number.tolist(),
-        began.tolist(),
-        wall.tolist(),
-        bee.load.tolist(),
-        bee.move.tolist(),
-        bee.forward.tolist(),
-        bee.backward.tolist(),
-        local.tolist(),
-        shared.tolist(),
-        other.tolist(),
-        samples.tolist(),
-    )
+        np.arange(1, bee.steps + 1), number, began, wall, bee.load, bee.move, bee.forward, bee.backward,
+        local, shared, other, samples,
+    )  # fmt: skip
     return dict(zip(_STEP_COLUMNS, values, strict=True))

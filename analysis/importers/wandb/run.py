@@ -132,7 +132,8 @@ def import_run(run: RunLogs, folder: Path, book: PriceBook) -> None:
     with RunStore.open_writer(folder / "run.db") as store, store.transaction():
         store.append("vms", rows)
         for vm, bee in bees.items():
-            store.append_columns("steps", accounts[vm].steps)
+            steps: dict[str, Sequence[Any]] = {k: v.tolist() for k, v in accounts[vm].steps.items()}
+            store.append_columns("steps", steps | {"vm": [vm] * bee.steps})
             store.append("epochs", accounts[vm].epochs)
             store.append_columns("egress", egress_columns(vm, bees, accounts[vm].spans))
             if bee.nic is not None:

@@ -84,18 +84,16 @@ def read_table(path: Path, shown: str, wanted: Sequence[str]) -> Table:
             )
         content = hashlib.sha256(data).hexdigest()
     del raw
-    first, _, rest = data.partition(b"\n")
-    header = _header(first)
-    del first
+    end = data.find(b"\n")
+    header = _header(data[:end] if end >= 0 else data)
     chosen = [name for name in wanted if name in header]
     if not chosen:
         raise TableError(
             f"{shown}:1: not a log that we know: the first line names none of its columns "
             f"({', '.join(wanted[:3])}, ...)."
         )
-    if not rest.strip():
+    if end < 0 or not data[end : end + _CHUNK].strip():
         raise TableError(f"{shown}: there is no row below the header.")
-    del rest
     quick = None
     if data.endswith(b"\n") and len(set(header)) == len(header) and b"NaN" not in data and b"nan" not in data:
         quick = _quick(data, chosen)
