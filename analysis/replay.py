@@ -32,7 +32,10 @@ KEYS = (
     "ingress_bytes_per_vm_h", "sps_wall", "sps_phase_timed", "speedup", "speedup_phase_timed", "warnings",
 )  # fmt: skip
 
-_SWARM_KEYS = "sps, sps_epoch_mean, n_epochs, granularity, calc_s, comm_s, epoch_s, egress and the speed-ups"
+_EPOCH_KEYS = "sps, sps_low, sps_high, granularity, calc_s, comm_s, epoch_s, egress_bytes_per_vm_epoch"
+_SWARM_KEYS = (
+    f"{_EPOCH_KEYS}, sps_epoch_mean, n_epochs, granularity_phase_timed, speedup and speedup_phase_timed"
+)
 _RULE_TIMERS = ("dataload_cuda_move", "forward", "loss_calc", "backward", "opt_step")  # in the columns' names
 _FULL = 0.98  # peers whose samples reach less than this share of the target are not all of the swarm
 
@@ -177,6 +180,8 @@ def _label(run: RunNumbers) -> str | None:
 
 def _baseline(row: RunRow, run: RunNumbers, store: Store) -> RunRow:
     told = [str(text) for text in run.meta["warnings"] or ()]
+    if row.label is None:
+        told.append("label is null: no index names the run.")
     wall = timed = None
     lacking: dict[str, str] = {}
     if row.peers > 1:
@@ -217,6 +222,8 @@ def _baseline_ingress(run: RunNumbers, store: Store) -> tuple[int | None, float]
 
 def _swarm(row: RunRow, run: RunNumbers, store: Store) -> RunRow:
     told = sentences(run, money=False)
+    if row.label is None:
+        told.append("label is null: no index names the run.")
     watched: list[SwarmEpochRecord] = store.records("swarm_epochs")
     chosen = measured(run.study)
     rates, reasons = _epoch_mean(run, watched)
@@ -276,13 +283,15 @@ def _sps(
     row: RunRow, run: RunNumbers, chosen: Sequence[SwarmEpoch], watched: bool
 ) -> tuple[Estimate | None, list[str]]:
     if not chosen:
-        return None, []  # metrics.warnings says it
+        return None, [f"{_EPOCH_KEYS} and ingress_bytes_per_vm_h are null: no epoch is measured."]
     samples = math.fsum(e.samples for e in chosen) / len(chosen)
     if run.meta["imported"] and not watched and row.tbs and samples < _FULL * row.tbs:
         return None, [
-            f"sps is null: the VMs' logs have {samples:.0f} samples an epoch of {row.tbs}, so some VM's log is missing."
+            f"sps, sps_low and sps_high are null: the VMs' logs have {samples:.0f} samples an epoch "
+            f"of {row.tbs}, so some VM's log is missing."
         ]
-    return throughput(run.study), []
+    told = ["sps_low and sps_high are null: one epoch has no interval."] if len(chosen) == 1 else []
+    return throughput(run.study), told
 
 
 def _phase_timed(run: RunNumbers, store: Store) -> tuple[float | None, list[str]]:
@@ -321,7 +330,7 @@ def _egress(run: RunNumbers, chosen: Sequence[SwarmEpoch]) -> tuple[float | None
     """Bytes to other peers per VM and measured epoch; VMs whose bytes nobody counted are left out, and named."""
     epochs = {e.epoch for e in chosen}
     if not epochs:
-        return None, ["egress_bytes_per_vm_epoch is null: no epoch is measured."]
+        return None, []
     peers = {vm.vm for vm in run.vms}
     outside = ("joining", "leaving")
     sent = [f for f in run.flows if f.epoch in epochs and f.dst in peers and f.phase not in outside]
@@ -347,6 +356,8 @@ def _ingress(run: RunNumbers, store: Store, chosen: Sequence[SwarmEpoch]) -> tup
     read = {(r.vm, r.epoch): r.network_bytes for r in records}
     amounts: list[float | None] = []
     seconds = 0.0
+    if not chosen:
+        return None, []
     for epoch in chosen:
         for p in epoch.peers:
             if (p.vm, epoch.epoch) in read:

@@ -109,7 +109,8 @@ def _epochs(run: RunNumbers) -> list[str]:
     gaps = [str(e.epoch) for e in run.raw if e.duration_s is None]
     if gaps:
         found.append(
-            f"Epochs {', '.join(gaps)} have no wall time (the one before left no record, or its logged rate is 0) and are not measured."
+            f"Epochs {', '.join(gaps)} have no wall time (the one before left no record, or the logged rate is 0) "
+            "and are not measured."
         )
     moved = [str(e.epoch) for e in chosen if e.joined or e.left]
     if moved:

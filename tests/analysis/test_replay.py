@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,9 @@ from metrics.records import (
     VmRecord,
 )
 from metrics.store import RunStore
+
+sys.path.insert(0, str(Path(__file__).parent))
+from wandb_logs import Swarm, write_swarm
 
 # The authors' rule on their logs, unrounded where PAPER.md's table has one digit.
 AUTHORS_GRANULARITY = {
@@ -173,7 +177,7 @@ def told(row: RunRow) -> str:
 def test_a_whole_log_needs_no_excuse(tmp_path: Path):
     with write(tmp_path) as store:
         row = run_row(store)
-    assert row.warnings == ()
+    assert row.warnings == ("label is null: no index names the run.",)
     values = row.to_json()
     assert values["sps"] == pytest.approx(2000 / 60)
     assert (values["n_epochs"], values["granularity"], values["epoch_s"]) == (2, 2.0, 30.0)
@@ -244,7 +248,7 @@ def test_no_epoch_after_the_warmup_leaves_rates_unknown(tmp_path: Path, epochs: 
         row = run_row(store)
     assert (row.sps, row.sps_epoch_mean, row.n_epochs) == (None, None, 0)
     assert "No epoch ended after the warm-up" in told(row)
-    assert "egress_bytes_per_vm_epoch is null" in told(row)
+    assert "ingress_bytes_per_vm_h are null: no epoch is measured" in told(row)
 
 
 def test_a_log_without_a_timer_has_no_phase_timed_figures(tmp_path: Path):
@@ -306,3 +310,56 @@ def test_a_speedup_without_its_rate_says_which():
     assert (found.speedup, found.speedup_phase_timed) == (None, None)
     assert "speedup is null: sps is not known" in told(found)
     assert "the sps_phase_timed of the baseline is not known" in told(found)
+
+
+# --- damaged logs ---------------------------------------------------------------------------------------------
+
+# What else a reason may call a number that is null.
+ALSO = {"model": "The model is not known", "tbs": "The target batch size is unknown"}
+
+
+def assert_every_null_is_explained(row: dict) -> None:
+    reasons = " ".join(row["warnings"])
+    for key, value in row.items():
+        if value is None:
+            assert re.search(rf"\b{key}\b", reasons) or ALSO.get(key, "\0") in reasons, (row["run_id"], key)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "no monitor",
+        "no bee",
+        "no bees",
+        "one VM left",
+        "one epoch",
+        "no epoch",
+        "no timers",
+        "no counters",
+        "no epochs logged",
+    ],
+)
+def test_whatever_a_log_lacks_every_null_has_its_reason(damage: str, tmp_path: Path):
+    hosts = ("gc-us-t4-1", "gc-us-t4-2", "gc-us-t4-3")
+    fails = dict.fromkeys(hosts, 1) if damage == "no epoch" else {}
+    swarm = Swarm(hosts=hosts, epochs=1 if damage == "one epoch" else 3, fails=fails)
+    truth = write_swarm(tmp_path, swarm)
+    files = truth.files
+    if damage == "no monitor":
+        files["monitor"].unlink()
+    gone = {"no bee": 1, "one VM left": 2, "no bees": 3}.get(damage, 0)
+    for host in hosts[:gone]:
+        files[host].unlink()
+    column = {
+        "no timers": "backward_time_s",
+        "no counters": "net_sent_sys",
+        "no epochs logged": "global_epoch",
+    }.get(damage)
+    for host in hosts if column else ():
+        head, _, rest = files[host].read_text().partition("\n")
+        files[host].write_text(head.replace(column, "renamed") + "\n" + rest)
+    with opened([tmp_path]) as found:
+        (row,) = replay_rows([row_of_folder(run.folder) for run in found.runs])
+    assert_every_null_is_explained(row)
+    if damage in ("no monitor", "no bee", "one VM left", "no timers", "no counters", "no epochs logged"):
+        assert (row["comm_s"], row["granularity"]) != (None, None)
