@@ -234,6 +234,9 @@ run = orch.open("latest")
 for name in ("epochs", "peers", "traffic", "costs", "events", "steps", "summary", "report"):
     getattr(run, name)()
 run._repr_html_(), orch.runs(), run.meta, run.warnings
+run.cost_summary(), run.costs(prices="list-2026-11")
+with orch.replay(run.folder) as study:
+    study.table(), study._repr_html_(), study.report("study.html")
 assert not NEVER & set(sys.modules)
 print(run.run_id)
 """

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 import pandas as pd
 import pytest
@@ -16,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 from made_up_run import write_run
 
 import orch
+from analysis.export.tables import export_tables
 from analysis.replay import KEYS
 from metrics.store import RunStore
 
@@ -99,6 +101,16 @@ def test_a_run_whose_records_are_torn_is_a_problem_too(two_runs: Path):
     assert "no such table: epochs" in study.problems[0]
     with pytest.raises(orch.OrchError, match="no such table: epochs"):
         orch.replay(path.parent)
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_an_exported_run_has_the_same_frames(two_runs: Path, tmp_path: Path, form: Literal["csv", "parquet"]):
+    folder = two_runs / "b-20231114-bbbb"
+    export_tables(folder / "run.db", tmp_path / "exported", form)
+    ours, theirs = orch.open(folder), orch.replay(tmp_path / "exported")[0]
+    for name in ("epochs", "peers", "traffic", "costs", "events", "steps"):
+        pd.testing.assert_frame_equal(getattr(theirs, name)(), getattr(ours, name)(), check_exact=True)
+    assert theirs.summary() == ours.summary()
 
 
 def test_an_unknown_price_book_is_one_sentence(two_runs: Path, own_temporary_folder: Path):
