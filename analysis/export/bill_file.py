@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
@@ -100,10 +99,8 @@ def _csv(path: Path) -> Iterator[BillRow]:
             raw = stack.enter_context(path.open("rb"))
             zipped = raw.peek(2)[:2] == b"\x1f\x8b"
             data: Any = stack.enter_context(gzip.GzipFile(fileobj=raw)) if zipped else raw
-            text = stack.enter_context(io.TextIOWrapper(data, encoding="utf-8-sig", newline=""))
-            reader = csv.reader(text, strict=True)
-            header = next(reader, None)
-            names = _header(path, 1, header or [])
+            reader = csv.reader(_lines(data), strict=True)
+            names = _header(path, 1, next(reader, []))
             for cells in reader:
                 line = reader.line_num
                 if len(cells) != len(names):
@@ -121,6 +118,12 @@ def _csv(path: Path) -> Iterator[BillRow]:
         raise BillError(f"{path}:{line + 1}: {error}: the line is cut or broken; {_WHOLE}") from error
     except OSError as error:
         raise _unreadable(path, error) from error
+
+
+def _lines(data: Iterable[bytes]) -> Iterator[str]:
+    """Decoded one by one, so that the line that fails is known."""
+    for number, line in enumerate(data):
+        yield line.decode("utf-8" if number else "utf-8-sig")
 
 
 def _parquet(path: Path) -> Iterator[BillRow]:

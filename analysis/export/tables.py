@@ -14,7 +14,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from decimal import Decimal
 from importlib.metadata import version
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "CHUNK_ROWS",
     "EXPORT_FORMAT",
     "EXPORT_VERSION",
     "MANIFEST",
@@ -37,6 +38,7 @@ __all__ = [
     "export_tables",
     "new_folder",
     "parquet_schema",
+    "sha256_of",
     "snapshot",
 ]
 
@@ -45,6 +47,7 @@ EXPORT_VERSION = 1  # of the folder's layout; the records' own version is `schem
 MANIFEST = "manifest.json"
 NULL = "\\N"  # None in a CSV cell; an empty cell is an empty text
 
+CHUNK_ROWS = 50_000
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\0": "\\0"})
 
 
@@ -72,7 +75,7 @@ def export_tables(
             columns = store.columns(table)
             write(file, table, columns)
             rows = len(next(iter(columns.values())))
-            tables.append({"table": table, "file": file.name, "rows": rows, "sha256": _sha256(file)})
+            tables.append({"table": table, "file": file.name, "rows": rows, "sha256": sha256_of(file)})
         manifest = {
             "format": EXPORT_FORMAT,
             "version": EXPORT_VERSION,
@@ -80,7 +83,7 @@ def export_tables(
             "orch_version": version("orch"),
             "run_id": meta["run_id"],
             "form": form,
-            "meta": {"file": "meta.json", "sha256": _sha256(folder / "meta.json")},
+            "meta": {"file": "meta.json", "sha256": sha256_of(folder / "meta.json")},
             "tables": tables,
         }
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
@@ -147,25 +150,25 @@ def _is_export(folder: Path) -> bool:
     return isinstance(known, dict) and known.get("format") == EXPORT_FORMAT
 
 
-def _cell(kind: type) -> Callable[[Any], str]:
+def _cells(kind: type, values: Sequence[Any]) -> list[str]:
+    """A column's values as a CSV file has them."""
     if kind is bool:
-        return lambda value: "true" if value else "false"
-    if kind is float:
-        return repr
+        return [NULL if value is None else "true" if value else "false" for value in values]
     if kind is str:
-        return lambda value: value.translate(_ESCAPES)
-    return str
+        return [NULL if value is None else value.translate(_ESCAPES) for value in values]
+    cell = repr if kind is float else str
+    return [NULL if value is None else cell(value) for value in values]
 
 
 def _write_csv(file: Path, table: str, columns: Mapping[str, Sequence[Any]]) -> None:
-    cells = [
-        [NULL if value is None else cell(value) for value in columns[name]]
-        for name, cell in ((name, _cell(kind)) for name, kind, _ in columns_of(table))
-    ]
+    kinds = {name: kind for name, kind, _ in columns_of(table)}
+    rows = len(next(iter(columns.values())))
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*cells, strict=True))
+        writer.writerow(kinds)
+        for at in range(0, rows, CHUNK_ROWS):  # as text a million rows would not fit
+            part = [_cells(kind, columns[name][at : at + CHUNK_ROWS]) for name, kind in kinds.items()]
+            writer.writerows(zip(*part, strict=True))
 
 
 def _write_parquet(file: Path, table: str, columns: Mapping[str, Sequence[Any]]) -> None:
@@ -187,6 +190,7 @@ def parquet_schema(table: str) -> pa.Schema:
     return pa.schema([pa.field(name, types[kind], nullable=null) for name, kind, null in columns_of(table)])
 
 
-def _sha256(file: Path) -> str:
+def sha256_of(file: Path) -> str:
+    """The file's hash, in hexadecimal."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

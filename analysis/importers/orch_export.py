@@ -6,18 +6,26 @@ A folder is one export (it has a `manifest.json`) or holds several. The run keep
 from __future__ import annotations
 
 import csv
-import hashlib
-import io
 import json
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from analysis.export.tables import EXPORT_FORMAT, EXPORT_VERSION, MANIFEST, NULL, parquet_schema
+from analysis.export.tables import (
+    CHUNK_ROWS,
+    EXPORT_FORMAT,
+    EXPORT_VERSION,
+    MANIFEST,
+    NULL,
+    parquet_schema,
+    sha256_of,
+)
 from analysis.importers.base import Imported, ImportFailed
 from cloud.prices.book import PriceBook
 from metrics.records import TABLES
@@ -89,17 +97,18 @@ class _File:
     sha256: str
     rows: int
 
-    def read(self) -> bytes:
+    def open(self) -> BinaryIO:
+        """The file for reading."""
         try:
-            return self.path.read_bytes()
+            return self.path.open("rb")
         except OSError as error:
             raise ImportFailed(f"{self.path}: cannot be read ({error.strerror}); {_AGAIN}") from error
 
-    def check(self, data: bytes, rows: int) -> None:
+    def check(self, rows: int) -> None:
         """Refuse what is not what was written. Called after parsing, which can say more of what is wrong."""
         if rows != self.rows:
             raise ImportFailed(f"{self.path}: {rows} rows, the manifest says {self.rows}; {_AGAIN}")
-        if hashlib.sha256(data).hexdigest() != self.sha256:
+        if sha256_of(self.path) != self.sha256:
             raise ImportFailed(
                 f"{self.path}: was changed since it was exported (its sha256 differs); {_AGAIN}"
             )
@@ -169,9 +178,12 @@ def _import(export: Path, manifest: Mapping[str, Any], target: Path) -> Path:
                     if SINCE.get(table, 1) > int(manifest["schema_version"]):
                         continue  # the table came later than the export
                     raise ImportFailed(f"{export / MANIFEST}: no table {table}; {_AGAIN}")
-                columns = read(entries[table], table)
-                rows = len(next(iter(columns.values())))
-                if store.append_columns(table, columns) != rows:
+                rows = new = 0
+                for columns in read(entries[table], table):
+                    rows += len(next(iter(columns.values())))
+                    new += store.append_columns(table, columns)
+                entries[table].check(rows)
+                if new != rows:
                     raise ImportFailed(f"{entries[table].path}: the same row twice; {_AGAIN}")
     except (StoreError, ImportFailed) as error:
         shutil.rmtree(target, ignore_errors=True)
@@ -182,52 +194,54 @@ def _import(export: Path, manifest: Mapping[str, Any], target: Path) -> Path:
 
 
 def _meta(file: _File) -> dict[str, Any]:
-    data = file.read()
     try:
-        meta = json.loads(data)
+        with file.open() as data:
+            meta = json.load(data)
     except json.JSONDecodeError as error:
         raise ImportFailed(f"{file.path}:{error.lineno}:{error.colno}: {error.msg}; {_AGAIN}") from error
     except UnicodeDecodeError as error:
         raise ImportFailed(f"{file.path}: is not UTF-8 text; {_AGAIN}") from error
-    file.check(data, 0)
+    file.check(0)
     return meta
 
 
-def _read_csv(file: _File, table: str) -> dict[str, list[Any]]:
-    """The table's columns. An error names file, line and column."""
-    data = file.read()
-    known = columns_of(table)
-    names = [name for name, _, _ in known]
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ImportFailed(f"{file.path}:{line}: is not UTF-8 text; {_AGAIN}") from error
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    rows: list[list[str]] = []
-    try:
-        header = next(reader, [])
-        if header != names:
-            raise ImportFailed(f"{file.path}:1: the columns are not {','.join(names)}; {_AGAIN}")
-        for row in reader:
-            if len(row) != len(names):
-                raise ImportFailed(
-                    f"{file.path}:{reader.line_num}: {len(row)} cells, {len(names)} columns; {_AGAIN}"
-                )
-            rows.append(row)
-    except csv.Error as error:
-        raise ImportFailed(f"{file.path}:{reader.line_num}: {error}; {_AGAIN}") from error
-    columns = zip(*rows, strict=True) if rows else [()] * len(names)
-    parsed = {
-        name: _parse_column(file, name, kind, optional, cells)
-        for (name, kind, optional), cells in zip(known, columns, strict=True)
-    }
-    file.check(data, len(rows))
-    return parsed
+def _read_csv(file: _File, table: str) -> Iterator[dict[str, list[Any]]]:
+    """The table's columns, some thousand rows at a time. An error names file, line and column."""
+    names = [name for name, _, _ in columns_of(table)]
+    with file.open() as data:
+        reader = csv.reader(
+            (line.decode() for line in data), strict=True
+        )  # by line, to name the one that fails
+        try:
+            if next(reader, []) != names:
+                raise ImportFailed(f"{file.path}:1: the columns are not {','.join(names)}; {_AGAIN}")
+            line = 2
+            while rows := list(islice(reader, CHUNK_ROWS)):
+                for n, row in enumerate(rows):
+                    if len(row) != len(names):
+                        raise ImportFailed(
+                            f"{file.path}:{line + n}: {len(row)} cells, {len(names)} columns; {_AGAIN}"
+                        )
+                yield {
+                    name: _parse_column(file, line, name, kind, optional, cells)
+                    for (name, kind, optional), cells in zip(
+                        columns_of(table), zip(*rows, strict=True), strict=True
+                    )
+                }
+                line += len(rows)
+        except csv.Error as error:
+            raise ImportFailed(f"{file.path}:{reader.line_num}: {error}; {_AGAIN}") from error
+        except UnicodeDecodeError as error:
+            raise ImportFailed(f"{file.path}:{reader.line_num + 1}: is not UTF-8 text; {_AGAIN}") from error
 
 
-def _parse_column(file: _File, name: str, kind: type, optional: bool, cells: Sequence[str]) -> list[Any]:
+def _parse_column(
+    file: _File, line: int, name: str, kind: type, optional: bool, cells: Sequence[str]
+) -> list[Any]:
     parse = _PARSERS[kind]
+    if kind in (int, float) and not (optional and NULL in cells):
+        with suppress(ValueError):  # told below, with its line
+            return list(map(parse, cells))
     values: list[Any] = []
     for n, cell in enumerate(cells):
         try:
@@ -236,7 +250,7 @@ def _parse_column(file: _File, name: str, kind: type, optional: bool, cells: Seq
             values.append(None if cell == NULL else parse(cell))
         except (ValueError, KeyError, InvalidOperation) as error:
             raise ImportFailed(
-                f"{file.path}:{n + 2}: {name}: '{cell[:80]}' is not {_WORDS[kind]}; {_AGAIN}"
+                f"{file.path}:{line + n}: {name}: '{cell[:80]}' is not {_WORDS[kind]}; {_AGAIN}"
             ) from error
     return values
 
@@ -266,27 +280,22 @@ _WORDS = {
 }
 
 
-def _read_parquet(file: _File, table: str) -> dict[str, list[Any]]:
+def _read_parquet(file: _File, table: str) -> Iterator[dict[str, list[Any]]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    data = file.read()
     known = columns_of(table)
-    try:
-        found = pq.read_table(pa.BufferReader(data))
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise ImportFailed(
-            f"{file.path}: cannot be read as Parquet, it may be cut ({reason}); {_AGAIN}"
-        ) from error
-    if not found.schema.equals(parquet_schema(table)):
-        raise ImportFailed(
-            f"{file.path}: the columns and their types are not {','.join(name for name, _, _ in known)}; {_AGAIN}"
-        )
-    file.check(data, found.num_rows)
-    columns: dict[str, list[Any]] = {}
-    for name, kind, _ in known:
-        column = found.column(name)
-        fast = kind in (int, float) and column.null_count == 0  # a million rows at a time
-        columns[name] = column.to_numpy().tolist() if fast else column.to_pylist()
-    return columns
+    with file.open() as data:
+        try:
+            found = pq.ParquetFile(data)
+            if not found.schema_arrow.equals(parquet_schema(table)):
+                raise ImportFailed(
+                    f"{file.path}: the columns and their types are not {','.join(n for n, _, _ in known)}; {_AGAIN}"
+                )
+            for batch in found.iter_batches(CHUNK_ROWS):
+                yield {name: batch.column(name).to_pylist() for name, _, _ in known}
+        except (pa.ArrowException, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise ImportFailed(
+                f"{file.path}: cannot be read as Parquet, it may be cut ({reason}); {_AGAIN}"
+            ) from error

@@ -103,6 +103,7 @@ AGAIN = "export the run again with `orch export`"
         ("csv", "vms.csv", _replace(",0.18,", ",0.19,"), r"vms\.csv: was changed since it was exported"),
         ("csv", "vms.csv", _replace("study", '"study'), r"vms\.csv:\d+: "),
         ("csv", "steps.csv", lambda f: f.write_bytes(b"\xff\xfe\x00junk"), r"steps\.csv:1: is not UTF-8 text"),
+        ("csv", "vms.csv", lambda f: f.write_bytes(f.read_bytes() + b"\xff"), r"vms\.csv:4: is not UTF-8 text"),
         ("csv", "steps.csv", lambda f: f.write_bytes(b""), r"steps\.csv:1: the columns are not vm,step,"),
         ("csv", "ingress.csv", _doubled_row, r"ingress\.csv: the same row twice"),
         ("csv", "meta.json", _cut, r"meta\.json:\d+:\d+: "),
