@@ -73,8 +73,9 @@ def render(
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{css}</style></head><body>\n"
+        '<a class="skip" href="#main">Skip to the figures</a>\n'
         f'<header><p class="note">{escape(basis)}</p><h1>{escape(title)}</h1><p class="soft">{escape(lead)}</p></header>\n'
-        f'<main>{warned}<div class="cards">{shown}</div>\n'
+        f'<main id="main" tabindex="-1">{warned}<div class="cards">{shown}</div>\n'
         + "\n".join(_section(s) for s in sections)
         + "</main></body></html>\n"
     )

@@ -20,6 +20,7 @@ from analysis.study.rows import Row, difference_rows, unknown_rows
 from analysis.study.runs import StudyRun, distinct, study_run
 from analysis.study.sections import Drawn, sections
 from cloud.prices.book import PriceBook
+from cloud.prices.book import load as load_book
 from experiments.spec.catalog import Published, published
 from metrics.run_numbers import RunNumbers
 from metrics.store import RunStore, StoreError
@@ -27,14 +28,21 @@ from metrics.store import RunStore, StoreError
 __all__ = ["build", "csv_text", "load", "page_html"]
 
 _DPI = 120
+_STUDY_BOOK = "study-2023-04"
 
 
 def load(
-    targets: Sequence[Path], book: PriceBook, *, index: Path | None = None, only: Sequence[str] = ()
+    targets: Sequence[Path],
+    book: PriceBook,
+    *,
+    index: Path | None = None,
+    only: Sequence[str] = (),
+    paper: bool = False,
 ) -> tuple[list[StudyRun], tuple[str, ...]]:
     """The runs of folders of logs, exports or run folders, and what could not be used.
 
-    `book` prices the VMs of imported logs; our own runs keep theirs. Raises ImportFailed when there is none.
+    `book` prices the VMs of imported logs; our own runs keep theirs. `paper`: the dollars by the study's own
+    assumptions too. Raises ImportFailed when there is none.
     """
     rows: list[RunRow] = []
     numbers: list[RunNumbers] = []
@@ -48,9 +56,9 @@ def load(
                     numbers.append(RunNumbers.of(store))
             except StoreError as error:
                 problems.append(f"{source.run_id}: {error}")
-    return distinct(
-        [study_run(row, run) for row, run in zip(with_speedups(rows), numbers, strict=True)]
-    ), tuple(problems)
+    study_book = load_book(_STUDY_BOOK) if paper else None
+    runs = [study_run(row, run, study_book) for row, run in zip(with_speedups(rows), numbers, strict=True)]
+    return distinct(runs), tuple(problems)
 
 
 def build(
@@ -91,7 +99,7 @@ def page_html(
         if paper
         else "Every rate is by wall clock, every byte is billed to where it went."
     )
-    extra = [_unknown_section(runs), _reference_section(runs), _run_section(runs)]
+    extra = [_unknown_section(runs, paper), _reference_section(runs), _run_section(runs)]
     return render(
         title, lead, _first_line(runs), list(problems), _cards(runs), [*shown, *(e for e in extra if e)]
     )
@@ -244,8 +252,8 @@ def _cards(runs: Sequence[StudyRun]) -> list[Card]:
     return cards
 
 
-def _unknown_section(runs: Sequence[StudyRun]) -> Section | None:
-    rows = unknown_rows([run for run in runs])
+def _unknown_section(runs: Sequence[StudyRun], paper: bool) -> Section | None:
+    rows = unknown_rows(runs, paper)
     if not rows:
         return None
     lead = "What these runs' records cannot give is not drawn, and never counted as 0."

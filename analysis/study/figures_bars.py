@@ -36,23 +36,27 @@ def phases(rows: Sequence[Row]) -> Figure:
     _names(place, rows)
     n = n_words(rows)
     place.set_xlabel("seconds of a VM's hivemind epoch" + (f" ({n})" if n else ""))
-    legend(figure, [("calculation", _patch(PALETTE[0], "")), ("communication", _patch(PALETTE[1], "///"))])
+    legend(
+        figure,
+        [("calculation", _patch(PALETTE[0], "")), ("communication", _patch(PALETTE[1], "///")), *_star(rows)],
+    )
     return figure
 
 
 def costs(panels: Sequence[tuple[str, Sequence[Row]]]) -> Figure:
     """Dollars an hour and VM, stacked by kind. `panels`: (title, rows of `cost_rows`), beside each other."""
-    most = max([len({row["name"] for row in rows}) for _, rows in panels], default=1)
-    figure, axes = _tall(len(panels), most)
+    fullest = sorted((list(_bars(rows)) for _, rows in panels), key=len, reverse=True)
+    names = list(dict.fromkeys(name for part in fullest for name in part))
+    figure, axes = _tall(len(panels), len(names))
     kinds = [kind for kind in COST_KINDS if any(r["kind"] == kind for _, rows in panels for r in rows)]
-    look = {kind: (PALETTE[k % len(PALETTE)], _HATCHES[k % len(_HATCHES)]) for k, kind in enumerate(kinds)}
+    look = {kind: (PALETTE[k], _HATCHES[k]) for k, kind in enumerate(COST_KINDS)}
     widest = max(
         [sum(r["usd_per_vm_h"] or 0 for r in part) for _, rows in panels for part in _bars(rows).values()],
         default=1.0,
     )
     for place, (title, rows) in zip(axes, panels, strict=False):
         bars = _bars(rows)
-        for y, parts in enumerate(bars.values()):
+        for y, parts in enumerate(bars.get(name, []) for name in names):
             left = 0.0
             for row in parts:
                 usd = row["usd_per_vm_h"]
@@ -63,15 +67,16 @@ def costs(panels: Sequence[tuple[str, Sequence[Row]]]) -> Figure:
                     )
                     left += usd
             lacking = [COST_KINDS[r["kind"]] for r in parts if r["usd_per_vm_h"] is None]
-            text = f"unknown: {', '.join(lacking)}" if lacking else f"{left:.3g}"
+            text = f"unknown: {', '.join(lacking)}" if lacking else f"{left:.3g}" if parts else "not known"
             place.annotate(
                 text, (left, y), xytext=(3, 0), textcoords="offset points", va="center", fontsize=7
             )
         place.set_xlim(0, (widest or 1.0) * 1.18)
-        _names(place, [parts[0] for parts in bars.values()])
-        place.set_title(title, fontsize=9.5, loc="left")
+        _names(place, [(bars.get(name) or [{"name": name, "origin": ""}])[0] for name in names])
+        place.set_title(title, fontsize=9.5, loc="left", pad=9)
         place.set_xlabel("$ per hour and VM")
-    legend(figure, [(COST_KINDS[kind], _patch(*look[kind])) for kind in kinds], columns=3)
+    every = [row for _, rows in panels for row in rows]
+    legend(figure, [*((COST_KINDS[kind], _patch(*look[kind])) for kind in kinds), *_star(every)], columns=3)
     return figure
 
 
@@ -95,7 +100,7 @@ def places(panels: Sequence[tuple[str, Sequence[Row]]]) -> Figure:
                 )  # fmt: skip
                 interval(place, x, row["sps_low"], row["sps_high"], INK)
         n = n_words(rows)
-        place.set_title(title + (f" ({n})" if n else ""), fontsize=9.5, loc="left")
+        place.set_title(title + (f" ({n})" if n else ""), fontsize=9.5, loc="left", pad=9)
         place.set_xticks(range(len(counts)), [str(c) for c in counts])
         place.grid(visible=False, axis="x")
         place.set_xlabel("peers (VMs)")
@@ -151,6 +156,11 @@ def _names(axes: Any, rows: Sequence[Row]) -> None:
     )
     axes.set_ylim(max(len(rows), 1) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
+
+
+def _star(rows: Sequence[Row]) -> list[tuple[str, Any]]:
+    """What the star behind a name means, where there is one."""
+    return [("* as printed", _patch("none", ""))] if any(row["origin"] == "printed" for row in rows) else []
 
 
 def _patch(color: str, hatch: str, edge: str = _EDGE) -> Any:

@@ -82,7 +82,7 @@ def _frame(
     far = max(1, (counts[-1] - counts[0]) // 16)
     axes.set_xticks([n for k, n in enumerate(counts) if k == 0 or n - counts[k - 1] >= far])
     n = n_words(rows)
-    axes.set_title(title + (f" ({n})" if n else ""), fontsize=9.5, loc="left")
+    axes.set_title(title + (f" ({n})" if n else ""), fontsize=9.5, loc="left", pad=9)
     axes.set_xlabel("peers (VMs)")
     axes.set_ylabel(y_label)
     if not rows:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from analysis.report.style import INK
@@ -18,8 +20,9 @@ __all__ = ["scatter"]
 Row = Mapping[str, Any]
 _OTHER_CLOCK = "†"
 _KEY_COLUMNS = 4
+_FAMILY = re.compile(r"^(CV|NLP|ASR) (?=[A-F]-)")  # the panel says the model
 _Label = tuple[Any, float, float, str]
-_Line = tuple[Any, float, float, float]
+_Line = tuple[Any, tuple[float, float], tuple[float, float]]
 
 
 def scatter(panels: Sequence[tuple[str, Sequence[Row]]]) -> Figure:
@@ -56,14 +59,14 @@ def _drawn(
             interval(place, y, row["sps_low"], row["sps_high"], look["color"], along="x")
             point(place, x, y, look, str(row["origin"]))
             if row["sps_low"] is not None and row["sps_high"] is not None:
-                lines.append(
-                    (place, max(row["sps_low"], limits[0][0]), min(row["sps_high"], limits[0][1]), y)
-                )
-            text = str(row["no"]) if key else str(row["name"])
+                ends = max(row["sps_low"], limits[0][0]), min(row["sps_high"], limits[0][1])
+                lines.append((place, (ends[0], y), (ends[1], y)))
+            text = str(row["no"]) if key else _FAMILY.sub("", str(row["name"]))
             labels.append((place, x, y, text if fair else text + _OTHER_CLOCK))
         front = sorted(p for r in known[title] if r["front"] and (p := _at(r)))
         if len(front) > 1:
             place.plot(*zip(*front, strict=True), color=INK, linewidth=1, linestyle="--", zorder=1)
+            lines += [(place, one, other) for one, other in pairwise(front)]
             front_seen = True
     present = {str(row["group"]) for rows in known.values() for row in rows}
     entries = [
@@ -99,7 +102,7 @@ def _frame(
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
     count = n_words(rows)
-    axes.set_title(title + (f" ({count})" if count else ""), fontsize=9.5, loc="left")
+    axes.set_title(title + (f" ({count})" if count else ""), fontsize=9.5, loc="left", pad=9)
     axes.set_xlabel("throughput (samples/s)")
     axes.set_ylabel("cost ($ per million samples)")
     if not any(_at(row) for row in rows):

@@ -20,6 +20,8 @@ Box = tuple[float, float, float, float]  # left, bottom, right, top
 _DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))
 _REACH = (2.0, 8.0, 16.0, 28.0, 44.0)  # how far from the point's edge
 _GAP = 1.5
+_STEP = 4.0
+_LEADER = {"arrowstyle": "-", "color": INK, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3}
 
 
 def arrange(
@@ -54,11 +56,11 @@ def attach(
     labels: Sequence[tuple[Any, float, float, str]],
     size: float,
     radius_pt: float,
-    lines: Sequence[tuple[Any, float, float, float]] = (),
+    lines: Sequence[tuple[Any, tuple[float, float], tuple[float, float]]] = (),
 ) -> bool:
     """Put (axes, x, y, text) labels on a figure whose layout is final; False when one had no room.
 
-    `lines`: horizontal ones as (axes, left, right, y), better not crossed.
+    `lines`: (axes, one end, the other end), better not crossed.
 
     The layout engine is run once and taken away, since moved axes would move points under their labels.
     """
@@ -81,29 +83,34 @@ def attach(
             sizes.append((extent.width, extent.height))
         area = axes.get_window_extent(renderer)
         drawn: list[Box] = []
-        for place, left, right, y in lines:
+        for place, one, other in lines:
             if place is axes:
-                (x0, y0), (x1, _) = axes.transData.transform([(left, y), (right, y)])
-                drawn.append((x0, y0 - 1, x1, y0 + 1))
+                drawn += _along(*axes.transData.transform([one, other]))
         boxes = arrange(points, sizes, (area.x0, area.y0, area.x1, area.y1), radius_pt * pixel, drawn)
         for (_, x, y, text), (px, py), box in zip(own, points, boxes, strict=True):
             if box is None:
                 complete = False
                 continue
             far = max(box[0] - px, px - box[2], box[1] - py, py - box[3]) > (radius_pt + 10) * pixel
+            # Anchored on the side of the point, so that another font's width grows away from it.
+            side, at_x = (
+                ("left", box[0])
+                if box[0] > px
+                else ("right", box[2])
+                if box[2] < px
+                else ("center", (box[0] + box[2]) / 2)
+            )
             axes.annotate(
                 text,
                 (x, y),
-                xytext=((box[0] - px) / pixel, (box[1] - py) / pixel),
+                xytext=((at_x - px) / pixel, (box[1] - py) / pixel),
                 textcoords="offset points",
                 fontsize=size,
-                ha="left",
+                ha=side,
                 va="bottom",
-                gid="label",
+                label="label",  # for whoever looks for them
                 in_layout=False,
-                arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3}
-                if far
-                else None,
+                arrowprops=_LEADER if far else None,
             )
     return complete
 
@@ -118,6 +125,14 @@ def _candidates(point: tuple[float, float], size: tuple[float, float], radius: f
             bottom = y + away if dy > 0 else y - away - height if dy < 0 else y - height / 2
             found.append((left, bottom, left + width, bottom + height))
     return found
+
+
+def _along(one: Sequence[float], other: Sequence[float]) -> list[Box]:
+    """Small boxes that cover a straight line."""
+    (x0, y0), (x1, y1) = one, other
+    steps = max(1, round(max(abs(x1 - x0), abs(y1 - y0)) / _STEP))
+    spots = [(x0 + (x1 - x0) * k / steps, y0 + (y1 - y0) * k / steps) for k in range(steps + 1)]
+    return [(x - 1, y - 1, x + 1, y + 1) for x, y in spots]
 
 
 def _inside(box: Box, bounds: Box) -> bool:

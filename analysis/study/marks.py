@@ -107,7 +107,7 @@ def legend(figure: Figure, entries: Sequence[tuple[str, Any]], columns: int = 4)
 
 def n_words(rows: Iterable[Row]) -> str:
     """ "n = 2 epochs", "n = 2 to 5 epochs"; "" where no row says how many."""
-    counts = sorted({int(row["n"]) for row in rows if row.get("n")})
+    counts = sorted({int(row["n"]) for row in rows if row.get("n") and row["n_of"] == "epochs"})
     if not counts:
         return ""
     return f"n = {counts[0]}{f' to {counts[-1]}' if len(counts) > 1 else ''} epochs"

@@ -150,6 +150,7 @@ def _printed_alone(name: str, model: str, book: PriceBook) -> StudyRun:
             "sps_phase_timed": Estimate(rates[STUDY], None, None, 0),
         },
         usd_per_vm_h=dollars,
+        study_usd_per_vm_h={"vm": dollars["vm"]},
         cost_basis=f"price book {book.name}",
         cost_unknown=why,
     )
@@ -187,6 +188,11 @@ def _printed(name: str, row: Published, places: list[str], rates: list[float], b
         baseline=False,
         figures=figures,
         usd_per_vm_h=dollars,
+        study_usd_per_vm_h={
+            part.kind: part.usd_per_h
+            for part in published_costs()
+            if part.basis == STUDY and part.bar == f"{name}, GC VM"
+        },
         cost_basis=f"price book {book.name}, egress in equal parts to every other VM",
         cost_unknown=why,
     )

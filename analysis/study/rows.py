@@ -56,12 +56,13 @@ def scatter_rows(runs: Iterable[StudyRun], references: Iterable[Reference], basi
     """Cost against throughput, one row a run or reference, with its number in the figure's key.
 
     On the one clock the rate is samples over time. On the study's basis it is the mean of the epochs' rates,
-    and the phase timers' for a GPU alone. The interval of the dollars follows from the rate's.
+    and the phase timers' for a GPU alone. The interval of the dollars follows from the rate's. The training
+    data is left out, as in the study's figures: it costs every system the same by the sample.
     """
     rows: list[Row] = []
     for run in runs:
         rate, clock = _rate(run, basis)
-        per_h = run.study_usd_per_h if basis == STUDY else run.usd_per_h
+        per_h = run.study_training_usd_per_h if basis == STUDY else run.training_usd_per_h
         rows.append(
             {
                 "panel": run.model,
@@ -71,7 +72,7 @@ def scatter_rows(runs: Iterable[StudyRun], references: Iterable[Reference], basi
                 "peers": run.peers,
                 "origin": run.origin,
                 "clock": clock,
-                **_estimate("sps", rate),
+                **_estimate("sps", rate, run.baseline),
                 "usd_per_h": None if per_h is None else float(per_h),
                 **_per_million(per_h, rate),
                 "note": "the study's assumptions" if basis == STUDY else run.cost_basis,
@@ -138,7 +139,7 @@ def peer_rows(runs: Iterable[StudyRun], name: str, basis: str, alone_name: str =
                     "name": run.name,
                     "peers": run.peers,
                     "origin": run.origin,
-                    **_estimate("value", value),
+                    **_estimate("value", value, run.baseline),
                 }
             )
     return sorted(rows, key=lambda r: (r["panel"], r["group"], r["peers"], natural(r["name"])))
@@ -281,7 +282,7 @@ def difference_rows(runs: Iterable[StudyRun]) -> list[Row]:
     return rows
 
 
-def unknown_rows(runs: Iterable[StudyRun]) -> list[Row]:
+def unknown_rows(runs: Iterable[StudyRun], paper: bool = False) -> list[Row]:
     """What is not drawn because it is not known, with the reason."""
     wanted = {"sps": "throughput", "granularity": "granularity", "comm_s": "communication time"}
     rows: list[Row] = []
@@ -291,6 +292,10 @@ def unknown_rows(runs: Iterable[StudyRun]) -> list[Row]:
             if key not in run.figures:
                 why = next((w for w in run.warnings if key in w or words in w), "")
                 rows.append({"run": run.name, "what": words, "why": why or "not in the records"})
+        if paper and not run.study_usd_per_vm_h:
+            rows.append(
+                {"run": run.name, "what": "dollars on the study's basis", "why": "the study printed none"}
+            )
         if run.usd_per_h is None:
             why = "; ".join(run.cost_unknown) or "no price book"
             rows.append({"run": run.name, "what": "dollars", "why": why})
@@ -305,11 +310,18 @@ def _rate(run: StudyRun, basis: str) -> tuple[Estimate | None, str]:
     return run.figures.get("sps"), "wall"
 
 
-def _estimate(name: str, value: Estimate | None) -> Row:
-    """Four columns: the value under `name`, its interval and n."""
+def _estimate(name: str, value: Estimate | None, alone: bool = False) -> Row:
+    """The value under `name`, its interval, n and what n counts: a GPU alone has parts of a log, no epochs."""
     if value is None:
-        return {name: None, f"{name}_low": None, f"{name}_high": None, "n": None}
-    return {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high, "n": value.n or None}
+        return {name: None, f"{name}_low": None, f"{name}_high": None, "n": None, "n_of": ""}
+    n_of = "" if not value.n else "parts of the log" if alone else "epochs"
+    return {
+        name: value.value,
+        f"{name}_low": value.low,
+        f"{name}_high": value.high,
+        "n": value.n or None,
+        "n_of": n_of,
+    }
 
 
 def _per_million(per_h: Decimal | None, rate: Estimate | None) -> Row:

@@ -11,11 +11,13 @@ from decimal import Decimal
 from typing import Any
 
 from analysis.replay import RunRow
+from cloud.prices.book import PriceBook
 from cloud.prices.classes import continent
 from experiments.spec.catalog import models
 from metrics.egress import traffic
 from metrics.interval import Estimate
 from metrics.ledger import CONTROLLER, data_lines, egress_lines
+from metrics.published_run import published_run
 from metrics.run_numbers import RunNumbers
 from metrics.scale import Scales
 from metrics.throughput import measured
@@ -51,6 +53,14 @@ _CLASS_KINDS = {
     "inter_continent": "between",
     "oceania": "oceania",
     "between_clouds": "clouds",
+}
+_STUDY_KINDS = {  # of metrics.published_basis.PublishedCost
+    "vm": ("vm",),
+    "inside": ("inside", "regions"),
+    "between": ("between",),
+    "oceania": ("oceania",),
+    "clouds": ("clouds",),
+    "data": ("loading",),
 }
 _SERIES = re.compile(r"\b([A-F])(?:-([A-C]))?-(\d+)\b", re.IGNORECASE)
 _HOUR_S = Decimal(3600)
@@ -114,17 +124,24 @@ class StudyRun:
         return self._all(self.usd_per_vm_h)
 
     @property
-    def study_usd_per_h(self) -> Decimal | None:
+    def training_usd_per_h(self) -> Decimal | None:
+        """VMs and egress without the data, which costs every system the same by the sample."""
+        return self._all({kind: usd for kind, usd in self.usd_per_vm_h.items() if kind != "data"})
+
+    @property
+    def study_training_usd_per_h(self) -> Decimal | None:
         """The same by the study's own assumptions."""
-        return self._all(self.study_usd_per_vm_h)
+        return self._all({kind: usd for kind, usd in self.study_usd_per_vm_h.items() if kind != "data"})
 
     def _all(self, kinds: Mapping[str, Decimal | None]) -> Decimal | None:
         each = sum_known(kinds.values()) if kinds else None
         return None if each is None else each * self.peers
 
 
-def study_run(row: RunRow, run: RunNumbers) -> StudyRun:
+def study_run(row: RunRow, run: RunNumbers, study_book: PriceBook | None = None) -> StudyRun:
     """A run from its replay row (with the speed-ups) and its numbers.
+
+    `study_book`: the study's prices, where the run is wanted on the study's assumptions too.
 
     Dollars an hour are those of the measured epochs: the VMs' price, the egress of these epochs over their
     wall time, and the bytes read by the hour; so that start-up weighs in none of them.
@@ -159,6 +176,7 @@ def study_run(row: RunRow, run: RunNumbers) -> StudyRun:
         baseline=row.baseline,
         figures={name: value for name, value in found.items() if value is not None},
         usd_per_vm_h=dollars,
+        study_usd_per_vm_h={} if study_book is None else _study_dollars(row, run, study_book),
         cost_basis=f"price book {run.terms.book.name}" if run.terms.book else "no price book",
         links=_links(run),
         published=meta["published"],
@@ -248,6 +266,16 @@ def _dollars(row: RunRow, run: RunNumbers) -> tuple[dict[str, Decimal | None], t
     if result["data"] is None:
         why.append("training data: the bytes read or their price")
     return result, tuple(dict.fromkeys(why))
+
+
+def _study_dollars(row: RunRow, run: RunNumbers, book: PriceBook) -> dict[str, Decimal | None]:
+    """Dollars an hour and VM by kind on the `published` basis."""
+    rate = row.sps_phase_timed if row.baseline else row.sps_epoch_mean
+    found = published_run(run, book, rate.value if rate else None, row.peers)
+    parts = {
+        kind: sum_known(found.usd_per_vm_h(name) for name in names) for kind, names in _STUDY_KINDS.items()
+    }
+    return {kind: usd for kind, usd in parts.items() if usd is None or usd > 0}
 
 
 def _data_per_h(row: RunRow, run: RunNumbers) -> Decimal | None:

@@ -29,7 +29,8 @@ _BASES = ((STUDY, "the study's basis"), (ONE_CLOCK, "one clock"))
 _FAMILIES = (("CV", "cost-cv", "Figure 1"), ("NLP", "cost-nlp", "Figure 15"))
 _SCATTER_LEAD = (
     "Up and to the left is dear and slow. A point's line is the 95 % interval of its rate; an arrow says that it leaves the "
-    "figure. Dollars an hour are the VMs' price, the egress and the data of the measured epochs. "
+    "figure. Dollars are the VMs' price and the egress; the training data, which costs every system the same by the sample, "
+    "is left out here, as in the study's figures. "
 )
 
 
@@ -86,8 +87,8 @@ def _paper_costs(runs: Sequence[StudyRun]) -> list[Drawn]:
         lead = (
             f"The study's {figure}, on its own basis and on one clock. {_SCATTER_LEAD}On the study's basis a GPU alone "
             "has its phase timers' rate, a swarm its epochs' by wall clock, and egress is billed by assumed shares. On one "
-            "clock every rate is by wall clock and every byte is billed to where it goes; systems whose wall-clock rate nobody "
-            "knows carry a dagger."
+            "clock every rate is by wall clock and the measured epochs' bytes are billed to where they go; systems "
+            "whose wall-clock rate nobody knows carry a dagger."
         )
         found.append(
             Drawn(name, f"Cost against throughput: {family}", lead, rows, lambda both=both: scatter(both))

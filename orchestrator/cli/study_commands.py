@@ -72,7 +72,7 @@ def _report(
     book = load_book(prices)
     places = [_target(text) for text in targets]
     say(f"reading {', '.join(str(place) for place in places)}")
-    runs, problems = load(places, book, index=index, only=only or ())
+    runs, problems = load(places, book, index=index, only=only or (), paper=paper)
     for problem in problems:
         say(f"problem: {problem}")
     if not runs:

@@ -1,0 +1,48 @@
+"""`orch study report`: what it prints, what it refuses."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.app import run
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
+from made_up_run import write_run
+
+
+def test_a_run_becomes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "one").mkdir()
+    write_run(tmp_path / "one")
+    page = tmp_path / "study.html"
+    assert run(["study", "report", str(tmp_path / "one"), "-o", str(page)]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == f"{page}\n"
+    assert "drawing 1 run" in shown.err
+    assert page.read_text().startswith("<!doctype html>")
+    assert (tmp_path / "study_files" / "throughput.csv").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["{tmp}"], "holds no run"),
+        (["no-such-run"], "orch ls"),
+        (["{tmp}", "-o", "{tmp}"], "name a file"),
+        (["{tmp}", "-o", "{tmp}/no/such/report.html"], "name a file"),
+        (["{tmp}", "--prices", "no-such-book"], "no such price book"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence_and_2(
+    arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    default = [] if "-o" in arguments else ["-o", str(tmp_path / "report.html")]
+    words = [word.replace("{tmp}", str(tmp_path)) for word in arguments]
+    assert run(["study", "report", *words, *default]) == 2
+    shown = capsys.readouterr()
+    assert says in shown.err
+    assert shown.out == ""
+    assert "Traceback" not in shown.err
+    assert list(tmp_path.iterdir()) == []
