@@ -228,7 +228,8 @@ def _swarm(row: RunRow, run: RunNumbers, store: Store) -> RunRow:
     chosen = measured(run.study)
     rates, reasons = _epoch_mean(run, watched)
     told += reasons
-    sps, reasons = _sps(row, run, chosen, bool(watched))
+    peers = _peers(row.peers, store)
+    sps, reasons = _sps(replace(row, peers=peers), run, chosen, bool(watched))
     told += reasons
     timed, reasons = _phase_timed(run, store)
     told += reasons
@@ -245,7 +246,7 @@ def _swarm(row: RunRow, run: RunNumbers, store: Store) -> RunRow:
     told += reasons
     return replace(
         row,
-        peers=_peers(row.peers, store.columns("progress", ("vm", "peers"))),
+        peers=peers,
         sps_epoch_mean=rates,
         sps=sps,
         n_epochs=len(chosen) if sps is not None or rates is None else rates.n,
@@ -284,12 +285,18 @@ def _sps(
 ) -> tuple[Estimate | None, list[str]]:
     if not chosen:
         return None, [f"{_EPOCH_KEYS} and ingress_bytes_per_vm_h are null: no epoch is measured."]
-    samples = math.fsum(e.samples for e in chosen) / len(chosen)
-    if run.meta["imported"] and not watched and row.tbs and samples < _FULL * row.tbs:
-        return None, [
-            f"sps, sps_low and sps_high are null: the VMs' logs have {samples:.0f} samples an epoch "
-            f"of {row.tbs}, so some VM's log is missing."
-        ]
+    if run.meta["imported"] and not watched:
+        # Only the VMs' own samples are known: without one of the VMs' logs they are not the swarm's.
+        reason = ""
+        samples = math.fsum(e.samples for e in chosen) / len(chosen)
+        if row.peers > len(run.vms):
+            reason = f"the VMs say that {row.peers} peers averaged, but there are logs of {len(run.vms)}"
+        elif row.tbs and samples < _FULL * row.tbs:
+            reason = (
+                f"the VMs' logs have {samples:.0f} samples an epoch of {row.tbs}, so some VM's log is missing"
+            )
+        if reason:
+            return None, [f"sps, sps_low and sps_high are null: {reason}."]
     told = ["sps_low and sps_high are null: one epoch has no interval."] if len(chosen) == 1 else []
     return throughput(run.study), told
 
@@ -378,10 +385,12 @@ def _ingress(run: RunNumbers, store: Store, chosen: Sequence[SwarmEpoch]) -> tup
     return math.fsum(known) / seconds * 3600, []
 
 
-def _peers(logged: int, progress: Mapping[str, Sequence[Any]]) -> int:
-    """How many peers the swarm had: the VMs we know of, or what the monitor mostly counted when that is more."""
-    scraped = zip(progress["vm"], progress["peers"], strict=True)
-    counts = Counter(peers for vm, peers in scraped if vm == "")
+def _peers(logged: int, store: Store) -> int:
+    """How many peers the swarm had: the VMs we know of, or what the monitor, else the VMs themselves, mostly
+    counted when that is more."""
+    progress, epochs = store.columns("progress", ("vm", "peers")), store.columns("epochs", ("group_size",))
+    seen = [n for vm, n in zip(progress["vm"], progress["peers"], strict=True) if vm == ""]
+    counts = Counter(seen or epochs["group_size"])
     return max(logged, max(counts, key=lambda n: (counts[n], n), default=logged))
 
 

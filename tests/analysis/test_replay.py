@@ -195,13 +195,18 @@ def test_without_a_monitor_the_authors_rate_is_null_and_ours_is_the_vms_own(tmp_
     assert "no log of a monitor" in told(row)
 
 
-def test_without_a_monitor_and_a_vm_there_is_no_rate_at_all(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("told_peers", "reason"),
+    [(2, "the VMs say that 2 peers averaged, but there are logs of 1"), (0, "500 samples an epoch of 1000")],
+)
+def test_without_a_monitor_and_a_vm_there_is_no_rate_at_all(tmp_path: Path, told_peers: int, reason: str):
     with without(write(tmp_path), "swarm_epochs", "progress") as store:
         for table_ in ("vms", "epochs", "egress", "ingress", "steps"):
             without(store, table_, where="WHERE vm = 'b'")
+        store._connection.execute(f"UPDATE epochs SET group_size = {told_peers}")
         row = run_row(store)
     assert row.sps is None
-    assert "500 samples an epoch of 1000" in told(row)
+    assert reason in told(row)
     assert row.comm_s is not None
 
 
