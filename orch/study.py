@@ -81,7 +81,7 @@ class Study:
         return iter(self._runs)
 
     def __getitem__(self, which: int | str) -> Run:
-        if isinstance(which, int):
+        if not isinstance(which, str):
             return self._runs[which]
         found = [run for run in self._runs if which in (run.run_id, run.label)]
         if len(found) == 1:

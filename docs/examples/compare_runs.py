@@ -32,7 +32,7 @@ def main(folder: str, index: str | None = None, *runs: str) -> None:
         if rates.empty:
             print("No run has a measured epoch.")
             return
-        run = study[int(rates.idxmax())]
+        run = study[table.loc[rates.idxmax(), "run_id"]]
         print(f"The fastest: {run.label or run.run_id}")
         for sentence in run.warnings:
             print(f"- {sentence}")
