@@ -180,6 +180,29 @@ def test_the_same_log_twice_counts_once_and_of_two_the_longer(logs: tuple[Path, 
     assert f"{BAD}-{HOSTS[1]}.csv with {len(lines) - 1} is used" in text
 
 
+def test_one_log_under_two_hosts_names_is_one_vm(logs: tuple[Path, Truth], tmp_path: Path):
+    folder, truth = logs
+    shutil.copy(truth.files[HOSTS[0]], folder / f"{BAD}-gc-us-t4-9.csv")
+    _, _, text, epochs = _imported(folder, tmp_path)
+    assert f"{BAD}-gc-us-t4-9.csv: the same log as {BAD}-{HOSTS[0]}.csv; it is counted once" in text
+    assert epochs == 6
+
+
+def test_counters_that_come_seldom_are_said(logs: tuple[Path, Truth], tmp_path: Path):
+    folder, truth = logs
+
+    def thin(rows: list[dict[str, str]]) -> None:
+        seconds = [row for row in rows if row[SENT]]
+        for k, row in enumerate(seconds):
+            if k % 5:
+                rows.remove(row)
+
+    _edit(truth.files[HOSTS[0]], thin)
+    _, _, text, _ = _imported(folder, tmp_path)
+    assert f"{BAD}-{HOSTS[0]}.csv: the network counters come every 5 s, not each second" in text
+    assert "pause" not in text
+
+
 @pytest.mark.parametrize(
     ("value", "what"), [("soon", "holds no number ('soon')"), ("inf", "is infinite"), ("-3", "is negative"),
                         ("NaN", "holds no number ('NaN')")],

@@ -131,6 +131,14 @@ def test_loading_the_others_state_is_no_averaging():
     assert 4 in authors_rule(opt)  # which is why the epochs decide
 
 
+def test_a_log_that_begins_with_loading_the_state_begins_its_first_epoch_after_it():
+    opt, epoch, sent = _made(120, 40, 9.0)
+    opt[0] = 30.0
+    found = by_epochs(opt, epoch + 5, sent)
+    assert [(b.step, b.epoch, b.averaged) for b in found[:2]] == [(0, 5, False), (39, 6, True)]
+    assert [b.step for b in by_epochs(opt, epoch, sent)] == [39, 79, 119]  # a slow start of the swarm is none
+
+
 def test_a_long_step_in_which_nothing_was_sent_is_no_averaging():
     opt, epoch, sent = _made(160, 40, 9.0)
     sent[79] = 2e4  # one epoch behind: it fetched the state instead

@@ -274,7 +274,13 @@ def _nic(table: Table, at_s: np.ndarray, notes: list[str]) -> Nic | None:
         return None
     at = at_s[rows]
     gaps = np.diff(at)
-    lost = gaps[gaps >= _GAP_S]
+    period = float(np.median(gaps)) if len(gaps) else 1.0
+    if period > 1.5:
+        notes.append(
+            f"{table.shown}: the network counters come every {period:g} s, not each second: "
+            "its bytes are right only if a value is what went by since the one before."
+        )
+    lost = gaps[gaps >= max(_GAP_S, 2.5 * period)]
     if len(lost):
         notes.append(
             f"{table.shown}: the network counters pause {_times(len(lost))} for 3 s or more "

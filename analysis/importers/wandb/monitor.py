@@ -35,8 +35,7 @@ class Monitor:
     rows: int
     period_s: float | None
     epochs: tuple[SwarmEpochRecord, ...]
-    peers: int  # the most at once
-    peers_at_end: int  # typically, over the epochs
+    peers: int  # the most at once, for longer than a moment
     progress: dict[str, np.ndarray]
     notes: tuple[str, ...]
 
@@ -77,8 +76,7 @@ def read_monitor(table: Table) -> Monitor:
         rows=table.rows,
         period_s=float(np.median(gaps)) if len(gaps) else None,
         epochs=epochs,
-        peers=int(peers.max()) if len(peers) else 0,
-        peers_at_end=int(np.median(peers)) if len(peers) else 0,
+        peers=_most_peers(peers),
         progress={
             "at_s": clock.at_s[scraped],
             "epoch": epoch[scraped],
@@ -127,6 +125,13 @@ def _epochs(
         found.append(SwarmEpochRecord(number, ended, duration, round(count), rate))
         before = k + 1
     return tuple(found)
+
+
+def _most_peers(counts: np.ndarray) -> int:
+    """The highest count of a hundredth of the scrapes: a peer that restarts is seen twice for a moment."""
+    values, often = np.unique(counts, return_counts=True)
+    lasting = values[often >= max(len(counts) / 100, 1)]
+    return int(lasting.max()) if len(lasting) else 0
 
 
 def _highest(values: np.ndarray) -> float:

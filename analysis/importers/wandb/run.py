@@ -162,7 +162,8 @@ def _read(run: RunLogs) -> _Read:
             failed.append(str(error))
             continue
         key = ("monitor", "") if log.role == "monitor" else ("peer", log.host)
-        known = tables.get(key)
+        twin = next((k for k, (_, other) in tables.items() if other.content == table.content), key)
+        known = tables.get(twin)
         if known is None:
             tables[key] = (log, table)
             continue
@@ -174,7 +175,7 @@ def _read(run: RunLogs) -> _Read:
                 f"{drop[0].shown}: a second log of {log.host} of {run.run_id} ({drop[1].rows} rows); "
                 f"{keep[0].shown} with {keep[1].rows} is used."
             )
-        tables[key] = keep
+        tables[twin] = keep
     bees: dict[str, Bee] = {}
     logs: dict[str, Log] = {}
     monitor: Monitor | None = None

@@ -98,6 +98,8 @@ def by_epochs(opt_s: np.ndarray, epoch: np.ndarray, sent_bytes: np.ndarray) -> t
     bursts = sent_bytes[steps] if steps else np.array([])
     typical = float(np.nanmedian(bursts)) if np.isfinite(bursts).any() else np.nan
     found: list[Boundary] = []
+    if known[0] > 0 and opt_s[0] >= least and (not steps or steps[0] > 0):
+        found.append(Boundary(0, int(known[0]), False))  # it loaded the state before its log's first epoch
     for k, step in zip(rises, steps, strict=True):
         before, after = int(known[k - 1]), int(known[k])
         silent = bool(len(steps) > 2 and sent_bytes[step] < _BURST * typical)

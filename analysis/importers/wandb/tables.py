@@ -24,6 +24,8 @@ __all__ = ["Table", "TableError", "read_table"]
 
 _GZIP = b"\x1f\x8b"
 _CHUNK = 1 << 12  # of packed bytes: so many at most are lost where a file is damaged
+_MOST = 1e12  # of anything in a log: unix seconds and sample counts are far below
+_MOST_MBITS = 1e6  # of a network card in a second
 _MAY_BE_NEGATIVE = ("01_general/minibatch_loss",)
 
 
@@ -217,10 +219,14 @@ def _quoted(line: bytes) -> list[bytes]:
 def _impossible(table: Table, name: str, column: np.ndarray) -> list[str]:
     """Sentences on values that cannot be; they become missing, in place."""
     notes: list[str] = []
-    for what in ("infinite", "negative"):
-        if what == "negative" and name in _MAY_BE_NEGATIVE:
-            continue
-        bad = np.isinf(column) if what == "infinite" else column < 0
+    most = _MOST_MBITS if name.endswith("_Mbits") else _MOST
+    for what in ("infinite", "negative", f"over {most:g}"):
+        if what == "infinite":
+            bad = np.isinf(column)
+        elif what == "negative":
+            bad = (column < 0) & (name not in _MAY_BE_NEGATIVE)
+        else:
+            bad = column > most
         count = int(bad.sum())
         if count:
             cells = f"{count} such cells are" if count > 1 else "it is"
