@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 from made_up_run import write_run
 
+from experiments.spec.load import find, load
 from metrics.store import RunStore
 from orchestrator.cli.app import run
+from orchestrator.cli.starting import plan_for
+from orchestrator.controller.launching import prepare
 from orchestrator.home import run_folder
 
 RUN = "geo-c8-20231114-aaaa"
@@ -60,8 +64,6 @@ def test_nothing_is_replaced_without_force(made_up: Path, capsys: pytest.Capture
 
 
 def test_focus_with_an_unknown_cost(made_up: Path, capsys: pytest.CaptureFixture[str]):
-    from dataclasses import replace
-
     with RunStore.open_writer(made_up / "run.db") as store:
         store.upsert_vm(replace(store.records("vms")[0], usd_per_h=None))
     assert run(["export", RUN, "--to", "focus"]) == 2
@@ -110,3 +112,18 @@ def test_a_bill_that_is_wrong(made_up: Path, capsys: pytest.CaptureFixture[str])
     assert said[1].startswith("orch: nowhere.csv: cannot be read (No such file or directory)")
     assert "no such run" in said[2]
     assert len(said) == 3
+
+
+def test_no_secret_is_exported(own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A run as `orch launch` makes it: the values of its secrets are beside run.db, and stay there."""
+    file = tmp_path / "secret.yaml"
+    file.write_text(Path(find("local-2")).read_text() + "\nsecrets:\n  HF_TOKEN: null\n")
+    monkeypatch.setenv("HF_TOKEN", "hunter2")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+    spec = load(str(file))
+    folder = prepare(spec, file, plan_for(spec), "secret-1", own_home, now_s=1.7e9, cores=2)
+    assert "hunter2" in "".join(f.read_text() for f in (folder / "keys").iterdir())
+    for form in ("csv", "parquet", "focus"):
+        assert run(["export", str(folder), "--to", form, "--out", str(tmp_path / form)]) == 0
+        for written in (tmp_path / form).iterdir():
+            assert b"hunter2" not in written.read_bytes()
