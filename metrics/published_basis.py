@@ -88,7 +88,7 @@ def usd_per_million(usd_per_h: Decimal, sps: Decimal | float) -> Decimal:
     rate = _decimal(sps)
     if not rate > 0:
         raise ValueError(f"a rate of {sps} samples/s trains nothing")
-    return usd_per_h / 3600 / rate * 1_000_000
+    return usd_per_h * 1_000_000 / (3600 * rate)
 
 
 def gb_per_h(amount_bytes: int, seconds: Decimal | float) -> Decimal:
@@ -96,7 +96,7 @@ def gb_per_h(amount_bytes: int, seconds: Decimal | float) -> Decimal:
     time = _decimal(seconds)
     if not time > 0:
         raise ValueError(f"no rate over {seconds} s")
-    return Decimal(amount_bytes) / STUDY_GB / time * 3600
+    return amount_bytes * 3600 / (STUDY_GB * time)
 
 
 def vm_usd_per_h(

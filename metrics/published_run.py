@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -16,7 +17,6 @@ from metrics.published_basis import (
     gb_per_h,
     kind_of,
     pairs,
-    split,
     usd_per_gb,
     usd_per_million,
     vm_usd_per_h,
@@ -77,45 +77,36 @@ def published_run(run: RunNumbers, book: PriceBook, sps: float | None, peers: in
     unknown: list[str] = []
     seconds, sent, read = _counted(run, rows)
     total_s = sum(seconds.values(), Decimal(0))
-    egress = loading = None
-    if total_s > 0 and sent is not None:
-        egress = gb_per_h(sent, total_s)
-    else:
-        unknown.append("nobody counted what the VMs sent")
-    if total_s > 0 and read is not None:
-        loading = gb_per_h(read, total_s)
-    else:
-        unknown.append("nobody counted what the VMs read")
+    egress = gb_per_h(sent, total_s) if total_s > 0 and sent is not None else None
+    loading = gb_per_h(read, total_s) if total_s > 0 and read is not None else None
     places = list({row.slot: row.location for row in sorted(rows, key=lambda r: r.generation)}.values())
+    if egress is None and len(places) > 1:
+        unknown.append("nobody counted what the VMs sent")
+    if loading is None:
+        unknown.append("nobody counted what the VMs read")
+    store = run.terms.store_location or _STORE
     costs: dict[str, PublishedCost] = {}
     shares: dict[str, Fraction] = dict.fromkeys(EGRESS_KINDS, Fraction(0))
+    ways: dict[str, _Ways] = {}
     for row in rows:
-        shared = pairs(places, row.location)
-        for kind, share in split(shared).items():
-            if kind is None:
-                unknown.append(f"unknown place: {row.location or row.vm} or a peer of it")
-            else:
-                shares[kind] += share / len(rows)
-        parts = [
-            (kind_of(a, b) or "between", Fraction(1, len(shared)), usd_per_gb(book, a, b)) for a, b in shared
-        ]
-        unknown += [
-            f"no price in {book.name} for bytes from {a} to {b}"
-            for a, b in dict.fromkeys(shared)
-            if kind_of(a, b) and usd_per_gb(book, a, b) is None
-        ]
-        price = _vm_usd_per_h(book, row)
+        if row.location not in ways:
+            ways[row.location] = _ways(book, places, row.location)
+        found = ways[row.location]
+        unknown += found.unknown
+        for kind, share, _ in found.shares:
+            shares[kind] += share / len(rows)
+        price, reading = _vm_usd_per_h(book, row), book.store_ladder(store, row.location)
         if price is None:
             unknown.append(f"no price in {book.name} for {row.accelerator or 'the VM'} at {row.location}")
-        store = book.store_ladder(run.terms.store_location or _STORE, row.location)
-        if store is None:
-            unknown.append(f"no price in {book.name} for reading from {run.terms.store_location or _STORE}")
-        costs[row.vm] = vm_usd_per_h(price, egress, parts, loading, store.tiers[0].usd if store else None)
+        if reading is None:
+            unknown.append(f"no price in {book.name} for reading from {store}")
+        per_gb = reading.tiers[0].usd if reading else None
+        costs[row.vm] = vm_usd_per_h(price, egress, found.shares, loading, per_gb)
     if sps is None:
         unknown.append("the rate is not known")
     return PublishedRun(
         vms=costs,
-        hours={row.vm: seconds.get(row.vm, Decimal(0)) / 3600 for row in rows},
+        hours={row.vm: seconds.get(row.vm, _recorded_s(row)) / 3600 for row in rows},
         peers=peers,
         egress_gb_per_h=egress,
         loading_gb_per_h=loading,
@@ -123,6 +114,29 @@ def published_run(run: RunNumbers, book: PriceBook, sps: float | None, peers: in
         sps=sps,
         unknown=tuple(dict.fromkeys(unknown)),
     )
+
+
+@dataclass(frozen=True)
+class _Ways:
+    """Where a VM's bytes go: (kind, share, $ a "GB"), and why a price is unknown."""
+
+    shares: tuple[tuple[str, Fraction, Decimal | None], ...]
+    unknown: tuple[str, ...]
+
+
+def _ways(book: PriceBook, places: list[str], own: str) -> _Ways:
+    shared = pairs(places, own)
+    shares: list[tuple[str, Fraction, Decimal | None]] = []
+    unknown: list[str] = []
+    for (src, dst), count in Counter(shared).items():
+        kind, price = kind_of(src, dst), usd_per_gb(book, src, dst)
+        if kind is None:
+            unknown.append(f"unknown place: {src or 'nowhere'} to {dst or 'nowhere'}")
+        elif price is None:
+            unknown.append(f"no price in {book.name} for bytes from {src} to {dst}")
+        # What goes to an unknown place has no price, so that it matters little what it is counted as.
+        shares.append((kind or "between", Fraction(count, len(shared)), price))
+    return _Ways(tuple(shares), tuple(unknown))
 
 
 def _counted(run: RunNumbers, rows: list[VmRecord]) -> tuple[dict[str, Decimal], int | None, int | None]:
@@ -145,6 +159,13 @@ def _counted(run: RunNumbers, rows: list[VmRecord]) -> tuple[dict[str, Decimal],
     parts = [line.quantity for line in run.bill.lines if line.kind == "egress" and line.src in names]
     read = [run.ingress.get(vm, 0.0) for vm in names]
     return seconds, _whole(parts), _whole(read)
+
+
+def _recorded_s(row: VmRecord) -> Decimal:
+    """A VM's seconds by its record, where its log has no counters."""
+    return Decimal(
+        repr(max(0.0, (row.requested_s if row.ended_s is None else row.ended_s) - row.requested_s))
+    )
 
 
 def _whole(parts: list[float | None]) -> int | None:
