@@ -14,6 +14,19 @@ T = {
     5: 2.5705818356363146, 6: 2.446911851144969, 7: 2.3646242515927844, 8: 2.306004135204166, 9: 2.2621571627982,
 }  # fmt: skip
 
+# What naive_bill bills by.
+BOOK = """provider,product,from,to,item,unit,tier_start,usd,minimum_s,increment_s,valid_from,source
+gcp,vm,*,*,T4:1/n1-standard-8/spot,h,0,0.18,60,1,2026-11-01,made up
+gcp,egress,*,*,same_zone,GiB,0,0.00,,,2026-11-01,made up
+gcp,egress,*,*,inter_continent,GiB,0,0.08,,,2026-11-01,made up
+gcp,egress,*,*,inter_continent,GiB,3,0.05,,,2026-11-01,made up
+gcp,egress,*,*,inter_continent,GiB,8,0.01,,,2026-11-01,made up
+gcp,egress,*,*,internet,GB,0,0.12,,,2026-11-01,made up
+gcp,egress,*,*,internet,GB,5,0.10,,,2026-11-01,made up
+b2,store_egress,*,*,*,GB,0,0.01,,,2026-11-01,made up
+b2,store_egress,*,*,*,GB,0.1,0.005,,,2026-11-01,made up
+"""
+
 
 class Vm(NamedTuple):
     name: str
@@ -237,3 +250,34 @@ def naive_usd(tiers: list[tuple[int, Fraction]], unit: int, already: int, amount
         if high > low:
             total += usd * (high - low) / unit
     return total
+
+
+def naive_bill(run: Run, place: dict[str, str], now: float) -> dict[str, Fraction | None]:
+    """Dollars by kind by `BOOK`: whole VM seconds, bytes by tier (one month), bytes read."""
+    vm = Fraction(0)
+    for v in run.vms:
+        seconds = now if v.ended is None else max(v.ended, 0)
+        whole = int(seconds) if int(seconds) == seconds else int(seconds) + 1
+        vm += Fraction("0.18") * max(whole, 60) / 3600
+    # Bytes between two continents share one ladder, to the store (the internet) another; in a zone they are free.
+    far, away = 0, 0
+    for s in run.sent:
+        to = s.to.removeprefix("at-")
+        if to == "store":
+            away += s.count
+        elif place[s.vm] != place[to]:
+            far += s.count
+    gib, gb = 2**30, 10**9
+    egress = naive_usd(
+        [(0, Fraction("0.08")), (3 * gib, Fraction("0.05")), (8 * gib, Fraction("0.01"))], gib, 0, far
+    )
+    egress += naive_usd([(0, Fraction("0.12")), (5 * gb, Fraction("0.10"))], gb, 0, away)
+    silent = False
+    for e in run.epochs:
+        together = [p for p in run.epochs if p.k == e.k]
+        if len(together) > 1 and not any(s.vm == e.vm for s in run.sent):
+            silent = True  # averaging sends something, and nobody counted it
+    read = sum(r.count for r in run.read)
+    data = naive_usd([(0, Fraction("0.01")), (gb // 10, Fraction("0.005"))], gb, 0, read)
+    kinds = {"vm": vm, "egress": None if silent else egress, "data": data}
+    return {**kinds, "all": None if silent else vm + egress + data}

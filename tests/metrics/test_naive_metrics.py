@@ -16,7 +16,21 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive_numbers import Epoch, Read, Run, Sent, Step, T, Vm, Watched, naive_numbers, naive_single, naive_usd
+from naive_numbers import (
+    BOOK,
+    Epoch,
+    Read,
+    Run,
+    Sent,
+    Step,
+    T,
+    Vm,
+    Watched,
+    naive_bill,
+    naive_numbers,
+    naive_single,
+    naive_usd,
+)
 from synthetic_runs import vm as vm_record
 
 from analysis.replay import RunRow, run_row, with_speedups
@@ -27,6 +41,7 @@ from metrics.records import TABLES, EgressRecord, EpochRecord, IngressRecord, St
 from metrics.run_numbers import RunNumbers
 
 EXACT = 1e-9
+NOW = 400.0  # when the made-up runs ended
 DAY = date(2026, 11, 1)
 
 
@@ -83,8 +98,12 @@ class Held:
 
     def __init__(self, run: Run) -> None:
         names = [v.name for v in run.vms]
+        zones = ("gcp/us-central1/us-central1-a", "gcp/europe-west1/europe-west1-b")
+        self.place = {name: zones[n % 2] for n, name in enumerate(names)}
         self.tables: dict[str, list[Any]] = {table: [] for table in TABLES}
-        self.tables["vms"] = [vm_record(v.name, ended_s=v.ended, ready_s=0.0) for v in run.vms]
+        self.tables["vms"] = [
+            vm_record(v.name, ended_s=v.ended, ready_s=0.0, location=self.place[v.name]) for v in run.vms
+        ]
         self.tables["epochs"] = [
             EpochRecord(
                 vm=e.vm, epoch=e.k, began_s=e.began, ended_s=e.ended, steps=1, samples=e.samples, load_s=0.0,
@@ -111,7 +130,9 @@ class Held:
             "raw_target_batch_size": run.target,
             "model": {"name": "ConvNextLarge"},
             "addresses": {f"at-{name}": name for name in [*names, "store"]},
-            "locations": {name: "gcp/us-central1/us-central1-a" for name in names},
+            "locations": {**self.place, "store": "b2/us-west-1"},
+            "ended_s": NOW,
+            "price_book": {"name": "made-up", "csv": BOOK},
             "status": "done",
             "imported": {"kind": "wandb", "baseline": run.baseline} if run.imported else None,
         }
@@ -180,6 +201,18 @@ def test_a_single_gpu_s_rates_and_the_speedups_against_it(seed: int):
     naive = naive_numbers(swarm)
     for key, of, by in (("speedup", "sps", wall), ("speedup_phase_timed", "sps_epoch_mean", timed)):
         assert getattr(row, key) == close(None if naive[of] is None else naive[of][0] / by)
+
+
+@given(st.integers(0, 10**9))
+def test_a_run_s_bill(seed: int):
+    run = random_run(seed, watched=False)
+    held = Held(run)
+    bill = RunNumbers.of(held).bill
+    for kind, expected in naive_bill(run, held.place, NOW).items():
+        found = bill.sum() if kind == "all" else bill.sum(kind)
+        assert (None if found is None else float(found)) == close(
+            None if expected is None else float(expected)
+        ), kind
 
 
 @given(
