@@ -110,9 +110,7 @@ def _warnings(numbers: RunNumbers, selected_by: str) -> list[str]:
             "taken, whoever caused it."
         )
     if numbers.meta.get("emulated"):
-        warnings.append(
-            "The run was emulated: nothing was rented for it, so this bill is for something else."
-        )
+        warnings.append("The run was emulated: nothing was rented for it, so no provider's bill is its own.")
     return warnings
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from analysis.export.focus_columns import CUSTOM_COLUMNS, FOCUS_COLUMNS, FOCUS_VERSION
 from analysis.export.providers import names_of
+from analysis.export.tables import ExportError
 from cloud.places import PlaceError, find
 from cloud.prices.book import UNIT_BYTES, Ladder, Price, exact, tiered_usd
 from cloud.prices.classes import INTERNET, continent, egress_class
@@ -35,6 +36,7 @@ _HOUR_S = Decimal(3600)
 _DIGITS = Context(
     prec=40
 )  # of quotients that do not end; dollars, and every product and sum below, are exact
+_YEAR_10000_S = 253_402_300_800
 _SAME = Decimal("1e-20")
 
 
@@ -65,7 +67,10 @@ class _Use:
 
 
 def focus_rows(numbers: RunNumbers) -> FocusRows:
-    """One row for each line of `numbers.bill` that used something, one more for each month it reaches into."""
+    """One row for each line of `numbers.bill` that used something, one more for each month it reaches into.
+
+    Raises ExportError for times that no calendar has.
+    """
     rows: list[Row] = []
     left_out: list[CostLine] = []
     with exact():
@@ -218,7 +223,7 @@ def _use(numbers: RunNumbers, line: CostLine, usd: Decimal, quantity: float) -> 
     places = f"{continent(here) or 'any'}-{continent(there) or 'any'}"
     return _Use(
         provider=here.split("/")[0], location=here,
-        link_class=(egress_class(here, there) or "") if line.kind == "egress" else "",
+        link_class=line_place(numbers, line)[1],
         service=line.kind, times=_times(numbers, line), consumed=consumed, consumed_unit=consumed_unit,
         priced=priced, pricing_unit=unit,
         unit_usd=tier.usd if tier and exact_price else _DIGITS.divide(usd, priced),
@@ -246,6 +251,11 @@ def _times(numbers: RunNumbers, line: CostLine) -> tuple[float, float]:
     lived = run
     if party is not None:
         lived = (party.requested_s, run[1] if party.ended_s is None else party.ended_s)
+    if not all(0 <= at_s < _YEAR_10000_S for at_s in (*lived, *run)):  # a NaN is in no range
+        raise ExportError(
+            f"{numbers.meta['run_id']}: {line.what}: from {lived[0]} to {lived[1]} unix seconds is in no calendar, so it "
+            "cannot be a FOCUS row; `orch audit` shows what is wrong with the clocks"
+        )
     for began_s, ended_s in (lived, run) if line.month else ():
         for start, end, month_start, _ in _months(math.floor(began_s), math.ceil(ended_s)):
             if _iso(month_start).startswith(line.month):
@@ -258,7 +268,8 @@ def line_place(numbers: RunNumbers, line: CostLine) -> tuple[str, str]:
     if line.kind in ("vm", "controller"):
         return next(row.location for row in numbers.vms if row.vm == line.src), ""
     here, there = _ends(numbers, line)
-    return here, (egress_class(here, there) or "") if line.kind == "egress" and line.dst else ""
+    told = line.kind == "egress" and line.dst and line.what != "egress unknown"
+    return here, (egress_class(here, there) or "") if told else ""
 
 
 def _ends(numbers: RunNumbers, line: CostLine) -> tuple[str, str]:

@@ -81,7 +81,7 @@ def export_tables(
             "version": EXPORT_VERSION,
             "schema_version": SCHEMA_VERSION,
             "orch_version": version("orch"),
-            "run_id": meta["run_id"],
+            "run_id": meta.get("run_id") or run_db.parent.name,
             "form": form,
             "meta": {"file": "meta.json", "sha256": sha256_of(folder / "meta.json")},
             "tables": tables,
@@ -125,21 +125,18 @@ def new_folder(out: Path, force: bool) -> Generator[Path, None, None]:
             )
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
+        work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
     except OSError as error:
         raise ExportError(f"{out}: cannot write there: {error.strerror}; give another --out") from error
     try:
+        folder = work / "new"
+        folder.mkdir()
         yield folder
-        folder.chmod(0o755)
         if out.exists():
-            old = folder.with_suffix(".old")
-            os.rename(out, old)
-            os.rename(folder, out)
-            shutil.rmtree(old)
-        else:
-            os.rename(folder, out)
+            os.rename(out, work / "old")
+        os.rename(folder, out)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def _is_export(folder: Path) -> bool:

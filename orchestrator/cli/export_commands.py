@@ -152,4 +152,4 @@ def _unmatched(found: BillComparison) -> list[str]:
 def _folder(run: str) -> Path:
     """The run's folder: what was typed where that is one, else the run of that id."""
     typed = Path(run)
-    return typed.absolute() if (typed / "run.db").is_file() else find_run(run).folder
+    return typed.resolve() if (typed / "run.db").is_file() else find_run(run).folder

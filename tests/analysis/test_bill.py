@@ -264,6 +264,14 @@ def test_an_unknown_estimate_stays_unknown(numbers: RunNumbers, tmp_path: Path):
     assert found.total.estimate_usd is None
 
 
+def test_egress_to_nobody_knows_where_has_no_class(numbers: RunNumbers, tmp_path: Path):
+    lost = CostLine(
+        "egress", "egress unknown", numbers.vms[1].vm, "203.0.113.7", 10, "bytes", None, "unknown place"
+    )
+    found = _compared(replace(numbers, bill=Ledger((lost,))), [_TAGGED], tmp_path)
+    assert _services(found)["gcp egress"].note == "not on this bill"
+
+
 def test_an_emulated_run_cannot_have_been_billed(numbers: RunNumbers, tmp_path: Path):
     emulated = replace(numbers, meta={**numbers.meta, "emulated": True})
     assert any("was emulated" in warning for warning in _compared(emulated, [_TAGGED], tmp_path).warnings)

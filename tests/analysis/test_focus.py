@@ -184,6 +184,15 @@ def test_a_vm_that_still_runs_is_charged_until_the_last_record(numbers: RunNumbe
     assert _read(going)[0]["ChargePeriodEnd"] == "2023-11-14T22:16:20Z"  # the last epoch's end
 
 
+@pytest.mark.parametrize("at_s", [-1.0, 1e12, float("inf"), float("nan")])
+def test_a_clock_that_no_calendar_has_is_one_sentence(numbers: RunNumbers, at_s: float):
+    vm = replace(numbers.vms[0], ended_s=at_s)
+    egress = next(line for line in numbers.bill.lines if line.kind == "egress" and line.usd)
+    for lines in (numbers.bill.lines, (egress,)):
+        with pytest.raises(ExportError, match="is in no calendar"):
+            focus_rows(replace(_with(numbers, *lines), vms=(vm, *numbers.vms[1:])))
+
+
 def test_what_was_not_used_is_no_row(numbers: RunNumbers):
     nothing = CostLine(
         "egress", "egress same_zone", numbers.vms[0].vm, numbers.vms[4].vm, 0, "bytes", Decimal(0), "p"
