@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli.exits import DONE, FAILED
-from orchestrator.cli.names import find_run
+from orchestrator.cli.names import find_source
 from orchestrator.cli.output import SCHEMA_VERSION, Format, as_json, rows_text
 from orchestrator.cli.terminal import say
 
@@ -82,7 +82,7 @@ def _audit(
     claimed = _claims(claims)
     problems: list[str] = []
     runs: list[Evidence] = []
-    with opened([_folder(t) for t in targets], index=index, only=only or ()) as found:
+    with opened([find_source(t) for t in targets], index=index, only=only or ()) as found:
         problems += found.problems
         for source in found.runs:
             try:
@@ -107,12 +107,6 @@ def _audit(
     typer.echo(text, nl=False)
     bad = fail_on is not None and any(reaches(f.severity, fail_on.value) for f in findings)
     return FAILED if bad else DONE
-
-
-def _folder(word: str) -> Path:
-    """A folder of that name, else the run of ORCH_HOME. Raises UsageError."""
-    path = Path(word)
-    return path if path.is_dir() else find_run(word).folder
 
 
 def _claims(path: Path | None) -> dict[str, float]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.names import find_run
+from orchestrator.cli.names import find_source
 from orchestrator.cli.output import SCHEMA_VERSION, as_json, rows_text
 from orchestrator.cli.output import Format as _Text
 from orchestrator.cli.terminal import say
@@ -108,7 +108,7 @@ def _cost(
 
     study = load(_STUDY_BOOK)
     book = load(prices) if prices else None
-    places = [_target(text) for text in targets]
+    places = [find_source(text) for text in targets]
     rows: list[dict[str, Any]] = []
     with opened(places, index=index, only=only or (), book=book or study) as found:
         problems = list(found.problems)
@@ -126,12 +126,6 @@ def _cost(
             " ".join([f"{', '.join(targets)}: no dollars could be computed.", *dict.fromkeys(why)])
         )
     typer.echo(_text(rows, problems, output), nl=False)
-
-
-def _target(text: str) -> Path:
-    """A folder that is there, else a run of the state folder. Raises UsageError."""
-    folder = Path(text)
-    return folder if folder.is_dir() else find_run(text).folder
 
 
 def _known(row: Mapping[str, Any]) -> bool:

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-__all__ = ["Found", "RunArgument", "find_run"]
+__all__ = ["Found", "RunArgument", "find_run", "find_source"]
 
 
 class Found(NamedTuple):
@@ -25,6 +25,20 @@ def find_run(text: str) -> Found:
     home = home_folder()
     run_id = resolve_run(home, text)
     return Found(run_id, home, run_folder(home, run_id))
+
+
+def find_source(text: str) -> Path:
+    """A folder that is there (of a run, of logs, of exports), else a run's folder. Raises UsageError."""
+    from orchestrator.errors import UsageError
+
+    place = Path(text).expanduser()
+    if place.is_dir():
+        return place
+    if place.is_file():
+        raise UsageError(f"{text}: is a file; name the folder that it lies in")
+    if "/" in text:
+        raise UsageError(f"{text}: there is no such folder")
+    return find_run(text).folder
 
 
 def _complete(incomplete: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.names import find_run
+from orchestrator.cli.names import find_source
 from orchestrator.cli.output import SCHEMA_VERSION, Format, as_json, plain, rows_text
 from orchestrator.cli.terminal import say
 
@@ -77,7 +77,7 @@ def _replay(
     from orchestrator.errors import UsageError
 
     book = load(prices)
-    places = [_target(text) for text in targets]
+    places = [find_source(text) for text in targets]
     problems: list[str] = []
     rows: list[RunRow] = []
     refused: list[str] = []
@@ -102,12 +102,6 @@ def _replay(
     typer.echo(_text(replay_rows(rows), problems, output), nl=False)
     if refused:
         raise UsageError("; ".join(refused))
-
-
-def _target(text: str) -> Path:
-    """A folder that is there, else a run of the state folder. Raises UsageError."""
-    folder = Path(text)
-    return folder if folder.is_dir() else find_run(text).folder
 
 
 def _keep(source: Source) -> str:

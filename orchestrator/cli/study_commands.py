@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.names import find_run
+from orchestrator.cli.names import find_source
 from orchestrator.cli.terminal import say
 
 __all__ = ["register"]
@@ -70,7 +70,7 @@ def _report(
     if output.is_dir() or not output.resolve().parent.is_dir():
         raise UsageError(f"{output}: name a file in a folder that exists, such as -o report.html")
     book = load_book(prices)
-    places = [_target(text) for text in targets]
+    places = [find_source(text) for text in targets]
     say(f"reading {', '.join(str(place) for place in places)}")
     runs, problems = load(places, book, index=index, only=only or (), paper=paper)
     for problem in problems:
@@ -82,9 +82,3 @@ def _report(
     typer.echo(str(page))
     if show:
         typer.launch(page.resolve().as_uri())
-
-
-def _target(text: str) -> Path:
-    """A folder that is there, else a run of the state folder. Raises UsageError."""
-    folder = Path(text)
-    return folder if folder.is_dir() else find_run(text).folder

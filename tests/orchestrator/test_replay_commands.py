@@ -232,3 +232,21 @@ def own_run(folder: Path) -> None:
             store.append("epochs", [EpochRecord(
                 vm, k, 30.0 * (k - 1), 30.0 * k, 10, 500, 0, 0, 20.0, 0, 0, 10.0, 0, 20.0, 10.0, None, 2, "", "",
             ) for k in (1, 2, 3)])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("logs/hivemind-7-vm-monitor.csv", "is a file; name the folder that it lies in"),
+        ("logs/nowhere", "there is no such folder"),
+        ("nowhere", "no such run"),
+    ],
+)
+def test_a_target_that_is_none(
+    word: str, reason: str, folder: Path, monkeypatch: pytest.MonkeyPatch, output: Output
+):
+    monkeypatch.chdir(folder.parent)
+    assert run(["replay", word]) == 2
+    text, told = output()
+    assert text == ""
+    assert reason in told
