@@ -15,19 +15,19 @@ from analysis.replay import RunRow, run_row, with_speedups
 from analysis.report.page import Card, Section, render, table
 from analysis.report.style import figure_style, png_bytes, svg_file, svg_inline
 from analysis.sources import opened
-from analysis.study.paper import printed_runs, references, run_name
+from analysis.study.paper import printed_runs, references
 from analysis.study.rows import Row, difference_rows, unknown_rows
 from analysis.study.runs import StudyRun, distinct, study_run
 from analysis.study.sections import Drawn, sections
 from cloud.prices.book import PriceBook
 from cloud.prices.book import load as load_book
-from experiments.spec.catalog import Published, published
 from metrics.run_numbers import RunNumbers
 from metrics.store import RunStore, StoreError
 
 __all__ = ["build", "csv_text", "load", "page_html"]
 
 _DPI = 120
+_NAMED = 12  # so many runs are named beside a figure; the page's first line names all that are emulated
 _STUDY_BOOK = "study-2023-04"
 
 
@@ -77,7 +77,7 @@ def build(
     files = output.with_name(f"{output.stem}_files")
     every = list(runs)
     if paper:
-        every = distinct([*runs, *printed_runs(book, {_published_name(run) for run in runs})])
+        every = distinct([*runs, *printed_runs(book, runs)])
     parts = sections(every, paper)
     files.mkdir(parents=True, exist_ok=True)
     shown: list[Section] = []
@@ -182,10 +182,13 @@ def _whence(rows: Sequence[Row], runs: Sequence[StudyRun]) -> str:
     for origin, (text, named) in words.items():
         if origin in names:
             own = names[origin]
-            few = named and len(own) <= 40
-            said.append(f"{text}: {', '.join(own) if few else f'{len(own)} runs'}.")
-    if not said and any(run.origin == "emulated" for run in runs):
-        said.append(f"Emulated: {', '.join(run.name for run in runs if run.origin == 'emulated')}.")
+            listed = named and len(own) <= _NAMED
+            said.append(f"{text}: {', '.join(own) if listed else f'{len(own)} runs'}.")
+    emulated = [run.name for run in runs if run.origin == "emulated"]
+    if not said and emulated:  # rows of all runs together
+        said.append(
+            f"Emulated: {', '.join(emulated) if len(emulated) <= _NAMED else f'{len(emulated)} runs'}."
+        )
     return " ".join(said)
 
 
@@ -212,7 +215,7 @@ def _first_line(runs: Sequence[StudyRun]) -> str:
             f"Replayed from other people's logs: {_runs(count['log'])}; nothing of these was run by orch."
         )
     if count["printed"]:
-        said.append(f"As printed by the study, without logs: {_runs(count['printed'])}.")
+        said.append(f"As printed by the study: {_runs(count['printed'])} of which no log was given.")
     return " ".join(said)
 
 
@@ -290,13 +293,6 @@ def _run_section(runs: Sequence[StudyRun]) -> Section:
     return Section(
         "Runs", "Where each point is from, and what was said when its records were read.", html=html
     )
-
-
-def _published_name(run: StudyRun) -> str:
-    """The study's name of a run ("CV A-2"), where it has one; else the run's own."""
-    row = run.published or {}
-    known: Published | None = published(str(row.get("experiment", "")))
-    return run_name(known) if known else run.name
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -86,4 +86,4 @@ def _frame(
     axes.set_xlabel("peers (VMs)")
     axes.set_ylabel(y_label)
     if not rows:
-        axes.text(0.5, 0.5, "unknown for every run", transform=axes.transAxes, ha="center", fontsize=9)
+        axes.text(0.03, 0.93, "unknown for every run", transform=axes.transAxes, va="top", fontsize=9)

@@ -11,6 +11,7 @@ from analysis.report.style import INK
 from analysis.study.labels import attach
 from analysis.study.marks import grid, handle, interval, legend, n_words, origin_entries, point, styles
 from analysis.study.rows import comparable
+from analysis.study.runs import natural
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,7 +20,8 @@ __all__ = ["scatter"]
 
 Row = Mapping[str, Any]
 _OTHER_CLOCK = "†"
-_KEY_COLUMNS = 4
+_KEY_COLUMNS = 5
+_KEY_SIZE = 7
 _FAMILY = re.compile(r"^(CV|NLP|ASR) (?=[A-F]-)")  # the panel says the model
 _Label = tuple[Any, float, float, str]
 _Line = tuple[Any, tuple[float, float], tuple[float, float]]
@@ -41,11 +43,13 @@ def _drawn(
     every = [row for _, rows in panels for row in rows]
     known = {title: [r for r in rows if _at(r)] for title, rows in panels}
     looks = styles(str(row["group"]) for row in every)
-    names = {(str(r["panel"]), r["no"]): str(r["name"]) for r in every} if key else {}
-    key_lines = -(-len(names) // _KEY_COLUMNS)
+    drawn = sorted(
+        {(str(r["panel"]), str(r["name"])) for part in known.values() for r in part}, key=_in_order
+    )
+    numbers = {name: str(k) for k, name in enumerate(drawn, start=1)}
     figure, axes = grid(len(panels), 3.9)
     if key:
-        figure.set_figheight(figure.get_figheight() + 0.16 * key_lines + 0.1)
+        _key(figure, numbers)
     limits = _limits([row for rows in known.values() for row in rows])
     labels: list[_Label] = []
     lines: list[_Line] = []
@@ -61,7 +65,7 @@ def _drawn(
             if row["sps_low"] is not None and row["sps_high"] is not None:
                 ends = max(row["sps_low"], limits[0][0]), min(row["sps_high"], limits[0][1])
                 lines.append((place, (ends[0], y), (ends[1], y)))
-            text = str(row["no"]) if key else _FAMILY.sub("", str(row["name"]))
+            text = numbers[str(row["panel"]), str(row["name"])] if key else _FAMILY.sub("", str(row["name"]))
             labels.append((place, x, y, text if fair else text + _OTHER_CLOCK))
         front = sorted(p for r in known[title] if r["front"] and (p := _at(r)))
         if len(front) > 1:
@@ -83,8 +87,6 @@ def _drawn(
             (f"{_OTHER_CLOCK} not by wall clock: not in the front", handle({"color": "none", "marker": ""}))
         )
     legend(figure, [*entries, *origin_entries([r for rows in known.values() for r in rows])])
-    if key:
-        _key(figure, names, key_lines)
     return figure, labels, lines
 
 
@@ -111,20 +113,41 @@ def _frame(
         )
 
 
-def _key(figure: Figure, names: Mapping[tuple[str, Any], str], lines: int) -> None:
-    """The numbers' names below the panels, in columns; numbers begin again with each model."""
-    models = {model for model, _ in names}
-    entries = [
-        f"{no}  {name}{f' ({model})' if len(models) > 1 else ''}"
-        for (model, no), name in sorted(names.items())
-    ]
-    columns = ["\n".join(entries[k * lines : (k + 1) * lines]) for k in range(_KEY_COLUMNS)]
-    height = 0.16 * lines / figure.get_figheight()
-    figure.set_layout_engine("constrained", rect=(0, height + 0.01, 1, 1 - height - 0.01))
-    for k, column in enumerate(columns):
+def _key(figure: Figure, numbers: Mapping[tuple[str, str], str]) -> None:
+    """The numbers' names below the panels, a heading for each model, in as many columns as there is room for."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    renderer: Any = FigureCanvasAgg(figure).get_renderer()
+    models = list(dict.fromkeys(model for model, _ in numbers))
+    entries: list[str] = []
+    for model in models:
+        entries += [model] if len(models) > 1 else []
+        entries += [f"{number}  {name}" for (of, name), number in numbers.items() if of == model]
+    probe = figure.text(0, 0, "\n".join(entries), fontsize=_KEY_SIZE)
+    width = 1.1 * probe.get_window_extent(renderer).width / (figure.get_figwidth() * figure.dpi)
+    probe.remove()
+    columns = max(1, min(_KEY_COLUMNS, int(0.98 / width)))
+    lines = -(-len(entries) // columns)
+    height_in = lines * _KEY_SIZE * 1.35 / 72 + 0.1
+    figure.set_figheight(figure.get_figheight() + height_in)
+    share = height_in / figure.get_figheight()
+    figure.set_layout_engine("constrained", rect=(0, share, 1, 1 - share))
+    for k in range(columns):
+        text = "\n".join(entries[k * lines : (k + 1) * lines])
         figure.text(
-            0.01 + k / _KEY_COLUMNS, height, column, fontsize=7, va="top", linespacing=1.3, in_layout=False
+            0.01 + k * 0.98 / columns,
+            share,
+            text,
+            fontsize=_KEY_SIZE,
+            va="top",
+            linespacing=1.3,
+            in_layout=False,
+            label="key",
         )
+
+
+def _in_order(name: tuple[str, str]) -> tuple[str, list[tuple[int, int | str]]]:
+    return name[0], natural(name[1])
 
 
 def _limits(rows: Sequence[Row]) -> tuple[tuple[float, float], tuple[float, float]]:

@@ -34,12 +34,19 @@ ORIGINS = {
 _MARKERS = "os^Dv<>PhX"
 _HATCHES = ("", "///", "...", "\\\\\\", "xxx", "++", "ooo", "--")
 _CENTRALISED = "centralised"
+_LETTERS = ("A", "B", "C", "D", "E", "F")
 
 
 def styles(groups: Iterable[str]) -> dict[str, dict[str, str]]:
     """Colour, marker and hatch of each group, the same for the same set of groups."""
+    named = sorted({g for g in groups if g != _CENTRALISED})
+    taken = [
+        _LETTERS.index(g) for g in named if g in _LETTERS
+    ]  # the study's series look the same on every page
+    others = [k for k in range(len(named) + len(_LETTERS)) if k not in taken]
     found: dict[str, dict[str, str]] = {}
-    for k, group in enumerate(sorted({g for g in groups if g != _CENTRALISED})):
+    for group in named:
+        k = _LETTERS.index(group) if group in _LETTERS else others.pop(0)
         found[group] = {
             "color": PALETTE[k % len(PALETTE)],
             "marker": _MARKERS[k % len(_MARKERS)],

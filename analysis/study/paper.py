@@ -39,6 +39,7 @@ ONE_CLOCK = "one clock"
 _HERE = Path(__file__).parent
 _STORE = "b2/us-west-1"  # Backblaze B2; it asks the same from anywhere
 _T4 = "T4"
+_TBS = 32768
 _ALONE = {"ConvNextLarge": "CV A-1", "RoBERTaXLM": "NLP A-1"}
 _ALONE_AT = "gcp/us-central1"
 
@@ -108,8 +109,9 @@ def run_name(row: Published) -> str:
     return f"{family} {number}"
 
 
-def printed_runs(book: PriceBook, without: Collection[str] = ()) -> list[StudyRun]:
-    """The published runs as printed, but those in `without` (names like "CV A-2"), which there are logs of.
+def printed_runs(book: PriceBook, logs: Collection[StudyRun] = ()) -> list[StudyRun]:
+    """The published runs as printed, but those that are among `logs`: by name ("CV A-2"), by the published
+    figures that the log's importer found, or by model, GPU, target batch size and places.
 
     Their dollars: the printed egress in equal parts to every other VM, from and to where the VMs were, and
     the samples' bytes from the store, all at the book's prices (first tiers).
@@ -117,18 +119,24 @@ def printed_runs(book: PriceBook, without: Collection[str] = ()) -> list[StudyRu
     found: list[StudyRun] = []
     for r in _rows("published_runs.csv"):
         row = published(_experiment(r["run"]))
-        if row is None or r["run"] in without:
-            continue
-        places = [
-            place
-            for place, _, n in (part.rpartition(":") for part in r["vms_by_location"].split())
-            for _ in range(int(n))
-        ]
-        found.append(_printed(r["run"], row, places, [float(x) for x in r["epoch_sps"].split()], book))
-    for model, name in _ALONE.items():
-        if name not in without:
-            found.append(_printed_alone(name, model, book))
-    return found
+        if row is not None:
+            parts = (part.rpartition(":") for part in r["vms_by_location"].split())
+            places = [place for place, _, n in parts for _ in range(int(n))]
+            found.append(_printed(r["run"], row, places, [float(x) for x in r["epoch_sps"].split()], book))
+    found += [_printed_alone(name, model, book) for model, name in _ALONE.items()]
+    names = {_published_name(run) for run in logs}
+    same = {_likeness(run) for run in logs}
+    return [run for run in found if run.name not in names and _likeness(run) not in same]
+
+
+def _likeness(run: StudyRun) -> tuple[object, ...]:
+    return run.model, run.accelerator, None if run.baseline else run.tbs, run.places, run.baseline
+
+
+def _published_name(run: StudyRun) -> str:
+    """The study's name of a run, where its importer found one; else the run's own."""
+    known = published(str((run.published or {}).get("experiment", "")))
+    return run_name(known) if known else run.name
 
 
 def _printed_alone(name: str, model: str, book: PriceBook) -> StudyRun:
@@ -153,6 +161,8 @@ def _printed_alone(name: str, model: str, book: PriceBook) -> StudyRun:
         study_usd_per_vm_h={"vm": dollars["vm"]},
         cost_basis=f"price book {book.name}",
         cost_unknown=why,
+        places=(_ALONE_AT,),
+        tbs=_TBS,
     )
 
 
@@ -195,6 +205,8 @@ def _printed(name: str, row: Published, places: list[str], rates: list[float], b
         },
         cost_basis=f"price book {book.name}, egress in equal parts to every other VM",
         cost_unknown=why,
+        places=tuple(sorted(places)),
+        tbs=_TBS,
     )
 
 

@@ -53,7 +53,7 @@ _COMPARED = (
 
 
 def scatter_rows(runs: Iterable[StudyRun], references: Iterable[Reference], basis: str) -> list[Row]:
-    """Cost against throughput, one row a run or reference, with its number in the figure's key.
+    """Cost against throughput, one row a run or reference; `front`: no comparable one beats it.
 
     On the one clock the rate is samples over time. On the study's basis it is the mean of the epochs' rates,
     and the phase timers' for a GPU alone. The interval of the dollars follows from the rate's. The training
@@ -106,8 +106,8 @@ def scatter_rows(runs: Iterable[StudyRun], references: Iterable[Reference], basi
     for panel in {row["panel"] for row in rows}:
         inside = [row for row in rows if row["panel"] == panel]
         best = pareto([(r["sps"], r["usd_per_1m"]) if comparable(r, basis) else (None, None) for r in inside])
-        for number, (row, on_front) in enumerate(zip(inside, best, strict=True), start=1):
-            row["front"], row["no"] = on_front, number
+        for row, on_front in zip(inside, best, strict=True):
+            row["front"] = on_front
     return rows
 
 

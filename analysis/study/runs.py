@@ -105,6 +105,8 @@ class StudyRun:
     published: Mapping[str, Any] | None = None
     cost_unknown: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()  # the VMs' regions, sorted
+    tbs: int | None = None
     scales: Scales = field(default_factory=Scales)
 
     @property
@@ -182,6 +184,8 @@ def study_run(row: RunRow, run: RunNumbers, study_book: PriceBook | None = None)
         published=meta["published"],
         cost_unknown=why,
         warnings=row.warnings,
+        places=tuple(sorted(_region(place) for place in row.locations.values())),
+        tbs=row.tbs,
         scales=run.terms.scales,
     )
 

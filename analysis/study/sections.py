@@ -67,6 +67,7 @@ def _costs(runs: Sequence[StudyRun]) -> list[Drawn]:
     known = {run.model for run in runs}
     rows = scatter_rows(runs, [r for r in references() if r.model in known], ONE_CLOCK)
     panels = [(model, [r for r in rows if r["panel"] == model]) for model in sorted(known)]
+    panels = [p for p in panels if any(r["sps"] and r["usd_per_1m"] for r in p[1])] or panels[:1]
     lead = (
         _SCATTER_LEAD
         + "The centralised systems are the study's, with the clock and the price that its figures have."
@@ -118,6 +119,9 @@ def _against_peers(runs: Sequence[StudyRun], paper: bool) -> list[Drawn]:
                 part = peer_rows([run for run in runs if run.model == model], swarm, basis, single)
                 panels.append((f"{model}, {title}" if len(which) > 1 else model, part))
                 rows += part
+        empty = {basis for basis, _ in which if not any(row["basis"] == basis for row in rows)}
+        if empty and len(which) > 1:
+            return made(names, [(basis, title) for basis, title in which if basis not in empty])
         some = {title.split(",")[0] for title, part in panels if part}
         return rows, [(title, part) for title, part in panels if title.split(",")[0] in some]
 
@@ -228,6 +232,7 @@ def _beside(runs: Sequence[StudyRun]) -> Drawn:
 
     rows = difference_rows(runs)
     lead = (
-        "The study's published figures of the same runs and ours, each on the published figure's own basis."
+        "The study's published figures of the same runs and ours, each on the published figure's own basis. "
+        "Its figures are rounded: what reads 0.6 may be 0.55 or 0.65."
     )
     return Drawn("beside-the-study", "Beside the study", lead, rows, lambda: differences(rows))

@@ -142,7 +142,7 @@ def test_building_again_gives_the_same_bytes(own_page: Path, tmp_path: Path):
 
 def test_the_printed_page_says_what_is_printed_and_what_unknown(printed_page: Path):
     html = printed_page.read_text()
-    assert "As printed by the study, without logs: 28 runs." in html
+    assert "As printed by the study: 28 runs of which no log was given." in html
     assert "Beside the study" not in html  # nothing of ours to compare
     with (printed_page.parent / "paper_files" / "granularity.csv").open() as file:
         rows = {(r["name"], r["basis"]): float(r["value"]) for r in csv.DictReader(file)}
@@ -156,7 +156,7 @@ def test_the_studys_own_logs(paper_traces: Path, tmp_path: Path):
     page = build(runs, tmp_path / "report.html", BOOK, paper=True)
     html = page.read_text()
     assert "20 runs; nothing of these was run by orch" in html
-    assert "As printed by the study, without logs: 8 runs." in html
+    assert "As printed by the study: 8 runs of which no log was given." in html
 
     def rows(name: str) -> dict[tuple[str, str], dict[str, str]]:
         with (tmp_path / "report_files" / f"{name}.csv").open() as file:

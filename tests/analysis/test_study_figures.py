@@ -32,7 +32,7 @@ def points(count: int, crowded: bool) -> list[Row]:
         {
             "panel": "ConvNextLarge", "basis": ONE_CLOCK, "name": f"some-experiment-{k}", "group": "ABC"[k % 3], "origin": "log",
             "clock": "wall", "sps": 30 * spread ** dice.random(), "sps_low": -100.0 if k == 0 else 20.0, "sps_high": 5000.0,
-            "n": 2, "n_of": "epochs", "usd_per_1m": spread ** dice.random(), "front": k < 2, "no": k + 1,
+            "n": 2, "n_of": "epochs", "usd_per_1m": spread ** dice.random(), "front": k < 2,
         }
         for k in range(count)
     ]  # fmt: skip
@@ -75,8 +75,26 @@ def test_few_runs_have_names_and_many_numbers_with_a_key():
     few, many = (figures_scatter.scatter([("one", points(n, True))]) for n in (8, 60))
     assert {text for text, *_ in shown_labels(few)} == {f"some-experiment-{k}" for k in range(8)}
     assert {text for text, *_ in shown_labels(many)} <= {str(k + 1) for k in range(60)}
-    key = "\n".join(t.get_text() for t in many.texts)
+    columns = [t for t in many.texts if t.get_label() == "key"]
+    key = "\n".join(t.get_text() for t in columns)
     assert all(f"{k + 1}  some-experiment-{k}" in key.split("\n") for k in range(60))
+
+
+@pytest.mark.parametrize("length", [3, 25, 110])
+def test_the_keys_columns_stand_apart_and_inside_the_figure(length: int):
+    rows = [
+        row | {"name": f"{row['name']}-{'x' * length}", "panel": "mn"[k % 2]}
+        for k, row in enumerate(points(60, True))
+    ]
+    figure = figures_scatter.scatter([("one", rows)])
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    renderer: Any = FigureCanvasAgg(figure).get_renderer()
+    boxes = [t.get_window_extent(renderer) for t in figure.texts if t.get_label() == "key"]
+    assert (len(boxes) > 1) == (length < 100)
+    assert not any(a.x1 >= b.x0 for a, b in pairwise(boxes))
+    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y0 >= 0 for box in boxes)
+    assert all(box.y1 <= axes.get_tightbbox(renderer).y0 for box in boxes for axes in figure.axes)
 
 
 @given(

@@ -177,9 +177,11 @@ def test_the_studys_costs_come_out_to_the_tenth_of_a_cent():
 
 
 def test_printed_runs_are_there_where_no_log_is(book: PriceBook):
-    runs = {run.name: run for run in printed_runs(book, {"CV A-2", "CV A-1"})}
+    places = ("gcp/europe-west1", "gcp/us-central1")
+    unnamed = a_run("hivemind-348", places=places, tbs=32768)
+    runs = {run.name: run for run in printed_runs(book, [a_run("CV A-2"), unnamed])}
     assert len(runs) == 26  # of 26 swarms and 2 GPUs alone
-    assert "CV A-2" not in runs
+    assert not {"CV A-2", "CV B-2"} & runs.keys()
     c8 = runs["NLP C-8"]
     assert (c8.series, c8.spread, c8.peers, c8.origin) == ("C", "US+EU+ASIA+AUS", 8, "printed")
     assert c8.value("speedup") == pytest.approx(340.7 / 139.2)
