@@ -31,6 +31,7 @@ class Account:
     steps: dict[str, np.ndarray]
     epochs: tuple[EpochRecord, ...]
     spans: tuple[Span, ...]
+    loads: tuple[tuple[float, float], ...]  # (from, to) of optimizer steps that loaded the others' state
     timed_s: float
     wall_s: float
 
@@ -44,7 +45,7 @@ def account(bee: Bee, sync: Sync, samples: np.ndarray, ran: str) -> Account:
     """
     if not bee.steps:
         none: dict[str, np.ndarray] = {name: np.zeros(0) for name in _STEP_COLUMNS}
-        return Account(none, (), (Span(0, "joining", bee.first_s - 1, bee.last_s),), 0.0, 0.0)
+        return Account(none, (), (Span(0, "joining", bee.first_s - 1, bee.last_s),), (), 0.0, 0.0)
     ends = {b.step: b for b in sync.boundaries}
     local_steps = np.array([k not in ends for k in range(bee.steps)])
     usual = float(np.median(bee.opt[local_steps])) if local_steps.any() else 0.0
@@ -83,6 +84,11 @@ def account(bee: Bee, sync: Sync, samples: np.ndarray, ran: str) -> Account:
         steps=_columns(bee, number, wall, local, shared, other, samples),
         epochs=tuple(epochs),
         spans=tuple(spans),
+        loads=tuple(
+            (float(bee.end_s[b.step] - bee.opt[b.step]), float(bee.end_s[b.step]))
+            for b in sync.boundaries
+            if not b.averaged and shared[b.step] >= 1
+        ),
         timed_s=float(timed.sum()),
         wall_s=float(wall.sum()),
     )

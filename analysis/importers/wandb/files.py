@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -103,8 +103,8 @@ def discover(folder: Path, index: Path | None, only: Sequence[str]) -> tuple[lis
     return runs, problems
 
 
-def _csv_files(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.rglob("*") if p.name.endswith((".csv", ".csv.gz")) and p.is_file())
+def _csv_files(folder: Path) -> Iterator[Path]:
+    return (p for p in folder.rglob("*") if p.name.endswith((".csv", ".csv.gz")) and p.is_file())
 
 
 def _shown(path: Path, folder: Path) -> str:
@@ -114,7 +114,7 @@ def _shown(path: Path, folder: Path) -> str:
 def _from_names(folder: Path) -> tuple[list[RunLogs], list[str]]:
     runs: dict[str, RunLogs] = {}
     strangers: list[str] = []
-    for path in _csv_files(folder):
+    for path in sorted(_csv_files(folder)):
         if path.name == INDEX_NAME:
             continue
         shown = _shown(path, folder)
@@ -148,7 +148,7 @@ def _from_index(index: Path, folder: Path) -> list[RunLogs]:
     if not rows or "file" not in rows[0]:
         raise _BadIndex(f"{index}:1: the index has no rows, or no column 'file'.")
     by_base: dict[str, list[Path]] = {}
-    for path in _csv_files(folder):
+    for path in sorted(_csv_files(folder)):
         by_base.setdefault(path.name.removesuffix(".gz"), []).append(path)
     runs: dict[str, RunLogs] = {}
     for line, row in enumerate(rows, 2):

@@ -137,7 +137,7 @@ def import_run(run: RunLogs, folder: Path, book: PriceBook) -> None:
             store.append("epochs", accounts[vm].epochs)
             store.append_columns("egress", egress_columns(vm, bees, accounts[vm].spans))
             if bee.nic is not None:
-                store.append("ingress", ingress_rows(vm, bee.nic, accounts[vm].spans))
+                store.append("ingress", ingress_rows(vm, bee.nic, accounts[vm].spans, accounts[vm].loads))
         if monitor:
             store.append("swarm_epochs", monitor.epochs)
             store.append_columns("progress", _progress(monitor))

@@ -88,24 +88,27 @@ def find_sync(
 def by_epochs(opt_s: np.ndarray, epoch: np.ndarray, sent_bytes: np.ndarray) -> tuple[Boundary, ...]:
     """The boundaries from the epoch that the VM logs with each step."""
     known = _carried(epoch)
-    rises = [int(k) for k in np.flatnonzero(np.diff(known) > 0) + 1]
-    steps: list[int] = []
+    # A log that begins with a later epoch may begin with the step that led there.
+    rises = [int(k) for k in np.flatnonzero(np.diff(known, prepend=0) > 0)]
+    ends: list[tuple[int, int, int]] = []  # (step, the epoch before it, the epoch after it)
     for n, k in enumerate(rises):
-        low = max(k - _NEAR, 0, *([(rises[n - 1] + k) // 2 + 1, steps[-1] + 1] if n else []))
+        low = max(k - _NEAR, 0, *([(rises[n - 1] + k) // 2 + 1] if n else []))
         high = min(k + _NEAR, len(opt_s) - 1, *([(k + rises[n + 1]) // 2] if n + 1 < len(rises) else []))
-        steps.append(low + int(np.argmax(opt_s[low : high + 1])))
-    least = _least(opt_s)
-    bursts = sent_bytes[steps] if steps else np.array([])
-    typical = float(np.nanmedian(bursts)) if np.isfinite(bursts).any() else np.nan
-    found: list[Boundary] = []
-    if known[0] > 0 and opt_s[0] >= least and (not steps or steps[0] > 0):
-        found.append(Boundary(0, int(known[0]), False))  # it loaded the state before its log's first epoch
-    for k, step in zip(rises, steps, strict=True):
-        before, after = int(known[k - 1]), int(known[k])
-        silent = bool(len(steps) > 2 and sent_bytes[step] < _BURST * typical)
-        averaged = after == before + 1 and opt_s[step] >= least and not silent
-        found.append(Boundary(step, after, averaged))
-    return tuple(found)
+        step = low + int(np.argmax(opt_s[low : high + 1]))
+        ends.append((step, int(known[k - 1]) if k else 0, int(known[k])))
+    least = _least(np.delete(opt_s, [step for step, _, _ in ends]))
+    if ends and rises[0] == 0 and opt_s[ends[0][0]] < least:
+        del ends[0]  # it was there already
+    sent = [sent_bytes[step] for step, _, _ in ends if np.isfinite(sent_bytes[step])]
+    typical = float(np.median(sent)) if len(sent) > 2 else 0.0
+    return tuple(
+        Boundary(
+            step,
+            after,
+            bool(after == before + 1 and opt_s[step] >= least and not sent_bytes[step] < _BURST * typical),
+        )
+        for step, before, after in ends
+    )
 
 
 def by_bytes(
@@ -138,7 +141,7 @@ def _least(opt_s: np.ndarray) -> float:
 
     The local one is the lower quartile: with few steps between averagings the median may be one of those.
     """
-    return max(_LONG * float(np.quantile(opt_s, 0.25)), _SHORTEST_S)
+    return max(_LONG * float(np.quantile(opt_s, 0.25)), _SHORTEST_S) if len(opt_s) else _SHORTEST_S
 
 
 def _slack(watched: Sequence[tuple[int, float]]) -> float:

@@ -119,16 +119,20 @@ def egress_columns(vm: str, bees: Mapping[str, Bee], spans: Sequence[Span]) -> d
     return {name: [row[k] for row in rows] for k, name in enumerate(names)}
 
 
-def ingress_rows(vm: str, nic: Nic, spans: Sequence[Span]) -> list[IngressRecord]:
+def ingress_rows(
+    vm: str, nic: Nic, spans: Sequence[Span], loads: Sequence[tuple[float, float]] = ()
+) -> list[IngressRecord]:
     """What came in beyond what went out, by epoch: averaging brings as much as it takes, the rest is data.
+
+    What came in during `loads` is the others' state, not data.
 
     Epoch 0 is what came before the first step (or all of a log without steps).
     """
+    beyond = nic.received - nic.sent
+    for began_s, ended_s in loads:
+        beyond = np.where((nic.at_s > began_s) & (nic.at_s <= ended_s + 1), 0.0, beyond)
     totals: dict[int, float] = {}
     for span in spans:
         epoch = {"joining": 0, "leaving": span.epoch + 1}.get(span.phase, span.epoch)
-        beyond = _in(nic, nic.received, span.began_s, span.ended_s) - _in(
-            nic, nic.sent, span.began_s, span.ended_s
-        )
-        totals[epoch] = totals.get(epoch, 0.0) + beyond
+        totals[epoch] = totals.get(epoch, 0.0) + _in(nic, beyond, span.began_s, span.ended_s)
     return [IngressRecord(vm, epoch, max(round(size), 0), 0) for epoch, size in totals.items()]
