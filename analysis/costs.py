@@ -152,18 +152,21 @@ def _difference(run: RunNumbers, row: RunRow, every: Whole, theirs: PublishedRun
     head = f"measured {_usd(ours)}, published {_usd(published)} per 1M samples"
     if ours is not None and published:
         head += f" ({float(ours / published - 1):+.1%})"
-    parts = [*_rates(row, every, theirs), *_splits(run, theirs), *_units(run), *_doubled(run)]
+    parts = [*_rates(run, row, every, theirs), *_splits(run, theirs), *_units(run), *_doubled(run)]
     vm = every.bill.sum("vm")
     a = None if vm is None or not every.vm_hours else vm / every.vm_hours
     b = theirs.usd_per_vm_h("vm")
     if a is not None and b is not None and _apart(float(a), float(b)):
         parts.append(f"a VM-hour is {_usd(a)}, there {_usd(b)}")
-    return head + (": " + "; ".join(parts) if parts else ": no assumption differs") + "."
+    if not parts and ours is not None and published is not None:
+        parts = ["no assumption differs"]
+    return ": ".join(part for part in (head, "; ".join(parts)) if part) + "."
 
 
-def _rates(row: RunRow, every: Whole, theirs: PublishedRun) -> list[str]:
+def _rates(run: RunNumbers, row: RunRow, every: Whole, theirs: PublishedRun) -> list[str]:
     parts: list[str] = []
-    seconds = float(every.vm_hours) * 3600 / row.peers if row.peers else 0.0
+    logged = len({vm.slot for vm in run.vms})
+    seconds = float(every.vm_hours) * 3600 / logged if logged else 0.0
     rate = every.samples / seconds if seconds else 0.0
     if theirs.sps is None:
         return parts
@@ -189,8 +192,9 @@ def _splits(run: RunNumbers, theirs: PublishedRun) -> list[str]:
     found: dict[str, float] = dict.fromkeys(EGRESS_KINDS, 0.0)
     for cell in sent:
         kind = kind_of(places.get(cell.src, ""), places.get(cell.dst, ""))
-        if kind is not None:
-            found[kind] += cell.bytes / total
+        if kind is None:
+            return []
+        found[kind] += cell.bytes / total
     told = [
         f"{found[kind]:.0%} of the bytes {_WORDS[kind]}, there {share.numerator}/{share.denominator}"
         for kind in EGRESS_KINDS

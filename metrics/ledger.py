@@ -173,7 +173,7 @@ def unmetered_lines(raw: Iterable[SwarmEpoch], found: Iterable[Flow]) -> list[Co
     """One unknown line for each VM that trained with others and has not a single record of egress: nobody
     could read its counters (loopback, or a kernel without them), and averaging always sends something."""
     metered = {flow.src for flow in found}
-    trained = {p.vm for e in raw if len(e.peers) > 1 for p in e.peers}
+    trained = {p.vm for e in raw if not e.lone for p in e.peers}
     return [
         CostLine("egress", "egress", vm, "", None, "bytes", None, f"the egress of {vm} was not measured")
         for vm in sorted(trained - metered)

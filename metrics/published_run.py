@@ -17,6 +17,7 @@ from metrics.published_basis import (
     gb_per_h,
     kind_of,
     pairs,
+    split,
     usd_per_gb,
     usd_per_million,
     vm_usd_per_h,
@@ -80,6 +81,8 @@ def published_run(run: RunNumbers, book: PriceBook, sps: float | None, peers: in
     egress = gb_per_h(sent, total_s) if total_s > 0 and sent is not None else None
     loading = gb_per_h(read, total_s) if total_s > 0 and read is not None else None
     places = list({row.slot: row.location for row in sorted(rows, key=lambda r: r.generation)}.values())
+    if len(places) == 1 and peers > 1:
+        places.append("")  # a peer of which nothing is known
     if egress is None and len(places) > 1:
         unknown.append("nobody counted what the VMs sent")
     if loading is None:
@@ -93,7 +96,7 @@ def published_run(run: RunNumbers, book: PriceBook, sps: float | None, peers: in
             ways[row.location] = _ways(book, places, row.location)
         found = ways[row.location]
         unknown += found.unknown
-        for kind, share, _ in found.shares:
+        for kind, share in found.split.items():
             shares[kind] += share / len(rows)
         price, reading = _vm_usd_per_h(book, row), book.store_ladder(store, row.location)
         if price is None:
@@ -121,6 +124,7 @@ class _Ways:
     """Where a VM's bytes go: (kind, share, $ a "GB"), and why a price is unknown."""
 
     shares: tuple[tuple[str, Fraction, Decimal | None], ...]
+    split: Mapping[str, Fraction]  # without what goes to an unknown place
     unknown: tuple[str, ...]
 
 
@@ -131,12 +135,13 @@ def _ways(book: PriceBook, places: list[str], own: str) -> _Ways:
     for (src, dst), count in Counter(shared).items():
         kind, price = kind_of(src, dst), usd_per_gb(book, src, dst)
         if kind is None:
-            unknown.append(f"unknown place: {src or 'nowhere'} to {dst or 'nowhere'}")
+            unknown.append(f"unknown place: {src or 'a peer'} to {dst or 'a peer'}")
         elif price is None:
             unknown.append(f"no price in {book.name} for bytes from {src} to {dst}")
         # What goes to an unknown place has no price, so that it matters little what it is counted as.
         shares.append((kind or "between", Fraction(count, len(shared)), price))
-    return _Ways(tuple(shares), tuple(unknown))
+    known = {kind: share for kind, share in split(shared).items() if kind is not None}
+    return _Ways(tuple(shares), known, tuple(unknown))
 
 
 def _counted(run: RunNumbers, rows: list[VmRecord]) -> tuple[dict[str, Decimal], int | None, int | None]:
@@ -174,7 +179,10 @@ def _whole(parts: list[float | None]) -> int | None:
 
 
 def _vm_usd_per_h(book: PriceBook, row: VmRecord) -> Decimal | None:
-    """The spot price; what has none (LambdaLabs) is rented on demand."""
+    """The spot price; what has none (LambdaLabs) is rented on demand. A VM whose region nobody knows costs what
+    the book was found to say of it when it was imported."""
     price = book.vm(row.location, row.accelerator, use_spot=True)
     price = price or book.vm(row.location, row.accelerator, use_spot=False)
+    if price is None and row.price_source == book.name:
+        return row.usd_per_h
     return price.usd if price else None

@@ -49,6 +49,8 @@ class Repriced:
 
     def _vm(self, row: VmRecord) -> VmRecord:
         price = self._book.vm(row.location, row.accelerator, row.use_spot)
+        if price is None and row.price_source == self._book.name:
+            return row  # its region is unknown, and the importer found its price in this book
         if price is None:
             return replace(row, usd_per_h=None, price_source=f"not in {self._book.name}")
         return replace(row, usd_per_h=price.usd, price_source=f"{self._book.name}: {price.source}")

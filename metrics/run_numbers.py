@@ -34,7 +34,8 @@ from metrics.throughput import SwarmEpoch, swarm_epochs
 
 __all__ = ["Records", "RunNumbers", "terms_of"]
 
-_STUDY_STORE = "b2"  # Backblaze B2: where the study's data came from, and what its logs' and our stores stand for
+# Backblaze B2: where the study's data came from, and what its logs' stores and our embedded one stand for.
+_STUDY_STORE = "b2"
 
 
 class Records(Protocol):
@@ -150,8 +151,8 @@ def terms_of(meta: Mapping[str, Any]) -> tuple[Terms, tuple[str, ...]]:
         sellers = book.store_providers()
         if (store or "").split("/")[0] not in sellers and (len(sellers) == 1 or _STUDY_STORE in sellers):
             store = _STUDY_STORE if _STUDY_STORE in sellers else sellers[0]
-            which = "The embedded store" if meta.get("emulated") else "The store, which the log does not name,"
-            notes.append(f"{which} is billed as {store}, as {book.name} prices it.")
+            which = "embedded store" if meta.get("emulated") else "store, which the log does not name,"
+            notes.append(f"The {which} is billed as {store}, as {book.name} prices it.")
     model: dict[str, Any] = meta.get("model") or {}
     per_sample = model.get("bytes_per_sample")
     target = meta.get("raw_target_batch_size")

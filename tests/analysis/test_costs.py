@@ -7,6 +7,7 @@ import sys
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -18,7 +19,7 @@ from analysis.sources import opened
 from cloud.prices.book import PriceBook, load
 from metrics.published_basis import usd_per_million, vm_usd_per_h
 from metrics.published_run import published_run
-from metrics.records import VmRecord
+from metrics.records import ProgressRecord, VmRecord
 from metrics.run_cost import Repriced, steady, whole
 from metrics.run_numbers import RunNumbers
 from metrics.store import RunStore
@@ -185,13 +186,14 @@ class _Log:
             "imported": {"nic": {"a": nic}} | imported,
         }
 
+    places: ClassVar = {"a": "gcp/us-central1", "b": "aws/us-west-2"}
+
     def records(self, table):
         if table != "vms":
             return []
-        places = {"a": "gcp/us-central1", "b": "aws/us-west-2"}
         return [
-            VmRecord(v, v, 0, p, "", "T4:1", True, Decimal("0.2"), "", v, 0.0, 1.0, 3600.0, "")
-            for v, p in places.items()
+            VmRecord(v, v, 0, p, "", "T4:1", True, Decimal("0.2"), STUDY.name, v, 0.0, 1.0, 3600.0, "")
+            for v, p in self.places.items()
         ]
 
     def columns(self, table, only=()):
@@ -230,3 +232,38 @@ def test_whole_of_a_run_without_samples_has_no_price_a_sample():
     run = RunNumbers.of(_Log())
     assert whole(run).usd_per_1m is None
     assert whole(run).vm_hours == 2
+
+
+class _OneLog(_Log):
+    """A single VM's log of a swarm of two, from nowhere in particular."""
+
+    places: ClassVar = {"a": "unknown"}
+
+    def records(self, table):
+        if table == "progress":
+            return [ProgressRecord(float(k), "", 1, 1, 1.0, 2, None) for k in range(3)]
+        return super().records(table)
+
+    def columns(self, table, only=()):
+        rows = {"vm": ["", "", ""], "peers": [2, 2, 2]} if table == "progress" else {}
+        return super().columns(table, only) | rows
+
+
+def test_one_log_of_a_swarm_says_nothing_of_where_its_bytes_went_nor_of_the_others_dollars():
+    row = cost_row(_OneLog(), STUDY)
+    assert row["peers"] == 2
+    theirs = row["published"]
+    assert theirs["split"] == {}
+    assert theirs["usd_per_vm_h_by_kind"]["vm"] == Decimal("0.2")  # the importer's, by the same book
+    assert theirs["usd_per_vm_h"] is None
+    assert "unknown place" in " ".join(theirs["unknown"])
+    assert row["measured"]["run"]["usd_per_1m_samples"] is None
+    assert "There are logs of 1 VMs of 2" in " ".join(row["warnings"])
+    assert row["difference"] == "measured unknown, published unknown per 1M samples."
+
+
+def test_another_book_keeps_the_price_that_the_importer_found_in_it():
+    (kept,) = Repriced(_OneLog(), STUDY).records("vms")
+    assert kept.usd_per_h == Decimal("0.2")
+    (other,) = Repriced(_OneLog(), load("list-2026-11")).records("vms")
+    assert (other.usd_per_h, other.price_source) == (None, "not in list-2026-11.csv")

@@ -115,7 +115,9 @@ def test_egress_that_nobody_measured_is_unknown_and_not_free():
     assert bill.sum("egress") is None
     assert "the egress of b was not measured" in bill.unknown
     assert cost_so_far(vms, records, [], 3600.0, _terms()).spent_usd is None
-    alone = swarm_epochs([epoch("a")], 0)
+    met = swarm_epochs([epoch("a")], 0)  # its round had two in it, of whom only this one left records
+    assert ledger(vms[:1], 0, met, met, [], {"a": 0.0}, _terms()).sum() is None
+    alone = swarm_epochs([epoch("a", group_size=1)], 0)
     assert ledger(vms[:1], 0, alone, alone, [], {"a": 0.0}, _terms()).sum() == Decimal("0.18")
 
 
