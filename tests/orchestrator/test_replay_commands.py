@@ -37,8 +37,8 @@ def logs(folder: Path, host_logs: dict[str, str]) -> Path:
     return folder
 
 
-def bee(steps: int = 60, sync: tuple[int, ...] = (19, 39, 59)) -> str:
-    """A VM's log: a step a second, an averaging of 5 s at the end of each epoch."""
+def bee(load_s: float = 0.01, steps: int = 60, sync: tuple[int, ...] = (19, 39, 59)) -> str:
+    """A VM's log: a step a second, an averaging of 5 s at the end of each epoch. No two VMs log the same."""
     timers = ("dataload", "dataload_cuda_move", "forward", "loss_calc", "backward", "opt_step")
     names = [
         "_step", "_runtime", "_timestamp", "01_general/locally_processed_samples", "03_hivemind/global_epoch",
@@ -58,7 +58,7 @@ def bee(steps: int = 60, sync: tuple[int, ...] = (19, 39, 59)) -> str:
             32 * (k + 1),
             epoch,
             2,
-            0.01,
+            load_s,
             0.01,
             0.1,
             0.01,
@@ -91,7 +91,7 @@ def folder(tmp_path: Path) -> Path:
         tmp_path / "logs",
         {
             "hivemind-7-gc-us-t4-1.csv": bee(),
-            "hivemind-7-gc-us-t4-2.csv": bee(),
+            "hivemind-7-gc-us-t4-2.csv": bee(0.02),
             "hivemind-7-vm-monitor.csv": monitor(),
         },
     )
