@@ -153,8 +153,7 @@ def _cells(kind: type, values: Sequence[Any]) -> list[str]:
         return [NULL if value is None else "true" if value else "false" for value in values]
     if kind is str:
         return [NULL if value is None else value.translate(_ESCAPES) for value in values]
-    cell = repr if kind is float else str
-    return [NULL if value is None else cell(value) for value in values]
+    return [NULL if value is None else str(value) for value in values]
 
 
 def _write_csv(file: Path, table: str, columns: Mapping[str, Sequence[Any]]) -> None:

@@ -156,7 +156,9 @@ def test_what_reaches_over_a_months_end_is_shared(numbers: RunNumbers):
     rows = _read(changed)
     assert findings(focus_csv(focus_rows(changed).rows)) == []
     assert [row["BillingPeriodStart"] for row in rows] == ["2023-12-01T00:00:00Z", "2024-01-01T00:00:00Z"]
+    assert rows[0]["ChargePeriodStart"] == "2023-12-31T23:00:00Z"
     assert rows[0]["ChargePeriodEnd"] == rows[1]["ChargePeriodStart"] == "2024-01-01T00:00:00Z"
+    assert rows[1]["ChargePeriodEnd"] == "2024-01-01T02:00:01Z"
     assert _total(rows) == line.usd
     assert _total(rows, "ConsumedQuantity") == Decimal("10800.25")
     assert Decimal(rows[0]["BilledCost"]) < Decimal(rows[1]["BilledCost"])
