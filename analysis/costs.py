@@ -104,6 +104,7 @@ def _measured(run: RunNumbers, every: Whole, even: Steady | None, partial: bool)
             "vm_hours": even.vm_hours,
             "samples": even.samples,
             "usd_per_1m_samples": None if partial else even.usd_per_1m,
+            "unknown": list(even.unknown),
         },
         "links": [
             {
@@ -151,7 +152,8 @@ def _difference(run: RunNumbers, row: RunRow, every: Whole, theirs: PublishedRun
     ours, published = None if partial else every.usd_per_1m, theirs.usd_per_1m()
     head = f"measured {_usd(ours)}, published {_usd(published)} per 1M samples"
     if ours is not None and published:
-        head += f" ({float(ours / published - 1):+.1%})"
+        bare = _usd(theirs.usd_per_1m(loading=False))
+        head += f" ({float(ours / published - 1):+.1%}; without loading, as in its Figures 1 and 15, {bare})"
     parts = [*_rates(run, row, every, theirs), *_splits(run, theirs), *_units(run), *_doubled(run)]
     vm = every.bill.sum("vm")
     a = None if vm is None or not every.vm_hours else vm / every.vm_hours

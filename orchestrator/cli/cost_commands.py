@@ -14,7 +14,7 @@ from orchestrator.cli.output import SCHEMA_VERSION, as_json, rows_text
 from orchestrator.cli.output import Format as _Text
 from orchestrator.cli.terminal import say
 
-__all__ = ["register"]
+__all__ = ["Basis", "Output", "register"]
 
 _STUDY_BOOK = "study-2023-04"
 _COLUMNS = (
@@ -88,7 +88,7 @@ def _cost(
         "run": {"usd": {"vm", "egress", "data", "storage", "controller", "total"},
           "vm_hours", "samples", "usd_per_vm_h", "usd_per_1m_samples"},
         "steady": {"usd_per_vm_h_by_kind": {"vm", "egress", "data"}, "usd_per_vm_h",
-          "epochs", "vm_hours", "samples", "usd_per_1m_samples"} or null,
+          "epochs", "vm_hours", "samples", "usd_per_1m_samples", "unknown": []} or null,
         "links": [{"src", "dst", "kind", "class", "src_location", "dst_location", "tier",
           "month", "bytes", "usd"}], "unknown": []},
       "published": {"price_book", "price_book_sha256", "usd": {"vm", "inside", "regions",

@@ -162,6 +162,7 @@ def test_a_book_without_the_vm_makes_both_bases_unknown_with_the_reason(own):
     assert row["measured"]["run"]["usd"]["total"] is None
     assert row["measured"]["run"]["usd"]["egress"] is not None
     assert row["measured"]["steady"]["usd_per_vm_h"] is None
+    assert any(text.startswith("no price for T4:1 spot") for text in row["measured"]["steady"]["unknown"])
     assert row["published"]["usd_per_vm_h"] is row["published"]["usd_per_1m_samples"] is None
     assert any("no price in bare.csv for T4:1" in text for text in row["warnings"])
     assert row["difference"].startswith("measured unknown, published unknown per 1M samples")
