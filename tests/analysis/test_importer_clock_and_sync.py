@@ -110,9 +110,25 @@ def test_with_few_steps_between_averagings_the_authors_rule_breaks_and_the_epoch
 def test_columns_shifted_by_a_row_still_give_the_long_step(shift: int):
     opt, epoch, sent = _made(120, 40, 9.0)
     moved = np.roll(epoch, shift)
-    moved[:3], moved[-3:] = 0, epoch[-4]
+    moved[:3] = 0
+    moved[-3:] = epoch[-4] if shift > 0 else 3  # shifted past the end, the last one is not shown any more
     found = [b.step for b in by_epochs(opt, moved, sent) if b.averaged]
-    assert found == [39, 79]
+    assert found == [39, 79, 119]
+
+
+def test_half_of_the_epochs_missing_changes_nothing():
+    opt, epoch, sent = _made(120, 40, 9.0)
+    for seed in range(20):
+        there = np.random.default_rng(seed).random(120) < 0.5
+        there[[0, 60]] = True  # else nothing shows that an epoch passed
+        found = by_epochs(opt, np.where(there, epoch, np.nan), sent)
+        assert [(b.step, b.epoch) for b in found] == [(39, 1), (79, 2), (119, 3)]
+
+
+def test_a_long_step_at_the_end_that_sent_nothing_is_no_averaging():
+    opt, epoch, sent = _made(120, 40, 9.0)
+    epoch[-1], sent[-1] = 2, 1e4
+    assert [b.step for b in by_epochs(opt, epoch, sent)] == [39, 79]
 
 
 def test_missing_epochs_take_the_step_before():

@@ -152,7 +152,7 @@ def read_bee(table: Table, host: str) -> Bee:
         end_s=step_ends(clock.at_s[rows], timed, clock.resolution_s),
         samples=samples,
         loss=loss[rows],
-        epoch=_carried(table.get(_EPOCH))[rows],
+        epoch=_since_the_step_before(table.get(_EPOCH), rows),
         peers=_carried(table.get(_PEERS))[rows],
         nic=_nic(table, clock.at_s, notes),
         jumps=len(clock.jumps),
@@ -241,6 +241,13 @@ def _carried(values: np.ndarray) -> np.ndarray:
     """Each row's last value so far; NaN before the first."""
     last = np.maximum.accumulate(np.where(np.isfinite(values), np.arange(len(values)), -1))
     return np.where(last < 0, np.nan, values[last])
+
+
+def _since_the_step_before(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The last value logged after the row of the step before, up to each step's own; NaN: none."""
+    last = np.maximum.accumulate(np.where(np.isfinite(values), np.arange(len(values)), -1))[rows]
+    before = np.concatenate([[-1], rows[:-1]])
+    return np.where(last > before, values[last], np.nan)
 
 
 def _samples(table: Table, rows: np.ndarray, notes: list[str]) -> np.ndarray | None:

@@ -92,7 +92,9 @@ def by_epochs(opt_s: np.ndarray, epoch: np.ndarray, sent_bytes: np.ndarray) -> t
     rises = [int(k) for k in np.flatnonzero(np.diff(known, prepend=0) > 0)]
     ends: list[tuple[int, int, int]] = []  # (step, the epoch before it, the epoch after it)
     for n, k in enumerate(rises):
-        low = max(k - _NEAR, 0, *([(rises[n - 1] + k) // 2 + 1] if n else []))
+        # The epoch may have risen in any of the steps before that do not show it.
+        unseen = int(np.argmax(np.isfinite(epoch[:k][::-1]))) if k else 0
+        low = max(k - _NEAR - unseen, 0, *([(rises[n - 1] + k) // 2 + 1] if n else []))
         high = min(k + _NEAR, len(opt_s) - 1, *([(k + rises[n + 1]) // 2] if n + 1 < len(rises) else []))
         step = low + int(np.argmax(opt_s[low : high + 1]))
         ends.append((step, int(known[k - 1]) if k else 0, int(known[k])))
@@ -101,14 +103,32 @@ def by_epochs(opt_s: np.ndarray, epoch: np.ndarray, sent_bytes: np.ndarray) -> t
         del ends[0]  # it was there already
     sent = [sent_bytes[step] for step, _, _ in ends if np.isfinite(sent_bytes[step])]
     typical = float(np.median(sent)) if len(sent) > 2 else 0.0
-    return tuple(
+    found = [
         Boundary(
             step,
             after,
             bool(after == before + 1 and opt_s[step] >= least and not sent_bytes[step] < _BURST * typical),
         )
         for step, before, after in ends
-    )
+    ]
+    return (*found, *_last(opt_s, epoch, sent_bytes, found))
+
+
+def _last(
+    opt_s: np.ndarray, epoch: np.ndarray, sent_bytes: np.ndarray, found: Sequence[Boundary]
+) -> tuple[Boundary, ...]:
+    """An averaging at the very end of the log, whose epoch no row shows any more; () if there is none."""
+    known = [b.step for b in found if b.averaged]
+    if not known:
+        return ()
+    shown = int(np.flatnonzero(np.isfinite(epoch))[-1])
+    begin = max(min(shown, len(opt_s) - 1 - _NEAR), found[-1].step + 1)
+    if begin >= len(opt_s):
+        return ()
+    step = begin + int(np.argmax(opt_s[begin:]))
+    long_enough = opt_s[step] >= np.median(opt_s[known]) / 2
+    silent = bool(sent_bytes[step] < np.median(sent_bytes[known]) / 2)
+    return (Boundary(step, found[-1].epoch + 1, True),) if long_enough and not silent else ()
 
 
 def by_bytes(
