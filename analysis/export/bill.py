@@ -122,6 +122,7 @@ def _select(numbers: RunNumbers, bill: Iterable[BillRow], file: str) -> tuple[st
     tagged: list[BillRow] = []
     by_name: list[BillRow] = []
     near: list[BillRow] = []
+    began_s, ended_s = run_times(numbers)
     read = 0
     for row in bill:
         read += 1
@@ -130,25 +131,35 @@ def _select(numbers: RunNumbers, bill: Iterable[BillRow], file: str) -> tuple[st
         elif not vms.isdisjoint(_names(row)):
             by_name.append(row)
         elif (
-            not tagged and not by_name and (provider_of(_provider_name(row)), row.text("RegionId")) in places
+            not tagged
+            and not by_name
+            and (provider_of(_provider_name(row)), row.text("RegionId")) in places
+            and _maybe_within(row, began_s, ended_s)
         ):
             near.append(row)
     if tagged:
         return "tag", tagged, read
     if by_name:
         return "names", by_name, read
-    began_s, ended_s = run_times(numbers)
-    within = [
-        row
-        for row in near
-        if row.time_s("ChargePeriodStart") < ended_s and row.time_s("ChargePeriodEnd") > began_s
-    ]
+    within = [row for row in near if _within(row, began_s, ended_s)]
     if within:
         return "time and regions", within, read
     raise BillError(
         f"{file}: none of its {read} rows is of run {run_id}: no tag {TAG}, no name of its VMs, no usage of its regions in "
         "its time; export the days of the run, with tags"
     )
+
+
+def _within(row: BillRow, began_s: float, ended_s: float) -> bool:
+    return row.time_s("ChargePeriodStart") < ended_s and row.time_s("ChargePeriodEnd") > began_s
+
+
+def _maybe_within(row: BillRow, began_s: float, ended_s: float) -> bool:
+    """A time that is wrong counts only if the row is needed; so does the memory for a row of another day."""
+    try:
+        return _within(row, began_s, ended_s)
+    except BillError:
+        return True
 
 
 def _names(row: BillRow) -> list[str]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,7 @@ def _header(path: Path, line: int | None, header: list[str]) -> list[str]:
     return names
 
 
+@cache
 def _folded(name: str) -> str:
     """Some exports write `billed_cost`."""
     return name.strip().replace("_", "").casefold()
