@@ -29,6 +29,7 @@ def figure_style() -> Iterator[None]:
     settings: dict[Any, Any] = {
         "svg.hashsalt": "orch",
         "svg.fonttype": "none",
+        "text.parse_math": False,  # a run's name may hold dollar signs
         "font.family": "sans-serif",
         "font.size": 10,
         "text.color": INK,

@@ -6,6 +6,7 @@ import csv
 import io
 import os
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -81,7 +82,9 @@ def build(
     parts = sections(every, paper)
     files.mkdir(parents=True, exist_ok=True)
     shown: list[Section] = []
-    with figure_style():
+    with figure_style(), warnings.catch_warnings():
+        # A name in letters that matplotlib's font lacks: the page and the SVG have them, the PNG has boxes.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
         for part in parts:
             shown.append(_written(part, files, every))
     _write(output, page_html(every, shown, paper, problems).encode())
@@ -123,9 +126,7 @@ def _written(part: Drawn, folder: Path, runs: Sequence[StudyRun]) -> Section:
     _write(folder / f"{part.name}.png", png_bytes(figure, _DPI))
     _write(folder / f"{part.name}.csv", csv_text(part.rows).encode())
     lead = " ".join(text for text in (part.lead, _whence(part.rows, runs)) if text)
-    numbers = table(
-        [_shown(row, part.hidden) for row in part.rows], f"{part.heading}: the numbers", text=_TEXT
-    )
+    numbers = table([_shown(row) for row in part.rows], f"{part.heading}: the numbers", text=_TEXT)
     return Section(
         part.heading,
         lead,
@@ -135,7 +136,8 @@ def _written(part: Drawn, folder: Path, runs: Sequence[StudyRun]) -> Section:
             escape(f"{part.heading}. The numbers are in the table after the figure.", quote=True),
         ),
         tuple(f"{folder.name}/{part.name}.{kind}" for kind in ("png", "svg", "csv")),
-        f"<details><summary>The numbers of this figure</summary>{numbers}</details>",
+        (table(part.table, part.caption, text=_TEXT) if part.table else "")
+        + f"<details><summary>The numbers of this figure</summary>{numbers}</details>",
     )
 
 
@@ -143,11 +145,11 @@ _TEXT = ("name", "panel", "group", "origin", "clock", "note", "kind", "source", 
          "relative_to", "what", "why", "run", "model", "basis", "gpus")  # fmt: skip
 
 
-def _shown(row: Row, hidden: Sequence[str]) -> dict[str, Any]:
+def _shown(row: Row) -> dict[str, Any]:
     """A row as the page's table has it: short numbers, an interval in one cell."""
     cells: dict[str, Any] = {}
     for key, value in row.items():
-        if key in hidden or key.endswith("_high"):
+        if key.endswith("_high"):
             continue
         if key.endswith("_low"):
             low, high = value, row[f"{key.removesuffix('_low')}_high"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from analysis.study.paper import ONE_CLOCK, STUDY, PublishedCost, Reference
+from analysis.study.paper import ONE_CLOCK, STUDY, PublishedCost, Reference, alone
 from analysis.study.runs import COST_KINDS, Link, StudyRun, natural, sum_known
 from metrics.interval import Estimate
 
@@ -17,11 +17,13 @@ __all__ = [
     "comparable",
     "cost_rows",
     "difference_rows",
+    "difference_table",
     "link_rows",
     "pareto",
     "peer_rows",
     "phase_rows",
     "place_rows",
+    "place_table",
     "published_cost_rows",
     "scatter_rows",
     "unknown_rows",
@@ -49,6 +51,12 @@ _COMPARED = (
     Figure("granularity", "granularity_wall", "granularity, wall clock"),
     Figure("granularity_phase_timed", "granularity_paper", "granularity, phase-timed"),
     Figure("egress_bytes_per_vm_epoch", "egress_gb_per_vm_epoch", "egress (GB per VM and epoch)", 1e-9),
+)
+
+
+_COMPARED_ALONE = (
+    Figure("sps", ONE_CLOCK, "one GPU by wall clock (samples/s)"),
+    Figure("sps_phase_timed", STUDY, "one GPU by phase timers (samples/s)"),
 )
 
 
@@ -253,18 +261,42 @@ def place_rows(runs: Iterable[StudyRun], name: str = "sps") -> list[Row]:
     return rows
 
 
+def place_table(rows: Iterable[Row]) -> list[Row]:
+    """`place_rows` with one row a model and number of peers and one column a series."""
+    found = list(rows)
+    groups = sorted({row["group"] for row in found})
+    lines: dict[tuple[str, int], Row] = {}
+    for row in found:
+        line = lines.setdefault(
+            (row["panel"], row["peers"]),
+            {"model": row["panel"], "peers": row["peers"]} | dict.fromkeys(groups, ""),
+        )
+        relative = (
+            ""
+            if row["relative"] is None or row["name"] == row["relative_to"]
+            else f" ({row['relative']:+.1%})"
+        )
+        cell = f"{row['sps']:.4g}{relative}"
+        line[row["group"]] = f"{line[row['group']]}; {cell}" if line[row["group"]] else cell
+    return list(lines.values())
+
+
 def difference_rows(runs: Iterable[StudyRun]) -> list[Row]:
     """The study's figures beside ours: (ours - study) / study, one row a run and figure.
 
-    Only logs are compared with the phase-timed granularity: our own phases wait for the accelerator.
+    Only logs are compared with the phase-timed granularity: our own phases wait for the accelerator. A GPU
+    alone is compared with the study's rate on each clock.
     """
     rows: list[Row] = []
     for run in runs:
         published = run.published or {}
         if isinstance(published.get("figures"), dict):
             published = published["figures"]
-        for figure in _COMPARED:
-            study = _number(published.get(figure.theirs))
+        pairs = [(figure, _number(published.get(figure.theirs))) for figure in _COMPARED]
+        if run.baseline and run.origin == "log":
+            rates = alone(run.model, run.accelerator)
+            pairs = [(figure, rates.get(figure.theirs)) for figure in _COMPARED_ALONE]
+        for figure, study in pairs:
             value = run.value(figure.ours)
             if not study or (figure.theirs == "granularity_paper" and run.origin != "log"):
                 continue
@@ -280,6 +312,18 @@ def difference_rows(runs: Iterable[StudyRun]) -> list[Row]:
                 }
             )
     return rows
+
+
+def difference_table(rows: Iterable[Row]) -> list[Row]:
+    """`difference_rows` with one row a run and one column a figure: the study's, ours, the difference."""
+    found = list(rows)
+    figures = list(dict.fromkeys(row["figure"] for row in found))
+    lines: dict[str, Row] = {}
+    for row in found:
+        ours = "unknown" if row["ours"] is None else f"{row['ours']:.4g} ({row['difference']:+.1%})"
+        line = lines.setdefault(row["name"], {"run": row["name"]} | dict.fromkeys(figures, ""))
+        line[row["figure"]] = f"{row['study']:g} | {ours}"
+    return list(lines.values())
 
 
 def unknown_rows(runs: Iterable[StudyRun], paper: bool = False) -> list[Row]:

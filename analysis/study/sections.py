@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from analysis.study.paper import ONE_CLOCK, STUDY, published_costs, references
@@ -11,10 +11,12 @@ from analysis.study.rows import (
     Row,
     cost_rows,
     difference_rows,
+    difference_table,
     link_rows,
     peer_rows,
     phase_rows,
     place_rows,
+    place_table,
     published_cost_rows,
     scatter_rows,
 )
@@ -43,9 +45,8 @@ class Drawn:
     lead: str
     rows: Sequence[Row]
     draw: Callable[[], Figure]
-    hidden: tuple[str, ...] = field(
-        default=("basis", "panel_title")
-    )  # columns that the page's table leaves out
+    table: Sequence[Row] = ()  # shown openly; the rows themselves are behind a fold
+    caption: str = ""
 
 
 def sections(runs: Sequence[StudyRun], paper: bool) -> list[Drawn]:
@@ -182,9 +183,7 @@ def _paper_stacks(runs: Sequence[StudyRun]) -> list[Drawn]:
         "whole run. What is on the left only was not recomputed: the destinations are not known."
     )
     rows = [r for _, part in both for r in part]
-    found = (
-        [Drawn("cost-study", "The study's cost stack", lead, rows, lambda: costs(both), ())] if bars else []
-    )
+    found = [Drawn("cost-study", "The study's cost stack", lead, rows, lambda: costs(both))] if bars else []
     study, ours = cost_rows(runs, STUDY), cost_rows(runs)
     if study:
         panels = [("the study's assumptions", study), ("each byte where it goes", ours)]
@@ -223,7 +222,13 @@ def _places(runs: Sequence[StudyRun]) -> Drawn:
     panels = [(m, [r for r in rows if r["panel"] == m]) for m in sorted({r["panel"] for r in rows})]
     lead = "Throughput by wall clock with equally many VMs in different places, relative to the first series that has as many."
     return Drawn(
-        "places", "Places compared at equal peers", lead, rows, lambda: places(panels), ("panel_title",)
+        "places",
+        "Places compared at equal peers",
+        lead,
+        rows,
+        lambda: places(panels),
+        place_table(rows),
+        "Samples/s of each series, and relative to the first",
     )
 
 
@@ -235,4 +240,12 @@ def _beside(runs: Sequence[StudyRun]) -> Drawn:
         "The study's published figures of the same runs and ours, each on the published figure's own basis. "
         "Its figures are rounded: what reads 0.6 may be 0.55 or 0.65."
     )
-    return Drawn("beside-the-study", "Beside the study", lead, rows, lambda: differences(rows))
+    return Drawn(
+        "beside-the-study",
+        "Beside the study",
+        lead,
+        rows,
+        lambda: differences(rows),
+        difference_table(rows),
+        "The study's figure | ours (difference)",
+    )

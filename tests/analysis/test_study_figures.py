@@ -148,6 +148,12 @@ def test_an_unknown_kind_is_written_not_drawn():
     assert [t.get_text() for t in axes.texts] == ["unknown: egress to or from Oceania"]
 
 
+def test_a_name_is_text_whatever_it_holds():
+    rows = [row | {"name": f"$\\frac{{{k}$ <&>"} for k, row in enumerate(points(3, False))]
+    svg = svg_file(figures_scatter.scatter([("one $x$", rows)]))
+    assert "$\\frac{0$ &lt;&amp;&gt;" in svg
+
+
 def test_equal_rows_give_equal_figures():
     rows = points(12, True)
     assert svg_file(figures_scatter.scatter([("one", rows)])) == svg_file(

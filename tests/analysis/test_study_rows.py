@@ -10,11 +10,13 @@ from analysis.study.paper import ONE_CLOCK, STUDY, alone, printed_runs, publishe
 from analysis.study.rows import (
     cost_rows,
     difference_rows,
+    difference_table,
     link_rows,
     pareto,
     peer_rows,
     phase_rows,
     place_rows,
+    place_table,
     scatter_rows,
     unknown_rows,
 )
@@ -158,6 +160,27 @@ def test_differences_are_on_the_published_basis():
     assert rows["granularity, phase-timed"]["ours"] is None
     own = difference_rows([a_run(origin="emulated", published={"granularity_paper": 5})])
     assert own == []
+
+
+def test_the_tables_on_the_page_have_one_row_a_run_and_a_number_of_peers():
+    run = a_run(published={"sps": "100", "comm_s": "8", "granularity_paper": "5"})
+    assert difference_table(difference_rows([run])) == [
+        {
+            "run": "CV A-2",
+            "throughput (samples/s)": "100 | 101 (+1.0%)",
+            "communication (s)": "8 | 10 (+25.0%)",
+            "granularity, phase-timed": "5 | unknown",
+        }
+    ]
+    runs = [a_run("CV A-2", 2, 100.0), a_run("CV B-2", 2, 90.0), a_run("CV B-2", 2, 80.0)]
+    (row,) = place_table(place_rows(runs))
+    assert row == {"model": "ConvNextLarge", "peers": 2, "A": "100", "B": "90 (-10.0%); 80 (-20.0%)"}
+
+
+def test_a_gpu_alone_is_compared_on_both_clocks():
+    figures = {"sps": Estimate(36.8, None, None, 10), "sps_phase_timed": Estimate(40.4, None, None, 300)}
+    rows = difference_rows([a_run("CV A-1", 1, baseline=True, figures=figures)])
+    assert [(row["study"], row["difference"]) for row in rows] == [(36.8, 0.0), (80.8, -0.5)]
 
 
 def test_a_gpu_alone_has_its_own_figure_against_peers():
