@@ -136,7 +136,7 @@ def _written(part: Drawn, folder: Path, runs: Sequence[StudyRun]) -> Section:
             escape(f"{part.heading}. The numbers are in the table after the figure.", quote=True),
         ),
         tuple(f"{folder.name}/{part.name}.{kind}" for kind in ("png", "svg", "csv")),
-        (table(part.table, part.caption, text=_TEXT) if part.table else "")
+        (table(part.table, part.caption) if part.table else "")
         + f"<details><summary>The numbers of this figure</summary>{numbers}</details>",
     )
 

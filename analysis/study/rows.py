@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -317,7 +318,8 @@ def difference_rows(runs: Iterable[StudyRun]) -> list[Row]:
 def difference_table(rows: Iterable[Row]) -> list[Row]:
     """`difference_rows` with one row a run and one column a figure: the study's, ours, the difference."""
     found = list(rows)
-    figures = list(dict.fromkeys(row["figure"] for row in found))
+    count = Counter(row["figure"] for row in found)
+    figures = sorted(count, key=lambda figure: -count[figure])  # what few runs have stands last
     lines: dict[str, Row] = {}
     for row in found:
         ours = "unknown" if row["ours"] is None else f"{row['ours']:.4g} ({row['difference']:+.1%})"
