@@ -40,8 +40,21 @@ def test_launch_to_report(clean_home: Path):
         page = Path(orch("report", "latest").stdout.strip())
         assert page.read_text().count("<svg") >= 5
         _check_step_logs(run.folder)
+        _check_export(run.run_id, clean_home.parent)
     finally:
         run.close()
+
+
+def _check_export(run_id: str, folder: Path) -> None:
+    """Exported and read back, every number is the run's own."""
+    live = orch("replay", run_id, "-o", "json").stdout
+    assert json.loads(live)["runs"][0]["sps"] > 0
+    for form in ("parquet", "csv"):
+        out = folder / f"export-{form}"
+        orch("export", run_id, "--to", form, "--out", str(out))
+        assert orch("replay", str(out), "-o", "json").stdout == live
+    costs = [json.loads(orch("cost", where, "-o", "json").stdout) for where in (run_id, str(out))]
+    assert costs[0] == costs[1]
 
 
 def _check_step_logs(folder: Path) -> None:
