@@ -69,6 +69,10 @@ def _page(
     learned = content.learning_rows(run, records)
     compared = content.comparison_rows(summary)
     costs = content.cost_rows(bill)
+    imported = summary["target"] == "imported"
+    counted = "IP bytes that left each VM, read from the kernel's socket counters"
+    if imported:
+        counted = "Bytes that left each VM by its log"
 
     def drawn(
         name: str, heading: str, lead: str, rows: Sequence[Mapping[str, Any]], figure: Figure, html: str = ""
@@ -107,7 +111,8 @@ def _page(
             drawn(
                 "timeline",
                 "Peers over time",
-                "Each slot's VMs from request to end, on this machine's clock, and when they averaged.",
+                "Each slot's VMs from request to end, and when they averaged, "
+                f"by the clock of {'the logs' if imported else 'this machine'}.",
                 [*vms, *rounds],
                 figures.timeline(vms, rounds),
                 table(_peer_rows(summary), "Peers", text=["slot", "location"]),
@@ -130,8 +135,7 @@ def _page(
             drawn(
                 "traffic",
                 "Egress by destination",
-                "IP bytes that left each VM, read from the kernel's socket counters, "
-                f"at the study's scale.{_agreement(summary)}",
+                f"{counted}, at the study's scale.{_agreement(summary)}",
                 traffic,
                 figures.traffic_matrix(traffic),
                 "<details><summary>Bytes and dollars by link</summary>"

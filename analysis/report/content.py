@@ -26,6 +26,11 @@ Summary = Mapping[str, Any]
 
 def basis_line(summary: Summary) -> str:
     """The page's first line: what ran where, and what is emulated."""
+    if summary["target"] == "imported":
+        return (
+            "Computed from somebody's logs, not measured by orch: whole network cards, their bytes split equally "
+            "over the other VMs; dollars by the price book named below."
+        )
     if not summary["emulated"]:
         return "Measured on rented VMs; dollars by the price book named below."
     scales = summary["scales"]

@@ -11,8 +11,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from made_up_run import write_run
+from wandb_logs import Swarm, write_swarm
 
 from analysis.report.build import build
+from analysis.sources import opened
 from metrics.store import RunStore, StoreError
 
 
@@ -70,3 +72,12 @@ def test_a_run_without_a_finished_epoch_still_has_a_report(tmp_path: Path):
 def test_no_such_run(tmp_path: Path):
     with pytest.raises(StoreError, match="no such run"):
         build(tmp_path)
+
+
+def test_a_report_of_somebodys_logs_says_so(tmp_path: Path):
+    write_swarm(tmp_path / "logs", Swarm())
+    with opened([tmp_path / "logs"]) as found:
+        page = build(found.runs[0].folder).read_text()
+    assert "Computed from somebody&#x27;s logs" in page
+    assert "Measured on rented VMs" not in page
+    assert "socket counters" not in page
