@@ -266,9 +266,9 @@ def _epoch_mean(run: RunNumbers, watched: Sequence[SwarmEpochRecord]) -> tuple[E
     """The authors' throughput: the mean of the logged rates, without the warm-up and without zeros."""
     if not watched:
         if run.meta["imported"]:
-            return None, [
-                "sps_epoch_mean is null: there is no log of a monitor, which alone has the epochs' rates."
-            ]
+            saw = run.meta["imported"].get("monitor")
+            why = "no epoch ended while the monitor watched" if saw else "there is no log of a monitor"
+            return None, [f"sps_epoch_mean is null: {why}, which alone has the epochs' rates."]
         return throughput_epoch_mean(run.study), []
     counted = [r for r in watched if r.epoch > int(run.meta["warmup_epochs"] or 0)]
     zero = [r.epoch for r in counted if r.sps == 0]

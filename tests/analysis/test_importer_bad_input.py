@@ -320,7 +320,7 @@ def test_without_the_epoch_and_where_the_authors_rule_breaks_bytes_decide(tmp_pa
     [
         ("03_hivemind/epoch_based_sps", "rates are samples over time of the epochs it saw"),
         ("03_hivemind/per_epoch_training_samples", "the samples of epoch 2 are not logged; taken as 2560"),
-        (EPOCH, "the monitor's epochs are unknown"),
+        (EPOCH, "epochs are counted by their rates"),
     ],
 )
 def test_a_monitor_without_a_column_gives_what_it_can(

@@ -174,14 +174,27 @@ def _times(count: int) -> str:
 
 
 def _in_order(table: Table, notes: list[str]) -> Table:
-    """Rows by the log's own row number, where that says they are out of order."""
+    """Rows by the log's own row number, where that says they are out of order.
+
+    A program that was started again counts from 0: then the clock goes back where its rows are sorted.
+    """
     number = table.get(_STEP)
     if not np.isfinite(number).all() or (np.diff(number) >= 0).all():
         return table
     order = np.argsort(number, kind="stable")
+    clock = table.get(_UNIX if _UNIX in table else _RUNTIME)
+    if _times_back(clock[order]) > _times_back(clock):
+        notes.append(
+            f"{table.shown}: '{_STEP}' begins again: the program was restarted; rows stay in their order."
+        )
+        return table
     notes.append(f"{table.shown}: its rows are out of order; they are sorted by '{_STEP}'.")
     columns = {name: column[order] for name, column in table.columns.items()}
     return replace(table, columns=columns, lines=table.lines[order])
+
+
+def _times_back(clock: np.ndarray) -> int:
+    return int((np.diff(clock[np.isfinite(clock)]) < 0).sum())
 
 
 def _bounded(table: Table, at_s: np.ndarray, notes: list[str]) -> None:

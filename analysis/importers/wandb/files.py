@@ -145,6 +145,7 @@ def _from_index(index: Path, folder: Path) -> list[RunLogs]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no CSV text"
         raise _BadIndex(f"{index}: the index cannot be read: {reason}.") from error
+    rows = [{(key or "").strip().lower(): value for key, value in row.items()} for row in rows]
     if not rows or "file" not in rows[0]:
         raise _BadIndex(f"{index}:1: the index has no rows, or no column 'file'.")
     by_base: dict[str, list[Path]] = {}

@@ -44,6 +44,11 @@ def findings(
     last = {vm: a.epochs[-1].epoch for vm, a in accounts.items() if a.epochs}
     seen = [*last.values(), *(e.epoch for e in (monitor.epochs if monitor else ()))]
     newest = max(seen, default=0)
+    if monitor is not None and monitor.epochs and monitor.epochs[-1].epoch < newest:
+        found.append(
+            f"{monitor.shown}: its last epoch is {monitor.epochs[-1].epoch}, the VMs' logs go on to {newest}: the mean of "
+            "the epochs' rates is of the former, the other figures are of all."
+        )
     if not last:
         found.append(
             "No VM's log shows a finished epoch: calculation, communication and granularity are unknown."

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from analysis.importers.wandb.clock import one_clock
 from analysis.importers.wandb.tables import Table, TableError
 from metrics.records import SwarmEpochRecord
 
-__all__ = ["MONITOR_COLUMNS", "Monitor", "inferred_target", "read_monitor"]
+__all__ = ["MONITOR_COLUMNS", "Monitor", "aligned", "inferred_target", "read_monitor"]
 
 _RUNTIME = "_runtime"
 _UNIX = "_timestamp"
@@ -22,6 +23,7 @@ _NOW = "03_hivemind/global_samples_accumulated"
 _RATE_NOW = "03_hivemind/actual_total_samples_per_second"
 _PEERS = "03_hivemind/num_peers"
 _ETA = "03_hivemind/eta_next_epoch_s"
+_NEAR_S = 20.0  # an epoch's end on a VM and for the monitor differ by less
 MONITOR_COLUMNS = (_RUNTIME, _UNIX, _RATE, _SAMPLES, _SECONDS, _EPOCH, _NOW, _RATE_NOW, _PEERS, _ETA)
 
 
@@ -37,6 +39,8 @@ class Monitor:
     epochs: tuple[SwarmEpochRecord, ...]
     peers: int  # the most at once, for longer than a moment
     progress: dict[str, np.ndarray]
+    numbered: bool  # False: the log has no epoch numbers, they are counted from 1
+    dated: bool  # False: the log has no unix time
     notes: tuple[str, ...]
 
     @property
@@ -55,16 +59,23 @@ def read_monitor(table: Table) -> Monitor:
         notes.append(
             f"{table.shown}: the clock jumps {len(clock.jumps)} times (first at line {table.lines[clock.jumps[0]]})."
         )
-    if _EPOCH not in table:
-        raise TableError(table.missing(_EPOCH, "the monitor's epochs are unknown"))
-    epoch = table.get(_EPOCH)
-    if _RATE in table:
-        rows = np.flatnonzero(np.isfinite(table.get(_RATE)) & np.isfinite(epoch))
-    else:
+    if _UNIX not in table:
+        notes.append(table.missing(_UNIX, "when it was is taken from the VMs' epochs"))
+    ended = np.isfinite(table.get(_RATE))
+    if _RATE not in table:
         notes.append(table.missing(_RATE, "rates are samples over time of the epochs it saw"))
+        ended = np.isfinite(table.get(_SAMPLES)) | np.isfinite(table.get(_SECONDS))
+    epoch = table.get(_EPOCH)
+    if _EPOCH not in table:
+        if not ended.any():
+            raise TableError(table.missing(_EPOCH, "the monitor's epochs are unknown"))
+        notes.append(table.missing(_EPOCH, "epochs are counted by their rates"))
+        epoch = np.cumsum(ended).astype(np.float64)
+    rows = np.flatnonzero(ended & np.isfinite(epoch))
+    if _RATE not in table and not len(rows):
         known = np.flatnonzero(np.isfinite(epoch))
         rows = known[1:][np.diff(epoch[known]) > 0]
-    epochs = _epochs(table, clock.at_s, rows, notes)
+    epochs = _epochs(table, epoch, clock.at_s, rows, notes)
     peers = table.get(_PEERS)
     peers = peers[np.isfinite(peers)]
     scraped = np.flatnonzero(np.isfinite(epoch) & np.isfinite(table.get(_NOW)))
@@ -85,15 +96,17 @@ def read_monitor(table: Table) -> Monitor:
             "peers": np.nan_to_num(table.get(_PEERS)[scraped]),
             "eta_s": table.get(_ETA)[scraped],
         },
+        numbered=_EPOCH in table,
+        dated=bool(np.isfinite(table.get(_UNIX)).any()),
         notes=tuple(notes),
     )
 
 
 def _epochs(
-    table: Table, at_s: np.ndarray, rows: np.ndarray, notes: list[str]
+    table: Table, epoch: np.ndarray, at_s: np.ndarray, rows: np.ndarray, notes: list[str]
 ) -> tuple[SwarmEpochRecord, ...]:
     """One record for each row that ended an epoch; a second row of the same epoch is left out."""
-    epoch, rates = table.get(_EPOCH), table.get(_RATE)
+    rates = table.get(_RATE)
     samples, seconds, now = table.get(_SAMPLES), table.get(_SECONDS), table.get(_NOW)
     found: list[SwarmEpochRecord] = []
     before = 0  # row after the last epoch's end
@@ -104,7 +117,11 @@ def _epochs(
         rate = float(rates[k]) if np.isfinite(rates[k]) else None
         count = float(samples[k])
         between = ended - found[-1].ended_s if found else None
-        duration = float(seconds[k]) if np.isfinite(seconds[k]) and seconds[k] > 0 else between
+        duration = between
+        if np.isfinite(seconds[k]) and seconds[k] > 0:
+            duration = float(seconds[k])
+        elif rate and np.isfinite(count):
+            duration = count / rate  # finer than the clock
         if between is not None and duration is not None and abs(duration - between) > 2 + 0.02 * between:
             # The rate was computed from the true duration: where it fits, the clock is what is wrong.
             fits = rate is not None and abs(rate * duration - count) <= 0.01 * count
@@ -114,9 +131,17 @@ def _epochs(
             )
             duration = duration if fits else between
         if found and number > found[-1].epoch + 1:
-            notes.append(f"{table.at(k)}: the monitor missed epochs {found[-1].epoch + 1} to {number - 1}.")
+            missed = number - 1 - found[-1].epoch
+            which = f"epoch {number - 1}" if missed == 1 else f"epochs {found[-1].epoch + 1} to {number - 1}"
+            notes.append(f"{table.at(k)}: the monitor missed {which}.")
+            if between is not None and duration is not None and duration > 0.8 * between:
+                notes.append(
+                    f"{table.at(k)}: what it logged as epoch {number} lasted from epoch {found[-1].epoch} on: its rate "
+                    "is in the authors' mean as it was logged, its time is taken from the VMs' logs."
+                )
+                duration, count = None, np.fmin(count, _highest(now[before : k + 1]) or np.nan)
         if not np.isfinite(count):
-            count = rate * duration if rate is not None and duration else _highest(now[before : k + 1])
+            count = rate * duration if rate and duration else _highest(now[before : k + 1])
             notes.append(
                 f"{table.at(k)}: the samples of epoch {number} are not logged; taken as {count:.0f}."
             )
@@ -125,6 +150,29 @@ def _epochs(
         found.append(SwarmEpochRecord(number, ended, duration, round(count), rate))
         before = k + 1
     return tuple(found)
+
+
+def aligned(monitor: Monitor, ends: Sequence[tuple[int, float]]) -> Monitor:
+    """The same with epoch numbers and unix times by the VMs' (epoch, unix end), where its log lacks one of them."""
+    if not ends or not monitor.epochs or monitor.numbered == monitor.dated:
+        return monitor
+    plus, later = 0, 0.0
+    if monitor.numbered:
+        own = {e.epoch: e.ended_s for e in monitor.epochs}
+        later = float(np.median([at - own[n] for n, at in ends if n in own] or [0.0]))
+    else:
+        near = [min(monitor.epochs, key=lambda e, at=at: abs(e.ended_s - at)) for _, at in ends]
+        apart = [n - e.epoch for (n, at), e in zip(ends, near, strict=True) if abs(e.ended_s - at) < _NEAR_S]
+        plus = int(np.median(apart)) if apart else 0
+    moved = (replace(e, epoch=e.epoch + plus, ended_s=e.ended_s + later) for e in monitor.epochs)
+    p = monitor.progress
+    return replace(
+        monitor,
+        first_s=monitor.first_s + later,
+        last_s=monitor.last_s + later,
+        epochs=tuple(moved),
+        progress={**p, "at_s": p["at_s"] + later, "epoch": p["epoch"] + plus},
+    )
 
 
 def _most_peers(counts: np.ndarray) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,14 @@ from analysis.importers.wandb.account import Account, account
 from analysis.importers.wandb.bee import BEE_COLUMNS, Bee, Nic, read_bee
 from analysis.importers.wandb.files import Log, RunLogs
 from analysis.importers.wandb.findings import findings
-from analysis.importers.wandb.monitor import MONITOR_COLUMNS, Monitor, inferred_target, read_monitor
-from analysis.importers.wandb.sync import Sync, find_sync
+from analysis.importers.wandb.monitor import MONITOR_COLUMNS, Monitor, aligned, inferred_target, read_monitor
+from analysis.importers.wandb.sync import Sync, by_epochs, find_sync
 from analysis.importers.wandb.tables import Table, TableError, read_table
 from analysis.importers.wandb.traffic import doubled, egress_columns, halved, ingress_rows
 from analysis.importers.wandb.vms import vm_rows
 from cloud.prices.book import PriceBook
 from experiments.spec.catalog import models, published
+from metrics.records import SwarmEpochRecord
 from metrics.store import RunStore
 
 __all__ = ["RunUnusable", "import_run"]
@@ -47,6 +49,8 @@ def import_run(run: RunLogs, folder: Path, book: PriceBook) -> None:
     """Write `folder/run.db`. Raises RunUnusable when no log of the run gives anything, StoreError."""
     read = _read(run)
     notes, monitor = read.notes, read.monitor
+    if monitor is not None:
+        monitor = aligned(monitor, _logged_ends(read.bees))
     watched = [(e.epoch, e.ended_s) for e in monitor.epochs] if monitor else []
     model = models().get(run.model or "")
     ran = f"{run.model or 'an unknown model'}"
@@ -139,7 +143,7 @@ def import_run(run: RunLogs, folder: Path, book: PriceBook) -> None:
             if bee.nic is not None:
                 store.append("ingress", ingress_rows(vm, bee.nic, accounts[vm].spans, accounts[vm].loads))
         if monitor:
-            store.append("swarm_epochs", monitor.epochs)
+            store.append("swarm_epochs", _timed(monitor, accounts))
             store.append_columns("progress", _progress(monitor))
         for key, value in meta.items():
             store.set_meta(key, value)
@@ -208,6 +212,16 @@ def _read(run: RunLogs) -> _Read:
     return _Read(bees, logs, monitor, files, [*failed, *notes])
 
 
+def _logged_ends(bees: Mapping[str, Bee]) -> list[tuple[int, float]]:
+    """(epoch, unix end) of all that the VMs' logs number themselves."""
+    return [
+        (b.epoch, float(bee.end_s[b.step]))
+        for bee in bees.values()
+        if bee.dated and np.isfinite(bee.epoch).any()
+        for b in by_epochs(bee.opt, bee.epoch, bee.sent_around())
+    ]
+
+
 def _date(bees: dict[str, Bee], syncs: Mapping[str, Sync], watched: Sequence[tuple[int, float]]) -> None:
     """Give each log without unix time one at which its epochs end when the monitor's or the other VMs' do."""
     ends: dict[int, list[float]] = {number: [at] for number, at in watched}
@@ -224,6 +238,20 @@ def _date(bees: dict[str, Bee], syncs: Mapping[str, Sync], watched: Sequence[tup
             began = [other.first_s for other in bees.values() if other.dated]
             by_s = float(np.median(apart)) if apart else min(began, default=bee.first_s) - bee.first_s
             bees[vm] = bee.later(by_s)
+
+
+def _timed(monitor: Monitor, accounts: Mapping[str, Account]) -> list[SwarmEpochRecord]:
+    """The monitor's epochs; what it does not know the time of lasted from the VMs' ends before to theirs."""
+    ends: dict[int, list[float]] = {}
+    for each in accounts.values():
+        for e in each.epochs:
+            ends.setdefault(e.epoch, []).append(e.ended_s)
+    return [
+        replace(e, duration_s=fmean(ends[e.epoch]) - fmean(ends[e.epoch - 1]))
+        if e.duration_s is None and e.sps != 0 and e.epoch in ends and e.epoch - 1 in ends
+        else e
+        for e in monitor.epochs
+    ]
 
 
 def _samples(

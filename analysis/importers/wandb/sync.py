@@ -77,12 +77,13 @@ def find_sync(
         return Sync("epochs", found, authors == averaged, authors)
     inside = [(n, t) for n, t in watched if end_s[0] < t <= end_s[-1] + _slack(watched)]
     long_enough = bool(authors) and min(opt_s[list(authors)]) >= _least(opt_s)
-    if long_enough and (len(authors) == len(inside) or not watched):
+    if long_enough and (len(authors) == len(inside) if watched else authors == tuple(_longest(opt_s))):
         numbers = [n for n, _ in inside] if inside else range(1, len(authors) + 1)
         found = tuple(Boundary(k, n, True) for k, n in zip(authors, numbers, strict=True))
         return Sync("opt_step", found, True if inside else None, authors)
     found = by_bytes(opt_s, end_s, sent_bytes, inside)
-    return Sync("bytes", found, authors == tuple(b.step for b in found), authors)
+    rule = "bytes" if np.nansum(sent_bytes) > 0 else "opt_step"
+    return Sync(rule, found, authors == tuple(b.step for b in found), authors)
 
 
 def by_epochs(opt_s: np.ndarray, epoch: np.ndarray, sent_bytes: np.ndarray) -> tuple[Boundary, ...]:
@@ -134,10 +135,15 @@ def _last(
 def by_bytes(
     opt_s: np.ndarray, end_s: np.ndarray, sent_bytes: np.ndarray, watched: Sequence[tuple[int, float]]
 ) -> tuple[Boundary, ...]:
-    """The boundaries from bursts of sent bytes: around the monitor's epoch ends, or where there are any."""
+    """The boundaries from bursts of sent bytes: around the monitor's epoch ends, or where there are any.
+
+    Without counted bytes from the longest optimizer steps instead.
+    """
     sent = np.where(np.isfinite(sent_bytes), sent_bytes, 0.0)
     if not sent.any():
-        return ()
+        if not watched:
+            return tuple(Boundary(int(k), n, True) for n, k in enumerate(_longest(opt_s), 1))
+        sent = opt_s
     if not watched:
         high = np.flatnonzero((sent >= sent.max() / 2) & (opt_s >= _least(opt_s)))
         return tuple(Boundary(int(k), n, True) for n, k in enumerate(high, 1))
@@ -154,6 +160,11 @@ def by_bytes(
         Boundary(b.step, b.epoch, bool(sent[b.step] >= _BURST * typical and opt_s[b.step] >= _least(opt_s)))
         for b in found
     )
+
+
+def _longest(opt_s: np.ndarray) -> np.ndarray:
+    """The steps that stand out by their length: averagings differ by a few times, not by more."""
+    return np.flatnonzero((opt_s >= _least(opt_s)) & (opt_s >= _BURST * opt_s.max()))
 
 
 def _least(opt_s: np.ndarray) -> float:

@@ -19,6 +19,7 @@ _FP16_BYTES = 2
 _OVERHEAD = 1.02  # headers, matchmaking, the DHT
 _TWICE = (1.7, 2.3)
 _ONCE = (0.7, 1.4)
+_CUT_S = 1.0  # clocks are cut to whole seconds
 
 
 def averaging_bytes(parameters: int, peers: int) -> float:
@@ -36,10 +37,11 @@ def doubled(
 ) -> tuple[dict[str, float], list[str]]:
     """({VM whose counters count twice: by which ratio}, sentences).
 
-    A machine with a synthetic and an accelerated card for the same wire counts each byte on both. Its sent
-    bytes an epoch are then near twice what an averaging sends while its peers' are near once; without
-    known parameters, twice its peers' median, for both directions. A ratio that is off for all alike is
-    some other setting (no compression, say): only said.
+    A machine with a synthetic and an accelerated card for the same wire counts each byte on both. In an
+    averaging it then sends near twice what one sends, and receives as much, while its peers send it near once;
+    without known parameters, twice its peers' median. What goes out all the time (acknowledgements of the data
+    that comes in) is taken off. A ratio that is off for all alike is some other setting (no compression, say),
+    and so may be one of most VMs where the parameters are not known: only said.
     """
     sent, received, expected = {}, {}, {}
     for vm, bee in bees.items():
@@ -47,13 +49,17 @@ def doubled(
         if bee.nic is None or not epochs or len(bees) < 2:
             continue
         peers = [e.group_size if e.group_size > 1 else len(bees) for e in epochs]
-        sent[vm] = _typical(bee.nic, bee.nic.sent, epochs)
-        received[vm] = _typical(bee.nic, bee.nic.received, epochs, comm_only=True)
+        sent[vm] = statistics.median(_round_bytes(bee.nic, bee.nic.sent, e) for e in epochs)
+        received[vm] = statistics.median(_around(bee.nic, bee.nic.received, e) for e in epochs)
         if parameters:
             expected[vm] = statistics.median(averaging_bytes(parameters, n) for n in peers)
     if parameters:
         ratios = {vm: sent[vm] / expected[vm] for vm in sent}
-        found = {vm: r for vm, r in ratios.items() if _TWICE[0] <= r <= _TWICE[1]}
+        found = {
+            vm: r
+            for vm, r in ratios.items()
+            if _TWICE[0] <= r <= _TWICE[1] and received[vm] >= _TWICE[0] * expected[vm]
+        }
         once = [vm for vm, r in ratios.items() if _ONCE[0] <= r <= _ONCE[1]]
         if ratios and not once:
             low, high = min(ratios.values()), max(ratios.values())
@@ -62,7 +68,7 @@ def doubled(
                 "parameters: gradients were compressed otherwise, or every counter counts twice; nothing is halved."
             ]
         return found, [
-            f"{bees[vm].shown}: {vm} sent {sent[vm] / 1e9:.3f} GB an epoch, {r:.2f} times what an averaging of "
+            f"{bees[vm].shown}: {vm} sent {sent[vm] / 1e9:.3f} GB an averaging, {r:.2f} times what an averaging of "
             f"{parameters} parameters sends, while {len(once)} other VMs sent it once: its counters count each "
             "byte twice (a synthetic and an accelerated card); they are halved."
             for vm, r in found.items()
@@ -76,6 +82,14 @@ def doubled(
         back = _ratio(received[vm], [received[v] for v in others])
         if _TWICE[0] <= ratio <= _TWICE[1] and _TWICE[0] <= back <= _TWICE[1]:
             found[vm] = ratio
+    least = min(sent.values(), default=0.0)
+    above = {vm: n / least for vm, n in sent.items() if least > 0 and n >= _TWICE[0] * least}
+    if not found and above:
+        return {}, [
+            f"{', '.join(above)} sent {min(above.values()):.2f} to {max(above.values()):.2f} times the bytes of the "
+            "VM that sent least: their counters count each byte twice, or that one took no full part; without the "
+            "model's parameters nothing is halved."
+        ]
     return found, [
         f"{bees[vm].shown}: {vm} sent and received {r:.2f} times the other VMs' bytes an epoch: its counters "
         "count each byte twice (a synthetic and an accelerated card); they are halved."
@@ -83,10 +97,18 @@ def doubled(
     ]
 
 
-def _typical(nic: Nic, values: np.ndarray, epochs: Sequence[EpochRecord], comm_only: bool = False) -> float:
-    return statistics.median(
-        _in(nic, values, e.ended_s - e.comm_s if comm_only else e.began_s, e.ended_s) for e in epochs
-    )
+def _around(nic: Nic, values: np.ndarray, e: EpochRecord) -> float:
+    """Bytes of an averaging with the clock's cut second on both sides."""
+    return _in(nic, values, e.ended_s - e.comm_s - _CUT_S, e.ended_s + _CUT_S)
+
+
+def _round_bytes(nic: Nic, values: np.ndarray, e: EpochRecord) -> float:
+    """Bytes of an averaging less what passes at all times, by the rest of the epoch."""
+    size, rest_s = _around(nic, values, e), e.calc_s - 2 * _CUT_S
+    if rest_s <= _CUT_S:
+        return size
+    rest = _in(nic, values, e.began_s + _CUT_S, e.ended_s - e.comm_s - _CUT_S)
+    return max(size - rest / rest_s * (e.comm_s + 2 * _CUT_S), 0.0)
 
 
 def _ratio(own: float, others: Sequence[float]) -> float:

@@ -83,7 +83,7 @@ def model_name(name: str) -> str | None:
 def host_part(rest: str) -> tuple[str, str]:
     """(what stands before the host, the host) in a file name's rest: `roberta_mlm_xlm-gc-t4-1`.
 
-    The host begins at the first part that names a cloud; without one all of it is the host.
+    The host begins at the first part that names a cloud, else at a GPU after a model; else all of it is the host.
     """
     clouds = _words("cloud")
     parts = rest.split("-")
@@ -93,4 +93,7 @@ def host_part(rest: str) -> tuple[str, str]:
             if part.lower() == "prem" and before and before[-1].lower() == "on":
                 before, k = before[:-1], k - 1
             return "-".join(before), "-".join(parts[k:])
+    for k in range(1, len(parts)):
+        if model_name("-".join(parts[:k])) and accelerator(parts[k]) and not model_name(parts[k]):
+            return "-".join(parts[:k]), "-".join(parts[k:])
     return "", rest
