@@ -145,7 +145,7 @@ def by_bytes(
             return tuple(Boundary(int(k), n, True) for n, k in enumerate(_longest(opt_s), 1))
         sent = opt_s
     if not watched:
-        high = np.flatnonzero((sent >= sent.max() / 2) & (opt_s >= _least(opt_s)))
+        high = np.flatnonzero((sent >= _BURST * sent.max()) & (opt_s >= _least(opt_s)))
         return tuple(Boundary(int(k), n, True) for n, k in enumerate(high, 1))
     slack = _slack(watched)
     found: list[Boundary] = []
