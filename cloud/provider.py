@@ -1,11 +1,16 @@
-"""What a provider of VMs must do: the contract that `cloud.local` (and later `sim`, `sky`) keeps.
+"""What a provider of VMs must do: the contract that `cloud.sim`, `cloud.local` and `cloud.sky` keep.
 
-Semantics every implementation keeps, and the contract tests check:
-- *Idempotent by name.* `request` with a name that exists does nothing; `terminate` of a name that
-  does not exist, or is already gone, does nothing. Names are never reused: a replacement has the
-  next generation in its name.
-- *Eventually consistent.* `observe` may lag behind `request` and `terminate`; the caller compares
-  wishes with observations again and again and never relies on having seen a change happen.
+Semantics every implementation keeps, and the contract tests (`tests/cloud/test_contract.py`) check:
+- *Idempotent by name.* `request` with a name that exists does nothing (one whose launch is still under way is
+  waited for); `terminate` of a name that does not exist, or is already gone, does nothing. Names are never
+  reused: a replacement has the next generation in its name.
+- *Eventually consistent.* `observe` may lag behind `request` and `terminate`, and may show a VM in an older state
+  or not at all; the caller compares wishes with observations again and again, never relies on having seen a
+  change happen, and believes absence only after repeated reads.
+- *One VM a request.* `request` returns when the provider took it, which may take minutes; after any error but
+  AmbiguousError nothing is left of it. A VM dearer than `max_usd_per_h` is ended again and refused (NoCapacityError).
+- *Ours only.* `list_ours` shows what carries the owner's label, of this run and of others; `release` ends nothing
+  that does not.
 - *A closed set of errors.* Whatever goes wrong is one of `ProviderError`'s subclasses; each says
   what the caller decides (try elsewhere, try later, give up, look before trying again).
 """
@@ -27,6 +32,8 @@ __all__ = [
     "NoCapacityError",
     "Observed",
     "Offer",
+    "Owned",
+    "OwnedKind",
     "Provider",
     "ProviderError",
     "QuotaError",
@@ -110,6 +117,17 @@ class LaunchRequest:
     # the program starts, `files` are further files of that folder (keys).
     config: Mapping[str, Any] = field(repr=False)
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    # Tags of the VM from its first moment: orch-run, orch-slot, orch-owner, orch-lease-until (unix seconds).
+    labels: Mapping[str, str] = field(default_factory=dict)
+    ports: tuple[int, ...] = ()  # TCP ports the other peers reach it at
+    max_usd_per_h: Decimal | None = None  # the plan's ceiling; None: any price
+    max_life_s: float | None = (
+        None  # the VM ends itself after this, whoever is left; None: no limit of its own
+    )
+    setup: str = ""  # shell commands of the user's, before the program
+    file_mounts: Mapping[str, str] = field(default_factory=dict)  # path on the VM: local path or bucket
+    disk_gb: int = 100
+    image_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -129,6 +147,28 @@ class Observed:
         str, Any
     ]  # the VM program's own last status.json (phase, maddr, error ...); {} if none yet
     pid: int | None = None  # local providers: the program's pid as seen from the host
+    # As read back after creation; "" and None where the provider does not say.
+    instance: str = ""
+    usd_per_h: Decimal | None = None
+    price_source: str = ""
+    link: str = ""  # where a person looks at it in the provider's console
+
+
+OwnedKind = Literal["vm", "cluster", "volume", "address"]
+
+
+@dataclass(frozen=True)
+class Owned:
+    """Something that exists at a provider and carries our owner's label (orch-owner)."""
+
+    kind: OwnedKind
+    id: str  # the provider's own: "i-0abc", a cluster's name
+    vm: str  # the VM it belongs to: "<run id>-<slot>-<generation>"; "" when it does not say
+    run: str  # label orch-run
+    owner: str  # label orch-owner
+    location: str
+    lease_until_s: float | None  # label orch-lease-until
+    link: str = ""
 
 
 class Provider(Protocol):
@@ -136,7 +176,9 @@ class Provider(Protocol):
 
     name: str
 
-    def offers(self, location: str, accelerator: str, use_spot: bool) -> Sequence[Offer]: ...
+    def offers(self, location: str, accelerator: str, use_spot: bool) -> Sequence[Offer]:
+        """What could be rented there, the cheapest first, with its price; nothing is contacted that costs."""
+        ...
 
     def request(self, request: LaunchRequest) -> None: ...
 
@@ -148,6 +190,14 @@ class Provider(Protocol):
 
     def collect(self, vm: str) -> str:
         """Folder on this machine with what the VM's program wrote (step log, peer log)."""
+        ...
+
+    def list_ours(self, owner: str) -> Sequence[Owned]:
+        """All that carries the label orch-owner = `owner`, of whichever run. Needs the credentials only."""
+        ...
+
+    def release(self, owned: Owned) -> None:
+        """End one thing that `list_ours` showed; gone already: nothing. InvalidRequestError without our label."""
         ...
 
     def close(self) -> None:
