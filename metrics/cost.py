@@ -23,7 +23,7 @@ from metrics.records import EgressRecord, EpochRecord, VmRecord
 from metrics.scale import study_epochs, study_seconds, vm_epoch_seconds
 from metrics.throughput import SwarmEpoch, swarm_epochs
 
-__all__ = ["CostSoFar", "cost_so_far", "ledger"]
+__all__ = ["CostSoFar", "bill_so_far", "cost_so_far", "ledger"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,26 @@ def cost_so_far(
     ingress: Mapping[str, int] | None = None,
     last_epoch: int | None = None,
 ) -> CostSoFar:
-    """Dollars until now at study scale, counting the epoch that is under way.
+    """The sums of `bill_so_far`, with the dollars an hour of the VMs rented now."""
+    rows = list(vms)
+    bill = bill_so_far(rows, epochs, egress, now_s, terms, ingress, last_epoch)
+    rented = [row.usd_per_h for row in rows if row.ended_s is None]
+    known_prices = [usd for usd in rented if usd is not None]
+    per_h = sum(known_prices, Decimal(0)) if len(known_prices) == len(rented) else None
+    spent = bill.sum()
+    return CostSoFar(None if spent is None else round(spent, 12), per_h, bill.unknown)
+
+
+def bill_so_far(
+    vms: Iterable[VmRecord],
+    epochs: Iterable[EpochRecord],
+    egress: Iterable[EgressRecord],
+    now_s: float,
+    terms: Terms,
+    ingress: Mapping[str, int] | None = None,
+    last_epoch: int | None = None,
+) -> Ledger:
+    """The bill until now at study scale, counting the epoch that is under way.
 
     The seconds since a running VM's last epoch are taken to grow as that epoch did, for as long as that one
     took, so that the sum does not jump when the next one ends and what a VM waits longer counts once. After
@@ -90,12 +109,7 @@ def cost_so_far(
     else:
         read = {vm: None if per_sample is None else n * per_sample for vm, n in samples.items()}
     sent = flows(egress, terms.addresses, terms.locations)
-    bill = _bill(rows, now_s, seconds, raw, study, sent, read, terms)
-    rented = [row.usd_per_h for row in rows if row.ended_s is None]
-    known_prices = [usd for usd in rented if usd is not None]
-    per_h = sum(known_prices, Decimal(0)) if len(known_prices) == len(rented) else None
-    spent = bill.sum()
-    return CostSoFar(None if spent is None else round(spent, 12), per_h, bill.unknown)
+    return _bill(rows, now_s, seconds, raw, study, sent, read, terms)
 
 
 def _bill(

@@ -7,9 +7,10 @@ from decimal import Decimal
 from typing import Any
 
 from cloud.prices.book import PriceBookError
-from metrics.cost import CostSoFar, cost_so_far
+from metrics.cost import CostSoFar, bill_so_far, cost_so_far
 from metrics.granularity import granularity
-from metrics.records import EpochRecord, ProgressRecord, VmRecord
+from metrics.ledger import Ledger, Terms
+from metrics.records import EgressRecord, EpochRecord, ProgressRecord, VmRecord
 from metrics.run_numbers import terms_of
 from metrics.scale import study_epochs
 from metrics.store import RunStore
@@ -17,7 +18,7 @@ from metrics.throughput import swarm_epochs
 from orchestrator.core.journal import JournalError, replay
 from orchestrator.core.state import Slot
 
-__all__ = ["cost_of", "snapshot_of"]
+__all__ = ["bill_of", "cost_of", "snapshot_of"]
 
 _EVENTS = 20
 
@@ -86,18 +87,28 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
 
 def cost_of(store: RunStore, now_s: float) -> CostSoFar:
     """Dollars so far and per hour at the study's scale. Raises StoreError."""
-    meta = store.all_meta()
     try:
-        terms, _ = terms_of(meta)
+        return cost_so_far(*_priced(store, now_s))
     except PriceBookError as error:
         return CostSoFar(None, None, (str(error),))
+
+
+def bill_of(store: RunStore, now_s: float) -> Ledger:
+    """The lines whose sum `cost_of` tells. Raises StoreError, PriceBookError."""
+    return bill_so_far(*_priced(store, now_s))
+
+
+def _priced(
+    store: RunStore, now_s: float
+) -> tuple[list[VmRecord], list[EpochRecord], list[EgressRecord], float, Terms, dict[str, int], int | None]:
+    meta = store.all_meta()
+    terms, _ = terms_of(meta)
     last = int(meta.get("warmup_epochs") or 0) + int(meta.get("epochs") or 0) or None
     ingress: dict[str, int] = {}
     for row in store.records("ingress"):
         ingress[row.vm] = ingress.get(row.vm, 0) + row.network_bytes
-    return cost_so_far(
-        store.records("vms"), store.records("epochs"), store.records("egress"), now_s, terms, ingress, last
-    )
+    records = store.records
+    return records("vms"), records("epochs"), records("egress"), now_s, terms, ingress, last
 
 
 def _peer(
