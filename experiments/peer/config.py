@@ -60,6 +60,9 @@ class PeerConfig:
     heldout_shards: tuple[str, ...]
     cache_bytes: int
     samples_limit: int | None = None
+    # closed swarm (metrics/orders.py)
+    orders_public_key: str = ""  # OpenSSH text of the run's key; "" = open swarm
+    orders: str = ""  # the first orders, base64
     # files beside the config
     identity_file: str = "identity.key"  # libp2p private key (PEM as Hivemind writes it)
     record_key_file: str = "record.key"  # RSA key (PEM) that signs what this peer publishes
