@@ -89,7 +89,8 @@ def _status(
         "usd_per_h", "epoch", "samples", "sps", "preemptions", "cause", "since_s"}],
       "epoch": {"current", "last", "warmup", "measured", "samples", "target", "sps", "eta_s"},
       "granularity", "cost": {"spent_usd", "usd_per_h", "budget_usd"}, "dropped_rounds",
-      "events": [{"at_s", "slot", "text"}], "warnings": []}
+      "events": [{"at_s", "slot", "text"}], "warnings": [],
+      "metrics_url": where Prometheus finds the running controller's numbers, or null}
     """
     from orchestrator.cli import live
     from orchestrator.controller import client
@@ -135,13 +136,17 @@ def _logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
     last: Annotated[int, typer.Option("--lines", "-n", min=0, help="Lines from the end; 0: all.")] = 0,
 ) -> None:
-    """Print a log: of the controller, or of a slot's VMs, the oldest VM first."""
+    """Print a log: of the controller, or of a slot's VMs, the oldest VM first.
+
+    The controller's is text here; the file itself, controller.log in the run's folder, has one JSON object a
+    line: {"at", "level", "run", "slot", "generation", "vm", "cause", "message"}.
+    """
     found = find_run(run)
     if not follow:
         texts = [path.read_text(errors="replace") for path in _log_files(found.run_id, found.folder, slot)]
         lines = "".join(texts).splitlines()
         for line in lines[-last:] if last else lines:
-            typer.echo(line)
+            typer.echo(_shown(slot, line))
         return
     _follow_log(found.run_id, found.home, found.folder, slot, last)
 
@@ -183,15 +188,22 @@ def _follow_log(run_id: str, home: Path, folder: Path, slot: str, last: int) -> 
             with path.open("rb") as file:
                 file.seek(offsets.get(path, 0))
                 text = file.read()
-                offsets[path] = file.tell()
-            shown = text.decode(errors="replace")
-            if first and last:
-                shown = "".join(shown.splitlines(keepends=True)[-last:])
-            typer.echo(shown, nl=False)
+            if not ended:  # the last line may be half written
+                text = text[: text.rfind(b"\n") + 1]
+            offsets[path] = offsets.get(path, 0) + len(text)
+            lines = text.decode(errors="replace").splitlines()
+            for line in lines[-last:] if first and last else lines:
+                typer.echo(_shown(slot, line))
         first = False
         if ended:
             return
         time.sleep(0.5)
+
+
+def _shown(log: str, line: str) -> str:
+    from orchestrator.controller.json_log import as_text
+
+    return as_text(line) if log == "controller" else line
 
 
 def _why(

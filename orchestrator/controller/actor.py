@@ -17,12 +17,15 @@ from cloud.provider import Provider, ProviderError
 from cloud.steady_clock import steady_clock
 from metrics.store import FencedError, RunStore
 from orchestrator.controller.calls import Call, RayCalls
+from orchestrator.controller.json_log import log_to
 from orchestrator.controller.keys import forget_keys
 from orchestrator.controller.processes import identity, is_alive
+from orchestrator.controller.prometheus import MetricsServer, RunCollector, address_of
 from orchestrator.controller.ray_session import claim
 from orchestrator.controller.requests import RunRequests
 from orchestrator.controller.shell import Shell, Spent
 from orchestrator.controller.view import cost_of, snapshot_of
+from orchestrator.errors import UsageError
 
 __all__ = [
     "NAMESPACE",
@@ -31,6 +34,7 @@ __all__ = [
     "controller_address",
     "controller_alive",
     "controller_failure",
+    "controller_metrics",
     "make_provider",
     "start_actor",
 ]
@@ -50,6 +54,7 @@ class ControllerActor:
     def __init__(self, run_folder: str, home: str) -> None:
         self._folder, self._home = Path(run_folder), Path(home)
         self._shell: Shell | None = None
+        self._metrics: MetricsServer | None = None
         self._store: RunStore | None = None
         self._status: str | None = None
         self._failure = ""
@@ -67,7 +72,7 @@ class ControllerActor:
         """
         if self._shell is not None:
             return
-        _log_to(self._folder / "controller.log")
+        log_to(_log, self._folder / "controller.log", self._folder.name)
         store = RunStore.open_writer(self._folder / "run.db")
         try:
             provider = partial(make_provider, str(store.meta("provider")), str(self._folder))
@@ -89,7 +94,8 @@ class ControllerActor:
             raise
         self._store = store
         claim(self._home)
-        _say(self._folder, "")
+        self._metrics = _serve_metrics(store, self._shell)
+        _say(self._folder, "", self._metrics.url if self._metrics else "")
         threading.Thread(target=self._loop, name="controller", daemon=True).start()
 
     def ping(self) -> int:
@@ -125,6 +131,8 @@ class ControllerActor:
             self._failure = f"{error}; see {self._folder / 'controller.log'}"
             self._abort()
         finally:
+            if self._metrics is not None:
+                self._metrics.close()
             self._store.close()
             _say(self._folder, self._failure)
             self._ended.set()
@@ -135,6 +143,7 @@ class ControllerActor:
         failed = 0
         next_s = time.monotonic()
         while True:
+            began_s = time.monotonic()
             try:
                 if shell.tick():
                     return
@@ -144,6 +153,8 @@ class ControllerActor:
                 _log.warning("closing failed (%d of %d): %s", failed, _CLOSE_TRIES, error)
                 if failed == _CLOSE_TRIES:
                     raise
+            if self._metrics is not None:
+                self._metrics.ticked(time.monotonic() - began_s)
             next_s = max(next_s + _PERIOD_S, time.monotonic())
             time.sleep(max(0.0, next_s - time.monotonic()))
 
@@ -233,6 +244,11 @@ def controller_failure(run_folder: Path) -> str:
     return str(_said(run_folder).get("failure", ""))
 
 
+def controller_metrics(run_folder: Path) -> str:
+    """Where Prometheus finds the last controller's numbers; "" when it serves none."""
+    return str(_said(run_folder).get("metrics", ""))
+
+
 def _said(run_folder: Path) -> dict[str, Any]:
     try:
         return json.loads((run_folder / "controller.json").read_text())
@@ -240,7 +256,7 @@ def _said(run_folder: Path) -> dict[str, Any]:
         return {}
 
 
-def _say(run_folder: Path, failure: str) -> None:
+def _say(run_folder: Path, failure: str, metrics: str = "") -> None:
     import ray
 
     path = run_folder / "controller.json"
@@ -250,6 +266,7 @@ def _say(run_folder: Path, failure: str) -> None:
         "began": identity(os.getpid()),
         "ray": ray.get_runtime_context().gcs_address,
         "failure": failure,
+        "metrics": metrics,
     }
     try:
         fresh.write_text(json.dumps(said))
@@ -270,11 +287,14 @@ def _spent(store: RunStore, now_s: float) -> Spent:
     return Spent(cost.spent_usd, cost.usd_per_h)
 
 
-def _log_to(path: Path) -> None:
-    if _log.handlers:
-        return
-    handler = logging.FileHandler(path)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    _log.addHandler(handler)
-    _log.setLevel(logging.INFO)
-    _log.propagate = False
+def _serve_metrics(store: RunStore, shell: Shell) -> MetricsServer | None:
+    """A port that is taken must not stop a run: it goes on, and says so."""
+    try:
+        address = address_of(str(store.meta("metrics_address", "off")))
+        return MetricsServer(address, RunCollector(store, lambda: shell.state)) if address else None
+    except (OSError, UsageError) as error:
+        said = f"no numbers for Prometheus: nothing can listen there ({error}); set ORCH_METRICS_ADDRESS"
+        _log.warning("%s", said)
+        known = store.meta("warnings", [])
+        store.set_meta("warnings", known if said in known else [*known, said])
+        return None

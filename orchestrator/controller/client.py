@@ -24,6 +24,7 @@ from orchestrator.controller.actor import (
     controller_address,
     controller_alive,
     controller_failure,
+    controller_metrics,
     make_provider,
     start_actor,
 )
@@ -153,11 +154,13 @@ def snapshot(run_id: str, home: Path) -> dict[str, Any]:
     "preemptions", "cause", "since_s"}], "epoch": {"current", "last", "completed", "warmup", "measured",
     "samples", "target", "sps", "eta_s"}, "granularity": float|None, "cost": {"spent_usd", "usd_per_h",
     "budget_usd"} (strings or None: study scale), "dropped_rounds", "events": [{"at_s", "slot", "text"}]
-    (last 20), "warnings": [str]}`. Raises StoreError.
+    (last 20), "warnings": [str], "metrics_url" (for Prometheus; None: not served)}`. Raises StoreError.
     """
     folder = run_folder(home, run_id)
+    alive = controller_alive(folder)
     with RunStore.open_reader(folder / "run.db") as store:
-        return snapshot_of(store, time.time(), controller_alive(folder))
+        found = snapshot_of(store, time.time(), alive)
+    return found | {"metrics_url": (controller_metrics(folder) if alive else "") or None}
 
 
 def stop(run_id: str, home: Path, reason: str = "stopped by the user", timeout_s: float = 60.0) -> str:

@@ -26,6 +26,7 @@ from experiments.spec.schema import ExperimentSpec
 from experiments.spec.slots import slots
 from metrics.records import EventRecord
 from metrics.store import DiskFullError, RunStore
+from orchestrator.controller.prometheus import chosen_address
 from orchestrator.controller.start_lock import start_lock
 from orchestrator.core.events import Fact
 from orchestrator.core.journal import created
@@ -186,6 +187,7 @@ def _meta(
         "published": None if figures is None else asdict(figures),
         "versions": {"python": platform.python_version(), **{p: _version(p) for p in _PACKAGES}},
         "warnings": [],
+        "metrics_address": chosen_address(os.environ),
     }
 
 

@@ -1,0 +1,218 @@
+"""A run's numbers for Prometheus, served by its controller: on loopback, for as long as it lives.
+
+Every number is the live view's own, at the study's scale, read from run.db by a connection of its own. What is
+unknown is left out, never 0. Counters grow only: across restarts of the controller too, since what was told once
+is kept in run.db (an estimate that proves too high waits until the truth has caught up).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import Counter as CountOf
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from decimal import Decimal
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Histogram, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from metrics.egress import MONITOR, STORE
+from metrics.run_numbers import RunNumbers
+from metrics.store import RunStore, StoreError
+from orchestrator.controller.view import bill_of
+from orchestrator.core.state import RunState, SlotState
+from orchestrator.errors import UsageError
+
+__all__ = ["MetricsServer", "RunCollector", "address_of", "chosen_address"]
+
+_DEFAULT_ADDRESS = "127.0.0.1:0"  # port 0: any that is free
+_KEPT = "prometheus"  # the key of meta with what the counters said last
+_FRESH_S = 5.0
+_REST = 10.0  # reading takes at most one part in so many of the controller's time
+_TICKS_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+
+_log = logging.getLogger("orchestrator.controller")
+
+_Samples = dict[tuple[str, ...], float]
+
+
+def chosen_address(environ: Mapping[str, str]) -> str:
+    """Where the user wants the numbers served: `ORCH_METRICS_ADDRESS`, else on loopback. Raises UsageError."""
+    chosen = environ.get("ORCH_METRICS_ADDRESS") or _DEFAULT_ADDRESS
+    address_of(chosen)
+    return chosen
+
+
+def address_of(text: str) -> tuple[str, int] | None:
+    """Host and port of "127.0.0.1:9464"; None for "off". Raises UsageError."""
+    if text == "off":
+        return None
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise UsageError(
+            f"ORCH_METRICS_ADDRESS: {text[:80]!r} is no address; write 127.0.0.1:9464 (port 0: any), or off"
+        )
+    return host.strip("[]"), int(port)
+
+
+class RunCollector(Collector):
+    """Reads the run when Prometheus asks, at most once each few seconds."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        state: Callable[[], RunState],
+        *,
+        now_s: Callable[[], float] = time.time,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`store`: the controller's own, written to only to keep what the counters said."""
+        self._store, self._state, self._now_s, self._monotonic_s = store, state, now_s, monotonic_s
+        self._mutex = threading.Lock()
+        self._metrics: list[Metric] = []
+        self._fresh_until_s = float("-inf")
+        self._told: dict[str, float] = store.meta(_KEPT, {})
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: what there is depends on the run."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """The families; those read the last time while they are fresh. None when run.db cannot be read."""
+        with self._mutex:
+            began_s = self._monotonic_s()
+            if began_s >= self._fresh_until_s:
+                try:
+                    self._metrics = self._read()
+                except StoreError as error:
+                    _log.warning("Prometheus is told nothing of the run: %s", error)
+                    self._metrics = []
+                took_s = self._monotonic_s() - began_s
+                self._fresh_until_s = began_s + max(_FRESH_S, _REST * took_s)
+            yield from self._metrics
+
+    def _read(self) -> list[Metric]:
+        state = self._state()
+        with RunStore.open_reader(self._store.path) as store:
+            run = RunNumbers.of(store)
+            bill = bill_of(store, self._now_s())
+            target = store.meta("target")
+        places = {row.vm: row.location for row in run.vms}
+        samples: _Samples = {(): sum(epoch.samples for epoch in run.study)}
+        preempted: _Samples = {(row.location,): 0.0 for row in run.vms}
+        for row in run.vms:
+            preempted[row.location,] += row.end_cause.startswith("preempted")
+        sent: _Samples = {}
+        for cell in run.matrix:
+            there = cell.dst_location or (cell.dst if cell.dst in (STORE, MONITOR) else "unknown")
+            key = (cell.src_location or "unknown", there, cell.kind)
+            sent[key] = sent.get(key, 0.0) + cell.bytes
+        dollars: dict[tuple[str, ...], Decimal | None] = {}
+        for line in bill.lines:
+            place = run.terms.store_location if line.src == STORE else places.get(line.src)
+            key = (line.kind, place or "unknown")
+            before = dollars.get(key, Decimal(0))
+            dollars[key] = None if before is None or line.usd is None else before + line.usd
+        known = {key: float(usd) for key, usd in dollars.items() if usd is not None}
+        info = {"run": state.spec.run_id, "experiment": _name(run.meta), "target": str(target)}
+        found: list[Metric] = [
+            _gauge("orch_run_info", "The run this controller looks after.", {tuple(info.values()): 1}, info),
+            _gauge(
+                "orch_epoch", "Hivemind epochs completed.", {(): max((e.epoch for e in run.raw), default=0)}
+            ),
+            _gauge("orch_paused", "1 while fewer than min_peers can train.", {(): state.paused}),
+            _gauge(
+                "orch_peers",
+                "Slots by state and the place they are in or ask for.",
+                _peers(state),
+                ("state", "location"),
+            ),
+        ]
+        if state.spec.budget_usd is not None:
+            budget = {(): float(state.spec.budget_usd)}
+            found.append(_gauge("orch_budget_usd", "The run's budget in USD.", budget))
+        told = dict(self._told)
+        found += [
+            self._counter("orch_samples_total", "Samples of completed epochs, at study scale.", samples),
+            self._counter(
+                "orch_egress_bytes_total",
+                "Bytes that VMs sent, at study scale.",
+                sent,
+                ("src", "dst", "class"),
+            ),
+            self._counter(
+                "orch_cost_usd_total",
+                "USD so far, at study scale; a kind whose price is unknown is left out.",
+                known,
+                ("kind", "location"),
+            ),
+            self._counter("orch_preemptions_total", "VMs the provider took back.", preempted, ("zone",)),
+        ]
+        if self._told != told:
+            self._store.set_meta(_KEPT, self._told)
+        return found
+
+    def _counter(
+        self, name: str, text: str, samples: Mapping[tuple[str, ...], float], labels: Iterable[str] = ()
+    ) -> Metric:
+        family = CounterMetricFamily(name, text, labels=tuple(labels))
+        for values, value in sorted(samples.items()):
+            key = json.dumps([name, *values])
+            self._told[key] = max(value, self._told.get(key, 0.0))
+            family.add_metric(values, self._told[key])
+        return family
+
+
+class MetricsServer:
+    """The endpoint: `url` is where; `close` ends it."""
+
+    def __init__(self, address: tuple[str, int], collector: RunCollector) -> None:
+        """Raises OSError when nothing can listen there."""
+        registry = CollectorRegistry()
+        registry.register(collector)
+        self._ticks = Histogram(
+            "orch_controller_tick_seconds",
+            "Wall time of one round of the controller.",
+            buckets=_TICKS_S,
+            registry=registry,
+        )
+        host, port = address
+        self._server, self._thread = start_http_server(port, host, registry)
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"http://{shown}:{self._server.server_port}/metrics"
+
+    def ticked(self, took_s: float) -> None:
+        """Count one round of the controller."""
+        self._ticks.observe(took_s)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _peers(state: RunState) -> _Samples:
+    """Every state for every place that a slot is in: none there is a known 0."""
+    places = {spec.name: spec.places for spec in state.spec.slots}
+    now = CountOf((str(s.state), places[s.name][s.place].location) for s in state.slots)
+    locations = {location for _, location in now}
+    return {(str(s), location): float(now[str(s), location]) for s in SlotState for location in locations}
+
+
+def _gauge(
+    name: str, text: str, samples: Mapping[tuple[str, ...], float], labels: Iterable[str] = ()
+) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=tuple(labels))
+    for values, value in sorted(samples.items()):
+        family.add_metric(values, value)
+    return family
+
+
+def _name(meta: Mapping[str, Any]) -> str:
+    document = meta["experiment"]
+    return str(document.get("name")) if isinstance(document, dict) else str(document)
