@@ -97,8 +97,10 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     import torch
 
     from experiments.peer.data import Batches, DigitSource, open_shards, read_heldout
+    from experiments.peer.guard import Guard, close_the_door
     from experiments.peer.mend import mend_hivemind
     from experiments.peer.optimizer import build_optimizer
+    from experiments.peer.orders import OrdersWatch
     from experiments.peer.processes import Departure, children_die_with_us, note_descendants, remove_folder
     from experiments.peer.publish import Publisher, use_record_key
     from experiments.peer.steplog import StepLog
@@ -114,6 +116,10 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     if config.emulated:
         torch.set_num_threads(1)
     mend_hivemind()
+    orders, guard = OrdersWatch(config), Guard()
+    if orders.closed:  # before anything listens
+        guard.allow(orders.peer_ids)
+        close_the_door(guard)
     use_record_key(folder / config.record_key_file)
     meter, metering_since = _meter(status), time.monotonic()  # before the first byte is sent
     untold = Untold(config.vm, folder / "egress.csv", _reading(meter))
@@ -136,6 +142,14 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     heldout = read_heldout(config, opener)
     dht, maddr = start_dht(config, folder / config.identity_file)
     status.set(phase="dht", maddr=maddr, peer_id=str(dht.peer_id))
+
+    def looked() -> None:
+        guard.allow(orders.peer_ids)
+        for key, refused in (("strangers", guard.refused), ("orders", dict(orders.refused))):
+            if refused:
+                status.warn(key, f"{key} refused: {', '.join(f'{n} {k}' for k, n in refused.items())}")
+
+    orders.watch(dht, looked)
     publisher = Publisher(
         dht, config.run_id, config.vm, config.slot, config.generation, folder / config.record_key_file
     )

@@ -18,6 +18,7 @@ from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from hivemind.utils import MSGPackSerializer
 
 from experiments.peer.config import PeerConfig, PeerConfigError
+from experiments.peer.guard import disconnect_strangers
 from metrics.orders import MAX_BYTES, Orders, OrdersError, orders_key, verify
 
 __all__ = ["OrdersValidator", "OrdersWatch"]
@@ -39,7 +40,6 @@ class OrdersWatch:
         self._peer_ids: frozenset[str] = frozenset()
         self._until_s = math.inf
         self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
         self.refused: Counter[str] = Counter()  # orders, by reason
         if not self._public_key:
             return
@@ -96,14 +96,16 @@ class OrdersWatch:
         self._take(orders)
         return True
 
-    def watch(self, dht: Any, on_change: Callable[[Orders], None], *, period_s: float = _PERIOD_S) -> None:
-        """Look in the DHT each `period_s` from now on, in a thread; `on_change` is called there."""
+    def watch(self, dht: Any, on_look: Callable[[], None], *, period_s: float = _PERIOD_S) -> None:
+        """Look in the DHT each `period_s` from now on, in a thread; `on_look` is called there after each look.
+
+        Each look also closes the connections of strangers (`guard.disconnect_strangers`).
+        """
         if not self._public_key:
             return
-        self._thread = threading.Thread(
-            target=self._run, args=(dht, on_change, period_s), name="orders", daemon=True
-        )
-        self._thread.start()
+        validator = OrdersValidator(self._run_id, self._public_key)
+        dht.add_validators([validator])
+        threading.Thread(target=self._run, args=(dht, on_look, period_s), name="orders", daemon=True).start()
 
     def stop(self) -> None:
         """End the thread."""
@@ -114,7 +116,7 @@ class OrdersWatch:
         self._until_s = orders.lease_until_s
         self._current = orders
 
-    def _run(self, dht: Any, on_change: Callable[[Orders], None], period_s: float) -> None:
+    def _run(self, dht: Any, on_look: Callable[[], None], period_s: float) -> None:
         looks, seen = 0, b""
         while not self._ended.wait(period_s):
             wide = looks % _WIDE_EVERY == _WIDE_EVERY - 1
@@ -127,11 +129,10 @@ class OrdersWatch:
             except Exception as error:  # noqa: BLE001 - a busy or dying DHT process: the next look tries again
                 _log.warning("orders: the DHT did not answer: %r", error)
                 continue
-            if blob is None or blob == seen:
-                continue
-            seen = blob
-            if self.offer(blob) and self._current is not None:
-                on_change(self._current)
+            if blob is not None and blob != seen:
+                seen = blob
+                self.offer(blob)
+            on_look()
 
 
 class OrdersValidator(RecordValidatorBase):
@@ -165,6 +166,7 @@ class OrdersValidator(RecordValidatorBase):
 
 async def _look(_dht: Any, node: Any, key: str, wide: bool) -> bytes | None:
     """In the DHT's process: the newest orders here, or (`wide`) on the nodes nearest the key."""
+    await disconnect_strangers(node)
     if wide:
         await node.get(key, latest=True)  # what it finds is kept in the cache
     key_id = DHTID.generate(source=key)
