@@ -71,6 +71,7 @@ class Observed:
     cause: str = ""
     hopeless: bool = False  # its program failed, and says that another would fail in the same way
     ended: bool = False  # the provider says when it ended: nothing of it is billed any more
+    notice_at_s: float | None = None  # the provider, or its program, said that it is taken back then
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +102,12 @@ class Silent:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """Dollars so far and per hour, at the study's scale; None: unknown."""
+    """Dollars so far, per hour for VMs, per hour for traffic, at the study's scale; None: unknown."""
 
     now_s: float
     spent_usd: Decimal | None
     burn_usd_per_h: Decimal | None
+    egress_usd_per_h: Decimal | None = Decimal(0)
 
 
 @dataclass(frozen=True, slots=True)

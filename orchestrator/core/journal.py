@@ -1,28 +1,33 @@
 """The journal: what changed as rows, the state rebuilt from rows, and a slot's story in sentences.
 
 Each row of kind "intent", "transition" or "slot" holds the whole slot after the change, so that a rebuild is
-the last row of each slot; "run" rows hold what is the run's own. Other kinds are notes for people.
+the last row of each slot; "zone" rows hold a circuit breaker, "run" rows what is the run's own. Other kinds are
+notes for people. A row may lack fields that a later version added, and have some that one took away.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from decimal import Decimal
 from typing import Any
 
 from metrics.records import EventRecord
 from orchestrator.core.events import Fact
-from orchestrator.core.policy import first_place
-from orchestrator.core.state import Place, Policy, RunSpec, RunState, Slot, SlotSpec, SlotState
+from orchestrator.core.limits import remember
+from orchestrator.core.policy import clock, first_place, times
+from orchestrator.core.state import Place, Policy, RunSpec, RunState, Slot, SlotSpec, SlotState, Zone
 
 __all__ = ["JournalError", "begin", "created", "facts", "note", "replay", "story"]
 
 _RUN_FIELDS = (
     *("monitor", "monitors_lost", "monitor_retry_at_s", "monitor_cause"),
     *("finishing_s", "stop_status", "stop_cause", "ended"),
+    *("enough", "paused_at_s", "paused_s", "held_back"),
 )
+_SLOT_FIELDS = tuple(f.name for f in fields(Slot))
 _SLOT_KINDS = frozenset({"intent", "transition", "slot"})
 
 
@@ -30,9 +35,10 @@ class JournalError(Exception):
     """The journal is not one a controller wrote."""
 
 
-def begin(spec: RunSpec) -> RunState:
-    """A run before anything happened."""
-    return RunState(spec=spec, slots=tuple(Slot(name=s.name, place=first_place(s)) for s in spec.slots))
+def begin(spec: RunSpec, launched_s: float = 0.0) -> RunState:
+    """A run before anything happened, launched at that time."""
+    slots = tuple(Slot(name=s.name, place=first_place(s)) for s in spec.slots)
+    return RunState(spec=spec, slots=slots, launched_s=launched_s)
 
 
 def created(spec: RunSpec) -> Fact:
@@ -46,20 +52,25 @@ def note(kind: str, cause: str, slot: str = "", generation: int = -1, vm: str = 
     return Fact(kind, slot, generation, vm, "", "", cause, "{}")
 
 
-def facts(before: RunState, after: RunState) -> tuple[Fact, ...]:
-    """What changed from one state to the next. Any part of it from the front replays to a valid state."""
+def facts(
+    before: RunState, after: RunState, slots: Iterable[tuple[Slot, Slot]], zones: Iterable[Zone] = ()
+) -> tuple[Fact, ...]:
+    """What changed: the run's own fields, slots (before, after), zones (after).
+
+    Any part of it from the front replays to a valid state.
+    """
     out: list[Fact] = []
-    run_before, run_after = _run_data(before), _run_data(after)
-    if run_after != run_before:
+    ends = after.ended and not before.ended
+    if before is not after:
+        run_before, run_after = _run_data(before), _run_data(after)
         # That the run is over comes last, when the journal says what became of every slot.
         not_ended = run_after | {"ended": before.ended}
         if not_ended != run_before:
             out.append(_run_fact(before, after, not_ended))
-    for old, new in zip(before.slots, after.slots, strict=True):
-        if old != new:
-            out.append(_slot_fact(old, new))
-    if after.ended and not before.ended:
-        out.append(_run_fact(before, after, run_after))
+    out += [_zone_fact(zone, after.spec) for zone in zones]
+    out += [_slot_fact(old, new) for old, new in slots]
+    if ends:
+        out.append(_run_fact(before, after, _run_data(after)))
     return tuple(out)
 
 
@@ -67,17 +78,36 @@ def replay(events: Sequence[EventRecord]) -> RunState:
     """The state after these rows (by seq). Raises JournalError when the first is not "run_created"."""
     if not events or events[0].kind != "run_created":
         raise JournalError("the journal does not begin with run_created: the run was never launched")
-    state = begin(_spec(json.loads(events[0].data_json)))
+    state = begin(_spec(json.loads(events[0].data_json)), events[0].at_s)
+    slots = {slot.name: slot for slot in state.slots}
+    zones: dict[str, Zone] = {}
+    intents: set[str] = set()
+    requested_s: deque[float] = deque()
+    replaced_s: deque[float] = deque()
+    run: dict[str, Any] = {}
     for event in events[1:]:
         if event.kind in _SLOT_KINDS:
             slot = _slot(json.loads(event.data_json))
-            intents = state.intents | {slot.vm} if slot.vm else state.intents
-            slots = tuple(slot if s.name == slot.name else s for s in state.slots)
-            state = replace(state, slots=slots, intents=intents)
+            slots[slot.name] = slot
+            if slot.vm:
+                intents.add(slot.vm)
+            if event.kind == "intent":
+                remember(requested_s, replaced_s, slot)
+        elif event.kind == "zone":
+            zone = Zone(**_known(Zone, json.loads(event.data_json)))
+            zones[zone.location] = zone
         elif event.kind in ("run", "run_ended"):
             data = json.loads(event.data_json)
-            state = replace(state, **{k: data[k] for k in _RUN_FIELDS if k in data})
-    return state
+            run |= {k: data[k] for k in _RUN_FIELDS if k in data}
+    return replace(
+        state,
+        slots=tuple(slots.values()),
+        zones=tuple(zones[name] for name in sorted(zones)),
+        intents=frozenset(intents),
+        requested_s=tuple(requested_s),
+        replaced_s=tuple(replaced_s),
+        **run,
+    )
 
 
 def story(events: Sequence[EventRecord], slot: str = "") -> list[str]:
@@ -94,6 +124,8 @@ def story(events: Sequence[EventRecord], slot: str = "") -> list[str]:
 
 
 def _sentence(event: EventRecord) -> str:
+    if event.kind == "zone":
+        return event.cause
     who = f"{event.slot}#{event.generation}" if event.slot else "run"
     if event.from_state != event.to_state:
         return f"{who} {event.from_state or 'new'} -> {event.to_state}: {event.cause}"
@@ -110,19 +142,50 @@ def _run_data(state: RunState) -> dict[str, Any]:
 
 def _run_fact(before: RunState, after: RunState, data: dict[str, Any]) -> Fact:
     kind = "run_ended" if data["ended"] else "run"
-    cause = after.stop_cause
-    if not cause:
-        cause = "all peers are over" if after.finishing_s is not None else f"the monitor is {after.monitor}"
-        if after.monitors_lost > before.monitors_lost:
-            cause = f"the monitor died ({after.monitor_cause}): {after.monitor_vm()} goes on"
     names = ("ended" if data["ended"] else _run_name(after), _run_name(before))
-    return Fact(kind, "", -1, "", names[1], names[0], cause, json.dumps(data))
+    return Fact(kind, "", -1, "", names[1], names[0], _run_cause(before, after), json.dumps(data))
+
+
+def _run_cause(before: RunState, after: RunState) -> str:
+    if after.stop_cause:
+        return after.stop_cause
+    if after.monitors_lost > before.monitors_lost:
+        return f"the monitor died ({after.monitor_cause}): {after.monitor_vm()} goes on"
+    least = after.spec.min_peers
+    if after.paused and not before.paused:
+        return f"fewer than {least} peers can train (min_peers): the others wait, and are billed"
+    if before.paused and not after.paused:
+        return f"the pause is over; the run has been paused for {after.paused_s:.0f} s in all"
+    if after.finishing_s != before.finishing_s:
+        return "all peers are over"
+    if after.held_back != before.held_back:
+        return f"no VM is requested: {after.held_back}" if after.held_back else "VMs are requested again"
+    if after.enough != before.enough:
+        return f"{least} peers can train" if least > 1 else "a peer can train"
+    return f"the monitor is {after.monitor}"
 
 
 def _run_name(state: RunState) -> str:
     if state.stop_status:
         return f"stopping ({state.stop_status})"
-    return "running" if state.finishing_s is None else "finishing"
+    if state.finishing_s is not None:
+        return "finishing"
+    return "paused" if state.paused else "running"
+
+
+def _zone_fact(zone: Zone, spec: RunSpec) -> Fact:
+    name = zone.location
+    if not zone.refusals:
+        cause = f"{name} has capacity again"
+    elif zone.probe:
+        cause = f"{name} refused {times(zone.refusals)}; {zone.probe} asks it again, alone"
+    elif zone.refusals >= spec.breaker_failures:
+        cause = (
+            f"{name} refused {times(zone.refusals)} in a row: not asked before {clock(zone.closed_until_s)}"
+        )
+    else:
+        cause = f"{name} refused {times(zone.refusals)}"
+    return Fact("zone", "", -1, zone.probe, "", "", cause, json.dumps(asdict(zone)))
 
 
 def _slot_fact(old: Slot, new: Slot) -> Fact:
@@ -133,32 +196,39 @@ def _slot_fact(old: Slot, new: Slot) -> Fact:
         kind = "transition"
     vm = new.vm or new.ending or old.vm
     generation = old.generation if vm == old.vm else new.generation
-    return Fact(kind, new.name, generation, vm, old.state, new.state, new.cause, json.dumps(asdict(new)))
+    data = {name: getattr(new, name) for name in _SLOT_FIELDS}
+    return Fact(kind, new.name, generation, vm, old.state, new.state, new.cause, json.dumps(data))
 
 
-def _slot(data: dict[str, Any]) -> Slot:
-    known = {f.name for f in fields(Slot)}
-    values: dict[str, Any] = {k: v for k, v in data.items() if k in known}
-    values["state"] = SlotState(data["state"])
+def _slot(data: Mapping[str, Any]) -> Slot:
+    values: dict[str, Any] = {**_known(Slot, data), "state": SlotState(data["state"])}
     return Slot(**values)
 
 
-def _spec(data: dict[str, Any]) -> RunSpec:
+def _spec(data: Mapping[str, Any]) -> RunSpec:
     slots = tuple(
         SlotSpec(
             name=s["name"],
             places=tuple(_place(p) for p in s["places"]),
-            policy=Policy(**s["policy"]),
+            policy=Policy(**_known(Policy, s["policy"])),
         )
         for s in data["slots"]
     )
-    values: dict[str, Any] = {**data, "slots": slots, "budget_usd": _decimal(data["budget_usd"])}
+    usd = {n: _decimal(data[n]) for n in ("budget_usd", "max_usd_per_h", "egress_usd_per_h") if n in data}
+    values: dict[str, Any] = {**_known(RunSpec, data), **usd, "slots": slots}
     return RunSpec(**values)
 
 
-def _place(data: dict[str, Any]) -> Place:
-    values: dict[str, Any] = {**data, "usd_per_h": _decimal(data["usd_per_h"])}
+def _place(data: Mapping[str, Any]) -> Place:
+    usd = {n: _decimal(data[n]) for n in ("usd_per_h", "max_usd_per_h") if n in data}
+    values: dict[str, Any] = {**_known(Place, data), **usd}
     return Place(**values)
+
+
+def _known(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """What this version knows of a row."""
+    names = {f.name for f in fields(kind)}
+    return {k: v for k, v in data.items() if k in names}
 
 
 def _decimal(text: str | None) -> Decimal | None:

@@ -1,13 +1,25 @@
-"""Where and when to ask again, and when to stop spending. Pure; randomness comes in as a number."""
+"""Where and when to ask again, and when to give up. Pure; randomness comes in as a number."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from decimal import Decimal
 
-from orchestrator.core.state import Policy, SlotSpec
+from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec, Zone
 
-__all__ = ["Jitter", "back_off_s", "first_place", "gives_up", "next_place", "over_budget"]
+__all__ = [
+    "Jitter",
+    "back_off_s",
+    "clock",
+    "first_place",
+    "gives_up",
+    "next_place",
+    "places_in_order",
+    "priced",
+    "refused_zone",
+    "times",
+]
 
 Jitter = Callable[[], float]
 """A number in [0, 1) from the controller's seeded generator."""
@@ -38,6 +50,18 @@ def next_place(spec: SlotSpec, place: int, refusals: int) -> int:
             return place
 
 
+def places_in_order(spec: SlotSpec, place: int) -> list[int]:
+    """The places that may be asked now, `place` first, those that stand in for it after it."""
+    count = len(spec.places)
+    match spec.policy.replace:
+        case "next_place" | "never":
+            return [(place + n) % count for n in range(count)]
+        case "cheapest_place":
+            return [place, *(p for p in _by_price(spec) if p != place)]
+        case _:
+            return [place]
+
+
 def gives_up(spec: SlotSpec, lost: int, refusals: int) -> str:
     """Why a slot stops trying, or "" when it goes on."""
     policy = spec.policy
@@ -52,26 +76,30 @@ def gives_up(spec: SlotSpec, lost: int, refusals: int) -> str:
     return ""
 
 
-def over_budget(
-    budget_usd: Decimal | None,
-    spent_usd: Decimal | None,
-    burn_usd_per_h: Decimal | None,
-    reserve_s: float,
-) -> str:
-    """Why spending has to stop now, or "". All dollars at the study's scale.
+def refused_zone(spec: RunSpec, zone: Zone, now_s: float) -> Zone:
+    """The zone after one more refusal: closed after so many in a row, and after each while it is on trial."""
+    refusals = zone.refusals + 1
+    closed_until_s = now_s + spec.breaker_open_s if refusals >= spec.breaker_failures else 0.0
+    return Zone(zone.location, refusals, closed_until_s)
 
-    Stops when spent + burn rate x reserve would reach the budget, so that what termination itself takes is
-    within it. What is unknown cannot be kept within a budget.
-    """
-    if budget_usd is None:
-        return ""
-    if spent_usd is None or burn_usd_per_h is None:
-        return f"the budget of {budget_usd} USD cannot be kept: a price is unknown"
-    reserved_usd = burn_usd_per_h * Decimal(str(reserve_s)) / Decimal(3600)
-    if spent_usd + reserved_usd >= budget_usd:
-        sums = f"{spent_usd:.2f} USD spent and {reserved_usd:.2f} USD to end it"
-        return f"{sums} reach the budget of {budget_usd} USD"
-    return ""
+
+def clock(at_s: float) -> str:
+    """The time of day in UTC: "12:04:10"."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%H:%M:%S")
+
+
+def priced(place: Place) -> str:
+    """ "europe-west4-a at $0.21/h"."""
+    return (
+        f"{place.zone} at an unknown price"
+        if place.usd_per_h is None
+        else f"{place.zone} at ${place.usd_per_h:.2f}/h"
+    )
+
+
+def times(count: int) -> str:
+    """ "once", "3 times"."""
+    return "once" if count == 1 else f"{count} times"
 
 
 def _by_price(spec: SlotSpec) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
 from typing import Literal
@@ -20,6 +20,7 @@ __all__ = [
     "Slot",
     "SlotSpec",
     "SlotState",
+    "Zone",
 ]
 
 Replace = Literal["same_place", "next_place", "cheapest_place", "wait", "never"]
@@ -54,6 +55,17 @@ class Place:
     use_spot: bool
     usd_per_h: Decimal | None  # None: unknown
     price_source: str
+    max_usd_per_h: Decimal | None = None  # no VM dearer than this is taken there; None: any price
+
+    @property
+    def ceiling_usd_per_h(self) -> Decimal | None:
+        """The most a VM there may cost; None: unknown."""
+        return self.usd_per_h if self.max_usd_per_h is None else self.max_usd_per_h
+
+    @property
+    def zone(self) -> str:
+        """The last word of its location: "europe-west1-b"."""
+        return self.location.rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +106,19 @@ class RunSpec:
     missing_deadline_s: float = 30.0  # a VM the provider does not list is lost only after this
     straggler_s: float = 90.0  # the others may still finish so long after the first peer is done
     drain_s: float = 15.0  # for the monitor to read the last records
-    reserve_s: float = 30.0  # what termination itself takes, for the budget
+    min_peers: int = 1  # with fewer that can train, the run pauses
+    max_usd_per_h: Decimal | None = None  # no VM is requested that would pass it
+    max_wall_s: float | None = None  # the run stops so long after its launch
+    lease_s: float = 600.0  # a peer that has not heard of the controller for so long ends itself
+    vms_per_min: int = 30  # VMs requested in any minute
+    replacements_per_h: int = 60  # of them in the place of lost ones, in any hour
+    breaker_failures: int = 3  # refusals in a row that close a zone
+    breaker_open_s: float = 300.0  # a closed zone is asked again after this, by one VM
+    metering_period_s: float = 10.0  # what was spent is known so late
+    decision_s: float = 5.0  # from knowing to the first termination
+    teardown_s: float = 60.0  # what termination itself takes, at worst
+    first_s: float = 120.0  # a VM is requested only if it can be paid for so long
+    egress_usd_per_h: Decimal = Decimal(0)  # the most that traffic may cost an hour
     max_monitor_restarts: int = 5
     monitor_backoff_s: float = 1.0  # 0, 1, 3, 7 ... times this after each monitor's death
 
@@ -118,15 +142,27 @@ class Slot:
     address: str = ""
     lost: int = 0  # VMs lost so far
     refusals: int = 0  # in a row
+    notice_at_s: float | None = None  # its provider said it takes the VM back then
     cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
+class Zone:
+    """A place's circuit breaker, over all slots."""
+
+    location: str
+    refusals: int = 0  # of capacity or quota, in a row
+    closed_until_s: float = 0.0  # not asked before this; then by one VM
+    probe: str = ""  # that VM
+
+
+@dataclass(frozen=True, slots=True)
 class RunState:
-    """A run now: a pure function of its journal."""
+    """A run now: a pure function of its journal, but for the last four."""
 
     spec: RunSpec
     slots: tuple[Slot, ...]
+    launched_s: float = 0.0  # when its journal began
     intents: frozenset[str] = frozenset()  # every VM ever wished for: no other may exist
     monitor: Literal["absent", "wanted", "up", "ending", "gone"] = "absent"
     monitors_lost: int = 0
@@ -136,6 +172,24 @@ class RunState:
     stop_status: str = ""  # "" while the run goes on
     stop_cause: str = ""
     ended: bool = False
+    enough: bool = False  # min_peers could train at some time
+    paused_at_s: float | None = None  # fewer than min_peers can train since then
+    paused_s: float = 0.0  # the earlier pauses together
+    held_back: str = ""  # why no VM is requested although slots wait for one
+    zones: tuple[Zone, ...] = ()  # those that refused, by location
+    requested_s: tuple[float, ...] = ()  # when VMs were requested, in the minute up to the last one
+    replaced_s: tuple[float, ...] = ()  # those in the place of lost ones, in the hour up to the last one
+    # As last told, and told again after a restart; None: not yet.
+    spent_usd: Decimal | None = field(default=None, compare=False)
+    burn_usd_per_h: Decimal | None = field(default=None, compare=False)
+    egress_usd_per_h: Decimal | None = field(default=None, compare=False)
+    # The indexes `machine.advance` made of this state: only what is faster for it.
+    index: object = field(default=None, compare=False, repr=False)
+
+    @property
+    def paused(self) -> bool:
+        """Whether the peers are to wait for others."""
+        return self.paused_at_s is not None
 
     def slot(self, name: str) -> Slot:
         """The slot of that name; KeyError when there is none."""

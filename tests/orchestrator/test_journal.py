@@ -11,8 +11,13 @@ from orchestrator.core.machine import step
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec, SlotState
 
 PLACE = Place("gcp/us-central1/us-central1-a", "n1", "T4:1", True, Decimal("0.1800"), "book:7")
-UNPRICED = Place("azure/eastus", "unknown", "A10:1", False, None, "no price")
-RUN = RunSpec("r", (SlotSpec("a", (PLACE, UNPRICED), Policy("next_place", 3)),), budget_usd=Decimal("1.50"))
+DEARER = Place("azure/eastus", "nv6", "A10:1", False, Decimal("0.454"), "book:9", Decimal("0.5"))
+RUN = RunSpec(
+    "r",
+    (SlotSpec("a", (PLACE, DEARER), Policy("next_place", 3)),),
+    budget_usd=Decimal("1.50"),
+    max_wall_s=900.0,
+)
 
 
 def rows(facts) -> list[EventRecord]:
@@ -25,11 +30,11 @@ def rows(facts) -> list[EventRecord]:
 
 
 def test_the_first_row_holds_all_the_core_was_told():
-    assert replay(rows([created(RUN)])) == begin(RUN)
+    assert replay(rows([created(RUN)])) == begin(RUN, 10.0)
 
 
 def test_rows_rebuild_the_state_and_notes_change_nothing():
-    state, facts = begin(RUN), [created(RUN)]
+    state, facts = begin(RUN, 10.0), [created(RUN)]
     for event in (Tick(1.0), Observed(2.0, "r-a-0", "running", "dht", "/m", "10.0.0.2"), Tick(3.0)):
         done = step(state, event, lambda: 0.5)
         state = done.state
@@ -40,13 +45,14 @@ def test_rows_rebuild_the_state_and_notes_change_nothing():
 
 
 def test_the_story_names_each_change_and_its_cause():
-    state, facts = begin(RUN), [created(RUN)]
+    state, facts = begin(RUN, 10.0), [created(RUN)]
     for event in (Tick(1.0), Observed(2.0, "r-a-0", "preempted", cause="taken back")):
         done = step(state, event, lambda: 0.5)
         state, facts = done.state, [*facts, *done.facts]
     told = story(rows(facts), "a")
     assert told[1].endswith("a#0 WAITING -> PROVISIONING: the slot has no VM")
-    assert told[2].endswith("a#0 PROVISIONING -> WAITING: preempted: taken back")
+    lost = "a#0 PROVISIONING -> WAITING: preempted: taken back; next at 00:00:02: eastus at $0.45/h"
+    assert told[2].endswith(lost)
 
 
 def test_a_journal_without_its_beginning_is_refused():

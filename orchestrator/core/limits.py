@@ -1,0 +1,113 @@
+"""How many VMs may be requested now, and which may be paid for. Pure: times and dollars in, a sentence out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from decimal import Decimal
+
+from metrics.budget import reserve_usd
+from orchestrator.core.state import Place, RunSpec, RunState, Slot
+
+__all__ = ["is_replacement", "over_budget", "over_rate", "remember", "unaffordable"]
+
+MINUTE_S = 60.0
+HOUR_S = 3600.0
+
+
+def is_replacement(slot: Slot) -> bool:
+    """Whether the VM just wished for takes a lost one's place; asking elsewhere after a refusal is no other."""
+    return slot.lost > 0 and slot.refusals == 0
+
+
+def remember(requested_s: deque[float], replaced_s: deque[float], slot: Slot) -> None:
+    """Add the VM just wished for, which the slot holds since `since_s`; forget what is out of the windows."""
+    _append(requested_s, slot.since_s, MINUTE_S)
+    if is_replacement(slot):
+        _append(replaced_s, slot.since_s, HOUR_S)
+
+
+def _append(times_s: deque[float], at_s: float, window_s: float) -> None:
+    times_s.append(at_s)
+    while times_s[0] <= at_s - window_s:
+        times_s.popleft()
+
+
+def over_rate(
+    spec: RunSpec, requested_s: Sequence[float], replaced_s: Sequence[float], slot: Slot, now_s: float
+) -> str:
+    """Which of the limits a request for the slot would pass now, or ""."""
+    # Times grow, so the one that must have left the window is the limit's from the end.
+    limit = spec.vms_per_min
+    if len(requested_s) >= limit and (limit == 0 or requested_s[-limit] > now_s - MINUTE_S):
+        return f"limits.vms_per_min: {limit} VMs were requested within a minute"
+    limit = spec.replacements_per_h
+    if (
+        is_replacement(slot)
+        and len(replaced_s) >= limit
+        and (limit == 0 or replaced_s[-limit] > now_s - HOUR_S)
+    ):
+        return f"limits.replacements_per_h: {limit} lost VMs were replaced within an hour"
+    return ""
+
+
+def over_budget(state: RunState, held_usd_per_h: Decimal | None) -> str:
+    """Why spending has to stop now, or "". All dollars at the study's scale.
+
+    Stops when what is spent, and what is spent until the last VM is gone, would reach the budget
+    (`metrics.budget.reserve_usd`). VMs requested since the last sum count as their places' ceilings. What is
+    unknown cannot be kept within a budget.
+    """
+    spec = state.spec
+    if spec.budget_usd is None:
+        return ""
+    reserved_usd = _reserve(state, held_usd_per_h, Decimal(0))
+    if state.spent_usd is None or reserved_usd is None or state.egress_usd_per_h is None:
+        return f"the budget of {spec.budget_usd} USD cannot be kept: a price is unknown"
+    if state.spent_usd + reserved_usd >= spec.budget_usd:
+        sums = f"{state.spent_usd:.2f} USD spent and {reserved_usd:.2f} USD to end it"
+        return f"{sums} reach the budget of {spec.budget_usd} USD"
+    return ""
+
+
+def unaffordable(state: RunState, held_usd_per_h: Decimal | None, place: Place) -> str:
+    """Why no VM may be requested there, for what it costs, or "".
+
+    Before the first sum is told nothing is spent; after a restart it is told before anything is requested.
+    """
+    spec, usd = state.spec, place.ceiling_usd_per_h
+    if spec.max_usd_per_h is not None:
+        if usd is None or held_usd_per_h is None:
+            return f"max_usd_per_h cannot be kept: a price is unknown, as that of {place.zone}"
+        if held_usd_per_h + usd > spec.max_usd_per_h:
+            rented = f"{held_usd_per_h:.2f} USD an hour are rented"
+            return f"{place.zone} at ${usd:.2f}/h would pass max_usd_per_h {spec.max_usd_per_h} ({rented})"
+    if spec.budget_usd is not None:
+        spent_usd = state.spent_usd or Decimal(0)
+        reserved_usd = None if usd is None else _reserve(state, held_usd_per_h, usd)
+        if usd is None or reserved_usd is None:
+            return f"the budget of {spec.budget_usd} USD cannot be kept: a price is unknown"
+        first_usd = usd * Decimal(str(spec.first_s)) / Decimal(3600)
+        if spent_usd + reserved_usd + first_usd >= spec.budget_usd:
+            return (
+                f"{spent_usd:.2f} USD spent, {reserved_usd:.2f} USD to end it and a VM's first {spec.first_s:.0f} s "
+                f"at ${usd:.2f}/h reach the budget of {spec.budget_usd} USD"
+            )
+    return ""
+
+
+def _reserve(state: RunState, held_usd_per_h: Decimal | None, more_usd_per_h: Decimal) -> Decimal | None:
+    spec = state.spec
+    told = state.burn_usd_per_h if state.spent_usd is not None else held_usd_per_h
+    if told is None:
+        return None
+    egress = spec.egress_usd_per_h
+    if state.egress_usd_per_h is not None:
+        egress = max(egress, state.egress_usd_per_h)
+    return reserve_usd(
+        max(told, held_usd_per_h or Decimal(0)) + more_usd_per_h,
+        egress,
+        metering_period_s=spec.metering_period_s,
+        decision_s=spec.decision_s,
+        teardown_s=spec.teardown_s,
+    )

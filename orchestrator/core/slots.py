@@ -1,0 +1,214 @@
+"""What becomes of one slot: taken, seen, refused, lost, given up. Pure: the slot as it is in, the next one out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.core.events import Observed, OfferRefused
+from orchestrator.core.policy import (
+    Jitter,
+    back_off_s,
+    clock,
+    gives_up,
+    next_place,
+    priced,
+    refused_zone,
+    times,
+)
+from orchestrator.core.state import OVER, SlotState
+from orchestrator.core.work import READY, Work
+
+__all__ = ["confirm", "end", "finish", "lose", "note", "overdue", "refuse", "see"]
+
+_RANK = {SlotState.PROVISIONING: 0, SlotState.BOOTING: 1, SlotState.JOINING: 2, SlotState.TRAINING: 3}
+_PHASE_RANK = {
+    "": 0,
+    "starting": 1,
+    "dht": 2,
+    "ready": 3,
+    "training": 4,
+    "leaving": 5,
+    "done": 6,
+    "failed": 6,
+}
+
+
+def confirm(work: Work, i: int, now_s: float) -> None:
+    """The provider took the slot's request."""
+    slot = work.slots[i]
+    _took(work, i)
+    if slot.state is not SlotState.PROVISIONING:
+        work.set(i, replace(slot, confirmed=True))
+        return
+    work.set(
+        i,
+        replace(
+            slot,
+            state=SlotState.BOOTING,
+            confirmed=True,
+            since_s=now_s,
+            refusals=0,
+            cause="the provider took it",
+        ),
+    )
+
+
+def lose(work: Work, i: int, now_s: float, cause: str, jitter: Jitter, *, gone: bool) -> None:
+    """The slot's VM is lost: seek the next one or give up. Not `gone`: it has to be ended first."""
+    slot = work.slots[i]
+    ending = "" if gone else slot.vm
+    if slot.state in OVER:  # a finished peer's VM has ended
+        work.set(i, replace(slot, vm="", ending=ending))
+        return
+    if slot.notice_at_s is not None and not cause.startswith("preempted"):
+        cause = f"preempted, as announced for {clock(slot.notice_at_s)}: {cause}"
+    spec = work.spec(i)
+    cleared = replace(
+        slot, vm="", ending=ending, confirmed=False, ambiguous=False, phase="", maddr="", address="",
+        notice_at_s=None, since_s=now_s, generation=slot.generation + 1, lost=slot.lost + 1, refusals=0, cause=cause,
+    )  # fmt: skip
+    why = gives_up(spec, cleared.lost, 0)
+    if work.run.stop_status:
+        work.set(i, replace(cleared, state=SlotState.ENDED))
+    elif why:
+        work.set(i, replace(cleared, state=SlotState.FAILED, cause=f"{cause}; {why}"))
+    else:
+        place = next_place(spec, slot.place, 0)
+        retry_at_s = now_s + back_off_s(spec.policy, cleared.lost - 1, jitter)
+        to = f"next at {clock(retry_at_s)}: {priced(spec.places[place])}"
+        work.set(
+            i,
+            replace(
+                cleared,
+                state=SlotState.WAITING,
+                place=place,
+                retry_at_s=retry_at_s,
+                cause=f"{cause}; {to}",
+            ),
+        )
+
+
+def finish(work: Work, i: int, now_s: float) -> None:
+    """Its peer finished by itself."""
+    slot = work.slots[i]
+    if slot.state not in OVER:
+        cause = "the peer finished"
+        work.set(
+            i,
+            replace(slot, state=SlotState.DONE, phase="done", since_s=now_s, confirmed=True, cause=cause),
+        )
+
+
+def see(work: Work, i: int, event: Observed) -> None:
+    """Its VM lives. Only forward: an old observation that comes late says nothing new."""
+    slot = work.slots[i]
+    if slot.state in OVER:
+        return
+    if event.state == "pending":
+        wanted = SlotState.BOOTING
+    elif event.phase in ("training", "leaving"):
+        wanted = SlotState.TRAINING
+    else:
+        wanted = SlotState.JOINING
+    _took(work, i)
+    phase = event.phase if _PHASE_RANK.get(event.phase, 0) > _PHASE_RANK.get(slot.phase, 0) else slot.phase
+    slot = replace(
+        slot, confirmed=True, refusals=0, phase=phase, maddr=event.maddr or slot.maddr,
+        address=event.address or slot.address,
+    )  # fmt: skip
+    if _RANK[wanted] > _RANK[slot.state]:
+        causes = {
+            SlotState.BOOTING: "the provider took it",
+            SlotState.JOINING: "its program runs",
+            SlotState.TRAINING: "the peer trains",
+        }
+        slot = replace(slot, state=wanted, since_s=event.now_s, cause=causes[wanted])
+    work.set(i, slot)
+
+
+def note(work: Work, i: int, notice_at_s: float) -> None:
+    """Its VM is expected to go then. The first notice counts."""
+    slot = work.slots[i]
+    if slot.notice_at_s is None and slot.state not in OVER:
+        cause = f"the provider takes it back at {clock(notice_at_s)}"
+        work.set(i, replace(slot, notice_at_s=notice_at_s, cause=cause))
+
+
+def refuse(work: Work, i: int, event: OfferRefused, jitter: Jitter) -> None:
+    """The provider did not take the slot's request, or nobody knows whether it did."""
+    slot = work.slots[i]
+    if slot.state is not SlotState.PROVISIONING:
+        return
+    spec = work.spec(i)
+    refusals = slot.refusals + 1
+    retry_at_s = event.now_s + back_off_s(spec.policy, slot.refusals, jitter)
+    if event.kind == "ambiguous":  # it may exist: only looking or asking for the same name is safe
+        cause = f"{event.reason}; looking for it, and asking for the same VM again at {clock(retry_at_s)}"
+        work.set(i, replace(slot, ambiguous=True, retry_at_s=retry_at_s, refusals=refusals, cause=cause))
+        return
+    # While others train, a slot that finds no capacity costs nothing and may find some later.
+    why = "" if work.able else gives_up(spec, slot.lost if spec.policy.replace != "never" else 0, refusals)
+    if event.kind == "transient" and not why:
+        cause = f"{event.reason}; asking again at {clock(retry_at_s)}"
+        work.set(i, replace(slot, retry_at_s=retry_at_s, refusals=refusals, cause=cause))
+        return
+    asked = spec.places[slot.place]
+    told = f"{asked.zone} refused {times(refusals)}" if refusals > 1 else f"{asked.zone} refused"
+    if event.kind in ("no_capacity", "quota"):
+        zone = refused_zone(work.run.spec, work.zone(asked.location), event.now_s)
+        work.set_zone(zone)
+        told = f"{asked.zone} refused {times(zone.refusals)}" if zone.refusals > 1 else told
+        if zone.closed_until_s > event.now_s:
+            told += f", next try {clock(zone.closed_until_s)}"
+    place = next_place(spec, slot.place, refusals)
+    if why:
+        told += f"; {why}"
+    elif place != slot.place:
+        told += f"; trying {priced(spec.places[place])}"
+    else:
+        told += f"; trying it again at {clock(retry_at_s)}"
+    work.set(
+        i,
+        replace(
+            slot,
+            state=SlotState.FAILED if why else SlotState.WAITING,
+            vm="",
+            ending=slot.vm if slot.ambiguous else "",
+            ambiguous=False,
+            generation=slot.generation + 1,
+            place=place,
+            refusals=refusals,
+            since_s=event.now_s,
+            retry_at_s=retry_at_s,
+            cause=f"{event.reason}; {told}",
+        ),
+    )
+
+
+def overdue(work: Work, i: int, now_s: float) -> str:
+    """Why the slot's VM has taken too long, or ""."""
+    spec, slot = work.run.spec, work.slots[i]
+    waited_s = now_s - slot.since_s
+    if slot.state is SlotState.BOOTING and waited_s > spec.boot_deadline_s:
+        return f"did not boot within {spec.boot_deadline_s:.0f} s"
+    if slot.state is SlotState.JOINING and slot.phase not in READY and waited_s > spec.join_deadline_s:
+        return f"did not join within {spec.join_deadline_s:.0f} s (its phase: {slot.phase or 'none'})"
+    return ""
+
+
+def end(work: Work, i: int, cause: str, now_s: float) -> None:
+    """The run has stopped: wish for nothing, end the VM."""
+    slot = work.slots[i]
+    if slot.state not in OVER:
+        slot = replace(slot, state=SlotState.ENDED, since_s=now_s, cause=cause)
+    if slot.vm:
+        slot = replace(slot, vm="", ending=slot.vm)
+    work.set(i, slot)
+
+
+def _took(work: Work, i: int) -> None:
+    """A zone that took a VM has capacity."""
+    slot = work.slots[i]
+    if slot.state is SlotState.PROVISIONING and not slot.confirmed:
+        zone = work.zone(work.spec(i).places[slot.place].location)
+        work.set_zone(replace(zone, refusals=0, closed_until_s=0.0, probe=""))

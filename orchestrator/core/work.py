@@ -1,0 +1,227 @@
+"""A run's state while events change it: the same values, with indexes, so that an event costs what it changes."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
+
+from orchestrator.core.limits import remember
+from orchestrator.core.state import LIVE, OVER, RunState, Slot, SlotSpec, SlotState, Zone
+
+__all__ = ["READY", "Work", "work_on"]
+
+READY = frozenset({"ready", "training", "leaving", "done"})  # phases of a peer that has joined
+
+_JOIN_AT = 16  # addresses a new peer is given: the first that answers is enough
+
+
+def work_on(state: RunState) -> Work:
+    """The state's own indexes when nobody changed them since, else new ones."""
+    index = state.index
+    return index if isinstance(index, Work) and index.frozen is state else Work(state)
+
+
+class Work:
+    """Mutable. `run` holds the run's own fields; its slots, intents, zones and times are here instead."""
+
+    def __init__(self, state: RunState) -> None:
+        self.run = state
+        self.frozen: RunState | None = None  # the state these indexes are of, between two batches
+        self.slots = list(state.slots)
+        self.zones = {z.location: z for z in state.zones}
+        self.requested_s = deque(state.requested_s)
+        self.replaced_s = deque(state.replaced_s)
+        self.over = self.done = self.live = self.held = self.able = 0
+        self.first_done_s = float("inf")
+        self.asking: set[int] = set()  # requested, and not known to be taken
+        self.ending: set[int] = set()
+        self.ready: list[int] = []  # heap of slots that waited for their time, which has come
+        self.all_ended = False  # after a stop: every slot has been told
+        self._due: list[tuple[float, int]] = []  # heap of times at which a slot has to be looked at
+        self._at: dict[str, int] = {}  # by VM, ending ones too
+        self._by_name = {s.name: i for i, s in enumerate(state.slots)}
+        self._joinable: dict[int, str] = {}
+        self._join_at: tuple[str, ...] | None = None
+        self._held_usd = Decimal(0)
+        self._held_unpriced = 0
+        self._intents: set[str] = set()  # new ones
+        self._touched: dict[int, Slot] = {}  # as they were
+        self._zones_touched: dict[str, Zone] = {}
+        for i, slot in enumerate(self.slots):
+            self._count(i, slot, 1)
+            self._schedule(i, slot)
+
+    # Looking
+
+    def spec(self, i: int) -> SlotSpec:
+        """The wish for slot `i`."""
+        return self.run.spec.slots[i]
+
+    def of_vm(self, vm: str) -> Iterator[tuple[int, Slot]]:
+        """The slot whose VM this is, not one that is ending it."""
+        i = self._at.get(vm) if vm else None
+        if i is not None and self.slots[i].vm == vm:
+            yield i, self.slots[i]
+
+    def of_ending(self, vm: str) -> Iterator[tuple[int, Slot]]:
+        """The slot that is ending this VM."""
+        i = self._at.get(vm) if vm else None
+        if i is not None and self.slots[i].ending == vm:
+            yield i, self.slots[i]
+
+    def holds(self, vm: str) -> bool:
+        """Whether the VM is a slot's, alive or being ended."""
+        return vm in self._at
+
+    def zone(self, location: str) -> Zone:
+        """Its circuit breaker."""
+        return self.zones.get(location) or Zone(location)
+
+    def is_asking(self, vm: str) -> bool:
+        """Whether the VM's request has no answer yet."""
+        return any(i in self.asking for i, _ in self.of_vm(vm))
+
+    def held_usd_per_h(self) -> Decimal | None:
+        """The most that all VMs together may cost an hour; None: unknown."""
+        return None if self._held_unpriced else self._held_usd
+
+    def addresses(self, besides: str = "") -> tuple[str, ...]:
+        """Some peers to join at, in the slots' order."""
+        if self._join_at is None:
+            chosen = heapq.nsmallest(_JOIN_AT + 1, self._joinable)
+            self._join_at = tuple(self._joinable[i] for i in chosen)
+        return tuple(m for m in self._join_at if m != besides)[:_JOIN_AT]
+
+    def joinable(self) -> bool:
+        """Whether any peer can be joined."""
+        return bool(self._joinable)
+
+    # Changing
+
+    def set(self, i: int, slot: Slot) -> None:
+        """Slot `i` is this from now on."""
+        old = self.slots[i]
+        if old == slot:
+            return
+        self._touched.setdefault(i, old)
+        self._count(i, old, -1)
+        self.slots[i] = slot
+        self._count(i, slot, 1)
+        self._schedule(i, slot)
+
+    def intend(self, i: int, slot: Slot) -> None:
+        """Slot `i` gets a VM, wished for at its `since_s`."""
+        self._intents.add(slot.vm)
+        self.set(i, slot)
+        remember(self.requested_s, self.replaced_s, slot)
+
+    def set_zone(self, zone: Zone) -> None:
+        """The zone's breaker is this from now on."""
+        old = self.zone(zone.location)
+        if old != zone:
+            self._zones_touched.setdefault(zone.location, old)
+            self.zones[zone.location] = zone
+
+    def pop_due(self, now_s: float) -> list[int]:
+        """The slots that something may be due for, each once; those that wait for a VM go to `ready`."""
+        due: set[int] = set()
+        while self._due and self._due[0][0] <= now_s:
+            at_s, i = heapq.heappop(self._due)
+            if at_s == self._due_s(self.slots[i]):
+                due.add(i)
+        for i in due:
+            if self.slots[i].state is SlotState.WAITING:
+                heapq.heappush(self.ready, i)
+        return sorted(due)
+
+    def again(self, i: int) -> None:
+        """Look at slot `i` at its time once more."""
+        self._schedule(i, self.slots[i])
+
+    def touched(self) -> tuple[list[tuple[Slot, Slot]], list[Zone]]:
+        """What changed since the last call: slots before and after, zones after."""
+        changed = sorted(self._touched.items())
+        slots = [(old, self.slots[i]) for i, old in changed if old != self.slots[i]]
+        zones = [self.zones[name] for name, old in self._zones_touched.items() if old != self.zones[name]]
+        self._touched, self._zones_touched = {}, {}
+        return slots, zones
+
+    def freeze(self) -> RunState:
+        """The state now. Only the newest has indexes."""
+        run = self.run
+        self.run = self.frozen = replace(
+            run,
+            slots=tuple(self.slots),
+            intents=run.intents | self._intents if self._intents else run.intents,
+            zones=tuple(self.zones[name] for name in sorted(self.zones)),
+            requested_s=tuple(self.requested_s),
+            replaced_s=tuple(self.replaced_s),
+            index=self,
+        )
+        self._intents = set()
+        return self.run
+
+    # Counting
+
+    def _count(self, i: int, slot: Slot, by: int) -> None:
+        state = slot.state
+        self.over += by * (state in OVER)
+        self.done += by * (state is SlotState.DONE)
+        self.live += by * (state in LIVE)
+        self.held += by * bool(slot.vm or slot.ending)
+        self.able += by * (
+            state is SlotState.TRAINING or (state is SlotState.JOINING and slot.phase in READY)
+        )
+        if state is SlotState.DONE and by > 0:
+            self.first_done_s = min(self.first_done_s, slot.since_s)
+        _member(self.asking, i, by > 0 and state is SlotState.PROVISIONING and not slot.confirmed)
+        _member(self.ending, i, by > 0 and bool(slot.ending))
+        for vm in (slot.vm, slot.ending):
+            if vm and by > 0:
+                self._at[vm] = i
+            elif vm and self._at.get(vm) == i:
+                del self._at[vm]
+        if slot.maddr and slot.vm and state in LIVE:
+            if by > 0:
+                self._joinable[i] = slot.maddr
+            else:
+                del self._joinable[i]
+            self._join_at = None
+        if slot.vm or slot.ending:
+            usd = _held_usd(self.spec(i), slot)
+            self._held_unpriced += by * (usd is None)
+            self._held_usd += by * (usd or Decimal(0))
+
+    def _schedule(self, i: int, slot: Slot) -> None:
+        due_s = self._due_s(slot)
+        if due_s is not None:
+            heapq.heappush(self._due, (due_s, i))
+
+    def _due_s(self, slot: Slot) -> float | None:
+        spec = self.run.spec
+        if slot.state is SlotState.WAITING:
+            return None if slot.ending else slot.retry_at_s
+        if slot.state is SlotState.BOOTING:
+            return slot.since_s + spec.boot_deadline_s
+        if slot.state is SlotState.JOINING and slot.phase not in READY:
+            return slot.since_s + spec.join_deadline_s
+        return None
+
+
+def _held_usd(spec: SlotSpec, slot: Slot) -> Decimal | None:
+    """Of the slot's VM. Where one that is being ended stands is not told any more: at worst, in the dearest."""
+    if slot.vm:
+        return spec.places[slot.place].ceiling_usd_per_h
+    ceilings = [place.ceiling_usd_per_h for place in spec.places]
+    known = [usd for usd in ceilings if usd is not None]
+    return max(known) if len(known) == len(ceilings) else None
+
+
+def _member(group: set[int], i: int, wanted: bool) -> None:
+    if wanted:
+        group.add(i)
+    else:
+        group.discard(i)
