@@ -2,10 +2,11 @@
 PYTHON ?= $(shell for p in python3.11 python3.12; do $$p -c 'import venv' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 STAMP := .venv/.installed
+CLOUD_STAMP := .venv/.installed-fake-ec2
 # What the tests may use: the study's logs (never in this repository).
 export ORCH_SHARED ?= $(abspath ../shared)
 
-.PHONY: help demo install test test-fast lint format soak clean
+.PHONY: help demo install test test-fast test-cloud lint format soak clean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -26,6 +27,13 @@ test: lint ## every test that runs on one machine
 
 test-fast: $(STAMP) ## no processes: under a minute
 	$(BIN)/python -m pytest -q -m 'not processes and not e2e'
+
+$(CLOUD_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --editable '.[local,dev,fake-ec2]'
+	@touch $@
+
+test-cloud: $(CLOUD_STAMP) ## whole runs through the unmodified SkyPilot on a fake EC2 of this machine (docs/fake-ec2.md)
+	tests/fake_ec2/run.sh -q tests/cloud_e2e
 
 lint: $(STAMP) ## ruff, pyright, import contracts
 	$(BIN)/ruff check .
