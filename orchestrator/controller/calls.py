@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -50,6 +51,10 @@ class Calls(Protocol):
         """The calls that ended since, and those past their deadline (abandoned). Never blocks."""
         ...
 
+    def drop(self, key: str) -> bool:
+        """Take a call that only stands in line out of it; False when there is none, or it has begun."""
+        ...
+
     def wait(self, call: Call) -> Any:
         """Make a call and wait for its result. Raises ProviderError."""
         ...
@@ -94,6 +99,10 @@ class InlineCalls:
         done, self._done = self._done, []
         return done
 
+    def drop(self, key: str) -> bool:
+        """Nothing stands in line here."""
+        return False
+
     def wait(self, call: Call) -> Any:
         """Make the call."""
         return getattr(self._provider, call.method)(*call.arguments)
@@ -104,9 +113,18 @@ class InlineCalls:
 
 
 class RayCalls:
-    """Each call is a Ray task (num_cpus=0) with a deadline; a stuck one is abandoned: ambiguous."""
+    """Each call is a Ray task (num_cpus=0) with a deadline; a stuck one is abandoned: ambiguous.
 
-    def __init__(self, make_provider: Callable[[], Provider], monotonic_s: Callable[[], float]) -> None:
+    At most `max_parallel` calls of one method are under way, the others stand in line: so that many requests,
+    each of which may take a quarter of an hour, keep no VM from being ended.
+    """
+
+    def __init__(
+        self,
+        make_provider: Callable[[], Provider],
+        monotonic_s: Callable[[], float],
+        max_parallel: int = 8,
+    ) -> None:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -116,15 +134,31 @@ class RayCalls:
         self._task = task.options(num_cpus=0, max_retries=0, scheduling_strategy=here)
         self._make_provider = make_provider
         self._monotonic_s = monotonic_s
+        self._max_parallel = max_parallel
         self._under_way: dict[str, tuple[Call, Any, float]] = {}
+        self._line: dict[str, Call] = {}
 
     def submit(self, call: Call) -> bool:
-        """Start the task."""
-        if call.key in self._under_way:
+        """Start the task, or put it in line."""
+        if call.key in self._under_way or call.key in self._line:
             return False
-        reference = self._task.remote(self._make_provider, call.method, call.arguments)
-        self._under_way[call.key] = (call, reference, self._monotonic_s() + call.deadline_s)
+        self._line[call.key] = call
+        self._start()
         return True
+
+    def drop(self, key: str) -> bool:
+        """Out of the line; what has begun goes on."""
+        return self._line.pop(key, None) is not None
+
+    def _start(self) -> None:
+        """Start what there is room for, in the order it came. Its deadline counts from here."""
+        busy = Counter(call.method for call, _, _ in self._under_way.values())
+        for key, call in list(self._line.items()):
+            if busy[call.method] < self._max_parallel:
+                busy[call.method] += 1
+                del self._line[key]
+                reference = self._task.remote(self._make_provider, call.method, call.arguments)
+                self._under_way[key] = (call, reference, self._monotonic_s() + call.deadline_s)
 
     def poll(self) -> list[Done]:
         """Collect what is ready, abandon what is overdue."""
@@ -141,6 +175,7 @@ class RayCalls:
             else:
                 continue
             del self._under_way[key]
+        self._start()
         return done
 
     def wait(self, call: Call) -> Any:
@@ -158,8 +193,8 @@ class RayCalls:
         return done.result
 
     def busy(self, prefix: str = "") -> bool:
-        """Whether a call whose key begins so is under way."""
-        return any(key.startswith(prefix) for key in self._under_way)
+        """Whether a call whose key begins so is under way or in line."""
+        return any(key.startswith(prefix) for key in (*self._under_way, *self._line))
 
     def _outcome(self, call: Call, reference: Any) -> Done:
         import ray

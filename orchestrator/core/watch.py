@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from orchestrator.core.events import Event, Missing, Observed, Silent
 from orchestrator.core.state import RunState, SlotState
 
-__all__ = ["RosterEntry", "Swarm", "missing", "roster", "silent"]
+__all__ = ["RosterEntry", "Swarm", "Unlisted", "missing", "news", "roster", "silent"]
 
 _FRESH_S = 15.0  # a swarm's list older than this says nothing about anybody
 _ENDING_S = 5.0  # a VM being ended that is no longer listed is gone after this
+_READS = 3  # lists in a row without a VM, before its absence counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +33,62 @@ class RosterEntry:
     maddr: str | None
 
 
-def missing(state: RunState, seen: Sequence[Observed], now_s: float) -> list[Event]:
-    """VMs the provider should list and does not, for longer than its list may lag."""
-    listed = {o.vm for o in seen}
+@dataclass(frozen=True, slots=True)
+class Unlisted:
+    """How often in a row a VM was not on the provider's list, and since when."""
+
+    reads: int
+    since_s: float
+
+
+def missing(
+    state: RunState,
+    listed: Collection[str],
+    now_s: float,
+    before: Mapping[str, Unlisted],
+    asked: Collection[str] = (),
+) -> tuple[list[Event], dict[str, Unlisted]]:
+    """VMs the provider should list and does not: after some lists in a row, and for longer than they may lag.
+
+    Called once a list, with what it returned for the last one. `asked`: VMs whose request is under way, of which
+    nothing can be said yet.
+    """
+    unlisted: dict[str, Unlisted] = {}
     out: list[Event] = []
+
+    def look(vm: str, wait_from_s: float | None, wait_s: float) -> None:
+        if not vm or vm in listed or vm in asked:
+            return
+        known = before.get(vm, Unlisted(0, now_s))
+        unlisted[vm] = known = Unlisted(known.reads + 1, known.since_s)
+        waited_s = now_s - (known.since_s if wait_from_s is None else wait_from_s)
+        if known.reads >= _READS and waited_s > wait_s:
+            out.append(Missing(now_s, vm))
+
     for slot in state.slots:
-        if slot.vm and slot.vm not in listed and now_s - slot.since_s > state.spec.missing_deadline_s:
-            out.append(Missing(now_s, slot.vm))
-        if slot.ending and slot.ending not in listed and now_s - slot.since_s > _ENDING_S:
-            out.append(Missing(now_s, slot.ending))
-    if state.monitor == "ending" and state.monitor_vm() not in listed:
-        out.append(Missing(now_s, state.monitor_vm()))
+        look(slot.vm, slot.since_s, state.spec.missing_deadline_s)
+        look(slot.ending, slot.since_s, _ENDING_S)
+    if state.monitor == "up":
+        look(state.monitor_vm(), None, state.spec.missing_deadline_s)
+    elif state.monitor == "ending":
+        look(state.monitor_vm(), None, 0.0)
+    return out, unlisted
+
+
+def news(
+    state: RunState, seen: Iterable[Observed], before: Mapping[str, Observed], whole: bool
+) -> list[Observed]:
+    """What says more than the last list did; with `whole`, all: whatever was missed is then made good.
+
+    VMs that live and belong to nobody are always told: ending them is tried again until they are gone.
+    """
+    held = {vm for s in state.slots for vm in (s.vm, s.ending) if vm}
+    out: list[Observed] = []
+    for event in seen:
+        known = before.get(event.vm)
+        same = known is not None and replace(known, now_s=event.now_s) == event
+        if whole or not same or (event.vm not in held and event.state in ("pending", "running")):
+            out.append(event)
     return out
 
 

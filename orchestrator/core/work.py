@@ -49,6 +49,7 @@ class Work:
         self._held_unpriced = 0
         self._intents: set[str] = set()  # new ones
         self._touched: dict[int, Slot] = {}  # as they were
+        self._changed = False
         self._zones_touched: dict[str, Zone] = {}
         for i, slot in enumerate(self.slots):
             self._count(i, slot, 1)
@@ -107,6 +108,7 @@ class Work:
         if old == slot:
             return
         self._touched.setdefault(i, old)
+        self._changed = True
         self._count(i, old, -1)
         self.slots[i] = slot
         self._count(i, slot, 1)
@@ -150,18 +152,18 @@ class Work:
         return slots, zones
 
     def freeze(self) -> RunState:
-        """The state now. Only the newest has indexes."""
+        """The state now. Only the newest has indexes; its slots are the same object while none changed."""
         run = self.run
         self.run = self.frozen = replace(
             run,
-            slots=tuple(self.slots),
+            slots=tuple(self.slots) if self._changed else run.slots,
             intents=run.intents | self._intents if self._intents else run.intents,
             zones=tuple(self.zones[name] for name in sorted(self.zones)),
-            requested_s=tuple(self.requested_s),
-            replaced_s=tuple(self.replaced_s),
+            requested_s=tuple(self.requested_s) if self._intents else run.requested_s,
+            replaced_s=tuple(self.replaced_s) if self._intents else run.replaced_s,
             index=self,
         )
-        self._intents = set()
+        self._intents, self._changed = set(), False
         return self.run
 
     # Counting

@@ -47,6 +47,7 @@ class Cloud(RuleBasedStateMachine):
         self.wishes: list = []
         self.now_s = 1000.0
         self.ended = False
+        self.unlisted = {}
 
     def write(self, facts) -> None:
         for f in facts:
@@ -122,7 +123,8 @@ class Cloud(RuleBasedStateMachine):
     @rule()
     def all_vms_are_seen(self) -> None:
         seen = self.seen()
-        for event in [*seen, *missing(self.state, seen, self.now_s)]:
+        lost, self.unlisted = missing(self.state, self.vms, self.now_s, self.unlisted)
+        for event in [*seen, *lost]:
             self.feed(event)
 
     @precondition(lambda self: self.old)

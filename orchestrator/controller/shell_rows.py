@@ -1,0 +1,134 @@
+"""What the shell writes down: the journal's rows, one row a VM, the nodes of the traffic matrix."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from cloud.provider import Observed
+from metrics.records import EventRecord, VmRecord
+from metrics.store import RunStore
+from orchestrator.controller.json_log import about
+from orchestrator.core.events import MONITOR, Fact
+from orchestrator.core.state import RunState
+
+__all__ = ["Nodes", "Rows"]
+
+_log = logging.getLogger("orchestrator.controller")
+
+
+class Nodes(Protocol):
+    """Who knows the nodes that are no VMs of a slot."""
+
+    def nodes(self) -> Mapping[str, tuple[str, str]]:
+        """Address and location by name."""
+        ...
+
+
+class Rows:
+    """One run's rows. Goes on after those already in the store."""
+
+    def __init__(self, store: RunStore, events: Sequence[EventRecord], nodes: Nodes) -> None:
+        self._store, self._nodes = store, nodes
+        self._seq = events[-1].seq + 1
+        self._wished: dict[str, tuple[str, int, int]] = {}  # by VM: slot, generation, place
+        self._preempted: set[str] = set()
+        for event in events:
+            self._remember(event.kind, event.vm, event.slot, event.generation, event.cause, event.data_json)
+        self._rows: dict[str, VmRecord] = {r.vm: r for r in store.records("vms")}
+
+    @property
+    def vms(self) -> list[VmRecord]:
+        """The rows of all VMs the provider ever said anything of."""
+        return list(self._rows.values())
+
+    def wished(self) -> list[tuple[str, str, int]]:
+        """Name, slot and generation of every VM ever wished for."""
+        return [(vm, slot, generation) for vm, (slot, generation, _) in self._wished.items()]
+
+    def journal(self, facts: Iterable[Fact], now_s: float) -> None:
+        """Append the facts; they are on the disk when this returns. Each is logged, here and nowhere else."""
+        rows: list[EventRecord] = []
+        for fact in facts:
+            rows.append(
+                EventRecord(
+                    seq=self._seq + len(rows), at_s=now_s, kind=fact.kind, slot=fact.slot,
+                    generation=fact.generation, vm=fact.vm, from_state=fact.from_state,
+                    to_state=fact.to_state, cause=fact.cause, data_json=fact.data_json,
+                )
+            )  # fmt: skip
+            self._remember(fact.kind, fact.vm, fact.slot, fact.generation, fact.cause, fact.data_json)
+            _log.info(
+                "%s %s %s -> %s: %s", fact.kind, fact.vm, fact.from_state, fact.to_state, fact.cause,
+                extra=about(fact.slot, fact.generation, fact.vm, fact.cause),
+            )  # fmt: skip
+        self._store.append("events", rows)
+        self._seq += len(rows)
+
+    def write_vms(self, state: RunState, seen: Iterable[Observed], now_s: float) -> None:
+        """Rows of the VMs the provider has said anything of; one no longer listed has ended."""
+        seen = list(seen)
+        listed = {o.vm: o for o in seen if o.vm in self._wished}
+        held = {vm for s in state.slots for vm in (s.vm, s.ending) if vm}
+        fresh = {vm: self._row(state, o) for vm, o in listed.items()}
+        for vm, row in self._rows.items():
+            if vm not in listed and row.ended_s is None and vm not in held:
+                fresh[vm] = replace(row, ended_s=now_s, end_cause=self._end_cause(vm, _UNLISTED))
+        changed = [row for vm, row in fresh.items() if self._rows.get(vm) != row]
+        if changed:
+            with self._store.transaction():
+                for row in changed:
+                    self._store.upsert_vm(row)
+                    self._rows[row.vm] = row
+                self._write_nodes(state, seen)
+
+    def _row(self, state: RunState, o: Observed) -> VmRecord:
+        """What was read back after creation wins over what was planned."""
+        slot, generation, index = self._wished[o.vm]
+        place = state.slot_spec(slot).places[index]
+        usd_per_h, source = place.usd_per_h, place.price_source
+        if o.usd_per_h is not None:
+            usd_per_h, source = o.usd_per_h, o.price_source or "as the provider said after creation"
+        return VmRecord(
+            vm=o.vm, slot=slot, generation=generation, location=o.location or place.location,
+            instance=o.instance or place.instance, accelerator=place.accelerator, use_spot=place.use_spot,
+            usd_per_h=usd_per_h, price_source=source, address=o.address or "",
+            requested_s=o.requested_at_s, ready_s=o.ready_at_s, ended_s=o.ended_at_s,
+            end_cause=self._end_cause(o.vm, _end_cause(o)),
+        )  # fmt: skip
+
+    def _end_cause(self, vm: str, said: str) -> str:
+        """A VM that went after its notice was preempted, whatever its end looked like."""
+        return "preempted" if said and vm in self._preempted else said
+
+    def _remember(self, kind: str, vm: str, slot: str, generation: int, cause: str, data_json: str) -> None:
+        if kind == "intent":
+            self._wished[vm] = (slot, generation, json.loads(data_json)["place"])
+        elif kind == "transition" and cause.startswith("preempted"):
+            self._preempted.add(vm)
+
+    def _write_nodes(self, state: RunState, seen: Iterable[Observed]) -> None:
+        addresses = dict(self._store.meta("addresses", {}))
+        locations = dict(self._store.meta("locations", {}))
+        monitors = state.monitor_vms()  # one node of the traffic matrix, whichever lives
+        nodes = [(name, *node) for name, node in self._nodes.nodes().items()]
+        nodes += [(MONITOR if o.vm in monitors else o.vm, o.address or "", o.location) for o in seen]
+        for name, address, location in nodes:
+            if location:
+                locations[name] = location
+            if address:
+                addresses[address] = name
+        self._store.set_meta("addresses", addresses)
+        self._store.set_meta("locations", locations)
+
+
+_UNLISTED = "no longer listed by the provider"
+
+
+def _end_cause(o: Observed) -> str:
+    if o.state == "failed":
+        return f"failed: {o.cause or o.status.get('error') or 'no cause given'}"
+    return o.state if o.state in ("preempted", "terminated") else ""
