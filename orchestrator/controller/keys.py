@@ -1,4 +1,7 @@
-"""Each VM's two keys, made before its request and kept, so that a repeated request is the same request."""
+"""Each VM's two keys, made before its request and kept, so that a repeated request is the same request.
+
+And the run's own key, which signs the orders to its peers (`metrics/orders.py`).
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,20 @@ import json
 import os
 from pathlib import Path
 
+from metrics.orders import generate_run_key
 from metrics.record_keys import generate_identity, generate_record_key
 
-__all__ = ["VmKeys", "forget_keys", "vm_keys"]
+__all__ = ["VmKeys", "forget_keys", "run_key", "vm_keys"]
 
 _FORGOTTEN = "removed at the run's end"
 
 
 class VmKeys:
-    """`identity` and `record` are secrets (files of the VM's folder); `record_public` goes on the roster."""
+    """`identity` and `record` are secrets (files of the VM's folder); the rest goes on the roster."""
 
-    def __init__(self, identity: bytes, record: bytes, record_public: str) -> None:
-        self.identity, self.record, self.record_public = identity, record, record_public
+    def __init__(self, identity: bytes, peer_id: str, record: bytes, record_public: str) -> None:
+        self.identity, self.peer_id = identity, peer_id
+        self.record, self.record_public = record, record_public
 
     def __repr__(self) -> str:  # keys are in no log
         return "VmKeys(...)"
@@ -28,16 +33,32 @@ def vm_keys(run_folder: Path, vm: str) -> VmKeys:
     folder = run_folder / "keys" / vm
     if not (folder / "record.pub").is_file():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        identity, _ = generate_identity()
+        identity, peer_id = generate_identity()
         record, public = generate_record_key()
         _write(folder / "identity.key", identity)
+        _write(folder / "peer.id", peer_id.encode())
         _write(folder / "record.key", record)
         _write(folder / "record.pub", public.encode())  # last: its presence says that all are whole
     return VmKeys(
         (folder / "identity.key").read_bytes(),
+        (folder / "peer.id").read_text(),
         (folder / "record.key").read_bytes(),
         (folder / "record.pub").read_text(),
     )
+
+
+def run_key(run_folder: Path) -> tuple[bytes, str]:
+    """The run's key, made at the first call: (PEM of its secret half, OpenSSH text of its public one).
+
+    Raises FileNotFoundError once the run has ended and its keys are forgotten.
+    """
+    folder = run_folder / "keys"
+    if not (folder / "run.pub").is_file():
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        secret, public = generate_run_key()
+        _write(folder / "run.key", secret)
+        _write(folder / "run.pub", public.encode())
+    return (folder / "run.key").read_bytes(), (folder / "run.pub").read_text()
 
 
 def forget_keys(run_folder: Path) -> None:

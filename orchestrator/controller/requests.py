@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,9 @@ from experiments.spec.schema import ExperimentSpec
 from experiments.spec.shards import shard_urls
 from experiments.spec.slots import slots
 from metrics.store import RunStore
-from orchestrator.controller.keys import vm_keys
-from orchestrator.core.events import RequestVm
+from orchestrator.controller.keys import run_key, vm_keys
+from orchestrator.controller.roster_file import ORDERS_FILE
+from orchestrator.core.events import MONITOR, RequestVm
 from orchestrator.core.state import Place
 
 __all__ = ["RunRequests", "peer_config"]
@@ -39,7 +42,12 @@ class RunRequests:
     def peer(self, wish: RequestVm, place: Place) -> LaunchRequest:
         """A slot's VM with the peer to run on it."""
         keys = vm_keys(self._folder, wish.vm)
-        config = peer_config(self._meta, wish, place, *self._data())
+        orders = (self._folder / "monitor" / ORDERS_FILE).read_bytes()
+        config = replace(
+            peer_config(self._meta, wish, place, *self._data()),
+            orders_public_key=run_key(self._folder)[1],
+            orders=base64.b64encode(orders).decode(),
+        )
         return LaunchRequest(
             vm=wish.vm,
             offer=_offer(place),
@@ -62,7 +70,10 @@ class RunRequests:
                 "target_batch_size": self._meta["raw_target_batch_size"],
                 "period_s": 1.0,
                 "dht_timeout_s": 10.0 / c,
+                "orders_public_key": run_key(self._folder)[1],
             },
+            # one identity for whichever monitor lives: the peers know it before they can hear of a new one
+            files={"identity.key": vm_keys(self._folder, MONITOR).identity},
         )
 
     def nodes(self) -> dict[str, tuple[str, str]]:

@@ -14,6 +14,7 @@ from metrics.store import RunStore
 from orchestrator.controller.calls import Call, Calls, Done, refusal_of
 from orchestrator.controller.closing import close_run
 from orchestrator.controller.json_log import about
+from orchestrator.controller.keys import run_key
 from orchestrator.controller.roster_file import RosterFile
 from orchestrator.controller.shell_rows import Rows
 from orchestrator.controller.tail import MonitorTail
@@ -89,6 +90,8 @@ class Shell:
         self._tail = MonitorTail(store, run_folder / "monitor" / "monitor.jsonl")
         self._rows = Rows(store, events, requests)
         self._roster = RosterFile(run_folder)
+        if not self.finished:
+            store.set_meta("run_public_key", run_key(run_folder)[1])
         self._seen: tuple[Observed, ...] = ()
         self._told: dict[str, ev.Observed] = {}
         self._unlisted: dict[str, Unlisted] = {}

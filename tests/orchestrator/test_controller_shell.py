@@ -1,5 +1,6 @@
 """The shell with a provider in memory and a clock that is told: whole runs, and a kill at every write."""
 
+import itertools
 import json
 from dataclasses import asdict, replace
 from decimal import Decimal
@@ -147,7 +148,10 @@ class Requests:
 @pytest.fixture(autouse=True)
 def quick_keys(monkeypatch):
     """RSA keys take a second each; the shell only passes them on."""
-    monkeypatch.setattr("orchestrator.controller.keys.generate_identity", lambda: (b"identity", "id"))
+    ids = itertools.count()
+    monkeypatch.setattr(
+        "orchestrator.controller.keys.generate_identity", lambda: (b"identity", f"id{next(ids)}")
+    )
     monkeypatch.setattr(
         "orchestrator.controller.keys.generate_record_key", lambda: (b"record", "ssh-rsa AAAA")
     )

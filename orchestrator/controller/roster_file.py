@@ -1,0 +1,99 @@
+"""What the controller says of its VMs: the roster the monitor reads by, and the signed orders the peers obey.
+
+Both lie in `<run>/monitor`. The orders are given anew when a VM comes or goes, when the run pauses or goes on,
+and each quarter of their lease, so that peers that hear nothing for a lease know that nobody looks after them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from metrics.orders import OrderPeer, Orders, OrdersError, record_key_digest, sign, verify
+from orchestrator.controller.keys import VmKeys, run_key, vm_keys
+from orchestrator.core.events import MONITOR
+from orchestrator.core.state import RunState, Slot
+from orchestrator.core.watch import roster
+
+__all__ = ["ORDERS_FILE", "RosterFile"]
+
+ORDERS_FILE = "orders.bin"
+_RENEWALS = 4  # a lease
+
+
+class RosterFile:
+    """Writes roster.json and orders.bin, each only when there is something new to say."""
+
+    def __init__(self, run_folder: Path) -> None:
+        self._run_folder, self._folder = run_folder, run_folder / "monitor"
+        self._slots: tuple[Slot, ...] | None = None  # that the roster tells of
+        self._roster = b""
+        self._orders: Orders | None = None
+        self._keys: dict[str, VmKeys] = {}
+
+    def write(self, state: RunState, vms: Iterable[tuple[str, str, int]], now_s: float) -> None:
+        """Called at each tick, with every VM (name, slot, generation) the run ever had.
+
+        A VM is allowed from its intent until it is gone; the monitor always. Raises OrdersError ("size") when
+        they are too many for one record, OSError when a file cannot be written.
+        """
+        changed = self._slots is not state.slots
+        if changed:
+            self._write_roster(state, vms)
+        last = self._orders or self._earlier(state.spec.run_id)
+        if last is not None and 0.0 <= now_s - last.issued_s < state.spec.lease_s / _RENEWALS:
+            peers = self._allowed(state) if changed else last.peers
+            if (last.peers, last.paused) == (peers, state.paused):
+                self._orders, self._slots = last, state.slots
+                return
+        version, until_s = int(1000 * now_s), now_s + state.spec.lease_s
+        if last is not None:  # whatever the clock does: nodes keep the record that expires last
+            version, until_s = max(version, last.version + 1), max(until_s, last.lease_until_s + 0.001)
+        orders = Orders(state.spec.run_id, version, now_s, until_s, state.paused, self._allowed(state))
+        self._replace(ORDERS_FILE, sign(orders, run_key(self._run_folder)[0]))
+        self._orders, self._slots = orders, state.slots
+
+    def _write_roster(self, state: RunState, vms: Iterable[tuple[str, str, int]]) -> None:
+        peers = [
+            {
+                "vm": e.vm,
+                "slot": e.slot,
+                "generation": e.generation,
+                "record_public_key": self._keys_of(e.vm).record_public,
+                "maddr": e.maddr,
+            }
+            for e in roster(state, vms)
+        ]
+        content = json.dumps({"peers": peers}).encode()
+        if content != self._roster:
+            self._replace("roster.json", content)
+            self._roster = content
+
+    def _allowed(self, state: RunState) -> tuple[OrderPeer, ...]:
+        held = sorted({vm for slot in state.slots for vm in (slot.vm, slot.ending) if vm})
+        peers = [
+            OrderPeer(vm, self._keys_of(vm).peer_id, record_key_digest(self._keys_of(vm).record_public))
+            for vm in held
+        ]
+        return (OrderPeer(MONITOR, self._keys_of(MONITOR).peer_id, ""), *peers)
+
+    def _keys_of(self, vm: str) -> VmKeys:
+        if vm not in self._keys:
+            self._keys[vm] = vm_keys(self._run_folder, vm)
+        return self._keys[vm]
+
+    def _earlier(self, run_id: str) -> Orders | None:
+        """The orders an earlier process of this controller gave last."""
+        try:
+            blob = (self._folder / ORDERS_FILE).read_bytes()
+            return verify(blob, run_key(self._run_folder)[1], run_id, -1)
+        except (FileNotFoundError, OrdersError):  # a damaged file is written anew; time alone makes it newer
+            return None
+
+    def _replace(self, name: str, content: bytes) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        fresh = self._folder / f"{name}.new"
+        fresh.write_bytes(content)
+        os.replace(fresh, self._folder / name)
