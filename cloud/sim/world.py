@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -102,6 +103,8 @@ class SimWorld:
         self.skew_s = 0.0
         self.status_of: Callable[[SimVm], Mapping[str, Any]] = _nothing
         self.on_change: Callable[[Change, SimVm, float], None] = _nobody
+        self.counts: Counter[str] = Counter()  # what became of VMs and requests, by what did it
+        self.alive_count = 0  # of billed VMs, everybody's
         self._autodown_s = autodown_s
         self._random = Random(f"world {seed}")
         self._agenda: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -151,19 +154,21 @@ class SimWorld:
                 for vm in self._spot(location):
                     vm.shown = None
                     if vm.ceiling is not None and event.value > vm.ceiling:
+                        self.counts["price"] += 1
                         self._preempt(vm, f"the spot price rose to {event.value} USD/h, above its ceiling")
             case "capacity":
                 self._capacity[location] = float(event.value)
                 surplus = len(self._spot(location)) - self._capacity[location]
-                self._take_back(location, surplus, "the zone has no room for it any more")
+                self._take_back("capacity", location, surplus, "the zone has no room for it any more")
             case "preempt":
-                self._take_back(location, float(event.value), "the provider took the VM back")
+                self._take_back("storm", location, float(event.value), "the provider took the VM back")
             case "refuse":
                 (self._refusing.add if event.value else self._refusing.discard)(location)
 
-    def _take_back(self, location: str, count: float, cause: str) -> None:
+    def _take_back(self, why: str, location: str, count: float, cause: str) -> None:
         youngest_first = self._spot(location)[::-1]
         for vm in youngest_first[: min(len(youngest_first), int(min(max(count, 0.0), 1e9)))]:
+            self.counts[why] += 1
             self._preempt(vm, cause)
 
     def _spot(self, location: str) -> list[SimVm]:
@@ -188,8 +193,10 @@ class SimWorld:
         place, usd = self.places[location], self.price(location, spot)
         monitor = is_monitor(request.vm)
         if not monitor and spot and not self.room(location):
+            self.counts["refused_drought" if location in self._refusing else "refused_capacity"] += 1
             raise NoCapacityError(f"{location} has no {place.instance} to rent now")
         if not monitor and request.max_usd_per_h is not None and usd > request.max_usd_per_h:
+            self.counts["refused_price"] += 1
             raise NoCapacityError(f"{location}: {usd} USD/h is above the ceiling of {request.max_usd_per_h}")
         number = len(self.vms) + 1
         vm = SimVm(
@@ -199,6 +206,7 @@ class SimWorld:
         )  # fmt: skip
         self.vms[run, vm.vm] = vm
         self._listed.setdefault(run, {})[vm.vm] = vm
+        self.alive_count += vm.billed
         if vm.billed:
             self._there[location][vm.id] = vm
             self.meter.began(run, location, usd, spot, self.now_s)
@@ -219,14 +227,18 @@ class SimWorld:
             if notice_s is not None:
                 self.at(dies_s - notice_s, self._notice, vm, max(dies_s, self.now_s + notice_s))
             else:
-                self.at(dies_s, self._preempt, vm, "the provider took the VM back")
+                self.at(dies_s, self._take, vm, "the provider took the VM back")
         self.on_change("ready", vm, self.now_s)
 
     def _notice(self, vm: SimVm, dies_s: float) -> None:
         if vm.alive:
             vm.notice_s, vm.shown = dies_s, None
-            self.at(dies_s, self._preempt, vm, "the provider took the VM back, as it had announced")
+            self.at(dies_s, self._take, vm, "the provider took the VM back, as it had announced")
             self.on_change("noticed", vm, self.now_s)
+
+    def _take(self, vm: SimVm, cause: str) -> None:
+        self.counts["preemption"] += vm.alive
+        self._preempt(vm, cause)
 
     def _preempt(self, vm: SimVm, cause: str) -> None:
         self.end(vm, "preempted", cause)
@@ -245,6 +257,7 @@ class SimWorld:
         if not vm.alive:
             return
         vm.state, vm.ended_s, vm.cause, vm.shown = state, self.now_s, cause, None
+        self.alive_count -= vm.billed
         if vm.billed:
             del self._there[vm.place.location][vm.id]
             self.meter.ended(

@@ -1,0 +1,131 @@
+"""What must hold whatever happens: checked at every change of the cloud and every round of the controller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from cloud.provider import is_monitor
+from cloud.sim import SimVm, SimWorld
+from orchestrator.core.journal import story
+from orchestrator.core.state import LIVE, OVER, RunState, SlotState
+from orchestrator.simulation.controller import Disk
+from orchestrator.simulation.scenario import Scenario
+
+__all__ = ["Checks", "SimulationError"]
+
+_LOOK_S = 600.0  # progress is looked at so often
+
+
+class SimulationError(AssertionError):
+    """A promise was broken: a fault of ours. Says which, how to see it again, and what the slot went through."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    calm_since_s: float
+    judged: int = 0
+
+
+class Checks:
+    """The invariants of one simulation."""
+
+    def __init__(self, scenario: Scenario, world: SimWorld, disk: Disk) -> None:
+        self._scenario, self._world, self._disk = scenario, world, disk
+        spec = scenario.spec
+        self._slots = {s.name: _Slot(world.now_s) for s in spec.slots}
+        self._born: set[tuple[str, int]] = set()
+        self._disturbed_s = world.now_s
+        self._looked_s = world.now_s
+        backoff_s = max(s.policy.backoff_max_s for s in spec.slots)
+        # One request nobody answers, one back-off, one closed zone, one boot, one join, and a listing told again.
+        self._wait_s = (
+            900.0 + 2 * backoff_s + spec.breaker_open_s + spec.boot_deadline_s + spec.join_deadline_s
+        )
+        self._wait_s += 300.0 + spec.missing_deadline_s + spec.silent_deadline_s + 4 * scenario.tick_s
+        self.calm_looks = 0  # at a slot for which progress was due
+
+    def changed(self, change: str, vm: SimVm, at_s: float) -> None:
+        """A VM was created or ended."""
+        if is_monitor(vm.vm):
+            return
+        if change == "created":
+            if vm.vm not in self._disk.intents:
+                self.fail(f"{vm.vm} lives, and the journal does not say so")
+            who = self._disk.intents[vm.vm]
+            if who in self._born:
+                self.fail(f"slot {who[0]} has a second VM of generation {who[1]}", who[0])
+            self._born.add(who)
+        if change == "ended" and vm.vm in self._disk.intents:
+            self._slots[self._disk.intents[vm.vm][0]].calm_since_s = at_s
+
+    def disturbed(self) -> None:
+        """Something is wrong with the provider or the controller: no progress is owed while that lasts."""
+        self._disturbed_s = self._world.now_s
+
+    def money(self) -> None:
+        """spent <= budget, as the provider bills it."""
+        budget = self._scenario.spec.budget_usd
+        spent, _ = self._world.meter.spent(self._scenario.spec.run_id, self._world.now_s)
+        if budget is not None and spent > budget:
+            self.fail(f"{spent:.4f} USD are spent of a budget of {budget}")
+
+    def one_vm_a_slot(self, broken: bool) -> None:
+        """At most one VM of a slot lives, as long as the provider keeps its contract (`broken`: it did not)."""
+        if broken:
+            return
+        names = [self._disk.intents[vm.vm][0] for vm in self._world.alive("sim") if not is_monitor(vm.vm)]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            self.fail(f"slot {min(twice)} has two VMs", min(twice))
+
+    def progress(self, state: RunState) -> None:
+        """Where a slot's places have room and nothing disturbs it, it trains within a bounded time."""
+        now_s = self._world.now_s
+        if now_s - self._looked_s < _LOOK_S:
+            return
+        self._looked_s = now_s
+        spec = state.spec
+        waits = bool(state.stop_status or state.held_back or state.finishing_s is not None)
+        if waits or spec.max_usd_per_h is not None:
+            self.disturbed()
+        done = any(s.state is SlotState.DONE for s in state.slots)
+        for wish, slot in zip(spec.slots, state.slots, strict=True):
+            mine = self._slots[slot.name]
+            room = all(
+                self._world.room(p.location)
+                and (
+                    p.ceiling_usd_per_h is None or self._world.price(p.location, True) <= p.ceiling_usd_per_h
+                )
+                for p in wish.places
+            )
+            if not room or slot.state is SlotState.TRAINING or slot.state in OVER or done:
+                mine.calm_since_s = now_s
+                continue
+            calm_s = now_s - max(mine.calm_since_s, self._disturbed_s)
+            self.calm_looks += 1
+            if calm_s > self._wait_s:
+                where = "has a VM that does not train" if slot.state in LIVE else "has no VM"
+                self.fail(
+                    f"{slot.name} {where} after {calm_s:.0f} s without a fault ({slot.cause})", slot.name
+                )
+
+    def books(self, now_s: float) -> None:
+        """No dollar is lost: what the controller knows of covers what the provider bills."""
+        spent, _ = self._world.meter.spent(self._scenario.spec.run_id, self._world.now_s)
+        known, _ = self._disk.ledger.spent(now_s)
+        if spent > known + Decimal("0.000001"):
+            self.fail(f"the provider bills {spent:.4f} USD, the controller knows of {known:.4f}")
+
+    def dead(self, since_s: float) -> None:
+        """Everything is dead within the bound after the end."""
+        alive = [vm for vm in self._world.alive("sim") if not is_monitor(vm.vm)]
+        if alive and self._world.now_s - since_s > self._scenario.death_bound_s:
+            slot = self._disk.intents.get(alive[0].vm, ("", 0))[0]
+            self.fail(f"{alive[0].vm} lives {self._world.now_s - since_s:.0f} s after the end", slot)
+
+    def fail(self, what: str, slot: str = "") -> None:
+        """Raise SimulationError."""
+        at_s = self._world.now_s - self._disk.journal[0].at_s
+        lines = "\n  ".join(story(self._disk.journal, slot)[-40:])
+        raise SimulationError(f"+{at_s:.0f} s: {what}\nreplay it: {self._scenario.command}\n  {lines}")

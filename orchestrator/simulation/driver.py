@@ -1,0 +1,300 @@
+"""Runs a scenario: whatever comes next, the cloud's change or the controller's round, on one virtual clock."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from cloud.provider import is_monitor
+from cloud.sim import Faults, SimCloud, SimVm, SimWorld, VirtualClock
+from metrics.records import EventRecord
+from orchestrator.core.journal import replay
+from orchestrator.simulation.checks import Checks
+from orchestrator.simulation.controller import OWNER, Crashed, CrashPoint, Disk, SimController
+from orchestrator.simulation.peers import Peers
+from orchestrator.simulation.scenario import AUTODOWN_S, BEGAN_S, FaultClass, Scenario
+
+__all__ = ["Outcome", "Simulation", "simulate"]
+
+_LOOK_AHEAD_S = 3.0  # a list is asked for so long before the round that uses it
+_LISTING_S = 60.0  # between the listings that prove that nothing is left
+_END_WITHIN_S = 6 * 3600.0  # after the stop and the last fault, the controller has ended the run
+
+_BROKEN = (
+    "created_but_error",
+    "created_but_refused",
+    "undead",
+    "hidden",
+    "stale",
+)  # faults: two VMs a slot for a while
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a simulation."""
+
+    seed: int
+    status: str  # done, stopped, budget, failed, no_capacity; "lost": its controller never came back
+    cause: str
+    simulated_s: float
+    dead_after_s: float  # from the stop (or the controller's loss) to the last VM's end
+    vms: int
+    vm_hours: float
+    spent_usd: Decimal
+    budget_usd: Decimal | None
+    preemptions: int
+    replacements: int
+    refusals: int
+    epochs: int
+    samples: float
+    training_share: float  # of the VM hours
+    restarts: int  # of the controller
+    writes: int  # journal transactions
+    rounds: int
+    fired: dict[FaultClass, int]  # how often each class of faults did something
+    median_joining_s: float | None  # from request to training
+    journal: tuple[EventRecord, ...]
+
+
+def simulate(scenario: Scenario, *, check: bool = True, write_late: bool = False) -> Outcome:
+    """Run it to its end. Raises SimulationError when a promise is broken.
+
+    `check`: also the core's own invariants, which cost time in proportion to the slots. `write_late`: with a
+    controller that acts before it writes, to see the checks fail.
+    """
+    return Simulation(scenario, check=check, write_late=write_late).run()
+
+
+class Simulation:
+    """One scenario under way."""
+
+    def __init__(self, scenario: Scenario, *, check: bool = True, write_late: bool = False) -> None:
+        self._scenario, self._check, self._write_late = scenario, check, write_late
+        self._clock = VirtualClock(BEGAN_S)
+        self._world = SimWorld(scenario.places, seed=scenario.seed, autodown_s=AUTODOWN_S, began_s=BEGAN_S)
+        self._world.schedule(scenario.trace)
+        self._world.on_change = self._changed
+        self._faults = Faults(scenario.windows, scenario.seed)
+        self._peers = Peers(self._world, scenario.peers, scenario.seed)
+        run = Path(scenario.spec.run_id)
+        self._cloud = SimCloud(run, self._world, self._clock, self._faults, scenario.seed)
+        self._disk = Disk.launched(scenario.spec, BEGAN_S)
+        self._checks = Checks(scenario, self._world, self._disk)
+        self._wall_s = 0.0  # what the machine's clock is wrong by
+        self._controller: SimController | None = None
+        self._returns_s = math.inf
+        self._starts = self._rounds = 0
+        self._crashes = list(scenario.crashes)
+        self._counts: Counter[str] = Counter()
+        self._struck = 0
+        self._born = self._dead = self._preempted = 0
+        self._over_s: float | None = None  # the run was stopped, or its controller is lost
+        self._last_death_s = BEGAN_S
+        self._lost = False
+        for cut in scenario.cuts:
+            self._world.at(BEGAN_S + cut.at_s, self._cut, cut.for_s)
+
+    def run(self) -> Outcome:
+        """To the end of everything."""
+        scenario, world = self._scenario, self._world
+        ends_s = BEGAN_S + scenario.duration_s
+        self._start()
+        tick_s = BEGAN_S
+        looked = False
+        while True:
+            rounds_s = tick_s - (0.0 if looked else _LOOK_AHEAD_S) if self._controller else self._returns_s
+            now_s = min(rounds_s, world.next_s())
+            if self._over_s is not None:
+                now_s = min(now_s, max(world.now_s, self._over_s + scenario.death_bound_s + 1.0))
+            if not math.isfinite(now_s):
+                break
+            self._clock.advance_to(now_s)
+            world.advance_to(now_s)
+            now_s = world.now_s
+            self._checks.money()
+            if self._over_s is not None:
+                self._checks.dead(self._over_s)
+                if self._lost and not world.alive_count:
+                    break
+            if now_s < rounds_s:
+                continue
+            controller = self._controller
+            if controller is None:
+                self._start()
+                tick_s, looked = now_s, True
+            elif not looked:
+                controller.look(now_s)
+                looked = True
+            else:
+                if now_s >= ends_s:
+                    controller.stop("stopped", "the simulated time is over")
+                self._round(controller, now_s)
+                if self._controller is not None:
+                    if controller.ended:
+                        break
+                    tick_s = now_s + (scenario.busy_tick_s if controller.busy else scenario.tick_s)
+                    looked = False
+                if self._over_s is not None and now_s - max(self._over_s, self._calm_s()) > _END_WITHIN_S:
+                    self._checks.fail("the controller does not end the run")
+        self._prove_nothing_left()
+        return self._outcome()
+
+    # the controller
+
+    def _start(self) -> None:
+        now_s = self._world.now_s
+        self._controller = SimController(
+            self._disk, self._cloud, self._peers, seed=f"{self._scenario.seed} {self._starts}",
+            wall_s=now_s + self._wall_s, true_s=now_s, check=self._check, write_late=self._write_late,
+        )  # fmt: skip
+        self._starts += 1
+        self._returns_s = math.inf
+
+    def _round(self, controller: SimController, now_s: float) -> None:
+        crash = self._crash_due(now_s)
+        self._rounds += 1
+        try:
+            controller.tick(now_s, crash)
+        except Crashed:
+            self._kill(now_s)
+        self._counts.update(controller.counts)
+        controller.counts.clear()
+        if controller.state.stop_status and self._over_s is None and self._controller is not None:
+            self._over_s = self._last_death_s = now_s
+        struck = sum(self._faults.counts.values())
+        if struck != self._struck or self._calm_s() > now_s:
+            self._struck = struck
+            self._checks.disturbed()
+        if self._check:
+            broken = any(self._faults.counts[f] for f in _BROKEN)
+            self._checks.one_vm_a_slot(broken)
+            self._checks.progress(controller.state)
+            self._checks.books(controller.now_s(now_s))
+
+    def _crash_due(self, now_s: float) -> CrashPoint | None:
+        if self._crashes and now_s - BEGAN_S >= self._crashes[0].at_s:
+            return self._crashes[0].point
+        return None
+
+    def _kill(self, now_s: float) -> None:
+        crash = self._crashes.pop(0)
+        self._controller = None
+        self._wall_s += crash.jump_s
+        self._counts["clock_jump"] += bool(crash.jump_s)
+        if crash.down_s is None:
+            self._counts["controller_lost"] += 1
+            self._lost = True
+            if self._over_s is None:
+                self._over_s = now_s
+        else:
+            self._counts["crash"] += 1
+            self._returns_s = now_s + crash.down_s
+
+    def _calm_s(self) -> float:
+        return self._faults.any_until(self._world.now_s)
+
+    # the world
+
+    def _changed(self, change: Any, vm: SimVm, at_s: float) -> None:
+        self._peers.changed(change, vm, at_s)
+        self._checks.changed(change, vm, at_s)
+        if is_monitor(vm.vm):
+            return
+        if change == "created":
+            self._born += 1
+        elif change == "ended":
+            self._dead += 1
+            self._last_death_s = at_s
+            self._preempted += vm.state == "preempted"
+
+    def _cut(self, for_s: float) -> None:
+        working = self._peers.working()
+        if working:
+            self._peers.cut(self._world.vms[self._scenario.spec.run_id, working[0]], for_s)
+            self._checks.disturbed()
+
+    # the end
+
+    def _prove_nothing_left(self) -> None:
+        """What `orch down` does: close, and list until nothing was there twice; within the bound."""
+        empty = 0
+        began_s = self._over_s if self._over_s is not None else self._world.now_s
+        while empty < 2:
+            self._clock.advance_to(self._world.now_s + _LISTING_S)
+            self._world.advance_to(self._clock.now_s)
+            if not self._lost:
+                self._cloud.begin("close")
+                listed = self._cloud.begin("list_ours", OWNER)
+                for owned in listed.result or ():
+                    self._cloud.begin("release", owned)
+                empty = empty + 1 if listed.error is None and not listed.result else 0
+            else:
+                empty += 1
+            self._checks.dead(began_s)
+            self._checks.money()
+            if self._world.now_s > began_s + _END_WITHIN_S + self._scenario.duration_s:
+                self._checks.fail("the listings never were empty")
+        if self._born != self._dead:
+            self._checks.fail(f"{self._born} VMs were created, {self._dead} ended")
+
+    def _outcome(self) -> Outcome:
+        scenario, world = self._scenario, self._world
+        self._peers.settle()
+        state = replay(self._disk.journal)
+        spent, _ = world.meter.spent(scenario.spec.run_id, world.now_s)
+        hours = world.meter.vm_hours(scenario.spec.run_id, world.now_s)
+        joining = sorted(self._peers.joined_after_s)
+        fired = self._fired()
+        over_s = self._over_s if self._over_s is not None else world.now_s
+        return Outcome(
+            seed=scenario.seed,
+            status="lost" if self._lost else state.stop_status,
+            cause="its controller was killed and never came back" if self._lost else state.stop_cause,
+            simulated_s=over_s - BEGAN_S,
+            dead_after_s=max(0.0, self._last_death_s - over_s),
+            vms=self._born,
+            vm_hours=hours,
+            spent_usd=spent,
+            budget_usd=scenario.spec.budget_usd,
+            preemptions=self._preempted,
+            replacements=max(
+                0, self._born - sum(1 for s in state.slots if s.generation or s.lost or s.vm or s.ending)
+            ),
+            refusals=self._counts["refused_no_capacity"],
+            epochs=self._peers.epochs,
+            samples=self._peers.samples,
+            training_share=self._peers.working_s / 3600.0 / hours if hours else 0.0,
+            restarts=self._starts - 1,
+            writes=self._disk.writes,
+            rounds=self._rounds,
+            fired=fired,
+            median_joining_s=joining[len(joining) // 2] if joining else None,
+            journal=tuple(self._disk.journal),
+        )
+
+    def _fired(self) -> dict[FaultClass, int]:
+        api, market, own = self._faults.counts, self._world.counts, self._counts
+        return {
+            "preemption": market["preemption"],
+            "storm": market["storm"],
+            "zone_lost": market["capacity"],
+            "drought": market["refused_drought"],
+            "price": market["price"] + market["refused_price"],
+            "outage": api["outage"],
+            "lost_reply": api["lost_reply"] + api["lost_request"],
+            "slow_reply": api["slow_reply"],
+            "transient": api["transient"],
+            "created_but_error": api["created_but_error"] + api["created_but_refused"],
+            "hidden": api["hidden"],
+            "undead": api["undead"],
+            "stale": api["stale"] + api["duplicate"],
+            "skew": api["skew"],
+            "partition": self._peers.counts["partition"],
+            "crash": own["crash"],
+            "clock_jump": own["clock_jump"],
+            "controller_lost": own["controller_lost"],
+        }

@@ -1,0 +1,260 @@
+"""A model of the peers on a simulated cloud: they boot, join, train, average, leave, and stop without a lease."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from cloud.provider import is_monitor
+from cloud.sim import SimVm, SimWorld
+
+__all__ = ["PeerModel", "Peers"]
+
+_LEAVE_S = (2.0, 20.0)  # a peer that got a notice has left the swarm after this
+
+
+@dataclass(frozen=True, slots=True)
+class PeerModel:
+    """What a peer is like."""
+
+    sps: float = 80.0  # samples per second of each
+    target_batch_size: int = 32768
+    averaging_s: float = 8.0
+    dht_s: tuple[float, float] = (5.0, 20.0)  # program started to its address known
+    join_s: tuple[float, float] = (15.0, 60.0)  # address known to training: the state's download
+    max_epochs: int = 0  # peers are done after this; 0: never
+    lease_s: float = 600.0
+
+
+@dataclass(slots=True, eq=False)
+class _Peer:
+    vm: SimVm
+    phase: str = "starting"
+    cut_s: float | None = None  # nobody sees it since then
+    error: str = ""
+
+    @property
+    def works(self) -> bool:
+        return self.phase == "training" and self.cut_s is None
+
+
+class Peers:
+    """All peers of a run. Driven by the world's changes; every change costs O(1)."""
+
+    def __init__(self, world: SimWorld, model: PeerModel, seed: int | str) -> None:
+        self._world, self._model = world, model
+        self._random = Random(f"peers {seed}")
+        self._peers: dict[str, _Peer] = {}  # by VM, those alive
+        self._working = 0
+        self._at_s = self._renewed_s = world.now_s
+        self._samples = self._averaging_left_s = 0.0
+        self._paused = False
+        self._finish = 0  # of the newest estimate of the end
+        self.epochs = 0
+        self.samples = 0.0
+        self.working_s = 0.0  # of all peers together
+        self.counts: Counter[str] = Counter()
+        self.joined_after_s: list[float] = []
+        world.status_of = self.status
+        world.at(self._renewed_s + model.lease_s, self._lease_due)
+
+    # what the world tells
+
+    def changed(self, change: str, vm: SimVm, at_s: float) -> None:
+        """A VM was created, runs, got a notice, or ended."""
+        if is_monitor(vm.vm):
+            return
+        if change == "ready":
+            self._peers[vm.vm] = _Peer(vm)
+            self._world.at(at_s + self._random.uniform(*self._model.dht_s), self._known, vm)
+            if at_s >= self._renewed_s + self._model.lease_s:
+                self._expire(vm)
+        elif change == "noticed":
+            self._world.at(at_s + self._random.uniform(*_LEAVE_S), self._leave, vm)
+        elif change == "ended" and vm.vm in self._peers:
+            peer = self._peers.pop(vm.vm)
+            self._count(peer, -1)
+
+    def _known(self, vm: SimVm) -> None:
+        self._set(vm, "starting", "dht")
+        self._world.at(self._world.now_s + self._random.uniform(*self._model.join_s), self._join, vm)
+
+    def _join(self, vm: SimVm) -> None:
+        if self._set(vm, "dht", "training"):
+            self.joined_after_s.append(self._world.now_s - vm.created_s)
+
+    def _leave(self, vm: SimVm) -> None:
+        if self._set(vm, "training", "leaving") or self._set(vm, "dht", "leaving"):
+            self.counts["polite_leave"] += 1
+
+    def _set(self, vm: SimVm, before: str, phase: str) -> bool:
+        peer = self._peers.get(vm.vm)
+        if peer is None or peer.phase != before or not vm.alive:
+            return False
+        self._count(peer, -1)
+        peer.phase = phase
+        self._count(peer, 1)
+        self._world.touch(vm)
+        return True
+
+    def _count(self, peer: _Peer, by: int) -> None:
+        """Before and after every change of a peer."""
+        if peer.works:
+            self._progress()
+            self._working += by
+            self._estimate()
+
+    # what the controller tells them
+
+    def renew(self, paused: bool) -> None:
+        """The controller's word reached them: their leases are longer, and they wait or go on."""
+        self._renewed_s = self._world.now_s
+        if paused != self._paused:
+            self._progress()
+            self._paused = paused
+            self.counts["pause"] += paused
+            self._estimate()
+
+    def _lease_due(self) -> None:
+        due_s = self._renewed_s + self._model.lease_s
+        if due_s > self._world.now_s:
+            self._world.at(due_s, self._lease_due)
+            return
+        for peer in list(self._peers.values()):
+            if peer.cut_s is None:  # the others' leases ran out before
+                self._expire(peer.vm)
+        self._world.at(self._world.now_s + self._model.lease_s, self._lease_due)
+
+    def _expire(self, vm: SimVm) -> None:
+        peer = self._peers[vm.vm]
+        if peer.phase not in ("failed", "done"):
+            self._count(peer, -1)
+            peer.phase, peer.error = "failed", "lease expired"
+            self.counts["lease_expired"] += 1
+            self._world.program_ended(vm)
+
+    # partitions
+
+    def cut(self, vm: SimVm, for_s: float) -> None:
+        """Nobody hears of this peer for a while; its VM runs."""
+        peer = self._peers.get(vm.vm)
+        if peer is None or not peer.works:
+            return
+        self._count(peer, -1)
+        peer.cut_s = self._world.now_s
+        self.counts["partition"] += 1
+        self._world.at(peer.cut_s + for_s, self._heal, vm, peer)
+        self._world.at(peer.cut_s + self._model.lease_s, self._unheard, vm, peer)
+
+    def _heal(self, vm: SimVm, peer: _Peer) -> None:
+        if self._peers.get(vm.vm) is peer and peer.cut_s is not None:
+            peer.cut_s = None
+            self._count(peer, 1)
+
+    def _unheard(self, vm: SimVm, peer: _Peer) -> None:
+        if self._peers.get(vm.vm) is not peer or peer.cut_s is None:
+            return
+        if self._world.now_s - peer.cut_s >= self._model.lease_s:  # not cut, healed and cut again
+            self._expire(vm)
+
+    @property
+    def working_count(self) -> int:
+        """How many peers train now, heard by the others."""
+        return self._working
+
+    def working(self) -> list[str]:
+        """VMs whose peers train now, heard by the others."""
+        return [vm for vm, peer in self._peers.items() if peer.works]
+
+    def last_seen(self, now_s: float) -> Mapping[str, float]:
+        """When each peer was last seen in the DHT, by a clock that says `now_s` now."""
+        return _Seen(self._peers, now_s, now_s - self._world.now_s)
+
+    def status(self, vm: SimVm) -> Mapping[str, Any]:
+        """What its program wrote into status.json."""
+        peer = self._peers.get(vm.vm)
+        if peer is None:
+            return {}
+        known = peer.phase not in ("starting", "failed")
+        return {"phase": peer.phase, "maddr": f"/ip4/{vm.address}" if known else "", "error": peer.error}
+
+    # training
+
+    def _progress(self) -> None:
+        """Account for the time since the last change."""
+        model, passed_s = self._model, self._world.now_s - self._at_s
+        self._at_s = self._world.now_s
+        if self._paused or not self._working or passed_s <= 0:
+            return
+        self.working_s += self._working * passed_s
+        rate = self._working * model.sps
+        while passed_s > 0:
+            if self._averaging_left_s > 0:
+                used_s = min(passed_s, self._averaging_left_s)
+                self._averaging_left_s -= used_s
+                passed_s -= used_s
+                continue
+            whole = int(passed_s // (model.target_batch_size / rate + model.averaging_s))
+            if whole:  # a whole epoch from here ends where it began
+                self.epochs += whole
+                self.samples += whole * model.target_batch_size
+                passed_s -= whole * (model.target_batch_size / rate + model.averaging_s)
+                continue
+            left_s = (model.target_batch_size - self._samples) / rate
+            if passed_s < left_s:
+                self._samples += rate * passed_s
+                return
+            passed_s -= left_s
+            self.epochs += 1
+            self.samples += model.target_batch_size
+            self._samples, self._averaging_left_s = 0.0, model.averaging_s
+
+    def _estimate(self) -> None:
+        """When the last epoch ends, if nothing changes until then."""
+        model = self._model
+        if not model.max_epochs or self._paused or not self._working:
+            return
+        self._finish += 1
+        rate = self._working * model.sps
+        left = model.max_epochs - self.epochs
+        seconds = self._averaging_left_s + (left * model.target_batch_size - self._samples) / rate
+        seconds += max(0, left - 1) * model.averaging_s + model.averaging_s
+        self._world.at(self._world.now_s + seconds, self._finished, self._finish)
+
+    def _finished(self, estimate: int) -> None:
+        if estimate != self._finish:
+            return
+        self._progress()
+        if self.epochs < self._model.max_epochs:
+            self._estimate()
+            return
+        for peer in list(self._peers.values()):
+            if self._set(peer.vm, "training", "done"):
+                self._world.program_ended(peer.vm)
+
+    def settle(self) -> None:
+        """Count what was trained until now."""
+        self._progress()
+
+
+class _Seen(Mapping[str, float]):
+    """By VM, without a copy of all of them."""
+
+    def __init__(self, peers: Mapping[str, _Peer], now_s: float, offset_s: float) -> None:
+        self._peers, self._now_s, self._offset_s = peers, now_s, offset_s
+
+    def __getitem__(self, vm: str) -> float:
+        cut_s = self._peers[vm].cut_s
+        return self._now_s if cut_s is None else cut_s + self._offset_s
+
+    def get(self, vm: str, default: Any = None) -> Any:
+        return self[vm] if vm in self._peers else default
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._peers)
+
+    def __len__(self) -> int:
+        return len(self._peers)

@@ -1,0 +1,274 @@
+"""One simulated run: what is wished for, the market it meets, and the faults of its history, all from one seed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from random import Random
+from typing import Literal, get_args
+
+from cloud.sim import Fault, SimPlace, TraceEvent, Window
+from orchestrator.core.state import Place, Policy, Replace, RunSpec, SlotSpec
+from orchestrator.simulation.controller import CrashPoint
+from orchestrator.simulation.peers import PeerModel
+
+__all__ = [
+    "AUTODOWN_S",
+    "BEGAN_S",
+    "FAULT_CLASSES",
+    "Crash",
+    "Cut",
+    "FaultClass",
+    "Scenario",
+    "scenario",
+    "with_history",
+]
+
+BEGAN_S = 1_763_000_000.0  # when every simulated run is launched
+AUTODOWN_S = 60.0  # a VM whose program ended is gone after this
+_HOUR = 3600.0
+
+FaultClass = Literal[
+    "preemption",  # single VMs, as every spot market has them
+    "storm",  # many VMs of a place at once
+    "zone_lost",  # all VMs of a zone, and no capacity there for a while
+    "drought",  # nothing to be had in some zones for a while
+    "price",  # prices rise and fall, above ceilings too
+    "outage",  # the provider's API does not answer
+    "lost_reply",  # nobody knows whether a call did what it should
+    "slow_reply",  # answers come after the deadline
+    "transient",  # calls fail, and nothing happened
+    "created_but_error",  # calls fail, and the VM is there all the same
+    "hidden",  # new VMs are in no listing for a while
+    "undead",  # terminated VMs live on for a while
+    "stale",  # old listings, twice, out of order
+    "skew",  # the provider's clock is wrong
+    "partition",  # a peer that nobody hears, on a VM that runs
+    "crash",  # the controller is killed, and comes back
+    "clock_jump",  # the controller comes back with another time of day
+    "controller_lost",  # it never comes back
+]
+FAULT_CLASSES: tuple[FaultClass, ...] = get_args(FaultClass)
+
+_OF_THE_API: dict[FaultClass, tuple[Fault, ...]] = {
+    "outage": ("outage",),
+    "lost_reply": ("lost_reply", "lost_request"),
+    "slow_reply": ("slow_reply",),
+    "transient": ("transient",),
+    "created_but_error": ("created_but_error", "created_but_refused"),
+    "hidden": ("hidden",),
+    "undead": ("undead",),
+    "stale": ("stale", "duplicate"),
+    "skew": ("skew",),
+}
+_ZONES = (
+    ("gcp/us-central1/us-central1-a", "0.11"),
+    ("gcp/europe-west1/europe-west1-b", "0.13"),
+    ("aws/us-east-1/us-east-1a", "0.16"),
+    ("gcp/asia-east1/asia-east1-a", "0.14"),
+    ("aws/eu-west-1/eu-west-1b", "0.18"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """The controller is killed at its first tick after `at_s` that comes to `point`."""
+
+    at_s: float  # after the launch
+    point: CrashPoint
+    down_s: float | None  # None: it never comes back
+    jump_s: float = 0.0  # of the machine's clock meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One training peer is not heard for a while."""
+
+    at_s: float
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """All that a simulation is; the same scenario gives the same run."""
+
+    seed: int
+    spec: RunSpec
+    places: tuple[SimPlace, ...]
+    peers: PeerModel
+    duration_s: float
+    trace: tuple[TraceEvent, ...] = ()
+    windows: tuple[Window, ...] = ()
+    crashes: tuple[Crash, ...] = ()
+    cuts: tuple[Cut, ...] = ()
+    tick_s: float = 60.0
+    busy_tick_s: float = 10.0  # while something is under way
+    command: str = ""  # that replays it
+
+    @property
+    def death_bound_s(self) -> float:
+        """After the run's stop, or its controller's last breath, everything is dead: leases, autodown, boots."""
+        boot_s = max(place.boot_s[1] for place in self.places)
+        return self.peers.lease_s + AUTODOWN_S + boot_s + self.tick_s
+
+
+def scenario(
+    seed: int, *, days: float = 1.0, peers: int = 8, faults: Collection[FaultClass] = FAULT_CLASSES
+) -> Scenario:
+    """A run of `peers` slots in five zones, with a history drawn from the seed: limits of money, too."""
+    random = Random(f"scenario {seed}")
+    model = PeerModel()
+    spec = _spec(random, peers, days, model)
+    hazard = random.choice((0.02, 0.05, 0.1, 0.3)) if "preemption" in faults else 0.0
+    places = tuple(
+        SimPlace(
+            location, spot_usd_per_h=Decimal(usd), on_demand_usd_per_h=3 * Decimal(usd), preempt_per_h=hazard,
+            notice_s=random.choice((None, 30.0, 120.0)),
+        )
+        for location, usd in _ZONES
+    )  # fmt: skip
+    if random.random() < 0.2:
+        model = replace(model, max_epochs=int(random.uniform(0.2, 1.0) * days * 86400 / 65))
+    made = Scenario(seed, spec, places, model, days * 86400.0)
+    named = "" if set(faults) == set(FAULT_CLASSES) else f" --faults {','.join(faults) or 'none'}"
+    command = f"orch simulate --seed {seed} --days {days:g} --peers {peers}{named}"
+    return replace(with_history(made, faults), command=command)
+
+
+def _spec(random: Random, peers: int, days: float, model: PeerModel) -> RunSpec:
+    places = tuple(
+        Place(
+            location,
+            "sim-8",
+            "T4:1",
+            True,
+            Decimal(usd),
+            "made up",
+            (Decimal(usd) * Decimal("1.5")).quantize(Decimal("0.0001")),
+        )
+        for location, usd in _ZONES
+    )
+    kinds: tuple[Replace, ...] = ("same_place", "next_place", "cheapest_place", "wait")
+    slots: list[SlotSpec] = []
+    for n in range(peers):
+        first = random.randrange(len(places))
+        wished = tuple(places[(first + k) % len(places)] for k in range(random.randint(1, 4)))
+        policy = Policy(random.choice(kinds), 10**6, 10**6, backoff_s=5.0, backoff_max_s=300.0)
+        slots.append(SlotSpec(f"p{n}", wished, policy))
+    full = Decimal(repr(peers * 0.15 * days * 24))
+    budget = (
+        (full * Decimal(repr(random.uniform(0.3, 1.5)))).quantize(Decimal("0.01"))
+        if random.random() < 0.6
+        else None
+    )
+    return RunSpec(
+        run_id="sim",
+        slots=tuple(slots),
+        budget_usd=budget,
+        missing_deadline_s=120.0,
+        min_peers=random.choice((1, 1, 2, max(1, peers // 2))),
+        max_usd_per_h=Decimal(repr(round(peers * 0.2, 2))) if random.random() < 0.15 else None,
+        lease_s=model.lease_s,
+        vms_per_min=max(30, peers),
+        replacements_per_h=max(60, 8 * peers),
+        metering_period_s=60.0,
+        decision_s=60.0,
+        # Whatever fails, a peer without a lease ends itself, and its VM goes with it.
+        teardown_s=model.lease_s + AUTODOWN_S + 120.0 + 60.0,
+    )
+
+
+def with_history(made: Scenario, faults: Collection[FaultClass]) -> Scenario:
+    """The scenario with faults of these classes, drawn from its seed."""
+    trace: list[TraceEvent] = []
+    windows: list[Window] = []
+    crashes: list[Crash] = []
+    cuts: list[Cut] = []
+    zones = [place.location for place in made.places]
+    days = made.duration_s / 86400.0
+    for kind in FAULT_CLASSES:
+        if kind not in faults:
+            continue
+        random = Random(f"{kind} {made.seed}")  # a class's history does not depend on which others there are
+        for at_s in _times(random, made.duration_s, days):
+            if kind in _OF_THE_API:
+                windows += _api(random, kind, at_s)
+            elif kind in ("crash", "clock_jump"):
+                crashes.append(_crash(random, kind, at_s))
+            elif kind == "partition":
+                cuts.append(Cut(at_s, random.choice((60.0, 300.0, 2000.0))))
+            elif kind == "controller_lost":
+                if random.random() < 0.05:
+                    crashes.append(Crash(at_s, _point(random), None))
+            else:
+                trace += _market(random, kind, at_s, made.places, zones)
+    return replace(
+        made,
+        trace=(*made.trace, *sorted(trace, key=lambda e: e.at_s)),
+        windows=(*made.windows, *windows),
+        crashes=tuple(sorted((*made.crashes, *crashes), key=lambda c: c.at_s)),
+        cuts=tuple(sorted((*made.cuts, *cuts), key=lambda c: c.at_s)),
+    )
+
+
+def _times(random: Random, duration_s: float, days: float) -> list[float]:
+    count = max(1, round(random.choice((0, 1, 2, 4)) * days)) if random.random() < 0.8 else 0
+    return sorted(random.uniform(0.0, 0.95) * duration_s for _ in range(count))
+
+
+def _point(random: Random) -> CrashPoint:
+    points: tuple[CrashPoint, ...] = get_args(CrashPoint)
+    return random.choice(points)
+
+
+def _crash(random: Random, kind: FaultClass, at_s: float) -> Crash:
+    down_s = random.choice((1.0, 20.0, 120.0, 900.0))
+    jump_s = random.choice((-1.0, 1.0)) * random.uniform(5.0, 600.0) if kind == "clock_jump" else 0.0
+    return Crash(at_s, _point(random), down_s, jump_s)
+
+
+def _api(random: Random, kind: FaultClass, at_s: float) -> list[Window]:
+    for_s = random.choice((120.0, 600.0, 1800.0))
+    chance = 1.0 if kind in ("outage", "skew") else random.choice((0.1, 0.5, 1.0))
+    if kind == "slow_reply" or kind == "lost_reply":
+        chance = min(chance, 0.5)
+    size_s = random.choice((-60.0, 60.0)) if kind == "skew" else random.choice((30.0, 120.0, 400.0))
+    return [Window(f, BEGAN_S + at_s, BEGAN_S + at_s + for_s, chance, size_s) for f in _OF_THE_API[kind]]
+
+
+def _market(
+    random: Random, kind: FaultClass, at_s: float, places: Sequence[SimPlace], zones: Sequence[str]
+) -> list[TraceEvent]:
+    zone = random.choice(zones)
+    later_s = at_s + random.choice((600.0, 3600.0, 3 * _HOUR))
+    everything = Decimal("Infinity")
+    match kind:
+        case "storm":
+            where = random.choice((zone, zone, "*"))
+            count = Decimal(random.choice((2, 4, 10)))
+            return [TraceEvent(at_s + 20.0 * n, where, "preempt", count) for n in range(random.randint(1, 5))]
+        case "zone_lost":
+            return [
+                TraceEvent(at_s, zone, "capacity", Decimal(0)),
+                TraceEvent(later_s, zone, "capacity", everything),
+            ]
+        case "drought":
+            chosen = random.sample(zones, random.randint(1, len(zones)))
+            return [
+                event
+                for z in chosen
+                for event in (
+                    TraceEvent(at_s, z, "refuse", Decimal(1)),
+                    TraceEvent(later_s, z, "refuse", Decimal(0)),
+                )
+            ]
+        case "price":
+            usual = next(p.spot_usd_per_h for p in places if p.location == zone)
+            factor = Decimal(repr(round(random.uniform(0.7, 2.0), 3)))
+            return [
+                TraceEvent(at_s, zone, "price", (usual * factor).quantize(Decimal("0.0001"))),
+                TraceEvent(later_s, zone, "price", usual),
+            ]
+        case _:
+            return []
