@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -12,23 +12,68 @@ from experiments.spec.emulation import EmulationPlan
 from experiments.spec.schema import ExperimentSpec
 from experiments.spec.slots import Slot, slots
 
-__all__ = ["Plan", "PlannedPeer", "plan_of"]
+__all__ = [
+    "TOLERANCE",
+    "Plan",
+    "PlannedPeer",
+    "PlannedPlace",
+    "Quote",
+    "Quoter",
+    "book_quoter",
+    "place_key",
+    "plan_of",
+]
+
+TOLERANCE = Decimal("0.1")
+"""A VM may be so much dearer than planned, as a share of its price."""
 
 _HOUR_S = Decimal(3600)
 _CENT = Decimal("0.01")
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedPeer:
-    """One slot and the first VM it would ask for."""
+class Quote:
+    """What one kind of VM costs at one place."""
 
-    slot: str
+    instance: str  # "unknown": nobody knows which VM that would be
+    usd_per_h: Decimal | None  # None: unknown
+    source: str  # of the price, or why it is unknown
+    remark: str = ""  # what a reader of the plan should know about its prices
+
+
+Quoter = Callable[[str, str, bool], Quote]
+"""Location, accelerator, use_spot -> its price; contacts nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPlace:
+    """One place where a slot's VM may be, with what would be rented there."""
+
     location: str
+    instance: str
     accelerator: str
     use_spot: bool
-    usd_per_h: Decimal | None  # None: unknown
+    usd_per_h: Decimal | None
     price_source: str
-    alternatives: tuple[str, ...]  # where it would look next
+
+    @property
+    def key(self) -> str:
+        """See `place_key`."""
+        return place_key(self.location, self.accelerator, self.use_spot)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPeer:
+    """One slot: its places in the order in which they are asked."""
+
+    slot: str
+    places: tuple[PlannedPlace, ...]
+    replace: str
+
+    @property
+    def first(self) -> PlannedPlace:
+        """Where its first VM is asked for."""
+        return self.places[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +83,11 @@ class Plan:
     experiment: str
     model: str
     target_batch_size: int
+    on: str  # "local" or "sky"
     peers: tuple[PlannedPeer, ...]
-    usd_per_h: Decimal | None  # all VMs together; None: a price is unknown
+    usd_per_h: Decimal | None  # all VMs together, each in its first place; None: a price is unknown
+    dearest_usd_per_h: Decimal | None  # each in the dearest place of its list
+    price_tolerance: Decimal
     budget_usd: Decimal | None
     price_book: str
     warmup_epochs: int
@@ -54,7 +102,8 @@ class Plan:
         """Plain JSON types; dollars as strings, unknown as None.
 
         `prediction` is the place of throughput, granularity and $/1M samples predicted with intervals.
-        Nothing predicts them yet, so it is None.
+        Nothing predicts them yet, so it is None. `ceilings`: dollars an hour above which a VM is not kept,
+        by `place_key`.
         """
         shrunk = self.emulation
         return {
@@ -62,6 +111,7 @@ class Plan:
             "model": self.model,
             "target_batch_size": self.target_batch_size,
             "raw_target_batch_size": shrunk.raw_target_batch_size if shrunk else self.target_batch_size,
+            "on": self.on,
             "emulated": shrunk is not None,
             "scales": {
                 "bytes": shrunk.bytes_scale if shrunk else 1.0,
@@ -69,19 +119,11 @@ class Plan:
                 "samples": shrunk.samples_scale if shrunk else 1.0,
             },
             "scale_reasons": list(shrunk.reasons) if shrunk else [],
-            "peers": [
-                {
-                    "slot": peer.slot,
-                    "location": peer.location,
-                    "accelerator": peer.accelerator,
-                    "use_spot": peer.use_spot,
-                    "usd_per_h": _money(peer.usd_per_h),
-                    "price_source": peer.price_source,
-                    "alternatives": list(peer.alternatives),
-                }
-                for peer in self.peers
-            ],
+            "peers": [self._peer(peer) for peer in self.peers],
             "usd_per_h": _money(self.usd_per_h),
+            "dearest_usd_per_h": _money(self.dearest_usd_per_h),
+            "price_tolerance": str(self.price_tolerance),
+            "ceilings": self._ceilings(),
             "budget_usd": _money(self.budget_usd),
             "price_book": self.price_book,
             "epochs": {"warmup": self.warmup_epochs, "measured": self.measured_epochs},
@@ -92,20 +134,92 @@ class Plan:
             "notes": list(self.notes),
         }
 
+    def _peer(self, peer: PlannedPeer) -> dict[str, Any]:
+        first = peer.first
+        return {
+            "slot": peer.slot,
+            "location": first.location,
+            "instance": first.instance,
+            "accelerator": first.accelerator,
+            "use_spot": first.use_spot,
+            "usd_per_h": _money(first.usd_per_h),
+            "ceiling_usd_per_h": _money(self._ceiling(first)),
+            "price_source": first.price_source,
+            "alternatives": [place.location for place in peer.places[1:]],
+            "replace": peer.replace,
+            "places": [
+                {
+                    "location": place.location,
+                    "instance": place.instance,
+                    "accelerator": place.accelerator,
+                    "use_spot": place.use_spot,
+                    "usd_per_h": _money(place.usd_per_h),
+                    "ceiling_usd_per_h": _money(self._ceiling(place)),
+                    "price_source": place.price_source,
+                }
+                for place in peer.places
+            ],
+        }
 
-def plan_of(spec: ExperimentSpec, book: PriceBook, emulation: EmulationPlan | None) -> Plan:
+    def _ceilings(self) -> dict[str, str]:
+        found = {place.key: self._ceiling(place) for peer in self.peers for place in peer.places}
+        return {key: str(ceiling) for key, ceiling in sorted(found.items()) if ceiling is not None}
+
+    def _ceiling(self, place: PlannedPlace) -> Decimal | None:
+        return None if place.usd_per_h is None else place.usd_per_h * (1 + self.price_tolerance)
+
+
+def place_key(location: str, accelerator: str, use_spot: bool) -> str:
+    """One word for a place and what is rented there: `gcp/us-central1/us-central1-a|T4:1|spot`."""
+    return f"{location}|{accelerator}|{'spot' if use_spot else 'on_demand'}"
+
+
+def book_quoter(book: PriceBook) -> Quoter:
+    """Prices of one price book."""
+
+    def quote(location: str, accelerator: str, use_spot: bool) -> Quote:
+        price = book.vm(location, accelerator, use_spot)
+        if price is None:
+            return Quote(
+                "unknown", None, f"{book.name} has no {'spot' if use_spot else 'on-demand'} price of it"
+            )
+        return Quote(price.instance, price.usd, f"{book.name}:{price.line}: {price.source}")
+
+    return quote
+
+
+def plan_of(
+    spec: ExperimentSpec,
+    book: PriceBook,
+    emulation: EmulationPlan | None,
+    *,
+    on: str = "local",
+    quote: Quoter | None = None,
+    price_tolerance: Decimal = TOLERANCE,
+) -> Plan:
     """The plan of an experiment.
 
     `emulation` is `experiments.spec.emulation.resolve_emulation`'s answer: its expected epochs (step times,
     slowest stream of the network) give the duration. `usd_per_h` sums the first choice of every slot; one
-    unknown price makes it unknown.
+    unknown price makes it unknown. `quote` says what a place costs (default: the book).
     """
-    peers = tuple(_peer(slot, book) for slot in slots(spec))
-    notes = ["throughput and $/1M samples are not predicted: that comes with a later release"]
-    usd_per_h = _sum([peer.usd_per_h for peer in peers])
-    if usd_per_h is None:
-        missing = sorted({f"{p.accelerator} in {p.location}" for p in peers if p.usd_per_h is None})
-        notes.append(f"{book.name} has no price of {', '.join(missing)}: the total is unknown")
+    remarks: dict[str, None] = {}  # each once, in order
+
+    def asked(location: str, accelerator: str, use_spot: bool) -> Quote:
+        found = (quote or book_quoter(book))(location, accelerator, use_spot)
+        if found.remark:
+            remarks[found.remark] = None
+        return found
+
+    peers = tuple(_peer(slot, asked) for slot in slots(spec))
+    notes = ["throughput and $/1M samples are not predicted: that comes with a later release", *remarks]
+    usd_per_h = _sum(peer.first.usd_per_h for peer in peers)
+    unknown = sorted(
+        {(p.location, p.accelerator, p.price_source) for s in peers for p in s.places if p.usd_per_h is None}
+    )
+    if unknown:
+        notes.append("the total is unknown: not every place has a price")
+        notes += [f"{accelerator} in {location}: {why}" for location, accelerator, why in unknown]
     epochs = spec.measure.warmup_epochs + spec.measure.epochs
     duration_s = emulation.study_epoch_s * epochs if emulation else None
     vm_usd = None
@@ -117,8 +231,11 @@ def plan_of(spec: ExperimentSpec, book: PriceBook, emulation: EmulationPlan | No
         experiment=spec.name,
         model=spec.model,
         target_batch_size=spec.swarm.target_batch_size,
+        on=on,
         peers=peers,
         usd_per_h=usd_per_h,
+        dearest_usd_per_h=_sum(_dearest(peer) for peer in peers),
+        price_tolerance=price_tolerance,
         budget_usd=spec.budget_usd,
         price_book=book.name,
         warmup_epochs=spec.measure.warmup_epochs,
@@ -131,23 +248,38 @@ def plan_of(spec: ExperimentSpec, book: PriceBook, emulation: EmulationPlan | No
     )
 
 
-def _peer(slot: Slot, book: PriceBook) -> PlannedPeer:
-    first = slot.places[0]
-    price = book.vm(first.infra, first.accelerators, first.use_spot)
-    return PlannedPeer(
-        slot=slot.name,
-        location=first.infra,
-        accelerator=first.accelerators,
-        use_spot=first.use_spot,
-        usd_per_h=price.usd if price else None,
-        price_source=f"{book.name}:{price.line}: {price.source}" if price else f"not in {book.name}",
-        alternatives=tuple(place.infra for place in slot.places[1:]),
-    )
+def _peer(slot: Slot, quote: Quoter) -> PlannedPeer:
+    places: list[PlannedPlace] = []
+    for wished in slot.places:
+        found = quote(wished.infra, wished.accelerators, wished.use_spot)
+        places.append(
+            PlannedPlace(
+                location=wished.infra,
+                instance=found.instance,
+                accelerator=wished.accelerators,
+                use_spot=wished.use_spot,
+                usd_per_h=found.usd_per_h,
+                price_source=found.source,
+            )
+        )
+    if slot.replace.policy == "cheapest_place":
+        places.sort(key=lambda place: (place.usd_per_h is None, place.usd_per_h or 0))
+    return PlannedPeer(slot.name, tuple(places), slot.replace.policy)
 
 
-def _sum(amounts: Sequence[Decimal | None]) -> Decimal | None:
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known, Decimal(0)) if len(known) == len(amounts) else None
+def _dearest(peer: PlannedPeer) -> Decimal | None:
+    prices = [place.usd_per_h for place in peer.places]
+    known = [usd for usd in prices if usd is not None]
+    return max(known) if len(known) == len(prices) else None
+
+
+def _sum(amounts: Iterable[Decimal | None]) -> Decimal | None:
+    total = Decimal(0)
+    for amount in amounts:
+        if amount is None:
+            return None
+        total += amount
+    return total
 
 
 def _money(amount: Decimal | None) -> str | None:

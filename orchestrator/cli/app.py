@@ -19,6 +19,10 @@ __all__ = ["COMMANDS", "build_app", "main", "run"]
 # typed is imported (`orch --help` imports none), so that no command pays for the imports of another.
 # tests/orchestrator/test_cli_app.py compares this table with the modules.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "plan": (
+        "plan_commands",
+        "Show what an experiment would rent, where and at what price, from files only; or save it to launch.",
+    ),
     "launch": ("launch_commands", "Run an experiment: show the plan, ask, start it, watch it, report."),
     "attach": (
         "launch_commands",

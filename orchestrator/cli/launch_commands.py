@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 import time
+from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -29,6 +31,16 @@ class Where(StrEnum):
     """What the VMs are."""
 
     local = "local"
+    sky = "sky"
+
+
+class _Chosen(NamedTuple):
+    """What is to be launched, and where it came from."""
+
+    spec: Any
+    document: bytes  # the experiment's file
+    plan: dict[str, Any]
+    on: str
 
 
 OutputOption = Annotated[ResultForm, typer.Option("--output", "-o", help="text or json.")]
@@ -42,8 +54,11 @@ def register(app: typer.Typer) -> None:
 
 def _launch(
     experiment: Annotated[
-        str, typer.Argument(metavar="FILE|NAME", help="A YAML file, or a name of the library.")
-    ],
+        str,
+        typer.Argument(
+            metavar="[FILE|NAME]", help="A YAML file, or a name of the library.", show_default=False
+        ),
+    ] = "",
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -60,56 +75,133 @@ def _launch(
         typer.Option("--run-id", metavar="ID", help="The run's id; one that runs already is attached to."),
     ] = "",
     on: Annotated[
-        Where, typer.Option("--on", help="local: the emulated cloud of this machine.")
-    ] = Where.local,
+        Where | None,
+        typer.Option(
+            "--on",
+            help="local: the emulated cloud of this machine; sky: VMs rented through SkyPilot. [local]",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and end: nothing is contacted or rented.")
+    ] = False,
+    plan_file: Annotated[
+        str,
+        typer.Option("--plan", metavar="PLAN", help="Launch a plan that `orch plan -o FILE` saved, exactly."),
+    ] = "",
+    price_tolerance: Annotated[
+        float,
+        typer.Option(
+            min=0, max=10, help="A VM may be dearer than planned by this share of its price; 0.1: 10 %."
+        ),
+    ] = 0.1,
 ) -> None:
     """Run an experiment: show the plan, ask, start it, watch it, report.
 
     The plan and the progress go to stderr; stdout has the result only. Without a terminal --yes is
     needed. Ctrl-C once asks (off a terminal: takes the run down), twice leaves it running.
 
+    --dry-run prints the plan on stdout, as text or (-o json) as `orch plan -o json`, from files only: no
+    network, no credentials. --plan takes the experiment from the plan, not from its file, and refuses when
+    a price rose above the tolerance since.
+
     Exit: 0 done, 1 failed, 2 wrong file or option, 3 stopped or refused (answer, budget), 4 no capacity,
-    5 something may still be running, 6 another controller holds the run, 130 interrupted.
+    5 something may still be running, 6 another controller holds the run, 7 stale plan, 130 interrupted.
 
     \b
     JSON: as `orch report RUN -o json` (see there); with --detach {"schema_version", "run_id", "status"}
     """
-    from experiments.spec.load import find, load
-    from orchestrator.cli.starting import checked_id, cores, new_id, plan_for
-    from orchestrator.cli.summary import plan_lines
-    from orchestrator.controller import client
-    from orchestrator.controller.launching import prepare
-    from orchestrator.controller.preflight import preflight
+    from orchestrator.cli.starting import checked_id, cores, new_id, plan_json
+    from orchestrator.cli.summary import plan_lines, plan_table
     from orchestrator.home import home_folder, run_folder
 
     home = home_folder()
-    if run_id and (run_folder(home, checked_id(run_id)) / "run.db").is_file():
-        say(f"{run_id} exists: going on with it; the file and --set are not read again")
+    there = run_folder(home, checked_id(run_id)) / "run.db" if run_id else None
+    tolerance = Decimal(str(price_tolerance))
+    if dry_run:
+        chosen = _choose(experiment, overrides or [], on, plan_file, tolerance)
+        text = plan_table(chosen.plan) + "\n".join(plan_lines(chosen.plan))
+        typer.echo(plan_json(chosen.plan, chosen.spec) if output is ResultForm.json else text)
+        say("dry run: nothing was contacted and nothing was rented")
+        return
+    from orchestrator.controller import client
+    from orchestrator.controller.launching import prepare
+    from orchestrator.controller.preflight import preflight
+    from orchestrator.errors import UsageError
+
+    if there and there.is_file():
+        say(f"{run_id} exists: going on with it; the file, the plan and --set are not read again")
         _watch(client.attach(run_id, home), home, detach, output)
         return
-    file = find(experiment)
-    spec = load(experiment, overrides or ())
-    plan = plan_for(spec)
-    for line in plan_lines(plan):
+    chosen = _choose(experiment, overrides or [], on, plan_file, tolerance)
+    lines = plan_lines(chosen.plan)
+    for line in lines:
         say(line)
-    preflight(spec, home)
+    preflight(chosen.spec, home, chosen.on)
     confirm(
         "Start it?",
         yes=yes,
-        refusal=f"{spec.name} was not started: there is no terminal to ask on, so add --yes",
+        refusal=f"{chosen.spec.name} was not started: there is no terminal to ask on, so add --yes",
     )
-    wished = run_id or new_id(spec.name)
+    wished = run_id or new_id(chosen.spec.name)
+    ours = False  # until then the run may be somebody else's, who was faster
     try:
-        prepare(spec, file, plan, wished, home, now_s=time.time(), cores=cores())
+        with tempfile.TemporaryDirectory(prefix="orch-launch-") as folder:
+            file = Path(folder) / "experiment.yaml"
+            file.write_bytes(chosen.document)
+            where = {} if chosen.on == Where.local else {"on": chosen.on}
+            prepare(chosen.spec, file, chosen.plan, wished, home, now_s=time.time(), cores=cores(), **where)
+        ours = True
         connection = client.launch(wished, home)
+    except UsageError:
+        if ours or there is None or not there.is_file():
+            raise
+        say(f"{wished} was started by another `orch` meanwhile: going on with that")
+        connection = client.attach(wished, home)
     except KeyboardInterrupt:
         from orchestrator.cli.follow import take_down
 
-        if (run_folder(home, wished) / "run.db").is_file():
+        if ours:
             say(f"interrupted while starting: taking {wished} down")
             take_down(wished, home, "interrupted while starting")
         raise
     _watch(connection, home, detach, output)
+
+
+def _choose(
+    experiment: str, overrides: list[str], on: Where | None, plan_file: str, tolerance: Decimal
+) -> _Chosen:
+    """The experiment and its plan, from its file or from a saved plan."""
+    from experiments.spec.load import find, load
+    from orchestrator.cli.starting import plan_for
+    from orchestrator.errors import UsageError
+
+    if not plan_file:
+        if not experiment:
+            raise UsageError(
+                "Missing argument FILE|NAME: name a file, or a name that `orch experiments` lists, or give --plan"
+            )
+        where = (on or Where.local).value
+        spec = load(experiment, overrides)
+        return _Chosen(spec, find(experiment).read_bytes(), plan_for(spec, where, tolerance), where)
+    from importlib.metadata import version
+
+    import yaml
+
+    from experiments.spec.load import to_document
+    from orchestrator.saved_plan import read_plan, refuse_if_stale, with_tolerance
+
+    if experiment or overrides:
+        raise UsageError(
+            "--plan has its experiment in it: leave the file and --set out, or make another plan by `orch plan`"
+        )
+    saved = read_plan(Path(plan_file), version("orch"))
+    if on is not None and on.value != saved.on:
+        raise UsageError(
+            f"{plan_file}: is a plan for --on {saved.on}, not {on.value}; make one by `orch plan --on {on.value}`"
+        )
+    refuse_if_stale(saved, plan_for(saved.spec, saved.on, tolerance), tolerance)
+    document = yaml.safe_dump(to_document(saved.spec), sort_keys=False, allow_unicode=True).encode()
+    return _Chosen(saved.spec, document, with_tolerance(saved.plan, tolerance), saved.on)
 
 
 def _attach(run: RunArgument, output: OutputOption = ResultForm.text) -> None:

@@ -1,21 +1,24 @@
-"""What `launch` does before a controller exists: the plan, the run's id, the run's folder."""
+"""What `launch` and `plan` do before a controller exists: the plan, the run's id."""
 
 from __future__ import annotations
 
 import os
 import re
 from datetime import UTC, datetime
+from decimal import Decimal
+from importlib.metadata import version
 from random import SystemRandom
 from typing import Any
 
-from analysis.plan import plan_of
+from analysis.plan import TOLERANCE, Quote, Quoter, book_quoter, plan_of
+from cloud.prices.book import PriceBook
 from cloud.prices.book import load as load_book
-from experiments.spec.emulation import resolve_emulation
+from experiments.spec.emulation import EmulationPlan, resolve_emulation
 from experiments.spec.schema import ExperimentSpec
 from orchestrator.errors import UsageError
 from orchestrator.home import new_run_id
 
-__all__ = ["checked_id", "cores", "new_id", "plan_for"]
+__all__ = ["checked_id", "cores", "new_id", "plan_for", "plan_json"]
 
 _RUN_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
@@ -25,9 +28,51 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def plan_for(spec: ExperimentSpec) -> dict[str, Any]:
-    """The plan of a run on this machine. Raises SpecError, PriceBookError."""
-    return plan_of(spec, load_book(spec.prices), resolve_emulation(spec, cores())).as_dict()
+def plan_for(spec: ExperimentSpec, on: str = "local", price_tolerance: Decimal = TOLERANCE) -> dict[str, Any]:
+    """The plan of a run on this machine ("local") or on rented VMs ("sky"). Contacts nothing.
+
+    Raises SpecError, PriceBookError.
+    """
+    book = load_book(spec.prices)
+    if on == "local":
+        quote, emulation = book_quoter(book), resolve_emulation(spec, cores())
+    else:
+        quote, emulation = _sky_quoter(book), _unscaled(spec)
+    return plan_of(spec, book, emulation, on=on, quote=quote, price_tolerance=price_tolerance).as_dict()
+
+
+def plan_json(plan: dict[str, Any], spec: ExperimentSpec) -> str:
+    """A plan as it is saved."""
+    from orchestrator.cli.output import as_json
+    from orchestrator.saved_plan import plan_document
+
+    created_at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return as_json(plan_document(plan, spec, created_at, version("orch"))).rstrip("\n")
+
+
+def _sky_quoter(book: PriceBook) -> Quoter:
+    from cloud.sky.catalog import here
+
+    catalogs = here(book, os.environ)
+
+    def quote(location: str, accelerator: str, use_spot: bool) -> Quote:
+        found = catalogs.look(location, accelerator, use_spot)
+        if not found.offers:
+            return Quote("unknown", None, found.why)
+        offer = found.offers[0]
+        return Quote(offer.instance, offer.usd_per_h, offer.price_source, found.why)
+
+    return quote
+
+
+def _unscaled(spec: ExperimentSpec) -> EmulationPlan | None:
+    """On real VMs nothing is shrunk: an emulated model is padded to the real one's size and time."""
+    if spec.emulation is None:
+        return None
+    scales = {"bytes_scale": 1.0, "time_scale": 1.0, "samples_scale": 1.0}
+    return resolve_emulation(
+        spec.model_copy(update={"emulation": spec.emulation.model_copy(update=scales)}), cores()
+    )
 
 
 def new_id(name: str) -> str:

@@ -6,37 +6,75 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from orchestrator.cli.output import Format, rows_text
 from orchestrator.cli.words import duration, emulation_line, interval, number, place, usd
 
-__all__ = ["plan_lines", "summary_lines"]
+__all__ = ["plan_lines", "plan_table", "summary_lines"]
+
+_COLUMNS = (
+    "slot",
+    "choice",
+    "location",
+    "instance",
+    "accelerator",
+    "market",
+    "usd_per_h",
+    "ceiling_usd_per_h",
+)
+
+_PADDED = (
+    "; 'emulation' is set, so that a small network trains, padded to the model's size and step time "
+    "(`--set emulation=null`: the model itself)"
+)
 
 
 def plan_lines(plan: Mapping[str, Any]) -> list[str]:
     """The plan (`analysis.plan.Plan.as_dict`) for a person to approve."""
     peers: Sequence[Mapping[str, Any]] = plan["peers"]
-    epochs = plan["epochs"]
+    epochs, rented = plan["epochs"], plan["on"] == "sky"
     lines = [
         f"{plan['experiment']}: {plan['model']}, {len(peers)} peers, target batch size "
         f"{plan['target_batch_size']:,}, {epochs['warmup']} warm-up + {epochs['measured']} measured epochs"
     ]
-    if plan["emulated"]:
+    if rented:
+        lines.append("  Real VMs, rented through SkyPilot" + (_PADDED if plan["emulated"] else ""))
+    elif plan["emulated"]:
         lines.append(f"  {emulation_line(plan)}")
         lines.extend(f"    {reason}" for reason in plan["scale_reasons"])
     for key, group in groupby(sorted(peers, key=_kind), key=_kind):
         members = list(group)
-        alternatives = members[0]["alternatives"]
+        location, instance, accelerator, spot, alternatives = key
         other = f", else {', '.join(place(a) for a in alternatives)}" if alternatives else ""
-        location, accelerator, spot = key
+        on = f" on {instance}" if rented else ""
         lines.append(
-            f"  {len(members)} x {place(location)}  {accelerator} {'spot' if spot else 'on demand'}  "
+            f"  {len(members)} x {place(location)}  {accelerator}{on} {'spot' if spot else 'on demand'}  "
             f"{usd(members[0]['usd_per_h'])}/h each{other}"
         )
     budget = f", budget {usd(plan['budget_usd'])}" if plan["budget_usd"] is not None else ""
-    spent = "what the real VMs would cost; nothing is rented" if plan["emulated"] else "rented"
-    lines.append(f"  VMs together {usd(plan['usd_per_h'])}/h by {plan['price_book']} ({spent}){budget}")
+    if rented:
+        dearest = plan["dearest_usd_per_h"]
+        up_to = f", at most {usd(dearest)}/h in the dearest places" if dearest != plan["usd_per_h"] else ""
+        share = float(plan["price_tolerance"])
+        ceiling = f"; a VM more than {share:.0%} above its price is refused"
+        lines.append(f"  VMs together {usd(plan['usd_per_h'])}/h{up_to}{ceiling}{budget}")
+        known = {p["price_source"]: p for peer in peers for p in peer["places"] if p["usd_per_h"] is not None}
+        lines.extend(f"  price {place(p['location'])}: {source}" for source, p in known.items())
+    else:
+        spent = "what the real VMs would cost; nothing is rented"
+        lines.append(f"  VMs together {usd(plan['usd_per_h'])}/h by {plan['price_book']} ({spent}){budget}")
     lines.append(f"  expected duration: {_duration_words(plan)}")
     lines.extend(f"  note: {note}" for note in plan["notes"])
     return lines
+
+
+def plan_table(plan: Mapping[str, Any]) -> str:
+    """Every slot's places in the order in which they are asked, as a table and an empty line."""
+    rows = [
+        {**at, "slot": peer["slot"], "choice": number, "market": "spot" if at["use_spot"] else "on demand"}
+        for peer in plan["peers"]
+        for number, at in enumerate(peer["places"], 1)
+    ]
+    return rows_text("places", rows, _COLUMNS, Format.table) + "\n"
 
 
 def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
@@ -75,16 +113,18 @@ def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
     return lines
 
 
-def _kind(peer: Mapping[str, Any]) -> tuple[str, str, bool]:
-    return peer["location"], peer["accelerator"], peer["use_spot"]
+def _kind(peer: Mapping[str, Any]) -> tuple[str, str, str, bool, tuple[str, ...]]:
+    return (
+        peer["location"], peer["instance"], peer["accelerator"], peer["use_spot"], tuple(peer["alternatives"])
+    )  # fmt: skip
 
 
 def _duration_words(plan: Mapping[str, Any]) -> str:
     if plan["raw_duration_s"] is None:
         return "unknown"
     here = f"about {duration(plan['raw_duration_s'])} of epochs here, plus the start"
-    if not plan["emulated"]:
-        return here
+    if plan["on"] == "sky":
+        return f"about {duration(plan['duration_s'])} of epochs, plus the start; VMs {usd(plan['vm_usd'])}"
     return f"{here}; at the study's scale {duration(plan['duration_s'])}, VMs {usd(plan['vm_usd'])}"
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 from cloud.local.faults import available_memory, check_memory
 from cloud.local.options import LocalOptions
 from cloud.local.store import forward_target
+from cloud.provider import CredentialsError
 from experiments.spec.schema import ExperimentSpec
 from experiments.spec.shards import shard_urls
 from metrics.store import DiskFullError
+from orchestrator.checks.credentials import CLOUDS, cloud_access, package_there
 from orchestrator.controller.launching import dataset_of
 from orchestrator.errors import RaySessionError, UsageError
 
@@ -22,25 +24,28 @@ _CONNECT_S = 5.0
 _ROOM_BYTES = 100_000_000  # the data set, its copies in the peers' caches, records, logs
 
 
-def preflight(spec: ExperimentSpec, home: Path) -> None:
-    """Look at all that a run on this machine needs: the experiment's own wishes, secrets, memory,
-    room in the state folder, the user's own Ray, the shards.
+def preflight(spec: ExperimentSpec, home: Path, on: str = "local") -> None:
+    """Look at all that a run needs: the experiment's own wishes, secrets, room in the state folder, the user's own
+    Ray; on this machine ("local") memory and the shards, on rented VMs ("sky") SkyPilot and the clouds' credentials.
 
-    Raises UsageError, DiskFullError, RaySessionError, InvalidRequestError (no memory, an endpoint the emulated cloud cannot
-    reach), StorageError (unreachable, refused, missing, no whole tar).
+    Raises UsageError, DiskFullError, RaySessionError, CredentialsError, InvalidRequestError (no memory, an endpoint the
+    emulated cloud cannot reach), StorageError (unreachable, refused, missing, no whole tar).
     """
-    if spec.emulation is None:
+    if spec.emulation is None and on == "local":
         raise UsageError(
-            f"{spec.name}: 'emulation: null' wishes for real VMs, which this release cannot rent; remove it"
+            f"{spec.name}: 'emulation: null' wishes for real VMs; rent them with --on sky, or remove it"
         )
     missing = sorted(name for name in spec.secrets if name not in os.environ)
     if missing:
         raise UsageError(
             f"{spec.name}: secrets {', '.join(missing)}: not set in the environment of `orch`; export them"
         )
-    check_memory(spec.peer_count, LocalOptions().peer_memory_bytes, available_memory())
     _check_room(home)
     _check_ray(os.environ.get("RAY_ADDRESS", ""))
+    if on != "local":
+        _check_clouds(spec)
+        return
+    check_memory(spec.peer_count, LocalOptions().peer_memory_bytes, available_memory())
     if not spec.data.endpoint:
         dataset_of(spec)
         return
@@ -54,6 +59,21 @@ def preflight(spec: ExperimentSpec, home: Path) -> None:
     for pattern in (spec.data.shards, spec.data.heldout):
         if pattern:
             check_shards(shard_urls(pattern), client, endpoint=spec.data.endpoint)
+
+
+def _check_clouds(spec: ExperimentSpec) -> None:
+    """SkyPilot is here, and so are credentials for every cloud that the experiment names."""
+    if not package_there("sky"):
+        raise UsageError("SkyPilot is not installed: `pip install 'orch[sky]'` brings it")
+    clouds = {place.infra.partition("/")[0] for group in spec.peers for place in group.alternatives}
+    for cloud in sorted(clouds):
+        if cloud not in CLOUDS:
+            raise UsageError(f"{spec.name}: VMs are rented from {', '.join(CLOUDS)}, not from '{cloud}'")
+        access = cloud_access(cloud, os.environ)
+        if access.lacks:
+            raise CredentialsError(
+                f"{spec.name}: {cloud}: {access.lacks}; {access.next}, or remove its places; `orch check --on sky` shows all"
+            )
 
 
 def _check_room(home: Path) -> None:

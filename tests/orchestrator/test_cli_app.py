@@ -62,7 +62,7 @@ def test_only_the_module_typed_is_registered():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["lanch"], "Did you mean 'launch'?"),
+        (["lanch"], "Did you mean 'launch'"),
         (["launch"], "Missing argument"),
         (["ls", "-o", "xml"], "'xml'"),
         (["status", "no-such-run"], "orch ls"),

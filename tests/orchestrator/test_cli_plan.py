@@ -17,7 +17,7 @@ def test_prices_add_up_and_the_duration_follows_from_the_epochs():
     spec = load("geo-c8", ["measure.warmup_epochs=1", "measure.epochs=2"])
     emulation = resolve_emulation(spec, 2)
     plan = plan_of(spec, BOOK, emulation)
-    assert [p.usd_per_h for p in plan.peers] == [Decimal("0.180")] * 8
+    assert [p.first.usd_per_h for p in plan.peers] == [Decimal("0.180")] * 8
     assert plan.usd_per_h == Decimal("1.440")
     assert plan.raw_duration_s == 3 * emulation.epoch_s
     # by hand: three epochs at the study's scale at $1.44/h, to the cent
@@ -34,7 +34,8 @@ def test_one_unknown_price_makes_the_total_unknown():
     assert plan.vm_usd is None
     assert plan.as_dict()["usd_per_h"] is None
     assert any(
-        "empty.csv has no price of T4:1 in gcp/europe-west1/europe-west1-b" in note for note in plan.notes
+        "T4:1 in gcp/europe-west1/europe-west1-b: empty.csv has no spot price of it" in note
+        for note in plan.notes
     )
     assert any("VMs together unknown/h" in line for line in plan_lines(plan.as_dict()))
 

@@ -1,0 +1,151 @@
+"""SkyPilot's price catalogs as they lie on this machine: read, never fetched, never refreshed.
+
+`~/.sky/catalogs/v8/<cloud>/vms.csv` (SkyPilot 0.14): `Price` and `SpotPrice` are dollars an hour. On AWS, Azure and
+Lambda a row is a whole VM, its accelerators included. On GCP a VM's row has no accelerator, and each accelerator has
+a row of its own without an instance. AWS's zones are ids (`use1-az6`), which `az_mappings-*.csv` turns into the names
+that one account sees (`us-east-1a`).
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from functools import lru_cache
+from pathlib import Path
+
+__all__ = ["CLOUDS", "SCHEMA", "Catalog", "CatalogRow", "catalog_folder", "catalog_path", "read_catalog"]
+
+CLOUDS = ("gcp", "aws", "azure", "lambda")
+SCHEMA = "v8"
+
+_COLUMNS = (
+    "InstanceType",
+    "AcceleratorName",
+    "AcceleratorCount",
+    "vCPUs",
+    "MemoryGiB",
+    "Price",
+    "SpotPrice",
+    "Region",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogRow:
+    """One row: a VM type at one place, or (GCP) one accelerator there."""
+
+    instance: str  # "" for an accelerator alone
+    accelerator: str  # "" for none
+    count: int
+    vcpus: float | None
+    memory_gib: float | None
+    usd_per_h: Decimal | None  # None: the catalog has no price
+    spot_usd_per_h: Decimal | None
+    zone: str  # "" where the cloud has none to choose from, or its name is not known here
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """One cloud's file."""
+
+    cloud: str
+    path: Path
+    modified_s: float
+    sha256: str
+    regions: Mapping[str, tuple[CatalogRow, ...]]
+    zones_named: bool  # False: a row's zone is an id that no file here translates, so it was left out
+
+    @property
+    def source(self) -> str:
+        """Which file a price is from."""
+        day = f"{datetime.fromtimestamp(self.modified_s, UTC):%Y-%m-%d}"
+        return f"SkyPilot catalog {self.cloud} {SCHEMA}, file dated {day}, sha256 {self.sha256[:12]}"
+
+
+def catalog_folder(environ: Mapping[str, str]) -> Path:
+    """Where SkyPilot keeps its catalogs: below SKY_RUNTIME_DIR, else below HOME."""
+    home = environ.get("SKY_RUNTIME_DIR") or environ.get("HOME") or "~"
+    return Path(home).expanduser() / ".sky" / "catalogs" / SCHEMA
+
+
+def catalog_path(folder: Path, cloud: str) -> Path:
+    """One cloud's file, there or not."""
+    return folder / cloud / "vms.csv"
+
+
+def read_catalog(folder: Path, cloud: str) -> Catalog | str:
+    """One cloud's catalog, or why there is none to use, in one sentence. Contacts nothing."""
+    path = catalog_path(folder, cloud)
+    try:
+        stat = path.stat()
+        return _read(cloud, path, stat.st_mtime_ns, stat.st_size)
+    except FileNotFoundError:
+        return f"SkyPilot's catalog of {cloud} is not on this machine ({path})"
+    except (OSError, ValueError, csv.Error) as error:
+        return f"SkyPilot's catalog of {cloud} cannot be read ({path}: {error})"
+
+
+@lru_cache(maxsize=8)
+def _read(cloud: str, path: Path, modified_ns: int, size: int) -> Catalog:
+    content = path.read_bytes()
+    lines = csv.reader(content.decode("utf-8-sig").splitlines())
+    header = next(lines, [])
+    missing = [column for column in _COLUMNS if column not in header]
+    if missing:
+        raise ValueError(f"it has no column {', '.join(missing)}")
+    at = {name: index for index, name in enumerate(header)}
+    names = _zone_names(path.parent) if cloud == "aws" else None
+    regions: dict[str, list[CatalogRow]] = {}
+    for cells in lines:
+        if len(cells) != len(header):
+            raise ValueError(f"line {lines.line_num} has {len(cells)} cells, the first one {len(header)}")
+        if "Arch" in at and cells[at["Arch"]] not in ("", "x86_64"):
+            continue  # our wheels are built for one architecture
+        zone = cells[at["AvailabilityZone"]] if "AvailabilityZone" in at else ""
+        if names is not None:
+            zone = names.get(zone, "")
+        row = CatalogRow(
+            instance=cells[at["InstanceType"]],
+            accelerator=cells[at["AcceleratorName"]],
+            count=int(_number(cells[at["AcceleratorCount"]]) or 0),
+            vcpus=_number(cells[at["vCPUs"]]),
+            memory_gib=_number(cells[at["MemoryGiB"]]),
+            usd_per_h=_price(cells[at["Price"]]),
+            spot_usd_per_h=_price(cells[at["SpotPrice"]]),
+            zone=zone,
+        )
+        regions.setdefault(cells[at["Region"]], []).append(row)
+    return Catalog(
+        cloud=cloud,
+        path=path,
+        modified_s=modified_ns / 1e9,
+        sha256=hashlib.sha256(content).hexdigest(),
+        regions={region: tuple(rows) for region, rows in regions.items()},
+        zones_named=names is None or bool(names),
+    )
+
+
+def _zone_names(folder: Path) -> dict[str, str]:
+    """Zone ids to names by the newest mapping there, as SkyPilot itself does without credentials."""
+    files = sorted(folder.glob("az_mappings-*.csv"), key=lambda path: path.stat().st_mtime)
+    if not files:
+        return {}
+    with files[-1].open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return {row["AvailabilityZone"]: row["AvailabilityZoneName"] for row in rows if len(row) > 1}
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None
+
+
+def _price(text: str) -> Decimal | None:
+    try:
+        amount = Decimal(text)
+    except InvalidOperation:
+        return None
+    return amount if amount.is_finite() and amount > 0 else None

@@ -1,0 +1,1 @@
+"""What this machine and its accounts allow, found out without changing anything (`orch check`, before a launch)."""

@@ -1,0 +1,266 @@
+"""`orch plan`, `orch launch --dry-run` and `--plan`: from files only, and exactly what was approved."""
+
+from __future__ import annotations
+
+import json
+import socket
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.spec.load import library, load
+from orchestrator.cli.app import run
+from orchestrator.cli.starting import plan_for, plan_json
+from orchestrator.errors import StalePlanError, UsageError
+from orchestrator.saved_plan import read_plan, refuse_if_stale, with_tolerance
+
+LIBRARY = [entry.name for entry in library()]
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No catalogs, no credentials, no SkyPilot configuration."""
+    for name in (
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_PROFILE",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("SKY_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a dry run opened a socket")
+
+    for name in ("socket", "create_connection", "getaddrinfo", "socketpair"):
+        monkeypatch.setattr(socket, name, refused)
+
+
+@pytest.mark.usefixtures("no_network")
+@pytest.mark.parametrize("name", LIBRARY)
+def test_every_experiment_of_the_library_is_planned_without_network_or_credentials(
+    name: str, capsys: pytest.CaptureFixture[str], own_home: Path
+):
+    assert run(["launch", name, "--on", "sky", "--dry-run", "-o", "json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    spec = load(name)
+    assert len(plan["peers"]) == spec.peer_count
+    for peer in plan["peers"]:
+        assert peer["instance"] == "n1-standard-8"  # what the study rented
+        assert peer["location"].startswith("gcp/")
+        assert Decimal(peer["usd_per_h"]) > 0
+        assert peer["price_source"].startswith("price book list-2026-11.csv:")
+    assert Decimal(plan["usd_per_h"]) == sum(Decimal(peer["usd_per_h"]) for peer in plan["peers"])
+    assert any("catalog of gcp is not on this machine" in note for note in plan["notes"])
+    assert not own_home.exists()  # nothing was begun
+
+
+@pytest.mark.usefixtures("no_network")
+def test_a_dry_run_says_all_places_in_words(capsys: pytest.CaptureFixture[str]):
+    assert run(["launch", "geo-b2", "--on", "sky", "--dry-run"]) == 0
+    shown = capsys.readouterr()
+    assert "2 peers" in shown.out
+    assert "T4:1 on n1-standard-8 spot" in shown.out
+    assert "VMs together $0.5445/h" in shown.out  # by hand: 0.27946 + 0.26502
+    assert "nothing was contacted" in shown.err
+    assert run(["launch", "geo-b2", "--dry-run"]) == 0
+    assert "Emulated cloud" in capsys.readouterr().out
+
+
+ELSEWHERE = ["data.location=b2/us-west-1", "emulation=null"]
+
+
+@pytest.mark.parametrize(
+    ("infra", "accelerator", "spot", "instance", "usd"),
+    [
+        ("aws/us-east-1/us-east-1a", "T4:1", "false", "g4dn.2xlarge", "0.752"),
+        ("aws/us-east-1/us-east-1a", "T4:1", "true", "g4dn.2xlarge", "0.395"),  # the study's book, of 2023
+        ("azure/eastus", "T4:1", "true", "Standard_NC4as_T4_v3", "0.134"),
+        ("lambda/us-west-1", "A10:1", "false", "gpu_1x_a10", "1.29"),
+    ],
+)
+def test_the_other_clouds_have_instance_types_and_dated_prices(
+    infra: str, accelerator: str, spot: str, instance: str, usd: str
+):
+    wished = [
+        f"peers[0].resources.{k}={v}"
+        for k, v in (("infra", infra), ("accelerators", accelerator), ("use_spot", spot))
+    ]
+    plan = plan_for(load("geo-b2", [*ELSEWHERE, *wished]), "sky")
+    first = plan["peers"][0]
+    assert (first["instance"], first["usd_per_h"]) == (instance, usd)
+    assert "valid from 20" in first["price_source"]
+    assert plan["duration_s"] is None  # no emulation: nobody knows how fast that is
+
+
+def test_a_price_nobody_has_stays_unknown_with_the_reason():
+    wished = ["peers[0].resources.infra=lambda/us-west-1", "peers[0].resources.accelerators=A10:1"]
+    plan = plan_for(load("geo-b2", [*ELSEWHERE, *wished, "peers[0].resources.use_spot=true"]), "sky")
+    assert (plan["peers"][0]["usd_per_h"], plan["usd_per_h"], plan["dearest_usd_per_h"]) == (None, None, None)
+    assert any("Lambda rents no spot VMs" in note for note in plan["notes"])
+    assert "lambda/us-west-1|A10:1|spot" not in plan["ceilings"]
+
+
+def saved(tmp_path: Path, *overrides: str) -> Path:
+    path = tmp_path / "plan.json"
+    arguments = [word for override in overrides for word in ("--set", override)]
+    assert run(["plan", "geo-b2", "--on", "sky", "-o", str(path), *arguments]) == 0
+    return path
+
+
+def test_a_saved_plan_is_what_json_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = saved(tmp_path)
+    assert capsys.readouterr().out == f"{path}\n"
+    assert run(["plan", "geo-b2", "--on", "sky", "-o", "json"]) == 0
+    printed, kept = json.loads(capsys.readouterr().out), json.loads(path.read_text())
+    for of_its_moment in ("created_at", "plan_sha256"):
+        del printed[of_its_moment], kept[of_its_moment]
+    assert printed == kept
+
+
+def test_a_saved_plan_launches_its_own_experiment_not_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = saved(tmp_path, "measure.epochs=7")
+    capsys.readouterr()
+    assert run(["launch", "--plan", str(path), "--dry-run", "-o", "json", "--price-tolerance", "0.5"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["on"] == "sky"
+    assert plan["epochs"]["measured"] == 7
+    # by hand: 0.27946 x 1.5
+    assert Decimal(plan["ceilings"]["gcp/us-central1/us-central1-a|T4:1|spot"]) == Decimal("0.41919")
+    assert Decimal(plan["peers"][0]["ceiling_usd_per_h"]) == Decimal("0.41919")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["geo-b2"], "has its experiment in it"),
+        (["--set", "seed=1"], "has its experiment in it"),
+        (["--on", "local"], "is a plan for --on sky"),
+    ],
+)
+def test_what_contradicts_a_plan_ends_with_2(
+    arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert run(["launch", "--plan", str(saved(tmp_path)), "--dry-run", *arguments]) == 2
+    assert says in capsys.readouterr().err
+
+
+def change(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "says"),
+    [
+        ({"budget_usd": "9999"}, 2, "was changed after it was made"),
+        ({"experiment_document": {}}, 2, "was changed after it was made"),
+        ({"orch_version": "0.0.1"}, 7, "made by orch 0.0.1"),
+        ({"schema_version": 2}, 7, "form 2"),
+    ],
+)
+def test_an_edited_plan_ends_with_2_and_another_orchs_with_7(
+    changes: dict[str, Any], code: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = saved(tmp_path)
+    change(path, **changes)
+    assert run(["launch", "--plan", str(path), "--dry-run"]) == code
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "\x00", '{"schema_version": 1}'])
+def test_what_is_no_plan_ends_with_2_and_one_sentence(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    assert run(["launch", "--plan", str(path), "--dry-run"]) == 2
+    assert "not a saved plan" in capsys.readouterr().err
+    assert run(["launch", "--plan", str(tmp_path / "none.json"), "--dry-run"]) == 2
+    assert "cannot read the plan" in capsys.readouterr().err
+
+
+def catalog(home: Path, factor: str) -> None:
+    """A catalog of Google's in which the VM in Iowa costs `factor` x $0.2, its T4 included."""
+    folder = home / ".sky" / "catalogs" / "v8" / "gcp"
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [
+        "InstanceType,vCPUs,MemoryGiB,AcceleratorName,AcceleratorCount,GpuInfo,Region,AvailabilityZone,Price,SpotPrice"
+    ]
+    for zone, usd in (
+        ("us-central1-a", Decimal("0.1") * Decimal(factor)),
+        ("europe-west1-b", Decimal("0.1")),
+    ):
+        rows.append(f"n1-standard-8,8.0,30.0,,,,{zone[:-2]},{zone},0.4,{usd}")
+        rows.append(f",,,T4,1.0,,{zone[:-2]},{zone},0.35,{usd}")
+    (folder / "vms.csv").write_text("\n".join(rows) + "\n")
+
+
+@pytest.mark.parametrize(("factor", "code"), [("1.05", 0), ("1.1", 0), ("1.2", 7), ("0.5", 0)])
+def test_prices_that_rose_beyond_the_tolerance_end_with_7(
+    factor: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    catalog(tmp_path / "nobody", "1")
+    path = saved(tmp_path)
+    catalog(tmp_path / "nobody", factor)
+    assert run(["launch", "--plan", str(path), "--dry-run"]) == code
+    if code:
+        shown = capsys.readouterr().err
+        assert "gcp/us-central1/us-central1-a|T4:1|spot costs $0.24/h now, more than $0.2 + 10%" in shown
+        assert run(["launch", "--plan", str(path), "--dry-run", "--price-tolerance", "0.25"]) == 0
+
+
+def test_a_place_that_lost_its_price_or_its_vm_is_stale(tmp_path: Path):
+    spec = load("geo-b2")
+    plan = plan_for(spec, "sky")
+    path = tmp_path / "plan.json"
+    path.write_text(plan_json(plan, spec))
+    approved = read_plan(path, json.loads(path.read_text())["orch_version"])
+    refuse_if_stale(approved, plan, Decimal(0))
+    for key, value, says in (
+        ("usd_per_h", None, "has no price now"),
+        ("instance", "n1-highmem-8", "is n1-highmem-8 now"),
+    ):
+        now = json.loads(json.dumps(plan))
+        now["peers"][1]["places"][0][key] = value
+        with pytest.raises(StalePlanError, match=says):
+            refuse_if_stale(approved, now, Decimal(10))
+    with pytest.raises(StalePlanError, match="not among its places any more"):
+        refuse_if_stale(approved, {"peers": plan["peers"][:1]}, Decimal(10))
+
+
+def test_the_ceiling_is_the_approved_price_not_todays():
+    plan = plan_for(load("geo-b2"), "sky")
+    raised = with_tolerance(plan, Decimal("1"))
+    assert Decimal(raised["peers"][1]["places"][0]["ceiling_usd_per_h"]) == 2 * Decimal("0.26502")
+    assert raised["ceilings"].keys() == plan["ceilings"].keys()
+    assert plan["price_tolerance"] == "0.1"  # the one given was not changed
+
+
+def test_plans_are_written_where_one_may_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert run(["plan", "geo-b2", "-o", str(tmp_path / "no" / "plan.json")]) == 2
+    assert "cannot write the plan" in capsys.readouterr().err
+    assert run(["plan", "geo-b2", "-o", "yaml"]) == 2
+    assert "neither table nor json" in capsys.readouterr().err
+
+
+def test_a_launch_on_sky_without_credentials_says_what_to_do(
+    capsys: pytest.CaptureFixture[str], own_home: Path
+):
+    assert run(["launch", "geo-b2", "--on", "sky", "--yes"]) == 2
+    assert "gcp: no credentials; run `gcloud auth application-default login`" in capsys.readouterr().err
+    assert not own_home.exists()
+
+
+def test_nothing_to_launch_is_a_usage_error(capsys: pytest.CaptureFixture[str]):
+    assert run(["launch", "--dry-run"]) == 2
+    assert "Missing argument" in capsys.readouterr().err
+    with pytest.raises(UsageError):
+        read_plan(Path("/nonexistent/plan.json"), "0")
