@@ -29,13 +29,16 @@ class Parts:
     peers: tuple[PeerGroup | None, ...]
     emulation: Emulation | None  # None too: not to be emulated
     envs: tuple[str, ...]
+    min_peers: int | None = None
     bad: frozenset[Path] = frozenset()  # where a value was wrong: its default stands in the parts above
 
     @classmethod
     def of(cls, spec: ExperimentSpec) -> Parts:
         """All parts of a valid experiment."""
         names = tuple(group.name for group in spec.peers)
-        return cls(spec.model, spec.data, spec.swarm, names, spec.peers, spec.emulation, tuple(spec.envs))
+        return cls(
+            spec.model, spec.data, spec.swarm, names, spec.peers, spec.emulation, tuple(spec.envs), spec.min_peers
+        )  # fmt: skip
 
 
 def cross_problems(parts: Parts) -> Iterator[tuple[Path, str]]:
@@ -66,6 +69,11 @@ def _groups(parts: Parts) -> Iterator[tuple[Path, str]]:
     total = sum(group.count for group in parts.peers if group)
     if total > f.MAX_PEERS:
         yield ("peers",), f"found {total} peers in all; must be at most {f.MAX_PEERS}"
+    if parts.min_peers is not None and _counts_known(parts) and parts.min_peers > total:
+        yield (
+            ("min_peers",),
+            f"found {parts.min_peers}; must be at most {total}, the peers of all groups",
+        )
 
 
 def _batch(parts: Parts) -> Iterator[tuple[Path, str]]:

@@ -178,6 +178,7 @@ def _sound_parts(data: dict[str, Any], bad: frozenset[_document.Path]) -> Parts:
         peers=tuple(peers),
         emulation=part("emulation"),
         envs=envs,
+        min_peers=part("min_peers"),
         bad=bad,
     )
 

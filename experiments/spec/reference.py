@@ -29,6 +29,7 @@ _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("peers[].resources, peers[].any_of[]", schema.Resources),
     ("peers[].replace", schema.Replace),
     ("measure", schema.Measure),
+    ("limits", schema.Limits),
     ("emulation", schema.Emulation),
     ("emulation.preempt", schema.Preempt),
 )

@@ -17,6 +17,7 @@ __all__ = [
     "Data",
     "Emulation",
     "ExperimentSpec",
+    "Limits",
     "Measure",
     "Optimizer",
     "PeerGroup",
@@ -111,6 +112,9 @@ class Resources(_Section):
     image_id: Annotated[str, Field(min_length=1, max_length=500)] | None = Field(
         default=None, description="The cloud's name of a machine image."
     )
+    max_usd_per_h: f.Usd | None = Field(
+        default=None, description="No dearer VM is taken there; a VM without a known price counts as this."
+    )
 
 
 class Replace(_Section):
@@ -118,7 +122,7 @@ class Replace(_Section):
 
     policy: Literal["same_place", "next_place", "cheapest_place", "wait", "never"] = Field(
         default="same_place",
-        description="Where to look for the next VM; wait: only when this place has one again.",
+        description="Where to look for the next VM; wait: here, however often it is refused.",
     )
     max_replacements: int = Field(default=10, ge=0, le=1000, description="Per slot.")
     backoff_s: f.Seconds = Field(
@@ -155,6 +159,15 @@ class Measure(_Section):
 
     warmup_epochs: int = Field(default=1, ge=0, le=100, description="Left out of every mean, and shown.")
     epochs: int = Field(default=2, ge=1, le=10_000, description="Measured epochs.")
+
+
+class Limits(_Section):
+    """How fast VMs are requested, whatever goes wrong."""
+
+    vms_per_min: int = Field(default=30, ge=1, le=1000, description="VMs requested in any minute.")
+    replacements_per_h: int = Field(
+        default=60, ge=0, le=10_000, description="Lost VMs replaced in any hour, of all slots together."
+    )
 
 
 class Preempt(_Section):
@@ -216,6 +229,22 @@ class ExperimentSpec(_Section):
     )
     measure: Measure = Field(default_factory=Measure)
     budget_usd: f.Usd | None = Field(default=None, description="Spending stops before it would be passed.")
+    max_usd_per_h: f.Usd | None = Field(
+        default=None, description="No VM is requested that would make all of them together dearer."
+    )
+    max_wall_time_s: Annotated[float, Field(gt=0, le=2_592_000)] | None = Field(
+        default=None, description="The run stops so long after its launch."
+    )
+    min_peers: int = Field(
+        default=1, ge=1, le=f.MAX_PEERS, description="With fewer peers that can train, the run pauses."
+    )
+    lease_s: float = Field(
+        default=600.0,
+        ge=30,
+        le=86_400,
+        description="A peer that has not heard of the controller for so long ends itself.",
+    )
+    limits: Limits = Field(default_factory=Limits, description="How fast VMs are requested.")
     prices: f.PriceBook = Field(default="study-2023-04", description="The price book.")
     seed: int = Field(
         default=0, ge=0, le=2**32 - 1, description="Of weights, order of samples and emulated faults."
