@@ -1,0 +1,160 @@
+"""What AWS itself says of VMs, volumes and addresses with our labels: the second opinion beside SkyPilot's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from cloud.provider import CredentialsError, InvalidRequestError, Owned, TransientError
+
+__all__ = ["list_tagged", "release", "why_gone"]
+
+_ALIVE = ("pending", "running", "stopping", "stopped", "shutting-down")
+
+
+def list_tagged(owner: str, regions: Iterable[str] | None = None) -> list[Owned]:
+    """All that carries the tag orch-owner = `owner`, in the regions given or in all that the account has.
+
+    Without AWS credentials on this machine: nothing. Raises CredentialsError, TransientError.
+    """
+    import boto3
+
+    if boto3.Session().get_credentials() is None:
+        return []
+    try:
+        names = list(regions) if regions is not None else _regions()
+        with ThreadPoolExecutor(8) as pool:
+            found = pool.map(lambda region: _in_region(region, owner), names)
+            return [owned for each in found for owned in each]
+    except Exception as error:
+        raise _ours(error) from error
+
+
+def _regions() -> list[str]:
+    rows = _client("us-east-1").describe_regions()["Regions"]
+    return sorted(row["RegionName"] for row in rows)
+
+
+def _client(region: str) -> Any:
+    import boto3
+    from botocore.config import Config
+
+    config = Config(connect_timeout=5, read_timeout=20, retries={"max_attempts": 3, "mode": "standard"})
+    return boto3.client("ec2", region_name=region, config=config)
+
+
+def _in_region(region: str, owner: str) -> list[Owned]:
+    client = _client(region)
+    ours = {"Name": "tag:orch-owner", "Values": [owner]}
+    found: list[Owned] = []
+    pages = client.get_paginator("describe_instances").paginate(
+        Filters=[ours, {"Name": "instance-state-name", "Values": [s for s in _ALIVE if s != "shutting-down"]}]
+    )
+    for page in pages:
+        for reservation in page["Reservations"]:
+            for row in reservation["Instances"]:
+                zone = row.get("Placement", {}).get("AvailabilityZone", "")
+                found.append(_owned("vm", row["InstanceId"], row, region, zone))
+    for page in client.get_paginator("describe_volumes").paginate(Filters=[ours]):
+        for row in page["Volumes"]:
+            attached = any(a.get("State") == "attached" for a in row.get("Attachments", []))
+            if not attached:  # a VM's own disk goes with it
+                found.append(_owned("volume", row["VolumeId"], row, region, row.get("AvailabilityZone", "")))
+    for row in client.describe_addresses(Filters=[ours])["Addresses"]:
+        found.append(_owned("address", row["AllocationId"], row, region, ""))
+    return found
+
+
+def _owned(kind: Any, number: str, row: Mapping[str, Any], region: str, zone: str) -> Owned:
+    tags = {tag["Key"]: tag["Value"] for tag in row.get("Tags", [])}
+    lease = tags.get("orch-lease-until", "")
+    page = {"vm": "InstanceDetails:instanceId=", "volume": "VolumeDetails:volumeId="}.get(
+        kind, "ElasticIpDetails:AllocationId="
+    )
+    return Owned(
+        kind=kind,
+        id=number,
+        vm=tags.get("orch-vm", ""),
+        run=tags.get("orch-run", ""),
+        owner=tags.get("orch-owner", ""),
+        location="/".join(p for p in ("aws", region, zone) if p),
+        lease_until_s=float(lease) if lease.isdigit() else None,
+        link=f"https://{region}.console.aws.amazon.com/ec2/home?region={region}#{page}{number}",
+    )
+
+
+def release(owned: Owned) -> None:
+    """End one thing of AWS's; looks at its label again first. Gone already: nothing.
+
+    Raises InvalidRequestError without the label, CredentialsError, TransientError.
+    """
+    region = owned.location.split("/")[1]
+    client = _client(region)
+    try:
+        if not any(o.id == owned.id for o in _in_region(region, owned.owner)):
+            if _exists(client, owned):
+                raise InvalidRequestError(f"{owned.id}: it does not carry the label orch-owner={owned.owner}")
+            return
+        if owned.kind == "vm":
+            client.terminate_instances(InstanceIds=[owned.id])
+        elif owned.kind == "volume":
+            client.delete_volume(VolumeId=owned.id)
+        else:
+            client.release_address(AllocationId=owned.id)
+    except InvalidRequestError:
+        raise
+    except Exception as error:
+        raise _ours(error) from error
+
+
+def _exists(client: Any, owned: Owned) -> bool:
+    from botocore.exceptions import ClientError
+
+    try:
+        if owned.kind == "vm":
+            rows = client.describe_instances(InstanceIds=[owned.id])["Reservations"]
+            return any(i["State"]["Name"] in _ALIVE for r in rows for i in r["Instances"])
+        if owned.kind == "volume":
+            return bool(client.describe_volumes(VolumeIds=[owned.id])["Volumes"])
+        return bool(client.describe_addresses(AllocationIds=[owned.id])["Addresses"])
+    except ClientError as error:
+        if "NotFound" in str(error):
+            return False
+        raise
+
+
+def why_gone(region: str, on_cloud: str) -> tuple[bool, str]:
+    """Whether a cluster's VM still runs by EC2's word, and else why it ended ("" when EC2 does not say)."""
+    try:
+        rows = _client(region).describe_instances(
+            Filters=[{"Name": "tag:skypilot-cluster-name", "Values": [on_cloud]}]
+        )["Reservations"]
+    except Exception as error:
+        raise _ours(error) from error
+    instances = [i for r in rows for i in r["Instances"]]
+    if any(i["State"]["Name"] in ("pending", "running") for i in instances):
+        return True, ""
+    reasons = [i.get("StateReason", {}).get("Message") or i.get("StateTransitionReason") for i in instances]
+    return False, next((str(r) for r in reasons if r), "")
+
+
+def _ours(error: Exception) -> Exception:
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    if isinstance(error, ClientError):
+        code = str(error.response.get("Error", {}).get("Code", ""))
+        if code in (
+            "AuthFailure",
+            "UnauthorizedOperation",
+            "InvalidClientTokenId",
+            "ExpiredToken",
+            "RequestExpired",
+        ):
+            return CredentialsError(
+                f"AWS does not accept our credentials ({code}); `orch check` says what is missing"
+            )
+        return TransientError(f"AWS: {error}")
+    if isinstance(error, BotoCoreError):
+        return TransientError(f"AWS does not answer: {error}")
+    return error

@@ -1,0 +1,418 @@
+"""Real VMs as a provider: one SkyPilot cluster per VM. Stateless; what it remembers is in `<run>/sky/`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from cloud.provider import (
+    AmbiguousError,
+    EndedError,
+    InvalidRequestError,
+    LaunchRequest,
+    NoCapacityError,
+    Observed,
+    Offer,
+    Owned,
+    ProviderError,
+    TransientError,
+    is_monitor,
+)
+from cloud.sky import monitor, records, sdk, server, ssh
+from cloud.sky.errors import is_gone, is_server_lost, translate
+from cloud.sky.names import cluster_name, label_value
+from cloud.sky.records import VmRecord
+from cloud.sky.script import FOLDER, peek_command, stop_command
+from cloud.sky.shipping import ship_folder
+from cloud.sky.state import Listed, after_peek, gone, observed, parse_peek
+
+__all__ = ["SkyCloud"]
+
+_log = logging.getLogger("cloud.sky")
+
+_LIST_PERIOD_S = 4.0  # SkyPilot's own list is read so often
+_ASK_CLOUD_S = 20.0  # the cloud itself, at most so often, while a VM does not answer
+_PEEK_S = 8.0
+_COLLECT_S = 20.0
+_STOP_S = 20.0
+_SERVER_TRIES = 4
+_FILES = ("status.json", "steps.csv", "egress.csv", "peer.log", "console.log", "setup.log", "job.json")
+_PARALLEL = 32
+
+
+class SkyCloud:
+    """A run's VMs at real clouds. Any process may make one from the run's folder (`<home>/runs/<run>`)."""
+
+    name = "sky"
+
+    def __init__(self, run_folder: Path) -> None:
+        self._run_folder = run_folder.absolute()
+        self._folder = self._run_folder / "sky"
+        self._home = self._run_folder.parent.parent
+
+    # the provider's contract
+
+    def offers(self, location: str, accelerator: str, use_spot: bool) -> Sequence[Offer]:
+        """From SkyPilot's catalogs or the price book, which the offer says; nothing is contacted."""
+        from cloud.sky.catalog import offers  # pyright: ignore[reportMissingImports]
+
+        return offers(location, accelerator, use_spot)
+
+    def request(self, request: LaunchRequest) -> None:
+        """Rent a VM, wait until it runs (minutes), check its price; its program gets ready by itself after that.
+
+        Raises NoCapacityError (also for a VM dearer than `max_usd_per_h`, which is ended), QuotaError,
+        CredentialsError, InvalidRequestError, TransientError, AmbiguousError, EndedError after `close`.
+        """
+        now_s = time.time()
+        if (self._folder / "closed").exists():
+            raise EndedError(f"{self._run_folder.name}: the run's clouds were closed")
+        if is_monitor(request.vm):
+            monitor.start(self._run_folder, request, now_s)
+            return
+        with records.lock(self._folder, request.vm, "launch"):
+            record = records.read(self._folder, request.vm)
+            if record is not None and (record.launched or record.ending or record.end_state):
+                return  # names are used once
+            if record is None or record.refused:
+                offer = request.offer
+                record = VmRecord(
+                    request.vm, cluster_name(request.vm), offer.location, offer.accelerator, offer.use_spot, now_s,
+                    labels=dict(request.labels), usd_per_h="", cause="SkyPilot launches it",
+                )  # fmt: skip
+                records.write(self._folder, record)
+            self._launch(request, record)
+
+    def observe(self) -> Sequence[Observed]:
+        """All VMs of the run. Raises TransientError when SkyPilot does not answer, EndedError after `close`."""
+        now_s = time.time()
+        found = list(monitor.observe(self._run_folder, now_s))
+        known = [r for r in records.read_all(self._folder) if not r.refused]
+        living = [r for r in known if r.launched and not r.end_state]
+        listing = self._listing(living, now_s) if living else {}
+        with ThreadPoolExecutor(max(1, min(_PARALLEL, len(living)))) as pool:
+            looked = {
+                r.vm: r for r in pool.map(lambda r: self._look(r, listing.get(r.cluster), now_s), living)
+            }
+        for record in known:
+            record = looked.get(record.vm, record)
+            found.append(observed(record, listing.get(record.cluster), now_s))
+        return found
+
+    def terminate(self, vm: str) -> None:
+        """Collect its small files, ask its program to leave, end its cluster. Returns once that is gone."""
+        if is_monitor(vm):
+            monitor.end(self._run_folder, vm)
+            return
+        record = records.read(self._folder, vm)
+        if record is None or record.end_state:
+            return
+        record = records.update(self._folder, vm, ending=True)
+        if record.launched:
+            ssh.run_on(record.address, record.ssh, stop_command(), _STOP_S)
+            self._collect(record)
+        self._down(record.cluster)
+        self._ended(vm)
+
+    def collect(self, vm: str) -> str:
+        """`<run>/vms/<vm>`, with what could be had of the VM before its end."""
+        if is_monitor(vm):
+            return str(self._run_folder / "monitor")
+        record = records.read(self._folder, vm)
+        if record is not None and record.launched and not record.end_state:
+            self._collect(record)
+        return str(self._run_folder / "vms" / vm)
+
+    def list_ours(self, owner: str) -> Sequence[Owned]:
+        """SkyPilot's clusters and, on AWS, the account's own VMs, volumes and addresses with our label.
+
+        Of the other clouds only what this machine's SkyPilot knows is seen. Raises CredentialsError, TransientError.
+        """
+        from cloud.sky import aws
+
+        wanted = label_value(owner)
+        found: list[Owned] = []
+        server.ensure(self._home)
+        for cluster in self._call("list", lambda: sdk.list_clusters()):
+            if cluster.labels.get("orch-owner") != wanted:
+                continue
+            lease = cluster.labels.get("orch-lease-until", "")
+            found.append(
+                Owned(
+                    kind="cluster",
+                    id=cluster.name,
+                    vm=cluster.labels.get("orch-vm", ""),
+                    run=cluster.labels.get("orch-run", ""),
+                    owner=wanted,
+                    location=cluster.location,
+                    lease_until_s=float(lease) if lease.isdigit() else None,
+                    link=cluster.link,
+                )
+            )
+        return [*found, *aws.list_tagged(wanted)]
+
+    def release(self, owned: Owned) -> None:
+        """End one of them. Raises InvalidRequestError without our label, TransientError."""
+        from cloud.sky import aws
+
+        if owned.kind != "cluster":
+            aws.release(owned)
+            return
+        server.ensure(self._home)
+        cluster = self._call("list", lambda: sdk.find(owned.id))
+        if cluster is None:
+            return
+        if cluster.labels.get("orch-owner") != label_value(owned.owner) or not owned.owner:
+            raise InvalidRequestError(f"{owned.id}: it does not carry the label orch-owner={owned.owner}")
+        self._down(owned.id)
+
+    def close(self) -> None:
+        """End all of the run, and look twice that nothing is left. Raises TransientError naming what is."""
+        known = records.read_all(self._folder)
+        if known:
+            (self._folder / "closed").touch()  # nothing is launched from here on
+        with ThreadPoolExecutor(max(1, min(_PARALLEL, len(known)))) as pool:
+            errors = [e for e in pool.map(self._try_terminate, (r.vm for r in known)) if e]
+        left = monitor.end(self._run_folder)
+        if known:
+            for pause_s in (0.0, 3.0):
+                time.sleep(pause_s)
+                left += self._left(known)
+        if left or errors:
+            raise TransientError(
+                f"{self._run_folder.name}: not proven to be gone: {', '.join(sorted({*left, *errors}))}"
+            )
+        for path in self._folder.glob("*.ship"):
+            shutil.rmtree(path, ignore_errors=True)
+        if known:
+            server.leave(self._home, self._run_folder.name)
+
+    # launching
+
+    def _launch(self, request: LaunchRequest, record: VmRecord) -> None:
+        doing = f"{request.vm} at {request.offer.location}"
+        try:
+            self._launch_until_up(request, record.cluster, doing)
+            cluster = self._call(doing, lambda: sdk.find(record.cluster))
+            if cluster is None or not cluster.address:
+                raise TransientError(f"{doing}: the VM was gone as soon as it was there")
+            self._check_price(request, cluster, doing)
+            self._check_wanted(request.vm, doing)
+        except AmbiguousError:
+            raise
+        except ProviderError as error:
+            self._clean_up(record, str(error))
+            raise
+        finally:
+            shutil.rmtree(self._folder / f"{request.vm}.ship", ignore_errors=True)
+        records.update(
+            self._folder, request.vm, launched=True, cause="", location=cluster.location or record.location,
+            address=cluster.address, instance=cluster.instance, instance_id=cluster.instance_id,
+            cluster_on_cloud=cluster.on_cloud, link=cluster.link, ssh=dict(cluster.ssh or {}),
+            usd_per_h="" if cluster.usd_per_h is None else str(cluster.usd_per_h), price_source=cluster.price_source,
+        )  # fmt: skip
+
+    def _launch_until_up(self, request: LaunchRequest, cluster: str, doing: str) -> None:
+        """SkyPilot's launch; again, by the same name, when its server dies under it."""
+        for attempt in range(_SERVER_TRIES):
+            server.ensure(self._home)
+            server.claim(self._home, self._run_folder.name)
+            self._check_wanted(request.vm, doing)
+            try:
+                waiting = sdk.pending_launch(cluster)
+                if waiting is None and self._has_job(cluster):
+                    return
+                if waiting is None:
+                    ship, key = ship_folder(self._folder, self._home, request)
+                    waiting = sdk.launch(request, ship, key)
+                sdk.wait_launch(waiting)
+                return
+            except Exception as error:
+                if is_server_lost(error) and attempt + 1 < _SERVER_TRIES:
+                    _log.warning("%s: SkyPilot's API server was lost, trying again: %r", doing, error)
+                    time.sleep(1.0 + attempt)
+                    continue
+                raise translate(error, doing) from error
+
+    def _check_wanted(self, vm: str, doing: str) -> None:
+        """It may have been asked to end while it was launched, before SkyPilot knew of it."""
+        record = records.read(self._folder, vm)
+        if (self._folder / "closed").exists() or (record is not None and record.ending):
+            raise TransientError(f"{doing}: it was ended while it was launched")
+
+    def _has_job(self, cluster: str) -> bool:
+        """An earlier request, whose reply nobody heard, has made this VM and started its program."""
+        found = sdk.find(cluster, ask_cloud=True)
+        if found is None or found.status != "UP" or not found.address or not found.ssh:
+            return False
+        told = parse_peek(ssh.run_on(found.address, found.ssh, peek_command(found.address), _PEEK_S))
+        return bool(told and told[0])
+
+    def _check_price(self, request: LaunchRequest, cluster: sdk.Cluster, doing: str) -> None:
+        ceiling, price = request.max_usd_per_h, cluster.usd_per_h
+        if ceiling is None or (price is not None and price <= ceiling):
+            return
+        found = "its price is unknown" if price is None else f"it costs ${price}/h"
+        raise NoCapacityError(
+            f"{doing}: SkyPilot rented {cluster.instance} in {cluster.zone or cluster.region}, but {found} and the "
+            f"plan's ceiling is ${ceiling}/h; it was ended again"
+        )
+
+    def _clean_up(self, record: VmRecord, why: str) -> None:
+        """After a refusal nothing is left. Raises AmbiguousError where that cannot be said."""
+        try:
+            self._down(record.cluster)
+        except ProviderError as error:
+            raise AmbiguousError(f"{why}; and whether anything is left of it is unknown: {error}") from error
+        current = records.read(self._folder, record.vm)
+        if current is not None and current.ending:
+            self._ended(record.vm)
+        else:
+            records.update(self._folder, record.vm, refused=True, cause=why, ended_at_s=time.time())
+
+    # looking
+
+    def _listing(self, living: Sequence[VmRecord], now_s: float) -> dict[str, Listed]:
+        """SkyPilot's list of our clusters, at most `_LIST_PERIOD_S` old; asking the cloud when a VM is silent."""
+        path = self._folder / ".listing"
+        kept = _read(path)
+        wanted = [r.cluster for r in living]
+        silent = any(r.unreached_since_s and now_s - r.unreached_since_s > 5.0 for r in living)
+        ask = silent and now_s - kept.get("asked_s", 0.0) > _ASK_CLOUD_S
+        fresh = now_s - kept.get("at_s", 0.0) < _LIST_PERIOD_S and set(wanted) <= set(kept.get("wanted", ()))
+        if fresh and not ask:
+            return {name: Listed(**row) for name, row in kept["rows"].items()}
+        server.ensure(self._home)
+        found = self._call("list", lambda: sdk.list_clusters(wanted, ask_cloud=ask))
+        rows = {c.name: Listed(c.name, c.status, c.address) for c in found}
+        if any(name not in rows for name in wanted) and not ask:  # absence is believed when the cloud says it
+            found = self._call("list", lambda: sdk.list_clusters(wanted, ask_cloud=True))
+            rows, ask = {c.name: Listed(c.name, c.status, c.address) for c in found}, True
+        said = {
+            "at_s": now_s, "asked_s": now_s if ask else kept.get("asked_s", 0.0), "wanted": wanted,
+            "rows": {name: asdict(row) for name, row in rows.items()},
+        }  # fmt: skip
+        _write(path, said)
+        return rows
+
+    def _look(self, record: VmRecord, listed: Listed | None, now_s: float) -> VmRecord:
+        """One VM: what it says, or that it is gone; remembered."""
+        if listed is None:
+            alive, why = self._cloud_says(record)
+            if alive:  # SkyPilot has lost it: it is billed, and still ours
+                cause = "SkyPilot no longer lists it, but the cloud does"
+                return records.update(self._folder, record.vm, cause=cause)
+            with records.lock(self._folder, record.vm, "record"):
+                current = records.read(self._folder, record.vm) or record
+                changed = gone(current, now_s, why)
+                records.write(self._folder, changed)
+            return changed
+        if record.ending:
+            return record
+        peek = parse_peek(ssh.run_on(record.address, record.ssh, peek_command(record.address), _PEEK_S))
+        with records.lock(self._folder, record.vm, "record"):
+            current = records.read(self._folder, record.vm) or record
+            changed = after_peek(current, peek, now_s)
+            if changed != current:
+                records.write(self._folder, changed)
+        return changed
+
+    def _cloud_says(self, record: VmRecord) -> tuple[bool, str]:
+        from cloud.sky import aws
+
+        parts = record.location.split("/")
+        if parts[0] != "aws" or not record.cluster_on_cloud or len(parts) < 2:
+            return False, ""
+        try:
+            return aws.why_gone(parts[1], record.cluster_on_cloud)
+        except ProviderError as error:
+            _log.warning("%s: %s", record.vm, error)
+            return False, ""
+
+    # ending
+
+    def _try_terminate(self, vm: str) -> str:
+        try:
+            self.terminate(vm)
+        except ProviderError as error:
+            return f"{vm} ({error})"
+        return ""
+
+    def _down(self, cluster: str) -> None:
+        server.ensure(self._home)
+        for attempt in range(_SERVER_TRIES):
+            try:
+                sdk.down(cluster)
+                return
+            except Exception as error:
+                if is_gone(error):
+                    return
+                if is_server_lost(error) and attempt + 1 < _SERVER_TRIES:
+                    server.ensure(self._home)
+                    continue
+                raise translate(error, f"ending {cluster}") from error
+
+    def _ended(self, vm: str) -> None:
+        with records.lock(self._folder, vm, "record"):
+            record = records.read(self._folder, vm)
+            if record is not None and not record.end_state:
+                records.write(
+                    self._folder,
+                    replace(record, end_state="terminated", ended_at_s=time.time(), cause="terminated"),
+                )
+
+    def _collect(self, record: VmRecord) -> None:
+        to = self._run_folder / "vms" / record.vm
+        came = ssh.fetch(record.address, record.ssh, FOLDER, _FILES, to, _COLLECT_S)
+        if came:
+            records.update(self._folder, record.vm, collected=True)
+
+    def _left(self, known: Iterable[VmRecord]) -> list[str]:
+        """What SkyPilot and the cloud still list of this run, with where to look at it."""
+        from cloud.sky import aws
+
+        clusters = {r.cluster for r in known}
+        run = label_value(self._run_folder.name)
+        server.ensure(self._home)
+        listed = self._call("list", lambda: sdk.list_clusters())
+        left = [c.name for c in listed if c.name in clusters or c.labels.get("orch-run") == run]
+        owners = {label_value(r.labels["orch-owner"]) for r in known if r.labels.get("orch-owner")}
+        regions = {r.location.split("/")[1] for r in known if r.location.startswith("aws/")}
+        for owner in owners:
+            if regions:
+                left += [f"{o.id} {o.link}" for o in aws.list_tagged(owner, sorted(regions)) if o.run == run]
+        return left
+
+    def _call(self, doing: str, call: Any) -> Any:
+        """A call that may be made again: once more with a mended server when it was lost under the first."""
+        try:
+            return call()
+        except Exception as error:
+            if is_server_lost(error):
+                server.ensure(self._home)
+                try:
+                    return call()
+                except Exception as again:
+                    raise translate(again, doing) from again
+            raise translate(error, doing) from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+    fresh.write_text(json.dumps(content))
+    os.replace(fresh, path)

@@ -1,0 +1,190 @@
+"""The few calls of SkyPilot that we make, with their answers in plain types. Imports `sky` when first called."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from cloud.provider import LaunchRequest
+from cloud.sky.names import cluster_name, labels_of
+from cloud.sky.script import FOLDER
+from cloud.sky.seal import KEY_VARIABLE
+
+__all__ = ["Cluster", "down", "find", "launch", "list_clusters", "pending_launch", "wait_launch"]
+
+IDLE_MINUTES = 5
+_NO_LAUNCH = ("SUCCEEDED", "FAILED", "CANCELLED")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One SkyPilot cluster, as listed."""
+
+    name: str
+    status: str
+    labels: Mapping[str, str]
+    address: str = ""
+    region: str = ""
+    zone: str = ""
+    cloud: str = ""
+    instance: str = ""
+    instance_id: str = ""
+    on_cloud: str = ""
+    usd_per_h: Decimal | None = None
+    price_source: str = ""
+    link: str = ""
+    ssh: Mapping[str, Any] | None = None
+
+    @property
+    def location(self) -> str:
+        """cloud/region/zone, as far as it is known."""
+        return "/".join(part for part in (self.cloud, self.region, self.zone) if part)
+
+
+def launch(request: LaunchRequest, ship: Path, key: str) -> str:
+    """Begin the launch of a VM's cluster; returns SkyPilot's request id."""
+    import sky
+    from sky import skypilot_config
+
+    task = sky.Task(
+        name="orch",
+        run=f"bash ~/{FOLDER}/run.sh",
+        secrets={KEY_VARIABLE: key},
+        file_mounts={f"~/{FOLDER}": str(ship), **request.file_mounts},
+        api_server_access=False,
+    )
+    task.set_resources(_resources(request))
+    # The VM ends itself by its own role. Our credentials, which may end (or rent) anything, stay at home.
+    identity = {cloud: {"remote_identity": "SERVICE_ACCOUNT"} for cloud in ("aws", "gcp")}
+    with skypilot_config.override_skypilot_config(identity):
+        return str(
+            sky.launch(
+                task,
+                cluster_name=cluster_name(request.vm),
+                idle_minutes_to_autostop=IDLE_MINUTES,
+                down=True,
+            )
+        )
+
+
+def _resources(request: LaunchRequest) -> Any:
+    import sky
+
+    offer = request.offer
+    name, _, count = offer.accelerator.partition(":")
+    more: dict[str, Any] = {}
+    if offer.instance not in ("", "unknown", "emulated"):
+        more["instance_type"] = offer.instance
+    if name not in ("", "CPU"):
+        more["accelerators"] = {name: int(count or 1)}
+    elif "instance_type" not in more:
+        more["cpus"] = f"{count or 1}+"
+    if request.ports:
+        more["ports"] = [str(port) for port in request.ports]
+    if request.image_id:
+        more["image_id"] = request.image_id
+    return sky.Resources(
+        infra=offer.location,
+        use_spot=offer.use_spot,
+        disk_size=request.disk_gb,
+        labels=labels_of(request.vm, request.labels),
+        **more,
+    )
+
+
+def wait_launch(request_id: str) -> None:
+    """Wait for a launch. Raises whatever SkyPilot raises."""
+    import sky
+
+    sky.get(request_id)  # type: ignore[arg-type]
+
+
+def pending_launch(cluster: str) -> str | None:
+    """The launch of a cluster that SkyPilot is at, asked for by us before or by a controller that died."""
+    import sky
+
+    for each in sky.api_status(cluster_name=cluster, all_status=False):
+        name, status = str(each.name), str(each.status)
+        if name.endswith("launch") and not status.endswith(_NO_LAUNCH):
+            return str(each.request_id)
+    return None
+
+
+def find(cluster: str, *, ask_cloud: bool = False) -> Cluster | None:
+    """One cluster by name; None when there is none."""
+    found = list_clusters([cluster], ask_cloud=ask_cloud, credentials=True)
+    return found[0] if found else None
+
+
+def list_clusters(
+    names: Sequence[str] | None = None, *, ask_cloud: bool = False, credentials: bool = False
+) -> list[Cluster]:
+    """All clusters of this SkyPilot user, or those of these names that there are."""
+    import sky
+
+    mode = sky.StatusRefreshMode.FORCE if ask_cloud else sky.StatusRefreshMode.NONE
+    request = sky.status(
+        None if names is None else list(names), refresh=mode, _include_credentials=credentials
+    )
+    return [_cluster(record) for record in sky.get(request)]
+
+
+def down(cluster: str) -> None:
+    """End a cluster (a launch under way is cancelled). Raises ClusterDoesNotExist among others."""
+    import sky
+
+    sky.get(sky.down(cluster))
+
+
+def _cluster(record: Any) -> Cluster:
+    handle: Any = record["handle"]
+    resources: Any = getattr(handle, "launched_resources", None)
+    address = str(getattr(handle, "head_ip", "") or "")
+    price, source = _price(resources)
+    info: Any = getattr(handle, "cached_cluster_info", None)
+    links = dict(record.get("links") or {})
+    return Cluster(
+        name=str(record["name"]),
+        status=record["status"].name,
+        labels=dict(record.get("labels") or getattr(resources, "labels", None) or {}),
+        address=address,
+        cloud=str(getattr(resources, "cloud", "") or "").lower(),
+        region=str(getattr(resources, "region", "") or ""),
+        zone=str(getattr(resources, "zone", "") or ""),
+        instance=str(getattr(resources, "instance_type", "") or ""),
+        instance_id=str(getattr(info, "head_instance_id", "") or ""),
+        on_cloud=str(
+            record.get("cluster_name_on_cloud") or getattr(handle, "cluster_name_on_cloud", "") or ""
+        ),
+        usd_per_h=price,
+        price_source=source,
+        link=str(next(iter(links.values()), "")),
+        ssh=_ssh(record.get("credentials"), handle),
+    )
+
+
+def _price(resources: Any) -> tuple[Decimal | None, str]:
+    """$/h of what was really rented, by SkyPilot's catalog; None when it has none."""
+    if resources is None or not getattr(resources, "instance_type", None):
+        return None, ""
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    try:
+        return Decimal(str(round(resources.get_cost(3600), 6))), f"SkyPilot's catalog, read back on {day}"
+    except Exception as error:  # noqa: BLE001 - whatever the catalog lacks: the price is unknown, and said so
+        return None, f"SkyPilot's catalog has no price ({type(error).__name__})"
+
+
+def _ssh(credentials: Any, handle: Any) -> dict[str, Any] | None:
+    if not credentials or not credentials.get("ssh_private_key"):
+        return None
+    ports = getattr(handle, "cached_external_ssh_ports", None) or [22]
+    return {
+        "user": getattr(handle, "ssh_user", None) or credentials["ssh_user"],
+        "key": credentials["ssh_private_key"],
+        "port": ports[0],
+        "proxy": credentials.get("ssh_proxy_command") or "",
+    }

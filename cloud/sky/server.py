@@ -1,0 +1,231 @@
+"""SkyPilot's API server: found when it runs, started when needed, mended when dead, left as it was found.
+
+One server serves all of a user's clusters (ours and those of others), so it is ended only when we started it,
+no run of ours needs it, and only by the session of processes that it began.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cloud.provider import InvalidRequestError, TransientError
+
+__all__ = ["claim", "ensure", "healthy", "leave"]
+
+_START_S = 180.0
+_MODULE = "sky.server.server"
+_TITLES = ("SkyPilot:", "multiprocessing", _MODULE)
+
+
+def url() -> str:
+    """Where the server is, by SkyPilot's own configuration."""
+    from sky.server import common
+
+    return str(common.get_server_url())
+
+
+def healthy(timeout_s: float = 5.0) -> bool:
+    """Whether it answers."""
+    try:
+        with urllib.request.urlopen(f"{url()}/api/health", timeout=timeout_s) as answer:
+            return answer.status == 200
+    except (OSError, urllib.error.URLError, ValueError):
+        return False
+
+
+def ensure(home: Path) -> None:
+    """A server that answers, started or mended when needed. Raises TransientError, InvalidRequestError."""
+    if healthy():
+        if not (home / "sky-server.json").exists():
+            with _lock(home):
+                _note(home, ours=False)
+        return
+    if not _is_local():
+        raise TransientError(f"SkyPilot's API server at {url()} does not answer; `sky api info` tells more")
+    with _lock(home):
+        if healthy(10.0):  # another process has started it meanwhile, or it was only slow
+            return
+        _end_orphans(home)
+        _start()
+        _note(home, ours=True)
+
+
+def claim(home: Path, run_id: str) -> None:
+    """Say that a run needs the server."""
+    folder = home / "sky-claims"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / run_id).touch()
+
+
+def leave(home: Path, run_id: str) -> None:
+    """The run needs it no more: end it when it is ours and no other run of this home, nor anybody's call, does."""
+    with _lock(home):
+        (home / "sky-claims" / run_id).unlink(missing_ok=True)
+        if any((home / "sky-claims").glob("*")):
+            return
+        said = _said(home)
+        if not said.get("ours") or not _is_local() or _busy() or _has_clusters():
+            return
+        if _began(int(said["pid"])) == said["began"]:
+            _end_session(int(said["pid"]))
+        (home / "sky-server.json").unlink(missing_ok=True)
+
+
+def _has_clusters() -> bool:
+    """Somebody has clusters: their autostop and `sky status` want a server."""
+    import sky
+
+    try:
+        return bool(sky.get(sky.status()))
+    except Exception:  # noqa: BLE001 - it does not answer: nothing to be kept alive
+        return False
+
+
+def _busy() -> bool:
+    import sky
+
+    try:
+        return bool(sky.api_status())
+    except Exception:  # noqa: BLE001 - as above
+        return False
+
+
+def _is_local() -> bool:
+    from sky.server import common
+
+    return bool(common.is_api_server_local())
+
+
+@contextmanager
+def _lock(home: Path) -> Generator[None, None, None]:
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "sky-server.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _start() -> None:
+    # In a process of its own: the server inherits the environment, and a Ray worker's is not its business.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "OMP_", "MKL_"))}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", "import sky; sky.api_start()"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environment,
+            timeout=_START_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise TransientError(f"SkyPilot's API server did not start within {_START_S:.0f} s") from error
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        kind = InvalidRequestError if "No module named" in str(said[-1:]) else TransientError
+        raise kind(
+            f"SkyPilot's API server does not start ({said[-1] if said else 'no reason given'}); "
+            "see ~/.sky/api_server/server.log"
+        )
+
+
+def _note(home: Path, *, ours: bool) -> None:
+    """Remember which session of processes the server that answers now is."""
+    for pid in _pids():
+        if _MODULE in _command(pid) and os.getsid(pid) == pid:
+            said = {"pid": pid, "began": _began(pid), "ours": ours}
+            fresh = home / "sky-server.new"
+            fresh.write_text(json.dumps(said))
+            os.replace(fresh, home / "sky-server.json")
+            return
+
+
+def _said(home: Path) -> dict[str, Any]:
+    try:
+        return json.loads((home / "sky-server.json").read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def _end_orphans(home: Path) -> None:
+    """What a dead server left behind holds its ports: its executors, and their children.
+
+    They are told by their session: it began with a server's process, and that process is dead. The number of a
+    session is not given out again while one of its members lives.
+    """
+    said = _said(home)
+    dead: set[int] = set()
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            session = os.getsid(pid)
+            if _began(session) or not _command(pid).startswith("SkyPilot:"):
+                continue  # its session's first process lives, or it is no SkyPilot process
+            dead.add(session)
+    leader = int(said.get("pid") or 0)
+    if leader and said.get("ours") and _began(leader) == said["began"] and not healthy(10.0):
+        dead.add(leader)  # our own, and it hangs
+    for session in dead:
+        _end_session(session, patience_s=0.0)
+    (home / "sky-server.json").unlink(missing_ok=True)
+
+
+def _end_session(session: int, patience_s: float = 5.0) -> None:
+    for number, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, 5.0)):
+        if not wait_s:
+            continue
+        deadline = time.monotonic() + wait_s
+        while members := _members(session):
+            for pid in members:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+
+
+def _members(session: int) -> list[int]:
+    found: list[int] = []
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            if os.getsid(pid) == session and any(t in _command(pid) for t in _TITLES):
+                found.append(pid)
+    return found
+
+
+def _pids() -> list[int]:
+    """This user's live processes."""
+    found: list[int] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            pid = int(folder.name)
+            if folder.stat().st_uid == os.getuid() and _began(pid) and pid != os.getpid():
+                found.append(pid)
+    return found
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _began(pid: int) -> str:
+    """When a process began, in the kernel's ticks; "" when it is not there or a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if stat[0] in ("Z", "X") else stat[19]

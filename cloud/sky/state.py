@@ -1,0 +1,123 @@
+"""From what SkyPilot lists, what the VM says and what we remember, to what the contract shows. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+from cloud.provider import Observed, VmState
+from cloud.sky.records import VmRecord
+
+__all__ = ["Listed", "after_peek", "gone", "observed", "parse_peek"]
+
+_SILENT_S = 15.0  # a VM that does not answer for so long is worth a word in its cause
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One cluster as SkyPilot lists it."""
+
+    cluster: str
+    status: str  # INIT, UP, STOPPED, AUTOSTOPPING
+    address: str = ""
+
+
+def parse_peek(text: str | None) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """job.json and status.json as a VM told them; None when it did not answer."""
+    if text is None:
+        return None
+    lines = [*text.splitlines(), "", ""]
+    return _object(lines[0]), _object(lines[1])
+
+
+def _object(line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def after_peek(
+    record: VmRecord, peek: tuple[dict[str, Any], dict[str, Any]] | None, now_s: float
+) -> VmRecord:
+    """What is remembered after a VM answered, or did not."""
+    if peek is None:
+        return replace(record, unreached_since_s=record.unreached_since_s or now_s)
+    job, status = peek
+    job, status = job or dict(record.job), status or dict(record.status)
+    ready_at_s = record.ready_at_s
+    if ready_at_s is None and job.get("phase") in ("running", "ended"):
+        ready_at_s = float(job.get("at_s") or now_s) if job["phase"] == "running" else now_s
+    notice = status.get("notice_at_s")
+    return replace(
+        record, job=job, status=status, ready_at_s=ready_at_s, unreached_since_s=None,
+        notice_at_s=float(notice) if isinstance(notice, int | float) else record.notice_at_s,
+    )  # fmt: skip
+
+
+def gone(record: VmRecord, now_s: float, why: str) -> VmRecord:
+    """The cluster is no longer there: who ended it?"""
+    if record.end_state:
+        return record
+    ended = record.job.get("phase") == "ended"
+    if record.ending:
+        state, cause = "terminated", "terminated"
+    elif record.use_spot and not ended:
+        state, cause = "preempted", why or "the cloud took the spot VM back"
+    elif ended:  # its program was over, and the VM's own autodown has removed it
+        state, cause = "terminated", str(record.job.get("error") or "its program had ended")
+    else:
+        state, cause = "failed", why or "the VM is gone, and we did not end it"
+    return replace(record, end_state=state, ended_at_s=now_s, cause=cause)
+
+
+def observed(record: VmRecord, listed: Listed | None, now_s: float) -> Observed:
+    """The contract's view of one VM."""
+    state, cause = _state(record, listed, now_s)
+    return Observed(
+        vm=record.vm,
+        state=state,
+        location=record.location,
+        address=record.address or None,
+        requested_at_s=record.requested_at_s,
+        ready_at_s=record.ready_at_s,
+        ended_at_s=record.ended_at_s,
+        cause=cause,
+        notice_at_s=record.notice_at_s,
+        status=record.status,
+        instance=record.instance,
+        usd_per_h=Decimal(record.usd_per_h) if record.usd_per_h else None,
+        price_source=record.price_source,
+        link=record.link,
+    )
+
+
+_END_STATES: Mapping[str, VmState] = {
+    "preempted": "preempted", "terminated": "terminated", "failed": "failed",
+}  # fmt: skip
+
+
+def _state(record: VmRecord, listed: Listed | None, now_s: float) -> tuple[VmState, str]:
+    if record.end_state:
+        return _END_STATES[record.end_state], record.cause
+    if not record.launched:
+        return "pending", record.cause
+    if record.ending:
+        return "running", "terminating"
+    if record.job.get("phase") == "ended" and record.status.get("phase") != "done":
+        # Not yet gone, and billed: whoever asks has to end it. What left after a notice is the cloud's already.
+        if record.notice_at_s is not None and record.job.get("exit_code") == 0:
+            return "running", "it left the swarm after the provider's notice"
+        return "failed", str(record.job.get("error") or "its program ended")
+    cause = ""
+    if record.unreached_since_s is not None and now_s - record.unreached_since_s > _SILENT_S:
+        cause = f"it has not answered for {now_s - record.unreached_since_s:.0f} s"
+    if listed is not None and listed.status == "STOPPED":
+        return "failed", "the VM was stopped"
+    if record.ready_at_s is None:
+        return "pending", cause or "the VM gets its software"
+    return "running", cause
