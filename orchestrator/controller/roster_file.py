@@ -39,6 +39,8 @@ class RosterFile:
         A VM is allowed from its intent until it is gone; the monitor always. Raises OrdersError ("size") when
         they are too many for one record, OSError when a file cannot be written.
         """
+        if state.ended:
+            return  # nobody is left to obey, and the keys may be forgotten already
         changed = self._slots is not state.slots
         if changed:
             self._write_roster(state, vms)

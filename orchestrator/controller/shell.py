@@ -90,7 +90,7 @@ class Shell:
         self._tail = MonitorTail(store, run_folder / "monitor" / "monitor.jsonl")
         self._rows = Rows(store, events, requests)
         self._roster = RosterFile(run_folder)
-        if not self.finished:
+        if not self.state.ended:
             store.set_meta("run_public_key", run_key(run_folder)[1])
         self._seen: tuple[Observed, ...] = ()
         self._told: dict[str, ev.Observed] = {}

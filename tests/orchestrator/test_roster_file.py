@@ -1,0 +1,118 @@
+"""The orders a controller gives: who is allowed when, and that no restart or clock makes them older."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from metrics.orders import Orders, OrdersError, record_key_digest, verify
+from orchestrator.controller.keys import forget_keys, run_key
+from orchestrator.controller.roster_file import ORDERS_FILE, RosterFile
+from orchestrator.core.state import Place, Policy, RunSpec, RunState, Slot, SlotSpec, SlotState
+
+PLACE = Place("gcp/us-central1/us-central1-a", "n1", "T4:1", True, Decimal("0.18"), "book")
+SPEC = RunSpec("r", (SlotSpec("a", (PLACE,), Policy()), SlotSpec("b", (PLACE,), Policy())), lease_s=600.0)
+
+
+@pytest.fixture(autouse=True)
+def quick_keys(monkeypatch):
+    ids = itertools.count()
+    monkeypatch.setattr(
+        "orchestrator.controller.keys.generate_identity",
+        lambda: (b"identity", record_key_digest(f"id {next(ids)}")),
+    )
+    monkeypatch.setattr("orchestrator.controller.keys.generate_record_key", lambda: (b"record", "ssh-rsa A"))
+
+
+def state_of(a: Slot, b: Slot, **changes: object) -> RunState:
+    return replace(RunState(SPEC, (a, b)), **changes)  # type: ignore[arg-type]
+
+
+WAITS = Slot("b")
+ALIVE = Slot("a", SlotState.PROVISIONING, vm="r-a-0")
+
+
+class Controller:
+    """A process of the controller's, restarted at will."""
+
+    def __init__(self, folder) -> None:
+        self.folder, self.file = folder, RosterFile(folder)
+
+    def orders(self, state: RunState, now_s: float) -> Orders:
+        vms = [(vm, s.name, s.generation) for s in state.slots for vm in (s.vm, s.ending) if vm]
+        self.file.write(state, vms, now_s)
+        blob = (self.folder / "monitor" / ORDERS_FILE).read_bytes()
+        return verify(blob, run_key(self.folder)[1], "r", -1)
+
+    def restart(self) -> None:
+        self.file = RosterFile(self.folder)
+
+
+def test_a_vm_is_allowed_from_its_intent_until_it_is_gone(tmp_path):
+    controller = Controller(tmp_path)
+    steps = [
+        (state_of(Slot("a"), WAITS), []),
+        (state_of(ALIVE, WAITS), ["r-a-0"]),
+        (state_of(ALIVE, Slot("b", SlotState.TRAINING, vm="r-b-0")), ["r-a-0", "r-b-0"]),
+        (state_of(ALIVE, Slot("b", ending="r-b-0")), ["r-a-0", "r-b-0"]),
+        (state_of(ALIVE, Slot("b", SlotState.BOOTING, 1, vm="r-b-1")), ["r-a-0", "r-b-1"]),
+    ]
+    given = []
+    for second, (state, vms) in enumerate(steps):
+        given.append(controller.orders(state, 1000.0 + second))
+        assert [p.vm for p in given[-1].peers] == ["monitor", *vms]
+    assert [o.issued_s for o in given] == [1000.0, 1001.0, 1002.0, 1002.0, 1004.0]
+    assert all(o.lease_until_s == o.issued_s + 600.0 for o in given)
+    assert len({o.version for o in given}) == 4
+
+
+def test_they_are_given_anew_each_quarter_of_the_lease_and_when_the_run_pauses(tmp_path):
+    controller = Controller(tmp_path)
+    state = state_of(ALIVE, WAITS)
+    first = controller.orders(state, 1000.0)
+    assert controller.orders(state, 1149.0) == first
+    assert controller.orders(replace(state, monitors_lost=1), 1149.5) == first
+    renewed = controller.orders(state, 1150.0)
+    assert (renewed.version > first.version, renewed.lease_until_s) == (True, 1750.0)
+    paused = controller.orders(replace(state, paused_at_s=1151.0), 1151.0)
+    assert paused.paused
+    assert paused.version > renewed.version
+    assert not controller.orders(state, 1152.0).paused
+
+
+def test_neither_a_restart_nor_a_clock_set_back_makes_them_older(tmp_path):
+    controller = Controller(tmp_path)
+    state = state_of(ALIVE, WAITS)
+    first = controller.orders(state, 1000.0)
+    controller.restart()
+    assert controller.orders(state, 1001.0) == first  # nothing to say
+    controller.restart()
+    back = controller.orders(state, 500.0)
+    assert back.version > first.version
+    assert back.lease_until_s > first.lease_until_s  # or nodes would keep the older copy
+    (tmp_path / "monitor" / ORDERS_FILE).write_bytes(b"damaged")
+    controller.restart()
+    assert controller.orders(state, 1002.0).version > back.version
+
+
+def test_a_run_that_has_ended_needs_no_keys(tmp_path):
+    controller = Controller(tmp_path)
+    state = state_of(ALIVE, WAITS)
+    controller.orders(state, 1000.0)
+    forget_keys(tmp_path)
+    assert not (tmp_path / "keys" / "run.key").exists()
+    assert (tmp_path / "keys" / "run.pub").is_file()
+    controller.restart()
+    controller.file.write(replace(state, ended=True), [], 1001.0)
+    with pytest.raises(FileNotFoundError):  # no second key for a run: its peers would obey neither
+        run_key(tmp_path)
+
+
+def test_more_peers_than_fit_are_refused(tmp_path):
+    spec = replace(SPEC, slots=tuple(SlotSpec(f"s{i}", (PLACE,), Policy()) for i in range(300)))
+    slots = tuple(Slot(f"s{i}", SlotState.BOOTING, vm=f"r-s{i}-0") for i in range(300))
+    with pytest.raises(OrdersError, match="301 peers take"):
+        RosterFile(tmp_path).write(RunState(spec, slots), [], 1000.0)
