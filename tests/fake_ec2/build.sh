@@ -77,6 +77,7 @@ if [ ! -e "$D/rootfs/.ready" ]; then
         set -e; cd "$1/rootfs"
         mkdir -p mnt/wheelhouse; mount --bind "$1/wheelhouse" mnt/wheelhouse
         mount -t proc proc proc
+        install -m 755 "$3/nvidia-smi" usr/local/bin/nvidia-smi
         for d in null urandom; do touch dev/$d; mount --bind /dev/$d dev/$d; done
         chroot . bash -s "$2" < "$3/rootfs_setup.sh"' - "$D" "$hash" "$FAKE_EC2_SRC"
     for x in wheelhouse tools; do gone "$D/$x"; done

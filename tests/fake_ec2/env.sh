@@ -3,7 +3,7 @@ FAKE_EC2_SRC=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ORCH_ROOT=$(cd "$FAKE_EC2_SRC/../.." && pwd)
 : "${ORCH_FAKE_EC2_PYTHON:=$ORCH_ROOT/.venv/bin/python}"  # has the extra fake-ec2; Python 3.11, as the VMs' Debian
 # What build.sh makes, nothing else; another set of inputs is another folder.
-_inputs=$(cat "$FAKE_EC2_SRC"/{build.sh,rootfs_setup.sh,seed_home.py} | sha256sum)
+_inputs=$(cat "$FAKE_EC2_SRC"/{build.sh,rootfs_setup.sh,seed_home.py,nvidia-smi} | sha256sum)
 : "${ORCH_FAKE_EC2_DIR:=${XDG_CACHE_HOME:-$HOME/.cache}/orch-fake-ec2-${_inputs:0:12}}"
 # The object store's Python environment, shared with the other tests.
 : "${ORCH_SWIFT_VENV:=${XDG_CACHE_HOME:-$HOME/.cache}/orch-tests/swift-venv}"

@@ -1,0 +1,174 @@
+"""Whole runs on rented VMs: from the YAML to the report, with what goes wrong on the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fate import instances, no_capacity, preempt
+from machine import clusters, in_ec2, pids
+from running import Running, orch, wait_for
+
+from metrics.store import RunStore
+
+pytestmark = [pytest.mark.cloud, pytest.mark.timeout(900)]
+
+TWIN = str(Path(__file__).with_name("twin.yaml"))
+# Spot prices of a g4dn.2xlarge in the world's catalog (tests/fake_ec2/seed_home.py).
+PRICES = {
+    "aws/us-west-2/us-west-2b": Decimal("0.2632"),
+    "aws/eu-central-1/eu-central-1a": Decimal("0.282"),
+}
+_SHORT = ("--set", "measure.epochs=5", "--set", "swarm.target_batch_size=960")
+
+
+@pytest.fixture
+def launch(clean_home: Path) -> Iterator[Callable[..., Running]]:
+    begun: list[Running] = []
+
+    def begin(*options: str) -> Running:
+        begun.append(Running(clean_home, TWIN, "--on", "sky", *options))
+        return begun[-1]
+
+    yield begin
+    no_capacity("us-west-2a", 0)
+    for running in begun:
+        running.close()
+
+
+def of_slot(run: Running, slot: str, *, up: bool | None = None) -> list[dict[str, Any]]:
+    """EC2's VMs of a slot, the oldest first."""
+    found = [i for i in instances(up=up) if i["tags"].get("orch-run") == run.run_id]
+    return sorted(
+        (i for i in found if i["tags"].get("orch-slot") == slot), key=lambda i: float(i["launched_s"])
+    )
+
+
+def taken_down(run: Running) -> None:
+    """`orch down` of a run that has ended finds nothing, and neither does anybody else."""
+    down = orch("down", run.run_id, "--yes", timeout_s=120)
+    assert down.returncode == 0, down.stderr
+    assert (in_ec2(), clusters()) == ([], [])
+
+
+def test_two_regions_one_refused_one_preempted(launch: Callable[..., Running]):
+    no_capacity("us-west-2a", -1)
+    run = launch()
+    run.wait_for_epoch(2, 300)
+    [victim] = of_slot(run, "eu-0")
+    preempt(victim["id"])
+    code, summary = run.finish(500)
+    assert code == 0, run.stderr.read_text()
+    assert summary["status"] == "done"
+    assert {p["slot"]: p["vms"] for p in summary["peers"]} == {"us-0": 1, "eu-0": 2}
+    assert {p["slot"]: p["preemptions"] for p in summary["peers"]} == {"us-0": 0, "eu-0": 1}
+    assert summary["accuracy"] > 0.5
+    taken_down(run)
+    assert "us-west-2a" in orch("why", run.run_id, "us-0").stdout
+    with RunStore.open_reader(run.folder / "run.db") as store:
+        vms = {row.vm: row for row in store.records("vms")}
+        epochs = list(store.records("epochs"))
+        egress = list(store.records("egress"))
+        owner = {"orch-run": run.run_id}
+    check_vms(run, vms, owner)
+    check_training(vms, epochs, egress)
+    check_bill(summary, vms)
+
+
+def check_vms(run: Running, vms: dict[str, Any], labels: dict[str, str]) -> None:
+    """What was rented is what EC2 says: place, type, tags from the first moment, time at least EC2's."""
+    rented = {slot: of_slot(run, slot) for slot in ("us-0", "eu-0")}
+    assert [i["zone"] for i in rented["us-0"]] == ["us-west-2b"]
+    assert [i["zone"] for i in rented["eu-0"]] == ["eu-central-1a"] * 2
+    for slot, found in rented.items():
+        for generation, instance in enumerate(found):
+            row = next(
+                r
+                for r in vms.values()
+                if r.slot == slot and r.location.endswith(instance["zone"]) and r.address == instance["ip"]
+            )
+            assert labels.items() <= instance["tags"].items()
+            assert {"orch-owner", "orch-lease-until"} <= instance["tags"].keys()
+            assert (row.instance, instance["spot"]) == ("g4dn.2xlarge", True)
+            assert row.usd_per_h == PRICES[row.location]
+            assert row.generation >= generation
+            assert row.requested_s <= instance["launched_s"]
+            assert row.ended_s >= instance["ended_s"] - 1
+            assert row.ended_s - row.requested_s < instance["ended_s"] - instance["launched_s"] + 120
+
+
+def check_training(vms: dict[str, Any], epochs: list[Any], egress: list[Any]) -> None:
+    """The replacement took the others' state, averaged with them, and what all sent was counted by destination."""
+    newest = max((v for v in vms.values() if v.slot == "eu-0"), key=lambda v: v.generation)
+    first = max((v for v in vms.values() if v.slot == "us-0"), key=lambda v: v.generation)
+    joined = [row for row in epochs if row.vm == newest.vm]
+    assert joined, "the replacement trained nothing"
+    assert min(row.epoch for row in joined) > 2, "the replacement began anew"
+    assert any(row.group_size == 2 for row in joined), "the replacement took part in no round"
+    assert sorted(row.epoch for row in epochs if row.vm == first.vm) == list(range(1, 21))
+    sent = {
+        (row.vm, row.dst_address): sum(
+            r.bytes for r in egress if r.vm == row.vm and r.dst_address == row.dst_address
+        )
+        for row in egress
+    }
+    assert sent[first.vm, newest.address] > 100_000
+    assert sent[newest.vm, first.address] > 100_000
+
+
+def check_bill(summary: dict[str, Any], vms: dict[str, Any]) -> None:
+    """VM seconds at the price read back, egress at the book's, add up to the dollars."""
+    hours = sum((v.ended_s - v.requested_s) * float(v.usd_per_h) / 3600 for v in vms.values() if v.usd_per_h)
+    assert summary["cost"]["vm_usd"] == pytest.approx(hours, rel=0.05)
+    paid = [row for row in summary["egress"] if row["class"] == "inter_continent"]
+    assert {(r["src"][-6:-2], r["dst"][-6:-2]) for r in paid} >= {("us-0", "eu-0"), ("eu-0", "us-0")}
+    assert all(row["bytes"] > 0 and row["usd"] > 0 for row in paid)
+    assert summary["cost"]["total_usd"] == pytest.approx(
+        sum(summary["cost"][kind] for kind in ("vm_usd", "egress_usd", "data_usd"))
+    )
+
+
+def test_killed_controller_between_request_and_reply(launch: Callable[..., Running]):
+    run = launch(*_SHORT)
+    wait_for("a VM that EC2 has made", lambda: of_slot(run, "us-0", up=True), 120)
+    (controller,) = pids("ray::ControllerActor")
+    os.kill(controller, signal.SIGKILL)
+    attached = orch("attach", run.run_id, timeout_s=400)
+    assert attached.returncode == 0, attached.stderr
+    code, _ = run.finish(60)
+    assert code == 0, run.stderr.read_text()
+    taken_down(run)
+    check_one_vm_a_slot(run)
+
+
+def test_killed_api_server_during_a_launch(launch: Callable[..., Running]):
+    run = launch(*_SHORT)
+    wait_for("a VM that EC2 has made", lambda: of_slot(run, "eu-0", up=True), 120)
+    killed = pids("sky.server.server")
+    assert killed
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    code, summary = run.finish(500)
+    assert code == 0, run.stderr.read_text()
+    assert summary["status"] == "done"
+    taken_down(run)
+    check_one_vm_a_slot(run)
+
+
+def check_one_vm_a_slot(run: Running) -> None:
+    """Never two VMs of a slot at once, whatever was lost; nothing that the run does not know of."""
+    with RunStore.open_reader(run.folder / "run.db") as store:
+        known = {row.address for row in store.records("vms")}
+        assert store.meta("status") == "done"
+    for slot in ("us-0", "eu-0"):
+        found = of_slot(run, slot)
+        assert found
+        for earlier, later in pairwise(found):
+            assert earlier["ended_s"] <= later["launched_s"]
+        assert found[-1]["ip"] in known
