@@ -23,6 +23,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "plan_commands",
         "Show what an experiment would rent, where and at what price, from files only; or save it to launch.",
     ),
+    "check": (
+        "check_commands",
+        "Check whether a run can start from here: packages, clouds, ports, memory; each line says what to do.",
+    ),
     "launch": ("launch_commands", "Run an experiment: show the plan, ask, start it, watch it, report."),
     "attach": (
         "launch_commands",

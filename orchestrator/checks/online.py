@@ -1,0 +1,140 @@
+"""What only the clouds can say: whether credentials are accepted, quotas, and how far this machine's clock is off.
+
+Used by `orch check --online` alone. Asks, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from email.utils import parsedate_to_datetime
+
+from orchestrator.checks.findings import Finding
+
+__all__ = ["accepted", "clock", "quotas"]
+
+_TIMEOUT_S = 10.0
+_CHECK_S = 120.0
+_SKEW_S = 60.0  # the clouds refuse signatures that are five minutes off
+_ENDPOINTS = {
+    "aws": "https://sts.amazonaws.com/",
+    "gcp": "https://compute.googleapis.com/",
+    "azure": "https://management.azure.com/",
+    "lambda": "https://cloud.lambda.ai/",
+}
+# Service Quotas' codes of EC2, in vCPUs: docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-quotas.html
+_AWS_QUOTAS = {
+    "L-3819A6DF": "spot, G and VT (T4, A10G)",
+    "L-DB2E81BA": "on demand, G and VT (T4, A10G)",
+    "L-34B43A08": "spot, standard (no GPU)",
+    "L-1216C47A": "on demand, standard (no GPU)",
+}
+# SkyPilot's own check of one cloud, in a process of its own: it prints, and may hang.
+_SKY_CHECK = """
+import json, sys
+from sky.clouds import cloud
+from sky.utils import registry
+for name in sys.argv[1:]:
+    try:
+        ok, reason = registry.CLOUD_REGISTRY.from_str(name).check_credentials(cloud.CloudCapability.COMPUTE)
+    except Exception as error:
+        ok, reason = False, f"{type(error).__name__}: {error}"
+    print("\\n@" + json.dumps([name, bool(ok), str(reason or "")]), flush=True)
+"""
+
+
+def accepted(clouds: Sequence[str]) -> list[Finding]:
+    """SkyPilot's own check of each cloud."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _SKY_CHECK, *clouds],
+            capture_output=True,
+            text=True,
+            timeout=_CHECK_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return [_unanswered(cloud, f"no answer within {_CHECK_S:.0f} s") for cloud in clouds]
+    said = {
+        name: (ok, " ".join(reason.split())[:300])
+        for name, ok, reason in (
+            json.loads(line[1:]) for line in done.stdout.splitlines() if line.startswith("@")
+        )
+    }
+    last = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1][:300]
+    found: list[Finding] = []
+    for cloud in clouds:
+        if cloud not in said:
+            found.append(_unanswered(cloud, last))
+            continue
+        ok, reason = said[cloud]
+        name = f"accepted {cloud}"
+        found.append(
+            Finding(name, "ok", "SkyPilot may rent there")
+            if ok
+            else Finding(
+                name, "missing", reason or "SkyPilot may not rent there", f"`sky check {cloud}` tells more"
+            )
+        )
+    return found
+
+
+def _unanswered(cloud: str, why: str) -> Finding:
+    return Finding(
+        f"accepted {cloud}", "unknown", f"SkyPilot could not be asked: {why}", f"`sky check {cloud}`"
+    )
+
+
+def clock(cloud: str) -> Finding:
+    """This machine's clock against the date in the cloud's answer."""
+    url = (os.environ.get("AWS_ENDPOINT_URL") if cloud == "aws" else "") or _ENDPOINTS[cloud]
+    name = f"clock {cloud}"
+    began_s = time.time()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=_TIMEOUT_S) as answer:
+            date = answer.headers.get("Date")
+    except urllib.error.HTTPError as error:  # refusing is an answer, with a date
+        date = error.headers.get("Date")
+    except OSError as error:
+        return Finding(name, "unknown", f"{url} does not answer ({error})", "look at this machine's network")
+    ended_s = time.time()
+    try:
+        theirs_s = parsedate_to_datetime(date or "").timestamp()
+    except ValueError:
+        return Finding(name, "unknown", f"{url} gave no date")
+    skew_s = (began_s + ended_s) / 2 - theirs_s
+    found = f"{skew_s:+.0f} s against {url}"
+    if abs(skew_s) <= _SKEW_S:
+        return Finding(name, "ok", found)
+    return Finding(name, "missing", found, "set this machine's clock: signed requests are refused otherwise")
+
+
+def quotas() -> list[Finding]:
+    """AWS's limits of vCPUs in the region that boto3 is set to."""
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    region = boto3.Session().region_name or "us-east-1"
+    quick = Config(connect_timeout=_TIMEOUT_S, read_timeout=_TIMEOUT_S, retries={"total_max_attempts": 2})
+    found: list[Finding] = []
+    for code, what in _AWS_QUOTAS.items():
+        name = f"quota aws {region} {what}"
+        try:
+            client = boto3.client("service-quotas", region_name=region, config=quick)
+            vcpus = float(client.get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]["Value"])
+        except (BotoCoreError, ClientError, KeyError) as error:
+            found.append(
+                Finding(name, "unknown", f"not told: {error}", f"look for {code} in AWS's Service Quotas")
+            )
+            continue
+        text = f"{vcpus:.0f} vCPUs at a time"
+        hint = f"ask AWS's Service Quotas to raise {code}"
+        found.append(Finding(name, "ok", text) if vcpus else Finding(name, "warning", text, hint))
+    return found
