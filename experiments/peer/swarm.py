@@ -24,6 +24,7 @@ __all__ = ["Member", "Membership", "SwarmError", "alive_slots", "own_address", "
 
 _log = logging.getLogger(__name__)
 _RECORD_LIFE_S = 30.0
+_ATTEMPTS, _CLOSED_ATTEMPTS = 3, 10  # to join; seconds apart
 
 
 class SwarmError(Exception):
@@ -51,12 +52,13 @@ def own_address() -> str:
         return str(probe.getsockname()[0])
 
 
-def start_dht(config: PeerConfig, identity: Path, attempts: int = 3) -> tuple[hivemind.DHT, str]:
-    """Start this VM's DHT node; returns it and its multiaddr. Raises SwarmError after `attempts`.
+def start_dht(config: PeerConfig, identity: Path) -> tuple[hivemind.DHT, str]:
+    """Start this VM's DHT node; returns it and its multiaddr. Raises SwarmError after some attempts.
 
     p2pd's start-up is retried: on a busy host it can miss even a long time-out, and a peer asked
-    to join may still be starting.
+    to join may still be starting, or in a closed swarm not have heard of this one.
     """
+    attempts = _CLOSED_ATTEMPTS if config.orders_public_key else _ATTEMPTS
     for maddr in config.initial_peers:
         if "/p2p/" not in maddr:
             raise PeerConfigError(f"initial_peers: {maddr!r} has no /p2p/ part")
@@ -72,7 +74,7 @@ def start_dht(config: PeerConfig, identity: Path, attempts: int = 3) -> tuple[hi
                 auto_nat=False,
                 nat_port_map=False,
                 use_relay=False,
-                startup_timeout=60.0 * attempt,
+                startup_timeout=60.0 * min(attempt, 3),
                 wait_timeout=config.dht_timeout_s,
                 bootstrap_timeout=max(10.0, config.dht_timeout_s),
                 start=True,

@@ -1,7 +1,8 @@
 """The monitor's program: once a second it reads the swarm's DHT and appends what it accepts.
 
-`main(config_path)` runs in a process of its own (forked by a provider, or `python -m metrics.monitor
-CONFIG`); roster.json lies beside the config, monitor.jsonl, status.json and monitor.log are written
+It also brings the controller's orders to the peers. `main(config_path)` runs in a process of its own (forked
+by a provider, or `python -m metrics.monitor CONFIG`); roster.json, orders.bin and identity.key, by which the
+peers know it, lie beside the config, monitor.jsonl, status.json and monitor.log are written
 there. SIGTERM: one last scrape of at most 2 s, then the end.
 """
 
@@ -20,6 +21,7 @@ from metrics.dht_schema import EPOCHS_FIELD, EVALUATIONS_FIELD, EpochReport
 from metrics.hivemind_sockets import SocketFolderError, short_socket_folder
 from metrics.monitor.roster import Roster, RosterError, load_roster
 from metrics.monitor.sink import Sink, line_of, read_back, rejected_before, write_status
+from metrics.orders import Orders, OrdersError, orders_key, verify
 
 __all__ = ["MonitorConfig", "MonitorConfigError", "main"]
 
@@ -42,6 +44,7 @@ class MonitorConfig:
     target_batch_size: int
     period_s: float
     dht_timeout_s: float
+    orders_public_key: str = ""  # of the run; with it the monitor brings orders.bin to the peers
 
     @classmethod
     def load(cls, path: Path) -> MonitorConfig:
@@ -54,6 +57,7 @@ class MonitorConfig:
                 target_batch_size=int(raw["target_batch_size"]),
                 period_s=float(raw.get("period_s", 1.0)),
                 dht_timeout_s=float(raw.get("dht_timeout_s", 10.0)),
+                orders_public_key=str(raw.get("orders_public_key", "")),
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise MonitorConfigError(f"{path}: cannot read the monitor's config: {error!r}") from error
@@ -114,6 +118,9 @@ class _Monitor:
         self._roster = Roster()
         self._roster_stamp: tuple[int, int, int] | None = None
         self._roster_error = ""
+        self._orders: Orders | None = None
+        self._orders_blob = b""
+        self._orders_error = ""
         self._rejected = rejected_before(folder / "monitor.jsonl")
         self._records_read_at = -_IDLE_READ_S
         self._scrapes = 0
@@ -130,7 +137,8 @@ class _Monitor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         self._tell("starting")
-        starting = asyncio.create_task(self._reader.start())
+        identity = self._folder / "identity.key"
+        starting = asyncio.create_task(self._reader.start(identity if identity.is_file() else None))
         stopping = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -165,6 +173,7 @@ class _Monitor:
         self._read_roster()
         began = time.monotonic()
         self._reader.connect(self._roster.maddrs(), began)
+        self._bring_orders(began)
         keys = [self._board.key]
         if everything or self._new_epoch_seen() or began - self._records_read_at >= _IDLE_READ_S:
             self._records_read_at = began
@@ -219,9 +228,25 @@ class _Monitor:
                 "roster: %d peers, %d with an address", len(self._roster.peers), len(self._roster.maddrs())
             )
 
+    def _bring_orders(self, now: float) -> None:
+        if not self._config.orders_public_key:
+            return
+        try:
+            blob = (self._folder / "orders.bin").read_bytes()
+            if blob != self._orders_blob:
+                newest = self._orders.version if self._orders is not None else -1
+                self._orders = verify(blob, self._config.orders_public_key, self._config.run_key, newest)
+                self._orders_blob = blob
+            self._orders_error = ""
+        except (OSError, OrdersError) as error:
+            self._orders_error = f"{self._folder / 'orders.bin'}: {error}; the controller writes it"
+        if self._orders is not None:
+            key = orders_key(self._config.run_key)
+            self._reader.bring(key, self._orders_blob, self._orders.lease_until_s, now)
+
     def _tell(self, phase: str) -> None:
         alive = self._board.alive(time.time())
-        warnings = [self._roster_error] if self._roster_error else []
+        warnings = [error for error in (self._roster_error, self._orders_error) if error]
         if self._rejected:
             warnings.append(f"rejected records: {dict(sorted(self._rejected.items()))}")
         status = _status(

@@ -1,4 +1,4 @@
-"""The monitor's way into the swarm's DHT: a client that listens nowhere and stores nothing.
+"""The monitor's way into the swarm's DHT: a client that listens nowhere and stores only the orders.
 
 Hivemind's DHTNode runs in this process (no child but p2pd, so a stop is quick) and asks each node near
 a key by itself: every replica's answer is seen as it is, and a slow node holds up no other.
@@ -11,12 +11,14 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hivemind.dht.node import DHTNode
 from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.p2p import P2P, PeerID
+from hivemind.utils import MSGPackSerializer
 from hivemind.utils.multiaddr import Multiaddr
 
 from metrics.monitor.acceptance import Raw
@@ -29,6 +31,7 @@ _REPLICAS_ASKED = 10  # of each key, the nearest; Hivemind stores on 5
 _STARTUP_TIMEOUT_S = 60.0
 _IDLE_TIMEOUT_S = 7 * 86400.0  # p2pd would end by itself after 30 s without a first peer
 _RECONNECT_S, _RECONNECT_MOST_S = 3.0, 30.0  # doubled from failure to failure of one address
+_BRING_AGAIN_S = 20.0
 _MOST_ENTRIES = 2048  # of one answer; the rest of a flood is not read
 
 
@@ -44,15 +47,22 @@ class SwarmReader:
         self._connecting: dict[str, asyncio.Task[None]] = {}
         self._failures: dict[str, int] = {}  # by address, in a row
         self._next_try: dict[str, float] = {}  # by address, monotonic seconds
+        self._brought: dict[Any, tuple[bytes, float]] = {}  # by peer: the last value, not again before
+        self._bringing: dict[Any, asyncio.Task[None]] = {}
 
-    async def start(self) -> None:
-        """Start p2pd, twice more when it does not come up. Raises hivemind's P2PDaemonError."""
+    async def start(self, identity: Path | None = None) -> None:
+        """Start p2pd, twice more when it does not come up. Raises hivemind's P2PDaemonError.
+
+        `identity`: the file with the key peers know this node by; without it p2pd makes one.
+        """
         for left in (2, 1, 0):
             try:
                 self._p2p = await P2P.create(
                     dht_mode="client",
                     host_maddrs=(),
                     no_listen=True,
+                    identity_path=str(identity) if identity is not None else None,
+                    check_if_identity_free=False,
                     auto_nat=False,
                     nat_port_map=False,
                     use_relay=False,
@@ -117,9 +127,20 @@ class SwarmReader:
                     task.add_done_callback(lambda _, place=place: self._busy.pop(place, None))
         return list(self._busy.values())
 
+    def bring(self, key: str, value: bytes, expiration_s: float, now: float) -> None:
+        """Store `value` on every node known, in the background: at once when it is new to the node, else
+        again each `_BRING_AGAIN_S` (`now`: monotonic s), for nodes that were started anew."""
+        key_id = DHTID.generate(source=key)
+        for peer in list(self._node.protocol.routing_table.peer_id_to_uid):
+            brought, next_try = self._brought.get(peer, (b"", now))
+            if peer not in self._bringing and (brought != value or now >= next_try):
+                task = asyncio.create_task(self._bring(peer, key_id, value, expiration_s, now))
+                self._bringing[peer] = task
+                task.add_done_callback(lambda _, peer=peer: self._bringing.pop(peer, None))
+
     async def close(self) -> None:
         """Give up what is open and end p2pd."""
-        tasks = [*self._busy.values(), *self._connecting.values()]
+        tasks = [*self._busy.values(), *self._connecting.values(), *self._bringing.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -143,6 +164,11 @@ class SwarmReader:
             _log.log(level, "cannot reach %s at %s, will try again: %r", vm, address, error)
         else:
             self._failures.pop(maddr, None)
+
+    async def _bring(self, peer: Any, key_id: Any, value: bytes, expiration_s: float, now: float) -> None:
+        packed = MSGPackSerializer.dumps(value)
+        if await self._node.protocol.call_store(peer, [key_id], [packed], expiration_s) is not None:
+            self._brought[peer] = (value, now + _BRING_AGAIN_S)  # taken, or it has them already
 
     async def _find(self, peer: Any, key_id: Any, key: bytes, take: Callable[[list[Raw]], None]) -> None:
         answer = await self._node.protocol.call_find(peer, [key_id])  # None: no answer, logged at DEBUG

@@ -112,7 +112,7 @@ def test_a_run_that_has_ended_needs_no_keys(tmp_path):
 
 
 def test_more_peers_than_fit_are_refused(tmp_path):
-    spec = replace(SPEC, slots=tuple(SlotSpec(f"s{i}", (PLACE,), Policy()) for i in range(300)))
-    slots = tuple(Slot(f"s{i}", SlotState.BOOTING, vm=f"r-s{i}-0") for i in range(300))
-    with pytest.raises(OrdersError, match="301 peers take"):
+    spec = replace(SPEC, slots=tuple(SlotSpec(f"s{i}", (PLACE,), Policy()) for i in range(400)))
+    slots = tuple(Slot(f"s{i}", SlotState.BOOTING, vm=f"r-s{i}-0") for i in range(400))
+    with pytest.raises(OrdersError, match="401 peers take"):
         RosterFile(tmp_path).write(RunState(spec, slots), [], 1000.0)
