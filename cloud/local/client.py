@@ -21,8 +21,16 @@ from cloud import provider
 from cloud.local import faults, guardian
 from cloud.local.options import LocalOptions
 from cloud.local.store import STORE_FILE, forget_store, forward_target
-from cloud.local.vms import Vm, observed, vm_folder
-from cloud.provider import EndedError, InvalidRequestError, LaunchRequest, Observed, Offer, TransientError
+from cloud.local.vms import Vm, observed, owned, vm_folder
+from cloud.provider import (
+    EndedError,
+    InvalidRequestError,
+    LaunchRequest,
+    Observed,
+    Offer,
+    Owned,
+    TransientError,
+)
 
 __all__ = ["LocalCloud"]
 
@@ -116,6 +124,7 @@ class LocalCloud:
             program=request.program,
             config=dict(request.config),
             files=files,
+            labels=dict(request.labels),
         )
 
     def observe(self) -> Sequence[Observed]:
@@ -134,6 +143,37 @@ class LocalCloud:
     def collect(self, vm: str) -> str:
         """The VM's folder: it lies on this machine anyway."""
         return str(vm_folder(self._run_folder, vm))
+
+    def list_ours(self, owner: str) -> Sequence[Owned]:
+        """The living VMs with the label orch-owner of every run beside this one. A run that does not answer has
+        its VMs listed as they were last written down."""
+        found: list[Owned] = []
+        for file in sorted(self._run_folder.parent.glob(f"*/cloud/{guardian.HOST_FILE}")):
+            cloud = LocalCloud(file.parents[1])
+            if not cloud.alive:
+                continue
+            try:
+                rows = cloud.state().get("vms", [])
+            except provider.ProviderError:
+                rows = _read(file).get("vms", [])
+            found += [
+                owned(vm, cloud._run_folder.name)
+                for vm in map(Vm.from_json, rows)
+                if owner and vm.alive and vm.labels.get("orch-owner") == owner
+            ]
+        return found
+
+    def release(self, owned: Owned) -> None:
+        """End one of them. Raises InvalidRequestError without our label."""
+        folder, _, name = owned.id.partition("/")
+        cloud = LocalCloud(self._run_folder.parent / folder)
+        rows = map(Vm.from_json, cloud.state().get("vms", []) if cloud.alive else [])
+        vm = next((vm for vm in rows if vm.vm == name), None)
+        if vm is None or not vm.alive:
+            return
+        if not owned.owner or vm.labels.get("orch-owner") != owned.owner:
+            raise InvalidRequestError(f"{owned.id} does not carry the label orch-owner={owned.owner!r}")
+        cloud.terminate(name)
 
     def close(self) -> None:
         """End all VMs and the host, and see that nothing is left, the store's keys included. Idempotent.

@@ -248,6 +248,7 @@ class _Host:
         contents = {key: base64.b64decode(text) for key, text in order["files"].items()}
         furnish(vm_folder(self._run_folder, name), {**contents, "config.json": json.dumps(config).encode()})
         vm = Vm(name, location, node.ip, node.index, order["program"], not monitor, self._now_s())
+        vm.labels = dict(order.get("labels", {}))
         self._vms[name] = vm
         self._start_when_due(vm)
         self._write()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cloud.provider import Observed, VmState, is_monitor
+from cloud.provider import Observed, Owned, VmState, is_monitor
 
-__all__ = ["Vm", "furnish", "observed", "read_status", "vm_folder"]
+__all__ = ["Vm", "furnish", "observed", "owned", "read_status", "vm_folder"]
 
 
 @dataclass
@@ -32,6 +32,7 @@ class Vm:
     notice_at_s: float | None = None
     pid: int | None = None  # as the machine sees it
     host_pid: int | None = None  # as the host process sees it
+    labels: dict[str, str] = field(default_factory=dict)
 
     @property
     def alive(self) -> bool:
@@ -76,6 +77,20 @@ def observed(vm: Vm, run_folder: Path) -> Observed:
         notice_at_s=vm.notice_at_s,
         status=read_status(vm_folder(run_folder, vm.vm)),
         pid=vm.pid,
+    )
+
+
+def owned(vm: Vm, run_folder: str) -> Owned:
+    """A VM as `list_ours` shows it; its id is `<run's folder>/<vm>`."""
+    lease = vm.labels.get("orch-lease-until")
+    return Owned(
+        kind="vm",
+        id=f"{run_folder}/{vm.vm}",
+        vm=vm.vm,
+        run=vm.labels.get("orch-run", ""),
+        owner=vm.labels.get("orch-owner", ""),
+        location=vm.location,
+        lease_until_s=float(lease) if lease else None,
     )
 
 
