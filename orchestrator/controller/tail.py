@@ -10,6 +10,7 @@ from typing import Any
 
 from metrics.records import EgressRecord, EpochRecord, IngressRecord, ProgressRecord
 from metrics.store import RunStore
+from orchestrator.core.watch import FRESH_S
 
 __all__ = ["MonitorTail"]
 
@@ -23,6 +24,7 @@ class MonitorTail:
         self._store = store
         self._path = path
         self.swarm_at_s = 0.0  # of the newest list of who is in the DHT
+        self.swarm_since_s = 0.0  # of the first list since there was none for a while, or no controller
         self.last_seen_s: dict[str, float] = {}
 
     def read(self) -> int:
@@ -85,6 +87,8 @@ class MonitorTail:
                 rejected[f"{said['reason']}"] = int(said["count"])
             case "swarm":
                 at_s = float(said["at_s"])
+                if at_s - self.swarm_at_s > FRESH_S:
+                    self.swarm_since_s = at_s
                 self.swarm_at_s = max(self.swarm_at_s, at_s)
                 for vm in said["alive"]:
                     self.last_seen_s[str(vm)] = max(self.last_seen_s.get(str(vm), 0.0), at_s)

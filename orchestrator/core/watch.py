@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from orchestrator.core.events import Event, Missing, Observed, Silent
 from orchestrator.core.state import RunState, SlotState
 
-__all__ = ["RosterEntry", "Swarm", "Unlisted", "missing", "news", "roster", "silent"]
+__all__ = ["FRESH_S", "RosterEntry", "Swarm", "Unlisted", "missing", "news", "roster", "silent"]
 
-_FRESH_S = 15.0  # a swarm's list older than this says nothing about anybody
+FRESH_S = 15.0  # a swarm's list older than this says nothing about anybody
 _ENDING_S = 5.0  # a VM being ended that is no longer listed is gone after this
 _READS = 3  # lists in a row without a VM, before its absence counts
 
@@ -21,6 +21,7 @@ class Swarm:
 
     at_s: float  # of the newest list
     last_seen_s: Mapping[str, float]  # by VM
+    since_s: float = 0.0  # who was seen before this nobody knows: no list was read, or none was written
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +95,13 @@ def news(
 
 def silent(state: RunState, swarm: Swarm, now_s: float) -> list[Event]:
     """Training peers not seen in the DHT for the deadline, as long as somebody is looking."""
-    if now_s - swarm.at_s > _FRESH_S:
+    if now_s - swarm.at_s > FRESH_S:
         return []
     out: list[Event] = []
     for slot in state.slots:
         if slot.state is not SlotState.TRAINING or slot.phase == "leaving":
             continue
-        for_s = now_s - max(slot.since_s, swarm.last_seen_s.get(slot.vm, 0.0))
+        for_s = now_s - max(slot.since_s, swarm.since_s, swarm.last_seen_s.get(slot.vm, 0.0))
         if for_s > state.spec.silent_deadline_s:
             out.append(Silent(now_s, slot.vm, for_s))
     return out
