@@ -23,8 +23,9 @@ from orchestrator.controller.processes import identity, is_alive
 from orchestrator.controller.prometheus import MetricsServer, RunCollector, address_of
 from orchestrator.controller.ray_session import claim
 from orchestrator.controller.requests import RunRequests
-from orchestrator.controller.shell import Shell, Spent
-from orchestrator.controller.view import cost_of, snapshot_of
+from orchestrator.controller.shell import Pace, Shell
+from orchestrator.controller.spending import spent_of
+from orchestrator.controller.view import snapshot_of
 from orchestrator.errors import UsageError
 
 __all__ = [
@@ -77,7 +78,7 @@ class ControllerActor:
         try:
             provider = partial(make_provider, str(store.meta("provider")), str(self._folder))
             seed = f"{store.meta('run_id')}-{time.time_ns()}"  # jitter must differ after a restart
-            self._calls = RayCalls(provider, time.monotonic)
+            self._calls = RayCalls(provider, time.monotonic, int(store.meta("max_parallel_calls", 8)))
             events = store.records("events")
             now_s = steady_clock(not_before_s=events[-1].at_s if events else 0.0)
             self._shell = Shell(
@@ -87,7 +88,12 @@ class ControllerActor:
                 self._folder,
                 now_s=now_s,
                 jitter=random.Random(seed).random,
-                spent=_spent,
+                spent=spent_of,
+                pace=Pace(
+                    float(store.meta("request_deadline_s", 120.0)),
+                    float(store.meta("observe_deadline_s", 30.0)),
+                    float(store.meta("observe_period_s", 0.0)),
+                ),
             )
         except BaseException:
             store.close()
@@ -280,11 +286,6 @@ def _exit_actor(name: str) -> None:
 
     # no_restart: a run that has ended needs no controller.
     ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=True)
-
-
-def _spent(store: RunStore, now_s: float) -> Spent:
-    cost = cost_of(store, now_s)
-    return Spent(cost.spent_usd, cost.usd_per_h)
 
 
 def _serve_metrics(store: RunStore, shell: Shell) -> MetricsServer | None:

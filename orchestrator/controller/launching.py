@@ -27,14 +27,15 @@ from experiments.spec.slots import slots
 from metrics.records import EventRecord
 from metrics.store import DiskFullError, RunStore
 from orchestrator.controller.prometheus import chosen_address
+from orchestrator.controller.sky_runs import check_store, on_planned_places, sky_meta, unscaled
 from orchestrator.controller.start_lock import start_lock
+from orchestrator.controller.wishes import check_money, run_spec
 from orchestrator.core.events import Fact
 from orchestrator.core.journal import created
-from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec
-from orchestrator.errors import RefusedError, RunFailedError, UsageError
+from orchestrator.errors import RunFailedError, UsageError
 from orchestrator.home import run_folder as folder_of
 
-__all__ = ["LOCAL", "dataset_of", "prepare", "run_spec", "start_cloud", "write_environment"]
+__all__ = ["LOCAL", "dataset_of", "prepare", "start_cloud", "write_environment"]
 
 LOCAL = "cloud.local:LocalCloud"
 
@@ -59,10 +60,12 @@ def prepare(
     now_s: float,
     cores: int,
     provider: str = LOCAL,
+    on: str = "local",
 ) -> Path:
     """Make the run's folder: the experiment as given, all of meta, the journal's first row.
 
-    `provider` is "module:callable", called with the run's folder. Raises UsageError when the run exists
+    `provider` is "module:callable", called with the run's folder; `on` "sky" has its own, and takes places, prices
+    and their ceilings from the plan. Raises UsageError when the run exists
     or the folder cannot be written, HeldError while another process makes it, RefusedError when the budget
     cannot be kept, SpecError, PriceBookError, StoreError (DiskFullError). After an error there is no folder.
     """
@@ -71,12 +74,8 @@ def prepare(
         raise UsageError(f"{run_id}: this run exists; go on with it by `orch attach {run_id}`")
     book = load_book(spec.prices)
     emulation = resolve_emulation(spec, cores)
-    run = run_spec(spec, run_id, book, emulation)
-    if run.budget_usd is not None and any(p.usd_per_h is None for s in run.slots for p in s.places):
-        raise RefusedError(
-            f"{spec.name}: the budget of {run.budget_usd} USD cannot be kept: {book.name} has no price for every "
-            "place; remove the place or choose another price book"
-        )
+    run = run_spec(spec, run_id, book, emulation, ceilings=plan.get("ceilings") or {})
+    check_money(spec, run, book.name)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with start_lock(folder):
@@ -84,8 +83,10 @@ def prepare(
                 raise UsageError(f"{run_id}: this run exists; go on with it by `orch attach {run_id}`")
             try:
                 (folder / "experiment.yaml").write_bytes(file.read_bytes())
-                write_environment(folder, spec)
+                write_environment(folder, spec, on)
                 meta = _meta(spec, plan, book, emulation, run_id, now_s, provider)
+                if on == "sky":
+                    meta |= sky_meta(spec, home)
                 _write_store(folder / "run.db", meta, created(run), now_s)
             except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)  # half a run is none, and has secrets in it
@@ -107,40 +108,6 @@ def _write_store(path: Path, meta: Mapping[str, Any], fact: Fact, now_s: float) 
             store.set_meta(key, value)
         row = EventRecord(0, now_s, fact.kind, "", -1, "", "", "", fact.cause, fact.data_json)
         store.append("events", [row])
-
-
-def run_spec(spec: ExperimentSpec, run_id: str, book: PriceBook, emulation: EmulationPlan) -> RunSpec:
-    """What the core is told. Time-outs grow with the experiment's own."""
-    c = emulation.time_scale
-    round_s = spec.swarm.averaging_timeout_s / c
-    return RunSpec(
-        run_id=run_id,
-        slots=tuple(
-            SlotSpec(
-                name=slot.name,
-                places=tuple(_place(book, r.infra, r.accelerators, r.use_spot) for r in slot.places),
-                policy=Policy(
-                    replace=slot.replace.policy,
-                    max_replacements=slot.replace.max_replacements,
-                    backoff_s=slot.replace.backoff_s / c,
-                    backoff_max_s=max(300.0, slot.replace.backoff_s) / c,
-                ),
-            )
-            for slot in slots(spec)
-        ),
-        budget_usd=spec.budget_usd,
-        silent_deadline_s=max(120.0, round_s + emulation.calc_s + 60.0),
-        straggler_s=max(60.0, round_s + 30.0),
-    )
-
-
-def _place(book: PriceBook, location: str, accelerator: str, use_spot: bool) -> Place:
-    price = book.vm(location, accelerator, use_spot)
-    if price is None:
-        why = f"{book.name} has no {'spot' if use_spot else 'on-demand'} price of {accelerator} at {location}"
-        return Place(location, "unknown", accelerator, use_spot, None, why)
-    source = f"{book.name}:{price.line} ({price.valid_from}, {price.source})"
-    return Place(location, price.instance, accelerator, use_spot, price.usd, source)
 
 
 def _meta(
@@ -205,16 +172,16 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def write_environment(folder: Path, spec: ExperimentSpec) -> None:
+def write_environment(folder: Path, spec: ExperimentSpec, on: str = "local") -> None:
     """Values of the experiment's `secrets` and of the user's AWS_* variables, for the peers (0600).
 
-    They are in this file and the peers' configs only, and this file goes when the run ends.
+    On rented VMs ("sky") AWS_* are given only where `secrets` names them: here they may rent VMs. They are in this file and the peers' configs only, and this file goes when the run ends.
     Raises UsageError for a secret that is not in the environment.
     """
     missing = sorted(name for name in spec.secrets if name not in os.environ)
     if missing:
         raise UsageError(f"{spec.name}: secrets {', '.join(missing)}: not set in the environment of `orch`")
-    passed_on = _PASSED_ON if spec.data.endpoint else ()
+    passed_on = _PASSED_ON if spec.data.endpoint and on == "local" else ()
     values = {n: os.environ[n] for n in (*passed_on, *spec.secrets) if n in os.environ}
     path = folder / "keys" / "environment.key"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ from orchestrator.core import events as ev
 from orchestrator.core.journal import replay
 from orchestrator.core.machine import advance
 from orchestrator.core.policy import Jitter
-from orchestrator.core.state import Place, RunState, SlotState
+from orchestrator.core.state import Place, RunSpec, RunState, SlotState
 from orchestrator.core.watch import Swarm, Unlisted, missing, news, silent
 
 __all__ = ["Pace", "Requests", "Shell", "Spent"]
@@ -78,7 +78,7 @@ class Shell:
         *,
         now_s: Callable[[], float],
         jitter: Jitter,
-        spent: Callable[[RunStore, float], Spent] | None = None,
+        spent: Callable[[RunStore, float, RunSpec], Spent] | None = None,
         pace: Pace = Pace(),
     ) -> None:
         """Goes on from the store's journal. Raises JournalError when it has none."""
@@ -110,7 +110,9 @@ class Shell:
         now_s = self._now_s()
         self._tail.read()
         happened = [event for done in self._calls.poll() for event in self._events_of(done, now_s)]
-        happened += silent(self.state, Swarm(self._tail.swarm_at_s, self._tail.last_seen_s), now_s)
+        tail = self._tail
+        swarm = Swarm(tail.swarm_at_s, tail.last_seen_s, tail.swarm_since_s)
+        happened += silent(self.state, swarm, now_s)
         happened += self._run_events(now_s)
         step = advance(self.state, happened, now_s, self._jitter)
         self._rows.journal(step.facts, now_s)  # on the disk before anything is done
@@ -167,7 +169,7 @@ class Shell:
         due = now_s - self._spending_at_s >= _SPENDING_PERIOD_S
         if self._spent is not None and guarded and due and not self.state.stop_status:
             self._spending_at_s = now_s
-            spent = self._spent(self._store, now_s)
+            spent = self._spent(self._store, now_s, spec)
             found.append(ev.Spending(now_s, spent.spent_usd, spent.usd_per_h, spent.egress_usd_per_h))
         if self.state.finishing_s is not None and not self.state.stop_status and self._all_read():
             found.append(ev.RunComplete(now_s))

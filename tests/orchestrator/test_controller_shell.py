@@ -302,7 +302,7 @@ def test_the_budget_is_guarded(world):
             "events", [EventRecord(0, 999.0, fact.kind, "", -1, "", "", "", fact.cause, fact.data_json)]
         )
         store.set_meta("status", "running")
-        spent = lambda store, now_s: Spent(Decimal(str((now_s - 1000) / 10)), Decimal(1))  # noqa: E731
+        spent = lambda store, now_s, spec: Spent(Decimal(str((now_s - 1000) / 10)), Decimal(1))  # noqa: E731
         run(world, shell(world, store, spent=spent))
         assert store.meta("status") == "budget"
     assert world.alive() == []

@@ -1,0 +1,112 @@
+"""What an experiment must keep back of its budget: how late money is known, how long ending takes, what is in flight.
+
+Pure. All dollars at the study's scale, as the budget is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import product
+
+from cloud.prices.book import PriceBook
+from experiments.spec.catalog import models
+from experiments.spec.emulation import BYTES_PER_VALUE, EmulationPlan
+from experiments.spec.schema import ExperimentSpec
+from experiments.spec.slots import slots
+from metrics.budget import reserve_usd
+
+__all__ = ["LOCAL_PACE", "RENTED_PACE", "Pace", "egress_ceiling_usd_per_h", "epoch_egress_usd", "pace_of"]
+
+_STATE_BYTES_PER_VALUE = 12  # weights and Adam's two moments, 32 bits each: what one that joins downloads
+_OVERHEAD = Decimal("1.25")  # frames, repeated rounds, the DHT
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Worst seconds of a provider: until spending is known, until the first VM is told to end, until all have."""
+
+    metering_period_s: float
+    decision_s: float
+    teardown_s: float
+
+    @property
+    def all_s(self) -> float:
+        """From a dollar spent to the last VM's end."""
+        return self.metering_period_s + self.decision_s + self.teardown_s
+
+    def reserve_usd(self, burn_usd_per_h: Decimal, egress_usd_per_h: Decimal) -> Decimal:
+        """`metrics.budget.reserve_usd` at this pace."""
+        return reserve_usd(
+            burn_usd_per_h,
+            egress_usd_per_h,
+            metering_period_s=self.metering_period_s,
+            decision_s=self.decision_s,
+            teardown_s=self.teardown_s,
+        )
+
+
+# Spending is looked at each 5 s, a tick takes 1 s, a local VM ends in a second (its call's deadline is 60 s).
+LOCAL_PACE = Pace(metering_period_s=10.0, decision_s=5.0, teardown_s=60.0)
+# SkyPilot's `down` was measured at 6 to 28 s; eight VMs at a time, and a call that is repeated once.
+RENTED_PACE = Pace(metering_period_s=60.0, decision_s=30.0, teardown_s=300.0)
+
+
+def pace_of(emulation: EmulationPlan, rented: bool) -> Pace:
+    """The provider's pace in the study's seconds, in which dollars are counted.
+
+    An emulated epoch is shorter than the study's: while it lasts its VMs are billed by the clock, and at its end
+    as long as the study's would have taken. So up to one such epoch is not known yet.
+    """
+    if rented:
+        return RENTED_PACE
+    stretch = max(1.0, emulation.study_epoch_s / emulation.epoch_s)
+    late_s = emulation.study_epoch_s if stretch > 1.0 else 0.0
+    local = LOCAL_PACE
+    return Pace(
+        local.metering_period_s * stretch + late_s, local.decision_s * stretch, local.teardown_s * stretch
+    )
+
+
+def epoch_egress_usd(spec: ExperimentSpec, book: PriceBook) -> Decimal | None:
+    """The most that one epoch's traffic may cost; None: a price is unknown.
+
+    Each two peers exchange gradients and means, each slot in whichever of its places is dearest for it; one peer
+    joins and downloads the whole state; every sample of the batch comes from the store.
+    """
+    groups: dict[tuple[str, ...], int] = {}  # places: how many slots have them
+    for slot in slots(spec):
+        places = tuple(p.infra for p in slot.places)
+        groups[places] = groups.get(places, 0) + 1
+    count = sum(groups.values())
+    model = models()[spec.model]
+    pair_bytes = 2 * model.parameters * BYTES_PER_VALUE[spec.swarm.compression] // count
+    state_bytes = model.parameters * _STATE_BYTES_PER_VALUE
+    usd = state_usd = Decimal(0)
+    for (here, n), (there, m) in product(groups.items(), repeat=2):
+        pairs = n * m - (n if here == there else 0)
+        if not pairs:
+            continue
+        links = list(product(here, there))
+        sent = [book.egress(src, dst, pair_bytes) for src, dst in links]
+        state = [book.egress(src, dst, state_bytes) for src, dst in links]
+        if None in sent or None in state:
+            return None
+        usd += pairs * max(s for s in sent if s is not None)
+        state_usd = max(state_usd, *(s for s in state if s is not None))
+    if model.bytes_per_sample is not None:
+        read = spec.swarm.target_batch_size * model.bytes_per_sample
+        data = [book.store_egress(spec.data.location, place, read) for places in groups for place in places]
+        if None in data:
+            return None
+        usd += max(d for d in data if d is not None)
+    return (usd + state_usd) * _OVERHEAD
+
+
+def egress_ceiling_usd_per_h(epoch_usd: Decimal, epoch_s: float, pace: Pace) -> Decimal:
+    """Dollars an hour which, over all of the pace's seconds, make what traffic may cost until the run has ended.
+
+    Traffic is metered when its epoch ends, so one whole epoch counts as in flight beside what is sent meanwhile.
+    """
+    epochs = Decimal(1) + Decimal(str(pace.all_s)) / Decimal(str(max(epoch_s, 1.0)))
+    return epoch_usd * epochs * Decimal(3600) / Decimal(str(pace.all_s))

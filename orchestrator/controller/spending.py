@@ -1,0 +1,56 @@
+"""What the budget guard is told: dollars so far, and an hour, from the run's records."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from analysis.reserve import Pace, egress_ceiling_usd_per_h
+from cloud.prices.book import PriceBookError
+from metrics.ledger import Ledger
+from metrics.records import EgressRecord
+from metrics.store import RunStore
+from orchestrator.controller.shell import Spent
+from orchestrator.controller.view import bill_of
+from orchestrator.core.state import RunSpec
+
+__all__ = ["spent_of"]
+
+
+def spent_of(store: RunStore, now_s: float, spec: RunSpec) -> Spent:
+    """The bill until now, the VMs rented now, and traffic as dear as that of the dearest epoch so far."""
+    pace = Pace(spec.metering_period_s, spec.decision_s, spec.teardown_s)
+    try:
+        bill = bill_of(store, now_s)
+    except PriceBookError:
+        return Spent(None, None, None)
+    rented = [row.usd_per_h for row in store.records("vms") if row.ended_s is None]
+    known = [usd for usd in rented if usd is not None]
+    burn = sum(known, Decimal(0)) if len(known) == len(rented) else None
+    spent = bill.sum()
+    epoch_usd = _dearest_epoch_usd(bill, store.records("egress"))
+    if epoch_usd is None:
+        return Spent(spent, burn, None)
+    return Spent(spent, burn, egress_ceiling_usd_per_h(epoch_usd, _epoch_s(store, pace), pace))
+
+
+def _dearest_epoch_usd(bill: Ledger, egress: list[EgressRecord]) -> Decimal | None:
+    """The traffic's dollars, by epochs' shares of the bytes."""
+    parts = [bill.sum("egress"), bill.sum("data")]
+    usd = [part for part in parts if part is not None]
+    if len(usd) < len(parts):
+        return None
+    sent: dict[int, int] = {}
+    for row in egress:
+        sent[row.epoch] = sent.get(row.epoch, 0) + row.bytes
+    total = sum(sent.values())
+    return sum(usd, Decimal(0)) * max(sent.values()) / total if total else Decimal(0)
+
+
+def _epoch_s(store: RunStore, pace: Pace) -> float:
+    """The mean epoch until now, in the study's seconds."""
+    ends = sorted({e.epoch: e.ended_s for e in store.records("epochs")}.values())
+    if len(ends) < 2:
+        return pace.all_s
+    plan = store.meta("emulation", {})
+    stretch = plan["study_epoch_s"] / plan["epoch_s"] if plan else 1.0
+    return stretch * (ends[-1] - ends[0]) / (len(ends) - 1)
