@@ -28,14 +28,13 @@ from cloud.local.fabric import Fabric, LoopbackFabric, NodeHandle, SwitchFabric
 from cloud.local.guardian import HOST_FILE, guard, write_json
 from cloud.local.options import LocalOptions
 from cloud.local.preemption import Preemptions
-from cloud.local.vms import Vm, furnish, vm_folder
+from cloud.local.vms import Vm, announce, furnish, vm_folder
 from cloud.provider import InvalidRequestError, ProviderError, is_monitor
 from cloud.steady_clock import steady_clock
 
 __all__ = ["main"]
 
 _GRACE_S = 10.0  # from SIGTERM to SIGKILL when a VM is terminated
-_PASSES = 50  # of killing a VM's processes; a fork bomb would need more
 
 
 class _Host:
@@ -59,7 +58,9 @@ class _Host:
         self._selector = selectors.DefaultSelector()
         self._control = ControlServer(self._selector, self._answer)
         self._signals, self._signalled = socket.socketpair()
-        self._preemptions = Preemptions(options.preempt, self._vms, self._after, self._preempt, self._write)
+        self._preemptions = Preemptions(
+            options.preempt, self._vms, self._after, self._preempt, self._announced
+        )
         self._recall()
         self._fabric: Fabric = self._make_fabric()
         self._store_pid: int | None = None
@@ -187,6 +188,12 @@ class _Host:
             self._after(1.0, self._start_store)
         for vm in self._vms.values():
             if vm.host_pid == pid and vm.alive:
+                if code == 0 and vm.notice_at_s is not None and vm.cause != "terminating":
+                    # the program has left; the VM is there, and billed, until it is taken
+                    programs.end_surely(self._nodes[vm.vm].ns_fd, vm.host_pid)
+                    vm.host_pid = vm.pid = None
+                    self._write()
+                    continue
                 asked = vm.cause == "terminating"
                 state = "terminated" if asked or code == 0 else "failed"
                 self._end_vm(vm, state, "terminated" if asked else f"its program {how}")
@@ -280,6 +287,10 @@ class _Host:
         if vm.alive:
             self._end_vm(vm, "preempted", "the provider took the VM back")
 
+    def _announced(self, vm: Vm) -> None:
+        announce(self._run_folder, vm)
+        self._write()
+
     def _terminate(self, vm: Vm) -> None:
         if not vm.alive or vm.cause == "terminating":
             return
@@ -299,12 +310,7 @@ class _Host:
         if not gone:
             with contextlib.suppress(OSError):  # the switch died this moment: its end is noticed next
                 self._fabric.cut(node.index)
-        if vm.host_pid is not None:
-            inode = None if node.ns_fd is None else programs.namespace_inode(node.ns_fd)
-            for _ in range(_PASSES):
-                if not programs.end_all(inode, vm.host_pid):
-                    break
-                time.sleep(0.005)
+        programs.end_surely(node.ns_fd, vm.host_pid)
         if not gone:
             with contextlib.suppress(OSError):
                 self._fabric.remove(node)

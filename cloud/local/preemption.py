@@ -13,7 +13,7 @@ __all__ = ["Preemptions"]
 
 
 class Preemptions:
-    """`after(seconds, do)` sets a timer, `take` takes a VM back, `changed` writes down a notice."""
+    """`after(seconds, do)` sets a timer, `take` takes a VM back, `announced` writes down a notice."""
 
     def __init__(
         self,
@@ -21,9 +21,15 @@ class Preemptions:
         vms: Mapping[str, Vm],
         after: Callable[[float, Callable[[], None]], None],
         take: Callable[[Vm], None],
-        changed: Callable[[], None],
+        announced: Callable[[Vm], None],
     ) -> None:
-        self._options, self._vms, self._after, self._take, self._changed = options, vms, after, take, changed
+        self._options, self._vms, self._after, self._take, self._announced = (
+            options,
+            vms,
+            after,
+            take,
+            announced,
+        )
         self._begun = False
 
     def started(self, vm: Vm) -> None:
@@ -43,7 +49,7 @@ class Preemptions:
         """Say that `vm` will be taken in so many seconds, and do so."""
         if vm.alive:
             vm.notice_at_s = time.time() + notice_s
-            self._changed()
+            self._announced(vm)
             self._after(notice_s, lambda: self._take(vm))
 
     def _announce(self, vm: Vm) -> None:

@@ -8,13 +8,16 @@ import os
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cloud.local import _kernel
 
-__all__ = ["call", "end_all", "namespace_inode", "outer_pid", "start"]
+__all__ = ["call", "end_all", "end_surely", "namespace_inode", "outer_pid", "start"]
+
+_PASSES = 50  # of killing a VM's processes; a fork bomb would need more
 
 
 def call(program: str, *arguments: object) -> object:
@@ -90,6 +93,17 @@ def _become(
 def namespace_inode(ns_fd: int) -> int:
     """What tells one namespace from another."""
     return os.fstat(ns_fd).st_ino
+
+
+def end_surely(ns_fd: int | None, leader: int | None) -> None:
+    """`end_all` until nothing is left; without a `leader` nothing was started."""
+    if leader is None:
+        return
+    inode = None if ns_fd is None else namespace_inode(ns_fd)
+    for _ in range(_PASSES):
+        if not end_all(inode, leader):
+            return
+        time.sleep(0.005)
 
 
 def end_all(inode: int | None, leader: int | None) -> int:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from cloud.local.guardian import write_json
 from cloud.provider import Observed, Owned, VmState, is_monitor
 
-__all__ = ["Vm", "furnish", "observed", "owned", "read_status", "vm_folder"]
+__all__ = ["NOTICE_FILE", "Vm", "announce", "furnish", "observed", "owned", "read_status", "vm_folder"]
+
+
+NOTICE_FILE = "notice.json"  # in the VM's folder, once the provider has announced its end
 
 
 @dataclass
@@ -78,6 +84,16 @@ def observed(vm: Vm, run_folder: Path) -> Observed:
         status=read_status(vm_folder(run_folder, vm.vm)),
         pid=vm.pid,
     )
+
+
+def announce(run_folder: Path, vm: Vm) -> None:
+    """What a metadata endpoint says on the VM, as a file in its folder: AWS's JSON of an instance action.
+
+    Needs `notice_at_s`; whole seconds, rounded up, as there.
+    """
+    at = datetime.fromtimestamp(math.ceil(vm.notice_at_s or 0.0), UTC)
+    action = {"action": "terminate", "time": at.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    write_json(vm_folder(run_folder, vm.vm) / NOTICE_FILE, action)
 
 
 def owned(vm: Vm, run_folder: str) -> Owned:

@@ -17,6 +17,7 @@ from local_fixtures import EU, US, in_phase, left_of, look, options, rent, wait_
 
 from cloud.local import LocalCloud, PreemptOptions, StoreOptions, reap
 from cloud.provider import InvalidRequestError, NoCapacityError
+from experiments.peer.notices import instance_action
 
 pytestmark = [pytest.mark.processes, pytest.mark.skipif(sys.platform != "linux", reason="needs namespaces")]
 
@@ -165,6 +166,22 @@ def test_preemption_by_schedule_comes_with_notice(start):
     gone = look(cloud, told[0].vm)
     assert gone.ended_at_s == pytest.approx(gone.notice_at_s, abs=0.3)
     assert sorted(vm.state for vm in cloud.observe()) == ["preempted", "running"]
+
+
+def test_a_vm_whose_program_leaves_after_the_notice_is_there_until_it_is_taken(start):
+    cloud = start()
+    rent(cloud, "a", "leave")
+    pid = in_phase(cloud, "a", "training").pid
+    cloud.preempt("a", notice_s=3.0)
+    told = wait_for(lambda: look(cloud, "a").notice_at_s)
+    notice = instance_action((Path(cloud.collect("a")) / "notice.json").read_text())
+    assert notice.action == "terminate"
+    assert told <= notice.at_s < told + 1.0
+    os.kill(pid, signal.SIGTERM)
+    left = wait_for(lambda: look(cloud, "a").pid is None and look(cloud, "a"))
+    assert (left.state, left.ended_at_s) == ("running", None)
+    wait_for(lambda: look(cloud, "a").state == "preempted")
+    assert look(cloud, "a").ended_at_s == pytest.approx(told, abs=0.5)
 
 
 def test_a_monitor_that_died_has_its_folder_taken_over_by_the_next(start, tmp_path):
