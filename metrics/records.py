@@ -17,6 +17,7 @@ __all__ = [
     "EpochRecord",
     "EventRecord",
     "IngressRecord",
+    "JoinRecord",
     "ProgressRecord",
     "StepRecord",
     "SwarmEpochRecord",
@@ -77,7 +78,7 @@ class ProgressRecord:
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
-    """One peer's hivemind epoch. calc_s + comm_s = wall time of the epoch on this peer's clock."""
+    """One peer's hivemind epoch. calc_s + comm_s = wall time of the epoch on this peer's clock, pauses left out."""
 
     vm: str
     epoch: int  # the epoch that this record ends: 1 is the first averaging (the warm-up)
@@ -158,6 +159,17 @@ class SwarmEpochRecord:
     sps: float | None  # the rate as the watcher logged it; 0: nothing was trained, the epoch does not count
 
 
+@dataclass(frozen=True, slots=True)
+class JoinRecord:
+    """How one VM's peer came to its first training step."""
+
+    vm: str
+    at_s: float  # when it began to train
+    state_s: float  # wall seconds of the download of the swarm's state; 0: it began with the others
+    state_bytes: int | None  # TCP payload received from the peers meanwhile; None: not measured
+    from_epoch: int  # the epoch it took over; 0: it began with the others
+
+
 TABLES = {
     "events": EventRecord,
     "vms": VmRecord,
@@ -167,4 +179,5 @@ TABLES = {
     "ingress": IngressRecord,
     "steps": StepRecord,
     "swarm_epochs": SwarmEpochRecord,
+    "joins": JoinRecord,
 }

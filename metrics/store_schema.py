@@ -24,9 +24,10 @@ KEYS: dict[str, tuple[str, ...]] = {
     "ingress": ("vm", "epoch"),
     "steps": ("vm", "step"),
     "swarm_epochs": ("epoch",),
+    "joins": ("vm",),
 }
 # The schema that brought a table, where it is not the first: in an older file it is empty.
-SINCE = {"swarm_epochs": 2}
+SINCE = {"swarm_epochs": 2, "joins": 3}
 # A doubled journal entry is a fault of ours, never something to ignore.
 STRICT = {"events"}
 _SQL_TYPES: dict[type, str] = {int: "INTEGER", bool: "INTEGER", float: "REAL", str: "TEXT", Decimal: "TEXT"}
@@ -69,8 +70,13 @@ def _migrate_2(connection: sqlite3.Connection) -> None:
     connection.execute(_create_sql("swarm_epochs"))
 
 
+def _migrate_3(connection: sqlite3.Connection) -> None:
+    """What it cost a VM's peer to join."""
+    connection.execute(_create_sql("joins"))
+
+
 # Append only: number n turns schema n - 1 into schema n.
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_migrate_1, _migrate_2)
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_migrate_1, _migrate_2, _migrate_3)
 SCHEMA_VERSION = len(MIGRATIONS)
 
 

@@ -63,6 +63,8 @@ class PeerConfig:
     # closed swarm (metrics/orders.py)
     orders_public_key: str = ""  # OpenSSH text of the run's key; "" = open swarm
     orders: str = ""  # the first orders, base64
+    # where the provider's notice is read (experiments/peer/notices.py)
+    notice_url: str = ""  # aws, gcp, azure, http(s)://... or file://...; "": nowhere
     # files beside the config
     identity_file: str = "identity.key"  # libp2p private key (PEM as Hivemind writes it)
     record_key_file: str = "record.key"  # RSA key (PEM) that signs what this peer publishes

@@ -61,7 +61,9 @@ class EpochLedger:
         self._joining: dict[str, int] | None = snapshot()  # until it is told
         self._at_end = self._joining
         self._at_round: dict[str, int] | None = None
-        self._settled: tuple[float, dict[str, int]] | None = None  # calc seconds by then, the reading
+        self._settled: tuple[float, dict[str, int]] | None = (
+            None  # seconds outside rounds by then, the reading
+        )
         self._steps_before = 0  # of the epoch before
         self._read_at_end = BytesRead(0, 0, 0)
         self._times = EpochTimes(0.0)
@@ -92,7 +94,11 @@ class EpochLedger:
             and 0 < self._steps_before <= 2 * self._times.steps
             and self._at_round is None
         ):
-            self._settled = (self._times.calc_s, self._snapshot())
+            self._settled = (self._times.calc_s + self._times.paused_s, self._snapshot())
+
+    def add_pause(self, seconds: float) -> None:
+        """The controller's pause between two steps: neither calculation nor communication."""
+        self._times.paused_s += seconds
 
     def discard_samples(self) -> None:
         """The gradients so far were thrown away: their samples do not count."""
@@ -105,7 +111,7 @@ class EpochLedger:
             vm=self._vm,
             epoch=epoch,
             began_s=times.began_s,
-            ended_s=times.began_s + times.wall_s,
+            ended_s=times.began_s + times.wall_s + times.paused_s,
             steps=times.steps,
             samples=times.samples,
             calc_s=times.calc_s,
@@ -118,10 +124,11 @@ class EpochLedger:
         )
         middle = self._at_round if self._at_round is not None else self._at_end
         settled_s, settled = self._settled or (0.0, self._at_begin)
+        calculating_s = times.calc_s + times.paused_s - settled_s
         egress = [
             *egress_between(self._vm, epoch, "joining", self._joining_s, {}, self._joining or {}),
             *egress_between(self._vm, epoch, "settling", settled_s, self._at_begin, settled),
-            *egress_between(self._vm, epoch, "calc", times.calc_s - settled_s, settled, middle),
+            *egress_between(self._vm, epoch, "calc", calculating_s, settled, middle),
             *egress_between(self._vm, epoch, "comm", times.comm_s, middle, self._at_end),
         ]
         began, self._read_at_end, self._joining = self._read_at_end, read, None

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,6 @@ from experiments.peer.status import Status
 
 if TYPE_CHECKING:
     from experiments.peer.meter import EgressMeter
-    from experiments.peer.optimizer import SwarmOptimizer
     from experiments.peer.publish import Publisher
     from experiments.peer.untold import Untold
 
@@ -24,11 +24,13 @@ __all__ = ["main"]
 _log = logging.getLogger("experiments.peer")
 _SERVE_S = 120.0
 _LEAVE_S, _LEAVE_SOFT_S = 9.5, 6.0
+_GOODBYE_S = 2.0  # of the time to leave, kept for what follows the round
 _STRETCHED = 0.02
 
 
 def main(config_path: str) -> int:
-    """Run one peer to its end. Returns 0 (done, or left when told to), 1 (failed) or 2 (config wrong).
+    """Run one peer to its end. Returns 0 (done, or left when told to), 1 (failed), 2 (config wrong) or 3 (its
+    lease expired).
 
     Meant to be the only thing its process does: it sets environment, signal handlers and thread
     limits, and everything it starts is gone when it returns.
@@ -95,10 +97,15 @@ def _guarded(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
 
 def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> int:
     import torch
+    from hivemind.utils.timed_storage import get_dht_time
 
+    from cloud.steady_clock import steady_clock
     from experiments.peer.data import Batches, DigitSource, open_shards, read_heldout
     from experiments.peer.guard import Guard, close_the_door
+    from experiments.peer.join import Download, take_over
+    from experiments.peer.life import Life
     from experiments.peer.mend import mend_hivemind
+    from experiments.peer.notices import NoticeWatch, Source
     from experiments.peer.optimizer import build_optimizer
     from experiments.peer.orders import OrdersWatch
     from experiments.peer.processes import Departure, children_die_with_us, note_descendants, remove_folder
@@ -109,7 +116,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     from experiments.peer.train import Hooks, Trainer
     from experiments.peer.untold import Untold
     from experiments.peer.watch import set_up_logging
-    from metrics.records import EgressRecord, EpochRecord, IngressRecord
+    from metrics.records import EgressRecord, EpochRecord, IngressRecord, JoinRecord
 
     watch = set_up_logging(folder / "peer.log")
     children_die_with_us()
@@ -128,13 +135,22 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     goodbyes: list[Callable[[], None]] = []  # in the order they are said
 
     def last_words() -> None:
-        status.set(phase="leaving")
+        status.leaving()
         for goodbye in goodbyes[:2]:  # the record and the membership; the rest dies with the process
             goodbye()
         _write_untold(untold, status)
         remove_folder(temporary)
 
     departure = Departure(stop, last_words, soft_s=_LEAVE_SOFT_S, limit_s=_LEAVE_S)
+    now_s = steady_clock()
+    life = Life(orders, departure, status, stop, now_s)
+    life.start()
+    if config.notice_url:
+        try:
+            source = Source(config.notice_url, unix_time=now_s)
+        except ValueError as error:
+            raise PeerConfigError(str(error)) from error
+        NoticeWatch(source, life.noticed, lambda text: status.warn("notice", text))
 
     task = build_task(config)
     status.set(ran=task.ran)
@@ -179,6 +195,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
             status.warn(
                 f"dropped {epoch.epoch}", f"epoch {epoch.epoch} lost part of its round: {epoch.dropped}"
             )
+        life.round_ended(epoch.comm_s)
 
     began = membership.wait_for_start(config.expected_peers, config.barrier_timeout_s, stop)
     if began == "timeout":
@@ -189,20 +206,41 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
         )
     ended_by_itself = False
     if not stop.is_set():
+        download = Download()
         if began == "joined":
-            _join(optimizer, config, stop)
+            download = take_over(
+                optimizer,
+                stop,
+                2.0 * config.dht_timeout_s,
+                lambda: _received(meter, status),
+                lambda: [m.maddr for m in membership.members],
+            )
         membership.announce("training", optimizer.local_epoch)
-        status.set(phase="training", epoch=optimizer.local_epoch)
+        joined = JoinRecord(config.vm, now_s(), download.seconds, download.bytes, optimizer.local_epoch)
+        status.set(phase="training", epoch=optimizer.local_epoch, join=asdict(joined))
         share()
+        life.train(lambda: optimizer.tracker.estimated_next_update_time - get_dht_time())
         hooks = Hooks(steps.write, epoch_ended, watch.take, membership.others_training_at, share)
         joining_s = time.monotonic() - metering_since
         trainer = Trainer(
-            config, task, optimizer, batches, _reading(meter), opener.counter, hooks, stop, joining_s
+            config,
+            task,
+            optimizer,
+            batches,
+            _reading(meter),
+            opener.counter,
+            hooks,
+            stop,
+            joining_s,
+            paused=lambda: orders.paused,
         )
         ended_by_itself = trainer.run()
         _say_stretch(status, trainer.padding.overrun_s, trainer.padding.asked_s, trainer.padding.worst_s)
     steps.close()
-    if heldout is not None and optimizer.local_epoch > 0:
+    if departure.asked and not ended_by_itself:  # first the round: others may be about to wait for this peer
+        status.leaving()
+        optimizer.leave_round(max(0.0, departure.soft_left_s - _GOODBYE_S))
+    if heldout is not None and optimizer.local_epoch > 0 and not life.in_a_hurry:
         accuracy, loss = task.evaluate(heldout)
         _log.info("held out: accuracy %.4f, loss %.4f, %d samples", accuracy, loss, len(heldout[1]))
         publisher.evaluation(optimizer.local_epoch, accuracy, loss, len(heldout[1]))
@@ -212,8 +250,6 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
         status.set(phase="done", epoch=optimizer.local_epoch)
         membership.announce("serving", optimizer.local_epoch)
         stop.wait(_SERVE_S)
-    if departure.asked:
-        status.set(phase="leaving" if not ended_by_itself else "done")
     batches.close()
     for goodbye in goodbyes:
         goodbye()
@@ -227,8 +263,8 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
         meter.close()
     if status.write_error is not None:
         _log.error("status.json could not be written: %s", status.write_error)
-        return 1
-    return 0
+        return departure.code or 1
+    return departure.code
 
 
 def _meter(status: Status) -> EgressMeter | None:
@@ -243,6 +279,17 @@ def _meter(status: Status) -> EgressMeter | None:
         return None
 
 
+def _received(meter: EgressMeter | None, status: Status) -> dict[str, int] | None:
+    """TCP payload received by address; None: not known."""
+    from metrics.inet_diag import InetDiagError
+
+    try:
+        return None if meter is None else meter.received()
+    except InetDiagError as error:
+        status.warn("received", f"what the swarm's state took is unknown: {error}")
+        return None
+
+
 def _reading(meter: EgressMeter | None) -> Callable[[], dict[str, int]]:
     return meter.snapshot if meter is not None else dict
 
@@ -254,16 +301,6 @@ def _write_untold(untold: Untold, status: Status) -> None:
         untold.write()
     except (OSError, InetDiagError) as error:
         status.warn("untold", f"egress after the last epoch is unknown: {error}")
-
-
-def _join(optimizer: SwarmOptimizer, config: PeerConfig, stop: threading.Event) -> None:
-    """A late peer takes over the swarm's weights before its first step, outside any epoch."""
-    optimizer.tracker.fetched_global_progress_this_epoch.wait(2.0 * config.dht_timeout_s)
-    if optimizer.tracker.global_epoch > optimizer.local_epoch and not stop.is_set():
-        began = time.monotonic()
-        optimizer.load_state_from_peers()
-        optimizer.take_round()
-        _log.info("took over epoch %d in %.1f s", optimizer.local_epoch, time.monotonic() - began)
 
 
 def _flush(publisher: Publisher, timeout_s: float) -> None:

@@ -21,7 +21,7 @@ from hivemind.compression import (
     Uniform8BitQuantization,
 )
 from hivemind.optim.grad_averager import GradientAverager
-from hivemind.optim.progress_tracker import ProgressTracker
+from hivemind.optim.progress_tracker import LocalTrainingProgress, ProgressTracker
 from hivemind.utils.timed_storage import get_dht_time
 
 from experiments.peer.config import PeerConfig, PeerConfigError
@@ -97,6 +97,20 @@ class PunctualTracker(ProgressTracker):
     """
 
     samples_per_step = 0
+    held = False  # paused: this peer adds no samples to the epoch until it goes on
+
+    def hold(self, held: bool) -> None:
+        """Tell the swarm again what this peer has of the epoch, and whether it is adding to it.
+
+        The others reckon with a peer's last rate for as long as they hear nothing newer: without this the
+        epoch would be over, with too few samples, when the pause is.
+        """
+        self.held = held
+        self.report_local_progress(self.local_progress.epoch, self.local_progress.samples_accumulated)
+
+    def _get_local_progress(self, local_epoch: int, samples_accumulated: int) -> LocalTrainingProgress:
+        progress = super()._get_local_progress(local_epoch, samples_accumulated)
+        return progress.copy(update={"samples_per_second": 0.0}) if self.held else progress
 
     @property
     def ready_to_update_epoch(self) -> bool:
@@ -138,6 +152,7 @@ class SwarmOptimizer(hivemind.Optimizer):
             **kwargs,
         )
         tracker.samples_per_step = self.batch_size_per_step or 0
+        self._punctual = tracker
         return tracker
 
     def take_round(self) -> Round:
@@ -199,6 +214,34 @@ class SwarmOptimizer(hivemind.Optimizer):
                 control.cancel()
                 raise NoGroupError(f"no group within {patience_s:g} s") from None
         return control.result(max(0.0, limit_s - patience_s))
+
+    def hold(self, held: bool) -> None:
+        """`PunctualTracker.hold`."""
+        self._punctual.hold(held)
+
+    @property
+    def round_scheduled(self) -> bool:
+        """Whether others may be looking for a group with this peer, or averaging with it."""
+        return self.scheduled_grads is not None and not self.scheduled_grads.done()
+
+    def leave_round(self, timeout_s: float) -> None:
+        """Before this peer goes: a round that has its group is finished with weight 0, any other given up.
+
+        A group that lost a member it was formed with would wait for it, and miss its part of the average.
+        """
+        control, self.scheduled_grads = self.scheduled_grads, None
+        if control is None or control.done():
+            return
+        if control.stage == AveragingStage.LOOKING_FOR_GROUP:
+            control.cancel()
+            return
+        if not control.triggered:
+            control.weight = 0.0
+            control.allow_allreduce()
+        try:
+            control.result(timeout_s)
+        except Exception as error:  # noqa: BLE001 - whatever became of the round: this peer leaves
+            _log.warning("left a round that was under way: %r", error)
 
     def load_state_from_peers(self, **kwargs: Any) -> None:
         """Download the newest state from a peer; blocks until it is here."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import shutil
 import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -102,17 +104,21 @@ def remove_folder(folder: Path) -> None:
 
 
 class Departure:
-    """SIGTERM (or SIGINT) asks this peer to leave; `limit_s` later the process ends whatever it does.
+    """This peer's end when somebody else wants it: SIGTERM (or SIGINT), the provider's notice, the lease.
 
-    `stop` is set at once. If the process has not ended `soft_s` later (it waits for a round),
-    `last_words` runs in the watchdog's thread, then the process exits 0.
+    `stop` is set at once, or by whoever sees that the round under way is over. If the process has not ended
+    `soft_s` after it was asked to, `last_words` runs in the watchdog's thread, then the process exits;
+    `limit_s` after it was asked to it ends whatever it does. Asked several times, the earliest end counts.
     """
 
     def __init__(
         self, stop: threading.Event, last_words: Callable[[], None], soft_s: float, limit_s: float
     ) -> None:
+        """`soft_s`, `limit_s`: of a signal."""
         self._stop, self._last_words = stop, last_words
-        self._soft_s, self._limit_s = soft_s, limit_s
+        self._signal_s = (soft_s, limit_s)
+        self._soft_at = self._hard_at = math.inf
+        self.code = 0  # the process's exit code
         self._asked = threading.Event()
         threading.Thread(target=self._watch, name="departure", daemon=True).start()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -123,22 +129,39 @@ class Departure:
         """Whether this peer was told to leave."""
         return self._asked.is_set()
 
-    def _handle(self, _number: int, _frame: object) -> None:
-        self._stop.set()
+    @property
+    def soft_left_s(self) -> float:
+        """Seconds until the last words are said whatever happens; infinite when nobody asked."""
+        return self._soft_at - time.monotonic()
+
+    def leave(self, soft_s: float, limit_s: float, *, code: int = 0, at_once: bool = True) -> None:
+        """Be gone within `limit_s`. Not `at_once`: whoever asks sets `stop` when the time has come."""
+        now = time.monotonic()
+        self._soft_at, self._hard_at = min(self._soft_at, now + soft_s), min(self._hard_at, now + limit_s)
+        self.code = self.code or code
+        if at_once:
+            self._stop.set()
         self._asked.set()
+
+    def _handle(self, _number: int, _frame: object) -> None:
+        self.leave(*self._signal_s)
 
     def _watch(self) -> None:
         self._asked.wait()
-        hard = threading.Timer(self._limit_s, _end_now)
-        hard.daemon = True
-        hard.start()
-        threading.Event().wait(self._soft_s)
+        threading.Thread(target=self._end_at_last, name="departure-limit", daemon=True).start()
+        while time.monotonic() < self._soft_at:
+            time.sleep(0.05)
         try:
             self._last_words()
         finally:
-            _end_now()
+            _end_now(self.code)
+
+    def _end_at_last(self) -> None:
+        while time.monotonic() < self._hard_at:
+            time.sleep(0.05)
+        _end_now(self.code)
 
 
-def _end_now() -> None:
+def _end_now(code: int) -> None:
     kill_descendants()
-    os._exit(0)
+    os._exit(code)

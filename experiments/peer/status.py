@@ -32,6 +32,8 @@ class Status:
             "error": None,
             "hopeless": False,  # the same would happen to every other VM of the run
             "ran": None,
+            "notice_at_s": None,  # unix time at which the provider will take this VM, once it has said so
+            "join": None,  # metrics.records.JoinRecord's fields, once this peer trains
         }
         self.write_error: OSError | None = None
 
@@ -48,6 +50,11 @@ class Status:
         with self._lock:
             self._fields.update(fields, at_s=self._clock())
             self._write()
+
+    def leaving(self, **fields: Any) -> None:
+        """This peer goes; one that is done or has failed stays what it is. `fields` as in `set`."""
+        ended = self.phase in ("done", "failed")
+        self.set(**fields, **({} if ended else {"phase": "leaving"}))
 
     def warn(self, key: str, text: str) -> None:
         """Add the warning, or replace the one of the same key (for counters)."""

@@ -83,6 +83,7 @@ class EpochTimes:
     steps: int = 0
     samples: int = 0
     wall_s: float = 0.0
+    paused_s: float = 0.0  # between steps, by the controller's order
     phases_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
 
     def add(self, step: StepRecord) -> None:

@@ -21,6 +21,7 @@ from metrics.records import EgressRecord, EpochRecord, IngressRecord, StepRecord
 __all__ = ["Hooks", "Leaving", "Trainer"]
 
 _log = logging.getLogger(__name__)
+_PAUSE_LOOK_S = 1.0
 
 
 class Leaving(Exception):
@@ -51,6 +52,7 @@ class Trainer:
     hooks: Hooks
     stop: threading.Event
     joining_s: float = 0.0  # how long the meter had been counting when this trainer was made
+    paused: Callable[[], bool] = lambda: False  # whether the controller wants nobody to step
     padding: Padding = field(init=False)
     samples: int = field(init=False, default=0)  # averaged by this peer, in all
 
@@ -70,6 +72,7 @@ class Trainer:
         ledger.begin(self._now_s())
         try:
             while optimizer.local_epoch < config.max_epochs and not self._limit_reached():
+                self._wait_while_paused(ledger)
                 if self.stop.is_set():
                     return False
                 self._step(ledger)
@@ -78,6 +81,20 @@ class Trainer:
         finally:
             optimizer.on_round_begins = None
         return True
+
+    def _wait_while_paused(self, ledger: EpochLedger) -> None:
+        """Between two steps, and not while others may be waiting for this peer in a round."""
+        if not self.paused() or self.optimizer.round_scheduled:
+            return
+        _log.info("paused")
+        began = self._now_s()
+        while self.paused() and not self.stop.is_set():
+            self.optimizer.hold(True)
+            self.stop.wait(_PAUSE_LOOK_S)
+        self.optimizer.hold(False)
+        self._clock.restart()  # no step was running
+        ledger.add_pause(self._now_s() - began)
+        _log.info("paused for %.1f s", self._now_s() - began)
 
     def _step(self, ledger: EpochLedger) -> None:
         config, optimizer, clock = self.config, self.optimizer, self._clock

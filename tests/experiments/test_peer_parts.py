@@ -185,7 +185,7 @@ def test_status_is_whole_and_replaces_warnings_of_one_key(tmp_path) -> None:
     assert document["phase"] == "ready"
     assert document["warnings"] == ["2 times"]
     assert set(document) == {
-        "phase", "at_s", "maddr", "peer_id", "epoch", "error", "hopeless", "ran", "warnings",
+        "phase", "at_s", "maddr", "peer_id", "epoch", "error", "hopeless", "ran", "warnings", "notice_at_s", "join",
     }  # fmt: skip
     assert [p.name for p in tmp_path.glob("*.json*")] == ["status.json"]
     with pytest.raises(KeyError):

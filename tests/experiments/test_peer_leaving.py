@@ -1,0 +1,115 @@
+"""Real peers on loopback that are announced their end, vanish, or lose their lease."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from cloud.storage.digits import write_shards
+from metrics.orders import Orders, generate_run_key, sign
+
+sys.path.insert(0, str(Path(__file__).parent))
+from peer_rig import RUN, PeerProcess, config_of, serve_folder
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
+    made = write_shards(tmp_path / "shards", 4, samples_per_shard=256)
+    with serve_folder(tmp_path / "shards") as endpoint:
+        yield endpoint, tuple(f"s3://bucket/{name}" for name in (*made.train, *made.heldout))
+
+
+@contextlib.contextmanager
+def three_peers(folder: Path, store: tuple[str, tuple[str, ...]]) -> Iterator[list[PeerProcess]]:
+    """They train together: epochs of some 4 s, a chunk may take 8 s, a round 25."""
+    endpoint, shards = store
+    changes = {
+        "expected_peers": 3, "max_epochs": 1000, "target_batch_size": 400, "averaging_timeout_s": 25.0,
+        "next_chunk_timeout_s": 8.0,
+    }  # fmt: skip
+    peers: list[PeerProcess] = []
+    try:
+        for slot in "abc":
+            known = (peers[0].wait_for(lambda s: s.get("maddr"))["maddr"],) if peers else ()
+            notice = (folder / slot / "notice.json").as_uri()
+            config = config_of(slot, endpoint, shards, initial_peers=known, notice_url=notice, **changes)
+            peers.append(PeerProcess(folder / slot, config))
+        for peer in peers:
+            peer.wait_for(lambda s: s["epoch"] >= 2)
+        yield peers
+    finally:
+        for peer in peers:
+            peer.kill()
+
+
+def announce(peer: PeerProcess, in_s: float) -> None:
+    at = datetime.fromtimestamp(time.time() + in_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    file = peer.folder / "notice.new"
+    file.write_text(json.dumps({"action": "terminate", "time": at}))
+    file.replace(peer.folder / "notice.json")
+
+
+def worst_comm_s(peer: PeerProcess, epochs: int) -> float:
+    """The longest synchronising step of the peer's next epochs."""
+    known = peer.status()["epoch"]
+    peer.wait_for(lambda s: s["epoch"] >= known + epochs, timeout_s=100.0)
+    steps = pd.read_csv(peer.folder / "steps.csv")
+    return float(steps[steps["epoch"] >= known]["optimizer_sync_s"].max())
+
+
+def test_a_polite_leave_stalls_nobody_and_a_silent_one_does(tmp_path: Path, store) -> None:
+    """First one leaves after a notice, then another is frozen: its connections stay and say nothing."""
+    with three_peers(tmp_path, store) as (stays, frozen, leaves):
+        whole_s = worst_comm_s(stays, 2)
+        announce(leaves, 120.0)
+        began = time.monotonic()
+        polite_s = worst_comm_s(stays, 3)
+        leaves.process.wait(25.0)
+        assert time.monotonic() - began < 25.0
+        assert leaves.process.returncode == 0
+        said = leaves.status()
+        assert said["phase"] == "leaving"
+        assert said["notice_at_s"] == pytest.approx(time.time() + 110.0, abs=30.0)
+        assert (leaves.folder / "egress.csv").is_file()
+        os.killpg(frozen.process.pid, signal.SIGSTOP)
+        silent_s = worst_comm_s(stays, 2)
+        print(json.dumps({"whole_s": whole_s, "polite_s": polite_s, "silent_s": silent_s}))
+        log = (leaves.folder / "peer.log").read_text()
+        assert "leaving within 20 s" in log
+        assert polite_s < whole_s + 3.0
+        assert silent_s > polite_s + 1.0
+
+
+def test_a_lease_ends_a_paused_peer_that_hears_nobody(tmp_path: Path, store) -> None:
+    """It is alone: nobody renews. Paused, it takes no step; its lease over, it goes by itself."""
+    endpoint, shards = store
+    private, public = generate_run_key()
+    folder, lease_s = tmp_path / "a", 14.0
+    config = config_of("a", endpoint, shards, max_epochs=1000)
+    now_s = time.time()
+    orders = sign(Orders(RUN, 1, now_s, now_s + lease_s, True, ()), private)
+    changes = {"orders_public_key": public, "orders": base64.b64encode(orders).decode()}
+    config = config_of("a", endpoint, shards, max_epochs=1000, **changes)
+    peer = PeerProcess(folder, config)
+    try:
+        peer.wait_for(lambda s: s["phase"] == "training", timeout_s=lease_s)
+        assert peer.process.wait(60.0) == 3
+        assert lease_s <= time.time() - now_s < lease_s + 20.0  # it runs from the program's start
+        said = peer.status()
+        assert (said["phase"], said["error"], said["epoch"]) == ("leaving", "lease expired", 0)
+        assert len((folder / "steps.csv").read_text().splitlines()) == 1
+    finally:
+        peer.kill()
