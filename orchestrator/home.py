@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import re
+import secrets
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +15,10 @@ import platformdirs
 
 from orchestrator.errors import UsageError
 
-__all__ = ["home_folder", "list_runs", "new_run_id", "resolve_run", "run_folder", "runs_folder"]
+__all__ = ["home_folder", "list_runs", "new_run_id", "owner", "resolve_run", "run_folder", "runs_folder"]
+
+
+_OWNER = re.compile(r"[a-z0-9_-]{1,63}")
 
 
 def home_folder(environ: Mapping[str, str] | None = None) -> Path:
@@ -72,3 +78,31 @@ def resolve_run(home: Path, text: str) -> str:
     raise UsageError(
         f"{shown}: {len(fitting)} runs begin so ({', '.join(fitting[:5])}); write more of the id"
     )
+
+
+def owner(home: Path, environ: Mapping[str, str] | None = None) -> str:
+    """Who rents: the label orch-owner of all VMs, `<user>-<8 hex digits>`, made once and kept in `<home>/owner`.
+
+    `ORCH_OWNER` overrides it: another machine with the same credentials reaps by it. Raises UsageError.
+    """
+    given = (os.environ if environ is None else environ).get("ORCH_OWNER", "")
+    if given:
+        if not _OWNER.fullmatch(given):
+            raise UsageError(f"ORCH_OWNER {given[:80]!r}: made of a-z, 0-9, '_' and '-', at most 63 of them")
+        return given
+    path = home / "owner"
+    try:
+        kept = path.read_text().strip()
+        if _OWNER.fullmatch(kept):
+            return kept
+        raise UsageError(f"{path}: does not hold an owner's name; write it again, or set ORCH_OWNER")
+    except FileNotFoundError:
+        user = re.sub(r"[^a-z0-9_-]", "-", getpass.getuser().lower())[:40] or "user"
+        home.mkdir(parents=True, exist_ok=True)
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:  # another `orch` was faster
+            return owner(home, environ)
+        with os.fdopen(fd, "w") as file:
+            file.write(f"{user}-{secrets.token_hex(4)}\n")
+        return path.read_text().strip()

@@ -27,7 +27,7 @@ from experiments.spec.slots import slots
 from metrics.records import EventRecord
 from metrics.store import DiskFullError, RunStore
 from orchestrator.controller.prometheus import chosen_address
-from orchestrator.controller.sky_runs import check_store, on_planned_places, sky_meta, unscaled
+from orchestrator.controller.sky_runs import check_store, patient, planned_quoter, sky_meta, unscaled
 from orchestrator.controller.start_lock import start_lock
 from orchestrator.controller.wishes import check_money, run_spec
 from orchestrator.core.events import Fact
@@ -73,8 +73,14 @@ def prepare(
     if (folder / "run.db").exists():
         raise UsageError(f"{run_id}: this run exists; go on with it by `orch attach {run_id}`")
     book = load_book(spec.prices)
-    emulation = resolve_emulation(spec, cores)
-    run = run_spec(spec, run_id, book, emulation, ceilings=plan.get("ceilings") or {})
+    ceilings = plan.get("ceilings") or {}
+    if on == "sky":
+        check_store(spec)
+        emulation, quote = unscaled(spec, cores), planned_quoter(plan)
+        run = patient(run_spec(spec, run_id, book, emulation, ceilings=ceilings, rented=True, quote=quote))
+    else:
+        emulation = resolve_emulation(spec, cores)
+        run = run_spec(spec, run_id, book, emulation, ceilings=ceilings)
     check_money(spec, run, book.name)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -175,7 +181,8 @@ def _version(package: str) -> str:
 def write_environment(folder: Path, spec: ExperimentSpec, on: str = "local") -> None:
     """Values of the experiment's `secrets` and of the user's AWS_* variables, for the peers (0600).
 
-    On rented VMs ("sky") AWS_* are given only where `secrets` names them: here they may rent VMs. They are in this file and the peers' configs only, and this file goes when the run ends.
+    On rented VMs ("sky") AWS_* are given only where `secrets` names them: here they may rent VMs. They are in
+    this file and the peers' configs only, and this file goes when the run ends.
     Raises UsageError for a secret that is not in the environment.
     """
     missing = sorted(name for name in spec.secrets if name not in os.environ)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from experiments.spec.slots import slots
 from metrics.store import RunStore
 from orchestrator.controller.keys import run_key, vm_keys
 from orchestrator.controller.roster_file import ORDERS_FILE
+from orchestrator.controller.sky_runs import labels_of, store_node
 from orchestrator.core.events import MONITOR, RequestVm
 from orchestrator.core.state import Place
 
@@ -27,6 +29,8 @@ __all__ = ["RunRequests", "peer_config"]
 _PEER = "experiments.peer.main:main"
 _MONITOR = "metrics.monitor.main:main"
 _MIN_PART_BYTES = 4096  # below, a part is mostly headers
+_NOTICES = ("aws", "gcp", "azure")  # whose VMs are told before they are taken back
+_BARRIER_S = 900.0  # rented VMs are ready minutes apart
 
 
 class RunRequests:
@@ -48,12 +52,36 @@ class RunRequests:
             orders_public_key=run_key(self._folder)[1],
             orders=base64.b64encode(orders).decode(),
         )
-        return LaunchRequest(
+        made = LaunchRequest(
             vm=wish.vm,
             offer=_offer(place),
             program=_PEER,
             config=config.to_json(),
             files={"identity.key": keys.identity, "record.key": keys.record},
+            max_usd_per_h=place.max_usd_per_h,
+        )
+        return made if self._meta["target"] != "sky" else self._rented(made, wish, place)
+
+    def _rented(self, made: LaunchRequest, wish: RequestVm, place: Place) -> LaunchRequest:
+        """What a real VM needs beside it: labels, a port to be reached at, software, an end."""
+        slot = next(s for s in slots(self._spec) if s.name == wish.slot)
+        wished = next(r for r in slot.places if r.infra == place.location and r.use_spot == place.use_spot)
+        cloud = place.location.partition("/")[0]
+        return replace(
+            made,
+            config={
+                **made.config,
+                "announce_address": "env:ORCH_PUBLIC_ADDRESS",
+                "notice_url": cloud if place.use_spot and cloud in _NOTICES else "",
+                "barrier_timeout_s": _BARRIER_S,
+            },
+            labels=labels_of(self._meta, wish.slot, time.time()),
+            ports=(int(made.config["listen_port"]),),
+            max_life_s=float(self._meta["max_life_s"]),
+            setup=self._spec.setup,
+            file_mounts=dict(self._spec.file_mounts),
+            disk_gb=wished.disk_size,
+            image_id=wished.image_id or "",
         )
 
     def monitor(self, vm: str) -> LaunchRequest:
@@ -78,6 +106,8 @@ class RunRequests:
 
     def nodes(self) -> dict[str, tuple[str, str]]:
         """Address and location of the nodes that are no VMs (the store, the monitor)."""
+        if self._meta["target"] == "sky":
+            return store_node(self._spec)
         try:
             host = json.loads((self._folder / "cloud" / "host.json").read_text())
         except (OSError, ValueError):  # rewritten this moment, or a provider that has none
@@ -146,7 +176,7 @@ def peer_config(
         dht_timeout_s=10.0 / c,
         part_size_bytes=max(_MIN_PART_BYTES, int(emulation["part_size_bytes"])),
         model=spec.model,
-        emulated=True,
+        emulated=bool(meta["emulated"]),
         parameters=int(emulation["parameters"]),
         forward_s=times.forward_s(batch) / c,
         backward_s=times.backward_s(batch) / c,

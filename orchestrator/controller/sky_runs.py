@@ -1,0 +1,135 @@
+"""What a run on rented VMs has in its meta and its plan that one on this machine has not."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Mapping
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from analysis.plan import Quote, Quoter
+from experiments.spec.emulation import EmulationPlan, resolve_emulation
+from experiments.spec.schema import Emulation, ExperimentSpec
+from orchestrator.core.state import RunSpec
+from orchestrator.errors import UsageError
+from orchestrator.home import owner
+
+__all__ = [
+    "SKY",
+    "check_store",
+    "labels_of",
+    "patient",
+    "planned_quoter",
+    "sky_meta",
+    "store_node",
+    "unscaled",
+]
+
+SKY = "cloud.sky:SkyCloud"
+
+# A launch by SkyPilot was measured to take 25 to 65 s, and some minutes when it fails over or waits for ssh (at
+# most 10 min); installing torch on a plain image takes minutes too.
+_REQUEST_S = 900.0
+_BOOT_S = 1200.0
+_JOIN_S = 600.0
+_OBSERVE_S = 120.0
+_OBSERVE_PERIOD_S = 2.0
+_DAY_S = 86_400.0
+_LIFE_AFTER_END_S = 900.0
+
+
+def unscaled(spec: ExperimentSpec, cores: int) -> EmulationPlan:
+    """On real VMs nothing is shrunk. `emulation` set: a small network padded to the model's size and step time."""
+    scales = {"bytes_scale": 1.0, "time_scale": 1.0, "samples_scale": 1.0}
+    emulation = (spec.emulation or Emulation()).model_copy(update=scales)
+    return resolve_emulation(spec.model_copy(update={"emulation": emulation}), cores)
+
+
+def check_store(spec: ExperimentSpec) -> None:
+    """VMs read the data set from a store that they reach. Raises UsageError for the embedded one."""
+    if not spec.data.endpoint:
+        if spec.data.location.startswith("aws/"):
+            return  # a bucket of S3, found by boto3 itself
+        raise UsageError(
+            f"{spec.name}: data.endpoint is empty, and rented VMs do not reach the embedded store of this machine; give "
+            "the http(s) endpoint of an object store that holds the shards (or data.location: aws/REGION for S3)"
+        )
+    host = urlsplit(spec.data.endpoint).hostname or ""
+    if host == "localhost" or _is_loopback(host):
+        raise UsageError(
+            f"{spec.name}: data.endpoint {spec.data.endpoint} is this machine's own loopback, which rented VMs do not "
+            "reach; give an address that they do"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def planned_quoter(plan: Mapping[str, Any]) -> Quoter:
+    """Instance types and prices as the plan has them: what was shown is what is asked for."""
+    places = {
+        (p["location"], p["accelerator"], p["use_spot"]): p for peer in plan["peers"] for p in peer["places"]
+    }
+
+    def quote(location: str, accelerator: str, use_spot: bool) -> Quote:
+        found = places[(location, accelerator, use_spot)]
+        usd = found["usd_per_h"]
+        return Quote(found["instance"], None if usd is None else Decimal(usd), found["price_source"])
+
+    return quote
+
+
+def patient(run: RunSpec) -> RunSpec:
+    """The same run with a real cloud's deadlines."""
+    return replace(run, boot_deadline_s=_BOOT_S, join_deadline_s=_JOIN_S)
+
+
+def sky_meta(spec: ExperimentSpec, home: Path) -> dict[str, Any]:
+    """Keys of meta that only a run on rented VMs has, or has otherwise."""
+    wall_s = spec.max_wall_time_s
+    return {
+        "provider": SKY,
+        "target": "sky",
+        "emulated": spec.emulation is not None,
+        "owner": owner(home),
+        "request_deadline_s": _REQUEST_S,
+        "observe_deadline_s": _OBSERVE_S,
+        "observe_period_s": _OBSERVE_PERIOD_S,
+        "max_life_s": _DAY_S if wall_s is None else min(_DAY_S, wall_s + _LIFE_AFTER_END_S),
+    }
+
+
+def labels_of(meta: Mapping[str, Any], slot: str, now_s: float) -> dict[str, str]:
+    """Tags of a VM at its creation."""
+    lease_s = _lease_s(meta)
+    return {
+        "orch-run": str(meta["run_id"]),
+        "orch-slot": slot,
+        "orch-owner": str(meta["owner"]),
+        "orch-lease-until": str(round(now_s + lease_s)),
+    }
+
+
+def _lease_s(meta: Mapping[str, Any]) -> float:
+    """The run's lease, in seconds."""
+    return float(meta["experiment"].get("lease_s", 600.0))
+
+
+def store_node(spec: ExperimentSpec) -> dict[str, tuple[str, str]]:
+    """The object store as a node of the traffic matrix: its address and place; {} when it has no endpoint."""
+    host = urlsplit(spec.data.endpoint).hostname
+    if not host:
+        return {}
+    try:
+        address = str(socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0])
+    except OSError:  # its name is resolved by the VMs, not by us
+        address = ""
+    return {"store": (address, spec.data.location)}
