@@ -61,10 +61,11 @@ class SkyCloud:
     # the provider's contract
 
     def offers(self, location: str, accelerator: str, use_spot: bool) -> Sequence[Offer]:
-        """From SkyPilot's catalogs or the price book, which the offer says; nothing is contacted."""
-        from cloud.sky.catalog import offers  # pyright: ignore[reportMissingImports]
+        """From SkyPilot's catalogs on this machine or our price books, which each offer says; contacts nothing."""
+        from cloud.prices.book import book_names, load
+        from cloud.sky.catalog import here
 
-        return offers(location, accelerator, use_spot)
+        return here(load(book_names()[-1]), os.environ).offers(location, accelerator, use_spot)
 
     def request(self, request: LaunchRequest) -> None:
         """Rent a VM, wait until it runs (minutes), check its price; its program gets ready by itself after that.

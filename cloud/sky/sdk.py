@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from cloud.sky.seal import KEY_VARIABLE
 __all__ = ["Cluster", "down", "find", "launch", "list_clusters", "pending_launch", "wait_launch"]
 
 IDLE_MINUTES = 5
+_configuring = threading.Lock()  # SkyPilot's configuration is one for the process
 _NO_LAUNCH = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 
@@ -60,7 +62,7 @@ def launch(request: LaunchRequest, ship: Path, key: str) -> str:
     task.set_resources(_resources(request))
     # The VM ends itself by its own role. Our credentials, which may end (or rent) anything, stay at home.
     identity = {cloud: {"remote_identity": "SERVICE_ACCOUNT"} for cloud in ("aws", "gcp")}
-    with skypilot_config.override_skypilot_config(identity):
+    with _configuring, skypilot_config.override_skypilot_config(identity):
         return str(
             sky.launch(
                 task,
@@ -109,6 +111,8 @@ def pending_launch(cluster: str) -> str | None:
 
     for each in sky.api_status(cluster_name=cluster, all_status=False):
         name, status = str(each.name), str(each.status)
+        if each.cluster_name != cluster:  # an old server does not choose by name
+            continue
         if name.endswith("launch") and not status.endswith(_NO_LAUNCH):
             return str(each.request_id)
     return None

@@ -65,6 +65,8 @@ class PeerConfig:
     orders: str = ""  # the first orders, base64
     # where the provider's notice is read (experiments/peer/notices.py)
     notice_url: str = ""  # aws, gcp, azure, http(s)://... or file://...; "": nowhere
+    # the IP others reach this VM at where it is not the one listened on; "env:NAME": that variable's value; "": same
+    announce_address: str = ""
     # files beside the config
     identity_file: str = "identity.key"  # libp2p private key (PEM as Hivemind writes it)
     record_key_file: str = "record.key"  # RSA key (PEM) that signs what this peer publishes

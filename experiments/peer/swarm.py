@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
+import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +22,16 @@ from hivemind.utils.timed_storage import get_dht_time
 
 from experiments.peer.config import PeerConfig, PeerConfigError
 
-__all__ = ["Member", "Membership", "SwarmError", "alive_slots", "own_address", "parse_members", "start_dht"]
+__all__ = [
+    "Member",
+    "Membership",
+    "SwarmError",
+    "alive_slots",
+    "announced_address",
+    "own_address",
+    "parse_members",
+    "start_dht",
+]
 
 _log = logging.getLogger(__name__)
 _RECORD_LIFE_S = 30.0
@@ -52,6 +63,18 @@ def own_address() -> str:
         return str(probe.getsockname()[0])
 
 
+def announced_address(wished: str, environ: Mapping[str, str]) -> str:
+    """The address of `PeerConfig.announce_address`; "" for none. Raises PeerConfigError."""
+    name = wished.removeprefix("env:")
+    address = environ.get(name, "") if name != wished else wished
+    if not wished:
+        return ""
+    try:
+        return str(ipaddress.IPv4Address(address))
+    except ValueError as error:
+        raise PeerConfigError(f"announce_address: {wished!r} is no IPv4 address ({address!r})") from error
+
+
 def start_dht(config: PeerConfig, identity: Path) -> tuple[hivemind.DHT, str]:
     """Start this VM's DHT node; returns it and its multiaddr. Raises SwarmError after some attempts.
 
@@ -63,11 +86,15 @@ def start_dht(config: PeerConfig, identity: Path) -> tuple[hivemind.DHT, str]:
         if "/p2p/" not in maddr:
             raise PeerConfigError(f"initial_peers: {maddr!r} has no /p2p/ part")
     address = config.listen_address or own_address()
+    announced = announced_address(config.announce_address, os.environ) or address
     last: Exception | None = None
     for attempt in range(1, attempts + 1):
         try:
             dht = hivemind.DHT(
                 host_maddrs=[f"/ip4/{address}/tcp/{config.listen_port}"],
+                announce_maddrs=[f"/ip4/{announced}/tcp/{config.listen_port}"]
+                if announced != address
+                else None,
                 initial_peers=list(config.initial_peers),
                 identity_path=str(identity),
                 check_if_identity_free=False,  # it would start a second p2pd, with NAT and relays on
@@ -85,7 +112,7 @@ def start_dht(config: PeerConfig, identity: Path) -> tuple[hivemind.DHT, str]:
             _log.warning("DHT start-up, attempt %d of %d: %r", attempt, attempts, error)
             time.sleep(min(2.0 * attempt, 5.0))
             continue
-        return dht, f"/ip4/{address}/tcp/{config.listen_port}/p2p/{dht.peer_id}"
+        return dht, f"/ip4/{announced}/tcp/{config.listen_port}/p2p/{dht.peer_id}"
     raise SwarmError(
         f"could not start the DHT node on {address}:{config.listen_port} "
         f"(first peers: {', '.join(config.initial_peers) or 'none'}): {last!r}"
