@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from analysis.plan_budget import PlannedBudget, limits_of, planned_budget
 from cloud.prices.book import PriceBook
 from experiments.spec.emulation import EmulationPlan
 from experiments.spec.schema import ExperimentSpec
@@ -20,6 +21,7 @@ __all__ = [
     "Quote",
     "Quoter",
     "book_quoter",
+    "ceiling",
     "place_key",
     "plan_of",
 ]
@@ -27,6 +29,13 @@ __all__ = [
 TOLERANCE = Decimal("0.1")
 """A VM may be so much dearer than planned, as a share of its price."""
 
+# What every rented VM is labelled with from its first moment (cloud/provider.py).
+_LABELS = {
+    "orch-run": "the run's id",
+    "orch-slot": "the slot's name",
+    "orch-owner": "whose it is: <home>/owner, or ORCH_OWNER",
+    "orch-lease-until": "unix seconds after which nobody should need it",
+}
 _HOUR_S = Decimal(3600)
 _CENT = Decimal("0.01")
 
@@ -55,6 +64,13 @@ class PlannedPlace:
     use_spot: bool
     usd_per_h: Decimal | None
     price_source: str
+    max_usd_per_h: Decimal | None  # the experiment's own
+    ceiling_usd_per_h: Decimal | None  # no dearer VM is kept; None: none is known, or nothing is rented
+
+    @property
+    def reckoned_usd_per_h(self) -> Decimal | None:
+        """The price, else the ceiling: an unknown price counts as that."""
+        return self.ceiling_usd_per_h if self.usd_per_h is None else self.usd_per_h
 
     @property
     def key(self) -> str:
@@ -88,7 +104,8 @@ class Plan:
     usd_per_h: Decimal | None  # all VMs together, each in its first place; None: a price is unknown
     dearest_usd_per_h: Decimal | None  # each in the dearest place of its list
     price_tolerance: Decimal
-    budget_usd: Decimal | None
+    budget: PlannedBudget
+    limits: Mapping[str, Any]  # `analysis.plan_budget.limits_of`
     price_book: str
     warmup_epochs: int
     measured_epochs: int
@@ -124,7 +141,10 @@ class Plan:
             "dearest_usd_per_h": _money(self.dearest_usd_per_h),
             "price_tolerance": str(self.price_tolerance),
             "ceilings": self._ceilings(),
-            "budget_usd": _money(self.budget_usd),
+            "budget_usd": _money(self.budget.budget_usd),
+            "budget": self.budget.as_dict(),
+            "limits": dict(self.limits),
+            "labels": dict(_LABELS) if self.on == "sky" else {},
             "price_book": self.price_book,
             "epochs": {"warmup": self.warmup_epochs, "measured": self.measured_epochs},
             "duration_s": self.duration_s,
@@ -143,7 +163,7 @@ class Plan:
             "accelerator": first.accelerator,
             "use_spot": first.use_spot,
             "usd_per_h": _money(first.usd_per_h),
-            "ceiling_usd_per_h": _money(self._ceiling(first)),
+            "ceiling_usd_per_h": _money(first.ceiling_usd_per_h),
             "price_source": first.price_source,
             "alternatives": [place.location for place in peer.places[1:]],
             "replace": peer.replace,
@@ -154,19 +174,17 @@ class Plan:
                     "accelerator": place.accelerator,
                     "use_spot": place.use_spot,
                     "usd_per_h": _money(place.usd_per_h),
-                    "ceiling_usd_per_h": _money(self._ceiling(place)),
+                    "ceiling_usd_per_h": _money(place.ceiling_usd_per_h),
                     "price_source": place.price_source,
+                    "max_usd_per_h": _money(place.max_usd_per_h),
                 }
                 for place in peer.places
             ],
         }
 
     def _ceilings(self) -> dict[str, str]:
-        found = {place.key: self._ceiling(place) for peer in self.peers for place in peer.places}
+        found = {place.key: place.ceiling_usd_per_h for peer in self.peers for place in peer.places}
         return {key: str(ceiling) for key, ceiling in sorted(found.items()) if ceiling is not None}
-
-    def _ceiling(self, place: PlannedPlace) -> Decimal | None:
-        return None if place.usd_per_h is None else place.usd_per_h * (1 + self.price_tolerance)
 
 
 def place_key(location: str, accelerator: str, use_spot: bool) -> str:
@@ -211,15 +229,22 @@ def plan_of(
             remarks[found.remark] = None
         return found
 
-    peers = tuple(_peer(slot, asked) for slot in slots(spec))
+    peers = tuple(_peer(slot, asked, price_tolerance if on == "sky" else None) for slot in slots(spec))
     notes = ["throughput and $/1M samples are not predicted: that comes with a later release", *remarks]
-    usd_per_h = _sum(peer.first.usd_per_h for peer in peers)
+    usd_per_h = _sum(peer.first.reckoned_usd_per_h for peer in peers)
     unknown = sorted(
         {(p.location, p.accelerator, p.price_source) for s in peers for p in s.places if p.usd_per_h is None}
     )
     if unknown:
-        notes.append("the total is unknown: not every place has a price")
+        notes.append(
+            "not every place has a price: the total is unknown, or has the place's max_usd_per_h instead"
+        )
         notes += [f"{accelerator} in {location}: {why}" for location, accelerator, why in unknown]
+    notes += _too_dear(peers, usd_per_h, spec.max_usd_per_h)
+    epoch_s = emulation.study_epoch_s if emulation else None
+    most = _sum(_most(p.ceiling_usd_per_h or p.usd_per_h for p in peer.places) for peer in peers)
+    budget = planned_budget(spec, book, most, epoch_s, rented=on == "sky")
+    notes += budget.notes()
     epochs = spec.measure.warmup_epochs + spec.measure.epochs
     duration_s = emulation.study_epoch_s * epochs if emulation else None
     vm_usd = None
@@ -234,9 +259,10 @@ def plan_of(
         on=on,
         peers=peers,
         usd_per_h=usd_per_h,
-        dearest_usd_per_h=_sum(_dearest(peer) for peer in peers),
+        dearest_usd_per_h=_sum(_most(p.reckoned_usd_per_h for p in peer.places) for peer in peers),
         price_tolerance=price_tolerance,
-        budget_usd=spec.budget_usd,
+        budget=budget,
+        limits=limits_of(spec),
         price_book=book.name,
         warmup_epochs=spec.measure.warmup_epochs,
         measured_epochs=spec.measure.epochs,
@@ -248,7 +274,29 @@ def plan_of(
     )
 
 
-def _peer(slot: Slot, quote: Quoter) -> PlannedPeer:
+def _too_dear(
+    peers: tuple[PlannedPeer, ...], usd_per_h: Decimal | None, max_usd_per_h: Decimal | None
+) -> list[str]:
+    """Places and slots that get no VM because of the experiment's own limits."""
+    notes = {
+        f"{p.location} costs ${p.usd_per_h}/h, above its max_usd_per_h: no VM is taken there": None
+        for peer in peers
+        for p in peer.places
+        if p.usd_per_h is not None and p.ceiling_usd_per_h is not None and p.usd_per_h > p.ceiling_usd_per_h
+    }
+    if max_usd_per_h is not None and usd_per_h is not None and usd_per_h > max_usd_per_h:
+        notes[f"all VMs together are above max_usd_per_h (${max_usd_per_h}): not every slot gets a VM"] = None
+    return list(notes)
+
+
+def ceiling(usd_per_h: Decimal | None, max_usd_per_h: Decimal | None, tolerance: Decimal) -> Decimal | None:
+    """The most a VM may cost: what the experiment says, else its price and the tolerance; None: unknown."""
+    if max_usd_per_h is not None or usd_per_h is None:
+        return max_usd_per_h
+    return usd_per_h * (1 + tolerance)
+
+
+def _peer(slot: Slot, quote: Quoter, tolerance: Decimal | None) -> PlannedPeer:
     places: list[PlannedPlace] = []
     for wished in slot.places:
         found = quote(wished.infra, wished.accelerators, wished.use_spot)
@@ -260,17 +308,24 @@ def _peer(slot: Slot, quote: Quoter) -> PlannedPeer:
                 use_spot=wished.use_spot,
                 usd_per_h=found.usd_per_h,
                 price_source=found.source,
+                ceiling_usd_per_h=wished.max_usd_per_h
+                if tolerance is None
+                else ceiling(found.usd_per_h, wished.max_usd_per_h, tolerance),
+                max_usd_per_h=wished.max_usd_per_h,
             )
         )
     if slot.replace.policy == "cheapest_place":
-        places.sort(key=lambda place: (place.usd_per_h is None, place.usd_per_h or 0))
+        places.sort(key=lambda place: (place.usd_per_h is None, place.usd_per_h or 0))  # as the core does
     return PlannedPeer(slot.name, tuple(places), slot.replace.policy)
 
 
-def _dearest(peer: PlannedPeer) -> Decimal | None:
-    prices = [place.usd_per_h for place in peer.places]
-    known = [usd for usd in prices if usd is not None]
-    return max(known) if len(known) == len(prices) else None
+def _most(amounts: Iterable[Decimal | None]) -> Decimal | None:
+    known: list[Decimal] = []
+    for amount in amounts:
+        if amount is None:
+            return None
+        known.append(amount)
+    return max(known)
 
 
 def _sum(amounts: Iterable[Decimal | None]) -> Decimal | None:

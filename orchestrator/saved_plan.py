@@ -14,7 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from analysis.plan import place_key
+from analysis.plan import ceiling, place_key
 from experiments.spec.load import from_document, to_document
 from experiments.spec.schema import ExperimentSpec
 from orchestrator.errors import StalePlanError, UsageError
@@ -120,10 +120,14 @@ def with_tolerance(plan: Mapping[str, Any], tolerance: Decimal) -> dict[str, Any
     """The same plan with its ceilings at the approved prices times (1 + tolerance)."""
 
     def capped(place: Mapping[str, Any]) -> dict[str, Any]:
-        usd = place["usd_per_h"]
-        return {**place, "ceiling_usd_per_h": None if usd is None else str(Decimal(usd) * (1 + tolerance))}
+        usd, most = (None if place[k] is None else Decimal(place[k]) for k in ("usd_per_h", "max_usd_per_h"))
+        allowed = most if plan["on"] == "local" else ceiling(usd, most, tolerance)
+        return {**place, "ceiling_usd_per_h": None if allowed is None else str(allowed)}
 
-    peers = [{**capped(p), "places": [capped(place) for place in p["places"]]} for p in plan["peers"]]
+    peers: list[dict[str, Any]] = []
+    for peer in plan["peers"]:
+        places = [capped(place) for place in peer["places"]]
+        peers.append({**peer, "places": places, "ceiling_usd_per_h": places[0]["ceiling_usd_per_h"]})
     ceilings = {
         _key(place): place["ceiling_usd_per_h"]
         for peer in peers

@@ -10,8 +10,7 @@ from importlib.metadata import version
 from random import SystemRandom
 from typing import Any
 
-from analysis.plan import TOLERANCE, Quote, Quoter, book_quoter, plan_of
-from cloud.prices.book import PriceBook
+from analysis.plan import TOLERANCE, book_quoter, plan_of
 from cloud.prices.book import load as load_book
 from experiments.spec.emulation import EmulationPlan, resolve_emulation
 from experiments.spec.schema import ExperimentSpec
@@ -37,7 +36,9 @@ def plan_for(spec: ExperimentSpec, on: str = "local", price_tolerance: Decimal =
     if on == "local":
         quote, emulation = book_quoter(book), resolve_emulation(spec, cores())
     else:
-        quote, emulation = _sky_quoter(book), _unscaled(spec)
+        from orchestrator.quotes import sky_quoter
+
+        quote, emulation = sky_quoter(book, os.environ), _unscaled(spec)
     return plan_of(spec, book, emulation, on=on, quote=quote, price_tolerance=price_tolerance).as_dict()
 
 
@@ -48,21 +49,6 @@ def plan_json(plan: dict[str, Any], spec: ExperimentSpec) -> str:
 
     created_at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     return as_json(plan_document(plan, spec, created_at, version("orch"))).rstrip("\n")
-
-
-def _sky_quoter(book: PriceBook) -> Quoter:
-    from cloud.sky.catalog import here
-
-    catalogs = here(book, os.environ)
-
-    def quote(location: str, accelerator: str, use_spot: bool) -> Quote:
-        found = catalogs.look(location, accelerator, use_spot)
-        if not found.offers:
-            return Quote("unknown", None, found.why)
-        offer = found.offers[0]
-        return Quote(offer.instance, offer.usd_per_h, offer.price_source, found.why)
-
-    return quote
 
 
 def _unscaled(spec: ExperimentSpec) -> EmulationPlan | None:

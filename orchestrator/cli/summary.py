@@ -50,18 +50,19 @@ def plan_lines(plan: Mapping[str, Any]) -> list[str]:
             f"  {len(members)} x {place(location)}  {accelerator}{on} {'spot' if spot else 'on demand'}  "
             f"{usd(members[0]['usd_per_h'])}/h each{other}"
         )
-    budget = f", budget {usd(plan['budget_usd'])}" if plan["budget_usd"] is not None else ""
     if rented:
         dearest = plan["dearest_usd_per_h"]
         up_to = f", at most {usd(dearest)}/h in the dearest places" if dearest != plan["usd_per_h"] else ""
         share = float(plan["price_tolerance"])
         ceiling = f"; a VM more than {share:.0%} above its price is refused"
-        lines.append(f"  VMs together {usd(plan['usd_per_h'])}/h{up_to}{ceiling}{budget}")
+        lines.append(f"  VMs together {usd(plan['usd_per_h'])}/h{up_to}{ceiling}")
         known = {p["price_source"]: p for peer in peers for p in peer["places"] if p["usd_per_h"] is not None}
         lines.extend(f"  price {place(p['location'])}: {source}" for source, p in known.items())
     else:
         spent = "what the real VMs would cost; nothing is rented"
-        lines.append(f"  VMs together {usd(plan['usd_per_h'])}/h by {plan['price_book']} ({spent}){budget}")
+        lines.append(f"  VMs together {usd(plan['usd_per_h'])}/h by {plan['price_book']} ({spent})")
+    lines.append(f"  {_budget_words(plan['budget'])}")
+    lines.append(f"  {_limit_words(plan['limits'])}")
     lines.append(f"  expected duration: {_duration_words(plan)}")
     lines.extend(f"  note: {note}" for note in plan["notes"])
     return lines
@@ -117,6 +118,31 @@ def _kind(peer: Mapping[str, Any]) -> tuple[str, str, str, bool, tuple[str, ...]
     return (
         peer["location"], peer["instance"], peer["accelerator"], peer["use_spot"], tuple(peer["alternatives"])
     )  # fmt: skip
+
+
+def _budget_words(budget: Mapping[str, Any]) -> str:
+    if budget["budget_usd"] is None:
+        return budget["overshoot"]
+    seconds = [number(budget[key]) for key in ("metering_period_s", "decision_s", "teardown_s")]
+    rates = f"{usd(budget['burn_usd_per_h'])}/h of VMs + {usd(budget['egress_usd_per_h'])}/h of traffic"
+    return (
+        f"budget {usd(budget['budget_usd'])}, reserve at most {usd(budget['reserve_usd'])} = ({rates}) x "
+        f"({' + '.join(seconds)} s: metering, decision, teardown); overshoot {budget['overshoot']}"
+    )
+
+
+def _limit_words(limits: Mapping[str, Any]) -> str:
+    words = [
+        f"at least {limits['min_peers']} of the peers, or it pauses",
+        f"a peer ends itself {duration(limits['lease_s'])} after the controller's last word",
+        f"{limits['vms_per_min']} VMs a minute",
+        f"{limits['replacements_per_h']} replacements an hour",
+    ]
+    if limits["max_usd_per_h"] is not None:
+        words.append(f"{usd(limits['max_usd_per_h'])}/h")
+    if limits["max_wall_time_s"] is not None:
+        words.append(f"{duration(limits['max_wall_time_s'])} in all")
+    return f"limits: {', '.join(words)}"
 
 
 def _duration_words(plan: Mapping[str, Any]) -> str:

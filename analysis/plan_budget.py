@@ -1,0 +1,102 @@
+"""What a plan says of money and limits: how much of the budget is kept back, and what the run may not pass. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from analysis.reserve import LOCAL_PACE, RENTED_PACE, Pace, egress_ceiling_usd_per_h, epoch_egress_usd
+from cloud.prices.book import PriceBook
+from experiments.spec.schema import ExperimentSpec
+
+__all__ = ["PlannedBudget", "limits_of", "planned_budget"]
+
+_CENT = Decimal("0.01")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBudget:
+    """The budget and what must be left of it when the run is told to end. Dollars at the study's scale."""
+
+    budget_usd: Decimal | None
+    burn_usd_per_h: Decimal | None  # all slots at once, each at its dearest place's ceiling; None: unknown
+    egress_usd_per_h: Decimal | None  # the most that traffic may cost until the end
+    pace: Pace
+
+    @property
+    def reserve_usd(self) -> Decimal | None:
+        """What is kept back at most: (burn + egress) x (metering period + decision + teardown)."""
+        if self.burn_usd_per_h is None or self.egress_usd_per_h is None:
+            return None
+        return self.pace.reserve_usd(self.burn_usd_per_h, self.egress_usd_per_h)
+
+    @property
+    def overshoot(self) -> str:
+        """The promise, with what it depends on."""
+        if self.budget_usd is None:
+            return "no budget: nothing stops the run but its own end and its limits"
+        return (
+            f"0 as long as every VM ends within {self.pace.teardown_s:.0f} s of being told to; a VM that "
+            "does not goes on at its own price an hour, and `orch down` ends with 5 and names it"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON types; dollars as strings, unknown as None."""
+        return {
+            "budget_usd": _money(self.budget_usd),
+            "reserve_usd": None if self.reserve_usd is None else str(self.reserve_usd.quantize(_CENT)),
+            "burn_usd_per_h": _money(self.burn_usd_per_h),
+            "egress_usd_per_h": None
+            if self.egress_usd_per_h is None
+            else str(self.egress_usd_per_h.quantize(_CENT)),
+            "metering_period_s": self.pace.metering_period_s,
+            "decision_s": self.pace.decision_s,
+            "teardown_s": self.pace.teardown_s,
+            "overshoot": self.overshoot,
+        }
+
+    def notes(self) -> list[str]:
+        """What a person should know before saying yes."""
+        if self.budget_usd is None or self.reserve_usd is None or self.reserve_usd < self.budget_usd:
+            return []
+        return [
+            f"the reserve of ${self.reserve_usd:.2f} for all peers at once is not below the budget of "
+            f"${self.budget_usd}: fewer peers get a VM, or none"
+        ]
+
+
+def planned_budget(
+    spec: ExperimentSpec,
+    book: PriceBook,
+    burn_usd_per_h: Decimal | None,
+    epoch_s: float | None,
+    *,
+    rented: bool,
+) -> PlannedBudget:
+    """The budget of an experiment whose VMs together cost `burn_usd_per_h` at most, as the controller will keep it.
+
+    `epoch_s`: the expected epoch at the study's scale; None: unknown, and so is what traffic may cost.
+    """
+    pace = RENTED_PACE if rented else LOCAL_PACE
+    epoch_usd = epoch_egress_usd(spec, book)
+    egress = None
+    if epoch_usd is not None and epoch_s is not None:
+        egress = egress_ceiling_usd_per_h(epoch_usd, epoch_s, pace)
+    return PlannedBudget(spec.budget_usd, burn_usd_per_h, egress, pace)
+
+
+def limits_of(spec: ExperimentSpec) -> dict[str, Any]:
+    """What the run may not pass, whatever happens, in JSON types."""
+    return {
+        "min_peers": spec.min_peers,
+        "max_usd_per_h": _money(spec.max_usd_per_h),
+        "max_wall_time_s": spec.max_wall_time_s,
+        "lease_s": spec.lease_s,
+        "vms_per_min": spec.limits.vms_per_min,
+        "replacements_per_h": spec.limits.replacements_per_h,
+    }
+
+
+def _money(amount: Decimal | None) -> str | None:
+    return None if amount is None else str(amount)

@@ -1,0 +1,25 @@
+"""Who knows what a place costs when VMs are rented: SkyPilot's catalogs and the price books, offline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from analysis.plan import Quote, Quoter
+from cloud.prices.book import PriceBook
+from cloud.sky.catalog import here
+
+__all__ = ["sky_quoter"]
+
+
+def sky_quoter(book: PriceBook, environ: Mapping[str, str]) -> Quoter:
+    """The cheapest offer of each place (see `cloud.sky.catalog`); contacts nothing. Raises PriceBookError."""
+    catalogs = here(book, environ)
+
+    def quote(location: str, accelerator: str, use_spot: bool) -> Quote:
+        found = catalogs.look(location, accelerator, use_spot)
+        if not found.offers:
+            return Quote("unknown", None, found.why)
+        offer = found.offers[0]
+        return Quote(offer.instance, offer.usd_per_h, offer.price_source, found.why)
+
+    return quote
