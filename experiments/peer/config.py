@@ -83,6 +83,8 @@ class PeerConfig:
             raw = json.loads(path.read_text())
         except (OSError, ValueError) as error:
             raise PeerConfigError(f"{path}: cannot read the peer's config: {error}") from error
+        if not isinstance(raw, dict):
+            raise PeerConfigError(f"{path}: the peer's config is no JSON object")
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(raw) - known)
         if unknown:

@@ -62,8 +62,8 @@ def as_text(line: str) -> str:
 
 
 def log_to(logger: logging.Logger, path: Path, run: str) -> None:
-    """Write the logger's records to a file, and nowhere else; nothing when it has a handler already."""
-    if logger.handlers:
+    """Write the logger's records to a file, and nowhere else; nothing when it writes to one already."""
+    if any(isinstance(handler, logging.FileHandler) for handler in logger.handlers):
         return
     handler = logging.FileHandler(path)
     handler.setFormatter(JsonFormatter(run))

@@ -16,7 +16,7 @@ def log(tmp_path):
     log_to(logger, tmp_path / "controller.log", "geo-1")
     log_to(logger, tmp_path / "another.log", "geo-2")  # a controller started twice logs once
     yield logger
-    for handler in logger.handlers[:]:
+    for handler in logger.handlers[:]:  # pytest adds one of its own
         logger.removeHandler(handler)
         handler.close()
 
