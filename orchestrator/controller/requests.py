@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cloud.local.vms import NOTICE_FILE, vm_folder
 from cloud.provider import LaunchRequest, Offer
 from experiments.peer.config import PeerConfig
 from experiments.spec.catalog import step_time
@@ -51,6 +52,7 @@ class RunRequests:
             peer_config(self._meta, wish, place, *self._data()),
             orders_public_key=run_key(self._folder)[1],
             orders=base64.b64encode(orders).decode(),
+            notice_url=(vm_folder(self._folder.absolute(), wish.vm) / NOTICE_FILE).as_uri(),
         )
         made = LaunchRequest(
             vm=wish.vm,

@@ -13,6 +13,7 @@ from cloud.provider import LaunchRequest, Observed
 from metrics.store import RunStore
 from orchestrator.controller.calls import Call, Calls, Done, refusal_of
 from orchestrator.controller.closing import close_run
+from orchestrator.controller.joins import Joins
 from orchestrator.controller.json_log import about
 from orchestrator.controller.keys import run_key
 from orchestrator.controller.roster_file import RosterFile
@@ -89,6 +90,7 @@ class Shell:
         self._now_s, self._jitter, self._spent, self._pace = now_s, jitter, spent, pace
         self._tail = MonitorTail(store, run_folder / "monitor" / "monitor.jsonl")
         self._rows = Rows(store, events, requests)
+        self._joins = Joins(store)
         self._roster = RosterFile(run_folder)
         if not self.state.ended:
             store.set_meta("run_public_key", run_key(run_folder)[1])
@@ -158,6 +160,7 @@ class Shell:
         lost, self._unlisted = missing(self.state, {o.vm for o in said}, now_s, self._unlisted, asked)
         self._seen, self._told = tuple(seen), {event.vm: event for event in said}
         self._lists += 1
+        self._joins.write(seen)
         return [*fresh, *lost]
 
     def _run_events(self, now_s: float) -> list[ev.Event]:

@@ -224,11 +224,12 @@ def test_no_run_is_said_so(tmp_path: Path):
 
 
 def test_a_run_of_an_older_schema_is_exported(tmp_path: Path):
-    """Before swarm_epochs came."""
+    """Before swarm_epochs and joins came."""
     write_run(tmp_path / RUN)
     run_db = tmp_path / RUN / "run.db"
     with sqlite3.connect(run_db) as connection:
         connection.execute("DROP TABLE swarm_epochs")
+        connection.execute("DROP TABLE joins")
         connection.execute("PRAGMA user_version = 1")
     connection.close()
     assert _everything(_there_and_back(run_db, "csv", tmp_path)) == _everything(run_db)
