@@ -28,12 +28,41 @@ def validate(state: RunState) -> None:
         if slot.state in LIVE:
             _check(slot.vm == state.vm_name(slot), f"{who} has another generation's VM: {slot.vm}")
         _check(not slot.maddr or slot.state in LIVE | OVER, f"{who} has an address without a peer")
+        if slot.ending:
+            stem, _, generation = slot.ending.rpartition("-")
+            earlier = stem == f"{state.spec.run_id}-{slot.name}" and int(generation) <= slot.generation
+            _check(earlier, f"{who} is ending a VM that was never its own: {slot.ending}")
         if slot.state is SlotState.ENDED:
             _check(bool(state.stop_status), f"{who} although the run goes on")
+    _limits(state)
     if state.ended:
         _check(not vms, f"the run has ended with {vms}")
         _check(bool(state.stop_status), "the run has ended without a status")
         _check(state.monitor in ("absent", "gone"), "the run has ended with its monitor")
+
+
+def _limits(state: RunState) -> None:
+    """What is counted over all slots."""
+    spec = state.spec
+    _check(
+        len(state.requested_s) <= max(1, spec.vms_per_min), f"{len(state.requested_s)} requests in a minute"
+    )
+    replaced = len(state.replaced_s)
+    _check(replaced <= spec.replacements_per_h, f"{replaced} replacements in an hour")
+    _check(len(state.replaced_s) <= len(state.intents), "replacements without an intent")
+    names = [zone.location for zone in state.zones]
+    _check(names == sorted(set(names)), f"the zones are not told once each: {names}")
+    for zone in state.zones:
+        closed = zone.closed_until_s > 0.0
+        _check(
+            closed == (zone.refusals >= spec.breaker_failures),
+            f"{zone.location} is {'closed' if closed else 'open'} after {zone.refusals} refusals",
+        )
+        _check(
+            not zone.probe or zone.probe in state.intents, f"{zone.location}: nobody asked for {zone.probe}"
+        )
+    _check(not state.paused or state.enough, "the run pauses before it had enough peers")
+    _check(state.paused_s >= 0.0, "the pauses took less than no time")
 
 
 def validate_step(before: RunState, after: RunState) -> None:
@@ -42,6 +71,8 @@ def validate_step(before: RunState, after: RunState) -> None:
     _check(before.intents <= after.intents, "an intent was forgotten")
     _check(not (before.stop_status and not after.stop_status), "a stopping run goes on")
     _check(not (before.ended and before != after), "a run that has ended changed")
+    _check(after.paused_s >= before.paused_s, "a pause was forgotten")
+    _check(after.launched_s == before.launched_s, "the launch moved")
     for old, new in zip(before.slots, after.slots, strict=True):
         _check(new.generation >= old.generation, f"{new.name}: the generation shrank")
         _check(new.lost >= old.lost, f"{new.name}: a loss was forgotten")

@@ -58,7 +58,9 @@ def over_budget(state: RunState, held_usd_per_h: Decimal | None) -> str:
     (`metrics.budget.reserve_usd`). VMs requested since the last sum count as their places' ceilings. What is
     unknown cannot be kept within a budget.
     """
-    spec = state.spec
+    spec, burn = state.spec, state.burn_usd_per_h
+    if spec.max_usd_per_h is not None and burn is not None and burn > spec.max_usd_per_h:
+        return f"{burn} USD an hour are rented, more than max_usd_per_h {spec.max_usd_per_h}"
     if spec.budget_usd is None:
         return ""
     reserved_usd = _reserve(state, held_usd_per_h, Decimal(0))

@@ -112,6 +112,15 @@ def see(work: Work, i: int, event: Observed) -> None:
         wanted = SlotState.JOINING
     _took(work, i)
     phase = event.phase if _PHASE_RANK.get(event.phase, 0) > _PHASE_RANK.get(slot.phase, 0) else slot.phase
+    same_node = event.maddr in ("", slot.maddr) and event.address in ("", slot.address)
+    if (
+        same_node
+        and phase == slot.phase
+        and slot.confirmed
+        and not slot.refusals
+        and _RANK[wanted] <= _RANK[slot.state]
+    ):
+        return  # nothing new, as of most VMs in most lists
     slot = replace(
         slot, confirmed=True, refusals=0, phase=phase, maddr=event.maddr or slot.maddr,
         address=event.address or slot.address,

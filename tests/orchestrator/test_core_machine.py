@@ -19,13 +19,11 @@ from orchestrator.core.events import (
     StartMonitor,
     StopWanted,
     TerminateVm,
-    Tick,
 )
-from orchestrator.core.invariants import InvariantError, validate, validate_step
-from orchestrator.core.journal import begin
-from orchestrator.core.machine import step
+from orchestrator.core.invariants import InvariantError, validate
 from orchestrator.core.policy import back_off_s, first_place, next_place
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec, SlotState
+from tests.orchestrator.core_driver import Driver
 
 IOWA = Place("gcp/us-central1/us-central1-a", "n1", "T4:1", True, Decimal("0.18"), "book")
 BELGIUM = Place("gcp/europe-west1/europe-west1-b", "n1", "T4:1", True, Decimal("0.12"), "book")
@@ -36,44 +34,6 @@ UNPRICED = replace(TAIWAN, usd_per_h=None, price_source="unknown")
 def spec(**policy) -> RunSpec:
     slot = SlotSpec("a", (IOWA, BELGIUM, TAIWAN), Policy(**policy))
     return RunSpec("r", (slot, replace(slot, name="b")), budget_usd=Decimal(5))
-
-
-class Driver:
-    """Feeds events, checks the invariants after each, remembers facts and instructions."""
-
-    def __init__(self, run: RunSpec) -> None:
-        self.state = begin(run)
-        self.facts = []
-        self.now_s = 100.0
-
-    def feed(self, event):
-        before = self.state
-        done = step(before, event, lambda: 1.0)
-        validate_step(before, done.state)
-        self.state = done.state
-        self.facts += done.facts
-        return list(done.instructions)
-
-    def tick(self, after_s: float = 1.0):
-        self.now_s += after_s
-        return self.feed(Tick(self.now_s))
-
-    def sees(self, vm: str, state: str = "running", phase: str = "", **more):
-        return self.feed(Observed(self.now_s, vm, state, phase, **more))
-
-    def of(self, name: str):
-        return self.state.slot(name)
-
-    def train(self) -> "Driver":
-        """Both peers training, the monitor up."""
-        self.tick()
-        self.sees("r-a-0", phase="dht", maddr="/ip4/10.0.0.2/tcp/1/p2p/A")
-        self.tick()
-        self.sees("r-b-0", phase="ready", maddr="/ip4/10.0.0.3/tcp/1/p2p/B")
-        self.sees("r-a-0", phase="training")
-        self.sees("r-b-0", phase="training")
-        self.sees(MONITOR)
-        return self
 
 
 def test_the_first_peer_goes_alone_until_its_address_is_known():
