@@ -82,7 +82,8 @@ def read_catalog(folder: Path, cloud: str) -> Catalog | str:
     path = catalog_path(folder, cloud)
     try:
         stat = path.stat()
-        return _read(cloud, path, stat.st_mtime_ns, stat.st_size)
+        zones = _zone_file(path.parent) if cloud == "aws" else None
+        return _read(cloud, path, stat.st_mtime_ns, stat.st_size, zones)
     except FileNotFoundError:
         return f"SkyPilot's catalog of {cloud} is not on this machine ({path})"
     except (OSError, ValueError, csv.Error) as error:
@@ -90,7 +91,7 @@ def read_catalog(folder: Path, cloud: str) -> Catalog | str:
 
 
 @lru_cache(maxsize=8)
-def _read(cloud: str, path: Path, modified_ns: int, size: int) -> Catalog:
+def _read(cloud: str, path: Path, modified_ns: int, size: int, zones: tuple[int, Path] | None) -> Catalog:
     content = path.read_bytes()
     lines = csv.reader(content.decode("utf-8-sig").splitlines())
     header = next(lines, [])
@@ -98,7 +99,7 @@ def _read(cloud: str, path: Path, modified_ns: int, size: int) -> Catalog:
     if missing:
         raise ValueError(f"it has no column {', '.join(missing)}")
     at = {name: index for index, name in enumerate(header)}
-    names = _zone_names(path.parent) if cloud == "aws" else None
+    names = None if cloud != "aws" else _zone_names(zones[1]) if zones else {}
     regions: dict[str, list[CatalogRow]] = {}
     for cells in lines:
         if len(cells) != len(header):
@@ -129,12 +130,13 @@ def _read(cloud: str, path: Path, modified_ns: int, size: int) -> Catalog:
     )
 
 
-def _zone_names(folder: Path) -> dict[str, str]:
-    """Zone ids to names by the newest mapping there, as SkyPilot itself does without credentials."""
-    files = sorted(folder.glob("az_mappings-*.csv"), key=lambda path: path.stat().st_mtime)
-    if not files:
-        return {}
-    with files[-1].open(newline="", encoding="utf-8") as file:
+def _zone_file(folder: Path) -> tuple[int, Path] | None:
+    """The newest mapping of zone ids to names there, as SkyPilot itself takes it without credentials."""
+    return max(((path.stat().st_mtime_ns, path) for path in folder.glob("az_mappings-*.csv")), default=None)
+
+
+def _zone_names(path: Path) -> dict[str, str]:
+    with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     return {row["AvailabilityZone"]: row["AvailabilityZoneName"] for row in rows if len(row) > 1}
 

@@ -68,8 +68,11 @@ def _prices(
     day = _day(at)
     this = load(prices or book)
     if diff:
-        rows = _diff_rows(this, load(diff), day)
-        rows = [row for row in rows if _chosen(row, provider, product)]
+        other = load(diff)
+        rows = [row for row in _diff_rows(this, other, day) if _chosen(row, provider, product)]
+        if not rows and output is Format.table:
+            typer.echo(f"no differences between {this.name} and {other.name} in what was asked for")
+            return
         typer.echo(rows_text("differences", rows, _DIFF, output), nl=False)
         return
     rows = [_row(price) for price in this.prices(day)]

@@ -111,3 +111,12 @@ def test_a_wrong_file_is_one_sentence_and_exit_2(tmp_path, capsys):
     path.write_text(load(DEFAULT_BOOK).text.replace("0.180", "€0.18", 1))
     assert run(["prices", "--prices", str(path)]) == 2
     assert capsys.readouterr().err.startswith("orch: mine.csv:2: usd '€0.18' is not an amount in US dollars")
+
+
+def test_a_book_does_not_differ_from_itself_and_that_is_said(capsys: pytest.CaptureFixture[str]):
+    assert run(["prices", "--diff", "study-2023-04"]) == 0
+    assert capsys.readouterr().out.startswith(
+        "no differences between study-2023-04.csv and study-2023-04.csv"
+    )
+    assert run(["prices", "--diff", "study-2023-04", "-o", "json"]) == 0
+    assert '"differences": []' in capsys.readouterr().out
