@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli.launch_commands import Where
 from orchestrator.cli.names import RunArgument, find_run
 from orchestrator.cli.terminal import confirm, say
 
@@ -62,22 +63,45 @@ def _reap(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask before taking live runs down.")
     ] = False,
+    on: Annotated[
+        Where | None,
+        typer.Option(
+            "--on", help="sky: look at the clouds though no run of this machine is there; local: do not."
+        ),
+    ] = None,
+    owner: Annotated[
+        str,
+        typer.Option(
+            envvar="ORCH_OWNER",
+            help="Whose: the label orch-owner of the VMs. [this machine's, in <home>/owner]",
+        ),
+    ] = "",
 ) -> None:
     """Take down what runs without a living controller left behind.
 
-    Exit 0: nothing is left. Exit 5: what is left is printed, `RUN<tab>WHAT`, on stdout.
+    On rented VMs, whatever carries our label orch-owner is compared with the runs of this machine: SkyPilot's
+    clusters, and on AWS the account's VMs, volumes and addresses. Nothing without the label is touched, and
+    without --all nothing of a run that this machine does not know. From another machine, with the clouds'
+    credentials only: orch reap --all --on sky --owner NAME.
+
+    Exit 0: nothing is left, by two listings. Exit 5: what is left is printed, `RUN<tab>WHAT`, on stdout.
     """
     from orchestrator.controller import client
     from orchestrator.errors import TeardownError
     from orchestrator.home import home_folder
 
+    on = Where.sky if owner and on is None else on
     if everything:
         confirm(
             "Take down every run, those that are training included?",
             yes=yes,
             refusal="`orch reap --all` takes live runs down: there is no terminal to ask on, so add --yes",
         )
-    left = {run: names for run, names in client.reap(home_folder(), everything).items() if names}
+    left = {
+        run: names
+        for run, names in client.reap(home_folder(), everything, on.value if on else "", owner).items()
+        if names
+    }
     for run, names in left.items():
         for name in names:
             typer.echo(f"{run}\t{name}")

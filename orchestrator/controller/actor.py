@@ -93,6 +93,7 @@ class ControllerActor:
                     float(store.meta("request_deadline_s", 120.0)),
                     float(store.meta("observe_deadline_s", 30.0)),
                     float(store.meta("observe_period_s", 0.0)),
+                    float(store.meta("terminate_deadline_s", 60.0)),
                 ),
             )
         except BaseException:
@@ -168,7 +169,7 @@ class ControllerActor:
         """End the VMs and say so where that is still possible (the disk may be full)."""
         assert self._store is not None
         try:
-            self._calls.wait(Call("close", "close", (), 120.0))
+            self._calls.wait(Call("close", "close", (), float(self._store.meta("close_deadline_s", 120.0))))
         except ProviderError as error:
             self._failure = f"{self._failure}; and VMs may be left: {error}"
         try:

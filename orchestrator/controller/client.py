@@ -48,7 +48,7 @@ from orchestrator.errors import (
     TeardownError,
     UsageError,
 )
-from orchestrator.home import list_runs, run_folder
+from orchestrator.home import list_runs, owner, run_folder
 
 __all__ = ["RunConnection", "attach", "down", "launch", "reap", "snapshot", "stop"]
 
@@ -56,6 +56,7 @@ _RUNNING = "running"
 _GRACE_S = 20.0  # Ray restarts a killed controller within this
 _GONE_S = 4.0  # unless Ray is gone too
 _POLL_S = 0.25
+_STOP_S, _RENTED_STOP_S = 60.0, 600.0
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def attach(run_id: str, home: Path) -> RunConnection:
     with RunStore.open_reader(folder / "run.db") as store:
         document = store.meta("experiment")
     if not (folder / "keys" / "environment.key").exists():
-        write_environment(folder, from_document(document))
+        write_environment(folder, from_document(document), "sky" if _rented(folder) else "local")
     with start_lock(folder):
         if controller_alive(folder):
             return RunConnection(run_id, folder)
@@ -163,13 +164,14 @@ def snapshot(run_id: str, home: Path) -> dict[str, Any]:
     return found | {"metrics_url": (controller_metrics(folder) if alive else "") or None}
 
 
-def stop(run_id: str, home: Path, reason: str = "stopped by the user", timeout_s: float = 60.0) -> str:
+def stop(run_id: str, home: Path, reason: str = "stopped by the user", timeout_s: float | None = None) -> str:
     """End the run gracefully (peers leave, VMs end, logs are collected) and return its final status.
 
     When no controller lives one is started to do it. A run that has ended already: its status.
-    Raises TeardownError when it has not ended after `timeout_s`.
+    Raises TeardownError when it has not ended after `timeout_s` (60 s, rented VMs 10 min).
     """
     folder = run_folder(home, run_id)
+    timeout_s = timeout_s or (_RENTED_STOP_S if _rented(folder) else _STOP_S)
     status = _status(folder)
     if status != _RUNNING:
         return status
@@ -190,10 +192,10 @@ def stop(run_id: str, home: Path, reason: str = "stopped by the user", timeout_s
     return ended
 
 
-def down(run_id: str, home: Path, timeout_s: float = 60.0) -> list[str]:
+def down(run_id: str, home: Path, timeout_s: float | None = None) -> list[str]:
     """Take down whatever the run may have left, journal or not; returns what is provably still there.
 
-    Empty list: nothing is left. The caller turns a list that is not empty into exit code 5.
+    Empty list: nothing is left, by two listings of the provider's. The caller turns a list that is not empty into exit code 5.
     """
     folder = run_folder(home, run_id)
     left: list[str] = []
@@ -218,22 +220,37 @@ def down(run_id: str, home: Path, timeout_s: float = 60.0) -> list[str]:
     return left
 
 
-def reap(home: Path, everything: bool = False) -> Mapping[str, list[str]]:
+def reap(
+    home: Path, everything: bool = False, on: str = "", owner_label: str = ""
+) -> Mapping[str, list[str]]:
     """Take down what runs without a live controller left behind (`everything`: live runs too), and Ray if ours.
 
-    Returns leftovers by run id ({} or empty lists: nothing is left).
+    With `on` "sky", or a run of this home on rented VMs, also what the clouds have with our owner's label
+    (`owner_label`, else this home's): see `reaping.reap_clouds`. Returns leftovers by run id ({} or empty lists:
+    nothing is left).
     """
     left: dict[str, list[str]] = {}
-    for run_id in list_runs(home):
+    alive: set[str] = set()
+    runs = [run_id for run_id in list_runs(home) if (run_folder(home, run_id) / "run.db").exists()]
+    rented = on == "sky"
+    for run_id in runs:
         folder = run_folder(home, run_id)
-        if not (folder / "run.db").exists() or (controller_alive(folder) and not everything):
-            continue
         try:
+            rented |= _rented(folder)
+            if controller_alive(folder) and not everything:
+                alive.add(run_id)
+                continue
             found = down(run_id, home)
         except StoreError as error:  # unreadable, or of a newer orch: what runs of it is seen all the same
             found = [str(error)] if LocalCloud(folder).alive else []
         if found:
             left[run_id] = found
+    if rented and on != "local":
+        from orchestrator.controller.reaping import reap_clouds
+
+        known = set(runs) - alive
+        for run_id, names in reap_clouds(home, owner_label or owner(home), known, alive, everything).items():
+            left[run_id] = [*left.get(run_id, []), *names]
     if everything or not live_claims(home):
         stuck = stop_ray(home)
         if stuck:
@@ -333,6 +350,11 @@ def _imported(folder: Path) -> bool:
 def _provider(folder: Path) -> Provider:
     with RunStore.open_reader(folder / "run.db") as store:
         return make_provider(str(store.meta("provider")), str(folder))
+
+
+def _rented(folder: Path) -> bool:
+    with RunStore.open_reader(folder / "run.db") as store:
+        return store.meta("target") == "sky"
 
 
 def _status(folder: Path) -> str:

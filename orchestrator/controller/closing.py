@@ -50,7 +50,7 @@ def close_run(
         except (ProviderError, ValueError, OSError) as error:
             warnings.append(f"the logs of {vm.vm} could not be collected: {error}")
     switch = _read_json(folder / "cloud" / "switch.json")
-    calls.wait(Call("close", "close", (), 120.0))
+    calls.wait(Call("close", "close", (), float(store.meta("close_deadline_s", 120.0))))
     forget_keys(folder)
     with store.transaction():
         if switch is not None:

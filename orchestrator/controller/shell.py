@@ -50,6 +50,7 @@ class Pace:
     request_deadline_s: float = 120.0
     observe_deadline_s: float = 30.0
     observe_period_s: float = 0.0  # 0: at every tick, once the last list is here
+    terminate_deadline_s: float = 60.0
 
 
 class Requests(Protocol):
@@ -199,7 +200,9 @@ class Shell:
                     self._request(self._requests.monitor(vm))
             case ev.TerminateVm(vm=vm):
                 self._calls.drop(f"request {vm}")  # if it still stands in line: it never happens
-                self._calls.submit(Call(f"terminate {vm}", "terminate", (vm,), 60.0))
+                self._calls.submit(
+                    Call(f"terminate {vm}", "terminate", (vm,), self._pace.terminate_deadline_s)
+                )
             case ev.EndRun(status=status, cause=cause):
                 # A request still under way could make a VM after the end: its answer comes first.
                 if not self._calls.busy("request"):

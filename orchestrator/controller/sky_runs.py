@@ -37,6 +37,10 @@ _REQUEST_S = 900.0
 _BOOT_S = 1200.0
 _JOIN_S = 600.0
 _OBSERVE_S = 120.0
+_TERMINATE_S = (
+    180.0  # its program leaves, its logs are copied, SkyPilot ends the cluster (6 to 24 s measured)
+)
+_CLOSE_S = 600.0
 _OBSERVE_PERIOD_S = 2.0
 _DAY_S = 86_400.0
 _LIFE_AFTER_END_S = 900.0
@@ -103,6 +107,8 @@ def sky_meta(spec: ExperimentSpec, home: Path) -> dict[str, Any]:
         "request_deadline_s": _REQUEST_S,
         "observe_deadline_s": _OBSERVE_S,
         "observe_period_s": _OBSERVE_PERIOD_S,
+        "terminate_deadline_s": _TERMINATE_S,
+        "close_deadline_s": _CLOSE_S,
         "max_life_s": _DAY_S if wall_s is None else min(_DAY_S, wall_s + _LIFE_AFTER_END_S),
     }
 

@@ -194,7 +194,7 @@ def test_down_prints_what_is_left_and_ends_with_5(
 
 
 def test_reap_prints_what_is_left_by_run(monkeypatch: pytest.MonkeyPatch, output: Output):
-    monkeypatch.setattr(client, "reap", lambda home, everything: {"a": ["pid 1"], "b": []})
+    monkeypatch.setattr(client, "reap", lambda *_: {"a": ["pid 1"], "b": []})
     assert run(["reap"]) == 5
     assert output()[0] == "a\tpid 1\n"
 

@@ -1,0 +1,77 @@
+"""What the clouds have with our owner's label, against what this home's runs know: ended, and looked at twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from cloud.provider import Owned, Provider, ProviderError
+from orchestrator.controller.actor import make_provider
+from orchestrator.controller.sky_runs import SKY
+from orchestrator.home import run_folder
+
+__all__ = ["reap_clouds", "to_end"]
+
+_PAUSE_S = 5.0  # between the two listings that prove
+_PATIENCE_S = 60.0  # for what was ended to vanish from the listings
+
+
+def reap_clouds(
+    home: Path, owner: str, known: Collection[str], alive: Collection[str], everything: bool
+) -> dict[str, list[str]]:
+    """End what carries the label orch-owner = `owner`; returns what is still there, by run ("" for none named).
+
+    Runs that are `alive` keep theirs unless `everything`; without `everything`, runs that this home does not know
+    (another machine's, or another home's) keep theirs too. Needs the clouds' credentials only.
+    """
+    provider = make_provider(SKY, str(run_folder(home, "reap")))
+    try:
+        failed = _end(provider, owner, known, alive, everything)
+        left = _look_twice(provider, owner, known, alive, everything)
+        provider.close()  # of the API server, when only we needed it
+    except ProviderError as error:
+        return {"sky": [f"what is left is not known: {error}"]}
+    found: dict[str, list[str]] = {}
+    for each in left:
+        why = failed.get(each.id, "")
+        words = (each.kind, each.id, f"in {each.location}", each.link, f"({why})" if why else "")
+        found.setdefault(each.run or "no run", []).append(" ".join(word for word in words if word))
+    return found
+
+
+def to_end(
+    owned: Iterable[Owned], known: Collection[str], alive: Collection[str], everything: bool
+) -> list[Owned]:
+    """Which of them are to be ended, clusters first: with a cluster its VM goes, and SkyPilot's memory of it."""
+    chosen = [o for o in owned if everything or (o.run in known and o.run not in alive)]
+    return sorted(chosen, key=lambda o: o.kind != "cluster")
+
+
+def _end(
+    provider: Provider, owner: str, known: Collection[str], alive: Collection[str], everything: bool
+) -> dict[str, str]:
+    """Ask for the end of each; returns why it failed, by id."""
+    failed: dict[str, str] = {}
+    for _ in range(2):  # with the clusters gone, what is left was not SkyPilot's, or not this machine's
+        for each in to_end(provider.list_ours(owner), known, alive, everything):
+            try:
+                provider.release(each)
+                failed.pop(each.id, None)
+            except ProviderError as error:
+                failed[each.id] = str(error)
+    return failed
+
+
+def _look_twice(
+    provider: Provider, owner: str, known: Collection[str], alive: Collection[str], everything: bool
+) -> list[Owned]:
+    """What is still listed; nothing only when two listings some seconds apart have nothing."""
+    deadline = time.monotonic() + _PATIENCE_S
+    empty = 0
+    while True:
+        left = to_end(provider.list_ours(owner), known, alive, everything)
+        empty = 0 if left else empty + 1
+        if empty == 2 or (left and time.monotonic() > deadline):
+            return left
+        time.sleep(_PAUSE_S)
