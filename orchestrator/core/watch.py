@@ -67,8 +67,10 @@ def missing(
             out.append(Missing(now_s, vm))
 
     for slot in state.slots:
-        look(slot.vm, slot.since_s, state.spec.missing_deadline_s)
-        look(slot.ending, slot.since_s, _ENDING_S)
+        if slot.vm not in listed:
+            look(slot.vm, slot.since_s, state.spec.missing_deadline_s)
+        if slot.ending:
+            look(slot.ending, slot.since_s, _ENDING_S)
     if state.monitor == "up":
         look(state.monitor_vm(), None, state.spec.missing_deadline_s)
     elif state.monitor == "ending":
@@ -98,10 +100,11 @@ def silent(state: RunState, swarm: Swarm, now_s: float) -> list[Event]:
     if now_s - swarm.at_s > FRESH_S:
         return []
     out: list[Event] = []
+    seen, late_s = swarm.last_seen_s, now_s - state.spec.silent_deadline_s
     for slot in state.slots:
-        if slot.state is not SlotState.TRAINING or slot.phase == "leaving":
+        if slot.state is not SlotState.TRAINING or slot.phase == "leaving" or seen.get(slot.vm, 0.0) >= late_s:
             continue
-        for_s = now_s - max(slot.since_s, swarm.since_s, swarm.last_seen_s.get(slot.vm, 0.0))
+        for_s = now_s - max(slot.since_s, swarm.since_s, seen.get(slot.vm, 0.0))
         if for_s > state.spec.silent_deadline_s:
             out.append(Silent(now_s, slot.vm, for_s))
     return out
