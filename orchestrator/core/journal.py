@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
 from metrics.records import EventRecord
@@ -27,7 +28,6 @@ _RUN_FIELDS = (
     *("finishing_s", "stop_status", "stop_cause", "ended"),
     *("enough", "paused_at_s", "paused_s", "held_back"),
 )
-_SLOT_FIELDS = tuple(f.name for f in fields(Slot))
 _SLOT_KINDS = frozenset({"intent", "transition", "slot"})
 
 
@@ -67,8 +67,8 @@ def facts(
         not_ended = run_after | {"ended": before.ended}
         if not_ended != run_before:
             out.append(_run_fact(before, after, not_ended))
-    out += [_zone_fact(zone, after.spec) for zone in zones]
     out += [_slot_fact(old, new) for old, new in slots]
+    out += [_zone_fact(zone, after.spec) for zone in zones]  # after the intent of the VM that asks it again
     if ends:
         out.append(_run_fact(before, after, _run_data(after)))
     return tuple(out)
@@ -196,7 +196,7 @@ def _slot_fact(old: Slot, new: Slot) -> Fact:
         kind = "transition"
     vm = new.vm or new.ending or old.vm
     generation = old.generation if vm == old.vm else new.generation
-    data = {name: getattr(new, name) for name in _SLOT_FIELDS}
+    data = {name: getattr(new, name) for name in _names(Slot)}
     return Fact(kind, new.name, generation, vm, old.state, new.state, new.cause, json.dumps(data))
 
 
@@ -227,8 +227,12 @@ def _place(data: Mapping[str, Any]) -> Place:
 
 def _known(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
     """What this version knows of a row."""
-    names = {f.name for f in fields(kind)}
-    return {k: v for k, v in data.items() if k in names}
+    return {k: data[k] for k in _names(kind) if k in data}
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind))
 
 
 def _decimal(text: str | None) -> Decimal | None:

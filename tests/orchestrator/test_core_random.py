@@ -1,20 +1,24 @@
 """Any order of events, dropped and doubled: never two VMs for a slot, nothing left after a stop."""
 
+from dataclasses import replace
 from decimal import Decimal
 from random import Random
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from metrics.records import EventRecord
 from orchestrator.core.events import (
     EndRun,
+    Missing,
     Observed,
     OfferRefused,
+    Preempted,
     Requested,
     RequestVm,
     Silent,
+    Spending,
     StartMonitor,
     StopWanted,
     TerminateVm,
@@ -22,7 +26,7 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.invariants import validate, validate_step
 from orchestrator.core.journal import begin, created, replay
-from orchestrator.core.machine import step
+from orchestrator.core.machine import advance, step
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec
 from orchestrator.core.watch import missing
 
@@ -37,7 +41,10 @@ class Cloud(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         slots = tuple(SlotSpec(f"s{n}", PLACES, Policy(POLICIES[n], max_refusals=3)) for n in range(5))
-        spec = RunSpec("r", slots)
+        spec = RunSpec(
+            "r", slots, min_peers=2, vms_per_min=6, replacements_per_h=12, budget_usd=Decimal(1000),
+            max_usd_per_h=Decimal(9), breaker_failures=2, breaker_open_s=60.0,
+        )  # fmt: skip
         self.random = Random(7)
         self.state = begin(spec)
         self.journal = []
@@ -48,6 +55,7 @@ class Cloud(RuleBasedStateMachine):
         self.now_s = 1000.0
         self.ended = False
         self.unlisted = {}
+        self.index = False
 
     def write(self, facts) -> None:
         for f in facts:
@@ -60,6 +68,8 @@ class Cloud(RuleBasedStateMachine):
 
     def feed(self, event) -> None:
         before = self.state
+        if self.index:  # as the shell does it, or as a fresh start would: the same
+            before = replace(before, index=None)
         done = step(before, event, self.random.random)
         validate_step(before, done.state)
         self.state = done.state
@@ -81,11 +91,16 @@ class Cloud(RuleBasedStateMachine):
         if not self.wishes:
             return
         wish = data.draw(st.sampled_from(self.wishes))
-        answer = data.draw(st.sampled_from(["told", "lost", "refused", "ambiguous"]))
+        answer = data.draw(
+            st.sampled_from(["told", "lost", "no_capacity", "quota", "transient", "ambiguous"])
+        )
         if isinstance(wish, RequestVm):
             current = any(s.vm == wish.vm for s in self.state.slots)
-            if answer == "refused" and wish.vm not in self.vms and current:
-                self.feed(OfferRefused(self.now_s, wish.vm, "no_capacity", "none"))
+            if answer in ("no_capacity", "quota", "transient") and wish.vm not in self.vms and current:
+                refusal = OfferRefused(self.now_s, wish.vm, answer, "none")
+                self.feed(refusal)
+                if answer != "transient":
+                    self.feed(refusal)  # heard twice
             elif current:  # the shell does no wish the state has dropped
                 assert wish.vm in self.state.intents
                 self.vms.setdefault(wish.vm, ("pending", ""))
@@ -138,6 +153,21 @@ class Cloud(RuleBasedStateMachine):
             self.feed(event)
 
     @precondition(lambda self: self.live())
+    @rule(data=st.data(), after_s=st.sampled_from([-5.0, 30.0, 120.0]))
+    def a_vm_is_noticed(self, data, after_s) -> None:
+        vm = data.draw(st.sampled_from(self.live()))
+        state, phase = self.vms[vm]
+        self.feed(Observed(self.now_s, vm, state, phase, notice_at_s=self.now_s + after_s))
+
+    @rule(cents=st.integers(0, 9000), burn=st.integers(0, 9))
+    def the_bill_comes(self, cents, burn) -> None:
+        self.feed(Spending(self.now_s, Decimal(cents) / 100, Decimal(burn), Decimal(burn)))
+
+    @rule()
+    def the_indexes_are_used_or_not(self) -> None:
+        self.index = not self.index
+
+    @precondition(lambda self: self.live())
     @rule(data=st.data())
     def a_peer_is_silent(self, data) -> None:
         self.feed(Silent(self.now_s, data.draw(st.sampled_from(self.live())), 200))
@@ -183,3 +213,69 @@ TestCloud.settings = settings(
     max_examples=60, stateful_step_count=60, deadline=None, derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )  # fmt: skip
+
+
+# A batch is the same as its events one by one, whatever they are and whether the indexes are kept or made anew.
+
+VMS = tuple(f"r-s{n}-{g}" for n in range(4) for g in range(3))
+WORDS = st.one_of(
+    st.builds(
+        Observed,
+        st.just(0.0),
+        st.sampled_from(VMS),
+        st.sampled_from(["pending", "running", "running", "running", "preempted", "failed", "terminated"]),
+        st.sampled_from(PHASES),
+        st.sampled_from(["", "/m"]),
+        ended=st.booleans(),
+        notice_at_s=st.sampled_from([None, None, 50.0]),
+    ),
+    st.builds(Requested, st.just(0.0), st.sampled_from(VMS)),
+    st.builds(
+        OfferRefused,
+        st.just(0.0),
+        st.sampled_from(VMS),
+        st.sampled_from(["no_capacity", "no_capacity", "quota", "transient", "ambiguous"]),
+        st.just("none"),
+    ),
+    st.builds(Preempted, st.just(0.0), st.sampled_from(VMS), st.just("taken back")),
+    st.builds(Missing, st.just(0.0), st.sampled_from(VMS)),
+    st.builds(Spending, st.just(0.0), st.sampled_from([Decimal(1), Decimal(8)]), st.just(Decimal(1))),
+)
+BATCHES = st.lists(
+    st.tuples(st.sampled_from([0.5, 5.0, 70.0, 400.0]), st.lists(WORDS, max_size=6)), max_size=25
+)
+LIMITED = RunSpec(
+    "r",
+    tuple(SlotSpec(f"s{n}", PLACES, Policy(POLICIES[n], max_refusals=3, backoff_s=2.0)) for n in range(4)),
+    budget_usd=Decimal(9), max_usd_per_h=Decimal(7), min_peers=2, vms_per_min=3, replacements_per_h=4,
+    breaker_failures=2, breaker_open_s=90.0,
+)  # fmt: skip
+
+
+@given(BATCHES)
+@settings(max_examples=150, derandomize=True)
+def test_a_batch_is_its_events_one_by_one(batches):
+    kept = alone = fresh = begin(LIMITED)
+    dice = [Random(3) for _ in range(3)]
+    facts, now_s = [created(LIMITED)], 0.0
+    for after_s, batch in batches:
+        now_s += after_s
+        events = [replace(event, now_s=now_s) for event in batch]
+        batched = advance(kept, events, now_s, dice[0].random)
+        anew = advance(replace(fresh, index=None), events, now_s, dice[1].random)
+        told, wished = [], []
+        for event in (*events, Tick(now_s)):
+            one = step(alone, event, dice[2].random)
+            validate_step(alone, one.state)
+            alone, told, wished = one.state, [*told, *one.facts], [*wished, *one.instructions]
+        assert (batched.state, batched.facts) == (anew.state, anew.facts) == (alone, tuple(told))
+        assert list(batched.instructions) == list(anew.instructions) == wished
+        kept, fresh = batched.state, anew.state
+        facts += batched.facts
+    rows = [
+        EventRecord(
+            n, 0.0, f.kind, f.slot, f.generation, f.vm, f.from_state, f.to_state, f.cause, f.data_json
+        )
+        for n, f in enumerate(facts)
+    ]
+    assert replay(rows) == kept
