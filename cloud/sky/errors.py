@@ -44,7 +44,9 @@ _REFUSED = re.compile(
     re.IGNORECASE,
 )
 _CAPACITY = re.compile(
-    r"capacity|ZONE_RESOURCE_POOL_EXHAUSTED|SkuNotAvailable|stockout|No resource satisfying", re.I
+    r"Insufficient\w*Capacity|sufficient capacity|RESOURCE_POOL_EXHAUSTED|SkuNotAvailable|AllocationFailed|stockout|"
+    r"No resource satisfying",
+    re.IGNORECASE,
 )
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LONGEST = 300
