@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from metrics.egress import Flow, flows, traffic
+from metrics.egress import Flow, died, flows, traffic
 from metrics.ledger import (
     CostLine,
     Ledger,
@@ -20,7 +20,7 @@ from metrics.ledger import (
     vm_lines,
 )
 from metrics.records import EgressRecord, EpochRecord, VmRecord
-from metrics.scale import study_epochs, study_seconds, vm_epoch_seconds
+from metrics.scale import open_epoch_seconds, study_epochs, study_seconds, vm_epoch_seconds
 from metrics.throughput import SwarmEpoch, swarm_epochs
 
 __all__ = ["CostSoFar", "bill_so_far", "cost_so_far", "ledger"]
@@ -44,8 +44,18 @@ def ledger(
     ingress: Mapping[str, float | None],
     terms: Terms,
 ) -> Ledger:
-    """The whole bill. `now_s` ends the VMs that still run; `ingress`: bytes by VM at study scale."""
-    return _bill(list(vms), now_s, vm_epoch_seconds(raw, study), raw, study, list(found), ingress, terms)
+    """The whole bill. `now_s` ends the VMs that still run; `ingress`: bytes by VM at study scale.
+
+    The seconds since a lost VM's last epoch are taken to grow as that epoch did, for as long as that one took.
+    """
+    rows = list(vms)
+    seconds = vm_epoch_seconds(raw, study)
+    ends = {p.vm: e.ended_s for e in raw for p in e.peers}
+    for row in rows:
+        known = seconds.get(row.vm)
+        if known and row.ended_s is not None and died(row):
+            known.append(open_epoch_seconds(row.ended_s - ends[row.vm], known[-1]))
+    return _bill(rows, now_s, seconds, raw, study, list(found), ingress, terms)
 
 
 def cost_so_far(
@@ -78,7 +88,7 @@ def bill_so_far(
 ) -> Ledger:
     """The bill until now at study scale, counting the epoch that is under way.
 
-    The seconds since a running VM's last epoch are taken to grow as that epoch did, for as long as that one
+    The seconds since a running or lost VM's last epoch are taken to grow as that epoch did, for as long as that one
     took, so that the sum does not jump when the next one ends and what a VM waits longer counts once. After
     `last_epoch` nothing grows. `ingress`: raw network bytes by VM, needed for unscaled runs only.
     """
@@ -96,12 +106,11 @@ def bill_so_far(
             samples[p.vm] = samples.get(p.vm, 0.0) + p.samples
     for row in rows:
         known = seconds.get(row.vm)
-        if row.ended_s is None and known and known[-1][0] > 0:
+        if known and (row.ended_s is None or died(row)):
+            until_s = now_s if row.ended_s is None else row.ended_s
             ended_s, epoch_number = last_end[row.vm]
             if last_epoch is None or epoch_number < last_epoch:
-                raw_s, study_s = known[-1]
-                open_s = min(max(0.0, now_s - ended_s), raw_s)
-                known.append((open_s, open_s * study_s / raw_s))
+                known.append(open_epoch_seconds(until_s - ended_s, known[-1]))
     per_sample = terms.bytes_per_sample
     read: dict[str, float | None]
     if terms.scales.none:

@@ -24,6 +24,7 @@ __all__ = [
     "PairAgreement",
     "Traffic",
     "agreement",
+    "died",
     "flows",
     "pair_bytes",
     "switch_pairs",
@@ -202,11 +203,12 @@ def tails(
 
     Known in the emulated cloud only; a real provider bills them unseen.
     """
-    dead = {row.vm for row in vms if _died(row)}
+    dead = {row.vm for row in vms if died(row)}
     return {k: n - meter.get(k, 0) for k, n in sorted(switch.items()) if k[0] in dead and n > meter.get(k, 0)}
 
 
-def _died(row: VmRecord) -> bool:
+def died(row: VmRecord) -> bool:
+    """Whether a VM was lost: taken back, or failed."""
     return row.end_cause.startswith(("preempted", "failed"))
 
 

@@ -21,6 +21,7 @@ from metrics.egress import (
     traffic,
 )
 from metrics.ledger import Ledger, Terms
+from metrics.preemptions import Preemptions, preemptions
 from metrics.records import (
     EgressRecord,
     EpochRecord,
@@ -64,6 +65,7 @@ class RunNumbers:
     bill: Ledger
     agreement: Agreement | None
     tails: Mapping[tuple[str, str], int]
+    preemptions: Preemptions
 
     @classmethod
     def of(cls, store: Records) -> RunNumbers:
@@ -123,6 +125,9 @@ class RunNumbers:
             bill=bill,
             agreement=agreement(meter, pairs, alive) if pairs is not None else None,
             tails=died,
+            preemptions=preemptions(
+                vms, store.records("events"), epochs, store.records("joins"), raw, study, terms.scales, now
+            ),
         )
 
     def data_bytes_by_switch(self) -> int | None:

@@ -23,6 +23,7 @@ from metrics.throughput import SwarmEpoch
 __all__ = [
     "Scales",
     "calculation_factor",
+    "open_epoch_seconds",
     "study_bytes",
     "study_epoch",
     "study_epochs",
@@ -137,6 +138,18 @@ def study_seconds(raw_s: float, epochs: Iterable[tuple[float, float]], scales: S
     pairs = list(epochs)
     outside = raw_s - math.fsum(raw for raw, _ in pairs)
     return outside * scales.time + math.fsum(study for _, study in pairs)
+
+
+def open_epoch_seconds(open_s: float, last: tuple[float, float]) -> tuple[float, float]:
+    """(raw, study) seconds of an epoch that has not ended, or never will: `open_s` since the one before.
+
+    It is taken to grow as the VM's last one (raw, study) did, and for as long as that one took.
+    """
+    raw_s, study_s = last
+    if raw_s <= 0:
+        return 0.0, 0.0
+    part_s = min(max(0.0, open_s), raw_s)
+    return part_s, part_s * study_s / raw_s
 
 
 def study_ingress_bytes(
