@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from cloud.provider import (
 )
 from orchestrator.core.events import Refusal
 
-__all__ = ["Call", "Calls", "Done", "InlineCalls", "RayCalls", "refusal_of"]
+__all__ = ["Call", "Calls", "Done", "InlineCalls", "Line", "RayCalls", "refusal_of"]
 
 
 @dataclass(frozen=True)
@@ -112,11 +112,48 @@ class InlineCalls:
         return any(d.call.key.startswith(prefix) for d in self._done)
 
 
+class Line:
+    """Calls that stand in line: at most so many of one method are under way at once, in the order they came.
+
+    Methods do not wait for each other: many requests, each of which may take a quarter of an hour, keep no VM
+    from being ended.
+    """
+
+    def __init__(self, max_parallel: int) -> None:
+        self._max_parallel = max_parallel
+        self._waiting: dict[str, Call] = {}
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._waiting
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._waiting)
+
+    def add(self, call: Call) -> None:
+        """At the end of its method's line."""
+        self._waiting[call.key] = call
+
+    def drop(self, key: str) -> bool:
+        """Whether it stood in line; it does no longer."""
+        return self._waiting.pop(key, None) is not None
+
+    def take(self, under_way: Iterable[Call]) -> list[Call]:
+        """Those there is room for beside these, out of the line."""
+        busy = Counter(call.method for call in under_way)
+        taken: list[Call] = []
+        for call in self._waiting.values():
+            if busy[call.method] < self._max_parallel:
+                busy[call.method] += 1
+                taken.append(call)
+        for call in taken:
+            del self._waiting[call.key]
+        return taken
+
+
 class RayCalls:
     """Each call is a Ray task (num_cpus=0) with a deadline; a stuck one is abandoned: ambiguous.
 
-    At most `max_parallel` calls of one method are under way, the others stand in line: so that many requests,
-    each of which may take a quarter of an hour, keep no VM from being ended.
+    At most `max_parallel` of one method are under way, the others stand in line.
     """
 
     def __init__(
@@ -134,31 +171,26 @@ class RayCalls:
         self._task = task.options(num_cpus=0, max_retries=0, scheduling_strategy=here)
         self._make_provider = make_provider
         self._monotonic_s = monotonic_s
-        self._max_parallel = max_parallel
+        self._line = Line(max_parallel)
         self._under_way: dict[str, tuple[Call, Any, float]] = {}
-        self._line: dict[str, Call] = {}
 
     def submit(self, call: Call) -> bool:
         """Start the task, or put it in line."""
         if call.key in self._under_way or call.key in self._line:
             return False
-        self._line[call.key] = call
+        self._line.add(call)
         self._start()
         return True
 
     def drop(self, key: str) -> bool:
         """Out of the line; what has begun goes on."""
-        return self._line.pop(key, None) is not None
+        return self._line.drop(key)
 
     def _start(self) -> None:
-        """Start what there is room for, in the order it came. Its deadline counts from here."""
-        busy = Counter(call.method for call, _, _ in self._under_way.values())
-        for key, call in list(self._line.items()):
-            if busy[call.method] < self._max_parallel:
-                busy[call.method] += 1
-                del self._line[key]
-                reference = self._task.remote(self._make_provider, call.method, call.arguments)
-                self._under_way[key] = (call, reference, self._monotonic_s() + call.deadline_s)
+        """Start what there is room for. A deadline counts from here."""
+        for call in self._line.take([call for call, _, _ in self._under_way.values()]):
+            reference = self._task.remote(self._make_provider, call.method, call.arguments)
+            self._under_way[call.key] = (call, reference, self._monotonic_s() + call.deadline_s)
 
     def poll(self) -> list[Done]:
         """Collect what is ready, abandon what is overdue."""

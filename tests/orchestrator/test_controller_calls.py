@@ -1,0 +1,50 @@
+"""Which calls may begin: so many of a kind, in the order they came, none behind another kind's."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.controller.calls import Call, Line
+
+
+def call(key: str) -> Call:
+    return Call(key, key.split()[0])
+
+
+def test_an_end_waits_for_no_request():
+    line = Line(2)
+    for key in ("request a", "request b", "request c", "terminate d"):
+        line.add(call(key))
+    taken = line.take([])
+    assert [c.key for c in taken] == ["request a", "request b", "terminate d"]
+    assert list(line) == ["request c"]
+    assert line.take(taken) == []
+    assert [c.key for c in line.take(taken[1:])] == ["request c"]
+
+
+def test_what_only_stands_in_line_can_be_dropped():
+    line = Line(1)
+    line.add(call("request a"))
+    line.add(call("request b"))
+    begun = line.take([])
+    assert not line.drop("request a")
+    assert line.drop("request b")
+    assert line.take([]) == []
+    assert "request b" not in line
+    assert [c.key for c in begun] == ["request a"]
+
+
+@given(st.lists(st.sampled_from(["request", "terminate", "observe"]), max_size=40), st.integers(1, 4))
+def test_every_call_begins_once_and_in_its_order(methods, room):
+    line, begun, under_way = Line(room), [], []
+    for n, method in enumerate(methods):
+        line.add(call(f"{method} {n}"))
+    while list(line) or under_way:
+        taken = line.take(under_way)
+        begun, under_way = begun + taken, under_way + taken
+        for method in set(methods):
+            assert sum(c.method == method for c in under_way) <= room
+        under_way = under_way[1:]  # the oldest ends
+    for method in set(methods):
+        mine = [int(c.key.split()[1]) for c in begun if c.method == method]
+        assert mine == sorted(mine)
+    assert len(begun) == len(methods) == len({c.key for c in begun})
