@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -15,7 +17,7 @@ from cloud.sky.names import cluster_name, labels_of
 from cloud.sky.script import FOLDER
 from cloud.sky.seal import KEY_VARIABLE
 
-__all__ = ["Cluster", "down", "find", "launch", "list_clusters", "pending_launch", "wait_launch"]
+__all__ = ["Cluster", "down", "find", "launch", "list_clusters", "pending_launch", "skypilot", "wait_launch"]
 
 IDLE_MINUTES = 5
 _configuring = threading.Lock()  # SkyPilot's configuration is one for the process
@@ -47,9 +49,21 @@ class Cluster:
         return "/".join(part for part in (self.cloud, self.region, self.zone) if part)
 
 
+def skypilot() -> Any:
+    """The package. What it logs goes to stderr, errors only: stdout is the command line's."""
+    import sky
+
+    logger = logging.getLogger("sky")
+    logger.setLevel(logging.ERROR)
+    for handler in logger.handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.setStream(sys.stderr)
+    return sky
+
+
 def launch(request: LaunchRequest, ship: Path, key: str) -> str:
     """Begin the launch of a VM's cluster; returns SkyPilot's request id."""
-    import sky
+    sky = skypilot()
     from sky import skypilot_config
 
     task = sky.Task(
@@ -74,7 +88,7 @@ def launch(request: LaunchRequest, ship: Path, key: str) -> str:
 
 
 def _resources(request: LaunchRequest) -> Any:
-    import sky
+    sky = skypilot()
 
     offer = request.offer
     name, _, count = offer.accelerator.partition(":")
@@ -100,14 +114,14 @@ def _resources(request: LaunchRequest) -> Any:
 
 def wait_launch(request_id: str) -> None:
     """Wait for a launch. Raises whatever SkyPilot raises."""
-    import sky
+    sky = skypilot()
 
-    sky.get(request_id)  # type: ignore[arg-type]
+    sky.get(request_id)
 
 
 def pending_launch(cluster: str) -> str | None:
     """The launch of a cluster that SkyPilot is at, asked for by us before or by a controller that died."""
-    import sky
+    sky = skypilot()
 
     for each in sky.api_status(cluster_name=cluster, all_status=False):
         name, status = str(each.name), str(each.status)
@@ -128,7 +142,7 @@ def list_clusters(
     names: Sequence[str] | None = None, *, ask_cloud: bool = False, credentials: bool = False
 ) -> list[Cluster]:
     """All clusters of this SkyPilot user, or those of these names that there are."""
-    import sky
+    sky = skypilot()
 
     mode = sky.StatusRefreshMode.FORCE if ask_cloud else sky.StatusRefreshMode.NONE
     request = sky.status(
@@ -139,7 +153,7 @@ def list_clusters(
 
 def down(cluster: str) -> None:
     """End a cluster (a launch under way is cancelled). Raises ClusterDoesNotExist among others."""
-    import sky
+    sky = skypilot()
 
     sky.get(sky.down(cluster))
 

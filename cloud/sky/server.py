@@ -86,19 +86,19 @@ def leave(home: Path, run_id: str) -> None:
 
 def _has_clusters() -> bool:
     """Somebody has clusters: their autostop and `sky status` want a server."""
-    import sky
+    from cloud.sky.sdk import list_clusters
 
     try:
-        return bool(sky.get(sky.status()))
+        return bool(list_clusters())
     except Exception:  # noqa: BLE001 - it does not answer: nothing to be kept alive
         return False
 
 
 def _busy() -> bool:
-    import sky
+    from cloud.sky.sdk import skypilot
 
     try:
-        return bool(sky.api_status())
+        return bool(skypilot().api_status())
     except Exception:  # noqa: BLE001 - as above
         return False
 
