@@ -241,9 +241,8 @@ def plan_of(
         )
         notes += [f"{accelerator} in {location}: {why}" for location, accelerator, why in unknown]
     notes += _too_dear(peers, usd_per_h, spec.max_usd_per_h)
-    epoch_s = emulation.study_epoch_s if emulation else None
     most = _sum(_most(p.ceiling_usd_per_h or p.usd_per_h for p in peer.places) for peer in peers)
-    budget = planned_budget(spec, book, most, epoch_s, rented=on == "sky")
+    budget = planned_budget(spec, book, most, emulation, rented=on == "sky")
     notes += budget.notes()
     epochs = spec.measure.warmup_epochs + spec.measure.epochs
     duration_s = emulation.study_epoch_s * epochs if emulation else None

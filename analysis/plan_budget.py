@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from analysis.reserve import LOCAL_PACE, RENTED_PACE, Pace, egress_ceiling_usd_per_h, epoch_egress_usd
+from analysis.reserve import Pace, egress_ceiling_usd_per_h, epoch_egress_usd, pace_of
 from cloud.prices.book import PriceBook
+from experiments.spec.emulation import EmulationPlan
 from experiments.spec.schema import ExperimentSpec
 
 __all__ = ["PlannedBudget", "limits_of", "planned_budget"]
@@ -70,15 +71,16 @@ def planned_budget(
     spec: ExperimentSpec,
     book: PriceBook,
     burn_usd_per_h: Decimal | None,
-    epoch_s: float | None,
+    emulation: EmulationPlan | None,
     *,
     rented: bool,
 ) -> PlannedBudget:
     """The budget of an experiment whose VMs together cost `burn_usd_per_h` at most, as the controller will keep it.
 
-    `epoch_s`: the expected epoch at the study's scale; None: unknown, and so is what traffic may cost.
+    `emulation` tells the expected epoch; None: unknown, and so is what traffic may cost.
     """
-    pace = RENTED_PACE if rented else LOCAL_PACE
+    pace = pace_of(emulation, rented)
+    epoch_s = emulation.study_epoch_s if emulation else None
     epoch_usd = epoch_egress_usd(spec, book)
     egress = None
     if epoch_usd is not None and epoch_s is not None:

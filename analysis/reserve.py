@@ -52,14 +52,14 @@ LOCAL_PACE = Pace(metering_period_s=10.0, decision_s=5.0, teardown_s=60.0)
 RENTED_PACE = Pace(metering_period_s=60.0, decision_s=30.0, teardown_s=300.0)
 
 
-def pace_of(emulation: EmulationPlan, rented: bool) -> Pace:
+def pace_of(emulation: EmulationPlan | None, rented: bool) -> Pace:
     """The provider's pace in the study's seconds, in which dollars are counted.
 
     An emulated epoch is shorter than the study's: while it lasts its VMs are billed by the clock, and at its end
     as long as the study's would have taken. So up to one such epoch is not known yet.
     """
-    if rented:
-        return RENTED_PACE
+    if rented or emulation is None:
+        return RENTED_PACE if rented else LOCAL_PACE
     stretch = max(1.0, emulation.study_epoch_s / emulation.epoch_s)
     late_s = emulation.study_epoch_s if stretch > 1.0 else 0.0
     local = LOCAL_PACE
