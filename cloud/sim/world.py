@@ -6,7 +6,7 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from random import Random
 from typing import Any, Literal
@@ -68,7 +68,6 @@ class SimVm:
     ended_s: float | None = None
     cause: str = ""
     ending: bool = False  # a late termination is on its way
-    shown: Observed | None = field(default=None, repr=False)
 
     @property
     def alive(self) -> bool:
@@ -113,7 +112,10 @@ class SimWorld:
         self._capacity = {place.location: place.capacity for place in places}
         self._refusing: set[str] = set()
         self._there: dict[str, dict[str, SimVm]] = {place.location: {} for place in places}
-        self._listed: dict[str, dict[str, SimVm]] = {}
+        self._spots: Counter[str] = Counter()  # spot VMs by location
+        self._alive: dict[str, dict[str, SimVm]] = {}  # by run and name, as the next three
+        self._unlisted: dict[str, dict[str, SimVm]] = {}  # of which the list does not say the newest yet
+        self._lists: dict[str, dict[str, Observed]] = {}
         self._forgotten_s = began_s
 
     # time
@@ -152,7 +154,7 @@ class SimWorld:
                 self._prices[location] = event.value
                 self.meter.price(location, event.value, self.now_s)
                 for vm in self._spot(location):
-                    vm.shown = None
+                    self.touch(vm)
                     if vm.ceiling is not None and event.value > vm.ceiling:
                         self.counts["price"] += 1
                         self._preempt(vm, f"the spot price rose to {event.value} USD/h, above its ceiling")
@@ -178,8 +180,7 @@ class SimWorld:
 
     def room(self, location: str) -> bool:
         """Whether a spot VM could be rented there now."""
-        there = sum(vm.spot for vm in self._there[location].values())
-        return location not in self._refusing and there < self._capacity[location]
+        return location not in self._refusing and self._spots[location] < self._capacity[location]
 
     def price(self, location: str, spot: bool) -> Decimal:
         """US dollars an hour there, now."""
@@ -205,10 +206,12 @@ class SimWorld:
             address=f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}", billed=not monitor,
         )  # fmt: skip
         self.vms[run, vm.vm] = vm
-        self._listed.setdefault(run, {})[vm.vm] = vm
+        self._alive.setdefault(run, {})[vm.vm] = vm
+        self.touch(vm)
         self.alive_count += vm.billed
         if vm.billed:
             self._there[location][vm.id] = vm
+            self._spots[location] += spot
             self.meter.began(run, location, usd, spot, self.now_s)
         if request.max_life_s is not None:
             self.at(self.now_s + request.max_life_s, self.end, vm, "terminated", "its longest life is over")
@@ -219,7 +222,8 @@ class SimWorld:
     def _boot(self, vm: SimVm) -> None:
         if not vm.alive:
             return
-        vm.state, vm.ready_s, vm.shown = "running", self.now_s, None
+        vm.state, vm.ready_s = "running", self.now_s
+        self.touch(vm)
         rate = vm.place.preempt_per_h
         if vm.spot and vm.billed and rate > 0:
             dies_s = self.now_s + self._random.expovariate(rate) * 3600.0
@@ -232,7 +236,8 @@ class SimWorld:
 
     def _notice(self, vm: SimVm, dies_s: float) -> None:
         if vm.alive:
-            vm.notice_s, vm.shown = dies_s, None
+            vm.notice_s = dies_s
+            self.touch(vm)
             self.at(dies_s, self._take, vm, "the provider took the VM back, as it had announced")
             self.on_change("noticed", vm, self.now_s)
 
@@ -244,22 +249,25 @@ class SimWorld:
         self.end(vm, "preempted", cause)
 
     def touch(self, vm: SimVm) -> None:
-        """Its program says something new of itself."""
-        vm.shown = None
+        """There is something new to be listed of it."""
+        self._unlisted.setdefault(vm.run, {})[vm.vm] = vm
 
     def program_ended(self, vm: SimVm) -> None:
         """Its program is over: the VM goes by itself a little later."""
-        vm.shown = None
+        self.touch(vm)
         self.at(self.now_s + self._autodown_s, self.end, vm, "terminated", "its program had ended")
 
     def end(self, vm: SimVm, state: VmState, cause: str) -> None:
         """It is gone, and billed no more. Nothing when it was gone already."""
         if not vm.alive:
             return
-        vm.state, vm.ended_s, vm.cause, vm.shown = state, self.now_s, cause, None
+        vm.state, vm.ended_s, vm.cause = state, self.now_s, cause
+        self.touch(vm)
+        del self._alive[vm.run][vm.vm]
         self.alive_count -= vm.billed
         if vm.billed:
             del self._there[vm.place.location][vm.id]
+            self._spots[vm.place.location] -= vm.spot
             self.meter.ended(
                 vm.run, vm.place.location, self.price(vm.place.location, vm.spot), vm.spot, self.now_s
             )
@@ -267,27 +275,30 @@ class SimWorld:
 
     def alive(self, run: str) -> list[SimVm]:
         """A run's VMs that are really there, its monitor among them."""
-        return [vm for vm in self._listed.get(run, {}).values() if vm.alive]
+        return list(self._alive.get(run, {}).values())
 
     def listing(self, run: str) -> list[Observed]:
         """What there is to be listed of a run; the same object for a VM of which nothing has changed."""
-        listed = self._listed.get(run, {})
+        shown, unlisted = self._lists.setdefault(run, {}), self._unlisted.get(run, {})
+        for vm in list(unlisted.values()):
+            if vm.visible_s <= self.now_s:
+                shown[vm.vm] = self._show(vm)
+                del unlisted[vm.vm]
         if self.now_s - self._forgotten_s > _REMEMBERED_S:
             self._forgotten_s = self.now_s
-            for vm in list(listed.values()):
+            for (owner, name), vm in self.vms.items():
                 if vm.ended_s is not None and self.now_s - vm.ended_s > _REMEMBERED_S:
-                    del listed[vm.vm]
-        return [vm.shown or self._show(vm) for vm in listed.values() if vm.visible_s <= self.now_s]
+                    self._lists.get(owner, {}).pop(name, None)
+        return list(shown.values())
 
     def _show(self, vm: SimVm) -> Observed:
         def theirs(at_s: float | None) -> float | None:
             return None if at_s is None else at_s + self.skew_s
 
-        vm.shown = Observed(
+        return Observed(
             vm=vm.vm, state=vm.state, location=vm.place.location, address=vm.address,
             requested_at_s=vm.created_s + self.skew_s, ready_at_s=theirs(vm.ready_s), ended_at_s=theirs(vm.ended_s),
             cause=vm.cause, notice_at_s=theirs(vm.notice_s), status=self.status_of(vm), instance=vm.place.instance,
             usd_per_h=self.price(vm.place.location, vm.spot), price_source="the simulated market",
             link=f"sim://{vm.id}",
         )  # fmt: skip
-        return vm.shown

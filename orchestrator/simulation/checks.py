@@ -42,7 +42,9 @@ class Checks:
         self._wait_s = (
             900.0 + 2 * backoff_s + spec.breaker_open_s + spec.boot_deadline_s + spec.join_deadline_s
         )
-        self._wait_s += 300.0 + spec.missing_deadline_s + spec.silent_deadline_s + 4 * scenario.tick_s
+        self._wait_s += (
+            30 * scenario.tick_s + spec.missing_deadline_s + spec.silent_deadline_s + 4 * scenario.tick_s
+        )
         self.calm_looks = 0  # at a slot for which progress was due
 
     def changed(self, change: str, vm: SimVm, at_s: float) -> None:

@@ -33,7 +33,7 @@ OWNER = "simulated-00000000"
 CrashPoint = Literal["before_write", "after_write", "before_reply"]
 
 _DEADLINES_S = {"observe": 30.0, "request": 900.0, "terminate": 60.0}
-_RESYNC_S = 300.0  # what has not changed is told again after this
+_WHOLE_EACH = 30  # as in the shell: every so many lists, what is unchanged is told to the core as well
 _READ_S = 5.0  # all peers done: their last records are read by then
 
 
@@ -94,9 +94,9 @@ class SimController:
         self._check, self._write_late = check, write_late
         self._index = {s.name: i for i, s in enumerate(self.state.slots)}
         self._under_way: dict[str, tuple[float, Reply, str]] = {}  # by key: until, reply, VM
-        self._fed: dict[str, provider.Observed] = {}
+        self._told: dict[str, provider.Observed] = {}  # the last list
         self._unlisted: dict[str, Unlisted] = {}
-        self._fed_all_s = 0.0
+        self._lists = 0
         self._dying: set[str] = set()  # asked to end, and not seen ended
         self.ended = False
         self._stop_wanted: tuple[str, str] | None = None
@@ -184,35 +184,31 @@ class SimController:
         return ev.OfferRefused(now_s, vm, kind, str(error))
 
     def _listed(self, seen: list[provider.Observed], now_s: float) -> list[ev.Event]:
-        everything = now_s - self._fed_all_s >= _RESYNC_S
-        if everything:
-            self._fed_all_s = now_s
-        fed, ledger = self._fed, self._disk.ledger
+        everything = self._lists % _WHOLE_EACH == 0
+        self._lists += 1
+        before, ledger = self._told, self._disk.ledger
+        self._told = {o.vm: o for o in seen}
         out: list[ev.Event] = []
-        for o in seen:
-            if fed.get(o.vm) is o and not everything and o.vm not in self._dying:
-                continue
-            fed[o.vm] = o
+        dying = self._dying
+        for o in seen if everything else [o for o in seen if before.get(o.vm) is not o or o.vm in dying]:
             out.append(_event(o, now_s))
             if o.ended_at_s is None:
                 ledger.seen(o.vm)
             else:
                 ledger.ended(o.vm, now_s)
-                self._dying.discard(o.vm)
-        listed = {o.vm for o in seen}
+                dying.discard(o.vm)
         if everything:
-            self._forget(listed, now_s)
+            self._forget(now_s)
         asked = {vm for key, (_, _, vm) in self._under_way.items() if key.startswith("request ")}
-        gone, self._unlisted = missing(self.state, listed, now_s, self._unlisted, asked)
+        gone, self._unlisted = missing(self.state, self._told, now_s, self._unlisted, asked)
         return out + gone
 
-    def _forget(self, listed: set[str], now_s: float) -> None:
+    def _forget(self, now_s: float) -> None:
         """What nobody wishes for and the provider does not list is over."""
-        self._fed = {vm: o for vm, o in self._fed.items() if vm in listed}
-        self._dying &= listed
         held = {vm for s in self.state.slots for vm in (s.vm, s.ending) if vm}
+        self._dying &= self._told.keys()
         for vm in self._disk.ledger.open():
-            if vm not in listed and vm not in held:
+            if vm not in self._told and vm not in held:
                 self._disk.ledger.absent(vm, now_s)
 
     # acting

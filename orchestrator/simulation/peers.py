@@ -251,7 +251,10 @@ class _Seen(Mapping[str, float]):
         return self._now_s if cut_s is None else cut_s + self._offset_s
 
     def get(self, vm: str, default: Any = None) -> Any:
-        return self[vm] if vm in self._peers else default
+        peer = self._peers.get(vm)
+        if peer is None:
+            return default
+        return self._now_s if peer.cut_s is None else peer.cut_s + self._offset_s
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._peers)
