@@ -148,8 +148,9 @@ def _launch(
         with tempfile.TemporaryDirectory(prefix="orch-launch-") as folder:
             file = Path(folder) / "experiment.yaml"
             file.write_bytes(chosen.document)
-            where = {} if chosen.on == Where.local else {"on": chosen.on}
-            prepare(chosen.spec, file, chosen.plan, wished, home, now_s=time.time(), cores=cores(), **where)
+            prepare(
+                chosen.spec, file, chosen.plan, wished, home, now_s=time.time(), cores=cores(), on=chosen.on
+            )
         ours = True
         connection = client.launch(wished, home)
     except UsageError:

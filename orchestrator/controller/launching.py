@@ -109,11 +109,21 @@ def prepare(
 
 
 def _write_store(path: Path, meta: Mapping[str, Any], fact: Fact, now_s: float) -> None:
-    with RunStore.open_writer(path) as store, store.transaction():
+    """Whole or not at all: another launch of this id must not find a database without a run in it."""
+    new = path.with_name("run.db.new")
+    for left in path.parent.glob("run.db.new*"):  # of a launch that was killed here
+        left.unlink()
+    with RunStore.open_writer(new) as store, store.transaction():
         for key, value in meta.items():
             store.set_meta(key, value)
         row = EventRecord(0, now_s, fact.kind, "", -1, "", "", "", fact.cause, fact.data_json)
         store.append("events", [row])
+    new.rename(path)  # SQLite has no other file of it once it is closed
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _meta(
