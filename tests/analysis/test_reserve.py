@@ -1,0 +1,65 @@
+"""What is kept back of a budget: pace and traffic, by hand."""
+
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from analysis.reserve import LOCAL_PACE, RENTED_PACE, egress_ceiling_usd_per_h, epoch_egress_usd, pace_of
+from cloud.prices.book import load as load_book
+from experiments.spec.catalog import models
+from experiments.spec.emulation import resolve_emulation
+from experiments.spec.load import load
+
+BOOK = load_book("study-2023-04")
+
+
+def test_traffic_of_two_peers_in_one_zone_is_their_data_alone():
+    spec = load("geo-a2")
+    model = models()[spec.model]
+    assert model.bytes_per_sample is not None
+    read = spec.swarm.target_batch_size * model.bytes_per_sample
+    data = BOOK.store_egress(spec.data.location, "gcp/us-central1/us-central1-a", read)
+    assert data is not None
+    assert epoch_egress_usd(spec, BOOK) == data * Decimal("1.25")
+
+
+def test_traffic_across_the_sea_is_both_ways_and_one_state():
+    spec = load("geo-b2")
+    model = models()[spec.model]
+    assert model.bytes_per_sample is not None
+    iowa, belgium = "gcp/us-central1/us-central1-a", "gcp/europe-west1/europe-west1-b"
+    ways = ((iowa, belgium), (belgium, iowa))
+    pair = 2 * model.parameters * 2 // 2  # gradients and means, 2 bytes a value, half of them to each
+    sent = [BOOK.egress(src, dst, pair) for src, dst in ways]
+    state = [BOOK.egress(src, dst, 12 * model.parameters) for src, dst in ways]
+    read = spec.swarm.target_batch_size * model.bytes_per_sample
+    data = [BOOK.store_egress(spec.data.location, place, read) for place in (iowa, belgium)]
+    assert None not in [*sent, *state, *data]
+    by_hand = sum(sent) + max(state) + max(data)
+    assert epoch_egress_usd(spec, BOOK) == by_hand * Decimal("1.25")
+
+
+def test_a_price_that_is_unknown_makes_the_traffic_unknown():
+    empty = type(BOOK).from_text(BOOK.text.splitlines()[0] + "\n", "empty.csv")
+    assert epoch_egress_usd(load("geo-b2"), empty) is None
+
+
+@pytest.mark.parametrize("pace", [LOCAL_PACE, RENTED_PACE])
+def test_over_the_pace_one_epoch_and_what_is_sent_meanwhile_is_kept(pace):
+    rate = egress_ceiling_usd_per_h(Decimal(3), 2 * pace.all_s, pace)
+    assert abs(pace.reserve_usd(Decimal(0), rate) - Decimal("4.5")) < Decimal("1e-9")
+
+
+def test_an_epoch_shorter_than_the_studys_is_known_an_epoch_late():
+    spec = load("geo-c8")
+    plan = resolve_emulation(spec, 2)
+    stretch = plan.study_epoch_s / plan.epoch_s
+    assert stretch > 2
+    pace = pace_of(plan, rented=False)
+    assert pace.teardown_s == pytest.approx(LOCAL_PACE.teardown_s * stretch)
+    assert pace.metering_period_s == pytest.approx(
+        LOCAL_PACE.metering_period_s * stretch + plan.study_epoch_s
+    )
+    assert pace_of(replace(plan, epoch_s=plan.study_epoch_s), rented=False) == LOCAL_PACE
+    assert pace_of(None, rented=True) == pace_of(plan, rented=True) == RENTED_PACE
