@@ -205,12 +205,14 @@ def _members(session: int) -> list[int]:
 
 
 def _pids() -> list[int]:
-    """This user's live processes."""
+    """This user's live processes that could hold a port of ours: none of a container's, which has its own."""
+    own = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid")]
     found: list[int] = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             pid = int(folder.name)
-            if folder.stat().st_uid == os.getuid() and _began(pid) and pid != os.getpid():
+            ours = folder.stat().st_uid == os.getuid() and pid != os.getpid()
+            if ours and _began(pid) and [os.readlink(folder / "ns" / kind) for kind in ("net", "pid")] == own:
                 found.append(pid)
     return found
 
