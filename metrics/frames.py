@@ -8,7 +8,7 @@ from typing import Any
 from metrics.granularity import epoch_granularity
 from metrics.run_numbers import Records, RunNumbers
 
-__all__ = ["cost_lines", "per_epoch", "traffic"]
+__all__ = ["cost_lines", "per_epoch", "preemptions", "traffic"]
 
 
 def per_epoch(store: Records | RunNumbers) -> list[dict[str, Any]]:
@@ -96,6 +96,39 @@ def cost_lines(store: Records | RunNumbers) -> list[dict[str, Any]]:
             "month": line.month,
         }
         for line in run.bill.lines
+    ]
+
+
+def preemptions(store: Records | RunNumbers) -> list[dict[str, Any]]:
+    """One row a VM that was preempted (see `metrics.preemptions.Preemption`): vm, slot, location, at_s (unix, as
+    measured), replaced_by, lost_s, startup_s, absent_s, state_s, state_bytes, lost_samples, slowed_epochs (a
+    list), slowed_s, lost_usd, startup_usd, slowed_usd, usd. None: unknown; state_s also where nobody joined."""
+    return [
+        {
+            "vm": row.vm,
+            "slot": row.slot,
+            "location": row.location,
+            "at_s": row.at_s,
+            "replaced_by": row.replaced_by,
+            "lost_s": row.lost_s,
+            "startup_s": row.startup_s,
+            "absent_s": row.absent_s,
+            "state_s": row.state_s,
+            "state_bytes": None if row.state_bytes is None else round(row.state_bytes),
+            "lost_samples": row.lost_samples,
+            "slowed_epochs": None if row.slowed_epochs is None else list(row.slowed_epochs),
+            "slowed_s": row.slowed_s,
+            **{
+                name: None if usd is None else float(usd)
+                for name, usd in (
+                    ("lost_usd", row.lost_usd),
+                    ("startup_usd", row.startup_usd),
+                    ("slowed_usd", row.slowed_usd),
+                    ("usd", row.usd),
+                )
+            },
+        }
+        for row in _run(store).preemptions.rows
     ]
 
 

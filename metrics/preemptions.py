@@ -47,7 +47,7 @@ class Preemption:
         float | None
     )  # of the startup: the download of the swarm's state; None: nobody joined, or unknown
     state_bytes: float | None
-    samples_lost: float | None
+    lost_samples: float | None
     slowed_epochs: tuple[int, ...] | None
     slowed_s: float | None  # summed over the others
     lost_usd: Decimal | None
@@ -83,9 +83,9 @@ class Preemptions:
         return _sum(row.usd for row in self.rows)
 
     @property
-    def samples_lost(self) -> float | None:
+    def lost_samples(self) -> float | None:
         """Cost of preemptions in samples."""
-        lost = [row.samples_lost for row in self.rows]
+        lost = [row.lost_samples for row in self.rows]
         return None if None in lost else math.fsum(n for n in lost if n is not None)
 
     @property
@@ -152,7 +152,7 @@ def preemptions(
                 absent_s=absent_s,
                 state_s=None if join is None else join.state_s * scales.time,
                 state_bytes=None if state_bytes is None else state_bytes * scales.bytes,
-                samples_lost=None if rate is None else rate * absent_s,
+                lost_samples=None if rate is None else rate * absent_s,
                 slowed_epochs=None if slowed is None else tuple(sorted({epoch for epoch, _, _ in slowed})),
                 slowed_s=None if slowed is None else math.fsum(seconds for _, _, seconds in slowed),
                 lost_usd=_usd(row, lost_s),

@@ -85,6 +85,12 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
         "usd_per_1m_samples": None
         if total is None or not samples
         else _usd(total / Decimal(repr(samples)) * 1_000_000),
+        "preemptions": _preemptions(run),
+        "pauses": {
+            "count": len(run.preemptions.pauses),
+            "seconds": run.preemptions.paused_s,
+            "usd": _usd(run.preemptions.paused_usd),
+        },
         "loss": _loss(run),
         "accuracy": _accuracy(meta["evaluations"]),
         "published": compare(meta["published"], run.study, run.matrix, [row.vm for row in run.vms]),
@@ -127,6 +133,25 @@ def _peers(run: RunNumbers) -> list[dict[str, Any]]:
         {"slot": slot, "location": last[slot], "vms": vms[slot], "preemptions": taken[slot]}
         for slot in sorted(last)
     ]
+
+
+def _preemptions(run: RunNumbers) -> dict[str, Any]:
+    """What they cost in all, and one by one."""
+    found = run.preemptions
+    slowed = found.slowed_epochs
+    return {
+        "count": len(found.rows),
+        "usd": _usd(found.usd),
+        "lost_samples": found.lost_samples,
+        "epochs_slowed": None if slowed is None else list(slowed),
+        "vms": [
+            {
+                key: round(value, 6) if key.endswith("usd") and value is not None else value
+                for key, value in row.items()
+            }
+            for row in frames.preemptions(run)
+        ],
+    }
 
 
 def _loss(run: RunNumbers) -> dict[str, float | None]:

@@ -119,6 +119,27 @@ FRAMES: dict[str, tuple[Column, ...]] = {
         Column("tier", _TEXT, "where the price's tier begins; empty: it has one"),
         Column("month", _TEXT, "calendar month (UTC) whose tiers the bytes climb; empty: no matter"),
     ),
+    "preemptions": (
+        Column("vm", _TEXT, "the VM that was taken"),
+        Column("slot", _TEXT, "its slot"),
+        Column("location", _TEXT, "cloud/region/zone"),
+        Column("at_s", _NUMBER, "when it was gone, unix seconds, as measured"),
+        Column("replaced_by", _TEXT, "the slot's VM that trained next; empty: none did"),
+        Column("lost_s", _NUMBER, "paid since its last averaging"),
+        Column("startup_s", _NUMBER, "paid for its replacement from request to the first step"),
+        Column("absent_s", _NUMBER, "from the last averaging to the replacement's first step"),
+        Column("state_s", _NUMBER, "of startup_s: the download of the swarm's state"),
+        Column("state_bytes", _MAYBE_WHOLE, "received from the peers meanwhile; <NA>: not measured"),
+        Column("lost_samples", _NUMBER, "the slot's own rate x absent_s"),
+        Column(
+            "slowed_epochs", _TEXT, "epochs in which the others were slower, comma-separated; None: unknown"
+        ),
+        Column("slowed_s", _NUMBER, "by how much, summed over the others"),
+        Column("lost_usd", _NUMBER, "dollars of lost_s"),
+        Column("startup_usd", _NUMBER, "dollars of startup_s"),
+        Column("slowed_usd", _NUMBER, "dollars of slowed_s"),
+        Column("usd", _NUMBER, "all three"),
+    ),
     "events": (
         Column("seq", _WHOLE, "number in the journal"),
         Column("at_s", _NUMBER, "unix seconds"),

@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 
     from metrics.run_numbers import RunNumbers
 
-__all__ = ["cost_rows", "frame", "frame_of_columns", "peer_epoch_rows", "peer_rows", "traffic_rows"]
+__all__ = [
+    "cost_rows",
+    "frame",
+    "frame_of_columns",
+    "peer_epoch_rows",
+    "peer_rows",
+    "preemption_rows",
+    "traffic_rows",
+]
 
 
 def frame(name: str, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
@@ -107,6 +115,14 @@ def cost_rows(run: RunNumbers) -> list[dict[str, Any]]:
     return [
         row | {f"billed_{unit}": row["quantity"] if row["unit"] == unit else None for unit in ("s", "bytes")}
         for row in frames.cost_lines(run)
+    ]
+
+
+def preemption_rows(run: RunNumbers) -> list[dict[str, Any]]:
+    """One row a VM that was preempted."""
+    return [
+        row | {"slowed_epochs": None if (slow := row["slowed_epochs"]) is None else ", ".join(map(str, slow))}
+        for row in frames.preemptions(run)
     ]
 
 

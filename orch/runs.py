@@ -104,6 +104,12 @@ class Run:
 
         return frame("traffic", traffic_rows(self.numbers()))
 
+    def preemptions(self) -> pd.DataFrame:
+        """One row a VM that was preempted: what it cost in seconds, samples and dollars."""
+        from orch.frames import frame, preemption_rows
+
+        return frame("preemptions", preemption_rows(self.numbers()))
+
     def costs(self, prices: str | None = None) -> pd.DataFrame:
         """One row a line of the bill. Sum it with `skipna=False`: one unknown line makes the sum unknown.
 

@@ -169,6 +169,17 @@ def _page(
                 + "</details>",
             )
         )
+    if summary["preemptions"]["count"] or summary["pauses"]["count"]:
+        taken = frames.preemptions(run)
+        _write_csv(folder / "preemptions.csv", taken)
+        sections.append(
+            Section(
+                "Cost of preemptions",
+                content.preemption_line(summary),
+                html=table(content.preemption_table(taken), "Preemptions", text=["slot", "replaced by"])
+                + '<p class="soft">The numbers as a file: <a href="preemptions.csv">CSV</a>.</p>',
+            )
+        )
     if learned:
         sections.append(
             drawn(

@@ -16,6 +16,8 @@ __all__ = [
     "cost_rows",
     "epoch_table",
     "learning_rows",
+    "preemption_line",
+    "preemption_table",
     "timeline_rows",
     "title",
     "traffic_table",
@@ -168,6 +170,42 @@ def traffic_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def preemption_line(summary: Summary) -> str:
+    """The sentence above the table: what preemptions and pauses cost in all."""
+    taken, paused = summary["preemptions"], summary["pauses"]
+    slowed = taken["epochs_slowed"]
+    epochs = "unknown" if slowed is None else ", ".join(map(str, slowed)) or "none"
+    said = (
+        f"VMs taken back: {taken['count']}. Paid for what trained nothing: {_usd(taken['usd'])}; samples lost: "
+        f"{_whole(taken['lost_samples']) or 'unknown'}; epochs of the others slowed: {epochs}. "
+        "Seconds and dollars are at the study's scale."
+    )
+    if paused["count"]:
+        said += (
+            f" Pauses with fewer peers than min_peers: {paused['count']}, {paused['seconds']:.0f} s; the VMs held "
+            f"meanwhile were billed {_usd(paused['usd'])}."
+        )
+    return said
+
+
+def preemption_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One row a preempted VM as shown on the page."""
+    return [
+        {
+            "slot": row["slot"],
+            "replaced by": row["replaced_by"] or "none",
+            "lost work s": _number(row["lost_s"]),
+            "request to training s": _number(row["startup_s"]),
+            "of it state s": _number(row["state_s"]) if row["replaced_by"] else "none",
+            "state MB": _megabytes(row["state_bytes"]) if row["replaced_by"] else "none",
+            "samples lost": _whole(row["lost_samples"]),
+            "others slowed s": _number(row["slowed_s"]),
+            "$": None if row["usd"] is None else f"{row['usd']:.4f}",
+        }
+        for row in rows
+    ]
+
+
 def cost_rows(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The bill's lines summed by what a reader asks for; a sum with an unknown part is unknown."""
     sums: dict[str, float | None] = {}
@@ -227,6 +265,10 @@ def _ran(summary: Summary) -> str:
 
 def _usd(amount: float | None) -> str:
     return "unknown" if amount is None else f"${amount:,.4g}" if abs(amount) < 1 else f"${amount:,.2f}"
+
+
+def _megabytes(amount: int | None) -> str | None:
+    return None if amount is None else f"{amount / 1e6:.4g}"
 
 
 def _number(value: float | None) -> str | None:

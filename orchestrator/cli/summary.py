@@ -104,6 +104,7 @@ def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
         ("loss", f"{number(loss.get('first'))} to {number(loss.get('last'))}"),
         ("accuracy", number(summary.get("accuracy"))),
     ]
+    rows += _spot_rows(summary)
     published = summary.get("published")
     if published:
         rows.append(("the study", _published_words(published)))
@@ -112,6 +113,20 @@ def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
     if report:
         lines.append(f"  report          {report}")
     return lines
+
+
+def _spot_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What preemptions and pauses cost, where there were any."""
+    rows: list[tuple[str, str]] = []
+    taken, paused = summary.get("preemptions") or {}, summary.get("pauses") or {}
+    if taken.get("count"):
+        slowed = taken["epochs_slowed"]
+        epochs = "unknown" if slowed is None else len(slowed)
+        words = f"{taken['count']}: {usd(taken['usd'])}, {number(taken['lost_samples'])} samples lost, {epochs} epochs slowed"
+        rows.append(("preemptions", words))
+    if paused.get("count"):
+        rows.append(("paused", f"{duration(paused['seconds'])} below min_peers, billed {usd(paused['usd'])}"))
+    return rows
 
 
 def _kind(peer: Mapping[str, Any]) -> tuple[str, str, str, bool, tuple[str, ...]]:

@@ -71,7 +71,7 @@ def test_one_preemption_by_hand() -> None:
     assert row.absent_s == 5.0 + 37.0
     assert (row.state_s, row.state_bytes) == (7.5, 6_000_000)
     rate = (128 * 3 + 128) / (3 * 12.0 + 16.0)  # b's three measured epochs, b1's one
-    assert row.samples_lost == pytest.approx(rate * 42.0)
+    assert row.lost_samples == pytest.approx(rate * 42.0)
     # b1's first epoch is its own; a's epochs 5 and 7 are as long as its samples ask for, 6 took 2 s more: less
     # than a tenth of the 22 s it should take. So nothing is slow; at 5 s it is.
     assert (row.slowed_epochs, row.slowed_s) == ((), 0.0)
@@ -103,7 +103,7 @@ def test_a_vm_taken_before_it_averaged_trained_nothing_at_all() -> None:
     first = vm("c", slot="c", requested_s=-20.0, ended_s=10.0, end_cause="preempted: no reason")
     (row,) = costs([*VMS[:1], first], [r for r in RECORDS if r.vm == "a"]).rows
     assert row.lost_s == 30.0
-    assert row.samples_lost is None  # nobody knows its rate
+    assert row.lost_samples is None  # nobody knows its rate
 
 
 def test_a_replacement_that_is_taken_while_it_starts_is_paid_once() -> None:
@@ -141,7 +141,7 @@ def test_unknown_is_contagious() -> None:
 
 def test_a_run_without_preemptions_costs_nothing() -> None:
     found = costs(VMS[:1], [r for r in RECORDS if r.vm == "a"])
-    assert (found.usd, found.samples_lost, found.slowed_epochs, found.paused_usd) == (Decimal(0), 0.0, (), 0)
+    assert (found.usd, found.lost_samples, found.slowed_epochs, found.paused_usd) == (Decimal(0), 0.0, (), 0)
 
 
 def test_a_pause_is_billed_for_the_vms_held_meanwhile() -> None:

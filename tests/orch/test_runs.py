@@ -18,7 +18,7 @@ from metrics.records import EventRecord, StepRecord
 from metrics.store import RunStore
 
 RUN = "geo-c8-20231114-aaaa"
-FRAMES = ("epochs", "peers", "traffic", "costs", "events", "steps")
+FRAMES = ("epochs", "peers", "traffic", "costs", "preemptions", "events", "steps")
 
 
 def _run_in(home: Path, run_id: str = RUN) -> Path:
