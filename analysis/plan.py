@@ -109,7 +109,8 @@ class Plan:
     price_book: str
     warmup_epochs: int
     measured_epochs: int
-    emulation: EmulationPlan | None  # None: nothing is emulated, and no duration is known
+    emulated: bool
+    emulation: EmulationPlan | None  # what is expected of its epochs; None: no duration is known
     duration_s: float | None  # all epochs; booting and taking down left out
     raw_duration_s: float | None
     vm_usd: Decimal | None  # of duration_s: a lower bound of the bill (no egress, no booting)
@@ -129,7 +130,7 @@ class Plan:
             "target_batch_size": self.target_batch_size,
             "raw_target_batch_size": shrunk.raw_target_batch_size if shrunk else self.target_batch_size,
             "on": self.on,
-            "emulated": shrunk is not None,
+            "emulated": self.emulated,
             "scales": {
                 "bytes": shrunk.bytes_scale if shrunk else 1.0,
                 "time": shrunk.time_scale if shrunk else 1.0,
@@ -214,12 +215,13 @@ def plan_of(
     on: str = "local",
     quote: Quoter | None = None,
     price_tolerance: Decimal = TOLERANCE,
+    notes: Iterable[str] = (),
 ) -> Plan:
     """The plan of an experiment.
 
     `emulation` is `experiments.spec.emulation.resolve_emulation`'s answer: its expected epochs (step times,
-    slowest stream of the network) give the duration. `usd_per_h` sums the first choice of every slot; one
-    unknown price makes it unknown. `quote` says what a place costs (default: the book).
+    slowest stream of the network) give the duration; None: unknown. `usd_per_h` sums the first choice of every slot; one
+    unknown price makes it unknown. `quote` says what a place costs (default: the book), `notes` what else there is to know.
     """
     remarks: dict[str, None] = {}  # each once, in order
 
@@ -230,7 +232,8 @@ def plan_of(
         return found
 
     peers = tuple(_peer(slot, asked, price_tolerance if on == "sky" else None) for slot in slots(spec))
-    notes = ["throughput and $/1M samples are not predicted: that comes with a later release", *remarks]
+    unpredicted = "throughput and $/1M samples are not predicted: that comes with a later release"
+    notes = [unpredicted, *notes, *remarks]
     usd_per_h = _sum(peer.first.reckoned_usd_per_h for peer in peers)
     unknown = sorted(
         {(p.location, p.accelerator, p.price_source) for s in peers for p in s.places if p.usd_per_h is None}
@@ -265,6 +268,7 @@ def plan_of(
         price_book=book.name,
         warmup_epochs=spec.measure.warmup_epochs,
         measured_epochs=spec.measure.epochs,
+        emulated=emulation is not None and spec.emulation is not None,
         emulation=emulation,
         duration_s=duration_s,
         raw_duration_s=emulation.epoch_s * epochs if emulation else None,

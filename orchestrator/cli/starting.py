@@ -10,12 +10,16 @@ from importlib.metadata import version
 from random import SystemRandom
 from typing import Any
 
-from analysis.plan import TOLERANCE, book_quoter, plan_of
+from analysis.plan import TOLERANCE, plan_of
+from cloud.networks.network import NetworkError
 from cloud.prices.book import load as load_book
 from experiments.spec.emulation import EmulationPlan, resolve_emulation
+from experiments.spec.errors import SpecError
 from experiments.spec.schema import ExperimentSpec
+from orchestrator.controller.sky_runs import check_store, unscaled
 from orchestrator.errors import UsageError
 from orchestrator.home import new_run_id
+from orchestrator.quotes import sky_quoter
 
 __all__ = ["checked_id", "cores", "new_id", "plan_for", "plan_json"]
 
@@ -34,12 +38,26 @@ def plan_for(spec: ExperimentSpec, on: str = "local", price_tolerance: Decimal =
     """
     book = load_book(spec.prices)
     if on == "local":
-        quote, emulation = book_quoter(book), resolve_emulation(spec, cores())
-    else:
-        from orchestrator.quotes import sky_quoter
+        emulation = resolve_emulation(spec, cores())
+        return plan_of(spec, book, emulation, on=on, price_tolerance=price_tolerance).as_dict()
+    emulation, notes = _expected(spec)
+    quote = sky_quoter(book, os.environ)
+    return plan_of(
+        spec, book, emulation, on=on, quote=quote, price_tolerance=price_tolerance, notes=notes
+    ).as_dict()
 
-        quote, emulation = sky_quoter(book, os.environ), _unscaled(spec)
-    return plan_of(spec, book, emulation, on=on, quote=quote, price_tolerance=price_tolerance).as_dict()
+
+def _expected(spec: ExperimentSpec) -> tuple[EmulationPlan | None, list[str]]:
+    """The epochs to expect on rented VMs, and what stands against launching there as it is."""
+    notes: list[str] = []
+    try:
+        check_store(spec)
+    except UsageError as error:
+        notes.append(f"cannot be launched on rented VMs as it is: {error}")
+    try:
+        return unscaled(spec, cores()), notes
+    except (SpecError, NetworkError) as error:
+        return None, [*notes, f"its duration is unknown: {error}"]
 
 
 def plan_json(plan: dict[str, Any], spec: ExperimentSpec) -> str:
@@ -49,16 +67,6 @@ def plan_json(plan: dict[str, Any], spec: ExperimentSpec) -> str:
 
     created_at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     return as_json(plan_document(plan, spec, created_at, version("orch"))).rstrip("\n")
-
-
-def _unscaled(spec: ExperimentSpec) -> EmulationPlan | None:
-    """On real VMs nothing is shrunk: an emulated model is padded to the real one's size and time."""
-    if spec.emulation is None:
-        return None
-    scales = {"bytes_scale": 1.0, "time_scale": 1.0, "samples_scale": 1.0}
-    return resolve_emulation(
-        spec.model_copy(update={"emulation": spec.emulation.model_copy(update=scales)}), cores()
-    )
 
 
 def new_id(name: str) -> str:

@@ -16,6 +16,7 @@ from experiments.spec.shards import shard_urls
 from metrics.store import DiskFullError
 from orchestrator.checks.credentials import CLOUDS, cloud_access, package_there
 from orchestrator.controller.launching import dataset_of
+from orchestrator.controller.sky_runs import check_store
 from orchestrator.errors import RaySessionError, UsageError
 
 __all__ = ["preflight"]
@@ -43,6 +44,7 @@ def preflight(spec: ExperimentSpec, home: Path, on: str = "local") -> None:
     _check_room(home)
     _check_ray(os.environ.get("RAY_ADDRESS", ""))
     if on != "local":
+        check_store(spec)
         _check_clouds(spec)
         return
     check_memory(spec.peer_count, LocalOptions().peer_memory_bytes, available_memory())

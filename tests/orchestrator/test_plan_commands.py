@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,23 @@ def test_a_dry_run_says_all_places_in_words(capsys: pytest.CaptureFixture[str]):
     assert "Emulated cloud" in capsys.readouterr().out
 
 
+def test_a_dry_run_imports_nothing_that_could_rent_or_run(tmp_path: Path):
+    code = (
+        "import sys; from orchestrator.cli.app import run; "
+        "code = run(['launch', 'geo-b2', '--on', 'sky', '--dry-run', '-o', 'json']); "
+        "print(sorted({'sky', 'boto3', 'botocore', 'ray', 'torch', 'hivemind'} & set(sys.modules)), file=sys.stderr); "
+        "sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
 ELSEWHERE = ["data.location=b2/us-west-1", "emulation=null"]
 
 
@@ -96,7 +115,8 @@ def test_the_other_clouds_have_instance_types_and_dated_prices(
     first = plan["peers"][0]
     assert (first["instance"], first["usd_per_h"]) == (instance, usd)
     assert "valid from 20" in first["price_source"]
-    assert plan["duration_s"] is None  # no emulation: nobody knows how fast that is
+    assert plan["duration_s"] is None  # no network's figures between these places
+    assert any("its duration is unknown" in note for note in plan["notes"])
 
 
 def test_a_price_nobody_has_stays_unknown_with_the_reason():
@@ -105,6 +125,61 @@ def test_a_price_nobody_has_stays_unknown_with_the_reason():
     assert (plan["peers"][0]["usd_per_h"], plan["usd_per_h"], plan["dearest_usd_per_h"]) == (None, None, None)
     assert any("Lambda rents no spot VMs" in note for note in plan["notes"])
     assert "lambda/us-west-1|A10:1|spot" not in plan["ceilings"]
+
+
+def test_a_plan_of_a_real_model_has_a_duration_a_reserve_and_its_limits():
+    limits = ["budget_usd=50", "max_usd_per_h=3", "max_wall_time_s=7200", "min_peers=2"]
+    plan = plan_for(load("geo-b2", ["emulation=null", *limits]), "sky", Decimal("0.2"))
+    assert not plan["emulated"]
+    assert plan["duration_s"] == plan["raw_duration_s"]  # nothing is scaled
+    assert plan["limits"] == {
+        "min_peers": 2, "max_usd_per_h": "3", "max_wall_time_s": 7200.0, "lease_s": 600.0,
+        "vms_per_min": 30, "replacements_per_h": 60,
+    }  # fmt: skip
+    budget = plan["budget"]
+    # by hand: both VMs at their ceilings, (0.27946 + 0.26502) x 1.2
+    assert Decimal(budget["burn_usd_per_h"]) == Decimal("0.653376")
+    seconds = Decimal(str(budget["metering_period_s"] + budget["decision_s"] + budget["teardown_s"]))
+    rates = Decimal(budget["burn_usd_per_h"]) + Decimal(budget["egress_usd_per_h"])
+    assert abs(Decimal(budget["reserve_usd"]) - rates * seconds / 3600) < Decimal("0.01")
+    assert "ends within 300 s" in budget["overshoot"]
+    assert plan["labels"].keys() == {"orch-run", "orch-slot", "orch-owner", "orch-lease-until"}
+
+
+def test_limits_that_leave_slots_without_a_vm_are_said():
+    wished = ["max_usd_per_h=0.3", "budget_usd=0.5", "peers.us.resources.max_usd_per_h=0.2"]
+    notes = plan_for(load("geo-b2", wished), "sky")["notes"]
+    assert any("us-central1-a costs $0.27946/h, above its max_usd_per_h" in note for note in notes)
+    assert any("above max_usd_per_h ($0.3): not every slot gets a VM" in note for note in notes)
+    assert any("is not below the budget of $0.5" in note for note in notes)
+
+
+def test_an_unknown_price_counts_as_its_ceiling():
+    wished = ["peers[0].resources.infra=lambda/us-west-1", "peers[0].resources.accelerators=H200:1"]
+    plan = plan_for(load("geo-b2", [*ELSEWHERE, *wished, "peers[0].resources.use_spot=false"]), "sky")
+    assert plan["usd_per_h"] is None
+    capped = plan_for(
+        load(
+            "geo-b2",
+            [*ELSEWHERE, *wished, "peers[0].resources.use_spot=false", "peers[0].resources.max_usd_per_h=4"],
+        ),
+        "sky",
+    )
+    assert Decimal(capped["usd_per_h"]) == 4 + Decimal("0.26502")
+    assert capped["ceilings"]["lambda/us-west-1|H200:1|on_demand"] == "4"
+    assert Decimal(with_tolerance(capped, Decimal(1))["ceilings"]["lambda/us-west-1|H200:1|on_demand"]) == 4
+
+
+def test_the_cheapest_place_stands_first_where_the_slot_goes_by_price():
+    places = "[{infra: gcp/us-central1/us-central1-a, use_spot: true}, {infra: gcp/asia-east1/asia-east1-a, use_spot: true}]"
+    wished = [
+        "peers.us.resources=null",
+        f"peers.us.any_of={places}",
+        "peers.us.replace.policy=cheapest_place",
+    ]
+    (peer, _) = plan_for(load("geo-b2", wished), "sky")["peers"]
+    assert peer["location"] == "gcp/asia-east1/asia-east1-a"  # 0.20956 against 0.27946
+    assert peer["alternatives"] == ["gcp/us-central1/us-central1-a"]
 
 
 def saved(tmp_path: Path, *overrides: str) -> Path:
@@ -255,6 +330,9 @@ def test_a_launch_on_sky_without_credentials_says_what_to_do(
     capsys: pytest.CaptureFixture[str], own_home: Path
 ):
     assert run(["launch", "geo-b2", "--on", "sky", "--yes"]) == 2
+    assert "rented VMs do not reach the embedded store" in capsys.readouterr().err
+    store = ["--set", "data.endpoint=https://s3.us-west-004.backblazeb2.com"]
+    assert run(["launch", "geo-b2", "--on", "sky", "--yes", *store]) == 2
     assert "gcp: no credentials; run `gcloud auth application-default login`" in capsys.readouterr().err
     assert not own_home.exists()
 
