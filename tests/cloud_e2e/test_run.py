@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import pytest
+from canaries import in_bytes, in_files, private_keys
+from canary import CommandLines, in_launches
 from fate import instances, no_capacity, preempt
 from machine import clusters, in_ec2, pids
 from running import Running, orch, wait_for
@@ -57,13 +60,22 @@ def taken_down(run: Running) -> None:
     assert (in_ec2(), clusters()) == ([], [])
 
 
-def test_two_regions_one_refused_one_preempted(launch: Callable[..., Running]):
+def test_two_regions_one_refused_one_preempted(
+    launch: Callable[..., Running], store: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("ORCH_CANARY", f"canary-{token_hex(16)}")
+    secrets = {
+        "canary": os.environ["ORCH_CANARY"].encode(),
+        "store": store["AWS_SECRET_ACCESS_KEY"].encode(),
+    }
     no_capacity("us-west-2a", -1)
-    run = launch()
-    run.wait_for_epoch(2, 300)
-    [victim] = of_slot(run, "eu-0")
-    preempt(victim["id"])
-    code, summary = run.finish(500)
+    with CommandLines(secrets) as commands:
+        run = launch("--set", "secrets.ORCH_CANARY=null")
+        run.wait_for_epoch(2, 300)
+        secrets |= private_keys(run.folder / "keys")
+        [victim] = of_slot(run, "eu-0")
+        preempt(victim["id"])
+        code, summary = run.finish(500)
     assert code == 0, run.stderr.read_text()
     assert summary["status"] == "done"
     assert {p["slot"]: p["vms"] for p in summary["peers"]} == {"us-0": 1, "eu-0": 2}
@@ -71,17 +83,30 @@ def test_two_regions_one_refused_one_preempted(launch: Callable[..., Running]):
     assert summary["accuracy"] > 0.5
     taken_down(run)
     assert "us-west-2a" in orch("why", run.run_id, "us-0").stdout
-    with RunStore.open_reader(run.folder / "run.db") as store:
-        vms = {row.vm: row for row in store.records("vms")}
-        epochs = list(store.records("epochs"))
-        egress = list(store.records("egress"))
-        owner = {"orch-run": run.run_id}
-    check_vms(run, vms, owner)
+    with RunStore.open_reader(run.folder / "run.db") as db:
+        vms = {row.vm: row for row in db.records("vms")}
+        epochs = list(db.records("epochs"))
+        egress = list(db.records("egress"))
+    assert commands.looks > 100
+    assert commands.found == set()
+    check_secrets(run, secrets)
+    check_vms(run, vms)
     check_training(vms, epochs, egress)
     check_bill(summary, vms)
 
 
-def check_vms(run: Running, vms: dict[str, Any], labels: dict[str, str]) -> None:
+def check_secrets(run: Running, secrets: dict[str, bytes]) -> None:
+    """No file of this machine has one once the run has ended (SkyPilot's logs and databases, Ray's, the report), nor EC2."""
+    assert len(secrets) >= 6, "identity and record keys of two VMs, at least"
+    found = in_files(secrets, [Path("/tmp"), Path("/dev/shm")])
+    # The store itself, which is no part of the run.
+    assert {path: names for path, names in found.items() if not path.parts[2].startswith("store-")} == {}
+    assert in_launches(secrets) == []
+    told = run.stderr.read_text() + orch("why", run.run_id).stdout
+    assert in_bytes(told.encode(), secrets) == []
+
+
+def check_vms(run: Running, vms: dict[str, Any]) -> None:
     """What was rented is what EC2 says: place, type, tags from the first moment, time at least EC2's."""
     rented = {slot: of_slot(run, slot) for slot in ("us-0", "eu-0")}
     assert [i["zone"] for i in rented["us-0"]] == ["us-west-2b"]
@@ -93,7 +118,7 @@ def check_vms(run: Running, vms: dict[str, Any], labels: dict[str, str]) -> None
                 for r in vms.values()
                 if r.slot == slot and r.location.endswith(instance["zone"]) and r.address == instance["ip"]
             )
-            assert labels.items() <= instance["tags"].items()
+            assert instance["tags"]["orch-run"] == run.run_id
             assert {"orch-owner", "orch-lease-until"} <= instance["tags"].keys()
             assert (row.instance, instance["spot"]) == ("g4dn.2xlarge", True)
             assert row.usd_per_h == PRICES[row.location]

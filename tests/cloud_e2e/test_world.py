@@ -16,6 +16,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 from fate import call, instances, no_capacity, preempt, user_data
+from machine import pids, processes, wait_until_gone
 
 pytestmark = [pytest.mark.cloud, pytest.mark.timeout(120)]
 IMAGE = "ami-0fa4eec2000000001"
@@ -129,3 +130,20 @@ def test_unplugged_nothing_reaches_it_and_ec2_sees_no_change(ec2: Any, key: Path
 def test_nobody_else_gets_metadata():
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen("http://169.254.169.254/latest/meta-data/instance-id", timeout=5)
+
+
+def test_a_world_that_is_killed_leaves_nothing():
+    """Not its processes, and so not its namespaces and mounts; a world in a world is seen whole from outside."""
+    before = processes()
+    script = Path(__file__).parents[1] / "fake_ec2" / "world.sh"
+    world = subprocess.Popen([script, "sleep", "4711"], start_new_session=True)
+    try:
+        end = time.monotonic() + 60
+        while not pids("sleep 4711") or len(pids("fake_ec2/server.py")) < 2:
+            assert time.monotonic() < end
+            assert world.poll() is None
+            time.sleep(0.1)
+    finally:
+        world.kill()
+        world.wait()
+    assert wait_until_gone(before, 10) == []

@@ -1,0 +1,105 @@
+"""The provider's contract (tests/cloud/contract.py) kept by SkyPilot against the fake EC2."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from fate import no_capacity
+from machine import clusters, in_ec2
+
+from cloud.provider import LaunchRequest, Offer, Provider
+from cloud.sky import SkyCloud
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "cloud"))
+from contract import CLOSING, checks_for
+
+pytestmark = [pytest.mark.cloud, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]  # SkyPilot's
+
+HERE, FULL = "aws/us-west-2/us-west-2a", "aws/us-west-2/us-west-2c"
+# The program of the checks' VMs: it stays, says so, and leaves when it is asked to.
+_PROGRAM = """\
+cat > /opt/orch/env/lib/python3.11/site-packages/stays.py <<'P'
+import pathlib, signal, sys, time
+def stay(config):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    pathlib.Path(config).with_name("status.json").write_text('{"phase": "training"}')
+    time.sleep(3600)
+P
+"""
+_AT_ONCE = 3  # VMs of 1.3 GB
+
+
+class SkyRig:
+    """One run on the fake EC2; its clock is the world's."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._offer = Offer(HERE, "m6i.large", "CPU:2", True, Decimal("0.0288"), "")
+
+    def provider(self) -> Provider:
+        return self._of("contract")
+
+    def neighbour(self) -> Provider:
+        return self._of("other")
+
+    def _of(self, run: str) -> Provider:
+        folder = self._home / "runs" / run
+        folder.mkdir(parents=True, exist_ok=True)
+        return SkyCloud(folder)
+
+    def request(self, vm: str, labels: Mapping[str, str]) -> LaunchRequest:
+        return LaunchRequest(vm, self._offer, "stays:stay", {}, labels=labels, setup=_PROGRAM)
+
+    def refused(self, vm: str, labels: Mapping[str, str]) -> LaunchRequest:
+        request = self.request(vm, labels)
+        return replace(request, offer=replace(request.offer, location=FULL))
+
+    def dear(self, vm: str, labels: Mapping[str, str]) -> LaunchRequest:
+        return replace(self.request(vm, labels), max_usd_per_h=Decimal("0.0001"))
+
+    def vm(self, slot: str, generation: int = 0) -> str:
+        return f"contract-{slot}-{generation}"
+
+    def eventually(self, what: Callable[[], object]) -> None:
+        end = time.monotonic() + 120
+        while not what():
+            assert time.monotonic() < end, "not within 120 s"
+            time.sleep(0.5)
+
+
+def test_skypilot_keeps_the_contract(clean_home: Path):
+    """All checks in one run, several at a time: each has VMs of its own."""
+    rig = SkyRig(clean_home)
+    no_capacity(FULL.rpartition("/")[2], -1)
+    checks = [check for check in checks_for(rig) if check is not CLOSING]
+    failed: dict[str, BaseException] = {}
+
+    def run(check: Callable[[SkyRig], None]) -> None:
+        began = time.monotonic()
+        try:
+            check(rig)
+        except BaseException as error:
+            failed[check.__name__] = error
+            raise
+        finally:
+            end = "failed" if check.__name__ in failed else "ok"
+            print(f"{time.monotonic() - began:5.0f} s  {end}  {check.__name__}", flush=True)
+
+    try:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            done = [pool.submit(run, check) for check in checks]
+        if not failed:
+            run(CLOSING)
+    finally:
+        no_capacity(FULL.rpartition("/")[2], 0)
+        rig.provider().close()
+    for future in done:
+        future.result()
+    assert (in_ec2(), clusters()) == ([], [])
