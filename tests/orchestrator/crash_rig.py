@@ -314,31 +314,33 @@ class ScriptedRun:
 
 
 def _hook(store: RunStore, points: Points) -> None:
-    """A point before and after each transaction. Within one there is none: a kill there leaves nothing of it."""
+    """Points before and after each journal write, and after each other transaction.
+
+    Within a transaction there is none: a kill there leaves nothing of it. Before one that is no journal write it is
+    the same for the world as after the write or the call that came last.
+    """
     transaction, append = store.transaction, store.append
-    depth, kind = [0], ["store"]
+    inside = [False]
 
     @contextmanager
-    def hooked() -> Iterator[None]:
-        if depth[0]:
+    def hooked(what: str = "store") -> Iterator[None]:
+        if inside[0]:
             with transaction():
                 yield
             return
-        points.reach("store: before a write")
-        at = len(points.passed) - 1
-        depth[0], kind[0] = 1, "store"
+        if what == "journal":
+            points.reach("journal: before a write")
+        inside[0] = True
         try:
             with transaction():
                 yield
         finally:
-            depth[0] = 0
-        points.passed[at] = f"{kind[0]}: before a write"
-        points.reach(f"{kind[0]}: after a write")
+            inside[0] = False
+        points.reach(f"{what}: after a write")
 
     def appending(table: str, rows: Iterable[Any]) -> int:
         rows = list(rows)
-        with hooked() if rows else nullcontext():
-            kind[0] = "journal" if table == "events" else kind[0]
+        with hooked("journal" if table == "events" else "store") if rows else nullcontext():
             return append(table, rows)
 
     store.transaction = hooked  # type: ignore[method-assign]
