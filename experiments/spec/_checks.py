@@ -155,6 +155,8 @@ def _size(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:
 
 
 def _network(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:
+    if emulation.network == f.NO_NETWORK:
+        return
     try:
         network = Network.load(emulation.network)
     except NetworkError as error:

@@ -17,6 +17,7 @@ from experiments.spec.shards import ShardPatternError, shard_urls
 
 __all__ = [
     "MAX_PEERS",
+    "NO_NETWORK",
     "AcceleratorName",
     "Endpoint",
     "EnvironmentName",
@@ -158,7 +159,8 @@ GroupName = Annotated[
 EnvironmentName = Annotated[str, word("[A-Za-z_][A-Za-z0-9_]{0,99}", "an environment variable's name")]
 ModelName = Annotated[str, _one_of("model", lambda: tuple(models()))]
 PriceBook = Annotated[str, _one_of("price book", price_books)]
-NetworkName = Annotated[str, _one_of("network", networks)]
+NO_NETWORK = "none"  # for rented VMs: theirs is as it is
+NetworkName = Annotated[str, _one_of("network", lambda: (*networks(), NO_NETWORK))]
 Location = Annotated[str, AfterValidator(_location)]
 StoreLocation = Annotated[str, AfterValidator(_store_location)]
 AcceleratorName = Annotated[str, AfterValidator(_accelerator)]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from cloud.networks.network import Network, vm_limit
+from experiments.spec._fields import NO_NETWORK
 from experiments.spec.catalog import StepTime, models, step_time
 from experiments.spec.errors import SpecError
 from experiments.spec.schema import Emulation, ExperimentSpec
@@ -78,8 +79,11 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
     raw_target, coalesce = samples
     calc_s = raw_target / rate / time_scale
 
-    network = Network.load(spec.emulation.network)
-    slowest_bps = _slowest_bps(spec, network)
+    if spec.emulation.network == NO_NETWORK:
+        slowest_bps = vm_limit()
+        reasons.append("network none: nothing is known of the streams, a VM's own sending limit is counted")
+    else:
+        slowest_bps = _slowest_bps(spec, Network.load(spec.emulation.network))
     total = models()[spec.model].parameters
     bytes_scale = _bytes_scale(spec.emulation, n, cores, total, slowest_bps, time_scale, reasons)
     parameters = max(1, round(total / bytes_scale))

@@ -189,7 +189,9 @@ class Emulation(_Section):
     bytes_scale: f.ScaleOrAuto = Field(default="auto", description="Gradients and bandwidths shrink by it.")
     time_scale: f.ScaleOrAuto = Field(default="auto", description="Only 1 is proved; auto is 1.")
     samples_scale: f.ScaleOrAuto = Field(default="auto", description="The target batch size shrinks by it.")
-    network: f.NetworkName = Field(default="study-2023-04", description="RTT and bandwidth of each pair.")
+    network: f.NetworkName = Field(
+        default="study-2023-04", description="RTT and bandwidth of each pair; none: rented VMs only."
+    )
     boot_s: Annotated[float, Field(ge=0, le=3600)] = Field(
         default=0.0, description="How long a VM takes to boot."
     )

@@ -79,6 +79,10 @@ def prepare(
         emulation, quote = unscaled(spec, cores), planned_quoter(plan)
         run = patient(run_spec(spec, run_id, book, emulation, ceilings=ceilings, rented=True, quote=quote))
     else:
+        if spec.emulation is not None and spec.emulation.network == "none":
+            raise UsageError(
+                f"{spec.name}: emulation.network is 'none', and the emulated cloud needs one; name it, or use --on sky"
+            )
         emulation = resolve_emulation(spec, cores)
         run = run_spec(spec, run_id, book, emulation, ceilings=ceilings)
     check_money(spec, run, book.name)

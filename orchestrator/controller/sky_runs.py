@@ -47,9 +47,10 @@ _LIFE_AFTER_END_S = 900.0
 
 
 def unscaled(spec: ExperimentSpec, cores: int) -> EmulationPlan:
-    """On real VMs nothing is shrunk. `emulation` set: a small network padded to the model's size and step time."""
-    scales = {"bytes_scale": 1.0, "time_scale": 1.0, "samples_scale": 1.0}
-    emulation = (spec.emulation or Emulation()).model_copy(update=scales)
+    """On real VMs nothing is shrunk, and the network is as it is. `emulation` set: a small network padded to the
+    model's size and step time."""
+    real = {"bytes_scale": 1.0, "time_scale": 1.0, "samples_scale": 1.0, "network": "none"}
+    emulation = (spec.emulation or Emulation()).model_copy(update=real)
     return resolve_emulation(spec.model_copy(update={"emulation": emulation}), cores)
 
 
