@@ -88,7 +88,7 @@ def _status(
       "peers": [{"slot", "vm", "generation", "state", "location", "accelerator", "use_spot",
         "usd_per_h", "epoch", "samples", "sps", "preemptions", "cause", "since_s"}],
       "epoch": {"current", "last", "warmup", "measured", "samples", "target", "sps", "eta_s"},
-      "granularity", "cost": {"spent_usd", "usd_per_h", "budget_usd"}, "dropped_rounds",
+      "granularity", "cost": {"spent_usd", "usd_per_h", "budget_usd"}, "paused_s", "dropped_rounds",
       "events": [{"at_s", "slot", "text"}], "warnings": [],
       "metrics_url": where Prometheus finds the running controller's numbers, or null}
     """
@@ -228,7 +228,9 @@ def _why(
         raise UsageError(
             f"{slot!r}: no slot of {found.run_id}; its slots are {', '.join(slots) or 'none yet'}"
         )
-    rows = [_event_row(event) for event in events if not slot or event.slot == slot]
+    # Zones that refuse and limits of the run are part of every slot's story.
+    shared = ("zone", "run", "run_ended")
+    rows = [_event_row(e) for e in events if not slot or e.slot == slot or (not e.slot and e.kind in shared)]
     if output in (Format.table, Format.csv):
         # "slot" notes what a restarted controller needs; the story is in the others.
         rows = [row for row in rows if row["from_state"] != row["to_state"] or row["kind"] != "slot"]

@@ -31,8 +31,15 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
     progress: list[ProgressRecord] = store.records("progress")
     warnings: list[str] = list(meta.get("warnings") or [])
     imported = bool(meta.get("imported"))
+    paused_s: float | None = None  # nobody knows
     try:
-        slots = replay(events).slots
+        state = replay(events)
+        slots, paused_s = state.slots, state.paused_s
+        if state.paused_at_s is not None:
+            paused_s += max(0.0, (meta.get("ended_s") or now_s) - state.paused_at_s)
+            warnings.append(
+                f"paused: fewer than {state.spec.min_peers} peers can train (min_peers); the others wait"
+            )
     except JournalError as error:
         slots = ()
         if not imported:
@@ -79,6 +86,7 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
             "usd_per_h": _text(cost.usd_per_h),
             "budget_usd": _text(document.get("budget_usd")),
         },
+        "paused_s": paused_s,
         "dropped_rounds": len({e.epoch for e in epochs if e.dropped}),
         "events": [_event(e) for e in [e for e in events if _tells(e)][-_EVENTS:]],
         "warnings": warnings,
@@ -197,7 +205,7 @@ def _last(progress: list[ProgressRecord], vm: str) -> ProgressRecord | None:
 
 
 def _tells(event: Any) -> bool:
-    return event.kind not in ("slot",) and (event.from_state != event.to_state or event.kind == "run_created")
+    return event.from_state != event.to_state or event.kind in ("run_created", "zone", "cause")
 
 
 def _event(event: Any) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The journal: what changed as rows, the state rebuilt from rows, and a slot's story in sentences.
 
-Each row of kind "intent", "transition" or "slot" holds the whole slot after the change, so that a rebuild is
+Each row of kind "intent", "transition", "cause" or "slot" holds the whole slot after the change, so that a rebuild is
 the last row of each slot; "zone" rows hold a circuit breaker, "run" rows what is the run's own. Other kinds are
 notes for people. A row may lack fields that a later version added, and have some that one took away.
 """
@@ -28,7 +28,7 @@ _RUN_FIELDS = (
     *("finishing_s", "stop_status", "stop_cause", "ended"),
     *("enough", "paused_at_s", "paused_s", "held_back"),
 )
-_SLOT_KINDS = frozenset({"intent", "transition", "slot"})
+_SLOT_KINDS = frozenset({"intent", "transition", "cause", "slot"})
 
 
 class JournalError(Exception):
@@ -111,7 +111,7 @@ def replay(events: Sequence[EventRecord]) -> RunState:
 
 
 def story(events: Sequence[EventRecord], slot: str = "") -> list[str]:
-    """What happened to a slot (or, without one, to the run as a whole and every slot), a sentence a row."""
+    """What happened to a slot (or, without one, to the run as a whole and every slot), a sentence a row; UTC."""
     began_s = events[0].at_s if events else 0.0
     lines: list[str] = []
     for event in events:
@@ -119,7 +119,7 @@ def story(events: Sequence[EventRecord], slot: str = "") -> list[str]:
             continue
         if slot and not event.slot and event.kind == "note":
             continue
-        lines.append(f"+{event.at_s - began_s:7.1f} s  {_sentence(event)}")
+        lines.append(f"{clock(event.at_s)} +{event.at_s - began_s:7.1f} s  {_sentence(event)}")
     return lines
 
 
@@ -129,7 +129,7 @@ def _sentence(event: EventRecord) -> str:
     who = f"{event.slot}#{event.generation}" if event.slot else "run"
     if event.from_state != event.to_state:
         return f"{who} {event.from_state or 'new'} -> {event.to_state}: {event.cause}"
-    if event.kind == "slot":
+    if event.kind in ("slot", "cause"):
         data = json.loads(event.data_json)
         known = [f"{k} {data[k]}" for k in ("phase", "address", "ending") if data.get(k)]
         return f"{who} {event.to_state}: {event.cause}" + (f" ({', '.join(known)})" if known else "")
@@ -194,6 +194,8 @@ def _slot_fact(old: Slot, new: Slot) -> Fact:
         kind = "intent"
     elif new.state is not old.state:
         kind = "transition"
+    elif new.cause != old.cause:  # it waits on, or its VM is to go: for people as much as for a restart
+        kind = "cause"
     vm = new.vm or new.ending or old.vm
     generation = old.generation if vm == old.vm else new.generation
     data = {name: getattr(new, name) for name in _names(Slot)}

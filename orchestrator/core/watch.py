@@ -85,7 +85,7 @@ def news(
 
     VMs that live and belong to nobody are always told: ending them is tried again until they are gone.
     """
-    held = {vm for s in state.slots for vm in (s.vm, s.ending) if vm}
+    held = {vm for s in state.slots for vm in (s.vm, s.ending) if vm} | {state.monitor_vm()}
     out: list[Observed] = []
     for event in seen:
         known = before.get(event.vm)
@@ -102,7 +102,11 @@ def silent(state: RunState, swarm: Swarm, now_s: float) -> list[Event]:
     out: list[Event] = []
     seen, late_s = swarm.last_seen_s, now_s - state.spec.silent_deadline_s
     for slot in state.slots:
-        if slot.state is not SlotState.TRAINING or slot.phase == "leaving" or seen.get(slot.vm, 0.0) >= late_s:
+        if (
+            slot.state is not SlotState.TRAINING
+            or slot.phase == "leaving"
+            or seen.get(slot.vm, 0.0) >= late_s
+        ):
             continue
         for_s = now_s - max(slot.since_s, swarm.since_s, seen.get(slot.vm, 0.0))
         if for_s > state.spec.silent_deadline_s:

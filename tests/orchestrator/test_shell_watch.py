@@ -1,0 +1,106 @@
+"""What the shell makes of the provider's lists: what is new, what is gone, what was read back; and its pace."""
+
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from cloud.provider import Observed
+from metrics.store import RunStore
+from orchestrator.controller import shell as shell_module
+from orchestrator.controller.calls import InlineCalls
+from orchestrator.controller.shell import Pace, Shell
+from tests.orchestrator.shell_world import RUN, Requests, run, shell
+
+
+def test_what_was_read_back_after_creation_is_what_is_billed(world):
+    found, observe = (
+        {"instance": "g4dn.xlarge", "usd_per_h": Decimal("0.21"), "price_source": "EC2"},
+        world.observe,
+    )
+    world.observe = lambda: [replace(o, **found) if o.vm == "r-a-0" else o for o in observe()]
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        run(world, shell(world, store))
+        rows = {r.vm: (r.instance, r.usd_per_h, r.price_source) for r in store.records("vms")}
+    assert rows == {
+        "r-a-0": ("g4dn.xlarge", Decimal("0.21"), "EC2"),
+        "r-b-0": ("n1", Decimal("0.18"), "book"),
+    }
+
+
+@pytest.mark.parametrize("by", ["the provider", "its program"])
+def test_a_vm_that_goes_after_its_notice_was_preempted(world, by):
+    observe = world.observe
+
+    def noticed() -> list[Observed]:
+        out = []
+        for o in observe():
+            if o.vm == "r-b-0" and world.now_s >= 1008.0:
+                if world.now_s >= 1012.0:  # it looks like a crash
+                    o = replace(o, state="failed", ended_at_s=1012.0, cause="exit code 0")
+                elif by == "the provider":
+                    o = replace(o, notice_at_s=1012.0)
+                else:
+                    o = replace(o, status={**o.status, "notice_at_s": 1012.0})
+            out.append(o)
+        return out
+
+    world.observe = noticed
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        run(world, shell(world, store))
+        rows = {r.vm: r.end_cause for r in store.records("vms")}
+        causes = [e.cause for e in store.records("events") if e.vm == "r-b-0"]
+    assert rows == {"r-a-0": "terminated", "r-b-0": "preempted", "r-b-1": "terminated"}
+    assert "the provider takes it back at 00:16:52" in causes
+    assert any(c.startswith("preempted, as announced for 00:16:52: exit code 0; next at") for c in causes)
+
+
+def test_what_does_not_change_is_told_once_in_a_while_and_the_end_is_the_same(world, monkeypatch):
+    told = []
+    monkeypatch.setattr(shell_module, "_WHOLE_EACH", 8)
+    advance = shell_module.advance
+    monkeypatch.setattr(
+        shell_module,
+        "advance",
+        lambda s, events, *more: (told.append(list(events)), advance(s, events, *more))[1],
+    )
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        controller = shell(world, store)
+        run(world, controller)
+        assert store.meta("status") == "done"
+    seen = [sum(type(e).__name__ == "Observed" for e in events) for events in told]
+    assert seen[10:18] == [0] * 7 + [
+        3
+    ]  # both train; nothing is new, until the whole list is told, the monitor too
+
+
+def test_a_list_that_lacks_a_vm_three_times_loses_it_and_a_request_under_way_is_not_missed(world):
+    observe = world.observe
+    world.observe = lambda: [o for o in observe() if o.vm != "r-b-0" or world.now_s < 1008.0]
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        controller = shell(world, store)
+        controller.state = replace(controller.state, spec=replace(RUN, missing_deadline_s=4.0))
+        run(world, controller)
+        causes = [e.cause for e in store.records("events") if e.slot == "b"]
+    assert any(c.startswith("the provider no longer knows the VM; next at") for c in causes)
+    assert "r-b-1" in world.vms
+
+
+def test_the_provider_is_asked_at_the_pace_it_was_given(world):
+    submitted = []
+
+    class Slow(InlineCalls):
+        def submit(self, call):
+            submitted.append((world.now_s, call.method, call.deadline_s))
+            return super().submit(call)
+
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        controller = Shell(
+            store, Slow(world), Requests(), world.folder, now_s=lambda: world.now_s, jitter=lambda: 0.5,
+            pace=Pace(request_deadline_s=900.0, observe_deadline_s=77.0, observe_period_s=5.0),
+        )  # fmt: skip
+        for _ in range(12):
+            controller.tick()
+            world.now_s += 1.0
+    assert [(at_s, s) for at_s, m, s in submitted if m == "observe"] == [(1000, 77), (1005, 77), (1010, 77)]
+    assert {s for _, m, s in submitted if m == "request"} == {900.0}
