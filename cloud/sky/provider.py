@@ -222,7 +222,8 @@ class SkyCloud:
         )  # fmt: skip
 
     def _launch_until_up(self, request: LaunchRequest, cluster: str, doing: str) -> None:
-        """SkyPilot's launch; again, by the same name, when its server dies under it."""
+        """SkyPilot's launch; again, by the same name and with the same key, when its server dies under it."""
+        shipped: tuple[Path, str] | None = None
         for attempt in range(_SERVER_TRIES):
             server.ensure(self._home)
             server.claim(self._home, self._run_folder.name)
@@ -232,8 +233,8 @@ class SkyCloud:
                 if waiting is None and self._has_job(cluster):
                     return
                 if waiting is None:
-                    ship, key = ship_folder(self._folder, self._home, request)
-                    waiting = sdk.launch(request, ship, key)
+                    shipped = shipped or ship_folder(self._folder, self._home, request)
+                    waiting = sdk.launch(request, *shipped)
                 sdk.wait_launch(waiting)
                 return
             except Exception as error:

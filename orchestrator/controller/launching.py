@@ -35,7 +35,7 @@ from orchestrator.core.journal import created
 from orchestrator.errors import RunFailedError, UsageError
 from orchestrator.home import run_folder as folder_of
 
-__all__ = ["LOCAL", "dataset_of", "prepare", "start_cloud", "write_environment"]
+__all__ = ["LOCAL", "dataset_of", "missing_secrets", "prepare", "start_cloud", "write_environment"]
 
 LOCAL = "cloud.local:LocalCloud"
 
@@ -47,6 +47,7 @@ _PASSED_ON = (
     "AWS_PROFILE",
     "AWS_CA_BUNDLE",
 )
+_OWN_SECRET = "ORCH_SECRET_"
 _PACKAGES = ("orch", "hivemind", "torch", "ray", "webdataset")
 
 
@@ -192,6 +193,14 @@ def _version(package: str) -> str:
         return "not installed"
 
 
+def missing_secrets(spec: ExperimentSpec) -> list[str]:
+    """The experiment's secrets that the environment has not, neither as NAME nor as ORCH_SECRET_NAME.
+
+    The second is for names that mean something to `orch` itself: the store's AWS_ACCESS_KEY_ID beside the cloud's.
+    """
+    return sorted(n for n in spec.secrets if n not in os.environ and not os.environ.get(_OWN_SECRET + n))
+
+
 def write_environment(folder: Path, spec: ExperimentSpec, on: str = "local") -> None:
     """Values of the experiment's `secrets` and of the user's AWS_* variables, for the peers (0600).
 
@@ -199,11 +208,12 @@ def write_environment(folder: Path, spec: ExperimentSpec, on: str = "local") -> 
     this file and the peers' configs only, and this file goes when the run ends.
     Raises UsageError for a secret that is not in the environment.
     """
-    missing = sorted(name for name in spec.secrets if name not in os.environ)
+    missing = missing_secrets(spec)
     if missing:
         raise UsageError(f"{spec.name}: secrets {', '.join(missing)}: not set in the environment of `orch`")
     passed_on = _PASSED_ON if spec.data.endpoint and on == "local" else ()
-    values = {n: os.environ[n] for n in (*passed_on, *spec.secrets) if n in os.environ}
+    values = {n: os.environ[n] for n in passed_on if n in os.environ}
+    values |= {n: os.environ.get(_OWN_SECRET + n) or os.environ[n] for n in spec.secrets}
     path = folder / "keys" / "environment.key"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -15,7 +15,7 @@ from experiments.spec.schema import ExperimentSpec
 from experiments.spec.shards import shard_urls
 from metrics.store import DiskFullError
 from orchestrator.checks.credentials import CLOUDS, cloud_access, package_there
-from orchestrator.controller.launching import dataset_of
+from orchestrator.controller.launching import dataset_of, missing_secrets
 from orchestrator.controller.sky_runs import check_store
 from orchestrator.errors import RaySessionError, UsageError
 
@@ -36,7 +36,7 @@ def preflight(spec: ExperimentSpec, home: Path, on: str = "local") -> None:
         raise UsageError(
             f"{spec.name}: 'emulation: null' wishes for real VMs; rent them with --on sky, or remove it"
         )
-    missing = sorted(name for name in spec.secrets if name not in os.environ)
+    missing = missing_secrets(spec)
     if missing:
         raise UsageError(
             f"{spec.name}: secrets {', '.join(missing)}: not set in the environment of `orch`; export them"
