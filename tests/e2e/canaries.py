@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 __all__ = ["exposed_files", "forms", "in_bytes", "in_command_lines", "in_files", "private_keys"]
@@ -43,11 +43,13 @@ def in_bytes(content: bytes, values: Mapping[str, bytes]) -> list[str]:
     return [name for name, value in values.items() if any(form in content for form in forms(value))]
 
 
-def in_files(values: Mapping[str, bytes], folders: Iterable[Path]) -> dict[Path, list[str]]:
-    """Files below the folders that have one of the values, with the values' names."""
+def in_files(
+    values: Mapping[str, bytes], folders: Iterable[Path], skip: Collection[Path] = ()
+) -> dict[Path, list[str]]:
+    """Files below the folders that have one of the values, with the values' names. `skip`: folders left out."""
     found: dict[Path, list[str]] = {}
     wanted = {name: forms(value) for name, value in values.items()}
-    for path in _files(folders):
+    for path in _files(folders, skip):
         try:
             content = path.read_bytes()
         except OSError:  # gone meanwhile, or a socket
@@ -83,9 +85,10 @@ def exposed_files(paths: Iterable[Path]) -> list[str]:
     return found
 
 
-def _files(folders: Iterable[Path]) -> Iterable[Path]:
+def _files(folders: Iterable[Path], skip: Collection[Path]) -> Iterable[Path]:
     for folder in folders:
-        for at, _, names in os.walk(folder, onerror=None):
+        for at, below, names in os.walk(folder, onerror=None):
+            below[:] = [name for name in below if Path(at, name) not in skip]
             for name in names:
                 path = Path(at, name)
                 try:
