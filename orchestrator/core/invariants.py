@@ -50,17 +50,15 @@ def _limits(state: RunState) -> None:
     replaced = len(state.replaced_s)
     _check(replaced <= spec.replacements_per_h, f"{replaced} replacements in an hour")
     _check(len(state.replaced_s) <= len(state.intents), "replacements without an intent")
-    names = [zone.location for zone in state.zones]
+    names = [zone.market for zone in state.zones]
     _check(names == sorted(set(names)), f"the zones are not told once each: {names}")
     for zone in state.zones:
         closed = zone.closed_until_s > 0.0
         _check(
             closed == (zone.refusals >= spec.breaker_failures),
-            f"{zone.location} is {'closed' if closed else 'open'} after {zone.refusals} refusals",
+            f"{zone.market} is {'closed' if closed else 'open'} after {zone.refusals} refusals",
         )
-        _check(
-            not zone.probe or zone.probe in state.intents, f"{zone.location}: nobody asked for {zone.probe}"
-        )
+        _check(not zone.probe or zone.probe in state.intents, f"{zone.market}: nobody asked for {zone.probe}")
     _check(not state.paused or state.enough, "the run pauses before it had enough peers")
     _check(state.paused_s >= 0.0, "the pauses took less than no time")
 

@@ -94,8 +94,9 @@ def replay(events: Sequence[EventRecord]) -> RunState:
             if event.kind == "intent":
                 remember(requested_s, replaced_s, slot)
         elif event.kind == "zone":
-            zone = Zone(**_known(Zone, json.loads(event.data_json)))
-            zones[zone.location] = zone
+            data = json.loads(event.data_json)
+            if "market" in data:  # the first form named the zone alone; forgetting one costs a refusal
+                zones[data["market"]] = Zone(**_known(Zone, data))
         elif event.kind in ("run", "run_ended"):
             data = json.loads(event.data_json)
             run |= {k: data[k] for k in _RUN_FIELDS if k in data}
@@ -174,7 +175,7 @@ def _run_name(state: RunState) -> str:
 
 
 def _zone_fact(zone: Zone, spec: RunSpec) -> Fact:
-    name = zone.location
+    name = zone.market
     if not zone.refusals:
         cause = f"{name} has capacity again"
     elif zone.probe:

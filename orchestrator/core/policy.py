@@ -80,7 +80,7 @@ def refused_zone(spec: RunSpec, zone: Zone, now_s: float) -> Zone:
     """The zone after one more refusal: closed after so many in a row, and after each while it is on trial."""
     refusals = zone.refusals + 1
     closed_until_s = now_s + spec.breaker_open_s if refusals >= spec.breaker_failures else 0.0
-    return Zone(zone.location, refusals, closed_until_s)
+    return Zone(zone.market, refusals, closed_until_s)
 
 
 def clock(at_s: float) -> str:
@@ -89,11 +89,10 @@ def clock(at_s: float) -> str:
 
 
 def priced(place: Place) -> str:
-    """ "europe-west4-a at $0.21/h"."""
+    """ "europe-west4-a at $0.21/h"; on demand where it is not spot."""
+    where = place.zone if place.use_spot else f"{place.zone} on demand"
     return (
-        f"{place.zone} at an unknown price"
-        if place.usd_per_h is None
-        else f"{place.zone} at ${place.usd_per_h:.2f}/h"
+        f"{where} at an unknown price" if place.usd_per_h is None else f"{where} at ${place.usd_per_h:.2f}/h"
     )
 
 

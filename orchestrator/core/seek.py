@@ -78,7 +78,7 @@ def _seek_one(work: Work, i: int, slot: Slot, now_s: float, jitter: Jitter) -> s
 
 def _closed(work: Work, place: Place, now_s: float) -> tuple[str, float]:
     """Why the place is not to be asked now and when it may be, or ""."""
-    zone = work.zone(place.location)
+    zone = work.zone(place)
     if now_s < zone.closed_until_s:
         return (
             f"{place.zone} refused {times(zone.refusals)}, next try {clock(zone.closed_until_s)}",
@@ -92,7 +92,7 @@ def _closed(work: Work, place: Place, now_s: float) -> tuple[str, float]:
 def _intend(work: Work, i: int, slot: Slot, index: int, said: str, now_s: float) -> None:
     place = work.spec(i).places[index]
     vm = work.run.vm_name(slot)
-    zone = work.zone(place.location)
+    zone = work.zone(place)
     if zone.refusals >= work.run.spec.breaker_failures:
         work.set_zone(replace(zone, probe=vm))
     cause = slot.cause or "the slot has no VM"

@@ -164,7 +164,7 @@ def refuse(work: Work, i: int, event: OfferRefused, jitter: Jitter) -> None:
     asked = spec.places[slot.place]
     told = f"{asked.zone} refused {times(refusals)}" if refusals > 1 else f"{asked.zone} refused"
     if event.kind in ("no_capacity", "quota"):
-        zone = refused_zone(work.run.spec, work.zone(asked.location), event.now_s)
+        zone = refused_zone(work.run.spec, work.zone(asked), event.now_s)
         work.set_zone(zone)
         told = f"{asked.zone} refused {times(zone.refusals)}" if zone.refusals > 1 else told
         if zone.closed_until_s > event.now_s:
@@ -219,5 +219,5 @@ def _took(work: Work, i: int) -> None:
     """A zone that took a VM has capacity."""
     slot = work.slots[i]
     if slot.state is SlotState.PROVISIONING and not slot.confirmed:
-        zone = work.zone(work.spec(i).places[slot.place].location)
+        zone = work.zone(work.spec(i).places[slot.place])
         work.set_zone(replace(zone, refusals=0, closed_until_s=0.0, probe=""))

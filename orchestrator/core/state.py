@@ -63,6 +63,11 @@ class Place:
         return self.usd_per_h if self.max_usd_per_h is None else self.max_usd_per_h
 
     @property
+    def market(self) -> str:
+        """What has capacity or has none: "gcp/europe-west1/europe-west1-b T4:1 spot"."""
+        return f"{self.location} {self.accelerator} {'spot' if self.use_spot else 'on demand'}"
+
+    @property
     def zone(self) -> str:
         """The last word of its location: "europe-west1-b"."""
         return self.location.rpartition("/")[2]
@@ -148,9 +153,9 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """A place's circuit breaker, over all slots."""
+    """A circuit breaker, over all slots: a zone that has no spot T4 may have others."""
 
-    location: str
+    market: str
     refusals: int = 0  # of capacity or quota, in a row
     closed_until_s: float = 0.0  # not asked before this; then by one VM
     probe: str = ""  # that VM
@@ -176,7 +181,7 @@ class RunState:
     paused_at_s: float | None = None  # fewer than min_peers can train since then
     paused_s: float = 0.0  # the earlier pauses together
     held_back: str = ""  # why no VM is requested although slots wait for one
-    zones: tuple[Zone, ...] = ()  # those that refused, by location
+    zones: tuple[Zone, ...] = ()  # those that refused, by market
     requested_s: tuple[float, ...] = ()  # when VMs were requested, in the minute up to the last one
     replaced_s: tuple[float, ...] = ()  # those in the place of lost ones, in the hour up to the last one
     # As last told, and told again after a restart; None: not yet.

@@ -9,7 +9,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from orchestrator.core.limits import remember
-from orchestrator.core.state import LIVE, OVER, RunState, Slot, SlotSpec, SlotState, Zone
+from orchestrator.core.state import LIVE, OVER, Place, RunState, Slot, SlotSpec, SlotState, Zone
 
 __all__ = ["READY", "Work", "work_on"]
 
@@ -31,7 +31,7 @@ class Work:
         self.run = state
         self.frozen: RunState | None = None  # the state these indexes are of, between two batches
         self.slots = list(state.slots)
-        self.zones = {z.location: z for z in state.zones}
+        self.zones = {z.market: z for z in state.zones}
         self.requested_s = deque(state.requested_s)
         self.replaced_s = deque(state.replaced_s)
         self.over = self.done = self.live = self.held = self.able = 0
@@ -77,9 +77,9 @@ class Work:
         """Whether the VM is a slot's, alive or being ended."""
         return vm in self._at
 
-    def zone(self, location: str) -> Zone:
+    def zone(self, place: Place) -> Zone:
         """Its circuit breaker."""
-        return self.zones.get(location) or Zone(location)
+        return self.zones.get(place.market) or Zone(place.market)
 
     def is_asking(self, vm: str) -> bool:
         """Whether the VM's request has no answer yet."""
@@ -122,10 +122,10 @@ class Work:
 
     def set_zone(self, zone: Zone) -> None:
         """The zone's breaker is this from now on."""
-        old = self.zone(zone.location)
+        old = self.zones.get(zone.market) or Zone(zone.market)
         if old != zone:
-            self._zones_touched.setdefault(zone.location, old)
-            self.zones[zone.location] = zone
+            self._zones_touched.setdefault(zone.market, old)
+            self.zones[zone.market] = zone
 
     def pop_due(self, now_s: float) -> list[int]:
         """The slots that something may be due for, each once; those that wait for a VM go to `ready`."""

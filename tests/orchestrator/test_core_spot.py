@@ -116,13 +116,13 @@ def test_next_place_goes_around_a_closed_zone_and_says_so():
         if any(z.closed_until_s > run.now_s for z in run.state.zones):
             break
     zone = run.state.zones[0]
-    assert zone.location == BELGIUM.location
+    assert zone.market == BELGIUM.market
     run.tick(20)
     asked = [s for s in run.state.slots if s.name != "a" and s.vm]
     assert asked
     assert {s.place for s in asked} == {1}
     told = "\n".join(story(rows(run)))
-    assert f"{zone.location} refused 3 times in a row: not asked before 00:" in told
+    assert f"{zone.market} refused 3 times in a row: not asked before 00:" in told
 
 
 def test_why_reads_as_the_issue_asks():
@@ -280,3 +280,13 @@ def test_only_what_is_new_is_told_and_all_of_it_now_and_then():
     stray = Observed(5.0, "r-z-0", "running")
     assert news(run.state, [stray], {"r-z-0": stray}, whole=False) == [stray]
     assert run.feed(stray) == [TerminateVm("r-z-0", "it belongs to no slot any more")]
+
+
+def test_a_zone_without_spot_vms_may_have_others():
+    on_demand = replace(BELGIUM, use_spot=False, usd_per_h=Decimal("0.35"))
+    run = Driver(spec(1, places=(BELGIUM, on_demand), breaker_failures=1))
+    (request,) = requests(run.tick())
+    refuse(run, request)
+    (request,) = requests(run.tick(5))
+    assert request.place == 1
+    assert run.of("a").cause.endswith("trying europe-west1-b on demand at $0.35/h")

@@ -51,7 +51,7 @@ def test_the_story_names_each_change_and_its_cause():
         state, facts = done.state, [*facts, *done.facts]
     told = story(rows(facts), "a")
     assert told[1].endswith("a#0 WAITING -> PROVISIONING: the slot has no VM")
-    lost = "a#0 PROVISIONING -> WAITING: preempted: taken back; next at 00:00:02: eastus at $0.45/h"
+    lost = "a#0 PROVISIONING -> WAITING: preempted: taken back; next at 00:00:02: eastus on demand at $0.45/h"
     assert told[2].endswith(lost)
 
 
