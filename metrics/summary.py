@@ -79,6 +79,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
             "storage_usd": _usd(run.bill.sum("storage")),
             "controller_usd": _usd(run.bill.sum("controller")),
             "total_usd": _usd(total),
+            **_budget(meta["experiment"], total),
             "price_book": run.terms.book.name if run.terms.book else None,
             "unknown": list(run.bill.unknown),
         },
@@ -200,6 +201,15 @@ def _experiment_name(document: Any) -> str | None:
 
 def _json(estimate: Estimate | None) -> dict[str, float | int | None] | None:
     return None if estimate is None else estimate.to_json()
+
+
+def _budget(experiment: Any, total: Decimal | None) -> dict[str, float | None]:
+    """What it may cost, and by how much that was passed; null without a budget, or without a sum."""
+    document: dict[str, Any] = experiment if isinstance(experiment, dict) else {}
+    given = document.get("budget_usd")
+    budget = None if given is None else Decimal(str(given))
+    over = None if budget is None or total is None else max(Decimal(0), total - budget)
+    return {"budget_usd": _usd(budget), "overshoot_usd": _usd(over)}
 
 
 def _usd(amount: Decimal | None) -> float | None:

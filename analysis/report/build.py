@@ -161,7 +161,7 @@ def _page(
                 "cost",
                 "Cost",
                 f"By the price book {summary['cost']['price_book']}, kept with the run. An unknown price makes "
-                "every sum above it unknown.",
+                f"every sum above it unknown.{content.budget_line(summary)}",
                 bill,
                 figures.cost_stack(costs),
                 "<details><summary>Every line of the bill</summary>"

@@ -16,6 +16,7 @@ __all__ = [
     "cost_rows",
     "epoch_table",
     "learning_rows",
+    "budget_line",
     "preemption_line",
     "preemption_table",
     "timeline_rows",
@@ -168,6 +169,16 @@ def traffic_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         }
         for row in rows
     ]
+
+
+def budget_line(summary: Summary) -> str:
+    """What of the budget was spent; "" without one."""
+    cost = summary["cost"]
+    if cost["budget_usd"] is None:
+        return ""
+    over = cost["overshoot_usd"]
+    passed = "whether it was passed is unknown" if over is None else f"overshoot {over:.6g} USD"
+    return f" Budget {cost['budget_usd']:.6g} USD: {_usd(cost['total_usd'])} spent, {passed}."
 
 
 def preemption_line(summary: Summary) -> str:
