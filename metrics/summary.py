@@ -205,8 +205,10 @@ def _json(estimate: Estimate | None) -> dict[str, float | int | None] | None:
 
 def _budget(experiment: Any, total: Decimal | None) -> dict[str, float | None]:
     """What it may cost, and by how much that was passed; null without a budget, or without a sum."""
-    document: dict[str, Any] = experiment if isinstance(experiment, dict) else {}
-    given = document.get("budget_usd")
+    given = None
+    if isinstance(experiment, dict):
+        document: dict[str, Any] = experiment  # pyright: ignore[reportUnknownVariableType]
+        given = document.get("budget_usd")
     budget = None if given is None else Decimal(str(given))
     over = None if budget is None or total is None else max(Decimal(0), total - budget)
     return {"budget_usd": _usd(budget), "overshoot_usd": _usd(over)}

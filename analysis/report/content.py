@@ -11,12 +11,12 @@ from metrics.run_numbers import RunNumbers
 
 __all__ = [
     "basis_line",
+    "budget_line",
     "cards",
     "comparison_rows",
     "cost_rows",
     "epoch_table",
     "learning_rows",
-    "budget_line",
     "preemption_line",
     "preemption_table",
     "timeline_rows",

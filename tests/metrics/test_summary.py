@@ -263,6 +263,23 @@ def test_an_unreadable_price_book_makes_the_cost_unknown(tmp_path):
     assert any("mine.csv:1" in w for w in found["warnings"])
 
 
+@pytest.mark.parametrize(("budget", "passed"), [("1000", 0.0), ("0.5", True), (None, None)])
+def test_by_how_much_the_budget_was_passed(tmp_path, budget, passed):
+    meta = _meta()
+    meta["experiment"]["budget_usd"] = budget
+    with _store(tmp_path, meta) as store:
+        cost = summarise(store)["cost"]
+    assert cost["budget_usd"] == (None if budget is None else float(budget))
+    if passed is True:
+        assert cost["overshoot_usd"] == pytest.approx(cost["total_usd"] - 0.5, abs=1e-6)
+        assert cost["overshoot_usd"] > 0
+    else:
+        assert cost["overshoot_usd"] == passed
+    meta["price_book"] = {"name": "mine.csv", "csv": "nonsense"}
+    with _store(tmp_path / "unpriced", meta) as store:
+        assert summarise(store)["cost"]["overshoot_usd"] is None
+
+
 def test_looking_at_numbers_imports_no_pandas():
     code = "import sys, metrics.summary, metrics.frames; sys.exit('pandas' in sys.modules)"
     root = Path(__file__).parents[2]
