@@ -67,12 +67,18 @@ class Traffic:
 
 
 def flows(
-    records: Iterable[EgressRecord], addresses: Mapping[str, str], locations: Mapping[str, str]
+    records: Iterable[EgressRecord],
+    addresses: Mapping[str, str],
+    locations: Mapping[str, str],
+    elsewhere: str = "",
 ) -> list[Flow]:
-    """Resolve records by `addresses` {ip: node} and `locations` {node: location}."""
+    """Resolve records by `addresses` {ip: node} and `locations` {node: location}.
+
+    `elsewhere`: the node of addresses that are nobody's; "" leaves each its own node, of unknown place.
+    """
     found: list[Flow] = []
     for r in records:
-        dst = addresses.get(r.dst_address, r.dst_address)
+        dst = addresses.get(r.dst_address) or elsewhere or r.dst_address
         here, there = locations.get(r.vm), locations.get(dst)
         kind = _kind(dst, here, there)
         found.append(Flow(r.vm, dst, here, there, kind, r.epoch, r.phase, r.seconds, r.bytes))

@@ -57,6 +57,7 @@ class Terms:
     bytes_per_sample: float | None
     store_location: str | None  # where the store's egress is billed, e.g. "b2/us-west-1"
     dataset_bytes: int | None = None  # what the store keeps for this run only; None: nothing, or not known
+    elsewhere: str = ""  # the node of addresses that are nobody's; "": their place is unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ def egress_lines(rows: Iterable[Traffic], terms: Terms, month: str = "") -> list
         elif kind == "unknown":
             reason = f"unknown place: {where}"
         else:
-            end = there or (INTERNET if kind in ("store", "control") else "")
+            end = there or (INTERNET if kind in ("store", "control", "internet") else "")
             if (here, end) not in ladders:
                 ladders[here, end] = terms.book.ladder(here, end)
             ladder = ladders[here, end]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cloud.prices.book import PriceBook, PriceBookError
+from cloud.prices.classes import INTERNET
 from metrics.cost import ledger
 from metrics.egress import (
     STORE,
@@ -87,7 +88,7 @@ class RunNumbers:
         watched: list[SwarmEpochRecord] = store.records("swarm_epochs")
         raw = swarm_epochs(epochs, warmup, progress, terms.raw_target, vms, watched)
         study = study_epochs(raw, terms.scales, terms.raw_target)
-        found = flows(egress, terms.addresses, terms.locations)
+        found = flows(egress, terms.addresses, terms.locations, terms.elsewhere)
         matrix = traffic(found, study, terms.scales, [row.vm for row in vms])
         read = {row.vm: 0 for row in vms}
         for record in ingress:
@@ -152,11 +153,13 @@ def terms_of(meta: Mapping[str, Any]) -> tuple[Terms, tuple[str, ...]]:
         notes.append(f"The run's price book cannot be read, so prices are unknown: {error}.")
     locations: dict[str, str] = meta.get("locations") or {}
     store = locations.get(STORE)
-    if book is not None and (meta.get("emulated") or (meta.get("imported") and not store)):
+    rented = meta.get("target") == "sky"
+    embedded = meta.get("emulated") and not rented
+    if book is not None and (embedded or (meta.get("imported") and not store)):
         sellers = book.store_providers()
         if (store or "").split("/")[0] not in sellers and (len(sellers) == 1 or _STUDY_STORE in sellers):
             store = _STUDY_STORE if _STUDY_STORE in sellers else sellers[0]
-            which = "embedded store" if meta.get("emulated") else "store, which the log does not name,"
+            which = "embedded store" if embedded else "store, which the log does not name,"
             notes.append(f"The {which} is billed as {store}, as {book.name} prices it.")
     model: dict[str, Any] = meta.get("model") or {}
     per_sample = model.get("bytes_per_sample")
@@ -170,6 +173,8 @@ def terms_of(meta: Mapping[str, Any]) -> tuple[Terms, tuple[str, ...]]:
         bytes_per_sample=None if per_sample in (None, "") else float(per_sample),
         store_location=store,
         dataset_bytes=meta.get("dataset_bytes"),
+        # what a rented VM sends to no node of the run (the controller's machine, strangers) leaves its cloud
+        elsewhere=INTERNET if rented else "",
     )
     return terms, tuple(notes)
 

@@ -114,3 +114,8 @@ def test_parts_served_after_the_own_round_count_as_averaging():
     ]
     assert sums[0] == pytest.approx(100 * 1_000_000 + 50 * 210)
     assert sums[1] == pytest.approx(sums[0])
+
+
+def test_what_goes_to_nobody_of_a_rented_run_leaves_its_cloud():
+    found = [f for f in flows(RECORDS, ADDRESSES, LOCATIONS, "internet") if f.dst == "internet"]
+    assert [(f.src, f.kind, f.bytes) for f in found] == [("a", "internet", 5)]
