@@ -263,7 +263,7 @@ def test_an_unreadable_price_book_makes_the_cost_unknown(tmp_path):
     assert any("mine.csv:1" in w for w in found["warnings"])
 
 
-@pytest.mark.parametrize(("budget", "passed"), [("1000", 0.0), ("0.5", True), (None, None)])
+@pytest.mark.parametrize(("budget", "passed"), [("1000", 0.0), ("0.01", True), (None, None)])
 def test_by_how_much_the_budget_was_passed(tmp_path, budget, passed):
     meta = _meta()
     meta["experiment"]["budget_usd"] = budget
@@ -271,7 +271,7 @@ def test_by_how_much_the_budget_was_passed(tmp_path, budget, passed):
         cost = summarise(store)["cost"]
     assert cost["budget_usd"] == (None if budget is None else float(budget))
     if passed is True:
-        assert cost["overshoot_usd"] == pytest.approx(cost["total_usd"] - 0.5, abs=1e-6)
+        assert cost["overshoot_usd"] == pytest.approx(cost["total_usd"] - 0.01, abs=1e-6)
         assert cost["overshoot_usd"] > 0
     else:
         assert cost["overshoot_usd"] == passed
