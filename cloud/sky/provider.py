@@ -96,7 +96,12 @@ class SkyCloud:
         """All VMs of the run. Raises TransientError when SkyPilot does not answer, EndedError after `close`."""
         now_s = time.time()
         found = list(monitor.observe(self._run_folder, now_s))
-        known = [r for r in records.read_all(self._folder) if not r.refused]
+        # One whose launch is under way is not shown: whether it is taken or refused, the launch itself says.
+        known = [
+            r
+            for r in records.read_all(self._folder)
+            if not r.refused and (r.launched or r.ending or r.end_state)
+        ]
         living = [r for r in known if r.launched and not r.end_state]
         listing = self._listing(living, now_s) if living else {}
         with ThreadPoolExecutor(max(1, min(_PARALLEL, len(living)))) as pool:
