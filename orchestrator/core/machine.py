@@ -65,7 +65,7 @@ def advance(state: RunState, events: Sequence[Event], now_s: float, jitter: Jitt
 
 def _do(state: RunState, events: Sequence[Event], jitter: Jitter) -> Step:
     work = work_on(state)
-    work.frozen = None  # whatever goes wrong below, nobody may go on with half a change
+    work.whole = False  # whatever goes wrong below, nobody may go on with half a change
     told: list[Fact] = []
     wanted: list[Instruction] = []
     for event in events:

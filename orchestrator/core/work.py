@@ -21,7 +21,7 @@ _JOIN_AT = 16  # addresses a new peer is given: the first that answers is enough
 def work_on(state: RunState) -> Work:
     """The state's own indexes when nobody changed them since, else new ones."""
     index = state.index
-    return index if isinstance(index, Work) and index.frozen is state else Work(state)
+    return index if isinstance(index, Work) and index.newest is state and index.whole else Work(state)
 
 
 class Work:
@@ -29,7 +29,8 @@ class Work:
 
     def __init__(self, state: RunState) -> None:
         self.run = state
-        self.frozen: RunState | None = None  # the state these indexes are of, between two batches
+        self.newest: RunState | None = None  # the state these indexes are of
+        self.whole = False  # no batch broke off
         self.slots = list(state.slots)
         self.zones = {z.market: z for z in state.zones}
         self.requested_s = deque(state.requested_s)
@@ -125,6 +126,7 @@ class Work:
         old = self.zones.get(zone.market) or Zone(zone.market)
         if old != zone:
             self._zones_touched.setdefault(zone.market, old)
+            self._changed = True
             self.zones[zone.market] = zone
 
     def pop_due(self, now_s: float) -> list[int]:
@@ -153,8 +155,10 @@ class Work:
 
     def freeze(self) -> RunState:
         """The state now. Only the newest has indexes; its slots are the same object while none changed."""
-        run = self.run
-        self.run = self.frozen = replace(
+        self.whole, run = True, self.run
+        if run is self.newest and not self._changed:
+            return run
+        self.run = self.newest = replace(
             run,
             slots=tuple(self.slots) if self._changed else run.slots,
             intents=run.intents | self._intents if self._intents else run.intents,
