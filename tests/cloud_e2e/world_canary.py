@@ -28,6 +28,8 @@ def found_in_world(run: Running, values: dict[str, bytes], *, while_it_lives: bo
     files = in_files(values, folders) | in_files(values, [state], skip=(state / "vms", Path.home()))
     allowed = [run.folder / "keys"] if while_it_lives else []
     told = [f"{path}: {', '.join(names)}" for path, names in files.items() if not _within(path, allowed)]
+    if not while_it_lives:  # whose key lies in SkyPilot's database for a day or so
+        told += [f"{path} is left" for at in (run.home, Path.home()) for path in at.rglob("sealed")]
     for instance, data in user_data().items():
         told += [f"user-data of {instance}: {name}" for name in in_bytes(_decoded(data), values)]
     told += [f"EC2's list: {name}" for name in in_bytes(json.dumps(instances()).encode(), values)]
