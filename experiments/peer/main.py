@@ -254,6 +254,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     for goodbye in goodbyes:
         goodbye()
     _within(3.0, optimizer.shutdown)
+    orders.stop()
     dht.shutdown()
     _write_untold(untold, status)
     for text in (*publisher.warnings, *(meter.warnings if meter else ())):
