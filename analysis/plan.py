@@ -34,6 +34,7 @@ _LABELS = {
     "orch-run": "the run's id",
     "orch-slot": "the slot's name",
     "orch-owner": "whose it is: <home>/owner, or ORCH_OWNER",
+    "orch-vm": "its own name",
     "orch-lease-until": "unix seconds after which nobody should need it",
 }
 _HOUR_S = Decimal(3600)

@@ -143,7 +143,7 @@ def test_a_plan_of_a_real_model_has_a_duration_a_reserve_and_its_limits():
     rates = Decimal(budget["burn_usd_per_h"]) + Decimal(budget["egress_usd_per_h"])
     assert abs(Decimal(budget["reserve_usd"]) - rates * seconds / 3600) < Decimal("0.01")
     assert "ends within 300 s" in budget["overshoot"]
-    assert plan["labels"].keys() == {"orch-run", "orch-slot", "orch-owner", "orch-lease-until"}
+    assert plan["labels"].keys() == {"orch-run", "orch-slot", "orch-owner", "orch-vm", "orch-lease-until"}
 
 
 def test_limits_that_leave_slots_without_a_vm_are_said():
