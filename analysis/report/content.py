@@ -36,6 +36,11 @@ def basis_line(summary: Summary) -> str:
         )
     if not summary["emulated"]:
         return "Measured on rented VMs; dollars by the price book named below."
+    if summary["target"] == "sky":
+        return (
+            f"Measured on rented VMs and their real network; what trains is small ({_ran(summary)}), padded to the model's "
+            "size and the accelerator's measured step time; dollars by the price book named below."
+        )
     scales = summary["scales"]
     distance = (
         "peers in network namespaces of one machine, distance and bandwidth by a user-space switch"

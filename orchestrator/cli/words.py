@@ -77,6 +77,8 @@ def emulation_line(run: Mapping[str, Any]) -> str:
     """What of a run is not real, in one line; empty for a run on real VMs."""
     if not run.get("emulated"):
         return ""
+    if run.get("target") == "sky":
+        return "Rented VMs and their real network; a small network trains, padded to the model's size and step time"
     scales = run.get("scales") or {}
     named = [(key, scales[key]) for key in ("bytes", "time", "samples") if key in scales]
     shrunk = ", ".join(f"{key} 1/{number(scale)}" for key, scale in named if scale != 1)
