@@ -86,9 +86,8 @@ def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
     lines = [f"{summary.get('run_id')}: {summary.get('status')}"]
     emulation = emulation_line(summary)
     if emulation:
-        lines.append(
-            emulation if emulation.endswith("not scaled") else f"{emulation} (multiplied back below)"
-        )
+        whole = emulation.endswith("not scaled") or summary.get("target") == "sky"
+        lines.append(emulation if whole else f"{emulation} (multiplied back below)")
     if summary.get("host_contended"):
         lines.append("HOST TOO BUSY: the emulation's clock was late; do not trust these numbers")
     rows = [
