@@ -257,3 +257,12 @@ def test_a_folder_an_unknown_name_and_an_impossible_one(tmp_path, monkeypatch):
             load(name)
         assert said in str(caught.value)
         assert len(str(caught.value).splitlines()) == 1
+
+
+def test_limits_that_cannot_be_are_named(problems):
+    text = GOOD + "min_peers: 4\nlease_s: 5\nmax_wall_time_s: 0\nlimits: {vms_per_min: 0, vm_per_h: 3}\n"
+    found = {path: (line, message) for line, _, path, message in problems(text)}
+    assert found["min_peers"] == (15, "found 4; must be at most 3, the peers of all groups")
+    assert found["lease_s"][1] == "found 5; must be at least 30"
+    assert {"max_wall_time_s", "limits.vms_per_min", "limits.vm_per_h"} < set(found)
+    assert problems(GOOD + "min_peers: 3\nmax_usd_per_h: 2.50\nlimits: {replacements_per_h: 0}\n") == []
