@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from experiments.spec.load import library, load
+from experiments.spec.load import library, load, to_document
+from metrics.store import RunStore
 from orchestrator.cli.app import run
 from orchestrator.cli.starting import plan_for, plan_json
+from orchestrator.controller import client
 from orchestrator.errors import StalePlanError, UsageError
 from orchestrator.saved_plan import read_plan, refuse_if_stale, with_tolerance
 
@@ -211,6 +213,38 @@ def test_a_saved_plan_launches_its_own_experiment_not_the_file(
     # by hand: 0.27946 x 1.5
     assert Decimal(plan["ceilings"]["gcp/us-central1/us-central1-a|T4:1|spot"]) == Decimal("0.41919")
     assert Decimal(plan["peers"][0]["ceiling_usd_per_h"]) == Decimal("0.41919")
+
+
+def test_what_is_started_is_the_saved_plan_whole(
+    tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    path = tmp_path / "plan.json"
+    assert run(["plan", "local-2", "-o", str(path), "--set", "measure.epochs=5"]) == 0
+    folder = own_home / "runs" / "approved"
+    monkeypatch.setattr(client, "launch", lambda run_id, home: client.RunConnection(run_id, folder))
+    assert run(["launch", "--plan", str(path), "--yes", "--detach", "--run-id", "approved"]) == 0
+    with RunStore.open_reader(folder / "run.db") as store:
+        plan, document = store.meta("plan"), store.meta("experiment")
+    kept = json.loads(path.read_text())
+    assert document == kept["experiment_document"]
+    assert document["measure"]["epochs"] == 5
+    assert plan == {key: value for key, value in kept.items() if key in plan}
+    assert to_document(load(str(folder / "experiment.yaml"))) == document
+    assert plan["ceilings"] == {}  # nothing is rented
+
+
+def test_a_launch_that_was_killed_while_it_made_the_folder_can_be_repeated(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    folder = own_home / "runs" / "again"
+    folder.mkdir(parents=True)
+    for name in ("run.db.new", "run.db.new-wal"):
+        (folder / name).write_bytes(b"half a database")
+    monkeypatch.setattr(client, "launch", lambda run_id, home: client.RunConnection(run_id, folder))
+    assert run(["launch", "local-2", "--yes", "--detach", "--run-id", "again"]) == 0
+    with RunStore.open_reader(folder / "run.db") as store:
+        assert store.meta("status") == "running"
+    assert not list(folder.glob("run.db.new*"))
 
 
 @pytest.mark.parametrize(
