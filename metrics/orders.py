@@ -5,7 +5,7 @@ key (Ed25519), the monitor publishes it in the DHT, every peer checks it by itse
 peer in, keep a swarm alive or pause it, and what was true once cannot be said again.
 
 On the wire: 64 bytes of signature, then compressed JSON. A peer takes about 75 bytes (its id and its record
-key's digest cannot be compressed), so `MAX_BYTES` is room for about 160 peers.
+key's digest cannot be compressed), so `MAX_BYTES` is room for `MAX_PEERS`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 
 __all__ = [
     "MAX_BYTES",
+    "MAX_PEERS",
     "OrderPeer",
     "Orders",
     "OrdersError",
@@ -36,6 +37,7 @@ __all__ = [
 
 # Hivemind's pipe to its DHT process is not locked: above 16 KiB Python writes in two parts.
 MAX_BYTES = 12 * 1024
+MAX_PEERS = 150  # with names as ours; the monitor is one more
 _MAX_JSON_BYTES = 8 * MAX_BYTES
 _SIGNATURE_BYTES = 64
 _DOMAIN = b"orch orders 1\n"  # the run's key signs nothing that could pass for something else

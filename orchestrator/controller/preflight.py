@@ -13,6 +13,7 @@ from cloud.local.store import forward_target
 from cloud.provider import CredentialsError
 from experiments.spec.schema import ExperimentSpec
 from experiments.spec.shards import shard_urls
+from metrics.orders import MAX_PEERS
 from metrics.store import DiskFullError
 from orchestrator.checks.credentials import CLOUDS, cloud_access, package_there
 from orchestrator.controller.launching import dataset_of, missing_secrets
@@ -35,6 +36,10 @@ def preflight(spec: ExperimentSpec, home: Path, on: str = "local") -> None:
     if spec.emulation is None and on == "local":
         raise UsageError(
             f"{spec.name}: 'emulation: null' wishes for real VMs; rent them with --on sky, or remove it"
+        )
+    if spec.peer_count > MAX_PEERS:
+        raise UsageError(
+            f"{spec.name}: {spec.peer_count} peers; one signed record names {MAX_PEERS} at most, so wish for fewer"
         )
     missing = missing_secrets(spec)
     if missing:

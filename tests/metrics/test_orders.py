@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from metrics.orders import (
     MAX_BYTES,
+    MAX_PEERS,
     OrderPeer,
     Orders,
     OrdersError,
@@ -142,14 +143,14 @@ def test_only_the_runs_kind_of_key_signs() -> None:
         assert caught.value.reason == "signature"
 
 
-def test_a_hundred_and_twenty_peers_fit_and_two_hundred_are_refused() -> None:
+def test_as_many_peers_as_promised_fit_and_two_hundred_are_refused() -> None:
     def peers(count: int) -> tuple[OrderPeer, ...]:
         return tuple(
             OrderPeer(f"geo-c8-20260101-{i:03d}-0", _peer_id(i), record_key_digest(f"key {i}"))
             for i in range(count)
         )
 
-    assert len(sign(replace(ORDERS, peers=peers(120)), PEM)) <= MAX_BYTES
+    assert len(sign(replace(ORDERS, peers=peers(MAX_PEERS + 1)), PEM)) <= MAX_BYTES
     with pytest.raises(OrdersError) as caught:
         sign(replace(ORDERS, peers=peers(200)), PEM)
     assert caught.value.reason == "size"

@@ -8,10 +8,13 @@ from decimal import Decimal
 
 import pytest
 
+from experiments.spec.load import load
 from metrics.orders import Orders, OrdersError, record_key_digest, verify
 from orchestrator.controller.keys import forget_keys, run_key
+from orchestrator.controller.preflight import preflight
 from orchestrator.controller.roster_file import ORDERS_FILE, RosterFile
 from orchestrator.core.state import Place, Policy, RunSpec, RunState, Slot, SlotSpec, SlotState
+from orchestrator.errors import UsageError
 
 PLACE = Place("gcp/us-central1/us-central1-a", "n1", "T4:1", True, Decimal("0.18"), "book")
 SPEC = RunSpec("r", (SlotSpec("a", (PLACE,), Policy()), SlotSpec("b", (PLACE,), Policy())), lease_s=600.0)
@@ -116,3 +119,10 @@ def test_more_peers_than_fit_are_refused(tmp_path):
     slots = tuple(Slot(f"s{i}", SlotState.BOOTING, vm=f"r-s{i}-0") for i in range(400))
     with pytest.raises(OrdersError, match="401 peers take"):
         RosterFile(tmp_path).write(RunState(spec, slots), [], 1000.0)
+
+
+def test_an_experiment_with_too_many_peers_is_refused_before_anything_is_rented(tmp_path):
+    spec = load("local-2")
+    crowd = spec.model_copy(update={"peers": spec.peers * 76})
+    with pytest.raises(UsageError, match=r"152 peers; one signed record names 150 at most"):
+        preflight(crowd, tmp_path)
