@@ -181,6 +181,20 @@ class Answer(BaseHTTPRequestHandler):
         self.send_header("Date", formatdate(self.server.time_s, usegmt=True))  # type: ignore[attr-defined]
         self.end_headers()
 
+    def do_POST(self) -> None:
+        """Service Quotas: as many vCPUs as the test says for a code, and no word of others."""
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        vcpus = self.server.vcpus.get(asked["QuotaCode"])  # type: ignore[attr-defined]
+        body: dict[str, Any] = {"__type": "NoSuchResourceException", "message": "no such quota"}
+        if vcpus is not None:
+            body = {"Quota": {"QuotaCode": asked["QuotaCode"], "Value": vcpus}}
+        text = json.dumps(body).encode()
+        self.send_response_only(400 if vcpus is None else 200)
+        self.send_header("Content-Type", "application/x-amz-json-1.1")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
     def log_message(self, *_: Any) -> None:
         pass
 
@@ -205,6 +219,25 @@ def test_the_clock_is_held_against_the_clouds(
     finding = online.clock("aws")
     assert finding.state == state
     assert abs(int(finding.found.split()[0]) + off_s) <= 3  # a date has whole seconds
+
+
+def test_quotas_are_told_as_far_as_the_cloud_tells_them(
+    cloud_at: HTTPServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{cloud_at.server_address[1]}")
+    for name, value in (
+        ("AWS_ACCESS_KEY_ID", "x"),
+        ("AWS_SECRET_ACCESS_KEY", SECRET),
+        ("AWS_DEFAULT_REGION", "eu-west-1"),
+    ):
+        monkeypatch.setenv(name, value)
+    cloud_at.vcpus = {"L-3819A6DF": 64.0, "L-DB2E81BA": 0.0}  # type: ignore[attr-defined]
+    spot, on_demand, *others = online.quotas()
+    assert (spot.state, spot.found) == ("ok", "64 vCPUs at a time")
+    assert spot.check.startswith("quota aws eu-west-1 spot, G and VT")
+    assert (on_demand.state, on_demand.next) == ("warning", "ask AWS's Service Quotas to raise L-DB2E81BA")
+    assert {finding.state for finding in others} == {"unknown"}
+    assert all("no such quota" in finding.found for finding in others)
 
 
 def test_a_cloud_that_does_not_answer_leaves_the_clock_unknown(monkeypatch: pytest.MonkeyPatch):
