@@ -42,7 +42,7 @@ def _place(location: str) -> Place:
 
 
 # us-0 is refused where it asks first, and its VM is taken back with a notice; eu-0's first request is not
-# answered, and its VM is taken back without one; asia-0 stays. The first monitor dies.
+# answered, and its VM is taken back without one; asia-0 stays. Both losses pause the run. The first monitor dies.
 RUN = RunSpec(
     "r",
     (
@@ -51,12 +51,13 @@ RUN = RunSpec(
         SlotSpec("asia-0", (_place(ASIA),), Policy()),
     ),
     drain_s=5.0,
+    min_peers=3,
 )
 _HISTORY = (
     TraceEvent(0.0, FULL, "refuse", Decimal(1)),
-    TraceEvent(100.0, US, "preempt", Decimal(1)),
     TraceEvent(130.0, EU, "preempt", Decimal(1)),
 )
+_NOTICE_S, _TAKEN_S = 85.0, 100.0
 _MONITOR_DIES_S = 115.0
 
 
@@ -235,6 +236,7 @@ class ScriptedRun:
         self.swarm = _Swarm(self.world, folder / "r" / "monitor" / "monitor.jsonl", len(RUN.slots))
         self.world.on_change = self._changed
         self.world.schedule(_HISTORY)
+        self.world.at(BEGAN_S + _NOTICE_S, self._announce)
         self.world.at(BEGAN_S + _MONITOR_DIES_S, self._kill_monitor)
         self._unanswered = "request r-eu-0-0"
         self._store: RunStore | None = None
@@ -292,6 +294,11 @@ class ScriptedRun:
         if call.key == self._unanswered:
             self._unanswered = ""
             self.cloud.faults.demand("lost_reply")
+
+    def _announce(self) -> None:
+        for vm in self.world.alive("r"):
+            if vm.place.location == US:
+                self.world._notice(vm, BEGAN_S + _TAKEN_S)
 
     def _kill_monitor(self) -> None:
         for vm in self.world.alive("r"):

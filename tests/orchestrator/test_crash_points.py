@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import groupby
 from pathlib import Path
 from random import Random
 
@@ -100,8 +101,16 @@ def test_the_script_has_in_it_what_it_says(folder):
     }  # fmt: skip
     assert end.wished - {vm for vm, _ in end.vms} == {"r-us-0-0", "r-us-0-2"}  # refused: nothing was rented
     assert run.cloud.faults.counts["lost_reply"] == 1
+    with RunStore.open_reader(run.path) as store:
+        pauses = [paused for paused, _ in groupby(_paused(store.records("events")))]
+    assert pauses == [False, True, False, True, False]
     assert {vm.vm for vm in run.world.vms.values() if not vm.billed} == {"monitor", "monitor-1"}
     assert len(points.passed) > 150
+
+
+def _paused(events) -> list[bool]:
+    """Whether the run was paused, row by row of the journal."""
+    return [replay(events[: n + 1]).paused for n in range(len(events))]
 
 
 def test_stopped_anywhere_it_comes_to_the_same_end(folder, capsys):
