@@ -74,9 +74,9 @@ def prepare(
     if (folder / "run.db").exists():
         raise UsageError(f"{run_id}: this run exists; go on with it by `orch attach {run_id}`")
     book = load_book(spec.prices)
-    ceilings = plan.get("ceilings") or {}
     if on == "sky":
         check_store(spec)
+        ceilings = plan.get("ceilings") or {}
         emulation, quote = unscaled(spec, cores), planned_quoter(plan)
         run = patient(run_spec(spec, run_id, book, emulation, ceilings=ceilings, rented=True, quote=quote))
     else:
@@ -85,7 +85,7 @@ def prepare(
                 f"{spec.name}: emulation.network is 'none', and the emulated cloud needs one; name it, or use --on sky"
             )
         emulation = resolve_emulation(spec, cores)
-        run = run_spec(spec, run_id, book, emulation, ceilings=ceilings)
+        run = run_spec(spec, run_id, book, emulation)  # here a price is what the book says, to the cent
     check_money(spec, run, book.name)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
