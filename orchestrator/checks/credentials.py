@@ -34,7 +34,7 @@ class CloudAccess:
 
 
 def cloud_access(cloud: str, environ: Mapping[str, str]) -> CloudAccess:
-    """Credentials and packages of one cloud. Values are never read, only whether they are there."""
+    """Credentials and packages of one cloud. Only whether they are there: their values are neither kept nor shown."""
     home = Path(environ.get("HOME") or "~").expanduser()
     found = {"aws": _aws, "gcp": _gcp, "azure": _azure, "lambda": _lambda}[cloud](home, environ)
     if not found:

@@ -39,8 +39,8 @@ def _check(
 ) -> None:
     """Check whether a run can start from here: packages, clouds, ports, memory; each line says what to do.
 
-    Offline unless --online is given: looks at files, the environment and this machine only. Secrets are never
-    read, only whether they are there.
+    Offline unless --online is given: looks at files, the environment and this machine only. Of secrets only
+    whether they are there is looked at, and shown.
 
     Exit: 0 the run wanted (--on) can start as far as was looked, 2 something is missing for it.
 

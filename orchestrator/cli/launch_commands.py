@@ -56,7 +56,7 @@ def _launch(
     experiment: Annotated[
         str,
         typer.Argument(
-            metavar="[FILE|NAME]", help="A YAML file, or a name of the library.", show_default=False
+            metavar="FILE|NAME", help="A YAML file, or a name of the library.", show_default=False
         ),
     ] = "",
     overrides: Annotated[
@@ -112,6 +112,7 @@ def _launch(
     """
     from orchestrator.cli.starting import checked_id, cores, new_id, plan_json
     from orchestrator.cli.summary import plan_lines, plan_table
+    from orchestrator.cli.words import usd
     from orchestrator.home import home_folder, run_folder
 
     home = home_folder()
@@ -136,9 +137,11 @@ def _launch(
     lines = plan_lines(chosen.plan)
     for line in lines:
         say(line)
+    _refuse_unknown_prices(chosen)
     preflight(chosen.spec, home, chosen.on)
+    rented = f"Rent {len(chosen.plan['peers'])} VMs for {usd(chosen.plan['usd_per_h'])} an hour?"
     confirm(
-        "Start it?",
+        "Start it?" if chosen.on == Where.local else rented,
         yes=yes,
         refusal=f"{chosen.spec.name} was not started: there is no terminal to ask on, so add --yes",
     )
@@ -203,6 +206,21 @@ def _choose(
     refuse_if_stale(saved, plan_for(saved.spec, saved.on, tolerance), tolerance)
     document = yaml.safe_dump(to_document(saved.spec), sort_keys=False, allow_unicode=True).encode()
     return _Chosen(saved.spec, document, with_tolerance(saved.plan, tolerance), saved.on)
+
+
+def _refuse_unknown_prices(chosen: _Chosen) -> None:
+    """What nobody knows the price of is not rented, unless the experiment says what it may cost at most."""
+    from orchestrator.errors import RefusedError
+
+    if chosen.on == Where.local:
+        return
+    places = [place for peer in chosen.plan["peers"] for place in peer["places"]]
+    unknown = sorted({p["location"] for p in places if p["ceiling_usd_per_h"] is None})
+    if unknown:
+        raise RefusedError(
+            f"{chosen.spec.name}: nobody knows what a VM costs at {', '.join(unknown[:3])}; give the place 'max_usd_per_h', "
+            "or remove it"
+        )
 
 
 def _attach(run: RunArgument, output: OutputOption = ResultForm.text) -> None:

@@ -371,6 +371,30 @@ def test_a_launch_on_sky_without_credentials_says_what_to_do(
     assert not own_home.exists()
 
 
+def test_what_has_no_known_price_is_not_rented(capsys: pytest.CaptureFixture[str], own_home: Path):
+    wished = ["peers[0].resources.infra=azure/eastus", "peers[0].resources.accelerators=H100:1"]
+    arguments = [word for override in [*wished, "emulation=null"] for word in ("--set", override)]
+    assert run(["launch", "geo-b2", "--on", "sky", "--yes", *arguments]) == 3
+    assert "nobody knows what a VM costs at azure/eastus" in capsys.readouterr().err
+    assert not own_home.exists()
+    assert (
+        run(
+            [
+                "launch",
+                "geo-b2",
+                "--on",
+                "sky",
+                "--yes",
+                *arguments,
+                "--set",
+                "peers[0].resources.max_usd_per_h=9",
+            ]
+        )
+        == 2
+    )
+    assert "embedded store" in capsys.readouterr().err  # the next thing that stands against it
+
+
 def test_nothing_to_launch_is_a_usage_error(capsys: pytest.CaptureFixture[str]):
     assert run(["launch", "--dry-run"]) == 2
     assert "Missing argument" in capsys.readouterr().err
