@@ -202,6 +202,9 @@ def overdue(work: Work, i: int, now_s: float) -> str:
         return f"did not boot within {spec.boot_deadline_s:.0f} s"
     if slot.state is SlotState.JOINING and slot.phase not in READY and waited_s > spec.join_deadline_s:
         return f"did not join within {spec.join_deadline_s:.0f} s (its phase: {slot.phase or 'none'})"
+    noticed_s = slot.notice_at_s
+    if noticed_s is not None and slot.phase == "leaving" and now_s - noticed_s > spec.silent_deadline_s:
+        return "its peer has left, and the VM is still there"
     return ""
 
 

@@ -214,6 +214,8 @@ class Work:
             return slot.since_s + spec.boot_deadline_s
         if slot.state is SlotState.JOINING and slot.phase not in READY:
             return slot.since_s + spec.join_deadline_s
+        if slot.notice_at_s is not None and slot.phase == "leaving" and slot.state in LIVE:
+            return slot.notice_at_s + spec.silent_deadline_s
         return None
 
 

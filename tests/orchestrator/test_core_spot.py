@@ -192,6 +192,19 @@ def test_a_noticed_vm_counts_as_preempted_however_it_goes():
         assert [r.vm for r in requests(run.tick(10))] == ["r-a-1"]
 
 
+def test_a_vm_that_stays_although_its_peer_has_left_is_ended():
+    run = Driver(spec(policy="same_place", silent_deadline_s=60.0)).train()
+    run.sees("r-a-0", phase="leaving", notice_at_s=150.0)
+    run.sees("r-b-0", phase="training", notice_at_s=150.0)
+    assert run.tick(210.0 - run.now_s) == []
+    (ended,) = run.tick()
+    assert (ended.vm, run.of("a").ending) == ("r-a-0", "r-a-0")
+    assert ended.cause.startswith(
+        "preempted, as announced for 00:02:30: its peer has left, and the VM is still there"
+    )
+    assert run.of("b").state is SlotState.TRAINING  # the provider changed its mind, and the peer goes on
+
+
 def test_the_run_pauses_below_min_peers_and_grows_back():
     run = Driver(spec(3, policy="same_place", min_peers=2))
     run.tick()
