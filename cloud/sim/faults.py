@@ -46,9 +46,13 @@ class Faults:
         self._random = Random(f"faults {seed}")
         self._windows: dict[Fault, list[Window]] = {}
         for window in windows:
-            self._windows.setdefault(window.fault, []).append(window)
+            self.add(window)
         self._wanted: Counter[Fault] = Counter()
         self._sizes: dict[Fault, float] = {}
+
+    def add(self, window: Window) -> None:
+        """One more window."""
+        self._windows.setdefault(window.fault, []).append(window)
 
     def demand(self, fault: Fault, times: int = 1, size_s: float = 60.0) -> None:
         """The next `times` calls that it can strike are struck."""

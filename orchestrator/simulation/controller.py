@@ -97,8 +97,11 @@ class SimController:
         self._told: dict[str, provider.Observed] = {}  # the last list
         self._unlisted: dict[str, Unlisted] = {}
         self._lists = 0
+        self._listed_s = float("-inf")
         self._dying: set[str] = set()  # asked to end, and not seen ended
         self.ended = False
+        self.crash_at_stop: CrashPoint | None = None
+        self.stopping_s: float | None = None  # when it first thought of stopping
         self._stop_wanted: tuple[str, str] | None = None
         self.counts: Counter[str] = Counter()
 
@@ -135,6 +138,9 @@ class SimController:
             happened.append(ev.StopWanted(now_s, *self._stop_wanted))
         before = self.state
         done = advance(before, happened, now_s, self._jitter)
+        if done.state.stop_status and not before.stop_status:
+            self.stopping_s = now_s
+            crash = self.crash_at_stop or crash
         if done.facts and self._check:
             validate_step(before, done.state)
         if crash == "before_write" and done.facts:
@@ -186,14 +192,16 @@ class SimController:
     def _listed(self, seen: list[provider.Observed], now_s: float) -> list[ev.Event]:
         everything = self._lists % _WHOLE_EACH == 0
         self._lists += 1
-        before, ledger = self._told, self._disk.ledger
+        before, ledger, before_s = self._told, self._disk.ledger, self._listed_s
+        ledger.heard(now_s)
+        self._listed_s = now_s
         self._told = {o.vm: o for o in seen}
         out: list[ev.Event] = []
         dying = self._dying
         for o in seen if everything else [o for o in seen if before.get(o.vm) is not o or o.vm in dying]:
             out.append(_event(o, now_s))
             if o.ended_at_s is None:
-                ledger.seen(o.vm)
+                ledger.seen(o.vm, o.usd_per_h, now_s, before_s)
             else:
                 ledger.ended(o.vm, now_s)
                 dying.discard(o.vm)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,8 @@ class Simulation:
         self._returns_s = math.inf
         self._starts = self._rounds = 0
         self._crashes = list(scenario.crashes)
+        self._crash_at_stop = scenario.crash_at_stop
+        self._stops = False  # the controller thought of stopping, whether or not it lived to write it down
         self._counts: Counter[str] = Counter()
         self._struck = 0
         self._born = self._dead = self._preempted = 0
@@ -108,8 +110,8 @@ class Simulation:
         while True:
             rounds_s = tick_s - (0.0 if looked else _LOOK_AHEAD_S) if self._controller else self._returns_s
             now_s = min(rounds_s, world.next_s())
-            if self._over_s is not None:
-                now_s = min(now_s, max(world.now_s, self._over_s + scenario.death_bound_s + 1.0))
+            if self._over_s is not None and world.now_s < self._over_s + scenario.death_bound_s + 1.0:
+                now_s = min(now_s, self._over_s + scenario.death_bound_s + 1.0)  # to look who still lives
             if not math.isfinite(now_s):
                 break
             self._clock.advance_to(now_s)
@@ -157,10 +159,18 @@ class Simulation:
     def _round(self, controller: SimController, now_s: float) -> None:
         crash = self._crash_due(now_s)
         self._rounds += 1
+        controller.crash_at_stop = self._crash_at_stop.point if self._crash_at_stop else None
         try:
             controller.tick(now_s, crash)
         except Crashed:
+            if controller.stopping_s is not None and self._crash_at_stop is not None:
+                self._crashes.insert(0, self._crash_at_stop)
+                self._crash_at_stop = None
             self._kill(now_s)
+        if controller.stopping_s is not None and not self._stops:
+            self._stops = True
+            for w in self._scenario.at_stop:
+                self._faults.add(replace(w, from_s=now_s + w.from_s, until_s=now_s + w.until_s))
         self._counts.update(controller.counts)
         controller.counts.clear()
         if controller.state.stop_status and self._over_s is None and self._controller is not None:
@@ -184,6 +194,7 @@ class Simulation:
         crash = self._crashes.pop(0)
         self._controller = None
         self._wall_s += crash.jump_s
+        self._checks.clock_jumped(crash.jump_s)
         self._counts["clock_jump"] += bool(crash.jump_s)
         if crash.down_s is None:
             self._counts["controller_lost"] += 1

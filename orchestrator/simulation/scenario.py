@@ -102,6 +102,8 @@ class Scenario:
     windows: tuple[Window, ...] = ()
     crashes: tuple[Crash, ...] = ()
     cuts: tuple[Cut, ...] = ()
+    at_stop: tuple[Window, ...] = ()  # their times count from the moment the run is to stop
+    crash_at_stop: Crash | None = None  # its `at_s` is that moment
     tick_s: float = 60.0
     busy_tick_s: float = 10.0  # while something is under way
     command: str = ""  # that replays it
@@ -185,12 +187,21 @@ def with_history(made: Scenario, faults: Collection[FaultClass]) -> Scenario:
     windows: list[Window] = []
     crashes: list[Crash] = []
     cuts: list[Cut] = []
+    at_stop: list[Window] = []
+    crash_at_stop = made.crash_at_stop
     zones = [place.location for place in made.places]
     days = made.duration_s / 86400.0
     for kind in FAULT_CLASSES:
         if kind not in faults:
             continue
         random = Random(f"{kind} {made.seed}")  # a class's history does not depend on which others there are
+        if random.random() < 0.15:
+            if kind in _OF_THE_API:
+                at_stop += _api(random, kind, -BEGAN_S)
+            elif kind in ("crash", "clock_jump"):
+                crash_at_stop = _crash(random, kind, 0.0)
+            elif kind == "controller_lost":
+                crash_at_stop = Crash(0.0, _point(random), None)
         for at_s in _times(random, made.duration_s, days):
             if kind in _OF_THE_API:
                 windows += _api(random, kind, at_s)
@@ -199,7 +210,7 @@ def with_history(made: Scenario, faults: Collection[FaultClass]) -> Scenario:
             elif kind == "partition":
                 cuts.append(Cut(at_s, random.choice((60.0, 300.0, 2000.0))))
             elif kind == "controller_lost":
-                if random.random() < 0.05:
+                if random.random() < 0.03:
                     crashes.append(Crash(at_s, _point(random), None))
             else:
                 trace += _market(random, kind, at_s, made.places, zones)
@@ -208,6 +219,8 @@ def with_history(made: Scenario, faults: Collection[FaultClass]) -> Scenario:
         trace=(*made.trace, *sorted(trace, key=lambda e: e.at_s)),
         windows=(*made.windows, *windows),
         crashes=tuple(sorted((*made.crashes, *crashes), key=lambda c: c.at_s)),
+        at_stop=(*made.at_stop, *at_stop),
+        crash_at_stop=crash_at_stop,
         cuts=tuple(sorted((*made.cuts, *cuts), key=lambda c: c.at_s)),
     )
 
