@@ -58,9 +58,7 @@ class _Host:
         self._selector = selectors.DefaultSelector()
         self._control = ControlServer(self._selector, self._answer)
         self._signals, self._signalled = socket.socketpair()
-        self._preemptions = Preemptions(
-            options.preempt, self._vms, self._after, self._preempt, self._announced
-        )
+        self._preemptions = Preemptions(options.preempt, self._vms, self._after, self._preempt, self._noticed)
         self._recall()
         self._fabric: Fabric = self._make_fabric()
         self._store_pid: int | None = None
@@ -287,7 +285,7 @@ class _Host:
         if vm.alive:
             self._end_vm(vm, "preempted", "the provider took the VM back")
 
-    def _announced(self, vm: Vm) -> None:
+    def _noticed(self, vm: Vm) -> None:
         announce(self._run_folder, vm)
         self._write()
 
