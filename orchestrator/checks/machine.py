@@ -25,6 +25,7 @@ _NEEDED = {
     "local": ("ray", "hivemind", "torch", "webdataset"),
     "sky": ("skypilot", "ray", "hivemind", "torch", "webdataset"),
 }
+_SKYPILOT = "0.14."
 _ROOM_BYTES = {"local": 1_000_000_000, "sky": 2_000_000_000}
 _API_SERVER_BYTES = 2_000_000_000  # its eight processes; measured with SkyPilot 0.14.1
 
@@ -52,7 +53,14 @@ def versions(on: str) -> list[Finding]:
     ]
     for package in _NEEDED[on]:
         try:
-            found.append(Finding(f"version {package}", "ok", version(package)))
+            there = version(package)
+            known = package != "skypilot" or there.startswith(_SKYPILOT)
+            hint = (
+                ""
+                if known
+                else f"`pip install 'orch[sky]'` brings SkyPilot {_SKYPILOT}x, the one orch is tested with"
+            )
+            found.append(Finding(f"version {package}", "ok" if known else "warning", there, hint))
         except PackageNotFoundError:
             hint = f"`pip install 'orch[{_EXTRA[package]}]'`"
             found.append(Finding(f"version {package}", "missing", "not installed", hint))

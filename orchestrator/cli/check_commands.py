@@ -98,7 +98,8 @@ def _findings(on: str, online: bool) -> list[Finding]:
         text = "not asked: only --online contacts a cloud"
         return [*found, Finding("clock, quotas, acceptance", "unknown", text, "`orch check --online`")]
     from orchestrator.checks import online as asked
+    from orchestrator.checks.credentials import CLOUDS
 
     names = [finding.check.split()[-1] for finding in known if finding.state == "ok"]
-    found += [*asked.accepted(names), *(asked.clock(name) for name in names)]
+    found += [*asked.accepted(names), *(asked.clock(name) for name in names or CLOUDS[:1])]
     return [*found, *(asked.quotas() if "aws" in names else ())]

@@ -296,6 +296,8 @@ def test_a_missing_package_or_disk_is_said(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr(machine, "version", nothing)
     (missing,) = [finding for finding in machine.versions("local") if finding.state == "missing"]
     assert (missing.check, missing.next) == ("version hivemind", "`pip install 'orch[local]'`")
+    skypilot = next(f for f in machine.versions("sky") if f.check == "version skypilot")
+    assert (skypilot.state, "0.14.x" in skypilot.next) == ("warning", True)
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10})())
     assert machine.disk(tmp_path, "sky").state == "warning"
 
