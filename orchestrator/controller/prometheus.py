@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import Counter as CountOf
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -20,7 +20,9 @@ from prometheus_client import CollectorRegistry, Histogram, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from cloud.prices.book import PriceBookError
 from metrics.egress import MONITOR, STORE
+from metrics.ledger import CostLine
 from metrics.run_numbers import RunNumbers
 from metrics.store import RunStore, StoreError
 from orchestrator.controller.view import bill_of
@@ -99,7 +101,7 @@ class RunCollector(Collector):
         state = self._state()
         with RunStore.open_reader(self._store.path) as store:
             run = RunNumbers.of(store)
-            bill = bill_of(store, self._now_s())
+            lines = _lines(store, self._now_s())
             target = store.meta("target")
         places = {row.vm: row.location for row in run.vms}
         samples: _Samples = {(): sum(epoch.samples for epoch in run.study)}
@@ -112,7 +114,7 @@ class RunCollector(Collector):
             key = (cell.src_location or "unknown", there, cell.kind)
             sent[key] = sent.get(key, 0.0) + cell.bytes
         dollars: dict[tuple[str, ...], Decimal | None] = {}
-        for line in bill.lines:
+        for line in lines:
             place = run.terms.store_location if line.src == STORE else places.get(line.src)
             key = (line.kind, place or "unknown")
             before = dollars.get(key, Decimal(0))
@@ -194,6 +196,14 @@ class MetricsServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def _lines(store: RunStore, now_s: float) -> Sequence[CostLine]:
+    """Of the bill until now; none when the price book cannot be read."""
+    try:
+        return bill_of(store, now_s).lines
+    except PriceBookError:  # the run's warnings tell it
+        return ()
 
 
 def _peers(state: RunState) -> _Samples:

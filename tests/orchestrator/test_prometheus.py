@@ -117,6 +117,14 @@ def test_what_is_unknown_is_left_out(store):
     assert not any(key[0] == "orch_budget_usd" for key in said)
 
 
+def test_without_a_price_book_there_are_no_dollars_and_all_the_rest(store):
+    store.set_meta("price_book", {"name": "mine", "csv": "nonsense"})
+    (text,) = served(collector(store))
+    names = {key[0] for key in samples(text)}
+    assert "orch_cost_usd_total" not in names
+    assert {"orch_samples_total", "orch_egress_bytes_total", "orch_preemptions_total", "orch_epoch"} <= names
+
+
 def test_counters_never_fall_not_even_across_a_restart(store):
     (before,) = served(collector(store))
     # A VM's end is learnt late: what was estimated until now was too much.
