@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -189,6 +189,7 @@ class SkyCloud:
             errors = [e for e in pool.map(self._try_terminate, (r.vm for r in known)) if e]
         left = monitor.end(self._run_folder)
         if known:
+            self._sweep(known)
             for pause_s in (0.0, 3.0):
                 time.sleep(pause_s)
                 left += self._left(known)
@@ -382,21 +383,35 @@ class SkyCloud:
         if came:
             records.update(self._folder, record.vm, collected=True)
 
-    def _left(self, known: Iterable[VmRecord]) -> list[str]:
+    def _left(self, known: Sequence[VmRecord]) -> list[str]:
         """What SkyPilot and the cloud still list of this run, with where to look at it."""
-        from cloud.sky import aws
-
         clusters = {r.cluster for r in known}
         run = label_value(self._run_folder.name)
         server.ensure(self._home)
         listed = self._call("list", lambda: sdk.list_clusters())
         left = [c.name for c in listed if c.name in clusters or c.labels.get("orch-run") == run]
+        return left + [f"{o.id} {o.link}" for o in self._in_aws(known)]
+
+    def _in_aws(self, known: Sequence[VmRecord]) -> list[Owned]:
+        """What AWS itself lists of this run, in the regions it was in."""
+        from cloud.sky import aws
+
+        run = label_value(self._run_folder.name)
         owners = {label_value(r.labels["orch-owner"]) for r in known if r.labels.get("orch-owner")}
-        regions = {r.location.split("/")[1] for r in known if r.location.startswith("aws/")}
-        for owner in owners:
-            if regions:
-                left += [f"{o.id} {o.link}" for o in aws.list_tagged(owner, sorted(regions)) if o.run == run]
-        return left
+        regions = sorted({r.location.split("/")[1] for r in known if r.location.startswith("aws/")})
+        if not regions:
+            return []
+        return [o for owner in sorted(owners) for o in aws.list_tagged(owner, regions) if o.run == run]
+
+    def _sweep(self, known: Sequence[VmRecord]) -> None:
+        """A disk that outlived its VM, a VM that SkyPilot has lost: what is still there is said by `_left`."""
+        from cloud.sky import aws
+
+        for owned in self._in_aws(known):
+            try:
+                aws.release(owned)
+            except ProviderError as error:
+                _log.warning("%s is not ended yet: %s", owned.id, error)
 
     def _call(self, doing: str, call: Any) -> Any:
         """A call that may be made again: once more with a mended server when it was lost under the first."""
