@@ -54,7 +54,7 @@ def clean_home(store: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setenv("ORCH_HOME", str(base / "home"))
     monkeypatch.setenv("TMPDIR", str(base / "t"))
     for name, value in store.items():
-        monkeypatch.setenv(name, value)
+        monkeypatch.setenv(f"ORCH_SECRET_{name}", value)  # AWS_* themselves are the cloud's
     assert (in_ec2(), clusters()) == ([], [])
     before = processes()
     yield base / "home"

@@ -20,7 +20,11 @@ from cloud.sky import SkyCloud
 sys.path.insert(0, str(Path(__file__).parents[1] / "cloud"))
 from contract import CLOSING, checks_for
 
-pytestmark = [pytest.mark.cloud, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]  # SkyPilot's
+pytestmark = [
+    pytest.mark.cloud,
+    pytest.mark.timeout(1500),
+    pytest.mark.filterwarnings("ignore"),
+]  # SkyPilot's
 
 HERE, FULL = "aws/us-west-2/us-west-2a", "aws/us-west-2/us-west-2c"
 # The program of the checks' VMs: it stays, says so, and leaves when it is asked to.

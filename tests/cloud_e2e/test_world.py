@@ -16,7 +16,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 from fate import call, instances, no_capacity, preempt, user_data
-from machine import pids, processes, wait_until_gone
+from machine import in_ec2, pids, processes, wait_until_gone
 
 pytestmark = [pytest.mark.cloud, pytest.mark.timeout(120)]
 IMAGE = "ami-0fa4eec2000000001"
@@ -49,6 +49,7 @@ def launch(ec2: Any, key: Path, zone: str = "us-west-2a") -> dict[str, Any]:
         MinCount=1,
         MaxCount=1,
         UserData=cloud_config,
+        BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 100}}],
         Placement={"AvailabilityZone": zone},
         InstanceMarketOptions={"MarketType": "spot"},
         TagSpecifications=[{"ResourceType": "instance", "Tags": [{"Key": "orch-run", "Value": "r"}]}],
@@ -102,6 +103,7 @@ def test_a_vm_is_a_machine_and_spot_takes_it_back(ec2: Any, key: Path):
     assert gone["StateReason"]["Code"] == "Server.SpotInstanceTermination"
     [row] = [i for i in instances() if i["id"] == vm["InstanceId"]]
     assert row["ended_s"] > row["launched_s"]
+    assert in_ec2() == [], "its root volume goes with it"
     assert not row["alive"]
 
 

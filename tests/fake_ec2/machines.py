@@ -171,6 +171,9 @@ def hang_on_moto(machines: Machines) -> None:
         machines.check_capacity(zone)
         reservation = run(self, *args, **kwargs)
         for instance in reservation.instances:
+            # The root volume goes with its VM where the launch does not say otherwise; moto's would stay.
+            if root := instance.block_device_mapping.get("/dev/sda1"):
+                root.delete_on_termination = True
             machines.launch(instance)
         return reservation
 
