@@ -104,3 +104,39 @@ def test_the_provider_is_asked_at_the_pace_it_was_given(world):
             world.now_s += 1.0
     assert [(at_s, s) for at_s, m, s in submitted if m == "observe"] == [(1000, 77), (1005, 77), (1010, 77)]
     assert {s for _, m, s in submitted if m == "request"} == {900.0}
+
+
+def test_a_request_that_only_stands_in_line_is_dropped_when_the_run_stops(world):
+    class Crowded(InlineCalls):
+        """Requests never get their turn."""
+
+        line: tuple[str, ...] = ()
+
+        def submit(self, call):
+            if call.method == "request":
+                self.line = (*self.line, call.key)
+                return True
+            return super().submit(call)
+
+        def drop(self, key):
+            found = key in self.line
+            self.line = tuple(k for k in self.line if k != key)
+            return found
+
+        def busy(self, prefix=""):
+            return any(k.startswith(prefix) for k in self.line) or super().busy(prefix)
+
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        calls = Crowded(world)
+        controller = Shell(
+            store, calls, Requests(), world.folder, now_s=lambda: world.now_s, jitter=lambda: 0.5
+        )
+        for _ in range(5):
+            controller.tick()
+            world.now_s += 1.0
+        assert calls.line == ("request r-a-0",)  # once, however often it is wished for
+        controller.stop("stopped", "the user")
+        run(world, controller)
+        assert store.meta("status") == "stopped"
+    assert world.requests == []
+    assert calls.line == ()
