@@ -9,16 +9,14 @@ import shutil
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from cloud.provider import (
-    AmbiguousError,
     EndedError,
     InvalidRequestError,
     LaunchRequest,
-    NoCapacityError,
     Observed,
     Offer,
     Owned,
@@ -27,11 +25,12 @@ from cloud.provider import (
     is_monitor,
 )
 from cloud.sky import monitor, records, sdk, server, ssh
-from cloud.sky.errors import is_gone, is_server_lost, translate
+from cloud.sky.clusters import Clusters
+from cloud.sky.launching import launch
+from cloud.sky.leftovers import left, sweep
 from cloud.sky.names import cluster_name, label_value
 from cloud.sky.records import VmRecord
 from cloud.sky.script import FOLDER, peek_command, stop_command
-from cloud.sky.shipping import ship_folder
 from cloud.sky.state import Listed, after_peek, gone, observed, parse_peek
 
 __all__ = ["SkyCloud"]
@@ -43,7 +42,6 @@ _ASK_CLOUD_S = 20.0  # the cloud itself, at most so often, while a VM does not a
 _PEEK_S = 8.0
 _COLLECT_S = 20.0
 _STOP_S = 20.0
-_SERVER_TRIES = 4
 _FILES = ("status.json", "steps.csv", "egress.csv", "peer.log", "console.log", "setup.log", "job.json")
 _PARALLEL = 32
 
@@ -54,9 +52,8 @@ class SkyCloud:
     name = "sky"
 
     def __init__(self, run_folder: Path) -> None:
-        self._run_folder = run_folder.absolute()
-        self._folder = self._run_folder / "sky"
-        self._home = self._run_folder.parent.parent
+        self._run = Clusters(run_folder)
+        self._run_folder, self._folder, self._home = self._run.run_folder, self._run.folder, self._run.home
 
     # the provider's contract
 
@@ -74,7 +71,7 @@ class SkyCloud:
         CredentialsError, InvalidRequestError, TransientError, AmbiguousError, EndedError after `close`.
         """
         now_s = time.time()
-        if (self._folder / "closed").exists():
+        if self._run.closed:
             raise EndedError(f"{self._run_folder.name}: the run's clouds were closed")
         if is_monitor(request.vm):
             monitor.start(self._run_folder, request, now_s)
@@ -90,7 +87,7 @@ class SkyCloud:
                     labels=dict(request.labels), usd_per_h="", cause="SkyPilot launches it",
                 )  # fmt: skip
                 records.write(self._folder, record)
-            self._launch(request, record)
+            launch(self._run, request, record)
 
     def observe(self) -> Sequence[Observed]:
         """All VMs of the run. Raises TransientError when SkyPilot does not answer, EndedError after `close`."""
@@ -125,8 +122,8 @@ class SkyCloud:
         if record.launched:
             ssh.run_on(record.address, record.ssh, stop_command(), _STOP_S)
             self._collect(record)
-        self._down(record.cluster)
-        self._ended(vm)
+        self._run.down(record.cluster)
+        self._run.ended(vm)
 
     def collect(self, vm: str) -> str:
         """`<run>/vms/<vm>`, with what could be had of the VM before its end."""
@@ -147,7 +144,7 @@ class SkyCloud:
         wanted = label_value(owner)
         found: list[Owned] = []
         server.ensure(self._home)
-        for cluster in self._call("list", lambda: sdk.list_clusters()):
+        for cluster in self._run.call("list", lambda: sdk.list_clusters()):
             if cluster.labels.get("orch-owner") != wanted:
                 continue
             lease = cluster.labels.get("orch-lease-until", "")
@@ -173,12 +170,12 @@ class SkyCloud:
             aws.release(owned)
             return
         server.ensure(self._home)
-        cluster = self._call("list", lambda: sdk.find(owned.id))
+        cluster = self._run.call("list", lambda: sdk.find(owned.id))
         if cluster is None:
             return
         if cluster.labels.get("orch-owner") != label_value(owned.owner) or not owned.owner:
             raise InvalidRequestError(f"{owned.id}: it does not carry the label orch-owner={owned.owner}")
-        self._down(owned.id)
+        self._run.down(owned.id)
 
     def close(self) -> None:
         """End all of the run, and look twice that nothing is left. Raises TransientError naming what is."""
@@ -187,104 +184,20 @@ class SkyCloud:
             (self._folder / "closed").touch()  # nothing is launched from here on
         with ThreadPoolExecutor(max(1, min(_PARALLEL, len(known)))) as pool:
             errors = [e for e in pool.map(self._try_terminate, (r.vm for r in known)) if e]
-        left = monitor.end(self._run_folder)
+        remaining = monitor.end(self._run_folder)
         if known:
-            self._sweep(known)
+            sweep(self._run, known)
             for pause_s in (0.0, 3.0):
                 time.sleep(pause_s)
-                left += self._left(known)
-        if left or errors:
+                remaining += left(self._run, known)
+        if remaining or errors:
             raise TransientError(
-                f"{self._run_folder.name}: not proven to be gone: {', '.join(sorted({*left, *errors}))}"
+                f"{self._run_folder.name}: not proven to be gone: {', '.join(sorted({*remaining, *errors}))}"
             )
         for path in self._folder.glob("*.ship"):
             shutil.rmtree(path, ignore_errors=True)
         if known:
             server.leave(self._home, self._run_folder.name)
-
-    # launching
-
-    def _launch(self, request: LaunchRequest, record: VmRecord) -> None:
-        doing = f"{request.vm} at {request.offer.location}"
-        try:
-            self._launch_until_up(request, record.cluster, doing)
-            cluster = self._call(doing, lambda: sdk.find(record.cluster))
-            if cluster is None or not cluster.address:
-                raise TransientError(f"{doing}: the VM was gone as soon as it was there")
-            self._check_price(request, cluster, doing)
-            self._check_wanted(request.vm, doing)
-        except AmbiguousError:
-            raise
-        except ProviderError as error:
-            self._clean_up(record, str(error))
-            raise
-        finally:
-            shutil.rmtree(self._folder / f"{request.vm}.ship", ignore_errors=True)
-        records.update(
-            self._folder, request.vm, launched=True, cause="", location=cluster.location or record.location,
-            address=cluster.address, instance=cluster.instance, instance_id=cluster.instance_id,
-            cluster_on_cloud=cluster.on_cloud, link=cluster.link, ssh=dict(cluster.ssh or {}),
-            usd_per_h="" if cluster.usd_per_h is None else str(cluster.usd_per_h), price_source=cluster.price_source,
-        )  # fmt: skip
-
-    def _launch_until_up(self, request: LaunchRequest, cluster: str, doing: str) -> None:
-        """SkyPilot's launch; again, by the same name and with the same key, when its server dies under it."""
-        shipped: tuple[Path, str] | None = None
-        for attempt in range(_SERVER_TRIES):
-            server.ensure(self._home)
-            server.claim(self._home, self._run_folder.name)
-            self._check_wanted(request.vm, doing)
-            try:
-                waiting = sdk.pending_launch(cluster)
-                if waiting is None and self._has_job(cluster):
-                    return
-                if waiting is None:
-                    shipped = shipped or ship_folder(self._folder, self._home, request)
-                    waiting = sdk.launch(request, *shipped)
-                sdk.wait_launch(waiting)
-                return
-            except Exception as error:
-                if is_server_lost(error) and attempt + 1 < _SERVER_TRIES:
-                    _log.warning("%s: SkyPilot's API server was lost, trying again: %r", doing, error)
-                    time.sleep(1.0 + attempt)
-                    continue
-                raise translate(error, doing) from error
-
-    def _check_wanted(self, vm: str, doing: str) -> None:
-        """It may have been asked to end while it was launched, before SkyPilot knew of it."""
-        record = records.read(self._folder, vm)
-        if (self._folder / "closed").exists() or (record is not None and record.ending):
-            raise TransientError(f"{doing}: it was ended while it was launched")
-
-    def _has_job(self, cluster: str) -> bool:
-        """An earlier request, whose reply nobody heard, has made this VM and started its program."""
-        found = sdk.find(cluster, ask_cloud=True)
-        if found is None or found.status != "UP" or not found.address or not found.ssh:
-            return False
-        told = parse_peek(ssh.run_on(found.address, found.ssh, peek_command(found.address), _PEEK_S))
-        return bool(told and told[0])
-
-    def _check_price(self, request: LaunchRequest, cluster: sdk.Cluster, doing: str) -> None:
-        ceiling, price = request.max_usd_per_h, cluster.usd_per_h
-        if ceiling is None or (price is not None and price <= ceiling):
-            return
-        found = "its price is unknown" if price is None else f"it costs ${price}/h"
-        raise NoCapacityError(
-            f"{doing}: SkyPilot rented {cluster.instance} in {cluster.zone or cluster.region}, but {found} and the "
-            f"plan's ceiling is ${ceiling}/h; it was ended again"
-        )
-
-    def _clean_up(self, record: VmRecord, why: str) -> None:
-        """After a refusal nothing is left. Raises AmbiguousError where that cannot be said."""
-        try:
-            self._down(record.cluster)
-        except ProviderError as error:
-            raise AmbiguousError(f"{why}; and whether anything is left of it is unknown: {error}") from error
-        current = records.read(self._folder, record.vm)
-        if current is not None and current.ending:
-            self._ended(record.vm)
-        else:
-            records.update(self._folder, record.vm, refused=True, cause=why, ended_at_s=time.time())
 
     # looking
 
@@ -299,10 +212,10 @@ class SkyCloud:
         if fresh and not ask:
             return {name: Listed(**row) for name, row in kept["rows"].items()}
         server.ensure(self._home)
-        found = self._call("list", lambda: sdk.list_clusters(wanted, ask_cloud=ask))
+        found = self._run.call("list", lambda: sdk.list_clusters(wanted, ask_cloud=ask))
         rows = {c.name: Listed(c.name, c.status, c.address) for c in found}
         if any(name not in rows for name in wanted) and not ask:  # absence is believed when the cloud says it
-            found = self._call("list", lambda: sdk.list_clusters(wanted, ask_cloud=True))
+            found = self._run.call("list", lambda: sdk.list_clusters(wanted, ask_cloud=True))
             rows, ask = {c.name: Listed(c.name, c.status, c.address) for c in found}, True
         said = {
             "at_s": now_s, "asked_s": now_s if ask else kept.get("asked_s", 0.0), "wanted": wanted,
@@ -354,77 +267,11 @@ class SkyCloud:
             return f"{vm} ({error})"
         return ""
 
-    def _down(self, cluster: str) -> None:
-        server.ensure(self._home)
-        for attempt in range(_SERVER_TRIES):
-            try:
-                sdk.down(cluster)
-                return
-            except Exception as error:
-                if is_gone(error):
-                    return
-                if is_server_lost(error) and attempt + 1 < _SERVER_TRIES:
-                    server.ensure(self._home)
-                    continue
-                raise translate(error, f"ending {cluster}") from error
-
-    def _ended(self, vm: str) -> None:
-        with records.lock(self._folder, vm, "record"):
-            record = records.read(self._folder, vm)
-            if record is not None and not record.end_state:
-                records.write(
-                    self._folder,
-                    replace(record, end_state="terminated", ended_at_s=time.time(), cause="terminated"),
-                )
-
     def _collect(self, record: VmRecord) -> None:
         to = self._run_folder / "vms" / record.vm
         came = ssh.fetch(record.address, record.ssh, FOLDER, _FILES, to, _COLLECT_S)
         if came:
             records.update(self._folder, record.vm, collected=True)
-
-    def _left(self, known: Sequence[VmRecord]) -> list[str]:
-        """What SkyPilot and the cloud still list of this run, with where to look at it."""
-        clusters = {r.cluster for r in known}
-        run = label_value(self._run_folder.name)
-        server.ensure(self._home)
-        listed = self._call("list", lambda: sdk.list_clusters())
-        left = [c.name for c in listed if c.name in clusters or c.labels.get("orch-run") == run]
-        return left + [f"{o.id} {o.link}" for o in self._in_aws(known)]
-
-    def _in_aws(self, known: Sequence[VmRecord]) -> list[Owned]:
-        """What AWS itself lists of this run, in the regions it was in."""
-        from cloud.sky import aws
-
-        run = label_value(self._run_folder.name)
-        owners = {label_value(r.labels["orch-owner"]) for r in known if r.labels.get("orch-owner")}
-        regions = sorted({r.location.split("/")[1] for r in known if r.location.startswith("aws/")})
-        if not regions:
-            return []
-        return [o for owner in sorted(owners) for o in aws.list_tagged(owner, regions) if o.run == run]
-
-    def _sweep(self, known: Sequence[VmRecord]) -> None:
-        """A disk that outlived its VM, a VM that SkyPilot has lost: what is still there is said by `_left`."""
-        from cloud.sky import aws
-
-        for owned in self._in_aws(known):
-            try:
-                aws.release(owned)
-            except ProviderError as error:
-                _log.warning("%s is not ended yet: %s", owned.id, error)
-
-    def _call(self, doing: str, call: Any) -> Any:
-        """A call that may be made again: once more with a mended server when it was lost under the first."""
-        try:
-            return call()
-        except Exception as error:
-            if is_server_lost(error):
-                server.ensure(self._home)
-                try:
-                    return call()
-                except Exception as again:
-                    raise translate(again, doing) from again
-            raise translate(error, doing) from error
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,0 +1,69 @@
+"""What every part of the provider does with a run's clusters: calls that survive a lost server, ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from cloud.sky import records, sdk, server
+from cloud.sky.errors import is_gone, is_server_lost, translate
+
+__all__ = ["SERVER_TRIES", "Clusters"]
+
+SERVER_TRIES = 4
+_T = TypeVar("_T")
+
+
+class Clusters:
+    """The clusters of one run: its folder, what is remembered of each VM in `folder`, the home with the server."""
+
+    def __init__(self, run_folder: Path) -> None:
+        self.run_folder = run_folder.absolute()
+        self.folder = self.run_folder / "sky"
+        self.home = self.run_folder.parent.parent
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is launched any more."""
+        return (self.folder / "closed").exists()
+
+    def call(self, doing: str, call: Callable[[], _T]) -> _T:
+        """A call that may be made again: once more with a mended server when it was lost under the first."""
+        try:
+            return call()
+        except Exception as error:
+            if is_server_lost(error):
+                server.ensure(self.home)
+                try:
+                    return call()
+                except Exception as again:
+                    raise translate(again, doing) from again
+            raise translate(error, doing) from error
+
+    def down(self, cluster: str) -> None:
+        """End a cluster; one that is not there is ended. Raises ProviderError."""
+        server.ensure(self.home)
+        for attempt in range(SERVER_TRIES):
+            try:
+                sdk.down(cluster)
+                return
+            except Exception as error:
+                if is_gone(error):
+                    return
+                if is_server_lost(error) and attempt + 1 < SERVER_TRIES:
+                    server.ensure(self.home)
+                    continue
+                raise translate(error, f"ending {cluster}") from error
+
+    def ended(self, vm: str) -> None:
+        """Remember that a VM was ended by us."""
+        with records.lock(self.folder, vm, "record"):
+            record = records.read(self.folder, vm)
+            if record is not None and not record.end_state:
+                records.write(
+                    self.folder,
+                    replace(record, end_state="terminated", ended_at_s=time.time(), cause="terminated"),
+                )

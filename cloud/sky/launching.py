@@ -1,0 +1,115 @@
+"""One VM's launch: by SkyPilot, once by its name whatever dies in between, within its price."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from pathlib import Path
+
+from cloud.provider import AmbiguousError, LaunchRequest, NoCapacityError, ProviderError, TransientError
+from cloud.sky import records, sdk, server, ssh
+from cloud.sky.clusters import SERVER_TRIES, Clusters
+from cloud.sky.errors import is_server_lost, translate
+from cloud.sky.records import VmRecord
+from cloud.sky.script import peek_command
+from cloud.sky.shipping import ship_folder
+from cloud.sky.state import parse_peek
+
+__all__ = ["launch"]
+
+_log = logging.getLogger("cloud.sky")
+
+_PEEK_S = 8.0
+
+
+def launch(run: Clusters, request: LaunchRequest, record: VmRecord) -> None:
+    """Rent the VM of a record, wait until it is up, check its price, remember what was got.
+
+    Raises ProviderError; after any but AmbiguousError nothing of it is left.
+    """
+    doing = f"{request.vm} at {request.offer.location}"
+    try:
+        _launch_until_up(run, request, record.cluster, doing)
+        cluster = run.call(doing, lambda: sdk.find(record.cluster))
+        if cluster is None or not cluster.address:
+            raise TransientError(f"{doing}: the VM was gone as soon as it was there")
+        _check_price(request, cluster, doing)
+        _check_wanted(run, request.vm, doing)
+    except AmbiguousError:
+        raise
+    except ProviderError as error:
+        _clean_up(run, record, str(error))
+        raise
+    finally:
+        shutil.rmtree(run.folder / f"{request.vm}.ship", ignore_errors=True)
+    records.update(
+        run.folder, request.vm, launched=True, cause="", location=cluster.location or record.location,
+        address=cluster.address, instance=cluster.instance, instance_id=cluster.instance_id,
+        cluster_on_cloud=cluster.on_cloud, link=cluster.link, ssh=dict(cluster.ssh or {}),
+        usd_per_h="" if cluster.usd_per_h is None else str(cluster.usd_per_h), price_source=cluster.price_source,
+    )  # fmt: skip
+
+
+def _launch_until_up(run: Clusters, request: LaunchRequest, cluster: str, doing: str) -> None:
+    """SkyPilot's launch; again, by the same name and with the same key, when its server dies under it."""
+    shipped: tuple[Path, str] | None = None
+    for attempt in range(SERVER_TRIES):
+        server.ensure(run.home)
+        server.claim(run.home, run.run_folder.name)
+        _check_wanted(run, request.vm, doing)
+        try:
+            waiting = sdk.pending_launch(cluster)
+            if waiting is None and _has_job(cluster):
+                return
+            if waiting is None:
+                shipped = shipped or ship_folder(run.folder, run.home, request)
+                waiting = sdk.launch(request, *shipped)
+            sdk.wait_launch(waiting)
+            return
+        except Exception as error:
+            if is_server_lost(error) and attempt + 1 < SERVER_TRIES:
+                _log.warning("%s: SkyPilot's API server was lost, trying again: %r", doing, error)
+                time.sleep(1.0 + attempt)
+                continue
+            raise translate(error, doing) from error
+
+
+def _check_wanted(run: Clusters, vm: str, doing: str) -> None:
+    """It may have been asked to end while it was launched, before SkyPilot knew of it."""
+    record = records.read(run.folder, vm)
+    if run.closed or (record is not None and record.ending):
+        raise TransientError(f"{doing}: it was ended while it was launched")
+
+
+def _has_job(cluster: str) -> bool:
+    """An earlier request, whose reply nobody heard, has made this VM and started its program."""
+    found = sdk.find(cluster, ask_cloud=True)
+    if found is None or found.status != "UP" or not found.address or not found.ssh:
+        return False
+    told = parse_peek(ssh.run_on(found.address, found.ssh, peek_command(found.address), _PEEK_S))
+    return bool(told and told[0])
+
+
+def _check_price(request: LaunchRequest, cluster: sdk.Cluster, doing: str) -> None:
+    ceiling, price = request.max_usd_per_h, cluster.usd_per_h
+    if ceiling is None or (price is not None and price <= ceiling):
+        return
+    found = "its price is unknown" if price is None else f"it costs ${price}/h"
+    raise NoCapacityError(
+        f"{doing}: SkyPilot rented {cluster.instance} in {cluster.zone or cluster.region}, but {found} and the "
+        f"plan's ceiling is ${ceiling}/h; it was ended again"
+    )
+
+
+def _clean_up(run: Clusters, record: VmRecord, why: str) -> None:
+    """After a refusal nothing is left. Raises AmbiguousError where that cannot be said."""
+    try:
+        run.down(record.cluster)
+    except ProviderError as error:
+        raise AmbiguousError(f"{why}; and whether anything is left of it is unknown: {error}") from error
+    current = records.read(run.folder, record.vm)
+    if current is not None and current.ending:
+        run.ended(record.vm)
+    else:
+        records.update(run.folder, record.vm, refused=True, cause=why, ended_at_s=time.time())

@@ -1,0 +1,49 @@
+"""What SkyPilot and the cloud still have of a run that is over."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from cloud.provider import Owned, ProviderError
+from cloud.sky import sdk, server
+from cloud.sky.clusters import Clusters
+from cloud.sky.names import label_value
+from cloud.sky.records import VmRecord
+
+__all__ = ["left", "sweep"]
+
+_log = logging.getLogger("cloud.sky")
+
+
+def left(run: Clusters, known: Sequence[VmRecord]) -> list[str]:
+    """What SkyPilot and the cloud still list of this run, with where to look at it."""
+    clusters = {r.cluster for r in known}
+    name = label_value(run.run_folder.name)
+    server.ensure(run.home)
+    listed = run.call("list", lambda: sdk.list_clusters())
+    found = [c.name for c in listed if c.name in clusters or c.labels.get("orch-run") == name]
+    return found + [f"{o.id} {o.link}" for o in _in_aws(run, known)]
+
+
+def _in_aws(run: Clusters, known: Sequence[VmRecord]) -> list[Owned]:
+    """What AWS itself lists of this run, in the regions it was in."""
+    from cloud.sky import aws
+
+    name = label_value(run.run_folder.name)
+    owners = {label_value(r.labels["orch-owner"]) for r in known if r.labels.get("orch-owner")}
+    regions = sorted({r.location.split("/")[1] for r in known if r.location.startswith("aws/")})
+    if not regions:
+        return []
+    return [o for owner in sorted(owners) for o in aws.list_tagged(owner, regions) if o.run == name]
+
+
+def sweep(run: Clusters, known: Sequence[VmRecord]) -> None:
+    """A disk that outlived its VM, a VM that SkyPilot has lost: what is still there is said by `left`."""
+    from cloud.sky import aws
+
+    for owned in _in_aws(run, known):
+        try:
+            aws.release(owned)
+        except ProviderError as error:
+            _log.warning("%s is not ended yet: %s", owned.id, error)
