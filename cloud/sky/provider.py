@@ -196,7 +196,7 @@ class SkyCloud:
             )
         for path in self._folder.glob("*.ship"):
             shutil.rmtree(path, ignore_errors=True)
-        if known:
+        if known or (self._home / "sky-server.json").exists():
             server.leave(self._home, self._run_folder.name)
 
     # looking
