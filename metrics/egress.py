@@ -7,12 +7,12 @@ object store) and "control" (the monitor). An address nobody knows is its own no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cloud.prices.classes import INTERNET, egress_class
-from metrics.records import EgressRecord, VmRecord
+from metrics.records import OUT_OF_SYNC, EgressRecord, VmRecord
 from metrics.scale import Scales, study_bytes
 from metrics.throughput import SwarmEpoch
 
@@ -90,12 +90,20 @@ def traffic(
 ) -> list[Traffic]:
     """The matrix at study scale, sorted by source and destination. `study`: the epochs at study scale.
 
-    An epoch of a VM that left egress records but no epoch record keeps its raw seconds.
+    An epoch of a VM that left egress records but no epoch record keeps its raw seconds. To a peer that fell out of
+    sync goes the state once more, while others calculate: what exceeds the pair's usual control rate there.
     """
     peers = set(vms)
     study = list(study)
     # Its state is sent while the others work on the first epoch it reports, or on the one before.
     arriving = {(vm, e.epoch - back) for e in study for vm in e.joined for back in (0, 1)}
+    reloading = {
+        (vm, e.epoch + ahead)
+        for e in study
+        for vm, why in e.dropped
+        if OUT_OF_SYNC in why
+        for ahead in (0, 1)
+    }
     seconds = {(p.vm, e.epoch): p.calc_s + p.comm_s for e in study for p in e.peers}
     cells: dict[tuple[str, str, int], dict[str, list[Flow]]] = {}
     for flow in found:
@@ -105,6 +113,7 @@ def traffic(
         for phase, rows in phases.items():
             key = (src, epoch, phase)
             phase_s[key] = max(phase_s.get(key, 0.0), *(r.seconds for r in rows))
+    usual = _control_rates(cells, phase_s, arriving | reloading) if reloading else {}
     totals: dict[tuple[str, str], float] = {}
     places: dict[tuple[str, str], Flow] = {}
     for (src, dst, epoch), phases in sorted(cells.items()):
@@ -117,10 +126,14 @@ def traffic(
         comm = [f for name in _AVERAGING for f in phases.get(name, [])]
         calc_s = phase_s.get((src, epoch, "calc"), 0.0)
         comm_s = sum(phase_s.get((src, epoch, name), 0.0) for name in _AVERAGING)
+        calc_bytes: float = sum(f.bytes for f in calc)
+        state = 0.0
+        if (dst, epoch) in reloading:
+            state = max(0.0, calc_bytes - usual.get((src, dst), 0.0) * calc_s)
         totals[src, dst] = totals.get((src, dst), 0.0) + study_bytes(
-            calc_bytes=sum(f.bytes for f in calc),
+            calc_bytes=calc_bytes - state,
             calc_s=calc_s,
-            comm_bytes=sum(f.bytes for f in comm),
+            comm_bytes=sum(f.bytes for f in comm) + state,
             comm_s=comm_s,
             epoch_s=seconds.get((src, epoch), (calc_s + comm_s) * scales.time),
             scales=scales,
@@ -134,6 +147,21 @@ def traffic(
         Traffic(src, dst, p.src_location, p.dst_location, p.kind, totals[src, dst])
         for (src, dst), p in sorted(places.items())
     ]
+
+
+def _control_rates(
+    cells: Mapping[tuple[str, str, int], Mapping[str, Sequence[Flow]]],
+    phase_s: Mapping[tuple[str, int, str], float],
+    apart: set[tuple[str, int]],
+) -> dict[tuple[str, str], float]:
+    """Bytes a second of each pair while the source calculates, in the epochs in which no state was sent."""
+    sums: dict[tuple[str, str], tuple[int, float]] = {}
+    for (src, dst, epoch), phases in cells.items():
+        if (dst, epoch) not in apart and "calc" in phases:
+            count, seconds = sums.get((src, dst), (0, 0.0))
+            sent = sum(f.bytes for f in phases["calc"])
+            sums[src, dst] = count + sent, seconds + phase_s[src, epoch, "calc"]
+    return {pair: count / seconds for pair, (count, seconds) in sums.items() if seconds > 0}
 
 
 def pair_bytes(found: Iterable[Flow]) -> dict[tuple[str, str], int]:

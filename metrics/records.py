@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 __all__ = [
+    "OUT_OF_SYNC",
     "PHASES",
     "TABLES",
     "EgressRecord",
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 PHASES = ("load", "move", "forward", "backward", "optimizer_local", "optimizer_sync", "other")
+OUT_OF_SYNC = "out of sync"  # begins a reason in EpochRecord.dropped: the peer loaded the state again
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from experiments.peer.epochs import EpochLedger, loss_reasons
 from experiments.peer.optimizer import SwarmOptimizer
 from experiments.peer.steps import Padding, StepClock
 from experiments.peer.task import Task
-from metrics.records import EgressRecord, EpochRecord, IngressRecord, StepRecord
+from metrics.records import OUT_OF_SYNC, EgressRecord, EpochRecord, IngressRecord, StepRecord
 
 __all__ = ["Hooks", "Leaving", "Trainer"]
 
@@ -114,7 +114,7 @@ class Trainer:
         if done.state_loads:
             samples = 0
             ledger.discard_samples()
-            ledger.reasons.append("out of sync: own gradients dropped, state loaded from a peer")
+            ledger.reasons.append(f"{OUT_OF_SYNC}: own gradients dropped, state loaded from a peer")
         record = clock.finish(config.vm, before, samples)
         ledger.add(record)
         self.hooks.step(record)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from synthetic_runs import egress, epoch, vm
 
@@ -119,3 +121,15 @@ def test_parts_served_after_the_own_round_count_as_averaging():
 def test_what_goes_to_nobody_of_a_rented_run_leaves_its_cloud():
     found = [f for f in flows(RECORDS, ADDRESSES, LOCATIONS, "internet") if f.dst == "internet"]
     assert [(f.src, f.kind, f.bytes) for f in found] == [("a", "internet", 5)]
+
+
+def test_the_state_that_goes_to_a_peer_out_of_sync_is_parameters_too():
+    """Usually 100 bytes/s while it calculates; in epoch 3, after b fell out of sync in 2, 4000 more."""
+    scales = Scales(bytes=100, samples=10)
+    records = [epoch(name, k, 12.0 * (k - 1)) for name in "ab" for k in (1, 2, 3, 4)]
+    why = "out of sync: own gradients dropped, state loaded from a peer"
+    records = [replace(r, dropped=why) if (r.vm, r.epoch) == ("b", 2) else r for r in records]
+    study = study_epochs(swarm_epochs(records, 0), scales, None)
+    sent = [egress("a", k, "10.0.0.2", "calc", 10, 5000 if k == 3 else 1000) for k in (1, 2, 3, 4)]
+    (row,) = traffic(flows(sent, ADDRESSES, LOCATIONS), study, scales, ["a", "b"])
+    assert row.bytes == pytest.approx(4 * 100 * 102 + 4000 * 100)
