@@ -67,7 +67,7 @@ def test_a_notice_two_minutes_ahead_leaves_twenty_seconds_the_last_four_for_good
 def test_nobody_stays_longer_than_the_vm_or_than_twenty_seconds(left_s: float) -> None:
     given_s = grace(NOW_S + left_s, NOW_S)
     assert 0.0 < given_s.soft_s < given_s.limit_s <= 20.0
-    assert given_s.limit_s <= max(1.0, left_s - 1.0)
+    assert given_s.limit_s <= max(1.0, left_s - 1.0) + 1e-6  # of the clock
 
 
 @given(st.floats(-10, 100), st.floats(0, 100), st.floats(0, 20))
