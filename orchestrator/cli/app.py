@@ -78,6 +78,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "price_commands",
         "Print a price book: every price with its date and source, or where two books differ.",
     ),
+    "simulate": (
+        "simulate_commands",
+        "Simulate a run: days in a second, with preemptions, full zones, failing calls and a controller that is killed.",
+    ),
     "data": ("data_commands", "Make data sets as shards; serve them from this machine."),
     "net": ("net_commands", "The emulated network."),
 }

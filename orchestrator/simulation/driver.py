@@ -94,6 +94,7 @@ class Simulation:
         self._counts: Counter[str] = Counter()
         self._struck = 0
         self._born = self._dead = self._preempted = 0
+        self._slots_born: set[str] = set()
         self._over_s: float | None = None  # the run was stopped, or its controller is lost
         self._last_death_s = BEGAN_S
         self._lost = False
@@ -186,8 +187,9 @@ class Simulation:
             self._checks.books(controller.now_s(now_s))
 
     def _crash_due(self, now_s: float) -> CrashPoint | None:
-        if self._crashes and now_s - BEGAN_S >= self._crashes[0].at_s:
-            return self._crashes[0].point
+        for crash in self._crashes[:1]:
+            if now_s - BEGAN_S >= crash.at_s and self._disk.writes >= crash.writes:
+                return crash.point
         return None
 
     def _kill(self, now_s: float) -> None:
@@ -217,6 +219,7 @@ class Simulation:
             return
         if change == "created":
             self._born += 1
+            self._slots_born.add(vm.labels["orch-slot"])
         elif change == "ended":
             self._dead += 1
             self._last_death_s = at_s
@@ -269,12 +272,10 @@ class Simulation:
             dead_after_s=max(0.0, self._last_death_s - over_s),
             vms=self._born,
             vm_hours=hours,
-            spent_usd=spent,
+            spent_usd=spent.quantize(Decimal("0.000001")),
             budget_usd=scenario.spec.budget_usd,
             preemptions=self._preempted,
-            replacements=max(
-                0, self._born - sum(1 for s in state.slots if s.generation or s.lost or s.vm or s.ending)
-            ),
+            replacements=self._born - len(self._slots_born),
             refusals=self._counts["refused_no_capacity"],
             epochs=self._peers.epochs,
             samples=self._peers.samples,

@@ -147,17 +147,17 @@ class Peers:
         peer.cut_s = self._world.now_s
         self.counts["partition"] += 1
         self._world.at(peer.cut_s + for_s, self._heal, vm, peer)
-        self._world.at(peer.cut_s + self._model.lease_s, self._unheard, vm, peer)
+        self._world.at(peer.cut_s + self._model.lease_s, self._unheard, vm, peer, peer.cut_s)
 
     def _heal(self, vm: SimVm, peer: _Peer) -> None:
         if self._peers.get(vm.vm) is peer and peer.cut_s is not None:
             peer.cut_s = None
             self._count(peer, 1)
+            if self._world.now_s >= self._renewed_s + self._model.lease_s:  # nothing newer to be heard
+                self._expire(vm)
 
-    def _unheard(self, vm: SimVm, peer: _Peer) -> None:
-        if self._peers.get(vm.vm) is not peer or peer.cut_s is None:
-            return
-        if self._world.now_s - peer.cut_s >= self._model.lease_s:  # not cut, healed and cut again
+    def _unheard(self, vm: SimVm, peer: _Peer, since_s: float) -> None:
+        if self._peers.get(vm.vm) is peer and peer.cut_s == since_s:  # not healed and cut again
             self._expire(vm)
 
     @property

@@ -21,6 +21,7 @@ __all__ = [
     "Cut",
     "FaultClass",
     "Scenario",
+    "faults_option",
     "scenario",
     "with_history",
 ]
@@ -73,12 +74,13 @@ _ZONES = (
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """The controller is killed at its first tick after `at_s` that comes to `point`."""
+    """The controller is killed at its first round after `at_s` and `writes` journal writes that comes to `point`."""
 
     at_s: float  # after the launch
     point: CrashPoint
     down_s: float | None  # None: it never comes back
     jump_s: float = 0.0  # of the machine's clock meanwhile
+    writes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +135,13 @@ def scenario(
     if random.random() < 0.2:
         model = replace(model, max_epochs=int(random.uniform(0.2, 1.0) * days * 86400 / 65))
     made = Scenario(seed, spec, places, model, days * 86400.0)
-    named = "" if set(faults) == set(FAULT_CLASSES) else f" --faults {','.join(faults) or 'none'}"
-    command = f"orch simulate --seed {seed} --days {days:g} --peers {peers}{named}"
+    command = f"orch simulate --seed {seed} --days {days:g} --peers {peers}{faults_option(faults)}"
     return replace(with_history(made, faults), command=command)
+
+
+def faults_option(faults: Collection[FaultClass]) -> str:
+    """The option of `orch simulate` that chooses them; "" for all."""
+    return "" if set(faults) == set(FAULT_CLASSES) else f" --faults {','.join(faults) or 'none'}"
 
 
 def _spec(random: Random, peers: int, days: float, model: PeerModel) -> RunSpec:

@@ -1,0 +1,57 @@
+"""A scenario from an experiment's file: its slots, places, prices and limits, on the simulated market."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from cloud.prices.book import load as load_book
+from cloud.sim import SimPlace
+from experiments.spec.catalog import step_time
+from experiments.spec.schema import ExperimentSpec
+from orchestrator.controller.sky_runs import patient, unscaled
+from orchestrator.controller.wishes import check_money, run_spec
+from orchestrator.errors import UsageError
+from orchestrator.simulation.peers import PeerModel
+from orchestrator.simulation.scenario import FaultClass, Scenario, with_history
+
+__all__ = ["of_experiment"]
+
+_PREEMPT_PER_H = 0.05  # of each spot VM: one in 20 hours
+
+
+def of_experiment(
+    spec: ExperimentSpec, seed: int, *, days: float, faults: Collection[FaultClass], epochs: int = 0
+) -> Scenario:
+    """The run that `orch launch --on sky` would make of the experiment, with a history drawn from the seed.
+
+    Peers train at the experiment's own rate on its accelerator. `epochs`: they are done after so many; 0: they train
+    until the time is over. Raises UsageError for a place without a price, RefusedError when the money does not do.
+    """
+    book = load_book(spec.prices)
+    run = patient(run_spec(spec, "sim", book, unscaled(spec, 1), rented=True))
+    check_money(spec, run, book.name)
+    places: dict[str, SimPlace] = {}
+    for place in (p for slot in run.slots for p in slot.places):
+        if place.usd_per_h is None:
+            raise UsageError(f"{spec.name}: {place.location} cannot be simulated: {place.price_source}")
+        known = places.get(place.location)
+        usd = place.usd_per_h
+        spot = usd if place.use_spot else (known.spot_usd_per_h if known else usd)
+        on_demand = usd if not place.use_spot else (known.on_demand_usd_per_h if known else 3 * usd)
+        places[place.location] = SimPlace(
+            place.location, place.instance, place.accelerator, spot, on_demand,
+            preempt_per_h=_PREEMPT_PER_H if "preemption" in faults else 0.0,
+        )  # fmt: skip
+    accelerator = run.slots[0].places[0].accelerator
+    times = step_time(spec.model, accelerator)
+    if times is None:
+        raise UsageError(f"{spec.name}: no step time is known for {spec.model} on {accelerator}")
+    batch = spec.swarm.batch_size
+    model = PeerModel(
+        sps=batch / (times.forward_s(batch) + times.backward_s(batch)),
+        target_batch_size=spec.swarm.target_batch_size,
+        max_epochs=epochs,
+        lease_s=run.lease_s,
+    )
+    made = Scenario(seed, run, tuple(places.values()), model, days * 86400.0)
+    return with_history(made, faults)

@@ -1,0 +1,154 @@
+"""The controller's core through histories of faults drawn from seeds; every promise is checked at every event."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from cloud.sim import Window
+from cloud.sim.traces import SAMPLE, load_trace
+from orchestrator.cli.app import run
+from orchestrator.core.journal import replay
+from orchestrator.simulation.checks import SimulationError
+from orchestrator.simulation.driver import Outcome, simulate
+from orchestrator.simulation.scenario import BEGAN_S, FAULT_CLASSES, Crash, scenario
+
+SEEDS = int(os.environ.get("ORCH_SEEDS", "500"))  # `make soak`: 50000
+_CHUNK = 100
+
+
+def _days(seed: int) -> float:
+    return 1.0 if seed % 10 == 0 else 0.2
+
+
+@pytest.fixture(scope="module")
+def fired() -> Counter[str]:
+    """How often each class of faults struck, and how the runs ended."""
+    return Counter()
+
+
+@pytest.mark.timeout(36000)
+@pytest.mark.parametrize("first", range(0, SEEDS, _CHUNK))
+def test_promises_hold_through_every_history(first: int, fired: Counter[str]):
+    for seed in range(first, min(first + _CHUNK, SEEDS)):
+        outcome = simulate(scenario(seed, days=_days(seed)))
+        fired.update(outcome.fired)
+        fired[outcome.status] += 1
+
+
+def test_every_class_of_faults_fired(fired: Counter[str]):
+    never = [kind for kind in FAULT_CLASSES if not fired[kind]]
+    assert never == [], f"over {SEEDS} seeds: {fired}"
+    assert all(fired[status] for status in ("stopped", "budget", "done", "lost")), fired
+
+
+def test_the_same_seed_gives_the_same_run():
+    def told(outcome: Outcome) -> object:
+        return [(e.at_s, e.kind, e.vm, e.cause) for e in outcome.journal], outcome.spent_usd, outcome.fired
+
+    assert told(simulate(scenario(11, days=0.3))) == told(simulate(scenario(11, days=0.3)))
+    assert told(simulate(scenario(11, days=0.3))) != told(simulate(scenario(12, days=0.3)))
+
+
+def test_a_day_of_eight_peers_takes_well_under_a_second():
+    began_s = time.process_time()
+    for seed in range(5):
+        simulate(scenario(seed, days=1.0))
+    assert (time.process_time() - began_s) / 5 < 1.0
+
+
+def test_a_controller_that_acts_before_it_writes_is_found_out():
+    with pytest.raises(SimulationError, match=r"lives, and the journal does not say so") as found:
+        simulate(scenario(3, days=0.2), write_late=True)
+    assert "orch simulate --seed 3 --days 0.2 --peers 8" in str(found.value)
+
+
+def test_a_reserve_that_is_too_small_is_found_out():
+    """Without what the teardown may take, a run whose API fails at the end passes its budget."""
+    made = scenario(5, days=0.5, faults=("preemption",))
+    slow = Window("outage", 0.0, 3600.0)
+    made = replace(made, at_stop=(slow,), spec=replace(made.spec, budget_usd=Decimal("5")))
+    assert simulate(made).status == "budget"
+    careless = replace(made.spec, teardown_s=0.0, decision_s=0.0, metering_period_s=0.0)
+    with pytest.raises(SimulationError, match=r"are spent of a budget of 5"):
+        simulate(replace(made, spec=careless))
+
+
+def test_a_lost_controller_leaves_nothing_alive():
+    made = replace(scenario(8, days=0.2, faults=()), crashes=(Crash(3000.0, "after_write", None),))
+    made = replace(made, cuts=(), trace=load_trace_of_one_preemption())
+    outcome = simulate(made)
+    assert outcome.status == "lost"
+    assert 0 < outcome.dead_after_s <= made.death_bound_s
+    assert outcome.vms >= 8
+
+
+def load_trace_of_one_preemption():
+    """So that the controller has something to write down after the crash is due."""
+    from cloud.sim import TraceEvent
+
+    return (TraceEvent(3001.0, "*", "preempt", Decimal(1)),)
+
+
+def test_no_capacity_for_hours_is_waited_for_and_made_good():
+    from cloud.sim import TraceEvent
+
+    made = scenario(4, days=0.5, faults=())
+    spec = replace(made.spec, budget_usd=None, max_usd_per_h=None)
+    trace = (
+        TraceEvent(7200.0, "*", "capacity", Decimal(0)),
+        TraceEvent(18000.0, "*", "capacity", Decimal("Infinity")),
+    )
+    outcome = simulate(replace(made, spec=spec, trace=trace))
+    assert outcome.preemptions == 8
+    assert outcome.vms == 16
+    assert outcome.training_share > 0.9
+    causes = " ".join(e.cause for e in outcome.journal)
+    assert "not asked before" in causes
+
+
+def test_a_trace_drives_the_same_simulation():
+    made = replace(scenario(1, faults=()), trace=tuple(load_trace(SAMPLE)))
+    outcome = simulate(made)
+    assert outcome.fired["storm"] > 0
+    assert outcome.fired["price"] > 0
+    assert outcome.preemptions >= outcome.fired["storm"]
+
+
+def test_the_journal_tells_the_end():
+    outcome = simulate(scenario(2, days=0.2, faults=("storm", "crash")))
+    state = replay(outcome.journal)
+    assert state.ended
+    assert state.launched_s == BEGAN_S
+    assert outcome.journal[-1].kind == "run_ended"
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]):
+    import json
+
+    assert run(["simulate", "--seed", "2", "--days", "0.2", "--faults", "storm,crash", "-o", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["runs"]
+    assert row["status"] in ("stopped", "budget", "done")
+    assert {kind for kind, count in row["fired"].items() if count} <= {"storm", "crash"}
+    assert run(["simulate", "geo-c8", "--days", "0.1", "--trace", str(SAMPLE), "--faults", "none"]) == 0
+    assert "stopped" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--faults", "stom"], "did you mean 'storm'"),
+        (["--trace", "no-such.csv"], "cannot be read"),
+        (["no-such-experiment"], "no-such-experiment"),
+    ],
+)
+def test_a_wrong_command_is_one_sentence(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]):
+    assert run(["simulate", *arguments]) == 2
+    shown = capsys.readouterr()
+    assert says in shown.err
+    assert shown.out == ""

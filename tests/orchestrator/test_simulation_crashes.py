@@ -1,0 +1,63 @@
+"""The controller of one scripted run, killed at every write of its journal: before it, after it, before the reply."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+from functools import cache
+from typing import get_args
+
+import pytest
+
+from cloud.sim import TraceEvent
+from orchestrator.simulation.controller import CrashPoint
+from orchestrator.simulation.driver import Outcome, simulate
+from orchestrator.simulation.scenario import Crash, Scenario, scenario
+
+_EPOCHS = 40
+
+
+@cache
+def scripted() -> Scenario:
+    """Three peers, three preemptions (one with notice), a zone without capacity, done after 40 epochs."""
+    made = scenario(1, days=1.0, peers=3, faults=())
+    first, second, third = (s.places[0].location for s in made.spec.slots)
+    trace = (
+        TraceEvent(900.0, first, "preempt", Decimal(1)),
+        TraceEvent(1800.0, second, "refuse", Decimal(1)),
+        TraceEvent(1810.0, second, "preempt", Decimal(1)),
+        TraceEvent(2700.0, second, "refuse", Decimal(0)),
+        TraceEvent(3600.0, third, "preempt", Decimal(1)),
+    )
+    spec = replace(made.spec, budget_usd=Decimal(50), max_usd_per_h=None, min_peers=2)
+    return replace(made, spec=spec, trace=trace, peers=replace(made.peers, max_epochs=_EPOCHS))
+
+
+@cache
+def undisturbed() -> Outcome:
+    return simulate(scripted())
+
+
+def test_the_script_is_worth_its_name():
+    outcome = undisturbed()
+    assert (outcome.status, outcome.restarts) == ("done", 0)
+    assert outcome.preemptions >= 3
+    assert outcome.replacements >= 3
+    assert outcome.writes > 30
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("point", get_args(CrashPoint))
+def test_killed_at_every_write_the_run_comes_to_the_same_end(point: CrashPoint):
+    """No VM lost, none doubled (the simulation checks it at each event), no epoch lost; dollars for the delay only."""
+    whole = undisturbed()
+    crashed = 0
+    for write in range(whole.writes):
+        made = replace(scripted(), crashes=(Crash(0.0, point, 30.0, writes=write),))
+        outcome = simulate(made)
+        crashed += outcome.restarts
+        assert (outcome.status, outcome.epochs) == (whole.status, whole.epochs), f"{point} at write {write}"
+        assert outcome.journal[-1].kind == "run_ended"
+        late_usd = Decimal("0.15")  # the VMs that waited for their controller
+        assert abs(outcome.spent_usd - whole.spent_usd) < late_usd, f"{point} at write {write}"
+    assert crashed >= whole.writes - (1 if point == "before_reply" else 0) * whole.writes // 2
