@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from orchestrator.core.limits import over_rate, unaffordable
 from orchestrator.core.policy import Jitter, back_off_s, clock, places_in_order, priced, times
-from orchestrator.core.state import Place, Slot, SlotState
+from orchestrator.core.state import OVER, Place, Slot, SlotState
 from orchestrator.core.work import Work
 
 __all__ = ["seek"]
@@ -38,7 +38,7 @@ def seek(work: Work, now_s: float, jitter: Jitter) -> str:
                 break
             continue
         money = _seek_one(work, i, slot, now_s, jitter)
-        if money and not work.held:
+        if money and not work.held and not _any_affordable(work):
             return money
     for i in kept:
         heapq.heappush(work.ready, i)
@@ -74,6 +74,18 @@ def _seek_one(work: Work, i: int, slot: Slot, now_s: float, jitter: Jitter) -> s
     waits = replace(slot, retry_at_s=retry_at_s, cause="; ".join(said))
     work.set(i, waits)
     return "" if reopens_s else money
+
+
+def _any_affordable(work: Work) -> bool:
+    """Whether any slot that still wishes for a VM could pay for one somewhere."""
+    held = work.held_usd_per_h()
+    places = {
+        place
+        for wish, slot in zip(work.run.spec.slots, work.slots, strict=True)
+        if slot.state not in OVER
+        for place in wish.places
+    }
+    return any(not unaffordable(work.run, held, place) for place in places)
 
 
 def _closed(work: Work, place: Place, now_s: float) -> tuple[str, float]:

@@ -116,6 +116,18 @@ def test_a_new_vms_first_minutes_must_fit_too():
     assert run.state.stop_status == "budget"
 
 
+def test_a_slot_that_is_too_dear_does_not_end_a_run_that_others_can_go_on_with():
+    dear, cheap = spec(1, places=(DEAR,)).slots[0], replace(spec(1).slots[0], name="b")
+    run = Driver(RunSpec("r", (dear, cheap), max_usd_per_h=Decimal(2)))
+    assert asked(run.tick()) == ["r-b-0"]
+    run.feed(Preempted(run.now_s, "r-b-0", ""))
+    assert asked(run.tick(0.5)) == []  # b waits a second, a is too dear: nobody has a VM
+    run.tick(0.2)
+    assert not run.state.stop_status
+    assert asked(run.tick(5)) == ["r-b-1"]
+    assert "would pass max_usd_per_h 2" in run.of("a").cause
+
+
 def test_traffic_in_flight_is_kept_back_at_its_ceiling():
     def stopped(spent: str, ceiling: str, told: str) -> bool:
         run = Driver(
