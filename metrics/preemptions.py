@@ -134,7 +134,8 @@ def preemptions(
         next_ = chain[-1] if chain and lives[chain[-1].vm].began_s is not None else None
         never = row.vm not in counted and not life.averaged
         lost_s = life.unfinished_s + (life.startup_s if never else 0.0)
-        back_s = trained_until_s if next_ is None else lives[next_.vm].began_s or trained_until_s
+        began_s = None if next_ is None else lives[next_.vm].began_s
+        back_s = trained_until_s if began_s is None else min(began_s, trained_until_s)
         absent_s = life.unfinished_s + max(0.0, back_s - _end(row, now_s)) * scales.time
         rate = _rate(row.slot, rows, study)
         join = lives[next_.vm].join if next_ is not None else None
@@ -199,6 +200,8 @@ class _Life:
     unfinished_s: float  # from its last averaging (or its first step) to its end; 0: it never trained
     averaged: bool
     began_s: float | None  # unix; None: it never trained
+    left_s: float  # unix: its last averaging, after which nobody can count on it; its end when it had none
+    last_epoch: int  # 0: none
     join: JoinRecord | None
 
 
@@ -211,10 +214,14 @@ def _lives(
     scales: Scales,
     now_s: float,
 ) -> dict[str, _Life]:
-    spans: dict[str, tuple[float, float]] = {}  # first began, last ended
+    spans: dict[str, tuple[float, float, int]] = {}  # first began, last ended, last epoch
     for record in records:
-        first, last = spans.get(record.vm, (record.began_s, record.ended_s))
-        spans[record.vm] = min(first, record.began_s), max(last, record.ended_s)
+        first, last, number = spans.get(record.vm, (record.began_s, record.ended_s, record.epoch))
+        spans[record.vm] = (
+            min(first, record.began_s),
+            max(last, record.ended_s),
+            max(number, record.epoch),
+        )
     joined = {join.vm: join for join in joins}
     lasts: dict[str, tuple[float, float]] = {}
     for before, after in zip(raw, study, strict=True):
@@ -229,7 +236,15 @@ def _lives(
         open_s = 0.0 if since_s is None else max(0.0, end_s - since_s)
         raw_s, study_s = open_epoch_seconds(open_s, lasts.get(row.vm, (0.0, 0.0)))
         unfinished_s = (open_s - raw_s) * scales.time + study_s
-        lives[row.vm] = _Life(startup_s * scales.time, unfinished_s, span is not None, began_s, join)
+        lives[row.vm] = _Life(
+            startup_s=startup_s * scales.time,
+            unfinished_s=unfinished_s,
+            averaged=span is not None,
+            began_s=began_s,
+            left_s=end_s if span is None else min(span[1], end_s),
+            last_epoch=0 if span is None else span[2],
+            join=join,
+        )
     return lives
 
 
@@ -244,13 +259,25 @@ def _chain(row: VmRecord, rows: Iterable[VmRecord], lives: Mapping[str, _Life]) 
     return chain
 
 
-def _window(
-    row: VmRecord, chain: Sequence[VmRecord], lives: Mapping[str, _Life], now_s: float
-) -> tuple[float, float]:
-    """From its end to its replacement's first step; without one the loss alone is looked at."""
-    end_s = _end(row, now_s)
+@dataclass(frozen=True)
+class _Window:
+    """When a preemption is felt: from the peer's last averaging to its replacement's first step."""
+
+    after_epoch: int
+    left_s: float
+    back_s: float  # without a replacement: the VM's end
+
+    def touches(self, epoch: SwarmEpoch) -> bool:
+        """Whether it fell into the epoch, or its slot was empty in it or came back."""
+        own_s = max((p.calc_s + p.comm_s for p in epoch.peers), default=0.0)
+        began_s = epoch.ended_s - (own_s if epoch.duration_s is None else epoch.duration_s)
+        return epoch.epoch > self.after_epoch and self.left_s <= epoch.ended_s and began_s <= self.back_s
+
+
+def _window(row: VmRecord, chain: Sequence[VmRecord], lives: Mapping[str, _Life], now_s: float) -> _Window:
+    life, end_s = lives[row.vm], _end(row, now_s)
     back_s = lives[chain[-1].vm].began_s if chain else None
-    return end_s, end_s if back_s is None else max(end_s, back_s)
+    return _Window(life.last_epoch, life.left_s, end_s if back_s is None else max(end_s, back_s))
 
 
 class _Slowness:
@@ -261,13 +288,13 @@ class _Slowness:
         raw: Sequence[SwarmEpoch],
         study: Sequence[SwarmEpoch],
         rows: Mapping[str, VmRecord],
-        windows: Mapping[str, tuple[float, float]],
+        windows: Mapping[str, _Window],
     ) -> None:
         self._rows = rows
         self._touched: dict[str, list[SwarmEpoch]] = {vm: [] for vm in windows}
         quiet: list[SwarmEpoch] = []
         for before, after in zip(raw, study, strict=True):
-            whose = _touches(before, windows)
+            whose = next((vm for vm, window in windows.items() if window.touches(before)), None)
             if whose is not None:  # each epoch is one preemption's, the first that touches it
                 self._touched[whose].append(after)
             elif not after.warmup and after.complete:
@@ -291,15 +318,6 @@ class _Slowness:
                 if extra_s > _NOISE * (comm_s + calc_s):
                     found.append((epoch.epoch, row, extra_s))
         return found
-
-
-def _touches(epoch: SwarmEpoch, windows: Mapping[str, tuple[float, float]]) -> str | None:
-    """The first preemption that fell into the epoch, or whose slot was empty in it or came back."""
-    own_s = max((p.calc_s + p.comm_s for p in epoch.peers), default=0.0)
-    began_s = epoch.ended_s - (own_s if epoch.duration_s is None else epoch.duration_s)
-    return next(
-        (vm for vm, (gone, back) in windows.items() if began_s <= back and gone <= epoch.ended_s), None
-    )
 
 
 def _medians(epochs: Iterable[SwarmEpoch], value: Callable[[PeerEpoch], float | None]) -> dict[str, float]:

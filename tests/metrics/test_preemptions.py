@@ -87,6 +87,23 @@ def test_an_epoch_that_the_state_slowed_is_told() -> None:
     assert row.slowed_usd == Decimal("0.18") * 5 / H
 
 
+def test_what_others_lose_between_a_polite_leave_and_the_vms_end_counts() -> None:
+    """b has averaged for the last time at 48 s and is taken at 93 s: epoch 5 of a looked for it in vain."""
+    vms = [replace(row, ended_s=93.0) if row.vm == "b" else row for row in VMS[:2]]
+    records = [
+        replace(r, comm_s=8.0, ended_s=76.0) if (r.vm, r.epoch) == ("a", 5) else r for r in RECORDS[:9]
+    ]
+    (row,) = costs(vms, records, JOINS).rows
+    assert (row.lost_s, row.slowed_epochs, row.slowed_s) == (45.0, (5,), 6.0)
+
+
+def test_who_comes_when_the_training_is_over_is_not_missed_after_it() -> None:
+    late = [JoinRecord("b1", 118.0, 1.0, 5, 7)]
+    (row,) = costs(VMS, [r for r in RECORDS if r.vm != "b1"], late).rows
+    assert (row.replaced_by, row.startup_s) == ("b1", 58.0)
+    assert row.absent_s == 106.0 - 48.0
+
+
 def test_without_a_record_of_joining_the_first_epoch_says_when() -> None:
     (row,) = costs(VMS, RECORDS).rows
     assert row.startup_s == 30.0
