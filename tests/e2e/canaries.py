@@ -31,7 +31,7 @@ def private_keys(folder: Path) -> dict[str, bytes]:
         if path.name == "environment.key":
             continue
         if b"PRIVATE KEY" in content:
-            lines = content.split(b"\n")
+            lines = [line for line in content.split(b"\n") if line and not line.startswith(b"-----")]
             content = base64.b64decode(lines[len(lines) // 2])
         middle = len(content) // 2
         found[str(path.relative_to(folder))] = content[middle : middle + _AS_IS_BYTES]
