@@ -30,6 +30,11 @@ class Clusters:
         """Whether nothing is launched any more."""
         return (self.folder / "closed").exists()
 
+    @property
+    def proven(self) -> bool:
+        """Whether two lists have shown, after that, that nothing is left."""
+        return (self.folder / "proven").exists()
+
     def call(self, doing: str, call: Callable[[], _T]) -> _T:
         """A call that may be made again: once more with a mended server when it was lost under the first."""
         try:

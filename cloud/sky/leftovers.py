@@ -17,9 +17,14 @@ _log = logging.getLogger("cloud.sky")
 
 
 def left(run: Clusters, known: Sequence[VmRecord]) -> list[str]:
-    """What SkyPilot and the cloud still list of this run, with where to look at it."""
+    """What SkyPilot and the cloud still list of this run, with where to look at it.
+
+    A server is not started again to list what two lists have shown to be gone: nothing can have come back.
+    """
     clusters = {r.cluster for r in known}
     name = label_value(run.run_folder.name)
+    if run.proven and not server.healthy():
+        return [f"{o.id} {o.link}" for o in _in_aws(run, known)]
     server.ensure(run.home)
     listed = run.call("list", lambda: sdk.list_clusters())
     found = [c.name for c in listed if c.name in clusters or c.labels.get("orch-run") == name]

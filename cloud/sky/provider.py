@@ -194,9 +194,13 @@ class SkyCloud:
             raise TransientError(
                 f"{self._run_folder.name}: not proven to be gone: {', '.join(sorted({*remaining, *errors}))}"
             )
+        if known:
+            (self._folder / "proven").touch()
+        for record in known:
+            ssh.hang_up(record.address, record.ssh)
         for path in self._folder.glob("*.ship"):
             shutil.rmtree(path, ignore_errors=True)
-        if known or (self._home / "sky-server.json").exists():
+        if (self._home / "sky-server.json").exists():
             server.leave(self._home, self._run_folder.name)
 
     # looking

@@ -12,7 +12,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-__all__ = ["fetch", "run_on", "ssh_command"]
+__all__ = ["fetch", "hang_up", "run_on", "ssh_command"]
 
 
 def ssh_command(address: str, how: Mapping[str, Any], control: Path) -> list[str]:
@@ -71,11 +71,32 @@ def fetch(
     return came
 
 
+def hang_up(address: str, how: Mapping[str, Any]) -> None:
+    """End the connection that is kept to a VM; with the last one the folder of such connections goes."""
+    control = _control()
+    if address and how.get("key") and control.is_dir():
+        with contextlib.suppress(subprocess.TimeoutExpired, OSError):
+            subprocess.run(
+                [*ssh_command(address, how, control), "-O", "exit"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=5,
+                check=False,
+            )
+        with contextlib.suppress(OSError):  # others are in use
+            control.rmdir()
+
+
+def _control() -> Path:
+    # Short: the path of a control socket may have about 100 characters.
+    return Path(tempfile.gettempdir()) / f"orch-ssh-{os.getuid()}"
+
+
 def _run(address: str, how: Mapping[str, Any], command: str, timeout_s: float) -> bytes | None:
     if not address or not how.get("key"):
         return None
-    # Short: the path of a control socket may have about 100 characters.
-    control = Path(tempfile.gettempdir()) / f"orch-ssh-{os.getuid()}"
+    control = _control()
     control.mkdir(mode=0o700, exist_ok=True)
     if control.stat().st_uid != os.getuid() or control.is_symlink():
         return None
