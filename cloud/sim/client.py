@@ -172,7 +172,7 @@ class SimCloud:
         view = self._world.listing(self.run)
         self._views = [*self._views[-_OLD_VIEWS:], view]
         if faults.strike("stale", now_s) is not None:
-            view = self._random.choice(self._views)
+            view = self._random.choice(self._views[:-1] or self._views)
         if faults.strike("duplicate", now_s) is not None:
             view = [*view, *view]
             self._random.shuffle(view)

@@ -147,7 +147,7 @@ class Peers:
         peer.cut_s = self._world.now_s
         self.counts["partition"] += 1
         self._world.at(peer.cut_s + for_s, self._heal, vm, peer)
-        self._world.at(peer.cut_s + self._model.lease_s, self._unheard, vm, peer, peer.cut_s)
+        self._world.at(self._renewed_s + self._model.lease_s, self._unheard, vm, peer, peer.cut_s)
 
     def _heal(self, vm: SimVm, peer: _Peer) -> None:
         if self._peers.get(vm.vm) is peer and peer.cut_s is not None:
