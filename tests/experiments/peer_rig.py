@@ -108,13 +108,13 @@ def config_of(slot: str, endpoint: str, shards: tuple[str, ...], **changes: obje
 class PeerProcess:
     """One peer in a process of its own, with its folder."""
 
-    def __init__(self, folder: Path, config: PeerConfig) -> None:
+    def __init__(self, folder: Path, config: PeerConfig, identity: bytes = b"", record: bytes = b"") -> None:
         folder.mkdir(parents=True)
         self.folder, self.config = folder, config
         self.temporary = Path(tempfile.mkdtemp(prefix="opt-", dir="/tmp"))  # short: sockets go there
         (folder / "config.json").write_text(json.dumps(config.to_json()))
-        (folder / config.identity_file).write_bytes(generate_identity()[0])
-        (folder / config.record_key_file).write_bytes(generate_record_key()[0])
+        (folder / config.identity_file).write_bytes(identity or generate_identity()[0])
+        (folder / config.record_key_file).write_bytes(record or generate_record_key()[0])
         with (folder / "stderr").open("w") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "experiments.peer", str(folder / "config.json")],

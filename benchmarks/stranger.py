@@ -1,0 +1,103 @@
+"""What strangers cost a closed swarm: epochs with nobody there against epochs under attack, in turns.
+
+Two small peers and the monitor on loopback; in every second window three foreign Hivemind peers call all they
+know, run a whole hivemind.Optimizer of the run's name, and flood both peers with calls. They run at the lowest
+priority, so what is seen is the peers' own work for them. Prints the seconds of an epoch with n and a 95 %
+t interval, dropped rounds, and what the strangers got (which must be nothing; else it ends with 1).
+
+    python -m benchmarks.stranger --seconds 60 --rounds 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from cloud.storage.digits import write_shards
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "experiments"))
+from closed_swarm import ClosedSwarm, Stranger
+from peer_rig import serve_folder
+
+_T95_MANY = 1.98
+_LOADING_S = 15.0  # for the strangers' libraries
+
+
+def interval(values: list[float]) -> str:
+    """Mean with its 95 % interval and n."""
+    mean = statistics.fmean(values)
+    half = _T95_MANY * statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return f"{mean:.3f} +- {half:.3f} s (n = {len(values)})"
+
+
+def measure(swarm: ClosedSwarm, seconds: float, rounds: int) -> bool:
+    """Run the windows and print. Returns whether the strangers got nothing and broke nothing."""
+    walls: dict[str, list[float]] = {"quiet": [], "attacked": []}
+    rates: dict[str, list[float]] = {"quiet": [], "attacked": []}
+    broken: list[dict[str, Any]] = []
+    got: list[dict[str, Any]] = []
+    for turn in range(2 * rounds):
+        kind = "attacked" if turn % 2 else "quiet"
+        strangers = []
+        if kind == "attacked":
+            strangers = [Stranger(swarm, what, seconds) for what in ("calls", "join", "flood")]
+            time.sleep(_LOADING_S)
+        try:
+            began_s = time.time()
+            for stranger in strangers:
+                stranger.go()
+            time.sleep(seconds)
+            ended_s = time.time()
+            got += [stranger.result(60.0) for stranger in strangers]
+        finally:
+            for stranger in strangers:
+                stranger.close()
+        time.sleep(6.0)  # the monitor reads the last epochs
+        epochs = [e for e in swarm.epochs() if began_s <= e["began_s"] and e["ended_s"] <= ended_s]
+        walls[kind] += [e["ended_s"] - e["began_s"] for e in epochs]
+        rates[kind].append(len(epochs) / len(swarm.peers) / (ended_s - began_s))
+        broken += [e for e in epochs if e["dropped"] or e["group_size"] != len(swarm.peers)]
+    for kind, values in walls.items():
+        shown = ", ".join(f"{rate:.3f}" for rate in rates[kind])
+        print(f"{kind:>9}: {interval(values)} an epoch; epochs/s by window: {shown}")
+    print(
+        f"ratio of the means, attacked / quiet: {statistics.fmean(walls['attacked']) / statistics.fmean(walls['quiet']):.3f}"
+    )
+    print(f"rounds that lost anything: {len(broken)}")
+    for one in got:
+        print(f"a stranger got: {json.dumps(one)}")
+    for slot, peer in swarm.peers.items():
+        print(f"{slot}: {'; '.join(peer.status()['warnings'])}")
+    nothing = all(v in (None, 0) for one in got for k, v in one.items() if k != "made")
+    return nothing and not broken and not swarm.rejected()
+
+
+def main() -> int:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each window")
+    parser.add_argument("--rounds", type=int, default=2, help="pairs of windows")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="stranger-") as folder:
+        made = write_shards(Path(folder) / "shards", 4, samples_per_shard=256)
+        with serve_folder(Path(folder) / "shards") as endpoint:
+            shards = tuple(f"s3://bucket/{name}" for name in (*made.train, *made.heldout))
+            swarm = ClosedSwarm(Path(folder) / "swarm", endpoint, shards, **ClosedSwarm.QUICK)
+            try:
+                swarm.gather("a", "b")
+                return 0 if measure(swarm, args.seconds, args.rounds) else 1
+            finally:
+                swarm.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
