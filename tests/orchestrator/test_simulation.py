@@ -10,7 +10,7 @@ from decimal import Decimal
 
 import pytest
 
-from cloud.sim import Window
+from cloud.sim import TraceEvent, Window
 from cloud.sim.traces import SAMPLE, load_trace
 from orchestrator.cli.app import run
 from orchestrator.core.journal import replay
@@ -81,23 +81,15 @@ def test_a_reserve_that_is_too_small_is_found_out():
 
 def test_a_lost_controller_leaves_nothing_alive():
     made = replace(scenario(8, days=0.2, faults=()), crashes=(Crash(3000.0, "after_write", None),))
-    made = replace(made, cuts=(), trace=load_trace_of_one_preemption())
+    # So that the controller has something to write down once the crash is due.
+    made = replace(made, trace=(TraceEvent(3001.0, "*", "preempt", Decimal(1)),))
     outcome = simulate(made)
     assert outcome.status == "lost"
     assert 0 < outcome.dead_after_s <= made.death_bound_s
     assert outcome.vms >= 8
 
 
-def load_trace_of_one_preemption():
-    """So that the controller has something to write down after the crash is due."""
-    from cloud.sim import TraceEvent
-
-    return (TraceEvent(3001.0, "*", "preempt", Decimal(1)),)
-
-
 def test_no_capacity_for_hours_is_waited_for_and_made_good():
-    from cloud.sim import TraceEvent
-
     made = scenario(4, days=0.5, faults=())
     spec = replace(made.spec, budget_usd=None, max_usd_per_h=None)
     trace = (
@@ -152,3 +144,40 @@ def test_a_wrong_command_is_one_sentence(arguments: list[str], says: str, capsys
     shown = capsys.readouterr()
     assert says in shown.err
     assert shown.out == ""
+
+
+def test_a_controller_that_forgets_a_slot_is_found_out(monkeypatch: pytest.MonkeyPatch):
+    """Mutated: the replacement of one slot is never asked for."""
+    from orchestrator.core.events import RequestVm
+    from orchestrator.core.machine import Step, advance
+
+    def forgetful(*arguments) -> Step:
+        done = advance(*arguments)
+        kept = [i for i in done.instructions if not (isinstance(i, RequestVm) and i.vm == "sim-p0-1")]
+        return replace(done, instructions=tuple(kept))
+
+    made = scenario(6, days=0.4, faults=())
+    spec = replace(made.spec, budget_usd=None, max_usd_per_h=None, min_peers=1)
+    where = spec.slots[0].places[0].location
+    made = replace(made, spec=spec, trace=(TraceEvent(3600.0, where, "preempt", Decimal("Infinity")),))
+    assert simulate(made).preemptions >= 1
+    monkeypatch.setattr("orchestrator.simulation.controller.advance", forgetful)
+    with pytest.raises(SimulationError, match=r"p0 .* after \d+ s without a fault") as found:
+        simulate(made)
+    assert "p0#1 WAITING -> PROVISIONING" in str(found.value)
+
+
+def test_a_controller_that_doubles_a_vm_is_found_out(monkeypatch: pytest.MonkeyPatch):
+    """Mutated: a slot's first VM is never ended, though nobody hears it."""
+    from orchestrator.core.events import Missing
+    from orchestrator.core.machine import Step, advance
+
+    def hasty(state, events, now_s, jitter) -> Step:
+        young = [s.vm for s in state.slots if s.vm.endswith("-0") and s.state == "TRAINING"]
+        lost = [Missing(now_s, vm) for vm in young[:1] if now_s - BEGAN_S > 1800.0]
+        return advance(state, [*events, *lost], now_s, jitter)
+
+    made = scenario(6, days=0.1, faults=())
+    monkeypatch.setattr("orchestrator.simulation.controller.advance", hasty)
+    with pytest.raises(SimulationError, match=r"slot p\d has two VMs"):
+        simulate(replace(made, spec=replace(made.spec, budget_usd=None, max_usd_per_h=None)))
