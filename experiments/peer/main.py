@@ -136,7 +136,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
 
     def last_words() -> None:
         status.leaving()
-        for goodbye in goodbyes[:2]:  # the record and the membership; the rest dies with the process
+        for goodbye in goodbyes:  # the rest dies with the process
             goodbye()
         _write_untold(untold, status)
         remove_folder(temporary)
@@ -174,6 +174,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
         dht, config, maddr, lambda n: status.warn("heal", f"the DHT lost and regained links {n} times")
     )
     optimizer = build_optimizer(config, dht, task.parameters())
+    goodbyes.insert(0, lambda: optimizer.take_back_progress(_GOODBYE_S / 2))
     note_descendants()
     batches = Batches(DigitSource(config, opener), config.batch_size)
     steps = StepLog(folder / "steps.csv")

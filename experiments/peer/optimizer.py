@@ -108,6 +108,28 @@ class PunctualTracker(ProgressTracker):
         self.held = held
         self.report_local_progress(self.local_progress.epoch, self.local_progress.samples_accumulated)
 
+    def shutdown(self, timeout: float | None = None) -> None:
+        """Stop reporting, take the last report back and wait until the DHT has it; once.
+
+        Hivemind does not wait, and its DHT is shut down before the word is out: the others then reckon with this
+        peer until its report expires, and the survivor of a pair looks for it in every round.
+        """
+        if self.shutdown_triggered.is_set():
+            return
+        super().shutdown(timeout)
+        expiration = get_dht_time() + self.metadata_expiration
+        dht: Any = self.dht  # its methods' types cannot say that return_future=True returns a future
+        try:
+            dht.store(
+                self.training_progress_key,
+                subkey=self._local_public_key,
+                value=None,
+                expiration_time=expiration,
+                return_future=True,
+            ).result(timeout)
+        except Exception as error:  # noqa: BLE001 - on the way out: nobody may be listening any more
+            _log.warning("this peer's progress was not taken back: %r", error)
+
     def _get_local_progress(self, local_epoch: int, samples_accumulated: int) -> LocalTrainingProgress:
         progress = super()._get_local_progress(local_epoch, samples_accumulated)
         return progress.copy(update={"samples_per_second": 0.0}) if self.held else progress
@@ -218,6 +240,10 @@ class SwarmOptimizer(hivemind.Optimizer):
     def hold(self, held: bool) -> None:
         """`PunctualTracker.hold`."""
         self._punctual.hold(held)
+
+    def take_back_progress(self, timeout_s: float) -> None:
+        """From now on nobody reckons with this peer; it may not train again."""
+        self._punctual.shutdown(timeout_s)
 
     @property
     def round_scheduled(self) -> bool:

@@ -35,6 +35,7 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 _RECORD_LIFE_S = 30.0
+_GOODBYE_S = 1.0
 _ATTEMPTS, _CLOSED_ATTEMPTS = 3, 10  # to join; seconds apart
 
 
@@ -223,17 +224,20 @@ class Membership(threading.Thread):
             self._wake.clear()
 
     def stop(self) -> None:
-        """Take this peer's announcement back and end the thread."""
+        """Take this peer's announcement back, wait a moment until the DHT has it, and end the thread."""
         self._ended.set()
         self._wake.set()
         now = get_dht_time()
-        self._dht.store(
-            self._key,
-            subkey=self._config.vm,
-            value=None,
-            expiration_time=now + _RECORD_LIFE_S,
-            return_future=True,
-        )
+        try:
+            self._dht.store(
+                self._key,
+                subkey=self._config.vm,
+                value=None,
+                expiration_time=now + _RECORD_LIFE_S,
+                return_future=True,
+            ).result(_GOODBYE_S)
+        except Exception as error:  # noqa: BLE001 - on the way out: nobody may be listening any more
+            _log.warning("membership: the announcement was not taken back: %r", error)
 
     def _round(self) -> None:
         timeout = 2.0 * self._config.dht_timeout_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -95,3 +96,43 @@ def test_a_held_peer_reports_its_samples_with_the_rate_0() -> None:
     said = [(p.epoch, p.samples_accumulated, p.samples_per_second) for p in reports]
     assert said == [(3, 128, 0.0), (3, 128, 0.0), (3, 128, 40.0)]
     assert tracker.global_progress.samples_accumulated == 500  # nothing counts twice
+
+
+class Stores:
+    """A DHT that takes what is stored, or fails."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.values: list[object] = []
+        self.waited: list[float] = []
+        self.error = error
+
+    def store(self, key: str, *, subkey: bytes, value: object, expiration_time: float, return_future: bool):
+        self.values.append((key, subkey, value))
+        return self
+
+    def result(self, timeout_s: float) -> bool:
+        self.waited.append(timeout_s)
+        if self.error:
+            raise self.error
+        return True
+
+
+@pytest.mark.parametrize("error", [None, TimeoutError(), BrokenPipeError()])
+def test_a_goodbye_is_waited_for_once(error: Exception | None) -> None:
+    tracker, dht = Tracker(), Stores(error)
+    for name in ("shutdown_triggered", "should_report_progress", "global_state_updated", "shutdown_complete"):
+        setattr(tracker, name, threading.Event())
+    tracker.shutdown_complete.set()
+    known: dict[str, Any] = {
+        "dht": dht,
+        "training_progress_key": "run_progress",
+        "_local_public_key": b"me",
+        "metadata_expiration": 30.0,
+    }
+    for name, value in known.items():
+        setattr(tracker, name, value)
+    tracker.shutdown(1.5)
+    tracker.shutdown(1.5)
+    assert tracker.shutdown_triggered.is_set()
+    assert set(dht.values) == {("run_progress", b"me", None)}
+    assert dht.waited == [1.5]
