@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Any
 
 from cloud.provider import (
@@ -49,6 +48,7 @@ _CAPACITY = re.compile(
     re.IGNORECASE,
 )
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_ASKED = re.compile(r"\.? Relax the task's| for \{")
 _LONGEST = 300
 
 
@@ -69,7 +69,8 @@ def translate(error: BaseException, doing: str) -> ProviderError:
         # With capacity named beside it, "limit" is the cloud's way of saying that it is full.
         if _QUOTA.search(everything) and not _CAPACITY.search(everything):
             return QuotaError(f"{doing}: over the account's quota: {_matching(error, _QUOTA)}")
-        return NoCapacityError(f"{doing}: {_matching(error, _CAPACITY)}")
+        # What SkyPilot was asked for stands in `doing` already.
+        return NoCapacityError(f"{doing}: {_ASKED.split(_matching(error, _CAPACITY))[0]}")
     if "ProvisionPrechecksError" in names:
         for reason in getattr(error, "reasons", None) or ():
             return translate(reason, doing)
@@ -109,11 +110,16 @@ def _shorten(text: str) -> str:
     return ""
 
 
-def _causes(error: BaseException) -> Iterable[BaseException]:
-    history: Any = getattr(error, "failover_history", None) or ()
-    for each in history:
-        yield each
-        yield from _causes(each)
+def _causes(error: BaseException) -> list[BaseException]:
+    """What an error was made of. SkyPilot puts some errors into their own history."""
+    found: list[BaseException] = []
+    waiting: list[Any] = list(getattr(error, "failover_history", None) or ())
+    while waiting:
+        each = waiting.pop(0)
+        if each is not error and not any(each is known for known in found):
+            found.append(each)
+            waiting += getattr(each, "failover_history", None) or ()
+    return found
 
 
 def _matching(error: BaseException, pattern: re.Pattern[str]) -> str:
@@ -122,4 +128,4 @@ def _matching(error: BaseException, pattern: re.Pattern[str]) -> str:
         for line in _ANSI.sub("", str(cause)).splitlines():
             if pattern.search(line):
                 return _shorten(line)
-    return sentence(error)
+    return next((said for said in map(sentence, _causes(error)) if said), sentence(error))

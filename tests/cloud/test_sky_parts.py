@@ -105,6 +105,23 @@ def test_an_error_says_what_the_cloud_said_without_colours():
     assert said == "x: InsufficientInstanceCapacity: no capacity left"
 
 
+def test_a_refusal_without_the_clouds_words_says_skypilots_and_not_the_request_again():
+    asked = "Failed to provision all possible launchable resources. Relax the task's resource requirements: 1x AWS"
+    assert str(translate(sky_error("ResourcesUnavailableError", asked), "x")) == (
+        "x: Failed to provision all possible launchable resources"
+    )
+    zone = (Exception("Failed to acquire resources in us-west-2c for {AWS([Spot])}."),)
+    assert str(translate(sky_error("ResourcesUnavailableError", asked, zone), "x")) == (
+        "x: Failed to acquire resources in us-west-2c"
+    )
+
+
+def test_an_error_in_its_own_history_is_told_once():
+    error = sky_error("ResourcesUnavailableError", "Failed to acquire resources")
+    error.failover_history = [error]  # type: ignore[attr-defined]
+    assert str(translate(error, "x")) == "x: Failed to acquire resources"
+
+
 def test_errors_of_ours_stay_and_lost_servers_and_gone_clusters_are_told():
     ours = contract.QuotaError("q")
     assert translate(ours, "x") is ours
