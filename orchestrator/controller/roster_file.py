@@ -14,7 +14,7 @@ from pathlib import Path
 from metrics.orders import OrderPeer, Orders, OrdersError, record_key_digest, sign, verify
 from orchestrator.controller.keys import VmKeys, run_key, vm_keys
 from orchestrator.core.events import MONITOR
-from orchestrator.core.state import RunState, Slot
+from orchestrator.core.state import RunState, Slot, SlotState
 from orchestrator.core.watch import roster
 
 __all__ = ["ORDERS_FILE", "RosterFile"]
@@ -36,7 +36,8 @@ class RosterFile:
     def write(self, state: RunState, vms: Iterable[tuple[str, str, int]], now_s: float) -> None:
         """Called at each tick, with every VM (name, slot, generation) the run ever had.
 
-        A VM is allowed from its intent until it is gone; the monitor always. Raises OrdersError ("size") when
+        A VM is allowed until it is gone, and the next one of a slot that waits before it is requested: the first
+        peer may be asked by the others sooner than the monitor comes by. The monitor always is. Raises OrdersError ("size") when
         they are too many for one record, OSError when a file cannot be written.
         """
         if state.ended:
@@ -74,10 +75,11 @@ class RosterFile:
             self._roster = content
 
     def _allowed(self, state: RunState) -> tuple[OrderPeer, ...]:
-        held = sorted({vm for slot in state.slots for vm in (slot.vm, slot.ending) if vm})
+        held = {vm for slot in state.slots for vm in (slot.vm, slot.ending) if vm}
+        held |= {state.vm_name(s) for s in state.slots if s.state is SlotState.WAITING and not s.ending}
         peers = [
             OrderPeer(vm, self._keys_of(vm).peer_id, record_key_digest(self._keys_of(vm).record_public))
-            for vm in held
+            for vm in sorted(held)
         ]
         return (OrderPeer(MONITOR, self._keys_of(MONITOR).peer_id, ""), *peers)
 

@@ -57,17 +57,19 @@ class Controller:
 def test_a_vm_is_allowed_from_its_intent_until_it_is_gone(tmp_path):
     controller = Controller(tmp_path)
     steps = [
-        (state_of(Slot("a"), WAITS), []),
-        (state_of(ALIVE, WAITS), ["r-a-0"]),
+        (state_of(Slot("a"), Slot("b", SlotState.FAILED)), ["r-a-0"]),  # about to be requested
+        (state_of(ALIVE, WAITS), ["r-a-0", "r-b-0"]),
         (state_of(ALIVE, Slot("b", SlotState.TRAINING, vm="r-b-0")), ["r-a-0", "r-b-0"]),
-        (state_of(ALIVE, Slot("b", ending="r-b-0")), ["r-a-0", "r-b-0"]),
+        (state_of(ALIVE, Slot("b", generation=1, ending="r-b-0")), ["r-a-0", "r-b-0"]),
+        (state_of(ALIVE, Slot("b", generation=1)), ["r-a-0", "r-b-1"]),
         (state_of(ALIVE, Slot("b", SlotState.BOOTING, 1, vm="r-b-1")), ["r-a-0", "r-b-1"]),
+        (state_of(ALIVE, Slot("b", SlotState.DONE, 1)), ["r-a-0"]),
     ]
     given = []
     for second, (state, vms) in enumerate(steps):
         given.append(controller.orders(state, 1000.0 + second))
         assert [p.vm for p in given[-1].peers] == ["monitor", *vms]
-    assert [o.issued_s for o in given] == [1000.0, 1001.0, 1002.0, 1002.0, 1004.0]
+    assert [o.issued_s for o in given] == [1000.0, 1001.0, 1001.0, 1001.0, 1004.0, 1004.0, 1006.0]
     assert all(o.lease_until_s == o.issued_s + 600.0 for o in given)
     assert len({o.version for o in given}) == 4
 
