@@ -30,7 +30,7 @@ _MODULE = "sky.server.server"
 _TITLES = ("SkyPilot:", "multiprocessing", _MODULE)
 
 
-def url() -> str:
+def _url() -> str:
     """Where the server is, by SkyPilot's own configuration."""
     from sky.server import common
 
@@ -40,7 +40,7 @@ def url() -> str:
 def healthy(timeout_s: float = 5.0) -> bool:
     """Whether it answers."""
     try:
-        with urllib.request.urlopen(f"{url()}/api/health", timeout=timeout_s) as answer:
+        with urllib.request.urlopen(f"{_url()}/api/health", timeout=timeout_s) as answer:
             return answer.status == 200
     except (OSError, urllib.error.URLError, ValueError):
         return False
@@ -54,7 +54,7 @@ def ensure(home: Path) -> None:
                 _note(home, ours=False)
         return
     if not _is_local():
-        raise TransientError(f"SkyPilot's API server at {url()} does not answer; `sky api info` tells more")
+        raise TransientError(f"SkyPilot's API server at {_url()} does not answer; `sky api info` tells more")
     with _lock(home):
         if healthy(10.0):  # another process has started it meanwhile, or it was only slow
             return
