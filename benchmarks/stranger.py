@@ -27,6 +27,7 @@ from closed_swarm import ClosedSwarm, Stranger
 from peer_rig import serve_folder
 
 _T95_MANY = 1.98
+_ATTACKS = ["calls", "join", "flood"]
 _LOADING_S = 15.0  # for the strangers' libraries
 
 
@@ -37,7 +38,7 @@ def interval(values: list[float]) -> str:
     return f"{mean:.3f} +- {half:.3f} s (n = {len(values)})"
 
 
-def measure(swarm: ClosedSwarm, seconds: float, rounds: int) -> bool:
+def measure(swarm: ClosedSwarm, seconds: float, rounds: int, attacks: list[str]) -> bool:
     """Run the windows and print. Returns whether the strangers got nothing and broke nothing."""
     walls: dict[str, list[float]] = {"quiet": [], "attacked": []}
     rates: dict[str, list[float]] = {"quiet": [], "attacked": []}
@@ -47,7 +48,7 @@ def measure(swarm: ClosedSwarm, seconds: float, rounds: int) -> bool:
         kind = "attacked" if turn % 2 else "quiet"
         strangers = []
         if kind == "attacked":
-            strangers = [Stranger(swarm, what, seconds) for what in ("calls", "join", "flood")]
+            strangers = [Stranger(swarm, what, seconds) for what in attacks]
             time.sleep(_LOADING_S)
         try:
             began_s = time.time()
@@ -86,6 +87,7 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="of each window")
     parser.add_argument("--rounds", type=int, default=2, help="pairs of windows")
+    parser.add_argument("--attacks", nargs="+", choices=_ATTACKS, default=_ATTACKS, help="one stranger each")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="stranger-") as folder:
         made = write_shards(Path(folder) / "shards", 4, samples_per_shard=256)
@@ -94,7 +96,7 @@ def main() -> int:
             swarm = ClosedSwarm(Path(folder) / "swarm", endpoint, shards, **ClosedSwarm.QUICK)
             try:
                 swarm.gather("a", "b")
-                return 0 if measure(swarm, args.seconds, args.rounds) else 1
+                return 0 if measure(swarm, args.seconds, args.rounds, args.attacks) else 1
             finally:
                 swarm.close()
 
