@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import time
@@ -50,7 +51,9 @@ class Cluster:
 
 
 def skypilot() -> Any:
-    """The package. What it logs goes to stderr, errors only: stdout is the command line's."""
+    """The package. What it logs goes to stderr, errors only: stdout is the command line's. It tells its makers nothing
+    unless SKYPILOT_DISABLE_USAGE_COLLECTION=0 is set."""
+    os.environ.setdefault("SKYPILOT_DISABLE_USAGE_COLLECTION", "1")
     import sky
 
     logger = logging.getLogger("sky")

@@ -26,6 +26,7 @@ from cloud.provider import InvalidRequestError, TransientError
 __all__ = ["claim", "ensure", "healthy", "leave"]
 
 _START_S = 180.0
+_HANGS_S = 90.0  # on a busy machine an answer takes its time
 _MODULE = "sky.server.server"
 _TITLES = ("SkyPilot:", "multiprocessing", _MODULE)
 
@@ -120,6 +121,7 @@ def _lock(home: Path) -> Generator[None, None, None]:
 def _start() -> None:
     # In a process of its own: the server inherits the environment, and a Ray worker's is not its business.
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "OMP_", "MKL_"))}
+    environment.setdefault("SKYPILOT_DISABLE_USAGE_COLLECTION", "1")  # what is run here is nobody's business
     try:
         done = subprocess.run(
             [sys.executable, "-c", "import sky; sky.api_start()"],
@@ -174,7 +176,7 @@ def _end_orphans(home: Path) -> None:
                 continue  # its session's first process lives, or it is no SkyPilot process
             dead.add(session)
     leader = int(said.get("pid") or 0)
-    if leader and said.get("ours") and _began(leader) == said["began"] and not healthy(10.0):
+    if leader and said.get("ours") and _began(leader) == said["began"] and not healthy(_HANGS_S):
         dead.add(leader)  # our own, and it hangs
     for session in dead:
         _end_session(session, patience_s=0.0)
