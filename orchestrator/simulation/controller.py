@@ -90,6 +90,7 @@ class SimController:
         self._disk, self._cloud, self._peers = disk, cloud, peers
         # As `cloud.steady_clock`: the machine's time of now, or the journal's last, and nobody sets it after that.
         self._offset_s = max(wall_s, disk.journal[-1].at_s) - true_s
+        self._began_s = true_s + self._offset_s
         self._jitter: Callable[[], float] = Random(f"jitter {seed}").random
         self._check, self._write_late = check, write_late
         self._index = {s.name: i for i, s in enumerate(self.state.slots)}
@@ -127,7 +128,8 @@ class SimController:
         the round comes to it."""
         now_s = self.now_s(true_s)
         happened = self._replies(true_s, now_s)
-        swarm = Swarm(now_s if self.state.monitor == "up" else 0.0, self._peers.last_seen(now_s))
+        watched_s = now_s if self.state.monitor == "up" else 0.0
+        swarm = Swarm(watched_s, self._peers.last_seen(now_s), self._began_s)
         happened += silent(self.state, swarm, now_s)
         if self.state.spec.budget_usd is not None and not self.state.stop_status:
             happened.append(ev.Spending(now_s, *self._disk.ledger.spent(now_s)))

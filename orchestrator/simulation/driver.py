@@ -24,13 +24,8 @@ _LOOK_AHEAD_S = 3.0  # a list is asked for so long before the round that uses it
 _LISTING_S = 60.0  # between the listings that prove that nothing is left
 _END_WITHIN_S = 6 * 3600.0  # after the stop and the last fault, the controller has ended the run
 
-_BROKEN = (
-    "created_but_error",
-    "created_but_refused",
-    "undead",
-    "hidden",
-    "stale",
-)  # faults: two VMs a slot for a while
+# Faults against the contract, or beyond what the core waits for: a slot may have two VMs for a while.
+_BROKEN = ("created_but_error", "created_but_refused", "hidden")
 
 
 @dataclass(frozen=True)
