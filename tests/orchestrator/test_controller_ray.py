@@ -5,9 +5,12 @@ import os
 import signal
 import sys
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from experiments.spec.load import find, load
 from metrics.store import FencedError, RunStore
@@ -59,6 +62,14 @@ def controller_pid(folder: Path) -> int:
     return json.loads((folder / "controller.json").read_text())["pid"]
 
 
+def served(home: Path, run_id: str) -> dict[str, float]:
+    """What the run's controller tells Prometheus, by metric: the sum of its samples."""
+    url = client.snapshot(run_id, home)["metrics_url"]
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text = answer.read().decode()
+    return {f.name: sum(s.value for s in f.samples) for f in text_string_to_metric_families(text)}
+
+
 def states(home: Path, run_id: str) -> set[str]:
     return {peer["state"] for peer in client.snapshot(run_id, home)["peers"]}
 
@@ -87,6 +98,11 @@ def test_killed_attached_stopped(tmp_path, monkeypatch):
         assert heard <= LOOPBACK
         with pytest.raises(FencedError):
             RunStore.open_writer(folder / "run.db")
+        first_url = client.snapshot(run_id, home)["metrics_url"]
+        told = served(home, run_id)
+        assert told["orch_run_info"] == 1
+        assert told["orch_peers"] == 2
+        assert told["orch_controller_tick_seconds"] > 0
 
         # the controller's worker dies: Ray starts it again, and the run goes on with the same VMs
         first = controller_pid(folder)
@@ -95,6 +111,7 @@ def test_killed_attached_stopped(tmp_path, monkeypatch):
         run = client.attach(run_id, home)
         until(lambda: controller_pid(folder) != first)
         assert run.wait(1.0) is None
+        assert served(home, run_id)["orch_samples"] >= told["orch_samples"]
 
         # the monitor dies: the next one is started
         toy = folder / "toy"
@@ -114,7 +131,12 @@ def test_killed_attached_stopped(tmp_path, monkeypatch):
         assert run.wait(1.0) is None
         assert states(home, run_id) == {"TRAINING"}
 
+        last_url = client.snapshot(run_id, home)["metrics_url"]
         assert client.stop(run_id, home) == "stopped"
+        until(lambda: client.snapshot(run_id, home)["metrics_url"] is None)
+        for url in (first_url, last_url):  # each ended with its controller
+            with pytest.raises(urllib.error.URLError):
+                urllib.request.urlopen(url, timeout=5)
         assert client.down(run_id, home) == []
         assert client.reap(home) == {}
         session = second
@@ -128,6 +150,9 @@ def test_killed_attached_stopped(tmp_path, monkeypatch):
         seqs = [e.seq for e in store.records("events")]
         assert seqs == list(range(len(seqs)))
     assert not list((folder / "keys").rglob("*.key"))
+    log = [json.loads(line) for line in (folder / "controller.log").read_text().splitlines()]
+    assert {line["run"] for line in log} == {run_id}
+    assert {"us-0", "eu-0"} <= {line["slot"] for line in log}
     assert marked(session.temp, session.pid) == []
     assert not Path(session.temp).exists()
     assert not (home / "ray.json").exists()
