@@ -79,7 +79,7 @@ def planned_budget(
 
     `emulation` tells the expected epoch; None: unknown, and so is what traffic may cost.
     """
-    pace = pace_of(emulation, rented)
+    pace = pace_of(emulation, rented, spec.lease_s)
     epoch_s = emulation.study_epoch_s if emulation else None
     epoch_usd = epoch_egress_usd(spec, book)
     egress = None

@@ -5,7 +5,7 @@ Pure. All dollars at the study's scale, as the budget is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import product
 
@@ -48,18 +48,24 @@ class Pace:
 
 # Spending is looked at each 5 s, a tick takes 1 s, a local VM ends in a second (its call's deadline is 60 s).
 LOCAL_PACE = Pace(metering_period_s=10.0, decision_s=5.0, teardown_s=60.0)
-# SkyPilot's `down` was measured at 6 to 28 s; eight VMs at a time, and a call that is repeated once.
+# SkyPilot's `down` was measured at 6 to 28 s; eight VMs at a time, and a call that is repeated once. But should the
+# controller be lost just then, the VMs live until their lease is over and SkyPilot's autodown has ended them: see `pace_of`.
 RENTED_PACE = Pace(metering_period_s=60.0, decision_s=30.0, teardown_s=300.0)
+_AUTODOWN_S = 420.0  # five idle minutes, then it looks once a minute and took 51 s
 
 
-def pace_of(emulation: EmulationPlan | None, rented: bool) -> Pace:
+def pace_of(emulation: EmulationPlan | None, rented: bool, lease_s: float) -> Pace:
     """The provider's pace in the study's seconds, in which dollars are counted.
+
+    Rented VMs: their teardown is the longer of an orderly one and one that nobody is there to ask for.
 
     An emulated epoch is shorter than the study's: while it lasts its VMs are billed by the clock, and at its end
     as long as the study's would have taken. So up to one such epoch is not known yet.
     """
-    if rented or emulation is None:
-        return RENTED_PACE if rented else LOCAL_PACE
+    if rented:
+        return replace(RENTED_PACE, teardown_s=max(RENTED_PACE.teardown_s, lease_s + _AUTODOWN_S))
+    if emulation is None:
+        return LOCAL_PACE
     stretch = max(1.0, emulation.study_epoch_s / emulation.epoch_s)
     late_s = emulation.study_epoch_s if stretch > 1.0 else 0.0
     local = LOCAL_PACE

@@ -39,7 +39,7 @@ def run_spec(
     """
     c = emulation.time_scale
     round_s = spec.swarm.averaging_timeout_s / c
-    pace = pace_of(emulation, rented)
+    pace = pace_of(emulation, rented, spec.lease_s)
     epoch_usd = epoch_egress_usd(spec, book)
     egress_usd = (
         Decimal(0) if epoch_usd is None else epoch_usd

@@ -56,10 +56,15 @@ def test_an_epoch_shorter_than_the_studys_is_known_an_epoch_late():
     plan = resolve_emulation(spec, 2)
     stretch = plan.study_epoch_s / plan.epoch_s
     assert stretch > 2
-    pace = pace_of(plan, rented=False)
+    pace = pace_of(plan, False, 600.0)
     assert pace.teardown_s == pytest.approx(LOCAL_PACE.teardown_s * stretch)
     assert pace.metering_period_s == pytest.approx(
         LOCAL_PACE.metering_period_s * stretch + plan.study_epoch_s
     )
-    assert pace_of(replace(plan, epoch_s=plan.study_epoch_s), rented=False) == LOCAL_PACE
-    assert pace_of(None, rented=True) == pace_of(plan, rented=True) == RENTED_PACE
+    assert pace_of(replace(plan, epoch_s=plan.study_epoch_s), False, 600.0) == LOCAL_PACE
+    assert pace_of(None, True, 0.0) == pace_of(plan, True, 0.0) == replace(RENTED_PACE, teardown_s=420.0)
+
+
+def test_rented_vms_that_nobody_ends_are_kept_for_until_their_lease_and_autodown_are_over():
+    lease_s = load("geo-c8").lease_s
+    assert pace_of(None, True, lease_s).teardown_s == lease_s + 420.0
