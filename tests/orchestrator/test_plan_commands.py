@@ -144,7 +144,7 @@ def test_a_plan_of_a_real_model_has_a_duration_a_reserve_and_its_limits():
     seconds = Decimal(str(budget["metering_period_s"] + budget["decision_s"] + budget["teardown_s"]))
     rates = Decimal(budget["burn_usd_per_h"]) + Decimal(budget["egress_usd_per_h"])
     assert abs(Decimal(budget["reserve_usd"]) - rates * seconds / 3600) < Decimal("0.01")
-    assert "ends within 300 s" in budget["overshoot"]
+    assert "ends within 1020 s" in budget["overshoot"]
     assert plan["labels"].keys() == {"orch-run", "orch-slot", "orch-owner", "orch-vm", "orch-lease-until"}
 
 
