@@ -124,8 +124,11 @@ def _exists(client: Any, owned: Owned) -> bool:
         raise
 
 
-def why_gone(region: str, on_cloud: str) -> tuple[bool, str]:
-    """Whether a cluster's VM still runs by EC2's word, and else why it ended ("" when EC2 does not say)."""
+def why_gone(region: str, on_cloud: str) -> tuple[bool | None, str]:
+    """Whether a cluster's VM still runs by EC2's word (None: EC2 does not list it), and else why it ended.
+
+    Raises CredentialsError, TransientError.
+    """
     try:
         rows = _client(region).describe_instances(
             Filters=[{"Name": "tag:skypilot-cluster-name", "Values": [on_cloud]}]
@@ -133,6 +136,8 @@ def why_gone(region: str, on_cloud: str) -> tuple[bool, str]:
     except Exception as error:
         raise _ours(error) from error
     instances = [i for r in rows for i in r["Instances"]]
+    if not instances:
+        return None, ""
     if any(i["State"]["Name"] in ("pending", "running") for i in instances):
         return True, ""
     reasons = [i.get("StateReason", {}).get("Message") or i.get("StateTransitionReason") for i in instances]

@@ -44,9 +44,18 @@ def _in_aws(run: Clusters, known: Sequence[VmRecord]) -> list[Owned]:
 
 
 def sweep(run: Clusters, known: Sequence[VmRecord]) -> None:
-    """A disk that outlived its VM, a VM that SkyPilot has lost: what is still there is said by `left`."""
+    """A cluster whose VM the cloud took and that SkyPilot still lists, a disk that outlived its VM, a VM that SkyPilot
+    has lost: what is there all the same is said by `left`."""
     from cloud.sky import aws
 
+    if not run.proven:
+        ours = {r.cluster for r in known}
+        server.ensure(run.home)
+        for cluster in run.call("list", lambda: sdk.list_clusters(sorted(ours))):
+            try:
+                run.down(cluster.name)
+            except ProviderError as error:
+                _log.warning("%s is not ended yet: %s", cluster.name, error)
     for owned in _in_aws(run, known):
         try:
             aws.release(owned)

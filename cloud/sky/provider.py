@@ -206,11 +206,16 @@ class SkyCloud:
     # looking
 
     def _listing(self, living: Sequence[VmRecord], now_s: float) -> dict[str, Listed]:
-        """SkyPilot's list of our clusters, at most `_LIST_PERIOD_S` old; asking the cloud when a VM is silent."""
+        """SkyPilot's list of our clusters, at most `_LIST_PERIOD_S` old.
+
+        Where only SkyPilot can ask the cloud it is told to when a VM is silent or absent, which takes it up to half
+        a minute; EC2 is asked by us (`_look`).
+        """
         path = self._folder / ".listing"
         kept = _read(path)
         wanted = [r.cluster for r in living]
-        silent = any(r.unreached_since_s and now_s - r.unreached_since_s > 5.0 for r in living)
+        others = [r for r in living if not r.location.startswith("aws/")]
+        silent = any(r.unreached_since_s and now_s - r.unreached_since_s > 5.0 for r in others)
         ask = silent and now_s - kept.get("asked_s", 0.0) > _ASK_CLOUD_S
         fresh = now_s - kept.get("at_s", 0.0) < _LIST_PERIOD_S and set(wanted) <= set(kept.get("wanted", ()))
         if fresh and not ask:
@@ -218,7 +223,9 @@ class SkyCloud:
         server.ensure(self._home)
         found = self._run.call("list", lambda: sdk.list_clusters(wanted, ask_cloud=ask))
         rows = {c.name: Listed(c.name, c.status, c.address) for c in found}
-        if any(name not in rows for name in wanted) and not ask:  # absence is believed when the cloud says it
+        if (
+            any(r.cluster not in rows for r in others) and not ask
+        ):  # absence is believed when the cloud says it
             found = self._run.call("list", lambda: sdk.list_clusters(wanted, ask_cloud=True))
             rows, ask = {c.name: Listed(c.name, c.status, c.address) for c in found}, True
         said = {
@@ -230,37 +237,32 @@ class SkyCloud:
 
     def _look(self, record: VmRecord, listed: Listed | None, now_s: float) -> VmRecord:
         """One VM: what it says, or that it is gone; remembered."""
-        if listed is None:
-            alive, why = self._cloud_says(record)
-            if alive:  # SkyPilot has lost it: it is billed, and still ours
-                cause = "SkyPilot no longer lists it, but the cloud does"
-                return records.update(self._folder, record.vm, cause=cause)
-            with records.lock(self._folder, record.vm, "record"):
-                current = records.read(self._folder, record.vm) or record
-                changed = gone(current, now_s, why)
-                records.write(self._folder, changed)
-            return changed
-        if record.ending:
-            return record
-        peek = parse_peek(ssh.run_on(record.address, record.ssh, peek_command(record.address), _PEEK_S))
+        peek = None
+        if listed is not None:
+            if record.ending:
+                return record
+            peek = parse_peek(ssh.run_on(record.address, record.ssh, peek_command(record.address), _PEEK_S))
+        alive, why = (None, "") if peek is not None else self._cloud_says(record)
+        is_gone = alive is False or (listed is None and not alive)
         with records.lock(self._folder, record.vm, "record"):
             current = records.read(self._folder, record.vm) or record
-            changed = after_peek(current, peek, now_s)
+            changed = gone(current, now_s, why) if is_gone else after_peek(current, peek, now_s)
             if changed != current:
                 records.write(self._folder, changed)
         return changed
 
-    def _cloud_says(self, record: VmRecord) -> tuple[bool, str]:
+    def _cloud_says(self, record: VmRecord) -> tuple[bool | None, str]:
+        """Whether the VM runs, by the cloud's own word, and else why it ended; None: it does not say."""
         from cloud.sky import aws
 
         parts = record.location.split("/")
         if parts[0] != "aws" or not record.cluster_on_cloud or len(parts) < 2:
-            return False, ""
+            return None, ""
         try:
             return aws.why_gone(parts[1], record.cluster_on_cloud)
         except ProviderError as error:
             _log.warning("%s: %s", record.vm, error)
-            return False, ""
+            return None, ""
 
     # ending
 
