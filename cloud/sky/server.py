@@ -99,9 +99,11 @@ def _busy() -> bool:
     from cloud.sky.sdk import skypilot
 
     try:
-        return bool(skypilot().api_status())
+        asked = skypilot().api_status()
     except Exception:  # noqa: BLE001 - as above
         return False
+    # Its own daemons are requests that never end.
+    return any(not str(each.request_id).endswith("-daemon") for each in asked)
 
 
 def _is_local() -> bool:
