@@ -116,7 +116,7 @@ class SkyCloud:
             monitor.end(self._run_folder, vm)
             return
         record = records.read(self._folder, vm)
-        if record is None or record.end_state:
+        if record is None or record.end_state or record.refused:
             return
         record = records.update(self._folder, vm, ending=True)
         if record.launched:
