@@ -122,7 +122,9 @@ def test_without_a_price_book_there_is_no_traffic_in_dollars_and_all_the_rest(st
     (text,) = served(collector(store))
     said = samples(text)
     names = {key[0] for key in said}
-    assert {key[1] for key in said if key[0] == "orch_cost_usd_total"} == {"vm"}  # their prices are the VMs' own
+    assert {key[1] for key in said if key[0] == "orch_cost_usd_total"} == {
+        "vm"
+    }  # their prices are the VMs' own
     assert {"orch_samples_total", "orch_egress_bytes_total", "orch_preemptions_total", "orch_epoch"} <= names
 
 
