@@ -53,6 +53,8 @@ def clean_home(store: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterat
     (base / "t").mkdir()
     monkeypatch.setenv("ORCH_HOME", str(base / "home"))
     monkeypatch.setenv("TMPDIR", str(base / "t"))
+    # Ray's workers have what other work leaves (nice 15), and SkyPilot's server, which they start, with them.
+    monkeypatch.setenv("RAY_worker_niceness", "0")
     for name, value in store.items():
         monkeypatch.setenv(f"ORCH_SECRET_{name}", value)  # AWS_* themselves are the cloud's
     assert (in_ec2(), clusters()) == ([], [])
