@@ -67,7 +67,7 @@ def skypilot() -> Any:
 def launch(request: LaunchRequest, ship: Path, key: str) -> str:
     """Begin the launch of a VM's cluster; returns SkyPilot's request id."""
     sky = skypilot()
-    from sky import skypilot_config
+    from sky import skypilot_config  # pyright: ignore[reportAttributeAccessIssue]  # not everybody has it
 
     task = sky.Task(
         name="orch",

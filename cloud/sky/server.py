@@ -33,7 +33,7 @@ _TITLES = ("SkyPilot:", "multiprocessing", _MODULE)
 
 def _url() -> str:
     """Where the server is, by SkyPilot's own configuration."""
-    from sky.server import common
+    from sky.server import common  # pyright: ignore[reportAttributeAccessIssue]  # not everybody has it
 
     return str(common.get_server_url())
 
@@ -107,7 +107,7 @@ def _busy() -> bool:
 
 
 def _is_local() -> bool:
-    from sky.server import common
+    from sky.server import common  # pyright: ignore[reportAttributeAccessIssue]  # not everybody has it
 
     return bool(common.is_api_server_local())
 
