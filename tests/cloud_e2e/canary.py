@@ -24,7 +24,7 @@ class CommandLines:
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def _look(self) -> None:
-        while not self._over.wait(0.3):
+        while not self._over.wait(1.0):
             self.found.update(in_command_lines(self._values))
             self.looks += 1
 
