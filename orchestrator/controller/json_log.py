@@ -12,6 +12,8 @@ __all__ = ["JsonFormatter", "about", "as_text", "log_to"]
 
 _FIELDS = ("slot", "generation", "vm", "cause")
 
+_LEVELS = {logging.WARNING: "warning", logging.ERROR: "error", logging.INFO: "info", logging.DEBUG: "debug"}
+
 
 class JsonFormatter(logging.Formatter):
     """`{"at" (UTC), "level", "run", "slot", "generation", "vm", "cause", "message"}`, null where it has none.
@@ -28,7 +30,9 @@ class JsonFormatter(logging.Formatter):
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, Any] = {
             "at": at.replace("+00:00", "Z"),
-            "level": record.levelname.lower(),
+            "level": _LEVELS.get(
+                record.levelno, record.levelname.lower()
+            ),  # Hivemind gives them names of its own
             "run": self._run,
             **{name: getattr(record, name, None) for name in _FIELDS},
             "message": record.getMessage(),

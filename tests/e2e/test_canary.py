@@ -34,6 +34,7 @@ _SHORT = {
 _WHILE_IT_LIVES = (
     r"keys/.*",
     r"vms/[^/]+/(config\.json|identity\.key|record\.key)",
+    r"monitor/identity\.key",
     r"cloud/store/store\.json",
     r"cloud/swift/.*",
 )

@@ -361,8 +361,9 @@ def test_plans_are_written_where_one_may_write(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_a_launch_on_sky_without_credentials_says_what_to_do(
-    capsys: pytest.CaptureFixture[str], own_home: Path
+    capsys: pytest.CaptureFixture[str], own_home: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr("orchestrator.controller.preflight.package_there", lambda name: True)
     assert run(["launch", "geo-b2", "--on", "sky", "--yes"]) == 2
     assert "rented VMs do not reach the embedded store" in capsys.readouterr().err
     store = ["--set", "data.endpoint=https://s3.us-west-004.backblazeb2.com"]
