@@ -10,9 +10,11 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -21,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cloud.provider import InvalidRequestError, TransientError
+from cloud.provider import InvalidRequestError, ProviderError, TransientError
 
 __all__ = ["claim", "ensure", "healthy", "leave"]
 
@@ -60,8 +62,13 @@ def ensure(home: Path) -> None:
         if healthy(10.0):  # another process has started it meanwhile, or it was only slow
             return
         _end_orphans(home)
-        _start()
-        _note(home, ours=True)
+        folder = tempfile.mkdtemp(prefix="orch-sky-")
+        try:
+            _start(folder)
+        except ProviderError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        _note(home, ours=True, temporary=folder)
 
 
 def claim(home: Path, run_id: str) -> None:
@@ -82,7 +89,7 @@ def leave(home: Path, run_id: str) -> None:
             return
         if _began(int(said["pid"])) == said["began"]:
             _end_session(int(said["pid"]))
-        (home / "sky-server.json").unlink(missing_ok=True)
+        _forget(home, said)
 
 
 def _has_clusters() -> bool:
@@ -120,9 +127,11 @@ def _lock(home: Path) -> Generator[None, None, None]:
         yield
 
 
-def _start() -> None:
+def _start(temporary: str) -> None:
     # In a process of its own: the server inherits the environment, and a Ray worker's is not its business.
+    # Its temporary files (a wheel for each version, what killed executors leave) are in a folder that goes with it.
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "OMP_", "MKL_"))}
+    environment["TMPDIR"] = temporary
     environment.setdefault("SKYPILOT_DISABLE_USAGE_COLLECTION", "1")  # what is run here is nobody's business
     try:
         done = subprocess.run(
@@ -145,11 +154,11 @@ def _start() -> None:
         )
 
 
-def _note(home: Path, *, ours: bool) -> None:
-    """Remember which session of processes the server that answers now is."""
+def _note(home: Path, *, ours: bool, temporary: str = "") -> None:
+    """Remember which session of processes the server that answers now is, and where its temporary files are."""
     for pid in _pids():
         if _MODULE in _command(pid) and os.getsid(pid) == pid:
-            said = {"pid": pid, "began": _began(pid), "ours": ours}
+            said = {"pid": pid, "began": _began(pid), "ours": ours, "temporary": temporary}
             fresh = home / "sky-server.new"
             fresh.write_text(json.dumps(said))
             os.replace(fresh, home / "sky-server.json")
@@ -182,6 +191,13 @@ def _end_orphans(home: Path) -> None:
         dead.add(leader)  # our own, and it hangs
     for session in dead:
         _end_session(session, patience_s=0.0)
+    _forget(home, said)
+
+
+def _forget(home: Path, said: dict[str, Any]) -> None:
+    """Its server has ended: its temporary files go, then what we knew of it."""
+    if said.get("ours") and said.get("temporary"):
+        shutil.rmtree(said["temporary"], ignore_errors=True)
     (home / "sky-server.json").unlink(missing_ok=True)
 
 
