@@ -38,13 +38,15 @@ def stranger() -> Iterator[str]:
 def another_machine(clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A home without runs and a HOME where SkyPilot knows of no cluster: only the cloud's credentials are there.
 
-    Afterwards SkyPilot's HOME of the first machine is as new: its server and its memory are gone for good.
+    Afterwards SkyPilot's HOME of the first machine is as new, and its temporary files are gone with it.
     """
     first, seed = Path.home(), Path(os.environ["ORCH_FAKE_EC2_DIR"], "home")
-    second = clean_home.parent / "t" / "second"
+    second = clean_home.parent / "second"
     shutil.copytree(seed, second, symlinks=True)
+    (second / "t").mkdir()
     yield second
-    shutil.rmtree(second)
+    for left in (clean_home.parent / "t").iterdir():
+        shutil.rmtree(left)
     for name in (".sky", "sky_logs"):
         shutil.rmtree(first / name, ignore_errors=True)
     shutil.copytree(seed / ".sky", first / ".sky", symlinks=True)
@@ -89,12 +91,13 @@ def test_notice_then_loss_of_everything_then_reaped_from_elsewhere(
         reaped = orch(
             "reap", "--all", "--yes", "--on", "sky", "--owner", owner, timeout_s=300,
             ORCH_HOME=str(clean_home.parent / "elsewhere"), HOME=str(another_machine),
+            TMPDIR=str(another_machine / "t"),
         )  # fmt: skip
         assert reaped.returncode == 0, reaped.stderr
         assert [i for i in in_ec2() if i.startswith("i-")] == [stranger]
+        assert list((another_machine / "t").iterdir()) == []
     finally:
-        run.process.kill()
-        run.process.wait()
+        run.close()
         shutil.rmtree(run.folder)
 
 
