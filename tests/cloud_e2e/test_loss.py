@@ -45,8 +45,8 @@ def another_machine(clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     shutil.copytree(seed, second, symlinks=True)
     (second / "t").mkdir()
     yield second
-    for left in (clean_home.parent / "t").iterdir():
-        shutil.rmtree(left)
+    shutil.rmtree(clean_home.parent / "t")
+    (clean_home.parent / "t").mkdir()
     for name in (".sky", "sky_logs"):
         shutil.rmtree(first / name, ignore_errors=True)
     shutil.copytree(seed / ".sky", first / ".sky", symlinks=True)
