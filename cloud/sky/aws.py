@@ -6,22 +6,32 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from cloud.provider import CredentialsError, InvalidRequestError, Owned, TransientError
+from cloud.provider import CredentialsError, InvalidRequestError, Owned, ProviderError, TransientError
 
-__all__ = ["list_tagged", "release", "why_gone"]
+__all__ = ["has_credentials", "list_tagged", "release", "why_gone"]
 
 _ALIVE = ("pending", "running", "stopping", "stopped", "shutting-down")
+
+
+def has_credentials() -> bool:
+    """Whether this machine has any for AWS; without them nothing is asked."""
+    import boto3
+
+    return boto3.Session().get_credentials() is not None
 
 
 def list_tagged(owner: str, regions: Iterable[str] | None = None) -> list[Owned]:
     """All that carries the tag orch-owner = `owner`, in the regions given or in all that the account has.
 
-    Without AWS credentials on this machine: nothing. Raises CredentialsError, TransientError.
+    Without AWS credentials on this machine: nothing of all regions, CredentialsError for regions by name, since
+    something was there. Raises CredentialsError, TransientError.
     """
-    import boto3
-
-    if boto3.Session().get_credentials() is None:
-        return []
+    if not has_credentials():
+        if regions is None:
+            return []
+        raise CredentialsError(
+            "AWS has to be asked, and this machine has no credentials for it; see `orch check`"
+        )
     try:
         names = list(regions) if regions is not None else _regions()
         with ThreadPoolExecutor(8) as pool:
@@ -41,7 +51,8 @@ def _client(region: str) -> Any:
     from botocore.config import Config
 
     config = Config(connect_timeout=5, read_timeout=20, retries={"max_attempts": 3, "mode": "standard"})
-    return boto3.client("ec2", region_name=region, config=config)
+    # A session of its own: boto3's default one is not made for several threads.
+    return boto3.session.Session().client("ec2", region_name=region, config=config)
 
 
 def _in_region(region: str, owner: str) -> list[Owned]:
@@ -162,4 +173,4 @@ def _ours(error: Exception) -> Exception:
         return TransientError(f"AWS: {error}")
     if isinstance(error, BotoCoreError):
         return TransientError(f"AWS does not answer: {error}")
-    return error
+    return error if isinstance(error, ProviderError) else TransientError(f"AWS cannot be asked: {error!r}")

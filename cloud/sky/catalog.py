@@ -125,8 +125,9 @@ class Catalogs:
 
 
 def here(book: PriceBook, environ: Mapping[str, str]) -> Catalogs:
-    """This machine's catalogs, then an experiment's price book, then the books that come with orch."""
-    return Catalogs(catalog_folder(environ), (book, *(load(name) for name in book_names())))
+    """This machine's catalogs, then an experiment's price book, then the other books that come with orch."""
+    others = [load(name) for name in book_names()]
+    return Catalogs(catalog_folder(environ), (book, *(b for b in others if b.sha256 != book.sha256)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,12 +56,23 @@ class Clusters:
                 sdk.down(cluster)
                 return
             except Exception as error:
-                if is_gone(error):
+                # SkyPilot knows no cluster yet of a launch that it has only begun: that would make one afterwards.
+                if is_gone(error) and not self._cancel_launch(cluster):
                     return
+                if is_gone(error) and attempt + 1 < SERVER_TRIES:
+                    continue
                 if is_server_lost(error) and attempt + 1 < SERVER_TRIES:
                     server.ensure(self.home)
                     continue
                 raise translate(error, f"ending {cluster}") from error
+
+    def _cancel_launch(self, cluster: str) -> bool:
+        """Whether there was a launch of it under way, which has been stopped."""
+        waiting = self.call(f"ending {cluster}", lambda: sdk.pending_launch(cluster))
+        if waiting is None:
+            return False
+        self.call(f"ending {cluster}", lambda: sdk.cancel(waiting))
+        return True
 
     def ended(self, vm: str) -> None:
         """Remember that a VM was ended by us."""

@@ -103,13 +103,23 @@ def _check_price(request: LaunchRequest, cluster: sdk.Cluster, doing: str) -> No
 
 
 def _clean_up(run: Clusters, record: VmRecord, why: str) -> None:
-    """After a refusal nothing is left. Raises AmbiguousError where that cannot be said."""
+    """After a refusal nothing is left. Raises AmbiguousError where that cannot be said.
+
+    What SkyPilot had a cluster of may have been a VM, which is billed: it is remembered as one that has ended.
+    """
     try:
+        cluster = run.call(f"listing {record.cluster}", lambda: sdk.find(record.cluster))
         run.down(record.cluster)
     except ProviderError as error:
         raise AmbiguousError(f"{why}; and whether anything is left of it is unknown: {error}") from error
     current = records.read(run.folder, record.vm)
     if current is not None and current.ending:
         run.ended(record.vm)
+    elif cluster is not None:
+        records.update(
+            run.folder, record.vm, launched=True, end_state="terminated", ended_at_s=time.time(), cause=why,
+            location=cluster.location or record.location, instance=cluster.instance, address=cluster.address,
+            usd_per_h="" if cluster.usd_per_h is None else str(cluster.usd_per_h), price_source=cluster.price_source,
+        )  # fmt: skip
     else:
         records.update(run.folder, record.vm, refused=True, cause=why, ended_at_s=time.time())

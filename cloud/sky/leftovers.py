@@ -11,7 +11,7 @@ from cloud.sky.clusters import Clusters
 from cloud.sky.names import label_value
 from cloud.sky.records import VmRecord
 
-__all__ = ["left", "sweep"]
+__all__ = ["end_in_aws", "left", "sweep"]
 
 _log = logging.getLogger("cloud.sky")
 
@@ -41,6 +41,21 @@ def _in_aws(run: Clusters, known: Sequence[VmRecord]) -> list[Owned]:
     if not regions:
         return []
     return [o for owner in sorted(owners) for o in aws.list_tagged(owner, regions) if o.run == name]
+
+
+def end_in_aws(record: VmRecord) -> None:
+    """A VM, its disk and its address by AWS's own list: SkyPilot may have lost a cluster whose VM runs on.
+
+    Raises ProviderError.
+    """
+    from cloud.sky import aws
+
+    owner = record.labels.get("orch-owner")
+    if not owner or not record.location.startswith("aws/"):
+        return
+    for owned in aws.list_tagged(label_value(owner), [record.location.split("/")[1]]):
+        if owned.vm == label_value(record.vm):
+            aws.release(owned)
 
 
 def sweep(run: Clusters, known: Sequence[VmRecord]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -27,11 +28,11 @@ from cloud.provider import (
 from cloud.sky import monitor, records, sdk, server, ssh
 from cloud.sky.clusters import Clusters
 from cloud.sky.launching import launch
-from cloud.sky.leftovers import left, sweep
+from cloud.sky.leftovers import end_in_aws, left, sweep
 from cloud.sky.names import cluster_name, label_value
 from cloud.sky.records import VmRecord
 from cloud.sky.script import FOLDER, peek_command, stop_command
-from cloud.sky.state import Listed, after_peek, gone, observed, parse_peek
+from cloud.sky.state import Listed, absent, after_peek, gone, observed, parse_peek
 
 __all__ = ["SkyCloud"]
 
@@ -44,6 +45,7 @@ _COLLECT_S = 20.0
 _STOP_S = 20.0
 _FILES = ("status.json", "steps.csv", "egress.csv", "peer.log", "console.log", "setup.log", "job.json")
 _PARALLEL = 32
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class SkyCloud:
@@ -71,6 +73,10 @@ class SkyCloud:
         CredentialsError, InvalidRequestError, TransientError, AmbiguousError, EndedError after `close`.
         """
         now_s = time.time()
+        if not _NAME.fullmatch(request.vm):
+            raise InvalidRequestError(
+                f"'{request.vm}' is no name for a VM: letters, digits, '.', '_' and '-'"
+            )
         if self._run.closed:
             raise EndedError(f"{self._run_folder.name}: the run's clouds were closed")
         if is_monitor(request.vm):
@@ -123,6 +129,8 @@ class SkyCloud:
             ssh.run_on(record.address, record.ssh, stop_command(), _STOP_S)
             self._collect(record)
         self._run.down(record.cluster)
+        if record.launched:
+            end_in_aws(record)
         self._run.ended(vm)
 
     def collect(self, vm: str) -> str:
@@ -243,10 +251,14 @@ class SkyCloud:
                 return record
             peek = parse_peek(ssh.run_on(record.address, record.ssh, peek_command(record.address), _PEEK_S))
         alive, why = (None, "") if peek is not None else self._cloud_says(record)
-        is_gone = alive is False or (listed is None and not alive)
         with records.lock(self._folder, record.vm, "record"):
             current = records.read(self._folder, record.vm) or record
-            changed = gone(current, now_s, why) if is_gone else after_peek(current, peek, now_s)
+            if listed is None and alive is None:
+                changed = absent(current, now_s)
+            elif alive is False:
+                changed = gone(current, now_s, why)
+            else:
+                changed = after_peek(current, peek, now_s)
             if changed != current:
                 records.write(self._folder, changed)
         return changed

@@ -45,6 +45,7 @@ class VmRecord:
     status: Mapping[str, Any] = field(default_factory=dict)  # the program's own last word
     job: Mapping[str, Any] = field(default_factory=dict)  # of the script around it: phase, exit_code, error
     unreached_since_s: float | None = None
+    absent_reads: int = 0  # lists in a row that lacked it
 
 
 def read(folder: Path, vm: str) -> VmRecord | None:

@@ -9,8 +9,9 @@ from cloud.provider import LaunchRequest
 __all__ = ["CHECK", "FOLDER", "peek_command", "run_script", "stop_command"]
 
 FOLDER = "orch-vm"  # in the VM user's home
+_SETUP_S = 1200  # each step of the setup, and no longer: before its program runs a VM has no lease
 
-# Compares what an environment has with requirements.txt: prints what differs, exit 1 if anything does.
+# Compares what an environment has with requirements.txt, of the packages named: prints what differs, exit 1 if anything does.
 CHECK = """\
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -18,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 wrong = []
 for line in open(sys.argv[1]):
     name, _, wanted = line.strip().partition("==")
-    if name not in ("hivemind", "torch", "webdataset", "boto3", "cryptography", "numpy"):
+    if name not in sys.argv[2:]:
         continue
     try:
         found = version(name).partition("+")[0]
@@ -29,6 +30,8 @@ for line in open(sys.argv[1]):
 print("; ".join(wrong))
 sys.exit(bool(wrong))
 """
+
+_PACKAGES = ("hivemind", "torch", "webdataset", "boto3", "cryptography", "numpy")  # what every peer imports
 
 _SCRIPT = r"""#!/bin/bash
 # Runs on a VM as the job of its SkyPilot cluster, in ~/orch-vm. Says how far it is in job.json.
@@ -64,13 +67,15 @@ GPU=%(gpu)s
 if [ "$GPU" != no ]; then
     found=$(nvidia-smi -L 2>&1) || fail "no working GPU driver on this image (nvidia-smi: $(echo "$found" | head -1))"
 fi
-bash setup.sh > setup.log 2>&1 9>&- || fail "the experiment's setup failed with exit code $?: $(tail -1 setup.log)"
+limited() { timeout %(setup_s)d "$@"; }
+limited bash setup.sh > setup.log 2>&1 9>&- ||
+    fail "the experiment's setup failed with exit code $?: $(tail -1 setup.log)"
 
 WHEEL=%(wheel)s WANTED=%(requirements)s
 ready() {  # whether the environment in $1 has what the wheel needs
     [ -x "$1/bin/python" ] || return 1
     [ "$(cat "$1/requirements.sha256" 2>/dev/null)" = "$WANTED" ] && return 0
-    why=$("$1/bin/python" check_versions.py requirements.txt 2>&1)
+    why=$("$1/bin/python" check_versions.py requirements.txt %(packages)s 2>&1)
 }
 why=""
 if ready /opt/orch/env; then ENV=/opt/orch/env
@@ -82,11 +87,12 @@ else
     index=""; [ "$GPU" != no ] || index="--extra-index-url https://download.pytorch.org/whl/cpu"
     if [ -n "$UV" ]; then
         [ "$GPU" != no ] && backend=auto || backend=cpu
-        { [ -x "$ENV/bin/python" ] || "$UV" venv -q --python %(python)s "$ENV"; } >> setup.log 2>&1 9>&- &&
-            VIRTUAL_ENV=$ENV "$UV" pip install -q --torch-backend "$backend" -r requirements.txt >> setup.log 2>&1 9>&-
+        { [ -x "$ENV/bin/python" ] || limited "$UV" venv -q --python %(python)s "$ENV"; } >> setup.log 2>&1 9>&- &&
+            VIRTUAL_ENV=$ENV limited "$UV" pip install -q --torch-backend "$backend" -r requirements.txt \
+                >> setup.log 2>&1 9>&-
     else
         { [ -x "$ENV/bin/python" ] || "$PYTHON3" -m venv "$ENV"; } >> setup.log 2>&1 9>&- &&
-            "$ENV/bin/pip" install -q $index -r requirements.txt >> setup.log 2>&1 9>&-
+            limited "$ENV/bin/pip" install -q $index -r requirements.txt >> setup.log 2>&1 9>&-
     fi || fail "the peer's requirements could not be installed: $(tail -1 setup.log)${why:+ (and the image: $why)}"
     echo "$WANTED" > "$ENV/requirements.sha256"
 fi
@@ -106,7 +112,9 @@ unset %(key_variable)s
 for n in $(seq 600); do [ -s address ] && break; sleep 0.5; done
 ORCH_PUBLIC_ADDRESS=$(cat address 2>/dev/null || true)
 [ -n "$ORCH_PUBLIC_ADDRESS" ] || ORCH_PUBLIC_ADDRESS=$(
-    curl -sf -m 2 http://169.254.169.254/latest/meta-data/public-ipv4 ||
+    curl -sf -m 2 -H "X-aws-ec2-metadata-token: $(curl -sf -m 2 -X PUT \
+        -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' http://169.254.169.254/latest/api/token)" \
+        http://169.254.169.254/latest/meta-data/public-ipv4 ||
     curl -sf -m 2 -H Metadata-Flavor:Google \
         http://169.254.169.254/computeMetadata/v1/instance/network-interfaces/0/access-configs/0/external-ip ||
     curl -sf -m 2 -H Metadata:true \
@@ -151,12 +159,16 @@ def run_script(
     from cloud.sky.seal import KEY_VARIABLE
 
     accelerator = request.offer.accelerator.partition(":")[0]
+    # A peer that emulates a model does not build it.
+    packages = (*_PACKAGES, "transformers") if request.config.get("emulated") is False else _PACKAGES
     return _SCRIPT % {
+        "setup_s": _SETUP_S,
         "life_s": round(request.max_life_s or 0),
         "grace_s": 60 * (idle_minutes + 5),
         "gpu": "no" if accelerator in ("", "CPU") else shlex.quote(accelerator),
         "wheel": shlex.quote(wheel),
         "requirements": requirements_sha256,
+        "packages": " ".join(packages),
         "python": python,
         "key_variable": KEY_VARIABLE,
         "vm": shlex.quote(request.vm),

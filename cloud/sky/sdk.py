@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from cloud.provider import LaunchRequest
+from cloud.sky.identity import removal, settings
 from cloud.sky.names import cluster_name, labels_of
 from cloud.sky.script import FOLDER
 from cloud.sky.seal import KEY_VARIABLE
 
-__all__ = ["Cluster", "down", "find", "launch", "list_clusters", "pending_launch", "skypilot", "wait_launch"]
+__all__ = [
+    "Cluster", "cancel", "down", "find", "launch", "list_clusters", "pending_launch", "skypilot", "wait_launch",
+]  # fmt: skip
 
 IDLE_MINUTES = 5
 _configuring = threading.Lock()  # SkyPilot's configuration is one for the process
@@ -69,17 +72,17 @@ def launch(request: LaunchRequest, ship: Path, key: str) -> str:
     sky = skypilot()
     from sky import skypilot_config  # pyright: ignore[reportAttributeAccessIssue]  # not everybody has it
 
+    own = request.offer.location.partition("/")[0]
+    steps = (removal(own, request.file_mounts), f"bash ~/{FOLDER}/run.sh")
     task = sky.Task(
         name="orch",
-        run=f"bash ~/{FOLDER}/run.sh",
+        run="; ".join(step for step in steps if step),
         secrets={KEY_VARIABLE: key},
         file_mounts={f"~/{FOLDER}": str(ship), **request.file_mounts},
         api_server_access=False,
     )
     task.set_resources(_resources(request))
-    # The VM ends itself by its own role. Our credentials, which may end (or rent) anything, stay at home.
-    identity = {cloud: {"remote_identity": "SERVICE_ACCOUNT"} for cloud in ("aws", "gcp")}
-    with _configuring, skypilot_config.override_skypilot_config(identity):
+    with _configuring, skypilot_config.override_skypilot_config(settings(own)):
         return str(
             sky.launch(
                 task,
@@ -133,6 +136,13 @@ def pending_launch(cluster: str) -> str | None:
         if name.endswith("launch") and not status.endswith(_NO_LAUNCH):
             return str(each.request_id)
     return None
+
+
+def cancel(request_id: str) -> None:
+    """Stop a request of SkyPilot's and wait until it has stopped. What it has made stays."""
+    sky = skypilot()
+
+    sky.get(sky.api_cancel([request_id]))
 
 
 def find(cluster: str, *, ask_cloud: bool = False) -> Cluster | None:

@@ -54,7 +54,9 @@ def ensure(home: Path) -> None:
     if healthy():
         if not (home / "sky-server.json").exists():
             with _lock(home):
-                _note(home, ours=False)
+                if not (home / "sky-server.json").exists():
+                    _note(home, _started(home))
+                    (home / "sky-server.starting").unlink(missing_ok=True)
         return
     if not _is_local():
         raise TransientError(f"SkyPilot's API server at {_url()} does not answer; `sky api info` tells more")
@@ -62,13 +64,17 @@ def ensure(home: Path) -> None:
         if healthy(10.0):  # another process has started it meanwhile, or it was only slow
             return
         _end_orphans(home)
-        folder = tempfile.mkdtemp(prefix="orch-sky-")
+        temporary = tempfile.mkdtemp(prefix="orch-sky-")
+        # Whoever finds the server, should this process end before it is up, knows by this that it is ours.
+        (home / "sky-server.starting").write_text(temporary)
         try:
-            _start(folder)
+            _start(temporary)
+            _note(home, temporary)
         except ProviderError:
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
             raise
-        _note(home, ours=True, temporary=folder)
+        finally:
+            (home / "sky-server.starting").unlink(missing_ok=True)
 
 
 def claim(home: Path, run_id: str) -> None:
@@ -130,7 +136,8 @@ def _lock(home: Path) -> Generator[None, None, None]:
 def _start(temporary: str) -> None:
     # In a process of its own: the server inherits the environment, and a Ray worker's is not its business.
     # Its temporary files (a wheel for each version, what killed executors leave) are in a folder that goes with it.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "OMP_", "MKL_"))}
+    strange = ("RAY_", "OMP_", "MKL_", "ORCH_SECRET_")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(strange)}
     environment["TMPDIR"] = temporary
     environment.setdefault("SKYPILOT_DISABLE_USAGE_COLLECTION", "1")  # what is run here is nobody's business
     try:
@@ -154,11 +161,20 @@ def _start(temporary: str) -> None:
         )
 
 
-def _note(home: Path, *, ours: bool, temporary: str = "") -> None:
-    """Remember which session of processes the server that answers now is, and where its temporary files are."""
+def _started(home: Path) -> str:
+    """The folder of the server that we were about to start; "" when we were not."""
+    try:
+        return (home / "sky-server.starting").read_text()
+    except OSError:
+        return ""
+
+
+def _note(home: Path, temporary: str) -> None:
+    """Remember which session of processes the server that answers now is, and where its temporary files are, if
+    it is ours."""
     for pid in _pids():
         if _MODULE in _command(pid) and os.getsid(pid) == pid:
-            said = {"pid": pid, "began": _began(pid), "ours": ours, "temporary": temporary}
+            said = {"pid": pid, "began": _began(pid), "ours": bool(temporary), "temporary": temporary}
             fresh = home / "sky-server.new"
             fresh.write_text(json.dumps(said))
             os.replace(fresh, home / "sky-server.json")

@@ -82,7 +82,7 @@ def requirements() -> str:
     except PackageNotFoundError as error:
         raise InvalidRequestError(
             f"{error.name} is not installed beside the controller, whose versions the VMs get; "
-            "install it with: pip install 'orch[local,sky]'"
+            "install it with: pip install -e '.[local,sky]' in a clone of orch"
         ) from error
     return "".join(f"{name}=={pins[name]}\n" for name in sorted(pins))
 

@@ -11,8 +11,9 @@ from typing import Any
 from cloud.provider import Observed, VmState
 from cloud.sky.records import VmRecord
 
-__all__ = ["Listed", "after_peek", "gone", "observed", "parse_peek"]
+__all__ = ["Listed", "absent", "after_peek", "gone", "observed", "parse_peek"]
 
+_ABSENT_READS = 3  # lists are eventually consistent
 _SILENT_S = 15.0  # a VM that does not answer for so long is worth a word in its cause
 
 
@@ -45,18 +46,26 @@ def after_peek(
     record: VmRecord, peek: tuple[dict[str, Any], dict[str, Any]] | None, now_s: float
 ) -> VmRecord:
     """What is remembered after a VM answered, or did not."""
+    record = replace(record, absent_reads=0)
     if peek is None:
         return replace(record, unreached_since_s=record.unreached_since_s or now_s)
     job, status = peek
     job, status = job or dict(record.job), status or dict(record.status)
     ready_at_s = record.ready_at_s
     if ready_at_s is None and job.get("phase") in ("running", "ended"):
-        ready_at_s = float(job.get("at_s") or now_s) if job["phase"] == "running" else now_s
+        told_s = float(job.get("at_s") or now_s) if job["phase"] == "running" else now_s
+        ready_at_s = min(max(told_s, record.requested_at_s), now_s)  # by the VM's own clock
     notice = status.get("notice_at_s")
     return replace(
         record, job=job, status=status, ready_at_s=ready_at_s, unreached_since_s=None,
         notice_at_s=float(notice) if isinstance(notice, int | float) else record.notice_at_s,
     )  # fmt: skip
+
+
+def absent(record: VmRecord, now_s: float) -> VmRecord:
+    """A list lacks it, and the cloud does not say what became of it: after several such reads it is gone."""
+    record = replace(record, absent_reads=record.absent_reads + 1)
+    return gone(record, now_s, "") if record.absent_reads >= _ABSENT_READS else record
 
 
 def gone(record: VmRecord, now_s: float, why: str) -> VmRecord:

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from cloud import provider as contract
 from cloud.provider import LaunchRequest, Offer
 from cloud.sky.errors import is_gone, is_server_lost, translate
+from cloud.sky.identity import settings
 from cloud.sky.names import CLUSTER_NAME_MAX, cluster_name, label_value, labels_of
 from cloud.sky.records import VmRecord, read, read_all, update, write
 from cloud.sky.script import CHECK, peek_command, run_script
 from cloud.sky.seal import KEY_VARIABLE, open_sealed, seal
 from cloud.sky.shipping import build_wheel, requirements, ship_folder
-from cloud.sky.state import Listed, after_peek, gone, observed, parse_peek
+from cloud.sky.state import Listed, absent, after_peek, gone, observed, parse_peek
 
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9-]{0,62}-[a-z][a-z0-9]{0,20}-[0-9]-[0-9]{1,3}", fullmatch=True)
 VALID = r"[a-z]([-a-z0-9]*[a-z0-9])?"
@@ -169,6 +170,29 @@ def test_a_vm_that_vanishes_was_preempted_unless_we_ended_it_or_it_was_over():
     )
 
 
+def test_one_list_that_lacks_a_vm_is_no_end_and_three_are():
+    once = absent(replace(RECORD, launched=True), 100.0)
+    assert not once.end_state
+    assert after_peek(once, ({}, {}), 101.0).absent_reads == 0
+    thrice = absent(absent(once, 104.0), 108.0)
+    assert (thrice.end_state, thrice.ended_at_s) == ("preempted", 108.0)
+
+
+def test_ready_is_within_what_our_own_clock_saw():
+    for theirs_s, ours_s in ((RECORD.requested_at_s - 60, RECORD.requested_at_s), (1e9, 200.0)):
+        running = after_peek(RECORD, ({"phase": "running", "at_s": theirs_s}, {}), 200.0)
+        assert running.ready_at_s == ours_s
+
+
+@pytest.mark.parametrize("cloud", ["aws", "gcp", "azure", "lambda"])
+def test_a_vm_gets_its_own_clouds_role_and_no_file_of_another(cloud: str):
+    told = {name: part["remote_identity"] for name, part in settings(cloud).items()}
+    own = told.pop(cloud, None)
+    assert own == ("SERVICE_ACCOUNT" if cloud in ("aws", "gcp") else None)
+    assert set(told.values()) == {"NO_UPLOAD"}
+    assert {"aws", "gcp", "azure", "kubernetes"} - {cloud} <= told.keys()
+
+
 def test_silence_is_told_and_is_no_end():
     silent = after_peek(after_peek(replace(RECORD, ready_at_s=1.0), None, 100.0), None, 110.0)
     assert silent.unreached_since_s == 100.0
@@ -274,13 +298,21 @@ def test_the_script_is_bash_and_looks_for_a_gpu_where_there_should_be_one(accele
     assert "canary" not in script
 
 
+@pytest.mark.parametrize(("config", "asked"), [({"emulated": False}, True), ({"emulated": True}, False), ({}, False)])
+def test_an_image_must_have_what_builds_the_model_where_the_model_is_built(config: dict, asked: bool):
+    script = run_script(request(config=config), "orch-0-py3-none-any.whl", "0" * 64)
+    (line,) = (line for line in script.splitlines() if "check_versions.py requirements.txt" in line)
+    assert "requirements.txt hivemind torch " in line
+    assert ("transformers" in line) == asked
+
+
 def test_versions_that_differ_are_named(tmp_path: Path):
     import sys
 
     (tmp_path / "check.py").write_text(CHECK)
     (tmp_path / "requirements.txt").write_text("numpy==0.1\nsix==0\n")
     done = subprocess.run(
-        [sys.executable, tmp_path / "check.py", tmp_path / "requirements.txt"],
+        [sys.executable, tmp_path / "check.py", tmp_path / "requirements.txt", "numpy"],
         capture_output=True,
         text=True,
         check=False,

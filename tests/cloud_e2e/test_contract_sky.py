@@ -11,14 +11,16 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from fate import no_capacity
+from fate import instances, no_capacity
 from machine import clusters, in_ec2
 
-from cloud.provider import LaunchRequest, Offer, Provider
-from cloud.sky import SkyCloud
+from cloud.provider import LaunchRequest, Offer, Provider, ProviderError
+from cloud.sky import SkyCloud, sdk
+from cloud.sky.clusters import Clusters
+from cloud.sky.names import cluster_name, label_value
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cloud"))
-from contract import CLOSING, checks_for
+from contract import CLOSING, OWNER, checks_for
 
 pytestmark = [
     pytest.mark.cloud,
@@ -53,8 +55,12 @@ class SkyRig:
     def neighbour(self) -> Provider:
         return self._of("other")
 
+    @property
+    def folder(self) -> Path:
+        return self._home / "runs" / "contract"
+
     def _of(self, run: str) -> Provider:
-        folder = self._home / "runs" / run
+        folder = self.folder.with_name(run)
         folder.mkdir(parents=True, exist_ok=True)
         return SkyCloud(folder)
 
@@ -78,11 +84,25 @@ class SkyRig:
             time.sleep(0.5)
 
 
+def an_end_that_overtakes_the_launch_leaves_nothing(rig: SkyRig) -> None:
+    """SkyPilot says "no such cluster" of a launch that it has not come to yet."""
+    vm = rig.vm("overtaken")
+    cluster = cluster_name(vm)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(rig.provider().request, rig.request(vm, {"orch-owner": OWNER}))
+        rig.eventually(lambda: asked.done() or sdk.pending_launch(cluster))
+        Clusters(rig.folder).down(cluster)
+        assert isinstance(asked.exception(120), ProviderError)
+    assert cluster not in clusters()
+    assert [i for i in instances(up=True) if i["tags"].get("orch-vm") == label_value(vm)] == []
+
+
 def test_skypilot_keeps_the_contract(clean_home: Path):
     """All checks in one run, several at a time: each has VMs of its own."""
     rig = SkyRig(clean_home)
     no_capacity(FULL.rpartition("/")[2], -1)
     checks = [check for check in checks_for(rig) if check is not CLOSING]
+    checks.append(an_end_that_overtakes_the_launch_leaves_nothing)
     failed: dict[str, BaseException] = {}
 
     def run(check: Callable[[SkyRig], None]) -> None:

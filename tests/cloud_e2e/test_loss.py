@@ -97,7 +97,7 @@ def test_notice_then_loss_of_everything_then_reaped_from_elsewhere(
         assert [i for i in in_ec2() if i.startswith("i-")] == [stranger]
         assert list((another_machine / "t").iterdir()) == []
     finally:
-        run.close()
+        run.close(600)
         shutil.rmtree(run.folder)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -12,12 +12,13 @@ from secrets import token_hex
 from typing import Any
 
 import pytest
-from canaries import in_bytes, in_files, private_keys
+from canaries import in_bytes, in_files
 from canary import CommandLines, in_launches
 from fate import instances, no_capacity, preempt
 from machine import clusters, in_ec2, pids
 from running import Running, orch, wait_for
 
+from cloud.sky import records, ssh
 from metrics.store import RunStore
 
 pytestmark = [pytest.mark.cloud, pytest.mark.timeout(1500)]
@@ -43,7 +44,20 @@ def launch(clean_home: Path) -> Iterator[Callable[..., Running]]:
     yield begin
     no_capacity("us-west-2a", 0)
     for running in begun:
-        running.close()
+        running.close(600)
+
+
+@pytest.fixture
+def other_clouds() -> Iterator[Sequence[str]]:
+    """Credentials of clouds that no VM is rented at, below the home: one that SkyPilot can be told to keep, one not."""
+    files = (".lambda_cloud/lambda_keys", ".config/gcloud/application_default_credentials.json")
+    for name in files:
+        path = Path.home() / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("api_key = of-another-cloud")
+    yield files
+    for name in files:
+        (Path.home() / name).unlink()
 
 
 def of_slot(run: Running, slot: str, *, up: bool | None = None) -> list[dict[str, Any]]:
@@ -62,7 +76,11 @@ def taken_down(run: Running) -> None:
 
 
 def test_two_regions_one_refused_one_preempted(
-    launch: Callable[..., Running], store: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    launch: Callable[..., Running],
+    clean_home: Path,
+    store: dict[str, str],
+    other_clouds: Sequence[str],
+    monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setenv("ORCH_CANARY", f"canary-{token_hex(16)}")
     secrets = {
@@ -70,10 +88,10 @@ def test_two_regions_one_refused_one_preempted(
         "store": store["AWS_SECRET_ACCESS_KEY"].encode(),
     }
     no_capacity("us-west-2a", -1)
-    with CommandLines(secrets) as commands:
+    with CommandLines(secrets, clean_home) as commands:
         run = launch("--set", "secrets.ORCH_CANARY=null")
         run.wait_for_epoch(2, 600)
-        secrets |= private_keys(run.folder / "keys")
+        check_credentials(run, other_clouds)
         [victim] = of_slot(run, "eu-0")
         preempt(victim["id"])
         code, summary = run.finish(900)
@@ -90,15 +108,25 @@ def test_two_regions_one_refused_one_preempted(
         egress = list(db.records("egress"))
     assert commands.looks > 50
     assert commands.found == set()
-    check_secrets(run, secrets)
+    check_secrets(run, commands.values)
     check_vms(run, vms)
     check_training(vms, epochs, egress)
     check_bill(summary, vms)
 
 
+def check_credentials(run: Running, files: Sequence[str]) -> None:
+    """No VM has what this machine could rent others with."""
+    vms = [r for r in records.read_all(run.folder / "sky") if r.launched and not r.end_state]
+    assert len(vms) == 2
+    for vm in vms:
+        assert ssh.run_on(
+            vm.address, vm.ssh, "ls .aws/credentials " + " ".join(files) + "; echo looked", 20
+        ) == ("looked\n")
+
+
 def check_secrets(run: Running, secrets: dict[str, bytes]) -> None:
     """No file of this machine has one once the run has ended (SkyPilot's logs and databases, Ray's, the report), nor EC2."""
-    assert len(secrets) >= 6, "identity and record keys of two VMs, at least"
+    assert len(secrets) >= 8, "identity and record keys of three VMs, at least"
     found = in_files(secrets, [Path("/tmp"), Path("/dev/shm")])
     # The store itself, which is no part of the run.
     assert {path: names for path, names in found.items() if not path.parts[2].startswith("store-")} == {}

@@ -81,10 +81,13 @@ def test_a_vm_is_a_machine_and_spot_takes_it_back(ec2: Any, key: Path):
     assert (said["state"], said["zone"], said["spot"]) == ("running", "us-west-2a", True)
     assert said["tags"] == {"orch-run": "r"}
     address = said["ip"]
-    metadata = "curl -sf http://169.254.169.254/latest/meta-data"
+    page = "http://169.254.169.254/latest"
+    token = f"curl -sf -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' {page}/api/token"
+    metadata = f'curl -sf -H "X-aws-ec2-metadata-token: $({token})" {page}/meta-data'
     assert ssh(key, address, "id -un; hostname").split() == ["ubuntu", f"ip-{address.replace('.', '-')}"]
     assert ssh(key, address, f"{metadata}/placement/availability-zone") == "us-west-2a"
     assert ssh(key, address, f"{metadata}/spot/instance-action || echo none").strip() == "none"
+    assert ssh(key, address, f"curl -so /dev/null -w '%{{http_code}}' {page}/meta-data/") == "401"
     # A program of ours runs there with the packages of this environment, and none reaches the world outside.
     imports = "import torch, hivemind, boto3, webdataset; print(hivemind.__version__)"
     assert ssh(key, address, f"/opt/orch/env/bin/python -c '{imports}'").strip() == "1.1.12"

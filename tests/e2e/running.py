@@ -101,10 +101,10 @@ class Running:
         out, _ = self.process.communicate(timeout=limit_s)
         return self.process.returncode, json.loads(out) if out.strip() else {}
 
-    def close(self) -> None:
-        """Whatever happened: leave nothing. Safe to call twice."""
+    def close(self, down_s: float = 90) -> None:
+        """Whatever happened: leave nothing, `orch down` may take `down_s`. Safe to call twice."""
         if self.process.poll() is None or our_processes(self.home.parent):
-            orch("down", self.run_id, "--yes", timeout_s=90, ORCH_HOME=str(self.home))
+            orch("down", self.run_id, "--yes", timeout_s=down_s, ORCH_HOME=str(self.home))
             try:
                 self.process.wait(30)
             except subprocess.TimeoutExpired:

@@ -64,7 +64,7 @@ def _metadata_of(machine: Machine) -> dict[str, Any]:
 
 
 class _Metadata(_Handler):
-    """Answers a VM, known by its address, with or without a token."""
+    """Answers a VM, known by its address, with a token only: SkyPilot's VMs have `HttpTokens: required`."""
 
     def do_PUT(self) -> None:
         self.answer("token")
@@ -73,6 +73,8 @@ class _Metadata(_Handler):
         machine = self.machines.at_address(self.client_address[0])
         if machine is None:
             return self.answer("not a VM of ours", 404)
+        if self.headers.get("X-aws-ec2-metadata-token") != "token":
+            return self.answer("no token", 401)
         value = _metadata_of(machine).get(self.path.removeprefix("/latest/"))
         self.answer(*(("no such page", 404) if value is None else (value,)))
 

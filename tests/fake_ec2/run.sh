@@ -7,7 +7,8 @@ pytest=(.venv/bin/python -m pytest "$@")
 missing=$(mktemp)
 trap 'rm -f "$missing"' EXIT
 status=0
-tests/fake_ec2/build.sh 2> >(tee "$missing" >&2) || status=$?
+tests/fake_ec2/build.sh 2> "$missing" || status=$?
+cat "$missing" >&2
 case $status in
 0) ;;
 3) ORCH_FAKE_EC2_MISSING=$(tail -1 "$missing"); export ORCH_FAKE_EC2_MISSING ;;
