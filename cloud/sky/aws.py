@@ -52,7 +52,7 @@ def _client(region: str) -> Any:
 
     config = Config(connect_timeout=5, read_timeout=20, retries={"max_attempts": 3, "mode": "standard"})
     # A session of its own: boto3's default one is not made for several threads.
-    return boto3.session.Session().client("ec2", region_name=region, config=config)
+    return boto3.Session().client("ec2", region_name=region, config=config)
 
 
 def _in_region(region: str, owner: str) -> list[Owned]:
