@@ -22,6 +22,7 @@ from metrics.egress import (
     traffic,
 )
 from metrics.ledger import Ledger, Terms
+from metrics.lives import last_life
 from metrics.preemptions import Preemptions, preemptions
 from metrics.records import (
     EgressRecord,
@@ -67,6 +68,7 @@ class RunNumbers:
     agreement: Agreement | None
     tails: Mapping[tuple[str, str], int]
     preemptions: Preemptions
+    forgotten_epochs: int  # trained before all peers were lost at once: no part of the other figures
 
     @classmethod
     def of(cls, store: Records) -> RunNumbers:
@@ -129,6 +131,7 @@ class RunNumbers:
             preemptions=preemptions(
                 vms, store.records("events"), epochs, store.records("joins"), raw, study, terms.scales, now
             ),
+            forgotten_epochs=_forgotten(epochs, vms),
         )
 
     def data_bytes_by_switch(self) -> int | None:
@@ -177,6 +180,15 @@ def terms_of(meta: Mapping[str, Any]) -> tuple[Terms, tuple[str, ...]]:
         elsewhere=INTERNET if rented else "",
     )
     return terms, tuple(notes)
+
+
+def _forgotten(epochs: list[EpochRecord], vms: list[VmRecord]) -> int:
+    """Swarm epochs of the lives before the last one."""
+    kept = last_life(epochs, vms)
+    if not kept or len(kept) == len(epochs):
+        return 0
+    began_s = kept[0].began_s
+    return len({r.epoch for r in epochs if r.began_s < began_s})
 
 
 def _end(

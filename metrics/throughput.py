@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from metrics.interval import Estimate, mean_interval, ratio_interval
+from metrics.lives import last_life
 from metrics.records import EpochRecord, ProgressRecord, SwarmEpochRecord, VmRecord
 
 __all__ = [
@@ -81,15 +82,18 @@ def swarm_epochs(
     vms: Iterable[VmRecord] = (),
     watched: Iterable[SwarmEpochRecord] = (),
 ) -> list[SwarmEpoch]:
-    """The swarm's epochs, ascending. The records' order does not matter; of two equal keys the later counts.
+    """The swarm's epochs, ascending, since its training last began (metrics/lives.py).
+
+    The records' order does not matter; of two equal keys the later counts.
 
     `watched`: what somebody logged of the whole swarm; an epoch that it gives the rate 0 has no wall time.
 
     `target_batch_size` is the raw one (what the peers were told); with it and `progress` the crossing of
     the target is interpolated between two scrapes.
     """
+    vms = list(vms)
     by_epoch: dict[int, dict[str, EpochRecord]] = {}
-    for record in sorted(records, key=lambda r: r.ended_s):
+    for record in sorted(last_life(records, vms), key=lambda r: r.ended_s):
         by_epoch.setdefault(record.epoch, {})[record.vm] = record
     ended = {row.vm: row.ended_s for row in vms if row.ended_s is not None}
     seen = {record.epoch: record for record in watched}

@@ -100,9 +100,17 @@ def _rounds(run: RunNumbers) -> list[str]:
 
 def _epochs(run: RunNumbers) -> list[str]:
     found: list[str] = []
+    if run.forgotten_epochs:
+        found.append(
+            f"All peers were lost at once, and training began anew at epoch 1: {run.forgotten_epochs} epochs from before "
+            "that are in the cost and in no other figure."
+        )
     chosen = measured(run.raw)
     if not chosen:
-        return ["No epoch ended after the warm-up: throughput, granularity and epoch times are unknown."]
+        return [
+            *found,
+            "No epoch ended after the warm-up: throughput, granularity and epoch times are unknown.",
+        ]
     cut = [e.epoch for e in run.raw if not e.complete]
     if cut:
         found.append(f"Epoch {cut[0]} was not reported by every living peer and is not measured.")
