@@ -15,7 +15,17 @@ import platformdirs
 
 from orchestrator.errors import UsageError
 
-__all__ = ["home_folder", "list_runs", "new_run_id", "owner", "resolve_run", "run_folder", "runs_folder"]
+__all__ = [
+    "checked_owner",
+    "home_folder",
+    "kept_owner",
+    "list_runs",
+    "new_run_id",
+    "owner",
+    "resolve_run",
+    "run_folder",
+    "runs_folder",
+]
 
 
 _OWNER = re.compile(r"[a-z0-9_-]{1,63}")
@@ -83,26 +93,40 @@ def resolve_run(home: Path, text: str) -> str:
 def owner(home: Path, environ: Mapping[str, str] | None = None) -> str:
     """Who rents: the label orch-owner of all VMs, `<user>-<8 hex digits>`, made once and kept in `<home>/owner`.
 
-    `ORCH_OWNER` overrides it: another machine with the same credentials reaps by it. Raises UsageError.
+    `ORCH_OWNER` overrides it. Only who rents makes one: whoever looks for VMs asks `kept_owner`. Raises UsageError.
     """
+    kept = kept_owner(home, environ)
+    if kept:
+        return kept
+    user = re.sub(r"[^a-z0-9_-]", "-", getpass.getuser().lower())[:40] or "user"
+    home.mkdir(parents=True, exist_ok=True)
+    try:
+        fd = os.open(home / "owner", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:  # another `orch` was faster
+        return owner(home, environ)
+    made = f"{user}-{secrets.token_hex(4)}"
+    with os.fdopen(fd, "w") as file:
+        file.write(f"{made}\n")
+    return made
+
+
+def kept_owner(home: Path, environ: Mapping[str, str] | None = None) -> str:
+    """`ORCH_OWNER`, else what `<home>/owner` has; "" where nothing was ever rented. Raises UsageError."""
     given = (os.environ if environ is None else environ).get("ORCH_OWNER", "")
     if given:
-        if not _OWNER.fullmatch(given):
-            raise UsageError(f"ORCH_OWNER {given[:80]!r}: made of a-z, 0-9, '_' and '-', at most 63 of them")
-        return given
+        return checked_owner(given, "ORCH_OWNER")
     path = home / "owner"
     try:
         kept = path.read_text().strip()
-        if _OWNER.fullmatch(kept):
-            return kept
-        raise UsageError(f"{path}: does not hold an owner's name; write it again, or set ORCH_OWNER")
-    except FileNotFoundError:
-        user = re.sub(r"[^a-z0-9_-]", "-", getpass.getuser().lower())[:40] or "user"
-        home.mkdir(parents=True, exist_ok=True)
-        try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:  # another `orch` was faster
-            return owner(home, environ)
-        with os.fdopen(fd, "w") as file:
-            file.write(f"{user}-{secrets.token_hex(4)}\n")
-        return path.read_text().strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    if _OWNER.fullmatch(kept):
+        return kept
+    raise UsageError(f"{path}: does not hold an owner's name; write it again, or set ORCH_OWNER")
+
+
+def checked_owner(name: str, where: str) -> str:
+    """The name, fit to be a label of every cloud. Raises UsageError that begins with `where` it was given."""
+    if not _OWNER.fullmatch(name):
+        raise UsageError(f"{where} {name[:80]!r}: made of a-z, 0-9, '_' and '-', at most 63 of them")
+    return name

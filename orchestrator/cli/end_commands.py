@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.launch_commands import Where
+from orchestrator.cli.launch_commands import ResultForm, Where
 from orchestrator.cli.names import RunArgument, find_run
+from orchestrator.cli.output import SCHEMA_VERSION, as_json
 from orchestrator.cli.terminal import confirm, say
+
+if TYPE_CHECKING:
+    from orchestrator.controller.reaping import Reaped
 
 __all__ = ["register"]
 
@@ -72,19 +76,27 @@ def _reap(
     owner: Annotated[
         str,
         typer.Option(
-            envvar="ORCH_OWNER",
-            help="Whose: the label orch-owner of the VMs. [this machine's, in <home>/owner]",
+            metavar="NAME",
+            help="Whose: the label orch-owner of the VMs; looks at the clouds. [ORCH_OWNER, else this home's own]",
+            show_default=False,
         ),
     ] = "",
+    output: Annotated[ResultForm, typer.Option("--output", "-o", help="text or json.")] = ResultForm.text,
 ) -> None:
     """Take down what runs without a living controller left behind.
 
     On rented VMs, whatever carries our label orch-owner is compared with the runs of this machine: SkyPilot's
     clusters, and on AWS the account's VMs, volumes and addresses. Nothing without the label is touched, and
     without --all nothing of a run that this machine does not know. From another machine, with the clouds'
-    credentials only: orch reap --all --on sky --owner NAME.
+    credentials only: orch reap --all --on sky --owner NAME. Where it was looked, and where not, is printed.
 
-    Exit 0: nothing is left, by two listings. Exit 5: what is left is printed, `RUN<tab>WHAT`, on stdout.
+    Exit 0: nothing is left where it was looked, by two listings. Exit 2: wrong option, or nobody knows whose VMs.
+    Exit 3: --all without an answer. Exit 5: what is left is printed, `RUN<tab>WHAT`, on stdout; or, with --all, no
+    cloud itself could be asked, so that something may be left.
+
+    \b
+    JSON: {"schema_version", "owners": [], "left": [{"run", "what"}], "looked_at": [], "not_looked_at":
+      [{"cloud", "why"}]}; the last two are empty when nothing is rented
     """
     from orchestrator.controller import client
     from orchestrator.errors import TeardownError
@@ -97,17 +109,47 @@ def _reap(
             yes=yes,
             refusal="`orch reap --all` takes live runs down: there is no terminal to ask on, so add --yes",
         )
-    left = {
-        run: names
-        for run, names in client.reap(home_folder(), everything, on.value if on else "", owner).items()
-        if names
-    }
-    for run, names in left.items():
-        for name in names:
-            typer.echo(f"{run}\t{name}")
-    if left:
+    reaped = client.reap(home_folder(), everything, on.value if on else "", owner)
+    rows = [{"run": run, "what": name} for run, names in reaped.left.items() for name in names]
+    if output is ResultForm.json:
+        typer.echo(as_json(_reap_document(reaped, rows)), nl=False)
+    else:
+        for row in rows:
+            typer.echo(f"{row['run']}\t{row['what']}")
+    missed = _missed(reaped)
+    if rows:
+        runs = ", ".join(dict.fromkeys(row["run"] for row in rows))
         raise TeardownError(
-            f"{', '.join(left)}: something is still there (listed on stdout); `orch reap` tries again",
-            [name for names in left.values() for name in names],
+            f"{runs}: something is still there (listed on stdout); `orch reap` tries again{missed}",
+            [row["what"] for row in rows],
         )
-    say("nothing is left")
+    if reaped.reach is None:
+        say("nothing is left")
+        return
+    whose = f"owner {', '.join(reaped.owners)}"
+    if everything and not reaped.reach.asks_a_cloud:
+        raise TeardownError(
+            f"something of {whose} may be left: no cloud itself could be asked{missed}; look for the label orch-owner in "
+            "their consoles, or try again with AWS's credentials"
+        )
+    of = whose if everything else f"{whose} and of the runs of this home without a controller"
+    say(f"nothing of {of} is left in {', '.join(reaped.reach.looked_at)}{missed}")
+
+
+def _missed(reaped: Reaped) -> str:
+    """Which clouds were not looked at, and why, to stand at a sentence's end."""
+    missed = reaped.reach.not_looked_at.items() if reaped.reach else ()
+    text = ", ".join(f"{cloud} ({why})" for cloud, why in missed)
+    return f"; not looked at: {text}" if text else ""
+
+
+def _reap_document(reaped: Reaped, rows: list[dict[str, str]]) -> dict[str, Any]:
+    reach = reaped.reach
+    missed = reach.not_looked_at.items() if reach else ()
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "owners": list(reaped.owners),
+        "left": rows,
+        "looked_at": list(reach.looked_at) if reach else [],
+        "not_looked_at": [{"cloud": cloud, "why": why} for cloud, why in missed],
+    }

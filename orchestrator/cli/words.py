@@ -7,7 +7,7 @@ from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-__all__ = ["clock", "duration", "emulation_line", "interval", "number", "place", "usd"]
+__all__ = ["clock", "duration", "emulation_line", "interval", "number", "owner_words", "place", "usd"]
 
 
 def clock(at_s: float | None) -> str:
@@ -89,3 +89,13 @@ def emulation_line(run: Mapping[str, Any]) -> str:
         else "real peers in network namespaces on this machine"
     )
     return f"Emulated cloud: {where}; {scaled}"
+
+
+def owner_words(kept: str) -> str:
+    """Under whose name VMs are rented, which is all that finds them should this machine be lost."""
+    if not kept:
+        return "owner: a name is made at the first launch, which prints it; it is the VMs' label orch-owner"
+    return (
+        f"owner: {kept}, the VMs' label orch-owner; should this machine be lost, "
+        f"`orch reap --all --on sky --owner {kept}` on another one ends them on AWS, and other clouds' consoles show them by it"
+    )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +37,7 @@ from orchestrator.controller.ray_session import (
     read_session,
     stop_ray,
 )
+from orchestrator.controller.reaping import Reaped, owners_to_ask_for, reach, reap_clouds
 from orchestrator.controller.start_lock import start_lock
 from orchestrator.controller.view import snapshot_of
 from orchestrator.errors import (
@@ -48,7 +48,7 @@ from orchestrator.errors import (
     TeardownError,
     UsageError,
 )
-from orchestrator.home import list_runs, owner, run_folder
+from orchestrator.home import list_runs, run_folder
 
 __all__ = ["RunConnection", "attach", "down", "launch", "reap", "snapshot", "stop"]
 
@@ -220,23 +220,19 @@ def down(run_id: str, home: Path, timeout_s: float | None = None) -> list[str]:
     return left
 
 
-def reap(
-    home: Path, everything: bool = False, on: str = "", owner_label: str = ""
-) -> Mapping[str, list[str]]:
+def reap(home: Path, everything: bool = False, on: str = "", owner: str = "") -> Reaped:
     """Take down what runs without a live controller left behind (`everything`: live runs too), and Ray if ours.
 
-    With `on` "sky", or a run of this home on rented VMs, also what the clouds have with our owner's label
-    (`owner_label`, else this home's): see `reaping.reap_clouds`. Returns leftovers by run id ({} or empty lists:
-    nothing is left).
+    With `on` "sky", or a run of this home on rented VMs, also what the clouds have with the label of `owner`, else
+    of whoever rents from this home: see `reaping.reap_clouds`. Raises UsageError when nobody knows whose label.
     """
     left: dict[str, list[str]] = {}
     alive: set[str] = set()
     runs = [run_id for run_id in list_runs(home) if (run_folder(home, run_id) / "run.db").exists()]
-    rented = on == "sky"
+    whose = owners_to_ask_for(home, filter(None, (_owner_of(run_folder(home, r)) for r in runs)), on, owner)
     for run_id in runs:
         folder = run_folder(home, run_id)
         try:
-            rented |= _rented(folder)
             if controller_alive(folder) and not everything:
                 alive.add(run_id)
                 continue
@@ -245,17 +241,15 @@ def reap(
             found = [str(error)] if LocalCloud(folder).alive else []
         if found:
             left[run_id] = found
-    if rented and on != "local":
-        from orchestrator.controller.reaping import reap_clouds
-
-        known = set(runs) - alive
-        for run_id, names in reap_clouds(home, owner_label or owner(home), known, alive, everything).items():
+    known = set(runs) - alive
+    for name, all_of_it in whose.items():
+        for run_id, names in reap_clouds(home, name, known, alive, everything and all_of_it).items():
             left[run_id] = [*left.get(run_id, []), *names]
     if everything or not live_claims(home):
         stuck = stop_ray(home)
         if stuck:
             left["ray"] = [f"process {pid}" for pid in stuck]
-    return left
+    return Reaped(left, tuple(whose), reach() if whose else None)
 
 
 def _bring_up(run_id: str, home: Path) -> RunConnection:
@@ -355,6 +349,13 @@ def _provider(folder: Path) -> Provider:
 def _rented(folder: Path) -> bool:
     with RunStore.open_reader(folder / "run.db") as store:
         return store.meta("target") == "sky"
+
+
+def _owner_of(folder: Path) -> str:
+    """The label orch-owner of a run's VMs; "" when they are not rented, or the run cannot be read."""
+    with suppress(StoreError), RunStore.open_reader(folder / "run.db") as store:
+        return str(store.meta("owner", ""))
+    return ""
 
 
 def _status(folder: Path) -> str:

@@ -3,18 +3,70 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cloud.provider import Owned, Provider, ProviderError
+from cloud.sky import aws
+from cloud.sky.catalog_files import CLOUDS
 from orchestrator.controller.actor import make_provider
 from orchestrator.controller.sky_runs import SKY
-from orchestrator.home import run_folder
+from orchestrator.errors import UsageError
+from orchestrator.home import checked_owner, kept_owner, run_folder
 
-__all__ = ["reap_clouds", "to_end"]
+__all__ = ["Reach", "Reaped", "owners_to_ask_for", "reach", "reap_clouds", "to_end"]
 
 _PAUSE_S = 5.0  # between the two listings that prove
 _PATIENCE_S = 60.0  # for what was ended to vanish from the listings
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Where an owner's VMs are looked for, and where they are not."""
+
+    looked_at: tuple[str, ...]
+    not_looked_at: Mapping[str, str]  # cloud: why
+
+    @property
+    def asks_a_cloud(self) -> bool:
+        """Whether any cloud itself is asked. SkyPilot's list has only what this machine launched."""
+        return any(cloud in CLOUDS for cloud in self.looked_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """What reaping came to."""
+
+    left: Mapping[str, list[str]] = field(default_factory=dict)  # still there, by run
+    owners: tuple[str, ...] = ()  # whose VMs were looked for in the clouds
+    reach: Reach | None = None  # None: nowhere but on this machine
+
+
+def reach() -> Reach:
+    """Of this machine, now."""
+    asked = ("aws",) if aws.has_credentials() else ()
+    why = {c: "no credentials here" if c == "aws" else "orch cannot ask it itself" for c in CLOUDS}
+    return Reach(("SkyPilot's list on this machine", *asked), {c: why[c] for c in CLOUDS if c not in asked})
+
+
+def owners_to_ask_for(home: Path, launched: Iterable[str], on: str, owner: str) -> dict[str, bool]:
+    """Whose VMs are looked for, and whether all of theirs may be taken down; {}: nothing is rented.
+
+    `launched`: the owners that runs of this home were launched by, perhaps other ones than now (`ORCH_OWNER`, then):
+    looked for too, but only for those runs. Raises UsageError when nobody knows whose.
+    """
+    others = set(launched)
+    chosen = checked_owner(owner, "--owner") if owner else ""
+    if on == "local" or not (on or others):
+        return {}
+    chosen = chosen or kept_owner(home)
+    if not (chosen or others):
+        raise UsageError(
+            f"{home}: nothing was rented from here yet, so whose VMs to look for is not known; add `--owner NAME`, "
+            "their label orch-owner, which `orch launch --on sky` printed"
+        )
+    return {**dict.fromkeys(sorted(others), False), **({chosen: True} if chosen else {})}
 
 
 def reap_clouds(

@@ -17,6 +17,7 @@ from orchestrator.cli import starting
 from orchestrator.cli.app import run
 from orchestrator.controller import client
 from orchestrator.controller.launching import prepare
+from orchestrator.controller.reaping import Reach, Reaped
 from orchestrator.errors import STATUS_CODES, HeldError
 
 RUN = "local-2-20261121-7f3a"
@@ -194,9 +195,60 @@ def test_down_prints_what_is_left_and_ends_with_5(
 
 
 def test_reap_prints_what_is_left_by_run(monkeypatch: pytest.MonkeyPatch, output: Output):
-    monkeypatch.setattr(client, "reap", lambda *_: {"a": ["pid 1"], "b": []})
+    reaped = Reaped({"a": ["pid 1"], "b": []})
+    monkeypatch.setattr(client, "reap", lambda *_: reaped)
     assert run(["reap"]) == 5
     assert output()[0] == "a\tpid 1\n"
+    assert run(["reap", "-o", "json"]) == 5
+    assert json.loads(output()[0])["left"] == [{"run": "a", "what": "pid 1"}]
+
+
+def test_reap_says_where_it_looked_and_proves_nothing_of_clouds_it_did_not_ask(
+    monkeypatch: pytest.MonkeyPatch, output: Output
+):
+    others = {"gcp": "orch cannot ask it itself"}
+    asked = Reaped({}, ("me",), Reach(("SkyPilot's list", "aws"), others))
+    nobody = Reaped({}, ("me",), Reach(("SkyPilot's list",), {**others, "aws": "no credentials here"}))
+    everything = ["reap", "--all", "--yes", "--on", "sky", "--owner", "me"]
+    monkeypatch.setattr(client, "reap", lambda *_: asked)
+    assert run(everything) == 0
+    said = (
+        "nothing of owner me is left in SkyPilot's list, aws; not looked at: gcp (orch cannot ask it itself)"
+    )
+    assert said in output()[1]
+    assert run([*everything, "-o", "json"]) == 0
+    assert json.loads(output()[0]) == {
+        "schema_version": 1,
+        "owners": ["me"],
+        "left": [],
+        "looked_at": ["SkyPilot's list", "aws"],
+        "not_looked_at": [{"cloud": "gcp", "why": "orch cannot ask it itself"}],
+    }
+    monkeypatch.setattr(client, "reap", lambda *_: nobody)
+    assert run(everything) == 5
+    assert "something of owner me may be left" in output()[1]
+    assert run(["reap", "--on", "sky"]) == 0, "of its own runs SkyPilot's list knows"
+    assert "of the runs of this home" in output()[1]
+
+
+def test_reap_needs_to_know_whose_and_invents_nobody(
+    monkeypatch: pytest.MonkeyPatch, own_home: Path, output: Output
+):
+    monkeypatch.delenv("ORCH_OWNER", raising=False)
+    assert run(["reap", "--all", "--yes", "--on", "sky"]) == 2
+    assert "add `--owner NAME`" in output()[1]
+    assert not (own_home / "owner").exists()
+    assert run(["reap", "--all", "--yes", "--owner", "Alice Smith"]) == 2
+    assert "--owner 'Alice Smith': made of a-z" in output()[1]
+
+
+def test_an_owner_in_the_environment_alone_looks_at_no_cloud(monkeypatch: pytest.MonkeyPatch, output: Output):
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(client, "reap", lambda *given: asked.append(given[1:]) or Reaped())
+    monkeypatch.setenv("ORCH_OWNER", "ci-1")
+    assert run(["reap"]) == 0
+    assert run(["reap", "--owner", "ci-1"]) == 0
+    assert asked == [(False, "", ""), (False, "sky", "ci-1")]
 
 
 class _Ended(client.RunConnection):

@@ -138,7 +138,7 @@ def test_killed_attached_stopped(tmp_path, monkeypatch):
             with pytest.raises(urllib.error.URLError):
                 urllib.request.urlopen(url, timeout=5)
         assert client.down(run_id, home) == []
-        assert client.reap(home) == {}
+        assert client.reap(home).left == {}
         session = second
     finally:
         client.stop_ray(home)
