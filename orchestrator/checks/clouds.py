@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from cloud.sky.catalog_files import catalog_folder, read_catalog
 from orchestrator.checks.credentials import CLOUDS, cloud_access
 from orchestrator.checks.findings import Finding
+from orchestrator.errors import UsageError
+from orchestrator.home import kept_owner
 
-__all__ = ["catalogs", "credentials"]
+__all__ = ["catalogs", "credentials", "owner"]
 
 _OLD_DAYS = 14
 
@@ -29,6 +32,17 @@ def credentials(environ: Mapping[str, str], wanted: bool) -> list[Finding]:
             where = f"{access.lacks} ({access.found})" if access.found else access.lacks
             found.append(Finding(name, "missing" if none else "warning", where, access.next))
     return found
+
+
+def owner(home: Path) -> Finding:
+    """Under whose name VMs are rented from here: what `orch reap` on another machine has to be told."""
+    try:
+        kept = kept_owner(home)
+    except (UsageError, OSError) as error:
+        return Finding("owner", "missing", str(error), "`orch launch --on sky` needs one")
+    return Finding(
+        "owner", "ok", f"{kept}, the VMs' label orch-owner" if kept else "made at the first launch"
+    )
 
 
 def catalogs(environ: Mapping[str, str]) -> list[Finding]:

@@ -7,6 +7,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -58,18 +59,24 @@ def versions(on: str) -> list[Finding]:
             hint = (
                 ""
                 if known
-                else f"`pip install 'orch[sky]'` brings SkyPilot {_SKYPILOT}x, the one orch is tested with"
+                else f"`pip install -e '.[sky]'` in a clone of orch brings SkyPilot {_SKYPILOT}x, the one orch is tested with"
             )
             found.append(Finding(f"version {package}", "ok" if known else "warning", there, hint))
         except PackageNotFoundError:
-            hint = f"`pip install 'orch[{_EXTRA[package]}]'`"
+            hint = f"`pip install -e '.[{_EXTRA[package]}]'` in a clone of orch"
             found.append(Finding(f"version {package}", "missing", "not installed", hint))
     return found
 
 
 def disk(home: Path, on: str) -> Finding:
-    """Room where runs are kept."""
+    """Room where runs are kept, and whether anything can be written there."""
     there = next(folder for folder in (home, *home.parents) if folder.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):  # leaves nothing; what the permissions say is not all
+            pass
+    except OSError as error:
+        why = f"nothing can be written for {home}: {there}: {error.strerror}"
+        return Finding("disk", "missing", why, "set ORCH_HOME to a folder of yours")
     free_bytes = shutil.disk_usage(there).free
     found = f"{free_bytes / 1e9:.1f} GB free for {home}"
     if free_bytes >= _ROOM_BYTES[on]:
@@ -124,8 +131,10 @@ def _port(number: int, there: Mapping[int, Listener]) -> Finding:
     name, who = f"port {number}", there.get(number)
     if who is None:
         return Finding(name, "ok", f"free for {_PORTS[number]}")
-    owner = f"in use by pid {who.pid} ({who.command})" if who.pid else "in use by another user's process"
-    of_sky = "sky" in who.command.lower()
+    owner = (
+        f"in use by pid {who.pid} ({who.command[:120]})" if who.pid else "in use by another user's process"
+    )
+    of_sky = who.command.startswith("SkyPilot:") or "sky.server.server" in who.command.split()
     if of_sky and len(there) == len(_PORTS):
         return Finding(name, "ok", f"{owner}: SkyPilot's API server runs")
     kill = f"end it (`kill {who.pid}`)" if who.pid else "ask its owner"
@@ -170,4 +179,4 @@ def _command(folder: Path) -> str:
         words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").split()
     except OSError:
         return ""
-    return " ".join(words)[:120]
+    return " ".join(words)

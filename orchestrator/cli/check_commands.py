@@ -91,7 +91,7 @@ def _findings(on: str, online: bool) -> list[Finding]:
     if on == "local":
         found.append(machine.namespaces())
     else:
-        found += machine.ports()
+        found += [*machine.ports(), clouds.owner(home_folder())]
     known = clouds.credentials(os.environ, wanted=on == "sky")
     found += [*known, *clouds.catalogs(os.environ)]
     if not online:

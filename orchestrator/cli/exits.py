@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 __all__ = ["DONE", "FAILED", "INTERRUPTED", "NOT_TORN_DOWN", "REFUSED", "WRONG", "Verdict", "verdict"]
@@ -65,11 +67,19 @@ def verdict(error: BaseException) -> Verdict:
         return Verdict(FAILED, f"{where}: no room left on the disk; free some, then try again")
     if isinstance(error, PermissionError) and error.filename:
         return Verdict(WRONG, f"{error.filename}: no permission; choose another folder with ORCH_HOME")
-    if isinstance(error, OSError) and error.filename and error.errno in _UNUSABLE:
+    if isinstance(error, OSError) and error.filename and (error.errno in _UNUSABLE or _no_home(error)):
         return Verdict(WRONG, f"{error.filename}: {error.strerror}; choose another folder with ORCH_HOME")
     if isinstance(error, ModuleNotFoundError) and error.name:
         return _missing(error.name)
     return Verdict(FAILED, None)
+
+
+def _no_home(error: OSError) -> bool:
+    """Whether the home folder cannot be made, as below /proc; any other file that is not there is our fault."""
+    from orchestrator.home import home_folder
+
+    home, path = home_folder(), Path(os.fsdecode(error.filename))
+    return error.errno == errno.ENOENT and not home.exists() and (path == home or home in path.parents)
 
 
 def _sentence(error: BaseException) -> str:
@@ -84,5 +94,5 @@ def _missing(module: str) -> Verdict:
     return Verdict(
         WRONG,
         f"{package} is not installed in {sys.prefix} and this command needs it: "
-        f"`pip install 'orch[{extra}]'` brings it",
+        f"`{sys.executable} -m pip install -e '.[{extra}]'` in a clone of orch brings it",
     )

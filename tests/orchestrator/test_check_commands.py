@@ -129,6 +129,7 @@ def proc(folder: Path, listening: Mapping[int, tuple[int, str]]) -> Path:
         ),
         ({50011: (8, "SkyPilot:executor:long")}, ["ok", "missing"], "left over from an API server that died"),
         ({46580: (9, "nginx")}, ["missing", "ok"], "kill 9"),
+        ({46580: (9, "python3 -m http.server --directory skydiving")}, ["missing", "ok"], "and only this"),
         ({46580: (0, "")}, ["missing", "ok"], "another user's process"),
         ({8080: (9, "nginx")}, ["ok", "ok"], "free"),
     ],
@@ -277,6 +278,16 @@ def test_offline_nothing_is_contacted(monkeypatch: pytest.MonkeyPatch, capsys: p
     )
 
 
+def test_the_owner_is_told_and_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("ORCH_OWNER", raising=False)
+    assert clouds.owner(tmp_path) == Finding("owner", "ok", "made at the first launch")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "owner").write_text("me-12345678\n")
+    assert clouds.owner(tmp_path).found == "me-12345678, the VMs' label orch-owner"
+    (tmp_path / "owner").write_text("Me!\n")
+    assert clouds.owner(tmp_path).state == "missing"
+
+
 def test_a_local_run_needs_no_cloud(capsys: pytest.CaptureFixture[str]):
     assert run(["check"]) == 0
     shown = capsys.readouterr().out
@@ -295,11 +306,24 @@ def test_a_missing_package_or_disk_is_said(monkeypatch: pytest.MonkeyPatch, tmp_
 
     monkeypatch.setattr(machine, "version", nothing)
     (missing,) = [finding for finding in machine.versions("local") if finding.state == "missing"]
-    assert (missing.check, missing.next) == ("version hivemind", "`pip install 'orch[local]'`")
+    assert missing.check == "version hivemind"
+    assert missing.next == "`pip install -e '.[local]'` in a clone of orch"
     skypilot = next(f for f in machine.versions("sky") if f.check == "version skypilot")
     assert (skypilot.state, "0.14.x" in skypilot.next) == ("warning", True)
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10})())
     assert machine.disk(tmp_path, "sky").state == "warning"
+
+
+@pytest.mark.parametrize("home", ["/dev/null", "/dev/null/orch", "/proc/orch"])
+def test_a_home_that_cannot_be_written_is_missing(home: str):
+    finding = machine.disk(Path(home), "local")
+    assert (finding.state, finding.next) == ("missing", "set ORCH_HOME to a folder of yours")
+    assert home in finding.found
+
+
+def test_looking_at_the_disk_leaves_nothing(tmp_path: Path):
+    assert machine.disk(tmp_path / "not" / "yet", "local").state in ("ok", "warning")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_memory_is_told_in_peers(monkeypatch: pytest.MonkeyPatch):

@@ -66,11 +66,22 @@ def test_a_full_disk_says_where():
     assert "/runs/x/run.db" in found.sentence
 
 
+def test_a_home_that_cannot_be_made_is_the_users_and_another_missing_file_ours(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("ORCH_HOME", "/proc/x")
+    for path in ("/proc/x", "/proc/x/ray.lock"):
+        found = verdict(FileNotFoundError(errno.ENOENT, "No such file or directory", path))
+        assert found.code == 2
+        assert "choose another folder with ORCH_HOME" in (found.sentence or "")
+    assert verdict(FileNotFoundError(errno.ENOENT, "No such file", "/elsewhere/a")).sentence is None
+
+
 def test_a_missing_package_says_how_to_get_it():
     found = verdict(ModuleNotFoundError("no ray", name="ray.util"))
     assert found.code == 2
     assert found.sentence is not None
-    assert "orch[local]" in found.sentence
+    assert "pip install -e '.[local]'` in a clone of orch" in found.sentence, "PyPI's orch is somebody else's"
     assert verdict(ModuleNotFoundError("ours", name="metrics.gone")).sentence is None
 
 
