@@ -329,7 +329,7 @@ def _schema_sentence(path: Path, version: int) -> str:
     if version > SCHEMA_VERSION:
         return (
             f"{path}: written by a newer orch (schema {version}, this one knows {SCHEMA_VERSION}); "
-            "upgrade with `pip install -U orch`"
+            "upgrade orch: `git pull` in its clone, then `pip install -e .`"
         )
     return f"{path}: holds no run yet; `orch ls` lists the runs"
 

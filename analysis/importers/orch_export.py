@@ -137,7 +137,8 @@ def _manifest(export: Path) -> dict[str, Any]:
         run_id, form = str(known["run_id"]), str(known["form"])
         if versions[0] > EXPORT_VERSION or versions[1] > SCHEMA_VERSION:
             raise ImportFailed(
-                f"{path}: written by a newer orch ({known.get('orch_version')}); upgrade with `pip install -U orch`"
+                f"{path}: written by a newer orch ({known.get('orch_version')}); "
+                "upgrade orch: `git pull` in its clone, then `pip install -e .`"
             )
         if form not in ("csv", "parquet"):
             raise ImportFailed(

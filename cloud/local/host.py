@@ -147,7 +147,7 @@ class _Host:
                 importlib.import_module(module)
         except ImportError as error:
             self._fail(
-                f"cannot import what the peers need ({error}); install it with: pip install 'orch[local]'"
+                f"cannot import what the peers need ({error}); install it with: pip install -e '.[local]' in a clone of orch"
             )
             return
         self._warm = True
