@@ -16,6 +16,8 @@ from experiments.spec.schema import Data, Emulation, ExperimentSpec, PeerGroup, 
 __all__ = ["Parts", "cross_problems"]
 
 _PROTECTED = ("SECRET", "PASSWORD", "TOKEN", "ACCESS_KEY", "PRIVATE_KEY")
+# Nobody knows here where it will run: on rented VMs no network is emulated.
+_RENTED = "or, to rent VMs there, set 'emulation: null' (or emulation.network to none)"
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ def _network(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:
         try:
             network.place(region)
         except NetworkError as error:
-            yield (*path, "infra"), str(error)
+            yield (*path, "infra"), f"{error}; {_RENTED}"
             continue
         regions.setdefault(region, path)
     told: set[frozenset[str]] = set()
@@ -179,7 +181,7 @@ def _network(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:
             network.path(a, b)
         except NetworkError as error:
             told.add(frozenset((a, b)))
-            yield (*at, "infra"), str(error)
+            yield (*at, "infra"), f"{error}; {_RENTED}"
 
 
 def _preempt(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:

@@ -157,6 +157,12 @@ def test_a_price_in_neither_is_unknown_with_the_vm_it_would_be(tmp_path: Path):
     assert Catalogs(tmp_path, BOOKS).look("azure/eastus", "H100:8", True).offers == ()
 
 
+def test_each_book_that_lacks_a_price_is_named_once(tmp_path: Path):
+    for book in BOOKS:
+        why = here(book, {"HOME": str(tmp_path)}).look("gcp/us-central1/us-central1-a", "H200:8", True).why
+        assert all(why.count(other.name) == 1 for other in BOOKS), why
+
+
 @pytest.mark.parametrize(
     "text",
     [

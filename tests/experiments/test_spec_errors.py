@@ -168,6 +168,7 @@ def test_a_pair_of_places_nobody_measured_is_refused(problems):
     text = GOOD.replace("gcp/europe-west1/europe-west1-b", "gcp/us-west1/us-west1-a")
     _, _, message = _one(problems(text), "peers[1].resources.infra")
     assert "has no figures from" in message
+    assert "set 'emulation: null'" in message, "on rented VMs no network is emulated"
 
 
 def test_a_wrong_batch_size_hides_no_error_and_invents_none(problems):
