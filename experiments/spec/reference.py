@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from experiments.spec import schema
@@ -44,9 +45,18 @@ def _section(path: str, model: type[BaseModel]) -> str:
     title = f"`{path}`" if path else "Top level"
     text = f"\n## {title}\n\n{(model.__doc__ or '').strip()}\n\n| key | default | meaning |\n|---|---|---|\n"
     for name, field in model.model_fields.items():
-        meaning = (field.description or "A section of its own, below.").replace("|", "\\|")
+        meaning = (field.description or "A section of its own, below.") + _choices(field)
+        meaning = meaning.replace("|", "\\|")
         text += f"| `{name}` | {_default(field.default, field.default_factory)} | {meaning} |\n"
     return text
+
+
+def _choices(field: FieldInfo) -> str:
+    """The words a key may have, where they are few and its description does not name them all."""
+    words = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    if not words or all(word in (field.description or "") for word in words):
+        return ""
+    return f" One of {', '.join(f'`{word}`' for word in words)}."
 
 
 def _default(value: Any, factory: Any) -> str:
