@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from analysis.plan_budget import PlannedBudget, limits_of, planned_budget
+from analysis.reserve import unpriced_traffic
 from cloud.prices.book import PriceBook
 from experiments.spec.emulation import EmulationPlan
 from experiments.spec.schema import ExperimentSpec
@@ -107,7 +108,8 @@ class Plan:
     price_tolerance: Decimal
     budget: PlannedBudget
     limits: Mapping[str, Any]  # `analysis.plan_budget.limits_of`
-    price_book: str
+    price_book: str  # of the traffic; of the VMs where nobody else has a price
+    price_book_date: str | None  # from when on its newest price holds
     warmup_epochs: int
     measured_epochs: int
     emulated: bool
@@ -148,6 +150,7 @@ class Plan:
             "limits": dict(self.limits),
             "labels": dict(_LABELS) if self.on == "sky" else {},
             "price_book": self.price_book,
+            "price_book_date": self.price_book_date,
             "epochs": {"warmup": self.warmup_epochs, "measured": self.measured_epochs},
             "duration_s": self.duration_s,
             "raw_duration_s": self.raw_duration_s,
@@ -248,8 +251,14 @@ def plan_of(
     most = _sum(_most(p.ceiling_usd_per_h or p.usd_per_h for p in peer.places) for peer in peers)
     budget = planned_budget(spec, book, most, emulation, rented=on == "sky")
     notes += budget.notes()
+    unpriced = unpriced_traffic(spec, book)
+    if unpriced:
+        notes.append(
+            f"traffic has no price in {book.name}, so what it costs is unknown: {', '.join(unpriced)}"
+        )
     epochs = spec.measure.warmup_epochs + spec.measure.epochs
-    duration_s = emulation.study_epoch_s * epochs if emulation else None
+    expected, raw = (emulation.study_epoch_s, emulation.epoch_s) if emulation else (None, None)
+    duration_s = None if expected is None else expected * epochs
     vm_usd = None
     if usd_per_h is not None and duration_s is not None:
         vm_usd = (usd_per_h * Decimal(repr(duration_s)) / _HOUR_S).quantize(_CENT)
@@ -267,12 +276,13 @@ def plan_of(
         budget=budget,
         limits=limits_of(spec),
         price_book=book.name,
+        price_book_date=None if book.newest_date is None else book.newest_date.isoformat(),
         warmup_epochs=spec.measure.warmup_epochs,
         measured_epochs=spec.measure.epochs,
         emulated=emulation is not None and spec.emulation is not None,
         emulation=emulation,
         duration_s=duration_s,
-        raw_duration_s=emulation.epoch_s * epochs if emulation else None,
+        raw_duration_s=None if raw is None else raw * epochs,
         vm_usd=vm_usd,
         notes=tuple(notes),
     )

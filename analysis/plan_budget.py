@@ -37,6 +37,10 @@ class PlannedBudget:
         """The promise, with what it depends on."""
         if self.budget_usd is None:
             return "no budget: nothing stops the run but its own end and its limits"
+        if self.reserve_usd is None:
+            return (
+                "unknown, as the reserve is: what cannot be reckoned cannot be kept, and nothing is started"
+            )
         return (
             f"0 as long as every VM ends within {self.pace.teardown_s:.0f} s of being told to; a VM that "
             "does not goes on at its own price an hour, and `orch down` ends with 5 and names it"
@@ -80,7 +84,7 @@ def planned_budget(
     `emulation` tells the expected epoch; None: unknown, and so is what traffic may cost.
     """
     pace = pace_of(emulation, rented, spec.lease_s)
-    epoch_s = emulation.study_epoch_s if emulation else None
+    epoch_s = emulation.reckoned_epoch_s if emulation else None
     epoch_usd = epoch_egress_usd(spec, book)
     egress = None
     if epoch_usd is not None and epoch_s is not None:

@@ -5,6 +5,7 @@ Pure. All dollars at the study's scale, as the budget is.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import product
@@ -16,7 +17,15 @@ from experiments.spec.schema import ExperimentSpec
 from experiments.spec.slots import slots
 from metrics.budget import reserve_usd
 
-__all__ = ["LOCAL_PACE", "RENTED_PACE", "Pace", "egress_ceiling_usd_per_h", "epoch_egress_usd", "pace_of"]
+__all__ = [
+    "LOCAL_PACE",
+    "RENTED_PACE",
+    "Pace",
+    "egress_ceiling_usd_per_h",
+    "epoch_egress_usd",
+    "pace_of",
+    "unpriced_traffic",
+]
 
 _STATE_BYTES_PER_VALUE = 12  # weights and Adam's two moments, 32 bits each: what one that joins downloads
 _OVERHEAD = Decimal("1.25")  # frames, repeated rounds, the DHT
@@ -64,7 +73,7 @@ def pace_of(emulation: EmulationPlan | None, rented: bool, lease_s: float) -> Pa
     """
     if rented:
         return replace(RENTED_PACE, teardown_s=max(RENTED_PACE.teardown_s, lease_s + _AUTODOWN_S))
-    if emulation is None:
+    if emulation is None or emulation.study_epoch_s is None or emulation.epoch_s is None:
         return LOCAL_PACE
     stretch = max(1.0, emulation.study_epoch_s / emulation.epoch_s)
     late_s = emulation.study_epoch_s if stretch > 1.0 else 0.0
@@ -75,38 +84,63 @@ def pace_of(emulation: EmulationPlan | None, rented: bool, lease_s: float) -> Pa
 
 
 def epoch_egress_usd(spec: ExperimentSpec, book: PriceBook) -> Decimal | None:
-    """The most that one epoch's traffic may cost; None: a price is unknown.
+    """The most that one epoch's traffic may cost; None: unknown, for the reasons of `unpriced_traffic`.
 
     Each two peers exchange gradients and means, each slot in whichever of its places is dearest for it; one peer
     joins and downloads the whole state; every sample of the batch comes from the store.
     """
-    groups: dict[tuple[str, ...], int] = {}  # places: how many slots have them
-    for slot in slots(spec):
-        places = tuple(p.infra for p in slot.places)
-        groups[places] = groups.get(places, 0) + 1
+    groups = _groups(spec)
     count = sum(groups.values())
     model = models()[spec.model]
+    if model.bytes_per_sample is None:
+        return None
     pair_bytes = 2 * model.parameters * BYTES_PER_VALUE[spec.swarm.compression] // count
     state_bytes = model.parameters * _STATE_BYTES_PER_VALUE
     usd = state_usd = Decimal(0)
-    for (here, n), (there, m) in product(groups.items(), repeat=2):
-        pairs = n * m - (n if here == there else 0)
-        if not pairs:
-            continue
-        links = list(product(here, there))
+    for pairs, links in _ways(groups):
         sent = [book.egress(src, dst, pair_bytes) for src, dst in links]
         state = [book.egress(src, dst, state_bytes) for src, dst in links]
         if None in sent or None in state:
             return None
         usd += pairs * max(s for s in sent if s is not None)
         state_usd = max(state_usd, *(s for s in state if s is not None))
-    if model.bytes_per_sample is not None:
-        read = spec.swarm.target_batch_size * model.bytes_per_sample
-        data = [book.store_egress(spec.data.location, place, read) for places in groups for place in places]
-        if None in data:
-            return None
-        usd += max(d for d in data if d is not None)
+    read = spec.swarm.target_batch_size * model.bytes_per_sample
+    data = [book.store_egress(spec.data.location, place, read) for places in groups for place in places]
+    if None in data:
+        return None
+    usd += max(d for d in data if d is not None)
     return (usd + state_usd) * _OVERHEAD
+
+
+def unpriced_traffic(spec: ExperimentSpec, book: PriceBook) -> list[str]:
+    """Why nobody knows what the traffic costs: each way that the book has no price of; empty: `epoch_egress_usd`."""
+    groups = _groups(spec)
+    unknown = [
+        f"{src} to {dst}" for _, links in _ways(groups) for src, dst in links if book.ladder(src, dst) is None
+    ]
+    store = spec.data.location
+    places = (place for group in groups for place in group)
+    unknown += [f"the store in {store} to {dst}" for dst in places if book.store_ladder(store, dst) is None]
+    if models()[spec.model].bytes_per_sample is None:
+        unknown.append(f"the samples of {spec.model}, whose size is unknown")
+    return list(dict.fromkeys(unknown))
+
+
+def _groups(spec: ExperimentSpec) -> dict[tuple[str, ...], int]:
+    """How many slots have each list of places."""
+    groups: dict[tuple[str, ...], int] = {}
+    for slot in slots(spec):
+        places = tuple(p.infra for p in slot.places)
+        groups[places] = groups.get(places, 0) + 1
+    return groups
+
+
+def _ways(groups: dict[tuple[str, ...], int]) -> Iterator[tuple[int, list[tuple[str, str]]]]:
+    """From each group to each: how many pairs of slots, and the ways that one of them may take."""
+    for (here, n), (there, m) in product(groups.items(), repeat=2):
+        pairs = n * m - (n if here == there else 0)
+        if pairs:
+            yield pairs, list(product(here, there))
 
 
 def egress_ceiling_usd_per_h(epoch_usd: Decimal, epoch_s: float, pace: Pace) -> Decimal:

@@ -14,12 +14,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from analysis.plan import ceiling, place_key
+from analysis.plan import place_key
 from experiments.spec.load import from_document, to_document
 from experiments.spec.schema import ExperimentSpec
 from orchestrator.errors import StalePlanError, UsageError
 
-__all__ = ["PLAN_SCHEMA", "SavedPlan", "plan_document", "read_plan", "refuse_if_stale", "with_tolerance"]
+__all__ = ["PLAN_SCHEMA", "SavedPlan", "plan_document", "read_plan", "refuse_if_stale"]
 
 PLAN_SCHEMA = 1
 
@@ -114,32 +114,6 @@ def refuse_if_stale(saved: SavedPlan, now: Mapping[str, Any], tolerance: Decimal
             f"{saved.path}: the plan of {saved.created_at} does not hold any more: {shown}; make the plan again by "
             "`orch plan`, or allow more with --price-tolerance"
         )
-
-
-def with_tolerance(plan: Mapping[str, Any], tolerance: Decimal) -> dict[str, Any]:
-    """The same plan with its ceilings at the approved prices times (1 + tolerance)."""
-
-    def capped(place: Mapping[str, Any]) -> dict[str, Any]:
-        usd, most = (None if place[k] is None else Decimal(place[k]) for k in ("usd_per_h", "max_usd_per_h"))
-        allowed = most if plan["on"] == "local" else ceiling(usd, most, tolerance)
-        return {**place, "ceiling_usd_per_h": None if allowed is None else str(allowed)}
-
-    peers: list[dict[str, Any]] = []
-    for peer in plan["peers"]:
-        places = [capped(place) for place in peer["places"]]
-        peers.append({**peer, "places": places, "ceiling_usd_per_h": places[0]["ceiling_usd_per_h"]})
-    ceilings = {
-        _key(place): place["ceiling_usd_per_h"]
-        for peer in peers
-        for place in peer["places"]
-        if place["ceiling_usd_per_h"] is not None
-    }
-    return {
-        **plan,
-        "peers": peers,
-        "price_tolerance": str(tolerance),
-        "ceilings": dict(sorted(ceilings.items())),
-    }
 
 
 def _slots(

@@ -21,6 +21,8 @@ from cloud.prices.ladder import UNIT_BYTES, Ladder, exact, tiered_usd
 from cloud.prices.rows import Price, PriceBookError, parse
 
 __all__ = [
+    "AUTO",
+    "EMULATED_BOOK",
     "UNIT_BYTES",
     "Ladder",
     "Price",
@@ -29,8 +31,14 @@ __all__ = [
     "book_names",
     "exact",
     "load",
+    "load_for",
+    "newest",
     "tiered_usd",
 ]
+
+AUTO = "auto"
+"""In an experiment: the book that fits what is done with it, see `load_for`."""
+EMULATED_BOOK = "study-2023-04"
 
 _FOLDER = Path(__file__).parent
 
@@ -167,6 +175,11 @@ class PriceBook:
         dates = [day for day in self._dates.get(key, ()) if on is None or day <= on]
         return self.tiers[key, max(dates)] if dates else ()
 
+    @property
+    def newest_date(self) -> date | None:
+        """From when on its newest price holds; None: it has no prices."""
+        return max((day for _, day in self.tiers), default=None)
+
     @cached_property
     def _dates(self) -> dict[_Key, list[date]]:
         """From when on each price holds."""
@@ -211,3 +224,17 @@ def load(name: str) -> PriceBook:
     except OSError as error:
         raise PriceBookError(f"{path}: cannot read the price book: {error.strerror}") from error
     return PriceBook.from_text(text, path.name)
+
+
+def newest() -> PriceBook:
+    """The book with the newest price of those that come with orch."""
+    books = [load(name) for name in book_names()]
+    return max(books, key=lambda book: (book.newest_date or date.min, book.name))
+
+
+def load_for(prices: str, *, rented: bool) -> PriceBook:
+    """The book that an experiment's `prices` names. "auto": real dollars (`rented`) are counted by the newest book,
+    emulated ones by the study's, whose numbers they are compared with. Raises PriceBookError."""
+    if prices != AUTO:
+        return load(prices)
+    return newest() if rented else load(EMULATED_BOOK)

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, Wit
 from pydantic_core import PydanticCustomError
 
 from cloud.places import PlaceError, expand, nearest
+from cloud.prices.book import AUTO
 from experiments.spec.catalog import ACCELERATORS, models, networks, price_books
 from experiments.spec.shards import ShardPatternError, shard_urls
 
@@ -158,7 +159,7 @@ GroupName = Annotated[
 ]
 EnvironmentName = Annotated[str, word("[A-Za-z_][A-Za-z0-9_]{0,99}", "an environment variable's name")]
 ModelName = Annotated[str, _one_of("model", lambda: tuple(models()))]
-PriceBook = Annotated[str, _one_of("price book", price_books)]
+PriceBook = Annotated[str, _one_of("price book", lambda: (AUTO, *price_books()))]
 NO_NETWORK = "none"  # for rented VMs: theirs is as it is
 NetworkName = Annotated[str, _one_of("network", lambda: (*networks(), NO_NETWORK))]
 Location = Annotated[str, AfterValidator(_location)]

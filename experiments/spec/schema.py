@@ -67,6 +67,10 @@ class Data(_Section):
     location: f.StoreLocation = Field(
         default="b2/us-west-1", description="Where the store is on the map (for egress)."
     )
+    private: bool = Field(
+        default=False,
+        description="true: only the VMs reach the store, so `orch launch --on sky` does not look at it.",
+    )
     cache_gb: float = Field(
         default=1.0, ge=0, le=10_000, description="Disk a peer may use as cache, in 1e9 bytes."
     )
@@ -247,7 +251,10 @@ class ExperimentSpec(_Section):
         description="A peer that has not heard of the controller for so long ends itself.",
     )
     limits: Limits = Field(default_factory=Limits, description="How fast VMs are requested.")
-    prices: f.PriceBook = Field(default="study-2023-04", description="The price book.")
+    prices: f.PriceBook = Field(
+        default="auto",
+        description="The price book; auto: the study's for emulated runs, the newest for rented VMs.",
+    )
     seed: int = Field(
         default=0, ge=0, le=2**32 - 1, description="Of weights, order of samples and emulated faults."
     )

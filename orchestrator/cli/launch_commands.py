@@ -110,10 +110,10 @@ def _launch(
     \b
     JSON: as `orch report RUN -o json` (see there); with --detach {"schema_version", "run_id", "status"}
     """
-    from orchestrator.cli.starting import checked_id, cores, new_id, plan_json
-    from orchestrator.cli.summary import plan_lines, plan_table
-    from orchestrator.cli.words import usd
-    from orchestrator.home import home_folder, run_folder
+    from orchestrator.cli.starting import checked_id, cores, new_id, plan_json, refuse_money
+    from orchestrator.cli.summary import plan_lines, plan_table, rent_question
+    from orchestrator.cli.words import owner_words
+    from orchestrator.home import home_folder, kept_owner, run_folder
 
     home = home_folder()
     there = run_folder(home, checked_id(run_id)) / "run.db" if run_id else None
@@ -137,11 +137,10 @@ def _launch(
     lines = plan_lines(chosen.plan)
     for line in lines:
         say(line)
-    _refuse_unknown_prices(chosen)
+    refuse_money(chosen.spec, chosen.plan, chosen.on)
     preflight(chosen.spec, home, chosen.on)
-    rented = f"Rent {len(chosen.plan['peers'])} VMs for {usd(chosen.plan['usd_per_h'])} an hour?"
     confirm(
-        "Start it?" if chosen.on == Where.local else rented,
+        "Start it?" if chosen.on == Where.local else rent_question(chosen.plan),
         yes=yes,
         refusal=f"{chosen.spec.name} was not started: there is no terminal to ask on, so add --yes",
     )
@@ -155,6 +154,8 @@ def _launch(
                 chosen.spec, file, chosen.plan, wished, home, now_s=time.time(), cores=cores(), on=chosen.on
             )
         ours = True
+        if chosen.on == Where.sky:
+            say(owner_words(kept_owner(home)))
         connection = client.launch(wished, home)
     except UsageError:
         if ours or there is None or not there.is_file():
@@ -192,7 +193,7 @@ def _choose(
     import yaml
 
     from experiments.spec.load import to_document
-    from orchestrator.saved_plan import read_plan, refuse_if_stale, with_tolerance
+    from orchestrator.saved_plan import read_plan, refuse_if_stale
 
     if experiment or overrides:
         raise UsageError(
@@ -205,22 +206,8 @@ def _choose(
         )
     refuse_if_stale(saved, plan_for(saved.spec, saved.on, tolerance), tolerance)
     document = yaml.safe_dump(to_document(saved.spec), sort_keys=False, allow_unicode=True).encode()
-    return _Chosen(saved.spec, document, with_tolerance(saved.plan, tolerance), saved.on)
-
-
-def _refuse_unknown_prices(chosen: _Chosen) -> None:
-    """What nobody knows the price of is not rented, unless the experiment says what it may cost at most."""
-    from orchestrator.errors import RefusedError
-
-    if chosen.on == Where.local:
-        return
-    places = [place for peer in chosen.plan["peers"] for place in peer["places"]]
-    unknown = sorted({p["location"] for p in places if p["ceiling_usd_per_h"] is None})
-    if unknown:
-        raise RefusedError(
-            f"{chosen.spec.name}: nobody knows what a VM costs at {', '.join(unknown[:3])}; give the place 'max_usd_per_h', "
-            "or remove it"
-        )
+    plan = plan_for(saved.spec, saved.on, tolerance, approved=saved.plan)
+    return _Chosen(saved.spec, document, plan, saved.on)
 
 
 def _attach(run: RunArgument, output: OutputOption = ResultForm.text) -> None:

@@ -75,13 +75,17 @@ def _plan(
       "experiment_sha256", "plan_sha256", ...}; docs/plan.md describes all keys
     """
     from experiments.spec.load import load
-    from orchestrator.cli.starting import plan_for, plan_json
+    from orchestrator.cli.starting import blocking, plan_for, plan_json
     from orchestrator.cli.summary import plan_lines, plan_table
+    from orchestrator.cli.words import owner_words
+    from orchestrator.home import home_folder, kept_owner
 
     if output not in ("table", "json") and not output.endswith(".json"):
         raise typer.BadParameter(f"'{output[:80]}' is neither table nor json nor the name of a .json file")
     spec = load(experiment, overrides or ())
     plan = plan_for(spec, on.value, Decimal(str(price_tolerance)))
+    if on == Where.sky:
+        say(owner_words(kept_owner(home_folder())))
     if output == "json":
         typer.echo(plan_json(plan, spec))
     elif output == "table":
@@ -93,7 +97,10 @@ def _plan(
             say(line)
         _save(Path(output), plan_json(plan, spec))
         typer.echo(output)
-        say(f"`orch launch --plan {output}` launches it")
+        if blocking(plan):
+            say(f"{output} cannot be launched: change what the notes above name, then plan again")
+        else:
+            say(f"`orch launch --plan {output}` launches it")
 
 
 def _save(path: Path, text: str) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_BOOK", "register"]
 
-DEFAULT_BOOK = "study-2023-04"  # an experiment's default too; a test compares
+DEFAULT_BOOK = "study-2023-04"  # an emulated experiment's default too; a test compares
 
 _WHAT = ("provider", "product", "from", "to", "item")
 _TABLE = (*_WHAT, "unit", "tier_start", "usd", "minimum_s", "increment_s", "valid_from", "line")

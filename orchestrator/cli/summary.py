@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.cli.output import Format, rows_text
 from orchestrator.cli.words import duration, emulation_line, interval, number, place, usd
 
-__all__ = ["plan_lines", "plan_table", "summary_lines"]
+__all__ = ["plan_lines", "plan_table", "rent_question", "summary_lines"]
 
 _COLUMNS = (
     "slot",
@@ -56,6 +56,8 @@ def plan_lines(plan: Mapping[str, Any]) -> list[str]:
         share = float(plan["price_tolerance"])
         ceiling = f"; a VM more than {share:.0%} above its price is refused"
         lines.append(f"  VMs together {usd(plan['usd_per_h'])}/h{up_to}{ceiling}")
+        dated = f"{plan['price_book']} (prices of {plan['price_book_date'] or 'no day'})"
+        lines.append(f"  traffic {_traffic_words(plan['budget'])}, by {dated}")
         known = {p["price_source"]: p for peer in peers for p in peer["places"] if p["usd_per_h"] is not None}
         lines.extend(f"  price {place(p['location'])}: {source}" for source, p in known.items())
     else:
@@ -66,6 +68,12 @@ def plan_lines(plan: Mapping[str, Any]) -> list[str]:
     lines.append(f"  expected duration: {_duration_words(plan)}")
     lines.extend(f"  note: {note}" for note in plan["notes"])
     return lines
+
+
+def rent_question(plan: Mapping[str, Any]) -> str:
+    """What a person says yes to before real VMs are rented."""
+    vms = f"{len(plan['peers'])} VMs for {usd(plan['usd_per_h'])} an hour"
+    return f"Rent {vms}, with traffic of {_traffic_words(plan['budget'])}?"
 
 
 def plan_table(plan: Mapping[str, Any]) -> str:
@@ -134,13 +142,19 @@ def _kind(peer: Mapping[str, Any]) -> tuple[str, str, str, bool, tuple[str, ...]
     )  # fmt: skip
 
 
+def _traffic_words(budget: Mapping[str, Any]) -> str:
+    most = budget["egress_usd_per_h"]
+    return "unknown cost" if most is None else f"at most {usd(most)}/h"
+
+
 def _budget_words(budget: Mapping[str, Any]) -> str:
     if budget["budget_usd"] is None:
         return budget["overshoot"]
     seconds = [number(budget[key]) for key in ("metering_period_s", "decision_s", "teardown_s")]
+    most = "" if budget["reserve_usd"] is None else "at most "
     rates = f"{usd(budget['burn_usd_per_h'])}/h of VMs + {usd(budget['egress_usd_per_h'])}/h of traffic"
     return (
-        f"budget {usd(budget['budget_usd'])}, reserve at most {usd(budget['reserve_usd'])} = ({rates}) x "
+        f"budget {usd(budget['budget_usd'])}, reserve {most}{usd(budget['reserve_usd'])} = ({rates}) x "
         f"({' + '.join(seconds)} s: metering, decision, teardown); overshoot {budget['overshoot']}"
     )
 

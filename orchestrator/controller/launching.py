@@ -18,24 +18,31 @@ from cloud.networks.network import Network, NetworkError
 from cloud.places import find as place_of
 from cloud.places import places
 from cloud.prices.book import PriceBook
-from cloud.prices.book import load as load_book
 from experiments.spec.catalog import models, published, step_time
-from experiments.spec.emulation import EmulationPlan, resolve_emulation
+from experiments.spec.emulation import EmulationPlan
 from experiments.spec.load import from_document, to_document
 from experiments.spec.schema import ExperimentSpec
 from experiments.spec.slots import slots
 from metrics.records import EventRecord
 from metrics.store import DiskFullError, RunStore
+from orchestrator.controller.planned import planned_run
 from orchestrator.controller.prometheus import chosen_address
-from orchestrator.controller.sky_runs import check_store, patient, planned_quoter, sky_meta, unscaled
+from orchestrator.controller.rentable import check_rentable
+from orchestrator.controller.sky_runs import sky_meta
 from orchestrator.controller.start_lock import start_lock
-from orchestrator.controller.wishes import check_money, run_spec
 from orchestrator.core.events import Fact
 from orchestrator.core.journal import created
 from orchestrator.errors import RunFailedError, UsageError
 from orchestrator.home import run_folder as folder_of
 
-__all__ = ["LOCAL", "dataset_of", "missing_secrets", "prepare", "start_cloud", "write_environment"]
+__all__ = [
+    "LOCAL",
+    "dataset_of",
+    "prepare",
+    "secret_values",
+    "start_cloud",
+    "write_environment",
+]
 
 LOCAL = "cloud.local:LocalCloud"
 
@@ -73,20 +80,9 @@ def prepare(
     folder = folder_of(home, run_id)
     if (folder / "run.db").exists():
         raise UsageError(f"{run_id}: this run exists; go on with it by `orch attach {run_id}`")
-    book = load_book(spec.prices)
     if on == "sky":
-        check_store(spec)
-        ceilings = plan.get("ceilings") or {}
-        emulation, quote = unscaled(spec, cores), planned_quoter(plan)
-        run = patient(run_spec(spec, run_id, book, emulation, ceilings=ceilings, rented=True, quote=quote))
-    else:
-        if spec.emulation is not None and spec.emulation.network == "none":
-            raise UsageError(
-                f"{spec.name}: emulation.network is 'none', and the emulated cloud needs one; name it, or use --on sky"
-            )
-        emulation = resolve_emulation(spec, cores)
-        run = run_spec(spec, run_id, book, emulation)  # here a price is what the book says, to the cent
-    check_money(spec, run, book.name)
+        check_rentable(spec)
+    book, emulation, run = planned_run(spec, plan, run_id, cores=cores, on=on)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with start_lock(folder):
@@ -163,13 +159,13 @@ def _meta(
             "name": model.name,
             "parameters": model.parameters,
             "bytes_per_sample": model.bytes_per_sample,
-            "ran": "digits network (emulates the model)" if model.kind != "digits" else "digits network",
+            "ran": _ran(spec),
         },
         "warmup_epochs": spec.measure.warmup_epochs,
         "epochs": spec.measure.epochs,
         "target_batch_size": spec.swarm.target_batch_size,
         "raw_target_batch_size": emulation.raw_target_batch_size,
-        "sync_work_s": _sync_work(spec),
+        "sync_work_s": {} if spec.emulation is None else _sync_work(spec),
         "addresses": {},
         "locations": {},
         "published": None if figures is None else asdict(figures),
@@ -177,6 +173,13 @@ def _meta(
         "warnings": [],
         "metrics_address": chosen_address(os.environ),
     }
+
+
+def _ran(spec: ExperimentSpec) -> str:
+    """What the peers train, in words."""
+    if spec.model == "digits":
+        return "digits network"
+    return spec.model if spec.emulation is None else "digits network (emulates the model)"
 
 
 def _sync_work(spec: ExperimentSpec) -> dict[str, float]:
@@ -193,12 +196,18 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def missing_secrets(spec: ExperimentSpec) -> list[str]:
-    """The experiment's secrets that the environment has not, neither as NAME nor as ORCH_SECRET_NAME.
+def secret_values(spec: ExperimentSpec) -> dict[str, str]:
+    """The experiment's secrets, each from ORCH_SECRET_NAME or else NAME.
 
-    The second is for names that mean something to `orch` itself: the store's AWS_ACCESS_KEY_ID beside the cloud's.
+    The first is for names that mean something to `orch` itself: the store's AWS_ACCESS_KEY_ID beside the cloud's.
+    Raises UsageError for one that the environment has under neither.
     """
-    return sorted(n for n in spec.secrets if n not in os.environ and not os.environ.get(_OWN_SECRET + n))
+    missing = sorted(n for n in spec.secrets if n not in os.environ and not os.environ.get(_OWN_SECRET + n))
+    if missing:
+        raise UsageError(
+            f"{spec.name}: secrets {', '.join(missing)}: not set in the environment of `orch`; export them"
+        )
+    return {n: os.environ.get(_OWN_SECRET + n) or os.environ[n] for n in spec.secrets}
 
 
 def write_environment(folder: Path, spec: ExperimentSpec, on: str = "local") -> None:
@@ -208,12 +217,8 @@ def write_environment(folder: Path, spec: ExperimentSpec, on: str = "local") -> 
     this file and the peers' configs only, and this file goes when the run ends.
     Raises UsageError for a secret that is not in the environment.
     """
-    missing = missing_secrets(spec)
-    if missing:
-        raise UsageError(f"{spec.name}: secrets {', '.join(missing)}: not set in the environment of `orch`")
     passed_on = _PASSED_ON if spec.data.endpoint and on == "local" else ()
-    values = {n: os.environ[n] for n in passed_on if n in os.environ}
-    values |= {n: os.environ.get(_OWN_SECRET + n) or os.environ[n] for n in spec.secrets}
+    values = {n: os.environ[n] for n in passed_on if n in os.environ} | secret_values(spec)
     path = folder / "keys" / "environment.key"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -250,7 +255,7 @@ def _local_options(spec: ExperimentSpec, meta: Mapping[str, Any]) -> Any:
     emulation = spec.emulation
     if emulation is None:
         raise UsageError(
-            f"{spec.name}: 'emulation: null' wishes for real VMs, which this release cannot rent"
+            f"{spec.name}: 'emulation: null' wishes for real VMs; rent them with --on sky, or remove it"
         )
     if spec.data.endpoint:
         store = StoreOptions(

@@ -7,8 +7,8 @@ from decimal import Decimal
 from typing import Any
 
 from analysis.plan import Quoter, place_key
-from analysis.reserve import egress_ceiling_usd_per_h, epoch_egress_usd, pace_of
-from cloud.prices.book import PriceBook
+from analysis.reserve import egress_ceiling_usd_per_h, epoch_egress_usd, pace_of, unpriced_traffic
+from cloud.prices.book import PriceBook, book_names, load
 from experiments.spec.emulation import EmulationPlan
 from experiments.spec.schema import ExperimentSpec, Resources
 from experiments.spec.slots import slots
@@ -43,7 +43,7 @@ def run_spec(
     epoch_usd = epoch_egress_usd(spec, book)
     egress_usd = (
         Decimal(0) if epoch_usd is None else epoch_usd
-    )  # unknown: the first bill says so, and stops the run
+    )  # unknown, so there is no budget that it counts for: see `check_money`
     wished = slots(spec)
     return RunSpec(
         run_id=run_id,
@@ -61,7 +61,7 @@ def run_spec(
             for slot in wished
         ),
         budget_usd=spec.budget_usd,
-        silent_deadline_s=max(120.0, round_s + emulation.calc_s + 60.0),
+        silent_deadline_s=max(120.0, round_s + (emulation.calc_s or 0.0) + 60.0),
         straggler_s=max(60.0, round_s + 30.0),
         min_peers=spec.min_peers,
         max_usd_per_h=spec.max_usd_per_h,
@@ -74,20 +74,25 @@ def run_spec(
         metering_period_s=pace.metering_period_s,
         decision_s=pace.decision_s,
         teardown_s=pace.teardown_s,
-        egress_usd_per_h=egress_ceiling_usd_per_h(egress_usd, emulation.study_epoch_s, pace),
+        egress_usd_per_h=egress_ceiling_usd_per_h(egress_usd, emulation.reckoned_epoch_s, pace),
     )
 
 
-def check_money(spec: ExperimentSpec, run: RunSpec, prices: str) -> None:
-    """Raises RefusedError where a limit in dollars cannot be kept, or allows nothing at all."""
+def check_money(spec: ExperimentSpec, run: RunSpec, book: PriceBook) -> None:
+    """Raises RefusedError where a limit in dollars cannot be kept, or allows nothing at all.
+
+    `book` prices the traffic, and the VMs of which nobody else knows the price.
+    """
     places = [p for slot in run.slots for p in slot.places]
     unknown = sorted({p.location for p in places if p.ceiling_usd_per_h is None})
     for name, limit in (("budget", run.budget_usd), ("max_usd_per_h", run.max_usd_per_h)):
         if limit is not None and unknown:
             raise RefusedError(
-                f"{spec.name}: the {name} of {limit} USD cannot be kept: {prices} has no price for every place "
+                f"{spec.name}: the {name} of {limit} USD cannot be kept: {book.name} has no price for every place "
                 f"({', '.join(unknown[:3])}); give the place 'max_usd_per_h', remove it or choose another price book"
             )
+    if run.budget_usd is not None:
+        _refuse_unpriced_traffic(spec, book)
     cheapest = sorted(min(p.ceiling_usd_per_h or Decimal(0) for p in slot.places) for slot in run.slots)
     least_usd = sum(cheapest[: run.min_peers], Decimal(0))
     if run.max_usd_per_h is not None and least_usd > run.max_usd_per_h:
@@ -102,6 +107,19 @@ def check_money(spec: ExperimentSpec, run: RunSpec, prices: str) -> None:
             raise RefusedError(
                 f"{spec.name}: the budget allows not even the first VM ({said}); raise budget_usd"
             )
+
+
+def _refuse_unpriced_traffic(spec: ExperimentSpec, book: PriceBook) -> None:
+    unknown = unpriced_traffic(spec, book)
+    if not unknown:
+        return
+    others = [name for name in book_names() if not unpriced_traffic(spec, load(name))]
+    other = f"take one that has them (--set prices={others[0]}), " if others else ""
+    more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+    raise RefusedError(
+        f"{spec.name}: the budget of {spec.budget_usd} USD cannot be kept: {book.name} has no price of the traffic of "
+        f"{', '.join(unknown[:3])}{more}; {other}remove the place, or launch without budget_usd"
+    )
 
 
 def _place(book: PriceBook, wished: Resources, ceilings: Mapping[str, Any], quote: Quoter | None) -> Place:

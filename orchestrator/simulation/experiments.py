@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from decimal import Decimal
 
-from cloud.prices.book import load as load_book
+from cloud.prices.book import load_for
 from cloud.sim import SimPlace
 from experiments.spec.catalog import step_time
 from experiments.spec.schema import ExperimentSpec
 from orchestrator.controller.sky_runs import patient, unscaled
 from orchestrator.controller.wishes import check_money, run_spec
 from orchestrator.errors import UsageError
+from orchestrator.quotes import sky_quoter
 from orchestrator.simulation.peers import PeerModel
 from orchestrator.simulation.scenario import FaultClass, Scenario, with_history
 
@@ -20,16 +23,27 @@ _PREEMPT_PER_H = 0.05  # of each spot VM: one in 20 hours
 
 
 def of_experiment(
-    spec: ExperimentSpec, seed: int, *, days: float, faults: Collection[FaultClass], epochs: int = 0
+    spec: ExperimentSpec,
+    seed: int,
+    *,
+    days: float,
+    faults: Collection[FaultClass],
+    epochs: int = 0,
+    environ: Mapping[str, str],
 ) -> Scenario:
-    """The run that `orch launch --on sky` would make of the experiment, with a history drawn from the seed.
+    """The run that `orch launch --on sky` would make of the experiment here, with a history drawn from the seed.
+
+    Places, instance types and prices are those of `orch plan --on sky` (`environ`: where SkyPilot's catalogs are);
+    traffic is neither billed nor kept back for.
 
     Peers train at the experiment's own rate on its accelerator. `epochs`: they are done after so many; 0: they train
     until the time is over. Raises UsageError for a place without a price, RefusedError when the money does not do.
     """
-    book = load_book(spec.prices)
-    run = patient(run_spec(spec, "sim", book, unscaled(spec, 1), rented=True))
-    check_money(spec, run, book.name)
+    book = load_for(spec.prices, rented=True)
+    quote = sky_quoter(book, environ)
+    run = patient(run_spec(spec, "sim", book, unscaled(spec, 1), rented=True, quote=quote))
+    check_money(spec, run, book)
+    run = replace(run, egress_usd_per_h=Decimal(0))  # nothing is sent here, so nothing is kept back for it
     places: dict[str, SimPlace] = {}
     for place in (p for slot in run.slots for p in slot.places):
         if place.usd_per_h is None:
@@ -52,6 +66,7 @@ def of_experiment(
         target_batch_size=spec.swarm.target_batch_size,
         max_epochs=epochs,
         lease_s=run.lease_s,
+        waits=not run.first_alone,
     )
     made = Scenario(seed, run, tuple(places.values()), model, days * 86400.0)
     return with_history(made, faults)

@@ -4,14 +4,27 @@ from dataclasses import replace
 from decimal import Decimal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from analysis.reserve import LOCAL_PACE, RENTED_PACE, egress_ceiling_usd_per_h, epoch_egress_usd, pace_of
+from analysis.reserve import (
+    LOCAL_PACE,
+    RENTED_PACE,
+    egress_ceiling_usd_per_h,
+    epoch_egress_usd,
+    pace_of,
+    unpriced_traffic,
+)
 from cloud.prices.book import load as load_book
 from experiments.spec.catalog import models
 from experiments.spec.emulation import resolve_emulation
 from experiments.spec.load import load
 
 BOOK = load_book("study-2023-04")
+PLACES = [
+    "gcp/us-central1/us-central1-a", "gcp/europe-west1/europe-west1-b", "gcp/asia-east1/asia-east1-a",
+    "gcp/australia-southeast1/australia-southeast1-a", "aws/us-west-2/us-west-2a", "azure/eastus", "lambda/us-west-1",
+]  # fmt: skip
 
 
 def test_traffic_of_two_peers_in_one_zone_is_their_data_alone():
@@ -43,6 +56,33 @@ def test_traffic_across_the_sea_is_both_ways_and_one_state():
 def test_a_price_that_is_unknown_makes_the_traffic_unknown():
     empty = type(BOOK).from_text(BOOK.text.splitlines()[0] + "\n", "empty.csv")
     assert epoch_egress_usd(load("geo-b2"), empty) is None
+
+
+def test_traffic_of_samples_whose_size_nobody_knows_is_unknown():
+    spec = load("geo-b2", ["model=WhisperSmall", "emulation=null"])
+    assert epoch_egress_usd(spec, BOOK) is None
+    assert unpriced_traffic(spec, BOOK) == ["the samples of WhisperSmall, whose size is unknown"]
+
+
+@given(
+    places=st.lists(st.sampled_from(PLACES), min_size=2, max_size=4),
+    store=st.sampled_from(["b2/us-west-1", "aws/us-east-1", "gcp/us-central1"]),
+    book=st.sampled_from([BOOK, load_book("list-2026-11")]),
+)
+def test_traffic_is_unknown_just_where_a_way_is_named_that_has_no_price(places, store, book):
+    spec = load("geo-b2")
+    groups = tuple(
+        spec.peers[0].model_copy(
+            update={
+                "name": f"g{n}",
+                "resources": spec.peers[0].alternatives[0].model_copy(update={"infra": place}),
+            }
+        )
+        for n, place in enumerate(places)
+    )
+    data = spec.data.model_copy(update={"location": store})
+    spec = spec.model_copy(update={"peers": groups, "data": data})
+    assert (epoch_egress_usd(spec, book) is None) == bool(unpriced_traffic(spec, book))
 
 
 @pytest.mark.parametrize("pace", [LOCAL_PACE, RENTED_PACE])

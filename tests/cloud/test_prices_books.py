@@ -10,7 +10,7 @@ from decimal import Decimal
 
 import pytest
 
-from cloud.prices.book import PriceBook, book_names, load
+from cloud.prices.book import PriceBook, book_names, load, load_for, newest
 from cloud.prices.compare import differences
 
 # PAPER.md, "Prices of April 2023 (the paper's Table 1, $/h and $/GB)": GC, AWS, Azure.
@@ -175,3 +175,11 @@ def test_a_difference_of_unit_is_a_difference_of_price():
     assert found.change is not None
     assert round(found.change, 4) == Decimal("-0.0687")
     assert differences(a, b, on=date(2020, 1, 1)) == []
+
+
+def test_auto_counts_real_dollars_by_the_newest_book_and_emulated_ones_by_the_study_s():
+    assert load_for("auto", rented=True).newest_date == max(load(name).newest_date for name in book_names())
+    assert load_for("auto", rented=False) == load("study-2023-04")
+    for rented in (True, False):
+        assert load_for("study-2023-04", rented=rented) == load("study-2023-04")
+    assert newest().from_text(newest().text.splitlines()[0] + "\n", "empty.csv").newest_date is None

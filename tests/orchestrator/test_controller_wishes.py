@@ -13,6 +13,10 @@ from orchestrator.errors import RefusedError
 
 BOOK = load_book("study-2023-04")
 EMPTY = type(BOOK).from_text(BOOK.text.splitlines()[0] + "\n", "empty.csv")
+VMLESS = type(BOOK).from_text(
+    "".join(line for line in BOOK.text.splitlines(keepends=True) if ",vm," not in line), "no-vms.csv"
+)
+LISTED = load_book("list-2026-11")
 IOWA = "gcp/us-central1/us-central1-a"
 
 
@@ -48,17 +52,31 @@ def test_the_plans_ceilings_hold_unless_the_file_has_its_own():
 def test_an_unknown_price_is_refused_unless_it_has_a_ceiling(limit):
     spec, run = told("geo-b2", limit, book=EMPTY)
     with pytest.raises(RefusedError, match=r"empty\.csv has no price for every place"):
-        check_money(spec, run, "empty.csv")
+        check_money(spec, run, EMPTY)
     capped = [f"peers.{group}.resources.max_usd_per_h=0.5" for group in ("us", "eu")]
-    spec, run = told("geo-b2", limit, *capped, book=EMPTY)
-    check_money(spec, run, "empty.csv")
+    spec, run = told("geo-b2", limit, *capped, book=VMLESS)
+    check_money(spec, run, VMLESS)
+
+
+def test_a_budget_is_refused_where_traffic_has_no_price_and_says_who_has_one():
+    spec, run = told("geo-c8", "budget_usd=20", book=LISTED)
+    with pytest.raises(
+        RefusedError, match=r"list-2026-11\.csv has no price of the traffic of .*asia.*prices=study-2023-04"
+    ):
+        check_money(spec, run, LISTED)
+    check_money(*told("geo-c8", "max_usd_per_h=20", book=LISTED), LISTED)  # of VMs only
+    check_money(*told("geo-c8", "budget_usd=20"), BOOK)
+
+
+def test_traffic_that_is_free_is_not_traffic_whose_price_is_unknown():
+    check_money(*told("geo-a2", "budget_usd=20", book=LISTED), LISTED)
 
 
 def test_limits_that_allow_no_run_are_refused_with_the_sums():
     spec, run = told("geo-b2", "min_peers=2", "max_usd_per_h=0.30")
     with pytest.raises(RefusedError, match=r"min_peers \(2\) cost at least 0\.36 USD an hour"):
-        check_money(spec, run, BOOK.name)
+        check_money(spec, run, BOOK)
     spec, run = told("geo-b2", "budget_usd=0.01")
     with pytest.raises(RefusedError, match="allows not even the first VM"):
-        check_money(spec, run, BOOK.name)
-    check_money(*told("geo-b2", "budget_usd=5", "max_usd_per_h=0.36"), BOOK.name)
+        check_money(spec, run, BOOK)
+    check_money(*told("geo-b2", "budget_usd=5", "max_usd_per_h=0.36"), BOOK)

@@ -18,7 +18,7 @@ from orchestrator.cli.app import run
 from orchestrator.cli.starting import plan_for, plan_json
 from orchestrator.controller import client
 from orchestrator.errors import StalePlanError, UsageError
-from orchestrator.saved_plan import read_plan, refuse_if_stale, with_tolerance
+from orchestrator.saved_plan import read_plan, refuse_if_stale
 
 LIBRARY = [entry.name for entry in library()]
 
@@ -160,16 +160,13 @@ def test_an_unknown_price_counts_as_its_ceiling():
     wished = ["peers[0].resources.infra=lambda/us-west-1", "peers[0].resources.accelerators=H200:1"]
     plan = plan_for(load("geo-b2", [*ELSEWHERE, *wished, "peers[0].resources.use_spot=false"]), "sky")
     assert plan["usd_per_h"] is None
-    capped = plan_for(
-        load(
-            "geo-b2",
-            [*ELSEWHERE, *wished, "peers[0].resources.use_spot=false", "peers[0].resources.max_usd_per_h=4"],
-        ),
-        "sky",
-    )
+    ceiling = ["peers[0].resources.use_spot=false", "peers[0].resources.max_usd_per_h=4"]
+    spec = load("geo-b2", [*ELSEWHERE, *wished, *ceiling])
+    capped = plan_for(spec, "sky")
     assert Decimal(capped["usd_per_h"]) == 4 + Decimal("0.26502")
     assert capped["ceilings"]["lambda/us-west-1|H200:1|on_demand"] == "4"
-    assert Decimal(with_tolerance(capped, Decimal(1))["ceilings"]["lambda/us-west-1|H200:1|on_demand"]) == 4
+    raised = plan_for(spec, "sky", Decimal(1), approved=capped)
+    assert Decimal(raised["ceilings"]["lambda/us-west-1|H200:1|on_demand"]) == 4
 
 
 def test_the_cheapest_place_stands_first_where_the_slot_goes_by_price():
@@ -345,12 +342,25 @@ def test_a_place_that_lost_its_price_or_its_vm_is_stale(tmp_path: Path):
         refuse_if_stale(approved, {"peers": plan["peers"][:1]}, Decimal(10))
 
 
-def test_the_ceiling_is_the_approved_price_not_todays():
-    plan = plan_for(load("geo-b2"), "sky")
-    raised = with_tolerance(plan, Decimal("1"))
-    assert Decimal(raised["peers"][1]["places"][0]["ceiling_usd_per_h"]) == 2 * Decimal("0.26502")
-    assert raised["ceilings"].keys() == plan["ceilings"].keys()
-    assert plan["price_tolerance"] == "0.1"  # the one given was not changed
+def test_the_ceiling_and_the_reserve_are_of_the_approved_price_not_of_todays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    catalog(tmp_path / "nobody", "1")
+    path = saved(tmp_path, "budget_usd=1.22")
+    approved = json.loads(path.read_text())
+    assert not any("is not below the budget" in note for note in approved["notes"])
+    catalog(tmp_path / "nobody", "0.5")
+    capsys.readouterr()
+    assert run(["launch", "--plan", str(path), "--dry-run", "-o", "json", "--price-tolerance", "3"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    # by hand: two VMs of $0.2, each allowed to cost 1 + 3 times that, for 1110 s, beside the same traffic
+    assert Decimal(plan["budget"]["burn_usd_per_h"]) == Decimal("1.6")
+    assert plan["budget"]["egress_usd_per_h"] == approved["budget"]["egress_usd_per_h"]
+    more = Decimal(plan["budget"]["reserve_usd"]) - Decimal(approved["budget"]["reserve_usd"])
+    assert abs(more - (Decimal("1.6") - Decimal("0.44")) * 1110 / 3600) <= Decimal("0.01")
+    assert any("is not below the budget of $1.22" in note for note in plan["notes"])
+    assert {p["usd_per_h"] for p in plan["peers"]} == {"0.2"}  # as approved; one costs half of it today
+    assert plan["ceilings"].keys() == approved["ceilings"].keys()
 
 
 def test_plans_are_written_where_one_may_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -367,6 +377,11 @@ def test_a_launch_on_sky_without_credentials_says_what_to_do(
     assert run(["launch", "geo-b2", "--on", "sky", "--yes"]) == 2
     assert "rented VMs do not reach the embedded store" in capsys.readouterr().err
     store = ["--set", "data.endpoint=https://s3.us-west-004.backblazeb2.com"]
+    assert run(["launch", "geo-b2", "--on", "sky", "--yes", *store]) == 2
+    assert "add 'secrets: {AWS_ACCESS_KEY_ID: null, AWS_SECRET_ACCESS_KEY: null}'" in capsys.readouterr().err
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        store += ["--set", f"secrets.{name}=null"]
+        monkeypatch.setenv(f"ORCH_SECRET_{name}", "the store's")
     assert run(["launch", "geo-b2", "--on", "sky", "--yes", *store]) == 2
     assert "gcp: no credentials; run `gcloud auth application-default login`" in capsys.readouterr().err
     assert not own_home.exists()

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from cloud.prices.book import load
+from cloud.prices.book import AUTO, load, load_for
 from experiments.spec.schema import ExperimentSpec
 from orchestrator.cli.app import run
 from orchestrator.cli.price_commands import DEFAULT_BOOK
@@ -19,8 +19,9 @@ def _json(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
-def test_the_default_is_an_experiment_s_default(capsys):
-    assert ExperimentSpec.model_fields["prices"].default == DEFAULT_BOOK
+def test_the_default_is_an_emulated_experiment_s_default(capsys):
+    assert ExperimentSpec.model_fields["prices"].default == AUTO
+    assert load_for(AUTO, rented=False).name == f"{DEFAULT_BOOK}.csv"
     document = _json(capsys)
     assert document["schema_version"] == 1
     rows = document["prices"]
