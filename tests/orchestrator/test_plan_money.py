@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from experiments.spec.load import load
+from experiments.spec.load import find, load
+from metrics.store import RunStore
 from orchestrator.cli.app import run
 from orchestrator.cli.starting import blocking, plan_for
 from orchestrator.cli.summary import rent_question
+from orchestrator.controller.launching import prepare
 
 ROOT = Path(__file__).parents[2]
 STORE = ["data.endpoint=https://s3.example.org"]
@@ -65,6 +67,16 @@ def test_real_traffic_is_counted_by_the_newest_book_unless_an_old_one_is_named(
         for line in old
     )
     assert not any("is counted at the prices of" in line for line in lines_of(capsys))
+
+
+def test_a_rented_run_keeps_the_book_of_its_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    spec = load("geo-b2", [*STORE, *KEYS])
+    plan = plan_for(spec, "sky")
+    folder = prepare(spec, find("geo-b2"), plan, "r-1", tmp_path / "orch", now_s=1.0, cores=2, on="sky")
+    with RunStore.open_reader(folder / "run.db") as store:
+        assert store.meta("price_book")["name"] == plan["price_book"] == "list-2026-11.csv"
 
 
 def test_a_plan_for_this_machine_says_too_what_launch_refuses():
