@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -60,7 +61,8 @@ def _simulate(
     The decisions are the real controller's; the cloud, the peers and the clock are made up. After every event the
     controller's promises are checked: every VM is in the journal, nothing is spent above the budget, one VM a slot
     and generation, progress where there is capacity, everything dead in time. A broken promise ends the command
-    with 1, and says how to see it again.
+    with 1, and says how to see it again. An experiment has the places and prices of `orch plan --on sky`; traffic is
+    neither billed nor kept back for.
 
     \b
     JSON: {"schema_version", "runs": [{"seed", "status" (done, stopped: the time was over, budget, failed,
@@ -85,6 +87,8 @@ def _simulate(
     rows: list[dict[str, Any]] = []
     for number in range(seed, seed + seeds):
         made = _scenario(experiment, number, days, peers, epochs, chosen, trace, instance)
+        if slot:
+            _check_slot(slot, made)
         try:
             outcome = simulate(made)
         except SimulationError as error:
@@ -118,6 +122,18 @@ def _faults(text: str) -> tuple[FaultClass, ...]:
     return tuple(kind for kind in FAULT_CLASSES if kind in wished)
 
 
+def _check_slot(slot: str, made: Scenario) -> None:
+    from cloud.places import nearest
+    from orchestrator.errors import UsageError
+
+    names = [each.name for each in made.spec.slots]
+    if slot not in names:
+        some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        raise UsageError(
+            f"--slot: '{slot[:80]}' is no slot of this run (there are {some}){nearest(slot[:80], names)}"
+        )
+
+
 def _scenario(
     experiment: str | None, seed: int, days: float, peers: int, epochs: int, faults: tuple[FaultClass, ...],
     trace: Path | None, instance: str,
@@ -132,7 +148,8 @@ def _scenario(
         from experiments.spec import load
         from orchestrator.simulation.experiments import of_experiment
 
-        made = of_experiment(load(experiment), seed, days=days, faults=faults, epochs=epochs)
+        spec = load(experiment)
+        made = of_experiment(spec, seed, days=days, faults=faults, epochs=epochs, environ=os.environ)
         command = f"orch simulate {experiment} --seed {seed} --days {days:g} --epochs {epochs}{faults_option(faults)}"
         made = replace(made, command=command)
     if trace is None:

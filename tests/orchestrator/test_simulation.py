@@ -10,12 +10,17 @@ from decimal import Decimal
 
 import pytest
 
+from analysis.plan import plan_of
+from cloud.prices.book import load as load_book
 from cloud.sim import TraceEvent, Window
 from cloud.sim.traces import SAMPLE, load_trace
+from experiments.spec.load import load
 from orchestrator.cli.app import run
 from orchestrator.core.journal import replay
+from orchestrator.quotes import sky_quoter
 from orchestrator.simulation.checks import SimulationError
 from orchestrator.simulation.driver import Outcome, simulate
+from orchestrator.simulation.experiments import of_experiment
 from orchestrator.simulation.scenario import BEGAN_S, FAULT_CLASSES, Crash, scenario
 
 SEEDS = int(os.environ.get("ORCH_SEEDS", "500"))  # `make soak`: 50000
@@ -131,12 +136,29 @@ def test_the_command(capsys: pytest.CaptureFixture[str]):
     assert "stopped" in capsys.readouterr().out
 
 
+def test_an_experiment_has_the_places_and_prices_that_renting_it_would_have():
+    spec = load("geo-c8", ["budget_usd=20", "prices=study-2023-04"])
+    book, environ = load_book(spec.prices), {"HOME": "/nonexistent"}
+    made = of_experiment(spec, 0, days=0.1, faults=(), environ=environ)
+    planned = plan_of(spec, book, None, on="sky", quote=sky_quoter(book, environ)).as_dict()
+    for slot, peer in zip(made.spec.slots, planned["peers"], strict=True):
+        for place, at in zip(slot.places, peer["places"], strict=True):
+            shown = (at["location"], at["instance"], Decimal(at["usd_per_h"]))
+            assert (place.location, place.instance, place.usd_per_h) == shown
+    outcome = simulate(made)
+    mean_usd = Decimal(planned["usd_per_h"]) / len(planned["peers"])
+    assert float(outcome.spent_usd) / outcome.vm_hours == pytest.approx(float(mean_usd), rel=0.02)
+    assert made.spec.egress_usd_per_h == 0, "nothing is sent here"
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["--faults", "stom"], "did you mean 'storm'"),
         (["--trace", "no-such.csv"], "cannot be read"),
         (["no-such-experiment"], "no-such-experiment"),
+        (["--slot", "p99"], "'p99' is no slot of this run (there are p0, p1,"),
+        (["geo-c8", "--slot", "us-9"], "--slot: 'us-9' is no slot of this run"),
     ],
 )
 def test_a_wrong_command_is_one_sentence(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]):

@@ -10,11 +10,12 @@ import pytest
 
 from cloud.provider import Owned, TransientError
 from experiments.spec.load import load
+from orchestrator.cli.app import run
 from orchestrator.cli.starting import plan_for
-from orchestrator.controller import reaping, sky_runs
+from orchestrator.controller import client, reaping, sky_runs
 from orchestrator.controller.launching import missing_secrets, prepare, write_environment
 from orchestrator.errors import UsageError
-from orchestrator.home import owner
+from orchestrator.home import kept_owner, owner
 
 TWIN = str(Path(__file__).parents[1] / "cloud_e2e" / "twin.yaml")
 
@@ -30,6 +31,72 @@ def test_an_owner_is_made_once_and_kept(tmp_path: Path):
     assert (tmp_path / "owner").read_text().strip() == made
     assert len(made.rpartition("-")[2]) == 8
     assert owner(tmp_path, {"ORCH_OWNER": "ci-1"}) == "ci-1"
+
+
+def test_whose_vms_are_looked_for_is_never_made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("ORCH_OWNER", raising=False)
+    ask = reaping.owners_to_ask_for
+    assert ask(tmp_path, [], "", "") == {}, "nothing is rented"
+    assert ask(tmp_path, ["me"], "local", "") == {}
+    with pytest.raises(UsageError, match="add `--owner NAME`"):
+        ask(tmp_path, [], "sky", "")
+    with pytest.raises(UsageError, match="--owner 'Me'"):
+        ask(tmp_path, [], "sky", "Me")
+    assert not (tmp_path / "owner").exists()
+    assert ask(tmp_path, [], "sky", "you") == {"you": True}
+    made = owner(tmp_path, {})
+    assert ask(tmp_path, [made], "", "") == {made: True}
+    assert ask(tmp_path, ["ci-1", made], "", "") == {"ci-1": False, made: True}, "ci-1: those runs only"
+
+
+def test_plan_and_launch_tell_the_owner_and_only_launch_makes_one(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.delenv("ORCH_OWNER", raising=False)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("HOME", str(own_home))
+    monkeypatch.setattr("orchestrator.controller.preflight.preflight", lambda *_, **__: None)
+    monkeypatch.setattr(
+        client, "launch", lambda run_id, home: client.RunConnection(run_id, home / "runs" / run_id)
+    )
+    assert run(["plan", TWIN, "--on", "sky"]) == 0
+    assert "made at the first launch" in capsys.readouterr().err
+    assert not own_home.exists()
+    assert run(["launch", TWIN, "--on", "sky", "--yes", "--detach"]) == 0
+    made = kept_owner(own_home)
+    assert made
+    command = f"`orch reap --all --on sky --owner {made}`"
+    assert capsys.readouterr().err.count(command) == 1
+    assert run(["plan", TWIN, "--on", "sky"]) == 0
+    assert command in capsys.readouterr().err
+
+
+def test_a_run_launched_under_another_name_is_looked_for_under_that_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ORCH_OWNER", "ci-1")
+    spec, home = load(TWIN), tmp_path / "orch"
+    prepare(spec, Path(TWIN), plan_for(spec, "sky"), "twin-1", home, now_s=1000.0, cores=2, on="sky")
+    monkeypatch.delenv("ORCH_OWNER")
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(client, "down", lambda *_: [])
+    monkeypatch.setattr(client, "reap_clouds", lambda _home, *given: asked.append(given) or {})
+    reaped = client.reap(home, everything=True)
+    assert (reaped.owners, reaped.left) == (("ci-1",), {})
+    assert asked == [("ci-1", {"twin-1"}, set(), False)], "and no other run of ci-1 is touched"
+
+
+def test_only_a_cloud_with_credentials_is_looked_at(monkeypatch: pytest.MonkeyPatch):
+    for there in (True, False):
+        monkeypatch.setattr(reaping.aws, "has_credentials", lambda there=there: there)
+        found = reaping.reach()
+        assert found.asks_a_cloud is there
+        assert ("aws" in found.not_looked_at) is not there
+        assert {"gcp", "azure", "lambda"} <= set(found.not_looked_at)
 
 
 @pytest.mark.parametrize("wrong", ["Me", "a b", "x" * 64])
