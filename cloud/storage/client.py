@@ -46,6 +46,7 @@ def make_client(
     region: str = "",
     access_key: str | None = None,
     secret_key: str | None = None,
+    session_token: str | None = None,
     connect_timeout_s: float = 10.0,
     read_timeout_s: float = 30.0,
     attempts: int = 3,
@@ -78,6 +79,7 @@ def make_client(
             region_name=region or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1",
             aws_access_key_id=access_key,
             aws_secret_access_key=secret_key,
+            aws_session_token=session_token,
             config=config,
         )
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Which scales an emulated run uses and what follows: a pure function of the experiment and the host.
+"""Which scales a run uses and what follows: a pure function of the experiment and the host.
 
 The rules and their measurements are in `docs/emulated-cloud.md`. In short: averaging does not depend on
 the target batch size and calculation is linear in it, so calculation is shortened (`samples_scale`);
@@ -18,7 +18,7 @@ from experiments.spec.catalog import StepTime, models, step_time
 from experiments.spec.errors import SpecError
 from experiments.spec.schema import Emulation, ExperimentSpec
 
-__all__ = ["EmulationPlan", "resolve_emulation"]
+__all__ = ["EmulationPlan", "full_size", "resolve_emulation"]
 
 CALC_S = 14.0  # raw calculation an epoch: long against progress reports (1 s), short against one's patience
 REPORT_S = 1.0  # a report costs five DHT stores; one a second was measured to be harmless
@@ -43,11 +43,12 @@ class EmulationPlan:
     parameters: int  # to average, after bytes_scale
     parts: int  # a peer sends each other peer in a round
     part_size_bytes: int
-    calc_s: float  # raw, expected
+    calc_s: float | None  # raw, expected; None, here and below: nobody measured a step of it
     comm_s: float  # expected; does not scale
-    epoch_s: float  # raw, expected
-    study_calc_s: float  # at the study's scale, expected
-    study_epoch_s: float
+    epoch_s: float | None  # raw, expected
+    study_calc_s: float | None  # at the study's scale, expected
+    study_epoch_s: float | None
+    reckoned_epoch_s: float  # what traffic is counted by: the same, else matchmaking, the least a round takes
     reasons: tuple[str, ...]  # why each value is what it is, one sentence each
 
 
@@ -92,9 +93,7 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
     )  # to each other peer: scatter or gather
     parts = _parts(spec.emulation, n, sent_bytes, bytes_scale, reasons)
 
-    pair_bits = 2 * total * BYTES_PER_VALUE[spec.swarm.compression] / n * 8
-    transfer_s = max(pair_bits / slowest_bps, pair_bits * (n - 1) / vm_limit()) if n > 1 else 0.0
-    comm_s = (transfer_s + spec.swarm.matchmaking_time_s) / time_scale
+    comm_s = _comm_s(spec, slowest_bps) / time_scale
     return EmulationPlan(
         bytes_scale=bytes_scale,
         time_scale=time_scale,
@@ -110,8 +109,51 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
         epoch_s=calc_s + comm_s,
         study_calc_s=study_calc_s,
         study_epoch_s=study_calc_s + comm_s * time_scale,
+        reckoned_epoch_s=study_calc_s + comm_s * time_scale,
         reasons=tuple(reasons),
     )
+
+
+def full_size(spec: ExperimentSpec) -> EmulationPlan:
+    """Nothing scaled and nothing emulated: rented VMs train the model itself, as fast as they can.
+
+    Its duration is expected from measured step times, and unknown where one accelerator has none: the VMs need none.
+    """
+    model, batch, target = models()[spec.model], spec.swarm.batch_size, spec.swarm.target_batch_size
+    n = spec.peer_count
+    sent_bytes = model.parameters * BYTES_PER_VALUE[spec.swarm.compression] / n
+    accelerators = [g.alternatives[0].accelerators for g in spec.peers for _ in range(g.count)]
+    known = [times for a in accelerators if (times := step_time(spec.model, a)) is not None]
+    calc_s, comm_s = None, _comm_s(spec, vm_limit())
+    if len(known) == n and model.kind != "digits":  # its step time is what it is padded to, not a measurement
+        calc_s = target / sum(batch / _step_s(times, batch) for times in known)
+    epoch_s = None if calc_s is None else calc_s + comm_s
+    return EmulationPlan(
+        bytes_scale=1.0,
+        time_scale=1.0,
+        samples_scale=1.0,
+        raw_target_batch_size=target,
+        coalesce=1,
+        steps=target / batch / n,
+        parameters=model.parameters,
+        parts=max(1, math.ceil(sent_bytes / HIVEMIND_PART_BYTES)),
+        part_size_bytes=HIVEMIND_PART_BYTES,
+        calc_s=calc_s,
+        comm_s=comm_s,
+        epoch_s=epoch_s,
+        study_calc_s=calc_s,
+        study_epoch_s=epoch_s,
+        reckoned_epoch_s=spec.swarm.matchmaking_time_s if epoch_s is None else epoch_s,
+        reasons=(),
+    )
+
+
+def _comm_s(spec: ExperimentSpec, slowest_bps: float) -> float:
+    """A round at the model's size: one stream on the slowest pair or a VM's own limit, and matchmaking."""
+    n, total = spec.peer_count, models()[spec.model].parameters
+    pair_bits = 2 * total * BYTES_PER_VALUE[spec.swarm.compression] / n * 8
+    transfer_s = max(pair_bits / slowest_bps, pair_bits * (n - 1) / vm_limit()) if n > 1 else 0.0
+    return transfer_s + spec.swarm.matchmaking_time_s
 
 
 def _times(spec: ExperimentSpec, accelerator: str) -> StepTime:

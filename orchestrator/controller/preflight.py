@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 from cloud.local.faults import available_memory, check_memory
@@ -16,19 +17,21 @@ from experiments.spec.shards import shard_urls
 from metrics.orders import MAX_PEERS
 from metrics.store import DiskFullError
 from orchestrator.checks.credentials import CLOUDS, cloud_access, package_there
-from orchestrator.controller.launching import dataset_of, missing_secrets
-from orchestrator.controller.sky_runs import check_store
+from orchestrator.controller.launching import dataset_of, secret_values
+from orchestrator.controller.rentable import STORE_KEYS, check_rentable
 from orchestrator.errors import RaySessionError, UsageError
 
 __all__ = ["preflight"]
 
 _CONNECT_S = 5.0
+_PRIVATE = "or set data.private: true where only the VMs {}, and nobody looks before they are rented"
 _ROOM_BYTES = 100_000_000  # the data set, its copies in the peers' caches, records, logs
 
 
 def preflight(spec: ExperimentSpec, home: Path, on: str = "local") -> None:
     """Look at all that a run needs: the experiment's own wishes, secrets, room in the state folder, the user's own
-    Ray; on this machine ("local") memory and the shards, on rented VMs ("sky") SkyPilot and the clouds' credentials.
+    Ray; the shards; on this machine ("local") memory, on rented VMs ("sky") what stands against renting them, SkyPilot
+    and the clouds' credentials.
 
     Raises UsageError, DiskFullError, RaySessionError, CredentialsError, InvalidRequestError (no memory, an endpoint the
     emulated cloud cannot reach), StorageError (unreachable, refused, missing, no whole tar).
@@ -41,37 +44,70 @@ def preflight(spec: ExperimentSpec, home: Path, on: str = "local") -> None:
         raise UsageError(
             f"{spec.name}: {spec.peer_count} peers; one signed record names {MAX_PEERS} at most, so wish for fewer"
         )
-    missing = missing_secrets(spec)
-    if missing:
-        raise UsageError(
-            f"{spec.name}: secrets {', '.join(missing)}: not set in the environment of `orch`; export them"
-        )
+    values = secret_values(spec)
     _check_room(home)
     _check_ray(os.environ.get("RAY_ADDRESS", ""))
     if on != "local":
-        check_store(spec)
+        check_rentable(spec)
         _check_clouds(spec)
+        if not spec.data.private:
+            _check_rented_data(spec, values)
         return
     check_memory(spec.peer_count, LocalOptions().peer_memory_bytes, available_memory())
     if not spec.data.endpoint:
         dataset_of(spec)
         return
+    forward_target(spec.data.endpoint)
+    _check_data(spec)
+
+
+def _check_data(
+    spec: ExperimentSpec,
+    access_key: str | None = None,
+    secret_key: str | None = None,
+    session_token: str | None = None,
+) -> None:
+    """All shards, with these keys or those that boto3 finds. Raises StorageError."""
     from cloud.storage.check import check_shards
     from cloud.storage.client import make_client
 
-    forward_target(spec.data.endpoint)
     client = make_client(
-        spec.data.endpoint, region=spec.data.region, connect_timeout_s=_CONNECT_S, attempts=2
+        spec.data.endpoint,
+        region=spec.data.region,
+        access_key=access_key,
+        secret_key=secret_key,
+        session_token=session_token,
+        connect_timeout_s=_CONNECT_S,
+        attempts=2,
     )
     for pattern in (spec.data.shards, spec.data.heldout):
         if pattern:
             check_shards(shard_urls(pattern), client, endpoint=spec.data.endpoint)
 
 
+def _check_rented_data(spec: ExperimentSpec, values: Mapping[str, str]) -> None:
+    """As the VMs will read them: with the experiment's own keys. With none (VMs with a role) by ours."""
+    from cloud.storage.errors import StoreRefusedError, StoreUnreachableError
+
+    access_key, secret_key = (values.get(name) for name in STORE_KEYS)
+    session_token = values.get("AWS_SESSION_TOKEN") if access_key else None
+    try:
+        _check_data(spec, access_key, secret_key, session_token)
+    except StoreUnreachableError as error:
+        raise StoreUnreachableError(f"{error}; {_PRIVATE.format('reach it')}") from error
+    except StoreRefusedError as error:
+        if access_key:
+            raise StoreRefusedError(
+                f"{error}: for the VMs under the experiment's secrets, here as ORCH_SECRET_AWS_ACCESS_KEY_ID and "
+                "ORCH_SECRET_AWS_SECRET_ACCESS_KEY"
+            ) from error
+        raise StoreRefusedError(f"{error}; {_PRIVATE.format('may read it')}") from error
+
+
 def _check_clouds(spec: ExperimentSpec) -> None:
     """SkyPilot is here, and so are credentials for every cloud that the experiment names."""
     if not package_there("sky"):
-        raise UsageError("SkyPilot is not installed: `pip install 'orch[sky]'` brings it")
+        raise UsageError("SkyPilot is not installed: `pip install -e '.[sky]'` in a clone of orch brings it")
     clouds = {place.infra.partition("/")[0] for group in spec.peers for place in group.alternatives}
     for cloud in sorted(clouds):
         if cloud not in CLOUDS:

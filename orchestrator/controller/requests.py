@@ -142,7 +142,8 @@ class RunRequests:
 def peer_config(
     meta: Mapping[str, Any], wish: RequestVm, place: Place, endpoint: str, environment: Mapping[str, str]
 ) -> PeerConfig:
-    """All a peer is told. Times are divided by time_scale; sizes are the emulation plan's.
+    """All a peer is told. Times are divided by time_scale; sizes are the emulation plan's. Only an emulated accelerator's
+    step has a time to be padded to.
 
     Time-outs as docs/emulated-cloud.md found necessary: a request's below matchmaking's, a chunk's long
     against the slowest part, the DHT's long against bulk data on the same connection.
@@ -150,8 +151,9 @@ def peer_config(
     spec = from_document(meta["experiment"])
     emulation = meta["emulation"]
     c = float(emulation["time_scale"])
-    times = step_time(spec.model, place.accelerator)
-    if times is None:
+    emulated = bool(meta["emulated"])
+    times = step_time(spec.model, place.accelerator) if emulated else None
+    if emulated and times is None:
         raise ValueError(f"no step time is known for {spec.model} on {place.accelerator}")
     batch, swarm = spec.swarm.batch_size, spec.swarm
     matchmaking_s = swarm.matchmaking_time_s / c
@@ -178,11 +180,11 @@ def peer_config(
         dht_timeout_s=10.0 / c,
         part_size_bytes=max(_MIN_PART_BYTES, int(emulation["part_size_bytes"])),
         model=spec.model,
-        emulated=bool(meta["emulated"]),
+        emulated=emulated,
         parameters=int(emulation["parameters"]),
-        forward_s=times.forward_s(batch) / c,
-        backward_s=times.backward_s(batch) / c,
-        sync_work_s=times.sync_work_s / c,
+        forward_s=times.forward_s(batch) / c if times else 0.0,
+        backward_s=times.backward_s(batch) / c if times else 0.0,
+        sync_work_s=times.sync_work_s / c if times else 0.0,
         seed=spec.seed,
         endpoint=endpoint,
         region=spec.data.region,

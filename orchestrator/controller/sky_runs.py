@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,15 +11,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from analysis.plan import Quote, Quoter
-from experiments.spec.emulation import EmulationPlan, resolve_emulation
-from experiments.spec.schema import Emulation, ExperimentSpec
+from experiments.spec.emulation import EmulationPlan, full_size, resolve_emulation
+from experiments.spec.schema import ExperimentSpec
 from orchestrator.core.state import RunSpec
-from orchestrator.errors import UsageError
 from orchestrator.home import owner
 
 __all__ = [
     "SKY",
-    "check_store",
     "labels_of",
     "patient",
     "planned_quoter",
@@ -47,35 +44,16 @@ _LIFE_AFTER_END_S = 900.0
 
 
 def unscaled(spec: ExperimentSpec, cores: int) -> EmulationPlan:
-    """On real VMs nothing is shrunk, and the network is as it is. `emulation` set: a small network padded to the
-    model's size and step time."""
+    """On real VMs nothing is shrunk, and the network is as it is.
+
+    `emulation` set: a small network padded to the model's size and step time (SpecError where none is known); null:
+    the model itself, for which no step time has to be known.
+    """
+    if spec.emulation is None:
+        return full_size(spec)
     real = {"bytes_scale": 1.0, "time_scale": 1.0, "samples_scale": 1.0, "network": "none"}
-    emulation = (spec.emulation or Emulation()).model_copy(update=real)
+    emulation = spec.emulation.model_copy(update=real)
     return resolve_emulation(spec.model_copy(update={"emulation": emulation}), cores)
-
-
-def check_store(spec: ExperimentSpec) -> None:
-    """VMs read the data set from a store that they reach. Raises UsageError for the embedded one."""
-    if not spec.data.endpoint:
-        if spec.data.location.startswith("aws/"):
-            return  # a bucket of S3, found by boto3 itself
-        raise UsageError(
-            f"{spec.name}: data.endpoint is empty, and rented VMs do not reach the embedded store of this machine; give "
-            "the http(s) endpoint of an object store that holds the shards (or data.location: aws/REGION for S3)"
-        )
-    host = urlsplit(spec.data.endpoint).hostname or ""
-    if host == "localhost" or _is_loopback(host):
-        raise UsageError(
-            f"{spec.name}: data.endpoint {spec.data.endpoint} is this machine's own loopback, which rented VMs do not "
-            "reach; give an address that they do"
-        )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def planned_quoter(plan: Mapping[str, Any]) -> Quoter:

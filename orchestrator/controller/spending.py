@@ -52,5 +52,6 @@ def _epoch_s(store: RunStore, pace: Pace) -> float:
     if len(ends) < 2:
         return pace.all_s
     plan = store.meta("emulation", {})
-    stretch = plan["study_epoch_s"] / plan["epoch_s"] if plan else 1.0
+    known = plan and plan["epoch_s"] is not None  # unknown on rented VMs only, where nothing is scaled
+    stretch = plan["study_epoch_s"] / plan["epoch_s"] if known else 1.0
     return stretch * (ends[-1] - ends[0]) / (len(ends) - 1)

@@ -298,7 +298,9 @@ def test_the_script_is_bash_and_looks_for_a_gpu_where_there_should_be_one(accele
     assert "canary" not in script
 
 
-@pytest.mark.parametrize(("config", "asked"), [({"emulated": False}, True), ({"emulated": True}, False), ({}, False)])
+@pytest.mark.parametrize(
+    ("config", "asked"), [({"emulated": False}, True), ({"emulated": True}, False), ({}, False)]
+)
 def test_an_image_must_have_what_builds_the_model_where_the_model_is_built(config: dict, asked: bool):
     script = run_script(request(config=config), "orch-0-py3-none-any.whl", "0" * 64)
     (line,) = (line for line in script.splitlines() if "check_versions.py requirements.txt" in line)

@@ -15,11 +15,16 @@ from experiments.peer.config import PeerConfigError
 from experiments.peer.epochs import egress_between, loss_reasons
 from experiments.peer.lamb import Lamb
 from experiments.peer.model import DigitsNet, ModelSizeError, build_emulated
-from experiments.peer.models import MODELS
+from experiments.peer.models import MODELS, VISION
 from experiments.peer.optimizer import Round, compression_of, torch_optimizer_of
 from experiments.peer.status import Status
 from experiments.peer.swarm import Member, alive_slots, parse_members
 from experiments.peer.watch import LossWatch, loss_reason
+from experiments.spec.catalog import models
+
+
+def test_the_catalog_knows_which_models_learn_from_images() -> None:
+    assert {name for name, model in models().items() if model.kind == "vision"} == set(VISION)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from cloud.networks.network import Network
 from experiments.spec import SpecError, library, load
 from experiments.spec.catalog import published, step_time
-from experiments.spec.emulation import resolve_emulation
+from experiments.spec.emulation import full_size, resolve_emulation
 
 STUDY = [entry.name for entry in library() if published(entry.name)]
 
@@ -83,6 +83,29 @@ def test_scales_that_break_a_rule_are_warned_of():
 def test_an_experiment_may_refuse_to_be_emulated():
     with pytest.raises(SpecError, match="is not to be emulated"):
         resolve_emulation(load("geo-b2", ["emulation=null"]), 2)
+
+
+def test_real_vms_train_at_full_size_and_a_measured_step_tells_how_long():
+    plan = full_size(load("geo-b2", ["emulation=null"]))
+    assert (plan.bytes_scale, plan.time_scale, plan.samples_scale, plan.coalesce) == (1, 1, 1, 1)
+    assert (plan.raw_target_batch_size, plan.parameters, plan.part_size_bytes) == (32768, 197767336, 2**19)
+    assert plan.calc_s == plan.study_calc_s == pytest.approx(460.8)  # published: 460.4
+    assert plan.epoch_s == plan.study_epoch_s == plan.reckoned_epoch_s
+
+
+@given(
+    st.integers(1, 16), st.integers(1, 64), st.sampled_from(["ConvNextLarge", "RoBERTaXLM", "digits"]),
+    st.floats(0.5, 120),
+)  # fmt: skip
+def test_an_epoch_nobody_can_predict_is_unknown_and_reckoned_as_its_shortest(count, per_peer, model, found_s):
+    at = [f"peers[0].count={count}", f"swarm.target_batch_size={count * per_peer * 32}", f"model={model}"]
+    at += [f"swarm.matchmaking_time_s={found_s}", "emulation=null"]
+    known = full_size(load("geo-a2", at))
+    unknown = full_size(load("geo-a2", [*at, "peers[0].resources.accelerators=H100:1"]))
+    assert (unknown.calc_s, unknown.epoch_s, unknown.study_calc_s, unknown.study_epoch_s) == (None,) * 4
+    assert 0 < unknown.reckoned_epoch_s == pytest.approx(found_s)
+    assert unknown.reckoned_epoch_s <= known.reckoned_epoch_s
+    assert (known.calc_s is None) == (model == "digits")  # a digit's step time is what it is padded to
 
 
 @given(st.integers(1, 32), st.integers(1, 64), st.sampled_from([8, 32, 128]), st.integers(1, 64))

@@ -49,6 +49,16 @@ def test_the_rates_are_those_of_the_vms_rented_now_and_of_the_dearest_epoch(stor
     assert told.egress_usd_per_h == pytest.approx(in_flight * 10, rel=Decimal("0.01"))
 
 
+def test_where_no_epoch_was_expected_those_that_ended_count(store):
+    """Rented VMs with accelerators that nobody measured: nothing is scaled there."""
+    store.set_meta("emulation", {"study_epoch_s": None, "epoch_s": None})
+    told = spent_of(store, NOW_S, SPEC)
+    store.set_meta("emulation", {"study_epoch_s": 12.0, "epoch_s": 12.0})
+    assert told == spent_of(store, NOW_S, SPEC)
+    assert told.egress_usd_per_h is not None
+    assert told.egress_usd_per_h > 0
+
+
 def test_what_is_unknown_is_told_as_unknown(store):
     row = store.records("vms")[0]
     store.upsert_vm(replace(row, ended_s=None, usd_per_h=None))

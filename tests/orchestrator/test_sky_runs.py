@@ -10,10 +10,12 @@ import pytest
 
 from cloud.provider import Owned, TransientError
 from experiments.spec.load import load
+from metrics.store import RunStore
 from orchestrator.cli.app import run
 from orchestrator.cli.starting import plan_for
 from orchestrator.controller import client, reaping, sky_runs
-from orchestrator.controller.launching import missing_secrets, prepare, write_environment
+from orchestrator.controller.launching import prepare, write_environment
+from orchestrator.core.journal import replay
 from orchestrator.errors import UsageError
 from orchestrator.home import kept_owner, owner
 
@@ -114,9 +116,6 @@ def test_a_rented_run_has_the_plans_places_prices_and_ceilings(
     spec = load(TWIN)
     plan = plan_for(spec, "sky")
     folder = prepare(spec, Path(TWIN), plan, "twin-1", tmp_path / "orch", now_s=1000.0, cores=2, on="sky")
-    from metrics.store import RunStore
-    from orchestrator.core.journal import replay
-
     with RunStore.open_reader(folder / "run.db") as store:
         meta, state = store.all_meta(), replay(store.records("events"))
     assert (meta["provider"], meta["target"], meta["emulated"]) == (sky_runs.SKY, "sky", True)
@@ -136,26 +135,6 @@ def test_a_rented_run_has_the_plans_places_prices_and_ceilings(
     }
 
 
-@pytest.mark.parametrize(
-    ("data", "wrong"),
-    [
-        ({"endpoint": ""}, "do not reach the embedded store"),
-        ({"endpoint": "http://127.0.0.1:9000"}, "own loopback"),
-        ({"endpoint": "http://localhost:9000"}, "own loopback"),
-        ({"endpoint": "", "location": "aws/us-east-1"}, ""),
-        ({"endpoint": "https://s3.example.org"}, ""),
-    ],
-)
-def test_a_store_that_rented_vms_do_not_reach_is_refused(data: dict[str, str], wrong: str):
-    spec = load(TWIN)
-    spec = spec.model_copy(update={"data": spec.data.model_copy(update=data)})
-    if not wrong:
-        sky_runs.check_store(spec)
-        return
-    with pytest.raises(UsageError, match=wrong):
-        sky_runs.check_store(spec)
-
-
 def test_only_named_secrets_go_to_rented_vms_and_our_own_name_goes_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -163,7 +142,8 @@ def test_only_named_secrets_go_to_rented_vms_and_our_own_name_goes_before(
     monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "the cloud's")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "the cloud's")
-    assert missing_secrets(spec) == ["AWS_ACCESS_KEY_ID"]
+    with pytest.raises(UsageError, match="secrets AWS_ACCESS_KEY_ID: not set"):
+        write_environment(tmp_path, spec, "sky")
     monkeypatch.setenv("ORCH_SECRET_AWS_ACCESS_KEY_ID", "the store's")
     monkeypatch.setenv("ORCH_SECRET_AWS_SECRET_ACCESS_KEY", "the store's")
     write_environment(tmp_path, spec, "sky")

@@ -1,0 +1,93 @@
+"""What stands against an experiment on rented VMs, by its file and this machine's: asked before anything is rented."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from experiments.spec.catalog import models
+from experiments.spec.schema import ExperimentSpec
+from orchestrator.errors import UsageError
+
+__all__ = ["STORE_KEYS", "check_rentable", "obstacles", "reads_by_role"]
+
+STORE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+_TRAINED = ("vision", "digits")  # kinds of models that learn from shards of images
+
+
+def check_rentable(spec: ExperimentSpec) -> None:
+    """Raises UsageError with the first thing that stands against launching it."""
+    for sentence in obstacles(spec):
+        raise UsageError(f"{spec.name}: {sentence}")
+
+
+def obstacles(spec: ExperimentSpec) -> Iterator[str]:
+    """Each as a sentence with what to do. Looks at local paths of `file_mounts`, contacts nothing."""
+    yield from _store(spec)
+    yield from _model(spec)
+    yield from _mounts(spec)
+
+
+def reads_by_role(spec: ExperimentSpec) -> bool:
+    """Whether the VMs may read the store by a role of their own: all on AWS, and so is the store."""
+    host = urlsplit(spec.data.endpoint).hostname or ""
+    amazons = host.endswith(".amazonaws.com") if host else spec.data.location.startswith("aws/")
+    return amazons and all(
+        place.infra.startswith("aws/") for group in spec.peers for place in group.alternatives
+    )
+
+
+def _store(spec: ExperimentSpec) -> Iterator[str]:
+    data = spec.data
+    host = urlsplit(data.endpoint).hostname or ""
+    if not data.endpoint and not data.location.startswith("aws/"):  # S3 itself is found by boto3
+        yield (
+            "data.endpoint is empty, and rented VMs do not reach the embedded store of this machine; give "
+            "the http(s) endpoint of an object store that holds the shards (or data.location: aws/REGION for S3)"
+        )
+        return
+    if host == "localhost" or _is_loopback(host):
+        yield (
+            f"data.endpoint {data.endpoint} is this machine's own loopback, which rented VMs do not "
+            "reach; give an address that they do"
+        )
+    missing = [name for name in STORE_KEYS if name not in spec.secrets]
+    if len(missing) == 1 or (missing and not reads_by_role(spec)):
+        wanted = ", ".join(f"{name}: null" for name in missing)
+        yield (
+            f"rented VMs get no keys of the store in {data.location} but those named under secrets; "
+            f"add 'secrets: {{{wanted}}}' and export the values (as ORCH_SECRET_NAME where NAME is the cloud's too)"
+        )
+
+
+def _model(spec: ExperimentSpec) -> Iterator[str]:
+    kind = models()[spec.model].kind
+    if spec.emulation is None and kind not in _TRAINED:
+        trained = ", ".join(name for name, model in models().items() if model.kind in _TRAINED)
+        yield (
+            f"{spec.model} learns from {'text' if kind == 'language' else kind}, and the shards that this version streams "
+            f"hold images; choose one of {trained}, or remove 'emulation: null'"
+        )
+
+
+def _mounts(spec: ExperimentSpec) -> Iterator[str]:
+    for target, source in spec.file_mounts.items():
+        if "://" in source:
+            continue  # a bucket
+        path = Path(source).expanduser()
+        if not path.is_absolute():
+            yield (
+                f"file_mounts: '{target}' comes from '{source}', and nobody knows from which folder that is meant; "
+                "write the whole path"
+            )
+        elif not path.exists():
+            yield f"file_mounts: '{target}' comes from {path}, which is not there; make it or correct the path"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
