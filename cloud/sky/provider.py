@@ -32,7 +32,7 @@ from cloud.sky.leftovers import end_in_aws, left, sweep
 from cloud.sky.names import cluster_name, label_value
 from cloud.sky.records import VmRecord
 from cloud.sky.script import FOLDER, peek_command, stop_command
-from cloud.sky.state import Listed, absent, after_peek, gone, observed, parse_peek
+from cloud.sky.state import Listed, absent, after_peek, gone, observed, parse_peek, whom_to_join
 
 __all__ = ["SkyCloud"]
 
@@ -249,7 +249,9 @@ class SkyCloud:
         if listed is not None:
             if record.ending:
                 return record
-            peek = parse_peek(ssh.run_on(record.address, record.ssh, peek_command(record.address), _PEEK_S))
+            peers = whom_to_join(record, _read(self._run_folder / "monitor" / "roster.json"))
+            command = peek_command(record.address, peers)
+            peek = parse_peek(ssh.run_on(record.address, record.ssh, command, _PEEK_S))
         alive, why = (None, "") if peek is not None else self._cloud_says(record)
         with records.lock(self._folder, record.vm, "record"):
             current = records.read(self._folder, record.vm) or record

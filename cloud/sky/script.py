@@ -6,9 +6,11 @@ import shlex
 
 from cloud.provider import LaunchRequest
 
-__all__ = ["CHECK", "FOLDER", "peek_command", "run_script", "stop_command"]
+__all__ = ["CHECK", "FOLDER", "PEERS_VARIABLE", "peek_command", "run_script", "stop_command"]
 
 FOLDER = "orch-vm"  # in the VM user's home
+PEERS_VARIABLE = "ORCH_INITIAL_PEERS"  # whom the program is to join, when its config asks for it
+_WAIT_S = 900  # to be told whom to join: one first peer may fail on the way
 _SETUP_S = 1200  # each step of the setup, and no longer: before its program runs a VM has no lease
 
 # Compares what an environment has with requirements.txt, of the packages named: prints what differs, exit 1 if anything does.
@@ -121,6 +123,15 @@ ORCH_PUBLIC_ADDRESS=$(cat address 2>/dev/null || true)
         'http://169.254.169.254/metadata/instance/network/interface/0/ipv4/ipAddress/0/publicIpAddress?api-version=2021-02-01&format=text')
 [ -n "$ORCH_PUBLIC_ADDRESS" ] || fail "this VM does not learn its public address"
 export ORCH_PUBLIC_ADDRESS ORCH_VM=%(vm)s
+
+# Whom to join, told in the same way: the addresses of peers that are up now, or that this one begins the swarm.
+WAIT=%(wait_s)d
+if [ "$WAIT" -gt 0 ]; then
+    say waiting null ""
+    for n in $(seq $((2 * WAIT))); do { [ -s peers ] || [ -e life_over ]; } && break; sleep 0.5; done
+    [ -s peers ] || [ -e life_over ] || fail "nobody told this VM whom to join within $WAIT s"
+    export %(peers_variable)s=$(cat peers 2>/dev/null)
+fi
 # SkyPilot's job has one thread: all cores are ours.
 cores=$(grep -c ^processor /proc/cpuinfo)
 export OMP_NUM_THREADS=$cores MKL_NUM_THREADS=$cores
@@ -172,18 +183,23 @@ def run_script(
         "python": python,
         "key_variable": KEY_VARIABLE,
         "vm": shlex.quote(request.vm),
+        "wait_s": _WAIT_S if f"env:{PEERS_VARIABLE}" in request.config.get("initial_peers", ()) else 0,
+        "peers_variable": PEERS_VARIABLE,
         "program": shlex.quote(request.program),
     }
 
 
-def peek_command(address: str) -> str:
+def peek_command(address: str, peers: str = "") -> str:
     """What is asked over ssh: leaves the VM its address, prints job.json and status.json, one line each.
 
-    Both are one line of JSON; a blank line stands for one that is not there (yet).
+    Both are one line of JSON; a blank line stands for one that is not there (yet). `peers`: whom it is to join, ""
+    when that is not known yet; the first word counts.
     """
+    # A link is made whole or not at all, and never over another.
+    tell = f"echo {shlex.quote(peers)} > peers.$$; ln peers.$$ peers 2>/dev/null; rm -f peers.$$; "
     return (
         f"cd ~/{FOLDER} 2>/dev/null || exit 0; [ -s address ] || echo {shlex.quote(address)} > address; "
-        "for f in job.json status.json; do tr -d '\\n' < $f 2>/dev/null; echo; done"
+        f"{tell if peers else ''}for f in job.json status.json; do tr -d '\\n' < $f 2>/dev/null; echo; done"
     )
 
 

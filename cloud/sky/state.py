@@ -11,7 +11,7 @@ from typing import Any
 from cloud.provider import Observed, VmState
 from cloud.sky.records import VmRecord
 
-__all__ = ["Listed", "absent", "after_peek", "gone", "observed", "parse_peek"]
+__all__ = ["Listed", "absent", "after_peek", "gone", "observed", "parse_peek", "whom_to_join"]
 
 _ABSENT_READS = 3  # lists are eventually consistent
 _SILENT_S = 15.0  # a VM that does not answer for so long is worth a word in its cause
@@ -52,8 +52,8 @@ def after_peek(
     job, status = peek
     job, status = job or dict(record.job), status or dict(record.status)
     ready_at_s = record.ready_at_s
-    if ready_at_s is None and job.get("phase") in ("running", "ended"):
-        told_s = float(job.get("at_s") or now_s) if job["phase"] == "running" else now_s
+    if ready_at_s is None and job.get("phase") in ("waiting", "running", "ended"):
+        told_s = now_s if job["phase"] == "ended" else float(job.get("at_s") or now_s)
         ready_at_s = min(max(told_s, record.requested_at_s), now_s)  # by the VM's own clock
     notice = status.get("notice_at_s")
     return replace(
@@ -97,12 +97,29 @@ def observed(record: VmRecord, listed: Listed | None, now_s: float) -> Observed:
         ended_at_s=record.ended_at_s,
         cause=cause,
         notice_at_s=record.notice_at_s,
-        status=record.status,
+        status=record.status or _before_status(record),
         instance=record.instance,
         usd_per_h=Decimal(record.usd_per_h) if record.usd_per_h else None,
         price_source=record.price_source,
         link=record.link,
     )
+
+
+def _before_status(record: VmRecord) -> dict[str, Any]:
+    """What can be said of a program that has not said anything itself."""
+    phase = {"waiting": "waiting", "running": "starting"}.get(str(record.job.get("phase")))
+    return {"phase": phase} if phase else {}
+
+
+def whom_to_join(record: VmRecord, roster: Mapping[str, Any]) -> str:
+    """What a VM that waits is to be told, as the controller's roster.json has it; "": nothing yet.
+
+    Only while it waits: who is up when its software is ready is not who was up when it was rented.
+    """
+    if record.job.get("phase") != "waiting":
+        return ""
+    peers = [str(maddr) for maddr in roster.get("join", ())]
+    return " ".join(peers) or ("alone" if roster.get("seed") == record.vm else "")
 
 
 _END_STATES: Mapping[str, VmState] = {

@@ -30,7 +30,8 @@ class PeerConfig:
     # swarm
     listen_address: str  # IP to listen on; "" lets the VM choose (its default route's)
     listen_port: int
-    initial_peers: tuple[str, ...]  # multiaddrs of peers already up; empty: this is the first
+    # multiaddrs of peers already up; empty: this is the first. "env:NAME": what that variable says, or "alone"
+    initial_peers: tuple[str, ...]
     expected_peers: int  # training starts when so many are ready, or the swarm is already training
     barrier_timeout_s: float
     target_batch_size: int

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,7 +111,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     from experiments.peer.processes import Departure, children_die_with_us, note_descendants, remove_folder
     from experiments.peer.publish import Publisher, use_record_key
     from experiments.peer.steplog import StepLog
-    from experiments.peer.swarm import Membership, alive_slots, start_dht
+    from experiments.peer.swarm import Membership, alive_slots, first_peers, start_dht
     from experiments.peer.task import build_task
     from experiments.peer.train import Hooks, Trainer
     from experiments.peer.untold import Untold
@@ -119,6 +119,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     from metrics.records import EgressRecord, EpochRecord, IngressRecord, JoinRecord
 
     watch = set_up_logging(folder / "peer.log")
+    config = replace(config, initial_peers=first_peers(config.initial_peers, os.environ))
     children_die_with_us()
     if config.emulated:
         torch.set_num_threads(1)

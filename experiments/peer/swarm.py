@@ -28,6 +28,7 @@ __all__ = [
     "SwarmError",
     "alive_slots",
     "announced_address",
+    "first_peers",
     "own_address",
     "parse_members",
     "start_dht",
@@ -74,6 +75,17 @@ def announced_address(wished: str, environ: Mapping[str, str]) -> str:
         return str(ipaddress.IPv4Address(address))
     except ValueError as error:
         raise PeerConfigError(f"announce_address: {wished!r} is no IPv4 address ({address!r})") from error
+
+
+def first_peers(wished: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The multiaddrs of `PeerConfig.initial_peers`; none for the first peer. Raises PeerConfigError."""
+    if len(wished) != 1 or not wished[0].startswith("env:"):
+        return tuple(wished)
+    name = wished[0].removeprefix("env:")
+    told = environ.get(name, "").split()
+    if not told:
+        raise PeerConfigError(f"initial_peers: {name} is not set (the peers to join, or 'alone')")
+    return () if told == ["alone"] else tuple(told)
 
 
 def start_dht(config: PeerConfig, identity: Path) -> tuple[hivemind.DHT, str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from cloud.local.vms import NOTICE_FILE, vm_folder
 from cloud.provider import LaunchRequest, Offer
+from cloud.sky.script import PEERS_VARIABLE
 from experiments.peer.config import PeerConfig
 from experiments.spec.catalog import step_time
 from experiments.spec.load import from_document
@@ -74,6 +75,7 @@ class RunRequests:
             config={
                 **made.config,
                 "announce_address": "env:ORCH_PUBLIC_ADDRESS",
+                "initial_peers": [f"env:{PEERS_VARIABLE}"],
                 "notice_url": cloud if place.use_spot and cloud in _NOTICES else "",
                 "barrier_timeout_s": _BARRIER_S,
             },

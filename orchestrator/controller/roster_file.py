@@ -21,6 +21,7 @@ __all__ = ["ORDERS_FILE", "RosterFile"]
 
 ORDERS_FILE = "orders.bin"
 _RENEWALS = 4  # a lease
+_JOIN_AT = 16  # addresses that VMs are told: the first that answers is enough
 
 
 class RosterFile:
@@ -69,7 +70,8 @@ class RosterFile:
             }
             for e in roster(state, vms)
         ]
-        content = json.dumps({"peers": peers}).encode()
+        told = {"seed": state.seed, "join": state.maddrs()[:_JOIN_AT], "peers": peers}
+        content = json.dumps(told).encode()
         if content != self._roster:
             self._replace("roster.json", content)
             self._roster = content

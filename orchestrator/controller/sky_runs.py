@@ -71,8 +71,9 @@ def planned_quoter(plan: Mapping[str, Any]) -> Quoter:
 
 
 def patient(run: RunSpec) -> RunSpec:
-    """The same run with a real cloud's deadlines."""
-    return replace(run, boot_deadline_s=_BOOT_S, join_deadline_s=_JOIN_S)
+    """The same run with a real cloud's deadlines; its VMs are told whom to join when they are up, so none waits for
+    the first one's address before it is requested."""
+    return replace(run, boot_deadline_s=_BOOT_S, join_deadline_s=_JOIN_S, first_alone=False)
 
 
 def sky_meta(spec: ExperimentSpec, home: Path) -> dict[str, Any]:

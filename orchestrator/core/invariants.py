@@ -59,6 +59,7 @@ def _limits(state: RunState) -> None:
             f"{zone.market} is {'closed' if closed else 'open'} after {zone.refusals} refusals",
         )
         _check(not zone.probe or zone.probe in state.intents, f"{zone.market}: nobody asked for {zone.probe}")
+    _check(not state.seed or state.seed in state.intents, f"{state.seed} begins the swarm without an intent")
     _check(not state.paused or state.enough, "the run pauses before it had enough peers")
     _check(state.paused_s >= 0.0, "the pauses took less than no time")
 

@@ -26,7 +26,7 @@ __all__ = ["JournalError", "begin", "created", "facts", "note", "replay", "story
 _RUN_FIELDS = (
     *("monitor", "monitors_lost", "monitor_retry_at_s", "monitor_cause"),
     *("finishing_s", "stop_status", "stop_cause", "ended"),
-    *("enough", "paused_at_s", "paused_s", "held_back"),
+    *("enough", "paused_at_s", "paused_s", "held_back", "seed"),
 )
 _SLOT_KINDS = frozenset({"intent", "transition", "cause", "slot"})
 
@@ -161,6 +161,8 @@ def _run_cause(before: RunState, after: RunState) -> str:
         return "all peers are over"
     if after.held_back != before.held_back:
         return f"no VM is requested: {after.held_back}" if after.held_back else "VMs are requested again"
+    if after.seed != before.seed:
+        return f"{after.seed} begins the swarm" if after.seed else f"{before.seed}, which began it, is lost"
     if after.enough != before.enough:
         return f"{least} peers can train" if least > 1 else "a peer can train"
     return f"the monitor is {after.monitor}"

@@ -33,6 +33,7 @@ from orchestrator.core.journal import facts
 from orchestrator.core.limits import over_budget
 from orchestrator.core.monitor import monitor_lost, monitor_observed
 from orchestrator.core.policy import Jitter
+from orchestrator.core.seed import choose_seed
 from orchestrator.core.seek import seek
 from orchestrator.core.state import RunState, SlotState
 from orchestrator.core.work import Work, work_on
@@ -213,6 +214,7 @@ def _tick(work: Work, now_s: float, jitter: Jitter) -> None:
         broke = seek(work, now_s, jitter)
         if broke:
             _stop(work, "budget", broke)
+    choose_seed(work, now_s)
     _pause(work, now_s)
     monitor_due = work.run.monitor == "absent" and now_s >= work.run.monitor_retry_at_s
     if monitor_due and work.joinable() and not work.run.stop_status:

@@ -16,7 +16,7 @@ __all__ = ["seek"]
 def seek(work: Work, now_s: float, jitter: Jitter) -> str:
     """Wish for VMs. Returns why the run has to stop for lack of money, or "".
 
-    The first peer goes alone until its address is known. A slot that is held back by a limit of the run keeps
+    With `first_alone` the first peer goes alone until its address is known. A slot that is held back by a limit of the run keeps
     its turn; one whose places all say no waits until one of them may say yes.
     """
     if work.done:
@@ -24,7 +24,7 @@ def seek(work: Work, now_s: float, jitter: Jitter) -> str:
     held_back = ""
     kept: list[int] = []
     while work.ready:
-        if work.live and not work.joinable():
+        if work.run.spec.first_alone and work.live and not work.joinable():
             break
         i = heapq.heappop(work.ready)
         slot = work.slots[i]

@@ -16,20 +16,21 @@ from orchestrator.core.policy import (
     times,
 )
 from orchestrator.core.state import OVER, SlotState
-from orchestrator.core.work import READY, Work
+from orchestrator.core.work import READY, WAITS, Work
 
 __all__ = ["confirm", "end", "finish", "lose", "note", "overdue", "refuse", "see"]
 
 _RANK = {SlotState.PROVISIONING: 0, SlotState.BOOTING: 1, SlotState.JOINING: 2, SlotState.TRAINING: 3}
 _PHASE_RANK = {
     "": 0,
-    "starting": 1,
-    "dht": 2,
-    "ready": 3,
-    "training": 4,
-    "leaving": 5,
-    "done": 6,
-    "failed": 6,
+    WAITS: 1,
+    "starting": 2,
+    "dht": 3,
+    "ready": 4,
+    "training": 5,
+    "leaving": 6,
+    "done": 7,
+    "failed": 7,
 }
 
 
@@ -121,6 +122,7 @@ def see(work: Work, i: int, event: Observed) -> None:
         and _RANK[wanted] <= _RANK[slot.state]
     ):
         return  # nothing new, as of most VMs in most lists
+    waited = slot.phase == WAITS
     slot = replace(
         slot, confirmed=True, refusals=0, phase=phase, maddr=event.maddr or slot.maddr,
         address=event.address or slot.address,
@@ -128,10 +130,14 @@ def see(work: Work, i: int, event: Observed) -> None:
     if _RANK[wanted] > _RANK[slot.state]:
         causes = {
             SlotState.BOOTING: "the provider took it",
-            SlotState.JOINING: "its program runs",
+            SlotState.JOINING: "it is ready to be told whom to join"
+            if phase == WAITS
+            else "its program runs",
             SlotState.TRAINING: "the peer trains",
         }
         slot = replace(slot, state=wanted, since_s=event.now_s, cause=causes[wanted])
+    elif waited and phase != WAITS:  # from here on it is its own time
+        slot = replace(slot, since_s=event.now_s, cause="its program runs")
     work.set(i, slot)
 
 
@@ -155,8 +161,8 @@ def refuse(work: Work, i: int, event: OfferRefused, jitter: Jitter) -> None:
         cause = f"{event.reason}; looking for it, and asking for the same VM again at {clock(retry_at_s)}"
         work.set(i, replace(slot, ambiguous=True, retry_at_s=retry_at_s, refusals=refusals, cause=cause))
         return
-    # While others train, a slot that finds no capacity costs nothing and may find some later.
-    why = "" if work.able else gives_up(spec, slot.lost if spec.policy.replace != "never" else 0, refusals)
+    # While others have VMs, a slot that finds no capacity costs nothing and may find some later.
+    why = "" if work.taken else gives_up(spec, slot.lost if spec.policy.replace != "never" else 0, refusals)
     if event.kind == "transient" and not why:
         cause = f"{event.reason}; asking again at {clock(retry_at_s)}"
         work.set(i, replace(slot, retry_at_s=retry_at_s, refusals=refusals, cause=cause))
@@ -200,8 +206,9 @@ def overdue(work: Work, i: int, now_s: float) -> str:
     waited_s = now_s - slot.since_s
     if slot.state is SlotState.BOOTING and waited_s > spec.boot_deadline_s:
         return f"did not boot within {spec.boot_deadline_s:.0f} s"
-    if slot.state is SlotState.JOINING and slot.phase not in READY and waited_s > spec.join_deadline_s:
-        return f"did not join within {spec.join_deadline_s:.0f} s (its phase: {slot.phase or 'none'})"
+    join_s = work.join_within_s(slot)
+    if slot.state is SlotState.JOINING and slot.phase not in READY and waited_s > join_s:
+        return f"did not join within {join_s:.0f} s (its phase: {slot.phase or 'none'})"
     noticed_s = slot.notice_at_s
     if noticed_s is not None and slot.phase == "leaving" and now_s - noticed_s > spec.silent_deadline_s:
         return "its peer has left, and the VM is still there"

@@ -114,6 +114,7 @@ class RunSpec:
     min_peers: int = 1  # with fewer that can train, the run pauses
     max_usd_per_h: Decimal | None = None  # no VM is requested that would pass it
     max_wall_s: float | None = None  # the run stops so long after its launch
+    first_alone: bool = True  # no other VM is requested before the first peer's address is known
     lease_s: float = 600.0  # a peer that has not heard of the controller for so long ends itself
     vms_per_min: int = 30  # VMs requested in any minute
     replacements_per_h: int = 60  # of them in the place of lost ones, in any hour
@@ -142,7 +143,7 @@ class Slot:
     ambiguous: bool = False  # a request got no answer: the VM may exist
     since_s: float = 0.0  # when it came into this state
     retry_at_s: float = 0.0  # not before this is anything (again) requested
-    phase: str = ""  # the peer's own
+    phase: str = ""  # the peer's own; "waiting": its VM waits to be told whom to join
     maddr: str = ""
     address: str = ""
     lost: int = 0  # VMs lost so far
@@ -181,6 +182,7 @@ class RunState:
     paused_at_s: float | None = None  # fewer than min_peers can train since then
     paused_s: float = 0.0  # the earlier pauses together
     held_back: str = ""  # why no VM is requested although slots wait for one
+    seed: str = ""  # the VM that was chosen to begin the swarm, until it is lost
     zones: tuple[Zone, ...] = ()  # those that refused, by market
     requested_s: tuple[float, ...] = ()  # when VMs were requested, in the minute up to the last one
     replaced_s: tuple[float, ...] = ()  # those in the place of lost ones, in the hour up to the last one
@@ -225,4 +227,5 @@ class RunState:
 
     def maddrs(self) -> tuple[str, ...]:
         """Addresses of the peers that can be joined now."""
-        return tuple(s.maddr for s in self.slots if s.maddr and s.vm and s.state in LIVE)
+        up = (s for s in self.slots if s.maddr and s.vm and s.state in LIVE and s.phase != "leaving")
+        return tuple(s.maddr for s in up)

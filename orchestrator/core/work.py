@@ -11,9 +11,10 @@ from decimal import Decimal
 from orchestrator.core.limits import remember
 from orchestrator.core.state import LIVE, OVER, Place, RunState, Slot, SlotSpec, SlotState, Zone
 
-__all__ = ["READY", "Work", "work_on"]
+__all__ = ["READY", "WAITS", "Work", "work_on"]
 
 READY = frozenset({"ready", "training", "leaving", "done"})  # phases of a peer that has joined
+WAITS = "waiting"  # phase of a VM that is to be told whom to join
 
 _JOIN_AT = 16  # addresses a new peer is given: the first that answers is enough
 
@@ -35,10 +36,12 @@ class Work:
         self.zones = {z.market: z for z in state.zones}
         self.requested_s = deque(state.requested_s)
         self.replaced_s = deque(state.replaced_s)
-        self.over = self.done = self.live = self.held = self.able = 0
+        self.over = self.done = self.live = self.held = self.able = self.taken = 0
         self.first_done_s = float("inf")
         self.asking: set[int] = set()  # requested, and not known to be taken
         self.ending: set[int] = set()
+        self.waiting: set[int] = set()  # to be told whom to join
+        self.joining = 0  # told, and without an address yet
         self.ready: list[int] = []  # heap of slots that waited for their time, which has come
         self.all_ended = False  # after a stop: every slot has been told
         self._due: list[tuple[float, int]] = []  # heap of times at which a slot has to be looked at
@@ -96,6 +99,12 @@ class Work:
             chosen = heapq.nsmallest(_JOIN_AT + 1, self._joinable)
             self._join_at = tuple(self._joinable[i] for i in chosen)
         return tuple(m for m in self._join_at if m != besides)[:_JOIN_AT]
+
+    def join_within_s(self, slot: Slot) -> float:
+        """How long it may be JOINING. While it waits for the swarm's first peer, that one's time counts."""
+        spec = self.run.spec
+        waits = slot.phase == WAITS and slot.vm != self.run.seed
+        return max(spec.boot_deadline_s, spec.join_deadline_s) if waits else spec.join_deadline_s
 
     def joinable(self) -> bool:
         """Whether any peer can be joined."""
@@ -177,6 +186,7 @@ class Work:
         self.over += by * (state in OVER)
         self.done += by * (state is SlotState.DONE)
         self.live += by * (state in LIVE)
+        self.taken += by * (state in LIVE and state is not SlotState.PROVISIONING)
         self.held += by * bool(slot.vm or slot.ending)
         self.able += by * (
             state is SlotState.TRAINING or (state is SlotState.JOINING and slot.phase in READY)
@@ -185,6 +195,11 @@ class Work:
             self.first_done_s = min(self.first_done_s, slot.since_s)
         _member(self.asking, i, by > 0 and state is SlotState.PROVISIONING and not slot.confirmed)
         _member(self.ending, i, by > 0 and bool(slot.ending))
+        waits = state is SlotState.JOINING and slot.phase == WAITS
+        _member(self.waiting, i, by > 0 and waits)
+        self.joining += by * (
+            state in (SlotState.JOINING, SlotState.TRAINING) and not slot.maddr and not waits
+        )
         for vm in (slot.vm, slot.ending):
             if vm and by > 0:
                 self._at[vm] = i
@@ -213,7 +228,7 @@ class Work:
         if slot.state is SlotState.BOOTING:
             return slot.since_s + spec.boot_deadline_s
         if slot.state is SlotState.JOINING and slot.phase not in READY:
-            return slot.since_s + spec.join_deadline_s
+            return slot.since_s + self.join_within_s(slot)
         if slot.notice_at_s is not None and slot.phase == "leaving" and slot.state in LIVE:
             return slot.notice_at_s + spec.silent_deadline_s
         return None

@@ -43,6 +43,8 @@ class Checks:
         self._wait_s = (
             900.0 + 2 * backoff_s + spec.breaker_open_s + spec.boot_deadline_s + spec.join_deadline_s
         )
+        if not spec.first_alone:
+            self._wait_s += spec.boot_deadline_s  # to be told whom to join
         self._wait_s += (
             30 * scenario.tick_s + spec.missing_deadline_s + spec.silent_deadline_s + 4 * scenario.tick_s
         )
@@ -88,6 +90,11 @@ class Checks:
         twice = {name for name in names if names.count(name) > 1}
         if twice:
             self.fail(f"slot {min(twice)} has two VMs", min(twice))
+
+    def one_swarm(self, second: list[str], broken: bool) -> None:
+        """Nobody begins a swarm while another one lives, as long as the provider keeps its contract."""
+        if second and not broken:
+            self.fail(f"a second swarm was begun beside {', '.join(second)}")
 
     def progress(self, state: RunState) -> None:
         """Where a slot's places have room and nothing disturbs it, it trains within a bounded time."""

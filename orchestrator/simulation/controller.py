@@ -159,6 +159,8 @@ class SimController:
         self.state = done.state
         if not self.state.stop_status:
             self._peers.renew(self.state.paused)
+            if self._peers.waiting:
+                self._peers.tell(self.state.seed, bool(self.state.maddrs()))
         if not self._write_late:
             self._act_all(done.instructions, true_s, crash if done.facts else None)
         return bool(done.facts)

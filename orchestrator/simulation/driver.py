@@ -178,6 +178,7 @@ class Simulation:
         if self._check:
             broken = any(self._faults.counts[f] for f in _BROKEN)
             self._checks.one_vm_a_slot(broken)
+            self._checks.one_swarm(self._peers.second, broken)
             self._checks.progress(controller.state)
             self._checks.books(controller.now_s(now_s))
 

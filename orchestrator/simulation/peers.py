@@ -27,6 +27,7 @@ class PeerModel:
     join_s: tuple[float, float] = (15.0, 60.0)  # address known to training: the state's download
     max_epochs: int = 0  # peers are done after this; 0: never
     lease_s: float = 600.0
+    waits: bool = False  # on its VM it waits to be told whom to join, as on rented ones
 
 
 @dataclass(slots=True, eq=False)
@@ -52,11 +53,13 @@ class Peers:
         self._at_s = self._renewed_s = world.now_s
         self._samples = self._averaging_left_s = 0.0
         self._paused = False
+        self._waiting: dict[str, SimVm] = {}
         self._finish = 0  # of the newest estimate of the end
         self.epochs = 0
         self.samples = 0.0
         self.working_s = 0.0  # of all peers together
         self.counts: Counter[str] = Counter()
+        self.second: list[str] = []  # VMs that had peers when another one began a swarm
         self.joined_after_s: list[float] = []
         world.status_of = self.status
         world.at(self._renewed_s + model.lease_s, self._lease_due)
@@ -68,15 +71,22 @@ class Peers:
         if is_monitor(vm.vm):
             return
         if change == "ready":
-            self._peers[vm.vm] = _Peer(vm)
-            self._world.at(at_s + self._random.uniform(*self._model.dht_s), self._known, vm)
+            self._peers[vm.vm] = _Peer(vm, "waiting" if self._model.waits else "starting")
+            if self._model.waits:
+                self._waiting[vm.vm] = vm
+            else:
+                self._start(vm)
             if at_s >= self._renewed_s + self._model.lease_s:
                 self._expire(vm)
         elif change == "noticed":
             self._world.at(at_s + self._random.uniform(*_LEAVE_S), self._leave, vm)
         elif change == "ended" and vm.vm in self._peers:
             peer = self._peers.pop(vm.vm)
+            self._waiting.pop(vm.vm, None)
             self._count(peer, -1)
+
+    def _start(self, vm: SimVm) -> None:
+        self._world.at(self._world.now_s + self._random.uniform(*self._model.dht_s), self._known, vm)
 
     def _known(self, vm: SimVm) -> None:
         self._set(vm, "starting", "dht")
@@ -108,6 +118,21 @@ class Peers:
             self._estimate()
 
     # what the controller tells them
+
+    @property
+    def waiting(self) -> bool:
+        """Whether any is to be told whom to join."""
+        return bool(self._waiting)
+
+    def tell(self, seed: str, joinable: bool) -> None:
+        """Those that wait hear whom to join, or that they begin the swarm."""
+        for vm in [vm for name, vm in self._waiting.items() if joinable or name == seed]:
+            del self._waiting[vm.vm]
+            if not joinable:
+                others = (peer for name, peer in self._peers.items() if name != vm.vm)
+                self.second += [o.vm.vm for o in others if o.phase in ("starting", "dht", "training")]
+            if self._set(vm, "waiting", "starting"):
+                self._start(vm)
 
     def renew(self, paused: bool) -> None:
         """The controller's word reached them: their leases are longer, and they wait or go on."""
@@ -178,7 +203,7 @@ class Peers:
         peer = self._peers.get(vm.vm)
         if peer is None:
             return {}
-        known = peer.phase not in ("starting", "failed")
+        known = peer.phase not in ("waiting", "starting", "failed")
         return {"phase": peer.phase, "maddr": f"/ip4/{vm.address}" if known else "", "error": peer.error}
 
     # training

@@ -124,6 +124,8 @@ def scenario(
     random = Random(f"scenario {seed}")
     model = PeerModel()
     spec = _spec(random, peers, days, model)
+    if Random(f"first {seed}").random() < 0.5:  # as on rented VMs
+        spec, model = replace(spec, first_alone=False), replace(model, waits=True)
     hazard = random.choice((0.02, 0.05, 0.1, 0.3)) if "preemption" in faults else 0.0
     places = tuple(
         SimPlace(

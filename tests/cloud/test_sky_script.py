@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from cloud.provider import LaunchRequest, Offer
-from cloud.sky.script import stop_command
+from cloud.sky import script
+from cloud.sky.script import peek_command, stop_command
 from cloud.sky.seal import KEY_VARIABLE
 from cloud.sky.shipping import ship_folder
 
@@ -25,7 +26,8 @@ _PROGRAMS = """
 import json, os, pathlib, signal, sys, time
 
 def tell(config):
-    said = {k: os.environ.get(k) for k in ("ORCH_PUBLIC_ADDRESS", "ORCH_VM", "OMP_NUM_THREADS", "ORCH_SEAL_KEY")}
+    names = ("ORCH_PUBLIC_ADDRESS", "ORCH_VM", "OMP_NUM_THREADS", "ORCH_SEAL_KEY", "ORCH_INITIAL_PEERS")
+    said = {k: os.environ.get(k) for k in names}
     said["config"] = json.loads(pathlib.Path(config).read_text())
     said["key"] = pathlib.Path("record.key").read_text()
     pathlib.Path("told.json").write_text(json.dumps(said))
@@ -116,7 +118,7 @@ def test_a_program_gets_its_secrets_its_address_and_all_cores(vm: Callable[..., 
     told = one.read("told.json")
     assert (told["ORCH_PUBLIC_ADDRESS"], told["ORCH_VM"]) == ("203.0.113.7", "r-a-0")
     assert told["OMP_NUM_THREADS"] == str(os.cpu_count())
-    assert told["ORCH_SEAL_KEY"] is None
+    assert told["ORCH_SEAL_KEY"] is told["ORCH_INITIAL_PEERS"] is None
     assert (told["config"], told["key"]) == ({"environment": {"S": "canary"}}, "the key")
     job = one.read("job.json")
     assert (job["phase"], job["exit_code"], job["error"]) == (
@@ -127,6 +129,28 @@ def test_a_program_gets_its_secrets_its_address_and_all_cores(vm: Callable[..., 
     assert (one.folder / "setup-ran").exists()
     assert not (one.folder / "sealed").exists()
     assert one.start().wait(30) == 7, "a second job of the same VM runs nothing, and ends as the first did"
+
+
+def test_a_program_that_asks_whom_to_join_starts_when_it_is_told(vm: Callable[..., Vm]):
+    one = vm("programs:tell", config={"initial_peers": ["env:ORCH_INITIAL_PEERS"]})
+    job = one.start()
+    one.wait_for(lambda: (one.folder / "job.json").exists() and one.read("job.json")["phase"] == "waiting")
+    environment = {"HOME": str(one.home), "PATH": os.environ["PATH"]}
+    for peers in ("", "/ip4/203.0.113.8/tcp/1/p2p/A /ip4/203.0.113.9/tcp/1/p2p/B", "alone"):
+        assert job.poll() is None or peers == "alone"
+        subprocess.run(["bash", "-c", peek_command("x", peers)], env=environment, check=True, timeout=20)
+    assert job.wait(30) == 7
+    told = one.read("told.json")["ORCH_INITIAL_PEERS"]
+    assert told == "/ip4/203.0.113.8/tcp/1/p2p/A /ip4/203.0.113.9/tcp/1/p2p/B"
+
+
+def test_a_program_that_is_never_told_whom_to_join_does_not_wait_for_ever(
+    vm: Callable[..., Vm], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(script, "_WAIT_S", 1)
+    one = vm("programs:tell", config={"initial_peers": ["env:ORCH_INITIAL_PEERS"]})
+    assert one.start().wait(30) == 1
+    assert one.read("job.json")["error"] == "nobody told this VM whom to join within 1 s"
 
 
 def test_two_jobs_of_one_vm_run_its_program_once_and_it_leaves_when_asked(vm: Callable[..., Vm]):

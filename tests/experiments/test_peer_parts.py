@@ -18,7 +18,7 @@ from experiments.peer.model import DigitsNet, ModelSizeError, build_emulated
 from experiments.peer.models import MODELS, VISION
 from experiments.peer.optimizer import Round, compression_of, torch_optimizer_of
 from experiments.peer.status import Status
-from experiments.peer.swarm import Member, alive_slots, parse_members
+from experiments.peer.swarm import Member, alive_slots, first_peers, parse_members
 from experiments.peer.watch import LossWatch, loss_reason
 from experiments.spec.catalog import models
 
@@ -100,6 +100,16 @@ def test_strange_member_records_are_left_out() -> None:
     )
     assert found == [Member(*good)]
     assert parse_members(None) == []
+
+
+def test_whom_to_join_is_said_by_the_config_or_by_the_vm() -> None:
+    told = {"PEERS": " /ip4/1.2.3.4/tcp/1/p2p/A\n/ip4/1.2.3.5/tcp/1/p2p/B ", "FIRST": "alone\n"}
+    assert first_peers(("/a", "/b"), told) == ("/a", "/b")
+    assert first_peers((), told) == ()
+    assert first_peers(("env:PEERS",), told) == ("/ip4/1.2.3.4/tcp/1/p2p/A", "/ip4/1.2.3.5/tcp/1/p2p/B")
+    assert first_peers(("env:FIRST",), told) == ()
+    with pytest.raises(PeerConfigError, match="OTHER is not set"):  # never a second swarm by mistake
+        first_peers(("env:OTHER",), told)
 
 
 def test_slots_that_serve_only_read_no_data() -> None:

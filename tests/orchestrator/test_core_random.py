@@ -32,7 +32,8 @@ from orchestrator.core.watch import missing
 
 PLACES = tuple(Place(f"gcp/{n}/a", "n1", "T4:1", True, Decimal(n), "book") for n in range(1, 4))
 POLICIES = ("same_place", "next_place", "cheapest_place", "wait", "never")
-PHASES = ("", "starting", "dht", "ready", "training", "leaving", "done", "failed")
+PHASES = ("", "waiting", "starting", "dht", "ready", "training", "leaving", "done", "failed")
+NOWHERE = ("", "waiting", "starting")  # phases without an address
 
 
 class Cloud(RuleBasedStateMachine):
@@ -122,9 +123,7 @@ class Cloud(RuleBasedStateMachine):
 
     def seen(self) -> list[Observed]:
         return [
-            Observed(
-                self.now_s, vm, state, phase, f"/{vm}" if phase not in ("", "starting") else "", ended=True
-            )
+            Observed(self.now_s, vm, state, phase, f"/{vm}" if phase not in NOWHERE else "", ended=True)
             for vm, (state, phase) in self.vms.items()
         ]
 
@@ -248,7 +247,7 @@ LIMITED = RunSpec(
     "r",
     tuple(SlotSpec(f"s{n}", PLACES, Policy(POLICIES[n], max_refusals=3, backoff_s=2.0)) for n in range(4)),
     budget_usd=Decimal(9), max_usd_per_h=Decimal(7), min_peers=2, vms_per_min=3, replacements_per_h=4,
-    breaker_failures=2, breaker_open_s=90.0,
+    breaker_failures=2, breaker_open_s=90.0, first_alone=False,
 )  # fmt: skip
 
 

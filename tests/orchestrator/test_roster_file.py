@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
 from decimal import Decimal
 
@@ -72,6 +73,21 @@ def test_a_vm_is_allowed_from_its_intent_until_it_is_gone(tmp_path):
     assert [o.issued_s for o in given] == [1000.0, 1001.0, 1001.0, 1001.0, 1004.0, 1004.0, 1006.0]
     assert all(o.lease_until_s == o.issued_s + 600.0 for o in given)
     assert len({o.version for o in given}) == 4
+
+
+def test_the_roster_says_who_begins_the_swarm_then_whom_to_join(tmp_path):
+    def roster(state: RunState) -> tuple[str, list[str]]:
+        RosterFile(tmp_path).write(state, [], 1000.0)
+        said = json.loads((tmp_path / "monitor" / "roster.json").read_text())
+        return said["seed"], said["join"]
+
+    first = Slot("a", SlotState.JOINING, vm="r-a-0", phase="waiting")
+    assert roster(state_of(first, WAITS)) == ("", [])
+    assert roster(state_of(first, WAITS, seed="r-a-0")) == ("r-a-0", [])
+    up = replace(first, phase="dht", maddr="/a")
+    assert roster(state_of(up, WAITS, seed="r-a-0")) == ("r-a-0", ["/a"])
+    assert roster(state_of(replace(up, phase="leaving"), WAITS)) == ("", [])
+    assert roster(state_of(replace(up, state=SlotState.DONE), WAITS)) == ("", [])
 
 
 def test_they_are_given_anew_each_quarter_of_the_lease_and_when_the_run_pauses(tmp_path):

@@ -19,7 +19,7 @@ _EPOCHS = 40
 
 @cache
 def scripted() -> Scenario:
-    """Three peers, three preemptions (one with notice), a zone without capacity, done after 40 epochs."""
+    """Three VMs requested at once, three preemptions (one with notice), a zone without capacity, done after 40 epochs."""
     made = scenario(1, days=1.0, peers=3, faults=())
     first, second, third = (s.places[0].location for s in made.spec.slots)
     trace = (
@@ -29,8 +29,8 @@ def scripted() -> Scenario:
         TraceEvent(2700.0, second, "refuse", Decimal(0)),
         TraceEvent(3600.0, third, "preempt", Decimal(1)),
     )
-    spec = replace(made.spec, budget_usd=Decimal(50), max_usd_per_h=None, min_peers=2)
-    return replace(made, spec=spec, trace=trace, peers=replace(made.peers, max_epochs=_EPOCHS))
+    spec = replace(made.spec, budget_usd=Decimal(50), max_usd_per_h=None, min_peers=2, first_alone=False)
+    return replace(made, spec=spec, trace=trace, peers=replace(made.peers, max_epochs=_EPOCHS, waits=True))
 
 
 @cache
@@ -44,6 +44,7 @@ def test_the_script_is_worth_its_name():
     assert outcome.preemptions >= 3
     assert outcome.replacements >= 3
     assert outcome.writes > 30
+    assert any(e.cause.endswith(" begins the swarm") for e in outcome.journal)
 
 
 @pytest.mark.timeout(600)

@@ -9,13 +9,17 @@ from pathlib import Path
 import pytest
 
 from cloud.provider import Owned, TransientError
+from cloud.sky.script import PEERS_VARIABLE
 from experiments.spec.load import load
 from metrics.store import RunStore
 from orchestrator.cli.app import run
 from orchestrator.cli.starting import plan_for
 from orchestrator.controller import client, reaping, sky_runs
 from orchestrator.controller.launching import prepare, write_environment
+from orchestrator.controller.requests import RunRequests
+from orchestrator.core.events import RequestVm
 from orchestrator.core.journal import replay
+from orchestrator.core.machine import advance
 from orchestrator.errors import UsageError
 from orchestrator.home import kept_owner, owner
 
@@ -155,6 +159,28 @@ def test_only_named_secrets_go_to_rented_vms_and_our_own_name_goes_before(
         "AWS_ACCESS_KEY_ID": "the store's",
         "AWS_SECRET_ACCESS_KEY": "the store's",
     }
+
+
+def test_rented_vms_are_requested_at_once_and_told_on_the_spot_whom_to_join(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setattr("orchestrator.controller.keys.generate_identity", lambda: (b"identity", "id"))
+    monkeypatch.setattr("orchestrator.controller.keys.generate_record_key", lambda: (b"key", "ssh-rsa AAAA"))
+    spec = load(TWIN)
+    plan, home = plan_for(spec, "sky"), tmp_path / "orch"
+    folder = prepare(spec, Path(TWIN), plan, "twin-1", home, now_s=1000.0, cores=2, on="sky")
+    (folder / "monitor").mkdir()
+    (folder / "monitor" / "orders.bin").write_bytes(b"signed")
+    with RunStore.open_reader(folder / "run.db") as store:
+        step = advance(replay(store.records("events")), (), 1000.0, lambda: 0.5)
+        wished = [i for i in step.instructions if isinstance(i, RequestVm)]
+        made = [
+            RunRequests(folder, store).peer(w, step.state.slot_spec(w.slot).places[w.place]) for w in wished
+        ]
+    assert {w.slot for w in wished} == {"us-0", "eu-0"}
+    assert {tuple(request.config["initial_peers"]) for request in made} == {(f"env:{PEERS_VARIABLE}",)}
 
 
 def owned(number: str, run: str, kind: str = "vm") -> Owned:
