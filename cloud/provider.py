@@ -29,6 +29,7 @@ __all__ = [
     "EndedError",
     "InvalidRequestError",
     "LaunchRequest",
+    "LostError",
     "NoCapacityError",
     "Observed",
     "Offer",
@@ -48,7 +49,8 @@ __all__ = [
 # ├── QuotaError             try another provider, tell the user
 # ├── CredentialsError       stop, tell the user
 # ├── InvalidRequestError    stop, it will never work
-# │   └── EndedError         all of this run has ended: nothing of it is left to be asked or ended
+# │   └── LostError          the provider cannot go on with this run, and ends what it has of it
+# │       └── EndedError     all of this run has ended: nothing of it is left to be asked or ended
 # ├── TransientError         try again later
 # └── AmbiguousError         it may or may not have happened: observe before anything else
 class ProviderError(Exception):
@@ -71,7 +73,11 @@ class InvalidRequestError(ProviderError):
     """The request can never succeed as it stands (or this host cannot run the emulation)."""
 
 
-class EndedError(InvalidRequestError):
+class LostError(InvalidRequestError):
+    """The provider itself cannot go on with this run: it ends all that it has of it."""
+
+
+class EndedError(LostError):
     """Whatever the provider had for this run is gone, and it will start no more for it."""
 
 

@@ -26,6 +26,7 @@ from cloud.provider import (
     EndedError,
     InvalidRequestError,
     LaunchRequest,
+    LostError,
     Observed,
     Offer,
     Owned,
@@ -128,11 +129,11 @@ class LocalCloud:
         )
 
     def observe(self) -> Sequence[Observed]:
-        """All VMs of the run, the monitor too. Raises InvalidRequestError when the cloud cannot go on,
+        """All VMs of the run, the monitor too. Raises LostError when the cloud cannot go on,
         EndedError when it has ended because of that."""
         state = self.state()
         if state.get("fatal"):
-            raise (InvalidRequestError if self.alive else EndedError)(state["fatal"])
+            raise (LostError if self.alive else EndedError)(state["fatal"])
         return [observed(Vm.from_json(row), self._run_folder) for row in state.get("vms", [])]
 
     def terminate(self, vm: str) -> None:

@@ -242,7 +242,10 @@ class ExperimentSpec(_Section):
         default=None, description="The run stops so long after its launch."
     )
     min_peers: int = Field(
-        default=1, ge=1, le=f.MAX_PEERS, description="With fewer peers that can train, the run pauses."
+        default=1,
+        ge=1,
+        le=f.MAX_PEERS,
+        description="With fewer peers that can train, the run pauses; where so many can never train again, it ends.",
     )
     lease_s: float = Field(
         default=600.0,

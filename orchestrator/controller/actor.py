@@ -35,6 +35,7 @@ __all__ = [
     "controller_address",
     "controller_alive",
     "controller_failure",
+    "controller_left_open",
     "controller_metrics",
     "make_provider",
     "start_actor",
@@ -59,6 +60,7 @@ class ControllerActor:
         self._store: RunStore | None = None
         self._status: str | None = None
         self._failure = ""
+        self._open = False  # the run is over, and its cloud is not
         self._ended = threading.Event()
         self._stop_wanted: tuple[str, str] | None = None
         import ray
@@ -133,6 +135,14 @@ class ControllerActor:
         except FencedError as error:  # somebody else looks after the run: touch nothing of it
             _log.error("%s", error)
             self._failure = str(error)
+        except (
+            ProviderError
+        ) as error:  # the run is over, well or not: its end is written by whoever closes it
+            name, self._open = self._folder.name, True
+            self._failure = (
+                f"{name} is over ({self._shell.state.stop_status}), but VMs may be left: its cloud could not be "
+                f"closed: {error}; `orch down {name}` tries again"
+            )
         except Exception as error:  # noqa: BLE001 - whatever broke, nothing may be left running
             _log.exception("the controller broke")
             self._failure = f"{error}; see {self._folder / 'controller.log'}"
@@ -141,7 +151,7 @@ class ControllerActor:
             if self._metrics is not None:
                 self._metrics.close()
             self._store.close()
-            _say(self._folder, self._failure)
+            _say(self._folder, self._failure, is_open=self._open)
             self._ended.set()
             time.sleep(_LINGER_S)  # for those who wait
             _exit_actor(self._folder.name)
@@ -251,6 +261,11 @@ def controller_failure(run_folder: Path) -> str:
     return str(_said(run_folder).get("failure", ""))
 
 
+def controller_left_open(run_folder: Path) -> bool:
+    """Whether it gave up closing the cloud of a run that is over."""
+    return bool(_said(run_folder).get("open", False))
+
+
 def controller_metrics(run_folder: Path) -> str:
     """Where Prometheus finds the last controller's numbers; "" when it serves none."""
     return str(_said(run_folder).get("metrics", ""))
@@ -263,7 +278,7 @@ def _said(run_folder: Path) -> dict[str, Any]:
         return {}
 
 
-def _say(run_folder: Path, failure: str, metrics: str = "") -> None:
+def _say(run_folder: Path, failure: str, metrics: str = "", *, is_open: bool = False) -> None:
     import ray
 
     path = run_folder / "controller.json"
@@ -274,6 +289,7 @@ def _say(run_folder: Path, failure: str, metrics: str = "") -> None:
         "ray": ray.get_runtime_context().gcs_address,
         "failure": failure,
         "metrics": metrics,
+        "open": is_open,
     }
     try:
         fresh.write_text(json.dumps(said))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,7 +19,9 @@ from cloud.provider import (
 )
 from orchestrator.core.events import Refusal
 
-__all__ = ["Call", "Calls", "Done", "InlineCalls", "Line", "RayCalls", "refusal_of"]
+__all__ = ["Call", "Calls", "Done", "InlineCalls", "Line", "RayCalls", "is_under_way", "refusal_of"]
+
+_log = logging.getLogger("orchestrator.controller")
 
 _IDLE_CALLERS = 4  # so many workers wait for the next call; SkyPilot's take 250 MB each
 
@@ -61,8 +64,8 @@ class Calls(Protocol):
         """Make a call and wait for its result. Raises ProviderError."""
         ...
 
-    def busy(self, prefix: str = "") -> bool:
-        """Whether a call whose key begins so is under way."""
+    def busy(self, what: str) -> bool:
+        """Whether a call of that key ("request r-a-1"), or any of that method ("request"), is under way."""
         ...
 
 
@@ -109,9 +112,9 @@ class InlineCalls:
         """Make the call."""
         return getattr(self._provider, call.method)(*call.arguments)
 
-    def busy(self, prefix: str = "") -> bool:
-        """Whether an end has not been told yet."""
-        return any(d.call.key.startswith(prefix) for d in self._done)
+    def busy(self, what: str) -> bool:
+        """Whether such a call's end has not been told yet."""
+        return is_under_way(what, [d.call.key for d in self._done])
 
 
 class Line:
@@ -240,9 +243,9 @@ class RayCalls:
             raise done.error
         return done.result
 
-    def busy(self, prefix: str = "") -> bool:
-        """Whether a call whose key begins so is under way or in line."""
-        return any(key.startswith(prefix) for key in (*self._under_way, *self._line))
+    def busy(self, what: str) -> bool:
+        """Whether such a call is under way or in line."""
+        return is_under_way(what, (*self._under_way, *self._line))
 
     def _outcome(self, call: Call, reference: Any) -> Done:
         import ray
@@ -254,7 +257,10 @@ class RayCalls:
             cause = error.cause
             if isinstance(cause, ProviderError):
                 return Done(call, error=cause)
-            raise RuntimeError(f"the provider's {call.method} broke: {cause!r}") from error
+            # A fault of the provider's code: whether it did something, nobody knows; the run can go on.
+            _log.error("%s broke", call.key, exc_info=error)
+            broke = f"the provider's {call.method} broke ({type(cause).__name__}); see controller.log"
+            return Done(call, error=AmbiguousError(broke))
         except RayError as error:  # the task's worker died: nobody knows how far it came
             return Done(
                 call, error=AmbiguousError(f"{call.method}: its Ray worker died ({type(error).__name__})")
@@ -266,6 +272,11 @@ class _Caller:
 
     def call(self, make_provider: Callable[[], Provider], method: str, arguments: tuple[Any, ...]) -> Any:
         return getattr(make_provider(), method)(*arguments)
+
+
+def is_under_way(what: str, keys: Iterable[str]) -> bool:
+    """Whether one of the keys is `what`, or of the method `what`. No key stands for another that it begins."""
+    return any(what in (key, key.partition(" ")[0]) for key in keys)
 
 
 def _abandoned(call: Call) -> AmbiguousError:

@@ -23,6 +23,7 @@ from orchestrator.controller.actor import (
     controller_address,
     controller_alive,
     controller_failure,
+    controller_left_open,
     controller_metrics,
     make_provider,
     start_actor,
@@ -40,6 +41,7 @@ from orchestrator.controller.ray_session import (
 from orchestrator.controller.reaping import Reaped, owners_to_ask_for, reach, reap_clouds
 from orchestrator.controller.start_lock import start_lock
 from orchestrator.controller.view import snapshot_of
+from orchestrator.core.journal import JournalError, replay
 from orchestrator.errors import (
     ControllerLostError,
     HeldError,
@@ -83,7 +85,8 @@ class RunConnection:
         """The run's final status, or None when it still runs after `timeout_s`.
 
         Raises ControllerLostError when the controller is gone and the run has not ended
-        (`attach` again goes on), RunFailedError when it gave up and could not write that down.
+        (`attach` again goes on), RunFailedError when it gave up and could not write that down, TeardownError when
+        the run is over and its cloud could not be closed.
         """
         deadline = time.monotonic() + timeout_s
         lost_s: float | None = None
@@ -99,6 +102,8 @@ class RunConnection:
             else:
                 lost_s = lost_s or now_s
                 failure = controller_failure(self.folder)
+                if failure and controller_left_open(self.folder):
+                    raise TeardownError(failure, [self.run_id])
                 if failure:
                     raise RunFailedError(failure)
                 if now_s - lost_s > (_GRACE_S if _ray_lives(self.home) else _GONE_S):
@@ -363,15 +368,24 @@ def _status(folder: Path) -> str:
         return str(store.meta("status"))
 
 
+def _known_end(store: RunStore) -> tuple[str, str] | None:
+    """Status and cause of a run that was being stopped, as its journal has them."""
+    with suppress(JournalError):
+        state = replay(store.records("events"))
+        return (state.stop_status, state.stop_cause) if state.stop_status else None
+    return None
+
+
 def _write_end(folder: Path, cause: str, status: str = "stopped") -> None:
-    """Say that a run is over whose controller could not."""
+    """Say that a run is over whose controller could not; how it ended, where its journal knows."""
     if _status(folder) != _RUNNING:
         return
     deadline = time.monotonic() + 5.0
     while True:
         try:
             with RunStore.open_writer(folder / "run.db") as store, store.transaction():
-                store.set_meta("error", cause)
+                status, cause = _known_end(store) or (status, cause)
+                store.set_meta("error", "" if status == "done" else cause)
                 store.set_meta("ended_s", time.time())
                 store.set_meta("status", status)
             return

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from metrics.orders import OrderPeer, Orders, OrdersError, record_key_digest, sign, verify
+from metrics.orders import MAX_PEERS, OrderPeer, Orders, OrdersError, record_key_digest, sign, verify
 from orchestrator.controller.keys import VmKeys, run_key, vm_keys
 from orchestrator.core.events import MONITOR
 from orchestrator.core.state import RunState, Slot, SlotState
@@ -41,8 +41,10 @@ class RosterFile:
         peer may be asked by the others sooner than the monitor comes by. The monitor always is. Raises OrdersError ("size") when
         they are too many for one record, OSError when a file cannot be written.
         """
-        if state.ended:
-            return  # nobody is left to obey, and the keys may be forgotten already
+        if state.ended or state.stop_status:
+            # Whatever cannot be told to end (the provider's API is down, say) ends when its lease does. Three quarters
+            # of it are left, longer than a peer takes to leave. Later the keys may be forgotten, too.
+            return
         changed = self._slots is not state.slots
         if changed:
             self._write_roster(state, vms)
@@ -78,7 +80,10 @@ class RosterFile:
 
     def _allowed(self, state: RunState) -> tuple[OrderPeer, ...]:
         held = {vm for slot in state.slots for vm in (slot.vm, slot.ending) if vm}
-        held |= {state.vm_name(s) for s in state.slots if s.state is SlotState.WAITING and not s.ending}
+        held |= {state.vm_name(s) for s in state.slots if s.state is SlotState.WAITING and not s.blocked}
+        # One record holds so many; those that leave anyway make room.
+        announced = sorted(s.ending for s in state.slots if s.ending and not s.blocked)
+        held -= set(announced[: max(0, len(held) - max(MAX_PEERS, len(state.slots)))])
         peers = [
             OrderPeer(vm, self._keys_of(vm).peer_id, record_key_digest(self._keys_of(vm).record_public))
             for vm in sorted(held)

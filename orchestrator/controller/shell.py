@@ -9,7 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Protocol
 
-from cloud.provider import LaunchRequest, Observed
+from cloud.provider import LaunchRequest, LostError, Observed
 from metrics.store import RunStore
 from orchestrator.controller.calls import Call, Calls, Done, refusal_of
 from orchestrator.controller.closing import close_run
@@ -23,7 +23,7 @@ from orchestrator.core import events as ev
 from orchestrator.core.journal import replay
 from orchestrator.core.machine import advance
 from orchestrator.core.policy import Jitter
-from orchestrator.core.state import Place, RunSpec, RunState, SlotState
+from orchestrator.core.state import Place, RunState, SlotState
 from orchestrator.core.watch import Swarm, Unlisted, missing, news, silent
 
 __all__ = ["Pace", "Requests", "Shell", "Spent"]
@@ -80,7 +80,7 @@ class Shell:
         *,
         now_s: Callable[[], float],
         jitter: Jitter,
-        spent: Callable[[RunStore, float, RunSpec], Spent] | None = None,
+        spent: Callable[[RunStore, float, RunState], Spent] | None = None,
         pace: Pace = Pace(),
     ) -> None:
         """Goes on from the store's journal. Raises JournalError when it has none."""
@@ -111,7 +111,7 @@ class Shell:
         if self.finished:
             return True
         now_s = self._now_s()
-        self._tail.read()
+        self._tail.read(now_s)
         happened = [event for done in self._calls.poll() for event in self._events_of(done, now_s)]
         tail = self._tail
         swarm = Swarm(tail.swarm_at_s, tail.last_seen_s, tail.swarm_since_s)
@@ -138,8 +138,8 @@ class Shell:
         if method == "observe":
             if done.error is not None:
                 _log.warning("the provider cannot be observed: %s", done.error)
-                if refusal_of(done.error) not in ("invalid", "credentials"):
-                    return []
+                if not isinstance(done.error, LostError):
+                    return []  # one cloud's credentials, say, are no reason to end what trains in the others
                 # It will never answer again: the run is over, and what it held is nowhere to be seen.
                 return [ev.StopWanted(now_s, "failed", str(done.error)), *self._listed((), now_s)]
             return self._listed(done.result, now_s)
@@ -157,7 +157,8 @@ class Shell:
         said = [_observed(o, now_s) for o in seen]
         whole = self._lists % _WHOLE_EACH == 0
         fresh = news(self.state, said, self._told, whole)
-        asked = [s.vm for s in self.state.slots if s.vm and self._calls.busy(f"request {s.vm}")]
+        held = [vm for s in self.state.slots for vm in (s.vm, s.ending) if vm]
+        asked = [vm for vm in held if self._calls.busy(f"request {vm}")]
         lost, self._unlisted = missing(self.state, {o.vm for o in said}, now_s, self._unlisted, asked)
         self._seen, self._told = tuple(seen), {event.vm: event for event in said}
         self._lists += 1
@@ -173,7 +174,7 @@ class Shell:
         due = now_s - self._spending_at_s >= _SPENDING_PERIOD_S
         if self._spent is not None and guarded and due and not self.state.stop_status:
             self._spending_at_s = now_s
-            spent = self._spent(self._store, now_s, spec)
+            spent = self._spent(self._store, now_s, self.state)
             found.append(ev.Spending(now_s, spent.spent_usd, spent.usd_per_h, spent.egress_usd_per_h))
         if self.state.finishing_s is not None and not self.state.stop_status and self._all_read():
             found.append(ev.RunComplete(now_s))
@@ -182,7 +183,10 @@ class Shell:
     def _all_read(self) -> bool:
         """Whether the store has every finished peer's last epoch, and its evaluation where there is one."""
         last = self._requests.last_epoch
-        peers = {s.vm for s in self.state.slots if s.state is SlotState.DONE and s.vm}
+        done = [s for s in self.state.slots if s.state is SlotState.DONE]
+        peers = {
+            s.ending or s.vm for s in done if s.ending or s.vm
+        }  # `ending`: it was done before it was taken
         read = {e.vm for e in self._store.records("epochs") if e.epoch >= last}
         evaluated = any(e.get("epoch", 0) >= last for e in self._store.meta("evaluations", []))
         return peers <= read and (evaluated or not self._requests.evaluates)
@@ -207,7 +211,7 @@ class Shell:
                 # A request still under way could make a VM after the end: its answer comes first.
                 if not self._calls.busy("request"):
                     now_s = self._now_s()
-                    self._tail.read()
+                    self._tail.read(now_s)
                     self._rows.write_vms(self.state, self._seen, now_s)
                     close_run(self._store, self._calls, self._folder, self._rows.vms, now_s, status, cause)
                     self.finished = True

@@ -11,26 +11,47 @@ from metrics.records import EgressRecord
 from metrics.store import RunStore
 from orchestrator.controller.shell import Spent
 from orchestrator.controller.view import bill_of
-from orchestrator.core.state import RunSpec
+from orchestrator.core.state import RunState, SlotState
 
 __all__ = ["spent_of"]
 
 
-def spent_of(store: RunStore, now_s: float, spec: RunSpec) -> Spent:
-    """The bill until now, the VMs rented now, and traffic as dear as that of the dearest epoch so far."""
+def spent_of(store: RunStore, now_s: float, state: RunState) -> Spent:
+    """The bill until now, the VMs rented now, and traffic as dear as that of the dearest epoch so far.
+
+    A VM whose launch is under way is in no list yet, and may be billed since it was asked for: it counts at its
+    place's ceiling.
+    """
+    spec = state.spec
     pace = Pace(spec.metering_period_s, spec.decision_s, spec.teardown_s)
     try:
         bill = bill_of(store, now_s)
     except PriceBookError:
         return Spent(None, None, None)
-    rented = [row.usd_per_h for row in store.records("vms") if row.ended_s is None]
+    rows = store.records("vms")
+    rented = [row.usd_per_h for row in rows if row.ended_s is None]
     known = [usd for usd in rented if usd is not None]
     burn = sum(known, Decimal(0)) if len(known) == len(rented) else None
-    spent = bill.sum()
+    spent, asked = bill.sum(), _asked_usd(state, {row.vm for row in rows}, now_s)
+    if asked != 0:  # a sum is exact as long as nothing is added to it
+        spent = None if spent is None or asked is None else spent + asked
     epoch_usd = _dearest_epoch_usd(bill, store.records("egress"))
     if epoch_usd is None:
         return Spent(spent, burn, None)
     return Spent(spent, burn, egress_ceiling_usd_per_h(epoch_usd, _epoch_s(store, pace), pace))
+
+
+def _asked_usd(state: RunState, listed: set[str], now_s: float) -> Decimal | None:
+    """The most that VMs which were asked for, and not seen yet, may have cost; None: a price is unknown."""
+    usd = Decimal(0)
+    for wish, slot in zip(state.spec.slots, state.slots, strict=True):
+        if slot.state is not SlotState.PROVISIONING or slot.vm in listed:
+            continue
+        ceiling = wish.places[slot.place].ceiling_usd_per_h
+        if ceiling is None:
+            return None
+        usd += ceiling * Decimal(str(max(0.0, now_s - slot.since_s))) / Decimal(3600)
+    return usd
 
 
 def _dearest_epoch_usd(bill: Ledger, egress: list[EgressRecord]) -> Decimal | None:

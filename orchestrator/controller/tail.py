@@ -23,21 +23,32 @@ class MonitorTail:
     def __init__(self, store: RunStore, path: Path) -> None:
         self._store = store
         self._path = path
+        self._caught_up = False  # what comes next is written now
+        self._shift_s = 0.0  # from the monitor's time of day to our clock
         self.swarm_at_s = 0.0  # of the newest list of who is in the DHT
         self.swarm_since_s = 0.0  # of the first list since there was none for a while, or no controller
         self.last_seen_s: dict[str, float] = {}
 
-    def read(self) -> int:
-        """Ingest all whole lines that are new (at most 4 MB); returns how many."""
+    def read(self, now_s: float) -> int:
+        """Ingest all whole lines that are new (at most 4 MB); returns how many.
+
+        `now_s`: by the controller's clock, which nobody sets. Who was seen when is told by that clock; rows keep the
+        times they came with.
+        """
         offset = self._store.tail_offset(self._path.name)
         try:
             with self._path.open("rb") as file:
                 file.seek(offset)
                 chunk = file.read(_CHUNK_BYTES)
         except FileNotFoundError:
+            self._caught_up = True
             return 0
         end = chunk.rfind(b"\n") + 1  # the last line may be half written
         lines = chunk[:end].splitlines()
+        if lines and self._caught_up:
+            newest_s = _newest_s(lines)
+            self._shift_s = self._shift_s if newest_s is None else now_s - newest_s
+        self._caught_up = len(chunk) < _CHUNK_BYTES
         if lines:
             with self._store.transaction():
                 self._ingest(lines)
@@ -86,7 +97,7 @@ class MonitorTail:
             case "rejected":
                 rejected[f"{said['reason']}"] = int(said["count"])
             case "swarm":
-                at_s = float(said["at_s"])
+                at_s = float(said["at_s"]) + self._shift_s
                 if at_s - self.swarm_at_s > FRESH_S:
                     self.swarm_since_s = at_s
                 self.swarm_at_s = max(self.swarm_at_s, at_s)
@@ -94,6 +105,18 @@ class MonitorTail:
                     self.last_seen_s[str(vm)] = max(self.last_seen_s.get(str(vm), 0.0), at_s)
             case _:
                 raise ValueError(said["kind"])
+
+
+def _newest_s(lines: list[bytes]) -> float | None:
+    """The monitor's time of the last list of who is in the DHT."""
+    for line in reversed(lines):
+        try:
+            said = json.loads(line)
+            if said["kind"] == "swarm":
+                return float(said["at_s"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return None
 
 
 def _record(kind: type[Any], said: Mapping[str, Any]) -> Any:

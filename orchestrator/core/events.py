@@ -15,7 +15,6 @@ __all__ = [
     "Missing",
     "Observed",
     "OfferRefused",
-    "Preempted",
     "Refusal",
     "RequestVm",
     "Requested",
@@ -75,15 +74,6 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
-class Preempted:
-    """The provider took a VM back."""
-
-    now_s: float
-    vm: str
-    cause: str
-
-
-@dataclass(frozen=True, slots=True)
 class Missing:
     """The provider does not list a VM it should know, for longer than its lists may lag."""
 
@@ -126,18 +116,7 @@ class RunComplete:
     now_s: float
 
 
-Event = (
-    Tick
-    | Requested
-    | OfferRefused
-    | Observed
-    | Preempted
-    | Missing
-    | Silent
-    | Spending
-    | StopWanted
-    | RunComplete
-)
+Event = Tick | Requested | OfferRefused | Observed | Missing | Silent | Spending | StopWanted | RunComplete
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,9 @@ def validate(state: RunState) -> None:
         _check(vm in state.intents, f"{vm} exists without an intent in the journal")
     for slot in state.slots:
         who = f"{slot.name}#{slot.generation} ({slot.state})"
-        _check(not (slot.vm and slot.ending), f"{who} has two VMs: {slot.vm} and {slot.ending}")
+        announced = slot.notice_at_s is not None and slot.ending != state.vm_name(slot)
+        two = bool(slot.vm and slot.ending)
+        _check(not two or announced, f"{who} has two VMs: {slot.vm} and {slot.ending}")
         _check(0 <= slot.place < len(state.slot_spec(slot.name).places), f"{who} has no place {slot.place}")
         _check(bool(slot.vm) or slot.state not in LIVE, f"{who} has no VM")
         _check(not slot.vm or slot.state in LIVE | OVER, f"{who} has a VM: {slot.vm}")

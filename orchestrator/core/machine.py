@@ -18,7 +18,6 @@ from orchestrator.core.events import (
     Missing,
     Observed,
     OfferRefused,
-    Preempted,
     Requested,
     RequestVm,
     RunComplete,
@@ -35,7 +34,7 @@ from orchestrator.core.monitor import monitor_lost, monitor_observed
 from orchestrator.core.policy import Jitter
 from orchestrator.core.seed import choose_seed
 from orchestrator.core.seek import seek
-from orchestrator.core.state import RunState, SlotState
+from orchestrator.core.state import OVER, RunState, Slot, SlotState
 from orchestrator.core.work import Work, work_on
 
 __all__ = ["Step", "advance", "step"]
@@ -97,8 +96,6 @@ def _happen(work: Work, event: Event, jitter: Jitter) -> Sequence[Instruction]:
                 slot_of.confirm(work, i, now_s)
         case OfferRefused():
             _refused(work, event, jitter)
-        case Preempted(vm=vm, cause=cause):
-            _gone(work, vm, now_s, f"preempted: {cause}" if cause else "preempted", jitter)
         case Missing():
             _missing(work, event, jitter)
         case Silent(vm=vm, for_s=for_s):
@@ -133,7 +130,8 @@ def _gone(work: Work, vm: str, now_s: float, cause: str, jitter: Jitter) -> None
     for i, _ in work.of_vm(vm):
         slot_of.lose(work, i, now_s, cause, jitter, gone=True)
     for i, slot in work.of_ending(vm):
-        work.set(i, replace(slot, ending=""))
+        left = replace(slot, ending="", notice_at_s=None)
+        work.set(i, slot_of.end_next(left) if work.run.stop_status else left)
     if vm == work.run.monitor_vm() and work.run.monitor != "gone":
         work.run = replace(work.run, monitor="gone")
 
@@ -144,16 +142,22 @@ def _observed(work: Work, event: Observed, jitter: Jitter) -> None:
         _stop(work, "failed", event.cause or f"{vm} failed, as every other would")
     if event.notice_at_s is not None:
         for i, _ in work.of_vm(vm):
-            slot_of.note(work, i, event.notice_at_s)
+            slot_of.note(work, i, event.notice_at_s, now_s, jitter)
     if event.state == "preempted":
         _gone(work, vm, now_s, f"preempted: {event.cause}" if event.cause else "preempted", jitter)
         return
     if event.phase == "done":
-        for i, _ in work.of_vm(vm):
+        for i, _ in (*work.of_vm(vm), *work.of_announced(vm)):
             slot_of.finish(work, i, now_s)
+    if event.state == "terminated" and work.is_asking(vm):  # the request's own answer is on its way
+        why = event.cause or "the VM ended before its request was answered"
+        _refused(work, OfferRefused(now_s, vm, "no_capacity", why), jitter)
     if event.state == "terminated" or (event.state == "failed" and event.ended):
         _gone(work, vm, now_s, event.cause or f"the VM {event.state}", jitter)
         return
+    if event.state == "failed" or event.phase == "failed":
+        for i, _ in work.of_announced(vm):
+            slot_of.leave(work, i, now_s)
     for i, _ in work.of_vm(vm):
         if event.state == "failed":  # it may still hold a machine that is billed: end it before going on
             slot_of.lose(work, i, now_s, event.cause or "the VM failed", jitter, gone=False)
@@ -165,9 +169,11 @@ def _observed(work: Work, event: Observed, jitter: Jitter) -> None:
 
 def _refused(work: Work, event: OfferRefused, jitter: Jitter) -> None:
     if event.kind in ("credentials", "invalid"):
-        if event.vm == work.run.monitor_vm() or any(work.of_vm(event.vm)):
+        monitor = event.vm == work.run.monitor_vm()
+        # With one cloud's credentials expired, what trains in the others is worth going on with.
+        if monitor or (any(work.of_vm(event.vm)) and not work.able):
             _stop(work, "failed", event.reason)
-        return
+            return
     for i, _ in work.of_vm(event.vm):
         slot_of.refuse(work, i, event, jitter)
 
@@ -240,14 +246,18 @@ def _settle(work: Work, now_s: float) -> None:
     """What follows from the slots together."""
     if work.run.ended:
         return
-    if not work.run.stop_status and work.over == len(work.slots):
-        if work.done:
-            if work.run.finishing_s is None:
-                work.run = replace(work.run, finishing_s=now_s)
-        else:
-            cause = "; ".join(f"{s.name}: {s.cause}" for s in work.slots)
-            status = "failed" if any(s.lost for s in work.slots) else "no_capacity"
-            _stop(work, status, f"no peer is left: {cause}")
+    left = len(work.slots) - work.over
+    if work.run.stop_status:
+        pass
+    elif work.done:
+        if not left and work.run.finishing_s is None:
+            work.run = replace(work.run, finishing_s=now_s)
+    elif left < max(1, min(work.run.spec.min_peers, len(work.slots))):
+        least = f"only {left} can ever train again, fewer than min_peers {work.run.spec.min_peers}"
+        few = least if left else "no peer is left"
+        cause = "; ".join(f"{s.name}: {s.cause}" for s in work.slots if s.state in OVER)
+        status = "failed" if any(s.lost for s in work.slots) else "no_capacity"
+        _stop(work, status, f"{few}: {cause}")
     if not work.run.stop_status:
         return
     if not work.all_ended:
@@ -269,9 +279,12 @@ def _wanted(work: Work, now_s: float) -> list[Instruction]:
     out: list[Instruction] = []
     for i in sorted(work.ending | work.asking):
         slot = work.slots[i]
-        if slot.ending:
-            out.append(TerminateVm(slot.ending, slot.cause))
-        elif now_s >= slot.retry_at_s:
+        if slot.ending and _is_due(run, slot, now_s):
+            announced = f"it was announced to go, and {slot.vm} has its place"
+            out.append(TerminateVm(slot.ending, announced if slot.vm and not run.stop_status else slot.cause))
+        if slot.ending and slot.vm and run.stop_status:
+            out.append(TerminateVm(slot.vm, slot.cause))
+        if i in work.asking and now_s >= slot.retry_at_s:
             peers = work.addresses(besides=slot.maddr)
             out.append(RequestVm(slot.vm, slot.name, slot.generation, slot.place, peers))
     if run.monitor == "wanted" and not run.stop_status:
@@ -281,6 +294,13 @@ def _wanted(work: Work, now_s: float) -> list[Instruction]:
     if run.ended:
         out.append(EndRun(run.stop_status, run.stop_cause))
     return out
+
+
+def _is_due(run: RunState, slot: Slot, now_s: float) -> bool:
+    """Whether the VM it ends has to be told: one that was announced to go goes by itself, but not for ever."""
+    announced_s = slot.notice_at_s
+    goes = announced_s is not None and now_s < announced_s + run.spec.silent_deadline_s
+    return bool(run.stop_status) or not goes
 
 
 def _stray(work: Work, event: Observed) -> tuple[Instruction, ...]:

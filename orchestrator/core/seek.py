@@ -28,7 +28,7 @@ def seek(work: Work, now_s: float, jitter: Jitter) -> str:
             break
         i = heapq.heappop(work.ready)
         slot = work.slots[i]
-        if slot.state is not SlotState.WAITING or slot.ending or now_s < slot.retry_at_s:
+        if slot.state is not SlotState.WAITING or slot.blocked or now_s < slot.retry_at_s:
             continue  # told before; it comes again at its time
         limit = over_rate(work.run.spec, work.requested_s, work.replaced_s, slot, now_s)
         if limit:

@@ -15,10 +15,10 @@ from orchestrator.core.policy import (
     refused_zone,
     times,
 )
-from orchestrator.core.state import OVER, SlotState
+from orchestrator.core.state import OVER, Slot, SlotState
 from orchestrator.core.work import READY, WAITS, Work
 
-__all__ = ["confirm", "end", "finish", "lose", "note", "overdue", "refuse", "see"]
+__all__ = ["confirm", "end", "end_next", "finish", "leave", "lose", "note", "overdue", "refuse", "see"]
 
 _RANK = {SlotState.PROVISIONING: 0, SlotState.BOOTING: 1, SlotState.JOINING: 2, SlotState.TRAINING: 3}
 _PHASE_RANK = {
@@ -57,16 +57,24 @@ def confirm(work: Work, i: int, now_s: float) -> None:
 def lose(work: Work, i: int, now_s: float, cause: str, jitter: Jitter, *, gone: bool) -> None:
     """The slot's VM is lost: seek the next one or give up. Not `gone`: it has to be ended first."""
     slot = work.slots[i]
-    ending = "" if gone else slot.vm
     if slot.state in OVER:  # a finished peer's VM has ended
-        work.set(i, replace(slot, vm="", ending=ending))
+        work.set(i, replace(slot, vm="") if gone else end_next(slot))
         return
-    if slot.notice_at_s is not None and not cause.startswith("preempted"):
-        cause = f"preempted, as announced for {clock(slot.notice_at_s)}: {cause}"
+    _replace(work, i, slot if gone else _only(slot, slot.vm), now_s, cause, jitter)
+
+
+def _only(slot: Slot, ending: str, notice_at_s: float | None = None) -> Slot:
+    """This VM of the slot is being ended, or goes by itself when announced. An earlier one that was announced
+    belongs to no slot from here: it goes, or is ended as a stray."""
+    return replace(slot, ending=ending, notice_at_s=notice_at_s)
+
+
+def _replace(work: Work, i: int, slot: Slot, now_s: float, cause: str, jitter: Jitter) -> None:
+    """Seek a VM in the place of the slot's own, or give up."""
     spec = work.spec(i)
     cleared = replace(
-        slot, vm="", ending=ending, confirmed=False, ambiguous=False, phase="", maddr="", address="",
-        notice_at_s=None, since_s=now_s, generation=slot.generation + 1, lost=slot.lost + 1, refusals=0, cause=cause,
+        slot, vm="", confirmed=False, ambiguous=False, phase="", maddr="", address="",
+        since_s=now_s, generation=slot.generation + 1, lost=slot.lost + 1, refusals=0, cause=cause,
     )  # fmt: skip
     why = gives_up(spec, cleared.lost, 0)
     if work.run.stop_status:
@@ -141,12 +149,20 @@ def see(work: Work, i: int, event: Observed) -> None:
     work.set(i, slot)
 
 
-def note(work: Work, i: int, notice_at_s: float) -> None:
-    """Its VM is expected to go then. The first notice counts."""
+def note(work: Work, i: int, notice_at_s: float, now_s: float, jitter: Jitter) -> None:
+    """Its VM will be taken back then, and its peer leaves now: seek the next one beside it."""
     slot = work.slots[i]
-    if slot.notice_at_s is None and slot.state not in OVER:
-        cause = f"the provider takes it back at {clock(notice_at_s)}"
-        work.set(i, replace(slot, notice_at_s=notice_at_s, cause=cause))
+    if slot.state not in OVER:
+        cause = f"preempted, as announced for {clock(notice_at_s)}"
+        _replace(work, i, _only(slot, slot.vm, notice_at_s), now_s, cause, jitter)
+
+
+def leave(work: Work, i: int, now_s: float) -> None:
+    """The program of its announced VM has ended: nothing there is worth waiting for."""
+    slot = work.slots[i]
+    assert slot.notice_at_s is not None
+    over_s = now_s - work.run.spec.silent_deadline_s  # from when on it is told to end
+    work.set(i, replace(slot, notice_at_s=min(slot.notice_at_s, over_s)))
 
 
 def refuse(work: Work, i: int, event: OfferRefused, jitter: Jitter) -> None:
@@ -157,7 +173,9 @@ def refuse(work: Work, i: int, event: OfferRefused, jitter: Jitter) -> None:
     spec = work.spec(i)
     refusals = slot.refusals + 1
     retry_at_s = event.now_s + back_off_s(spec.policy, slot.refusals, jitter)
-    if event.kind == "ambiguous":  # it may exist: only looking or asking for the same name is safe
+    unanswered_s = event.now_s - slot.since_s
+    if event.kind == "ambiguous" and unanswered_s <= work.run.spec.boot_deadline_s:
+        # It may exist: only looking or asking for the same name is safe.
         cause = f"{event.reason}; looking for it, and asking for the same VM again at {clock(retry_at_s)}"
         work.set(i, replace(slot, ambiguous=True, retry_at_s=retry_at_s, refusals=refusals, cause=cause))
         return
@@ -169,6 +187,9 @@ def refuse(work: Work, i: int, event: OfferRefused, jitter: Jitter) -> None:
         return
     asked = spec.places[slot.place]
     told = f"{asked.zone} refused {times(refusals)}" if refusals > 1 else f"{asked.zone} refused"
+    maybe = slot.ambiguous or event.kind == "ambiguous"
+    if event.kind == "ambiguous":
+        told = f"no answer from {asked.zone} for {unanswered_s:.0f} s, {slot.vm} is ended in case it exists"
     if event.kind in ("no_capacity", "quota"):
         zone = refused_zone(work.run.spec, work.zone(asked), event.now_s)
         work.set_zone(zone)
@@ -185,10 +206,9 @@ def refuse(work: Work, i: int, event: OfferRefused, jitter: Jitter) -> None:
     work.set(
         i,
         replace(
-            slot,
+            _only(slot, slot.vm) if maybe else slot,
             state=SlotState.FAILED if why else SlotState.WAITING,
             vm="",
-            ending=slot.vm if slot.ambiguous else "",
             ambiguous=False,
             generation=slot.generation + 1,
             place=place,
@@ -209,9 +229,8 @@ def overdue(work: Work, i: int, now_s: float) -> str:
     join_s = work.join_within_s(slot)
     if slot.state is SlotState.JOINING and slot.phase not in READY and waited_s > join_s:
         return f"did not join within {join_s:.0f} s (its phase: {slot.phase or 'none'})"
-    noticed_s = slot.notice_at_s
-    if noticed_s is not None and slot.phase == "leaving" and now_s - noticed_s > spec.silent_deadline_s:
-        return "its peer has left, and the VM is still there"
+    if slot.state is SlotState.JOINING and waited_s > spec.start_deadline_s:
+        return f"did not train within {spec.start_deadline_s:.0f} s (its phase: {slot.phase})"
     return ""
 
 
@@ -220,9 +239,14 @@ def end(work: Work, i: int, cause: str, now_s: float) -> None:
     slot = work.slots[i]
     if slot.state not in OVER:
         slot = replace(slot, state=SlotState.ENDED, since_s=now_s, cause=cause)
-    if slot.vm:
-        slot = replace(slot, vm="", ending=slot.vm)
-    work.set(i, slot)
+    work.set(i, end_next(slot))
+
+
+def end_next(slot: Slot) -> Slot:
+    """Of a slot that wishes for nothing: its VM is being ended, once an announced one beside it is gone."""
+    if slot.ending and slot.vm:
+        return slot
+    return replace(slot, vm="", ending=slot.vm or slot.ending, notice_at_s=None)
 
 
 def _took(work: Work, i: int) -> None:

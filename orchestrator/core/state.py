@@ -106,7 +106,7 @@ class RunSpec:
     slots: tuple[SlotSpec, ...]
     budget_usd: Decimal | None = None
     boot_deadline_s: float = 300.0  # request accepted to program started
-    join_deadline_s: float = 300.0  # program started to the peer being ready
+    join_deadline_s: float = 300.0  # program started to the peer being ready; as long again to train
     silent_deadline_s: float = 120.0  # a training peer nobody has seen in the DHT
     missing_deadline_s: float = 30.0  # a VM the provider does not list is lost only after this
     straggler_s: float = 90.0  # the others may still finish so long after the first peer is done
@@ -128,6 +128,12 @@ class RunSpec:
     max_monitor_restarts: int = 5
     monitor_backoff_s: float = 1.0  # 0, 1, 3, 7 ... times this after each monitor's death
 
+    @property
+    def start_deadline_s(self) -> float:
+        """Program started to training: peers wait for each other at most 60 s and 10 s for each, then take over
+        the swarm's state."""
+        return 2 * self.join_deadline_s + 10.0 * len(self.slots)
+
 
 @dataclass(frozen=True, slots=True)
 class Slot:
@@ -138,7 +144,7 @@ class Slot:
     generation: int = 0  # of its VM, or of its next one while it waits
     place: int = 0
     vm: str = ""  # its VM; "" when it has none
-    ending: str = ""  # a VM that must be gone before another is requested
+    ending: str = ""  # a VM that must be gone before another is requested, but for one that goes by itself
     confirmed: bool = False  # the provider is known to have taken the request
     ambiguous: bool = False  # a request got no answer: the VM may exist
     since_s: float = 0.0  # when it came into this state
@@ -148,8 +154,13 @@ class Slot:
     address: str = ""
     lost: int = 0  # VMs lost so far
     refusals: int = 0  # in a row
-    notice_at_s: float | None = None  # its provider said it takes the VM back then
+    notice_at_s: float | None = None  # its provider said it takes `ending` back then: that one goes by itself
     cause: str = ""
+
+    @property
+    def blocked(self) -> bool:
+        """Whether a VM must be gone before another is requested."""
+        return bool(self.ending) and self.notice_at_s is None
 
 
 @dataclass(frozen=True, slots=True)

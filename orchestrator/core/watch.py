@@ -68,7 +68,7 @@ def missing(
 
     for slot in state.slots:
         if slot.vm not in listed:
-            look(slot.vm, slot.since_s, state.spec.missing_deadline_s)
+            look(slot.vm, slot.since_s, _ENDING_S if state.stop_status else state.spec.missing_deadline_s)
         if slot.ending:
             look(slot.ending, slot.since_s, _ENDING_S)
     if state.monitor == "up":
@@ -102,11 +102,7 @@ def silent(state: RunState, swarm: Swarm, now_s: float) -> list[Event]:
     out: list[Event] = []
     seen, late_s = swarm.last_seen_s, now_s - state.spec.silent_deadline_s
     for slot in state.slots:
-        if (
-            slot.state is not SlotState.TRAINING
-            or slot.phase == "leaving"
-            or seen.get(slot.vm, 0.0) >= late_s
-        ):
+        if slot.state is not SlotState.TRAINING or seen.get(slot.vm, 0.0) >= late_s:
             continue
         for_s = now_s - max(slot.since_s, swarm.since_s, seen.get(slot.vm, 0.0))
         if for_s > state.spec.silent_deadline_s:

@@ -77,6 +77,10 @@ class Work:
         if i is not None and self.slots[i].ending == vm:
             yield i, self.slots[i]
 
+    def of_announced(self, vm: str) -> Iterator[tuple[int, Slot]]:
+        """The slot whose VM this was until it was announced to go."""
+        return ((i, slot) for i, slot in self.of_ending(vm) if slot.notice_at_s is not None)
+
     def holds(self, vm: str) -> bool:
         """Whether the VM is a slot's, alive or being ended."""
         return vm in self._at
@@ -188,9 +192,8 @@ class Work:
         self.live += by * (state in LIVE)
         self.taken += by * (state in LIVE and state is not SlotState.PROVISIONING)
         self.held += by * bool(slot.vm or slot.ending)
-        self.able += by * (
-            state is SlotState.TRAINING or (state is SlotState.JOINING and slot.phase in READY)
-        )
+        able = state is SlotState.TRAINING or (state is SlotState.JOINING and slot.phase in READY)
+        self.able += by * (able and slot.phase != "leaving")
         if state is SlotState.DONE and by > 0:
             self.first_done_s = min(self.first_done_s, slot.since_s)
         _member(self.asking, i, by > 0 and state is SlotState.PROVISIONING and not slot.confirmed)
@@ -205,7 +208,7 @@ class Work:
                 self._at[vm] = i
             elif vm and self._at.get(vm) == i:
                 del self._at[vm]
-        if slot.maddr and slot.vm and state in LIVE:
+        if slot.maddr and slot.vm and state in LIVE and slot.phase != "leaving":
             if by > 0:
                 self._joinable[i] = slot.maddr
             else:
@@ -224,23 +227,23 @@ class Work:
     def _due_s(self, slot: Slot) -> float | None:
         spec = self.run.spec
         if slot.state is SlotState.WAITING:
-            return None if slot.ending else slot.retry_at_s
+            return None if slot.blocked else slot.retry_at_s
         if slot.state is SlotState.BOOTING:
             return slot.since_s + spec.boot_deadline_s
-        if slot.state is SlotState.JOINING and slot.phase not in READY:
-            return slot.since_s + self.join_within_s(slot)
-        if slot.notice_at_s is not None and slot.phase == "leaving" and slot.state in LIVE:
-            return slot.notice_at_s + spec.silent_deadline_s
+        if slot.state is SlotState.JOINING:
+            return slot.since_s + (spec.start_deadline_s if slot.phase in READY else self.join_within_s(slot))
         return None
 
 
 def _held_usd(spec: SlotSpec, slot: Slot) -> Decimal | None:
-    """Of the slot's VM. Where one that is being ended stands is not told any more: at worst, in the dearest."""
-    if slot.vm:
-        return spec.places[slot.place].ceiling_usd_per_h
+    """Of the slot's VMs. Where one that is being ended stands is not told any more: at worst, in the dearest."""
     ceilings = [place.ceiling_usd_per_h for place in spec.places]
     known = [usd for usd in ceilings if usd is not None]
-    return max(known) if len(known) == len(ceilings) else None
+    dearest = max(known) if len(known) == len(ceilings) else None
+    held = [ceilings[slot.place]] if slot.vm else []
+    held += [dearest] if slot.ending else []
+    counted = [usd for usd in held if usd is not None]
+    return sum(counted, Decimal(0)) if len(counted) == len(held) else None
 
 
 def _member(group: set[int], i: int, wanted: bool) -> None:

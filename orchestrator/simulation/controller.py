@@ -103,6 +103,7 @@ class SimController:
         self.ended = False
         self.crash_at_stop: CrashPoint | None = None
         self.stopping_s: float | None = None  # when it first thought of stopping
+        self.on_stop: Callable[[], None] = lambda: None  # called then, before it acts
         self._stop_wanted: tuple[str, str] | None = None
         self.counts: Counter[str] = Counter()
 
@@ -142,6 +143,7 @@ class SimController:
         done = advance(before, happened, now_s, self._jitter)
         if done.state.stop_status and not before.stop_status:
             self.stopping_s = now_s
+            self.on_stop()
             crash = self.crash_at_stop or crash
         if done.facts and self._check:
             validate_step(before, done.state)

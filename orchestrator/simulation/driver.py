@@ -156,6 +156,7 @@ class Simulation:
         crash = self._crash_due(now_s)
         self._rounds += 1
         controller.crash_at_stop = self._crash_at_stop.point if self._crash_at_stop else None
+        controller.on_stop = self._stopping
         try:
             controller.tick(now_s, crash)
         except Crashed:
@@ -163,10 +164,6 @@ class Simulation:
                 self._crashes.insert(0, self._crash_at_stop)
                 self._crash_at_stop = None
             self._kill(now_s)
-        if controller.stopping_s is not None and not self._stops:
-            self._stops = True
-            for w in self._scenario.at_stop:
-                self._faults.add(replace(w, from_s=now_s + w.from_s, until_s=now_s + w.until_s))
         self._counts.update(controller.counts)
         controller.counts.clear()
         if controller.state.stop_status and self._over_s is None and self._controller is not None:
@@ -181,6 +178,14 @@ class Simulation:
             self._checks.one_swarm(self._peers.second, broken)
             self._checks.progress(controller.state)
             self._checks.books(controller.now_s(now_s))
+
+    def _stopping(self) -> None:
+        """The controller thinks of stopping and has told no VM yet: what strikes at that moment strikes now."""
+        if not self._stops:
+            self._stops = True
+            now_s = self._world.now_s
+            for w in self._scenario.at_stop:
+                self._faults.add(replace(w, from_s=now_s + w.from_s, until_s=now_s + w.until_s))
 
     def _crash_due(self, now_s: float) -> CrashPoint | None:
         for crash in self._crashes[:1]:

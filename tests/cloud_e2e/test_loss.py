@@ -78,7 +78,7 @@ def test_notice_then_loss_of_everything_then_reaped_from_elsewhere(
         preempt(noticed["id"], 60)
         wait_for(
             "the controller to know of the notice",
-            lambda: "takes it back at" in orch("why", run.run_id, "eu-0").stdout,
+            lambda: "as announced for" in orch("why", run.run_id, "eu-0").stdout,
             60,
         )
         owner = noticed["tags"]["orch-owner"]

@@ -19,7 +19,7 @@ from cloud.sim import Reply, SimCloud, SimPlace, SimVm, SimWorld, TraceEvent, Vi
 from metrics.orders import generate_run_key
 from metrics.records import EgressRecord, EpochRecord, EventRecord
 from metrics.store import RunStore
-from orchestrator.controller.calls import Call, Done
+from orchestrator.controller.calls import Call, Done, is_under_way
 from orchestrator.controller.shell import Pace, Shell
 from orchestrator.core import events as ev
 from orchestrator.core.journal import created, replay
@@ -128,8 +128,8 @@ class SimCalls:
             raise reply.error
         return reply.result
 
-    def busy(self, prefix: str = "") -> bool:
-        return any(key.startswith(prefix) for key in self._under_way)
+    def busy(self, what: str) -> bool:
+        return is_under_way(what, self._under_way)
 
     def _begin(self, call: Call) -> Reply:
         self._before(call)
@@ -306,7 +306,7 @@ class ScriptedRun:
                 self.world.end(vm, "failed", "killed by signal 9")
 
     def _changed(self, change: str, vm: SimVm, at_s: float) -> None:
-        """No VM without its row in the journal; no slot with two."""
+        """No VM without its row in the journal; no slot with two that stay."""
         if change != "created":
             return
         assert self._store is not None
@@ -315,7 +315,10 @@ class ScriptedRun:
         if vm.vm not in wished:
             self.wrong.append(f"{vm.vm} was created, and the journal does not know it")
         slot = vm.vm.rpartition("-")[0]
-        twins = [o.vm for o in self.world.alive("r") if o.billed and o.vm.rpartition("-")[0] == slot]
+        stay = [
+            o for o in self.world.alive("r") if o.billed and o.notice_s is None
+        ]  # the others go by themselves
+        twins = [o.vm for o in stay if o.vm.rpartition("-")[0] == slot]
         if vm.billed and len(twins) > 1:
             self.wrong.append(f"{slot} has two VMs: {', '.join(twins)}")
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.controller.calls import Call, Line
+from orchestrator.controller.calls import Call, Line, is_under_way
 
 
 def call(key: str) -> Call:
@@ -31,6 +31,16 @@ def test_what_only_stands_in_line_can_be_dropped():
     assert line.take([]) == []
     assert "request b" not in line
     assert [c.key for c in begun] == ["request a"]
+
+
+def test_a_key_stands_for_no_other_that_begins_like_it():
+    keys = ["request r-a-10", "observe"]
+    assert is_under_way("request r-a-10", keys)
+    assert not is_under_way("request r-a-1", keys)
+    assert is_under_way("request", keys)
+    assert is_under_way("observe", keys)
+    assert not is_under_way("terminate", keys)
+    assert not is_under_way("req", keys)
 
 
 @given(st.lists(st.sampled_from(["request", "terminate", "observe"]), max_size=40), st.integers(1, 4))

@@ -8,7 +8,9 @@ import pytest
 
 from cloud.provider import (
     AmbiguousError,
+    CredentialsError,
     InvalidRequestError,
+    LostError,
     NoCapacityError,
 )
 from cloud.steady_clock import steady_clock
@@ -126,8 +128,25 @@ def test_a_cloud_that_died_ends_the_run(world):
     assert world.closed == 1
 
 
+@pytest.mark.parametrize("error", [CredentialsError("token expired"), InvalidRequestError("no such flag")])
+def test_a_list_that_is_refused_ends_nothing(world, error):
+    """Each cloud's credentials expire alone; what trains meanwhile goes on, and is seen again when they are renewed."""
+    observe = world.observe
+
+    def refused() -> None:
+        if 1008.0 <= world.now_s < 1016.0:
+            raise error
+        return observe()
+
+    world.observe = refused
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        run(world, shell(world, store))
+        assert store.meta("status") == "done"
+    assert world.vms.keys() == {"r-a-0", "r-b-0", "monitor"}
+
+
 def _dead():
-    raise InvalidRequestError("the switch died")
+    raise LostError("the switch died")
 
 
 def test_the_budget_is_guarded(world):
@@ -138,7 +157,7 @@ def test_the_budget_is_guarded(world):
             "events", [EventRecord(0, 999.0, fact.kind, "", -1, "", "", "", fact.cause, fact.data_json)]
         )
         store.set_meta("status", "running")
-        spent = lambda store, now_s, spec: Spent(Decimal(str((now_s - 1000) / 10)), Decimal(1))  # noqa: E731
+        spent = lambda store, now_s, state: Spent(Decimal(str((now_s - 1000) / 10)), Decimal(1))  # noqa: E731
         run(world, shell(world, store, spent=spent))
         assert store.meta("status") == "budget"
     assert world.alive() == []

@@ -10,7 +10,6 @@ from orchestrator.core.events import (
     EndRun,
     Observed,
     OfferRefused,
-    Preempted,
     Requested,
     RequestVm,
     RunComplete,
@@ -60,7 +59,7 @@ def test_a_request_is_repeated_until_the_provider_is_known_to_have_it():
 
 def test_a_preempted_peer_is_replaced_by_the_next_generation_and_joins_those_alive():
     run = Driver(spec()).train()
-    run.feed(Preempted(run.now_s, "r-a-0", "taken back"))
+    run.sees("r-a-0", state="preempted", cause="taken back")
     assert run.of("a").state is SlotState.WAITING
     assert run.tick(0.5) == []  # backing off for one second
     assert run.tick(1.0) == [RequestVm("r-a-1", "a", 1, 0, ("/ip4/10.0.0.3/tcp/1/p2p/B",))]
@@ -81,24 +80,24 @@ def test_a_silent_peer_is_ended_before_another_is_requested():
 )
 def test_the_policy_says_where_the_next_one_is(replace_by, place_after_loss):
     run = Driver(spec(replace=replace_by)).train()
-    run.feed(Preempted(run.now_s, "r-a-0", ""))
+    run.sees("r-a-0", state="preempted")
     assert run.of("a").place == place_after_loss
 
 
 def test_never_replaces_none_and_the_others_go_on():
     run = Driver(spec(replace="never")).train()
-    run.feed(Preempted(run.now_s, "r-a-0", ""))
+    run.sees("r-a-0", state="preempted")
     assert run.of("a").state is SlotState.FAILED
     assert not run.state.stop_status
-    run.feed(Preempted(run.now_s, "r-b-0", ""))
+    run.sees("r-b-0", state="preempted")
     assert run.state.stop_status == "failed"
 
 
 def test_too_many_losses_are_enough():
     run = Driver(spec(max_replacements=1)).train()
-    run.feed(Preempted(run.now_s, "r-a-0", ""))
+    run.sees("r-a-0", state="preempted")
     run.tick(5)
-    run.feed(Preempted(run.now_s, "r-a-1", ""))
+    run.sees("r-a-1", state="preempted")
     assert run.of("a").state is SlotState.FAILED
     assert "more than the 1 replacements" in run.of("a").cause
 

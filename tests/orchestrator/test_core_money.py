@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 
 from metrics.records import EventRecord
-from orchestrator.core.events import Preempted, Requested, RequestVm, Spending, TerminateVm
+from orchestrator.core.events import Requested, RequestVm, Spending, TerminateVm
 from orchestrator.core.journal import begin, created, replay
 from orchestrator.core.limits import unaffordable
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec, SlotState
@@ -59,10 +59,10 @@ def test_no_more_vms_a_minute_than_allowed_and_a_restart_forgets_none():
 def test_no_more_replacements_an_hour_than_allowed():
     run = Driver(spec(2, replacements_per_h=2)).train()
     for generation in range(2):
-        run.feed(Preempted(run.now_s, f"r-a-{generation}", ""))
+        run.sees(f"r-a-{generation}", state="preempted")
         assert asked(run.tick(10)) == [f"r-a-{generation + 1}"]
         run.sees(f"r-a-{generation + 1}", phase="training", maddr="/a")
-    run.feed(Preempted(run.now_s, "r-a-2", ""))
+    run.sees("r-a-2", state="preempted")
     assert asked(run.tick(10)) == []
     run.state = replay(rows(run))
     assert run.state.held_back.startswith("limits.replacements_per_h: 2 lost VMs")
@@ -84,7 +84,7 @@ def test_no_request_passes_the_dollars_an_hour():
     )
     assert run.of("c").state is SlotState.WAITING
     assert "us-central1-a at $1.00/h would pass max_usd_per_h 4.50 (4.00" in run.of("c").cause
-    run.feed(Preempted(run.now_s, "r-a-0", ""))
+    run.sees("r-a-0", state="preempted")
     assert asked(run.tick(30))  # there is room again
     assert not run.state.stop_status
 
@@ -104,14 +104,14 @@ def test_a_new_vms_first_minutes_must_fit_too():
     paid = {"metering_period_s": 0.0, "decision_s": 0.0, "teardown_s": 36.0, "first_s": 3600.0}
     run = Driver(spec(2, budget_usd=Decimal(5), **paid)).train()
     run.feed(Spending(run.now_s, Decimal("3.90"), Decimal(2)))
-    run.feed(Preempted(run.now_s, "r-a-0", ""))
+    run.sees("r-a-0", state="preempted")
     assert asked(run.tick(10)) == ["r-a-1"]
     run.feed(Spending(run.now_s, Decimal("4.00"), Decimal(1)))
-    run.feed(Preempted(run.now_s, "r-a-1", ""))
+    run.sees("r-a-1", state="preempted")
     assert asked(run.tick(10)) == []
     assert "a VM's first 3600 s at $1.00/h reach the budget of 5 USD" in run.of("a").cause
     assert not run.state.stop_status  # b goes on with what is left
-    run.feed(Preempted(run.now_s, "r-b-0", ""))
+    run.sees("r-b-0", state="preempted")
     run.tick(10)
     assert run.state.stop_status == "budget"
 
@@ -120,7 +120,7 @@ def test_a_slot_that_is_too_dear_does_not_end_a_run_that_others_can_go_on_with()
     dear, cheap = spec(1, places=(DEAR,)).slots[0], replace(spec(1).slots[0], name="b")
     run = Driver(RunSpec("r", (dear, cheap), max_usd_per_h=Decimal(2)))
     assert asked(run.tick()) == ["r-b-0"]
-    run.feed(Preempted(run.now_s, "r-b-0", ""))
+    run.sees("r-b-0", state="preempted")
     assert asked(run.tick(0.5)) == []  # b waits a second, a is too dear: nobody has a VM
     run.tick(0.2)
     assert not run.state.stop_status

@@ -9,7 +9,6 @@ from orchestrator.core.events import (
     Missing,
     Observed,
     OfferRefused,
-    Preempted,
     Requested,
     RequestVm,
     StopWanted,
@@ -144,7 +143,7 @@ def test_why_reads_as_the_issue_asks():
 
 def test_the_cheapest_place_that_is_open_is_taken_after_a_loss():
     run = Driver(spec(2, policy="cheapest_place", places=(HOLLAND, BELGIUM), breaker_failures=1)).train()
-    run.feed(Preempted(run.now_s, "r-a-0", "taken back"))
+    run.sees("r-a-0", state="preempted", cause="taken back")
     assert "next at" in run.of("a").cause
     (request,) = requests(run.tick(5))
     assert request.place == 1
@@ -166,43 +165,11 @@ def test_a_slot_goes_on_asking_while_others_train():
             refuse(run, request)
     assert run.of("b").state in (SlotState.WAITING, SlotState.PROVISIONING)
     assert run.of("b").refusals > 10
-    run.feed(Preempted(run.now_s, "r-a-0", ""))
+    run.sees("r-a-0", state="preempted")
     for _ in range(20):
         for request in requests(run.tick(500)):
             refuse(run, request)
     assert run.state.stop_status == "failed"
-
-
-def test_a_noticed_vm_counts_as_preempted_however_it_goes():
-    for end in (
-        lambda run: run.sees("r-a-0", state="failed", cause="exit code 0", ended=True),
-        lambda run: run.sees("r-a-0", state="terminated"),
-        lambda run: run.feed(Missing(run.now_s, "r-a-0")),
-    ):
-        run = Driver(spec(policy="same_place")).train()
-        run.sees("r-a-0", phase="training", notice_at_s=150.0)
-        assert run.of("a").cause == "the provider takes it back at 00:02:30"
-        assert run.of("a").state is SlotState.TRAINING
-        assert requests(run.tick()) == []  # not replaced before it is gone
-        run.sees("r-a-0", phase="leaving", notice_at_s=151.0)
-        assert run.of("a").notice_at_s == 150.0
-        end(run)
-        assert run.of("a").cause.startswith("preempted, as announced for 00:02:30")
-        assert run.of("a").notice_at_s is None
-        assert [r.vm for r in requests(run.tick(10))] == ["r-a-1"]
-
-
-def test_a_vm_that_stays_although_its_peer_has_left_is_ended():
-    run = Driver(spec(policy="same_place", silent_deadline_s=60.0)).train()
-    run.sees("r-a-0", phase="leaving", notice_at_s=150.0)
-    run.sees("r-b-0", phase="training", notice_at_s=150.0)
-    assert run.tick(210.0 - run.now_s) == []
-    (ended,) = run.tick()
-    assert (ended.vm, run.of("a").ending) == ("r-a-0", "r-a-0")
-    assert ended.cause.startswith(
-        "preempted, as announced for 00:02:30: its peer has left, and the VM is still there"
-    )
-    assert run.of("b").state is SlotState.TRAINING  # the provider changed its mind, and the peer goes on
 
 
 def test_the_run_pauses_below_min_peers_and_grows_back():
@@ -214,7 +181,7 @@ def test_the_run_pauses_below_min_peers_and_grows_back():
     run.sees("r-b-0", phase="ready", maddr="/b")
     run.tick()
     assert run.state.enough
-    run.feed(Preempted(run.now_s, "r-b-0", ""))
+    run.sees("r-b-0", state="preempted")
     run.tick(0.1)
     assert run.state.paused
     began_s = run.now_s

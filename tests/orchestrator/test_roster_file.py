@@ -10,7 +10,7 @@ from decimal import Decimal
 import pytest
 
 from experiments.spec.load import load
-from metrics.orders import Orders, OrdersError, record_key_digest, verify
+from metrics.orders import MAX_PEERS, Orders, OrdersError, record_key_digest, verify
 from orchestrator.controller.keys import forget_keys, run_key
 from orchestrator.controller.preflight import preflight
 from orchestrator.controller.roster_file import ORDERS_FILE, RosterFile
@@ -117,6 +117,37 @@ def test_neither_a_restart_nor_a_clock_set_back_makes_them_older(tmp_path):
     (tmp_path / "monitor" / ORDERS_FILE).write_bytes(b"damaged")
     controller.restart()
     assert controller.orders(state, 1002.0).version > back.version
+
+
+def test_a_run_that_is_stopping_renews_no_lease(tmp_path):
+    """Else a VM that cannot be told to end would live for as long as the controller does."""
+    controller = Controller(tmp_path)
+    state = state_of(ALIVE, WAITS)
+    first = controller.orders(state, 1000.0)
+    ending = Slot("a", SlotState.ENDED, ending="r-a-0")
+    stopping = state_of(ending, Slot("b", SlotState.ENDED), stop_status="budget")
+    for now_s in (1100.0, 1150.0, 1599.0):
+        assert controller.orders(stopping, now_s) == first
+    controller.restart()
+    assert controller.orders(stopping, 9999.0) == first
+    assert "r-a-0" in {p.vm for p in first.peers}  # until then it may leave politely
+
+
+def test_the_next_vm_is_allowed_beside_one_that_was_announced_to_go(tmp_path):
+    waits = Slot("b", generation=1, ending="r-b-0", notice_at_s=1100.0)
+    orders = Controller(tmp_path).orders(state_of(ALIVE, waits), 1000.0)
+    assert [p.vm for p in orders.peers] == ["monitor", "r-a-0", "r-b-0", "r-b-1"]
+
+
+def test_those_announced_to_go_make_room_for_the_next_ones(tmp_path):
+    names = [f"s{i:03}" for i in range(MAX_PEERS)]
+    spec = replace(SPEC, slots=tuple(SlotSpec(name, (PLACE,), Policy()) for name in names))
+    lives = [Slot(name, SlotState.BOOTING, vm=f"r-{name}-0") for name in names]
+    storm = [Slot(name, generation=1, ending=f"r-{name}-0", notice_at_s=1100.0) for name in names[:40]]
+    orders = Controller(tmp_path).orders(RunState(spec, (*storm, *lives[40:])), 1000.0)
+    told = {p.vm for p in orders.peers}
+    assert len(told) == MAX_PEERS + 1
+    assert told >= {f"r-{name}-1" for name in names[:40]} | {f"r-{name}-0" for name in names[40:]}
 
 
 def test_a_run_that_has_ended_needs_no_keys(tmp_path):

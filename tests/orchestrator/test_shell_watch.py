@@ -5,10 +5,10 @@ from decimal import Decimal
 
 import pytest
 
-from cloud.provider import Observed
+from cloud.provider import NoCapacityError, Observed
 from metrics.store import RunStore
 from orchestrator.controller import shell as shell_module
-from orchestrator.controller.calls import InlineCalls
+from orchestrator.controller.calls import InlineCalls, is_under_way
 from orchestrator.controller.shell import Pace, Shell
 from tests.orchestrator.shell_world import RUN, Requests, run, shell
 
@@ -51,8 +51,39 @@ def test_a_vm_that_goes_after_its_notice_was_preempted(world, by):
         rows = {r.vm: r.end_cause for r in store.records("vms")}
         causes = [e.cause for e in store.records("events") if e.vm == "r-b-0"]
     assert rows == {"r-a-0": "terminated", "r-b-0": "preempted", "r-b-1": "terminated"}
-    assert "the provider takes it back at 00:16:52" in causes
-    assert any(c.startswith("preempted, as announced for 00:16:52: exit code 0; next at") for c in causes)
+    assert any(c.startswith("preempted, as announced for 00:16:52; next at") for c in causes)
+
+
+def test_a_vm_that_was_refused_after_its_creation_is_billed_and_no_loss(world):
+    """Dearer than the ceiling: it was there for a minute, and the provider's list says so from then on."""
+    request = world.request
+
+    def dear(wish) -> None:
+        request(wish)
+        if wish.vm == "r-a-0":
+            there = {
+                "state": "terminated",
+                "requested_at_s": 940.0,
+                "ended_at_s": 1000.0,
+                "usd_per_h": Decimal(9),
+            }
+            world.vms["r-a-0"] = replace(world.vms["r-a-0"], **there)
+            raise NoCapacityError("dearer than its ceiling")
+
+    world.request = dear
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        controller = shell(world, store)
+        run(world, controller)
+        assert store.meta("status") == "done"
+        row = next(r for r in store.records("vms") if r.vm == "r-a-0")
+        lost = {s.name: (s.lost, s.generation) for s in controller.state.slots}
+    assert (row.requested_s, row.ended_s, row.end_cause, row.usd_per_h) == (
+        940.0,
+        1000.0,
+        "terminated",
+        Decimal(9),
+    )
+    assert lost == {"a": (0, 1), "b": (0, 0)}
 
 
 def test_what_does_not_change_is_told_once_in_a_while_and_the_end_is_the_same(world, monkeypatch):
@@ -123,8 +154,8 @@ def test_a_request_that_only_stands_in_line_is_dropped_when_the_run_stops(world)
             self.line = tuple(k for k in self.line if k != key)
             return found
 
-        def busy(self, prefix=""):
-            return any(k.startswith(prefix) for k in self.line) or super().busy(prefix)
+        def busy(self, what):
+            return is_under_way(what, self.line) or super().busy(what)
 
     with RunStore.open_writer(world.folder / "run.db") as store:
         calls = Crowded(world)

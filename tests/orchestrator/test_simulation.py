@@ -74,12 +74,17 @@ def test_a_controller_that_acts_before_it_writes_is_found_out():
 
 
 def test_a_reserve_that_is_too_small_is_found_out():
-    """Without what the teardown may take, a run whose API fails at the end passes its budget."""
-    made = scenario(5, days=0.5, faults=("preemption",))
-    slow = Window("outage", 0.0, 3600.0)
-    made = replace(made, at_stop=(slow,), spec=replace(made.spec, budget_usd=Decimal("5")))
-    assert simulate(made).status == "budget"
-    careless = replace(made.spec, teardown_s=0.0, decision_s=0.0, metering_period_s=0.0)
+    """Without what the teardown may take, a run whose API fails at its stop passes its budget; else it does not."""
+    calm = scenario(5, days=0.5, faults=("preemption",))
+    calm = replace(calm, spec=replace(calm.spec, budget_usd=Decimal("5")))
+    made = replace(calm, at_stop=(Window("outage", 0.0, 3600.0),))
+    outcome = simulate(made)
+    assert outcome.status == "budget"
+    # Nobody could be told: the leases ran out.
+    assert made.spec.lease_s <= outcome.dead_after_s <= made.death_bound_s
+    careless = replace(made.spec, teardown_s=0.0)
+    told = simulate(replace(calm, spec=careless))
+    assert (told.status, told.dead_after_s) == ("budget", 0.0)
     with pytest.raises(SimulationError, match=r"are spent of a budget of 5"):
         simulate(replace(made, spec=careless))
 
