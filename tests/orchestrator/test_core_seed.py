@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from decimal import Decimal
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,10 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.journal import created, replay, story
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec, SlotState
+from orchestrator.core.work import Work
+from orchestrator.simulation.checks import SimulationError
+from orchestrator.simulation.driver import simulate
+from orchestrator.simulation.scenario import scenario
 from tests.orchestrator.core_driver import Driver
 
 PLACE = Place("aws/us-west-2/us-west-2a", "g4dn.xlarge", "T4:1", True, Decimal("0.2"), "book")
@@ -117,6 +122,19 @@ def test_nobody_begins_while_one_that_was_told_whom_to_join_may_show_up():
     assert run.state.seed == "r-c-0"
 
 
+def test_a_vm_that_is_taken_back_soon_does_not_begin():
+    run = Driver(spec(2))
+    run.tick()
+    run.sees("r-a-0", phase="waiting", notice_at_s=run.now_s + 120)
+    run.tick()
+    run.sees("r-b-0", phase="waiting")
+    run.tick()
+    assert run.state.seed == ""
+    run.sees("r-a-0", state="preempted")
+    run.tick()
+    assert run.state.seed == "r-b-0"
+
+
 def test_the_wait_for_the_first_peer_is_not_the_others_own_time():
     run = Driver(spec(boot_deadline_s=1200.0, join_deadline_s=600.0))
     run.tick()
@@ -159,6 +177,21 @@ def test_when_the_first_peers_are_done_nobody_begins_anew():
     run.sees("r-b-0", phase="waiting")
     run.tick()
     assert run.state.seed == ""
+
+
+def test_a_controller_that_lets_everybody_begin_is_found_out(monkeypatch: pytest.MonkeyPatch):
+    """Mutated: whoever is ready begins a swarm."""
+
+    def hasty(work: Work, now_s: float) -> None:
+        if work.waiting:
+            work.run = replace(work.run, seed=work.slots[min(work.waiting)].vm)
+
+    made = scenario(1, days=0.1, faults=())
+    assert not made.spec.first_alone
+    assert simulate(made).epochs > 0
+    monkeypatch.setattr("orchestrator.core.machine.choose_seed", hasty)
+    with pytest.raises(SimulationError, match="a second swarm was begun beside"):
+        simulate(made)
 
 
 # Never two, whatever happens and in whatever order.
