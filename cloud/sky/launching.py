@@ -40,15 +40,21 @@ def launch(run: Clusters, request: LaunchRequest, record: VmRecord) -> None:
         raise
     except ProviderError as error:
         _clean_up(run, record, str(error))
+        _unship(run, request.vm)
         raise
-    finally:
-        shutil.rmtree(run.folder / f"{request.vm}.ship", ignore_errors=True)
+    _unship(run, request.vm)
     records.update(
         run.folder, request.vm, launched=True, cause="", location=cluster.location or record.location,
         address=cluster.address, instance=cluster.instance, instance_id=cluster.instance_id,
         cluster_on_cloud=cluster.on_cloud, link=cluster.link, ssh=dict(cluster.ssh or {}),
         usd_per_h="" if cluster.usd_per_h is None else str(cluster.usd_per_h), price_source=cluster.price_source,
     )  # fmt: skip
+
+
+def _unship(run: Clusters, vm: str) -> None:
+    """Nobody needs its folder any more. While a launch may still be under way, SkyPilot does: when this process is
+    being ended the folder stays for whoever asks again."""
+    shutil.rmtree(run.folder / f"{vm}.ship", ignore_errors=True)
 
 
 def _launch_until_up(run: Clusters, request: LaunchRequest, cluster: str, doing: str) -> None:

@@ -193,7 +193,7 @@ def check_bill(summary: dict[str, Any], vms: dict[str, Any]) -> None:
 
 def test_killed_controller_between_request_and_reply(launch: Callable[..., Running]):
     run = launch(*_SHORT)
-    wait_for("a VM that EC2 has made", lambda: of_slot(run, "us-0", up=True), 300)
+    [made] = wait_for("a VM that EC2 has made", lambda: of_slot(run, "us-0", up=True), 300)
     (controller,) = pids("ray::ControllerActor")
     os.kill(controller, signal.SIGKILL)
     attached = orch("attach", run.run_id, timeout_s=900)
@@ -202,6 +202,7 @@ def test_killed_controller_between_request_and_reply(launch: Callable[..., Runni
     assert code == 0, run.stderr.read_text()
     taken_down(run)
     check_one_vm_a_slot(run)
+    assert [i["id"] for i in of_slot(run, "us-0")] == [made["id"]], "the VM in between was not the run's"
 
 
 def test_killed_api_server_during_a_launch(launch: Callable[..., Running]):
