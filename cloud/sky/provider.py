@@ -18,6 +18,7 @@ from cloud.provider import (
     EndedError,
     InvalidRequestError,
     LaunchRequest,
+    NoCapacityError,
     Observed,
     Offer,
     Owned,
@@ -84,6 +85,10 @@ class SkyCloud:
             return
         with records.lock(self._folder, request.vm, "launch"):
             record = records.read(self._folder, request.vm)
+            if record is not None and record.end_state == "terminated" and not record.ending:
+                raise NoCapacityError(
+                    record.cause
+                )  # it was refused when it was there: asking again is no VM either
             if record is not None and (record.launched or record.ending or record.end_state):
                 return  # names are used once
             if record is None or record.refused:
@@ -250,6 +255,10 @@ class SkyCloud:
             if record.ending:
                 return record
             peers = whom_to_join(record, _read(self._run_folder / "monitor" / "roster.json"))
+            if (
+                peers and not record.told
+            ):  # on the disk first: what it may have heard counts, whatever it answers
+                record = records.update(self._folder, record.vm, told=True)
             command = peek_command(record.address, peers)
             peek = parse_peek(ssh.run_on(record.address, record.ssh, command, _PEEK_S))
         alive, why = (None, "") if peek is not None else self._cloud_says(record)

@@ -44,6 +44,7 @@ class VmRecord:
     notice_at_s: float | None = None
     status: Mapping[str, Any] = field(default_factory=dict)  # the program's own last word
     job: Mapping[str, Any] = field(default_factory=dict)  # of the script around it: phase, exit_code, error
+    told: bool = False  # whom to join, or that it begins the swarm
     unreached_since_s: float | None = None
     absent_reads: int = 0  # lists in a row that lacked it
 

@@ -63,7 +63,8 @@ def ensure(home: Path) -> None:
     with _lock(home):
         if healthy(10.0):  # another process has started it meanwhile, or it was only slow
             return
-        _end_orphans(home)
+        if not _end_orphans(home):
+            return
         temporary = tempfile.mkdtemp(prefix="orch-sky-")
         # Whoever finds the server, should this process end before it is up, knows by this that it is ours.
         (home / "sky-server.starting").write_text(temporary)
@@ -71,6 +72,7 @@ def ensure(home: Path) -> None:
             _start(temporary)
             _note(home, temporary)
         except ProviderError:
+            _end_unfinished(temporary)
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         finally:
@@ -188,8 +190,8 @@ def _said(home: Path) -> dict[str, Any]:
         return {}
 
 
-def _end_orphans(home: Path) -> None:
-    """What a dead server left behind holds its ports: its executors, and their children.
+def _end_orphans(home: Path) -> bool:
+    """What a dead server left behind holds its ports: its executors, and their children. False: it is not dead.
 
     They are told by their session: it began with a server's process, and that process is dead. The number of a
     session is not given out again while one of its members lives.
@@ -203,11 +205,23 @@ def _end_orphans(home: Path) -> None:
                 continue  # its session's first process lives, or it is no SkyPilot process
             dead.add(session)
     leader = int(said.get("pid") or 0)
-    if leader and said.get("ours") and _began(leader) == said["began"] and not healthy(_HANGS_S):
+    if leader and said.get("ours") and _began(leader) == said["began"]:
+        if healthy(_HANGS_S):
+            return False
         dead.add(leader)  # our own, and it hangs
     for session in dead:
         _end_session(session, patience_s=0.0)
     _forget(home, said)
+    return True
+
+
+def _end_unfinished(temporary: str) -> None:
+    """A server that did not come up in time may do so later: nobody would know that it is ours."""
+    ours = f"TMPDIR={temporary}".encode()
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            if _MODULE in _command(pid) and ours in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                _end_session(os.getsid(pid), patience_s=0.0)
 
 
 def _forget(home: Path, said: dict[str, Any]) -> None:

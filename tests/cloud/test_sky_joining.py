@@ -108,5 +108,7 @@ def test_the_provider_reads_it_from_what_the_controller_wrote(
     look()
     assert not (vm / "peers").exists(), "another one begins, and is not up"
     roster.write_text(json.dumps({"seed": "r-b-0", "join": ["/b"], "peers": []}))
-    look()
+    told = look()
     assert (vm / "peers").read_text() == "/b\n"
+    assert (told.told, told.job["phase"]) == (True, "waiting"), "it may not have looked yet"
+    assert observed(told, UP, 200.0).status == {"phase": "starting"}, "but nobody takes it for one that waits"

@@ -187,7 +187,8 @@ def check_bill(summary: dict[str, Any], vms: dict[str, Any]) -> None:
         sum(
             summary["cost"][kind]
             for kind in ("vm_usd", "egress_usd", "data_usd", "storage_usd", "controller_usd")
-        )
+        ),
+        abs=5e-6,  # each is rounded to a millionth
     )
 
 
