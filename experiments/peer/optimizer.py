@@ -18,6 +18,7 @@ from hivemind.compression import (
     CompressionBase,
     Float16Compression,
     NoCompression,
+    RoleAdaptiveCompression,
     Uniform8BitQuantization,
 )
 from hivemind.optim.grad_averager import GradientAverager
@@ -34,6 +35,7 @@ __all__ = [
     "SwarmOptimizer",
     "build_optimizer",
     "compression_of",
+    "state_compression",
     "torch_optimizer_of",
 ]
 
@@ -57,6 +59,15 @@ def compression_of(name: str) -> CompressionBase:
     if name not in _COMPRESSIONS:
         raise PeerConfigError(f"compression: {name!r} is none of {', '.join(_COMPRESSIONS)}")
     return _COMPRESSIONS[name]()
+
+
+def state_compression() -> CompressionBase:
+    """Of the state that a joiner downloads: weights in float16, 2 bytes, what the optimizer remembers whole, 4 bytes.
+
+    Adam's and LAMB's mean squares are those of gradients: below 6e-8 float16 has only zero, and a step divided by
+    its root throws the joiner's weights far away.
+    """
+    return RoleAdaptiveCompression(parameter=Float16Compression(), default=NoCompression())
 
 
 def torch_optimizer_of(settings: Mapping[str, Any]) -> Callable[[Iterable[Any]], torch.optim.Optimizer]:
@@ -302,7 +313,7 @@ def build_optimizer(
         delay_state_averaging=False,
         average_state_every=_NEVER,
         grad_compression=compression,
-        load_state_compression=Float16Compression(),
+        load_state_compression=state_compression(),
         # hivemind.Optimizer passes neither request_timeout nor part_size_bytes on: by factory
         grad_averager_factory=partial(
             GradientAverager,

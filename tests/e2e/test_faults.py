@@ -51,8 +51,11 @@ def test_killed_peer_is_replaced(launch: Callable[..., Running]):
     assert code == 0, run.stderr.read_text()
     assert {p["slot"]: p["vms"] for p in summary["peers"]} == {"us-0": 1, "eu-0": 2}
     with RunStore.open_reader(run.folder / "run.db") as store:
-        joined = [row for row in store.records("epochs") if row.vm.endswith("-eu-0-1")]
+        epochs = store.records("epochs")
+    joined = [row for row in epochs if row.vm.endswith("-eu-0-1")]
     assert any(row.group_size == 2 for row in joined), "the replacement took part in no round"
+    losses = {row.epoch: row.loss for row in epochs if row.vm.endswith("-us-0-0")}
+    assert all(row.loss < 1.5 * losses[row.epoch] + 0.5 for row in joined), "it learns as the others do"
     assert "killed by signal 9" in orch("why", run.run_id, "eu-0").stdout
 
 
