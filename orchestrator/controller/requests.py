@@ -22,7 +22,7 @@ from experiments.spec.slots import slots
 from metrics.store import RunStore
 from orchestrator.controller.keys import run_key, vm_keys
 from orchestrator.controller.roster_file import ORDERS_FILE
-from orchestrator.controller.sky_runs import labels_of, store_node
+from orchestrator.controller.sky_runs import BARRIER_S, labels_of, store_node
 from orchestrator.core.events import MONITOR, RequestVm
 from orchestrator.core.state import Place
 
@@ -32,7 +32,6 @@ _PEER = "experiments.peer.main:main"
 _MONITOR = "metrics.monitor.main:main"
 _MIN_PART_BYTES = 4096  # below, a part is mostly headers
 _NOTICES = ("aws", "gcp", "azure")  # whose VMs are told before they are taken back
-_BARRIER_S = 900.0  # rented VMs are ready minutes apart
 
 
 class RunRequests:
@@ -77,7 +76,7 @@ class RunRequests:
                 "announce_address": "env:ORCH_PUBLIC_ADDRESS",
                 "initial_peers": [f"env:{PEERS_VARIABLE}"],
                 "notice_url": cloud if place.use_spot and cloud in _NOTICES else "",
-                "barrier_timeout_s": _BARRIER_S,
+                "barrier_timeout_s": BARRIER_S,
             },
             labels=labels_of(self._meta, wish.slot, time.time()),
             ports=(int(made.config["listen_port"]),),

@@ -17,6 +17,7 @@ from orchestrator.core.state import RunSpec
 from orchestrator.home import owner
 
 __all__ = [
+    "BARRIER_S",
     "SKY",
     "labels_of",
     "patient",
@@ -33,6 +34,7 @@ SKY = "cloud.sky:SkyCloud"
 _REQUEST_S = 900.0
 _BOOT_S = 1200.0
 _JOIN_S = 600.0
+BARRIER_S = 900.0  # they are ready minutes apart
 _OBSERVE_S = 120.0
 _TERMINATE_S = (
     180.0  # its program leaves, its logs are copied, SkyPilot ends the cluster (6 to 24 s measured)
@@ -73,7 +75,9 @@ def planned_quoter(plan: Mapping[str, Any]) -> Quoter:
 def patient(run: RunSpec) -> RunSpec:
     """The same run with a real cloud's deadlines; its VMs are told whom to join when they are up, so none waits for
     the first one's address before it is requested."""
-    return replace(run, boot_deadline_s=_BOOT_S, join_deadline_s=_JOIN_S, first_alone=False)
+    return replace(
+        run, boot_deadline_s=_BOOT_S, join_deadline_s=_JOIN_S, barrier_s=BARRIER_S, first_alone=False
+    )
 
 
 def sky_meta(spec: ExperimentSpec, home: Path) -> dict[str, Any]:

@@ -42,7 +42,10 @@ def spent_of(store: RunStore, now_s: float, state: RunState) -> Spent:
 
 
 def _asked_usd(state: RunState, listed: set[str], now_s: float) -> Decimal | None:
-    """The most that VMs which were asked for, and not seen yet, may have cost; None: a price is unknown."""
+    """The most that VMs which were asked for, and not seen yet, may have cost; None: a price is unknown.
+
+    A request that only stands in line counts as if it had been made: rather too much than too little.
+    """
     usd = Decimal(0)
     for wish, slot in zip(state.spec.slots, state.slots, strict=True):
         if slot.state is not SlotState.PROVISIONING or slot.vm in listed:
@@ -50,7 +53,9 @@ def _asked_usd(state: RunState, listed: set[str], now_s: float) -> Decimal | Non
         ceiling = wish.places[slot.place].ceiling_usd_per_h
         if ceiling is None:
             return None
-        usd += ceiling * Decimal(str(max(0.0, now_s - slot.since_s))) / Decimal(3600)
+        # What was refused for the moment made nothing, and is not asked again before its time.
+        from_s = slot.since_s if slot.ambiguous else max(slot.since_s, slot.retry_at_s)
+        usd += ceiling * Decimal(str(max(0.0, now_s - from_s))) / Decimal(3600)
     return usd
 
 

@@ -34,7 +34,7 @@ from orchestrator.core.monitor import monitor_lost, monitor_observed
 from orchestrator.core.policy import Jitter
 from orchestrator.core.seed import choose_seed
 from orchestrator.core.seek import seek
-from orchestrator.core.state import OVER, RunState, Slot, SlotState
+from orchestrator.core.state import LIVE, OVER, RunState, Slot, SlotState
 from orchestrator.core.work import Work, work_on
 
 __all__ = ["Step", "advance", "step"]
@@ -171,11 +171,21 @@ def _refused(work: Work, event: OfferRefused, jitter: Jitter) -> None:
     if event.kind in ("credentials", "invalid"):
         monitor = event.vm == work.run.monitor_vm()
         # With one cloud's credentials expired, what trains in the others is worth going on with.
-        if monitor or (any(work.of_vm(event.vm)) and not work.able):
+        if monitor or (any(work.of_vm(event.vm)) and not work.able and not _others_come(work, event.vm)):
             _stop(work, "failed", event.reason)
             return
     for i, _ in work.of_vm(event.vm):
         slot_of.refuse(work, i, event, jitter)
+
+
+def _others_come(work: Work, vm: str) -> bool:
+    """With all requested at once: whether another slot has a VM, or may have one that was never refused."""
+
+    def comes(slot: Slot) -> bool:
+        asks = slot.state is SlotState.PROVISIONING
+        return slot.state in LIVE and (not asks or not slot.refusals or slot.ambiguous)
+
+    return not work.run.spec.first_alone and any(comes(s) for s in work.slots if s.vm != vm)
 
 
 def _missing(work: Work, event: Missing, jitter: Jitter) -> None:

@@ -179,11 +179,14 @@ def refuse(work: Work, i: int, event: OfferRefused, jitter: Jitter) -> None:
         cause = f"{event.reason}; looking for it, and asking for the same VM again at {clock(retry_at_s)}"
         work.set(i, replace(slot, ambiguous=True, retry_at_s=retry_at_s, refusals=refusals, cause=cause))
         return
-    # While others have VMs, a slot that finds no capacity costs nothing and may find some later.
-    why = "" if work.taken else gives_up(spec, slot.lost if spec.policy.replace != "never" else 0, refusals)
+    # While others have VMs, or are about to, a slot that finds no capacity costs nothing and may find some later.
+    lost = slot.lost if spec.policy.replace != "never" else 0
+    why = "" if work.taken or _others_may_find(work, i) else gives_up(spec, lost, refusals)
     if event.kind == "transient" and not why:
         cause = f"{event.reason}; asking again at {clock(retry_at_s)}"
-        work.set(i, replace(slot, retry_at_s=retry_at_s, refusals=refusals, cause=cause))
+        # Nothing was made; what an earlier request without an answer made may still be there.
+        since_s = slot.since_s if slot.ambiguous else event.now_s
+        work.set(i, replace(slot, since_s=since_s, retry_at_s=retry_at_s, refusals=refusals, cause=cause))
         return
     asked = spec.places[slot.place]
     told = f"{asked.zone} refused {times(refusals)}" if refusals > 1 else f"{asked.zone} refused"
@@ -218,6 +221,16 @@ def refuse(work: Work, i: int, event: OfferRefused, jitter: Jitter) -> None:
             cause=f"{event.reason}; {told}",
         ),
     )
+
+
+def _others_may_find(work: Work, i: int) -> bool:
+    """With all requested at once: whether another's request is under way that was not refused too often already.
+
+    Those that were do not count: slots that ask by turns would else wait for each other for ever.
+    """
+    if work.run.spec.first_alone:
+        return False
+    return any(j != i and not gives_up(work.spec(j), 0, work.slots[j].refusals) for j in work.asking)
 
 
 def overdue(work: Work, i: int, now_s: float) -> str:

@@ -107,6 +107,7 @@ class RunSpec:
     budget_usd: Decimal | None = None
     boot_deadline_s: float = 300.0  # request accepted to program started
     join_deadline_s: float = 300.0  # program started to the peer being ready; as long again to train
+    barrier_s: float | None = None  # ready peers wait so long for each other; None: 60 s and 10 s each
     silent_deadline_s: float = 120.0  # a training peer nobody has seen in the DHT
     missing_deadline_s: float = 30.0  # a VM the provider does not list is lost only after this
     straggler_s: float = 90.0  # the others may still finish so long after the first peer is done
@@ -130,9 +131,9 @@ class RunSpec:
 
     @property
     def start_deadline_s(self) -> float:
-        """Program started to training: peers wait for each other at most 60 s and 10 s for each, then take over
-        the swarm's state."""
-        return 2 * self.join_deadline_s + 10.0 * len(self.slots)
+        """Program started to training: ready, waiting for the others, then taking over the swarm's state."""
+        barrier_s = 60.0 + 10.0 * len(self.slots) if self.barrier_s is None else self.barrier_s
+        return 2 * self.join_deadline_s + barrier_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,15 @@ def test_a_launch_under_way_counts_at_its_ceiling_from_its_wish_on(store):
     assert spent_of(store, NOW_S, state).spent_usd == before + Decimal("0.15") + Decimal("0.01")
 
 
+def test_what_is_refused_for_the_moment_again_and_again_costs_nothing_before_it_is_asked_again(store):
+    """An hour of refusals, and the last one a minute ago; what may be there counts from its request on."""
+    before = spent_of(store, NOW_S, STATE).spent_usd
+    again = replace(asks("z-0", 60.0), refusals=9, retry_at_s=NOW_S + 30.0)
+    assert spent_of(store, NOW_S, asked((place("9.00"), again))).spent_usd == before
+    maybe = replace(asks("z-0", 1800.0), refusals=9, retry_at_s=NOW_S + 30.0, ambiguous=True)
+    assert spent_of(store, NOW_S, asked((place("9.00"), maybe))).spent_usd == before + Decimal("4.5")
+
+
 def test_one_that_is_listed_is_on_the_bill_and_counts_once(store):
     row = store.records("vms")[0]
     slot = Slot("z-0", SlotState.PROVISIONING, vm=row.vm, since_s=NOW_S - 3600.0)

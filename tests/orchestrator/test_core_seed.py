@@ -170,6 +170,62 @@ def test_a_slot_that_is_refused_goes_on_asking_while_another_has_a_vm():
     assert run.of("b").state in (SlotState.WAITING, SlotState.PROVISIONING)
 
 
+NEVER = Policy("never", backoff_s=1.0, backoff_max_s=1.0)
+
+
+def never(count: int) -> RunSpec:
+    made = spec(count)
+    return replace(made, slots=tuple(replace(s, policy=NEVER) for s in made.slots))
+
+
+def test_a_slot_is_not_given_up_while_another_is_asking():
+    run = Driver(never(2))
+    run.tick()
+    run.feed(OfferRefused(run.now_s, "r-a-0", "quota", "quota"))
+    assert run.of("a").state is SlotState.WAITING
+    run.feed(Requested(run.now_s, "r-b-0"))
+    assert asked(run.tick(5)) == ["r-a-1"]
+
+
+@pytest.mark.parametrize("kind", ["quota", "no_capacity", "transient"])
+def test_slots_that_are_all_refused_do_not_wait_for_each_other(kind):
+    run = Driver(never(3))
+    for _ in range(9):
+        for vm in asked(run.tick(5)):
+            run.feed(OfferRefused(run.now_s, vm, kind, "none"))
+    assert run.state.stop_status == "no_capacity"
+
+
+def test_slots_that_ask_by_turns_do_not_wait_for_each_other():
+    """One is always asking: each is refused just after the other has begun to ask again."""
+    run = Driver(never(2))
+    vms = asked(run.tick())
+    for _ in range(9):
+        if vms:
+            run.feed(OfferRefused(run.now_s, vms[0], "no_capacity", "none"))
+        vms = vms[1:] + [vm for vm in asked(run.tick(5)) if vm not in vms]
+    assert run.state.stop_status == "no_capacity"
+
+
+@pytest.mark.parametrize("kind", ["credentials", "invalid"])
+def test_what_one_cloud_will_not_do_ends_the_run_once_no_other_may_come(kind):
+    run = Driver(spec())
+    run.tick()
+    run.feed(OfferRefused(run.now_s, "r-a-0", kind, "ExpiredToken"))
+    run.feed(Requested(run.now_s, "r-b-0"))
+    run.feed(OfferRefused(run.now_s, "r-c-0", kind, "ExpiredToken"))
+    assert not run.state.stop_status
+    run.sees("r-b-0", state="preempted")
+    for vm in asked(run.tick(5)):
+        run.feed(OfferRefused(run.now_s, vm, kind, "ExpiredToken"))
+    assert run.state.stop_status == "failed"
+    every = Driver(spec())
+    for vm in asked(every.tick()):
+        assert not every.state.stop_status
+        every.feed(OfferRefused(every.now_s, vm, kind, "ExpiredToken"))
+    assert every.state.stop_status == "failed", "each was refused once: none is asked again"
+
+
 def test_when_the_first_peers_are_done_nobody_begins_anew():
     run = Driver(spec(2))
     run.tick()

@@ -5,6 +5,7 @@ from decimal import Decimal
 
 import pytest
 
+from orchestrator.controller.sky_runs import BARRIER_S, patient
 from orchestrator.core.events import Observed, OfferRefused, Requested, RequestVm, TerminateVm
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec, SlotState
 from orchestrator.core.watch import Swarm, silent
@@ -60,6 +61,22 @@ def test_a_provider_that_never_answers_ends_the_run(replace_by):
     assert (run.state.stop_status, run.state.ended) == ("no_capacity", True)
 
 
+def test_a_refusal_for_the_moment_begins_the_count_anew_unless_a_vm_may_be_there():
+    run = Driver(spec(1))
+    run.tick()
+    run.tick(50)
+    refuse(run, "r-a-0", "transient")
+    assert (run.of("a").since_s, run.of("a").vm) == (run.now_s, "r-a-0")
+    run.tick(50)
+    refuse(run, "r-a-0", "ambiguous")
+    asked_s = run.of("a").since_s
+    run.tick(50)
+    refuse(run, "r-a-0", "transient")
+    assert (run.of("a").since_s, run.of("a").ambiguous) == (asked_s, True)
+    refuse(run, "r-a-0", "no_capacity")
+    assert run.of("a").ending == "r-a-0"
+
+
 def test_an_answer_in_between_begins_the_count_anew():
     run = Driver(spec(1))
     run.tick()
@@ -83,14 +100,16 @@ def test_a_peer_that_is_ready_and_never_trains_is_replaced():
     assert run.of("a").state is SlotState.JOINING
     run.tick(2)
     assert run.of("a").ending == "r-a-0"
-    assert run.of("a").cause.startswith("did not train within 610 s (its phase: ready)")
+    assert run.of("a").cause.startswith("did not train within 670 s (its phase: ready)")
 
 
 def test_the_start_deadline_is_longer_than_peers_wait_for_each_other():
     for count in (1, 8, 150):
         slots = tuple(SlotSpec(f"s{n}", (IOWA,)) for n in range(count))
         made = RunSpec("r", slots)
-        assert made.start_deadline_s - made.join_deadline_s > 60.0 + 10.0 * count
+        assert made.start_deadline_s == 2 * made.join_deadline_s + 60.0 + 10.0 * count
+        rented = patient(made)
+        assert rented.start_deadline_s == 2 * rented.join_deadline_s + BARRIER_S
 
 
 def test_a_peer_that_leaves_and_hangs_is_silent_in_the_end():

@@ -181,6 +181,7 @@ def test_rented_vms_are_requested_at_once_and_told_on_the_spot_whom_to_join(
         ]
     assert {w.slot for w in wished} == {"us-0", "eu-0"}
     assert {tuple(request.config["initial_peers"]) for request in made} == {(f"env:{PEERS_VARIABLE}",)}
+    assert {request.config["barrier_timeout_s"] for request in made} == {step.state.spec.barrier_s}
 
 
 def owned(number: str, run: str, kind: str = "vm") -> Owned:
