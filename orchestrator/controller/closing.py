@@ -16,7 +16,7 @@ from metrics.store import RunStore
 from orchestrator.controller.calls import Call, Calls
 from orchestrator.controller.keys import forget_keys
 
-__all__ = ["close_run", "host_report", "read_egress", "read_steps"]
+__all__ = ["close_provider", "close_run", "host_report", "read_egress", "read_steps"]
 
 _log = logging.getLogger("orchestrator.controller")
 _Row = TypeVar("_Row", StepRecord, EgressRecord)
@@ -50,7 +50,7 @@ def close_run(
         except (ProviderError, ValueError, OSError) as error:
             warnings.append(f"the logs of {vm.vm} could not be collected: {error}")
     switch = _read_json(folder / "cloud" / "switch.json")
-    calls.wait(Call("close", "close", (), float(store.meta("close_deadline_s", 120.0))))
+    close_provider(store, calls)
     forget_keys(folder)
     with store.transaction():
         if switch is not None:
@@ -60,6 +60,11 @@ def close_run(
         store.set_meta("ended_s", now_s)
         store.set_meta("error", "" if status == "done" else cause)
         store.set_meta("status", status)
+
+
+def close_provider(store: RunStore, calls: Calls) -> None:
+    """End all that the provider has of the run. Raises ProviderError when that cannot be proved."""
+    calls.wait(Call("close", "close", (), float(store.meta("close_deadline_s", 120.0))))
 
 
 def host_report(switch: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Protocol
 from cloud.provider import LaunchRequest, LostError, Observed
 from metrics.store import RunStore
 from orchestrator.controller.calls import Call, Calls, Done, refusal_of
-from orchestrator.controller.closing import close_run
+from orchestrator.controller.closing import close_provider, close_run
 from orchestrator.controller.joins import Joins
 from orchestrator.controller.json_log import about
 from orchestrator.controller.keys import run_key
@@ -31,6 +31,7 @@ __all__ = ["Pace", "Requests", "Shell", "Spent"]
 _log = logging.getLogger("orchestrator.controller")
 
 _SPENDING_PERIOD_S = 5.0
+_GONE_AFTER_LEASE_S = 420.0  # by then every VM that hears no orders has ended itself (docs/promises.md)
 _WHOLE_EACH = 30  # every so many lists, what is unchanged is told to the core as well
 
 
@@ -101,6 +102,8 @@ class Shell:
         self._lists = 0
         self._observed_at_s = self._spending_at_s = float("-inf")
         self._stop_wanted: tuple[str, str] | None = None
+        self._unread_since_s: float | None = None  # no list could be read since then
+        self._stopping_since_s: float | None = None
 
     def stop(self, status: str, cause: str) -> None:
         """End the run at the next tick, gracefully. Safe to call from another thread."""
@@ -117,6 +120,7 @@ class Shell:
         swarm = Swarm(tail.swarm_at_s, tail.last_seen_s, tail.swarm_since_s)
         happened += silent(self.state, swarm, now_s)
         happened += self._run_events(now_s)
+        happened += self._closed_unseen(now_s)
         step = advance(self.state, happened, now_s, self._jitter)
         self._rows.journal(step.facts, now_s)  # on the disk before anything is done
         if step.state.monitors_lost > self.state.monitors_lost:
@@ -139,9 +143,10 @@ class Shell:
             if done.error is not None:
                 _log.warning("the provider cannot be observed: %s", done.error)
                 if not isinstance(done.error, LostError):
-                    return []  # one cloud's credentials, say, are no reason to end what trains in the others
+                    return self._unread(str(done.error), now_s)
                 # It will never answer again: the run is over, and what it held is nowhere to be seen.
                 return [ev.StopWanted(now_s, "failed", str(done.error)), *self._listed((), now_s)]
+            self._unread_since_s = None
             return self._listed(done.result, now_s)
         if method == "request":
             if done.error is None:
@@ -151,6 +156,37 @@ class Shell:
         if done.error is not None:  # a later tick asks again
             _log.warning("%s %s: %s", method, vm, done.error, extra=about(vm=vm, cause=done.error))
         return []
+
+    def _unread(self, error: str, now_s: float) -> list[ev.Event]:
+        """No list this time. One cloud's credentials, say, are no reason to end what trains in the others; that
+        nobody has seen any VM for so long is."""
+        if self._unread_since_s is None:
+            self._unread_since_s = now_s
+        unread_s = now_s - self._unread_since_s
+        if unread_s <= self._patience_s():
+            return []
+        return [ev.StopWanted(now_s, "failed", f"the VMs could not be listed for {unread_s:.0f} s: {error}")]
+
+    def _closed_unseen(self, now_s: float) -> list[ev.Event]:
+        """A run that is stopping, and whose VMs nobody can list for so long, is closed: that proves that all are gone.
+
+        Raises ProviderError when it cannot be proved.
+        """
+        if not self.state.stop_status or self.state.ended:
+            return []
+        if self._stopping_since_s is None:
+            self._stopping_since_s = now_s
+        if self._unread_since_s is None or self._calls.busy("request"):
+            return []
+        if now_s - max(self._unread_since_s, self._stopping_since_s) <= self._patience_s():
+            return []
+        close_provider(self._store, self._calls)
+        self._seen = ()
+        held = [vm for s in self.state.slots for vm in (s.ending, s.vm) if vm]
+        return [ev.Missing(now_s, vm) for vm in (*held, self.state.monitor_vm())]
+
+    def _patience_s(self) -> float:
+        return self.state.spec.lease_s + _GONE_AFTER_LEASE_S
 
     def _listed(self, seen: Sequence[Observed], now_s: float) -> list[ev.Event]:
         """What one list of the provider's says, and what it does not."""

@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from cloud.provider import NoCapacityError, Observed
+from cloud.provider import CredentialsError, NoCapacityError, Observed, TransientError
 from metrics.store import RunStore
 from orchestrator.controller import shell as shell_module
 from orchestrator.controller.calls import InlineCalls, is_under_way
@@ -171,3 +171,71 @@ def test_a_request_that_only_stands_in_line_is_dropped_when_the_run_stops(world)
         assert store.meta("status") == "stopped"
     assert world.requests == []
     assert calls.line == ()
+
+
+def blind(world, store) -> Shell:
+    """A controller whose two peers and monitor are up, and whose provider will list nothing any more."""
+
+    def refused() -> list[Observed]:
+        raise CredentialsError("ExpiredToken")
+
+    controller = shell(world, store)
+    for _ in range(8):
+        controller.tick()
+        world.now_s += 1.0
+    assert len(world.alive()) == 3
+    world.observe = refused
+    return controller
+
+
+def wait(world, controller, for_s: float) -> bool:
+    """Whether it ended within this time; a tick each ten seconds."""
+    until_s = world.now_s + for_s
+    while world.now_s < until_s:
+        if controller.tick():
+            return True
+        world.now_s += 10.0
+    return False
+
+
+def test_a_run_whose_vms_can_never_be_listed_again_ends(world):
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        controller = blind(world, store)
+        assert not wait(world, controller, 1010.0)
+        assert not controller.state.stop_status
+        assert not wait(world, controller, 1010.0)
+        assert controller.state.stop_status == "failed"
+        assert world.closed == 0  # its peers may still leave by themselves, and be seen again
+        assert wait(world, controller, 100.0)
+        assert store.meta("status") == "failed"
+        assert store.meta("error").startswith("the VMs could not be listed for 1030 s: ExpiredToken")
+        assert all(row.ended_s is not None for row in store.records("vms"))
+        assert controller.state.ended
+    assert world.alive() == []
+
+
+def test_a_stop_comes_to_its_end_although_nothing_can_be_listed(world):
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        controller = blind(world, store)
+        controller.stop("stopped", "the user")
+        assert not wait(world, controller, 1010.0)
+        assert wait(world, controller, 60.0)
+        assert (store.meta("status"), store.meta("error")) == ("stopped", "the user")
+
+
+def test_what_cannot_be_proved_to_be_gone_is_not_said_to_be(world):
+    """The actor tries some times and then says that VMs may be left (exit code 5)."""
+
+    def close() -> None:
+        raise TransientError("r-a-0: not proven to be gone")
+
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        controller = blind(world, store)
+        controller.stop("stopped", "the user")
+        close_all, world.close = world.close, close
+        with pytest.raises(TransientError):
+            wait(world, controller, 1100.0)
+        assert not controller.state.ended
+        assert (store.meta("status"), [r.ended_s for r in store.records("vms")]) == ("running", [None, None])
+        world.close = close_all
+        assert wait(world, controller, 10.0)
