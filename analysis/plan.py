@@ -262,8 +262,7 @@ def plan_of(
     vm_usd = None
     if usd_per_h is not None and duration_s is not None:
         vm_usd = (usd_per_h * Decimal(repr(duration_s)) / _HOUR_S).quantize(_CENT)
-        if spec.budget_usd is not None and vm_usd > spec.budget_usd:
-            notes.append(f"the VMs alone cost more than the budget: the run will stop at ${spec.budget_usd}")
+        notes += budget.too_short(vm_usd)
     return Plan(
         experiment=spec.name,
         model=spec.model,

@@ -61,6 +61,18 @@ class PlannedBudget:
             "overshoot": self.overshoot,
         }
 
+    def too_short(self, vm_usd: Decimal) -> list[str]:
+        """A note where the VMs of all epochs alone cost more than the budget has beside its reserve."""
+        if self.budget_usd is None:
+            return []
+        left = max(Decimal(0), self.budget_usd - (self.reserve_usd or 0))
+        if vm_usd <= left:
+            return []
+        return [
+            f"the budget has ${left:.2f} to spend beside its reserve, and the VMs of all epochs alone cost ${vm_usd}: "
+            "the run will stop before its end"
+        ]
+
     def notes(self) -> list[str]:
         """What a person should know before saying yes."""
         if self.budget_usd is None or self.reserve_usd is None or self.reserve_usd < self.budget_usd:

@@ -48,8 +48,7 @@ def _quoted(path: str) -> str:
 
 
 def _unswitched(cloud: str) -> set[str]:
-    from sky.utils import registry  # pyright: ignore[reportAttributeAccessIssue]  # not everybody has it
-
+    registry: Any = importlib.import_module("sky.utils.registry")
     mounts: dict[str, str] = {}
     for name, other in registry.CLOUD_REGISTRY.items():
         if name not in _SWITCHED and name != cloud:

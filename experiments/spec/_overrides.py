@@ -21,7 +21,12 @@ def apply(document: Document, override: str) -> None:
     written, equals, text = override.partition("=")
     written = written.strip()
     if not equals or not _PATH.fullmatch(written):
-        _complain(document, origin, "", "write key.key=value, such as swarm.target_batch_size=8192")
+        _complain(
+            document,
+            origin,
+            "",
+            "write key.key=value, such as swarm.target_batch_size=8192; a list's entry is key[0]",
+        )
         return
     value_document = parse(text, origin) if text.strip() else Document(origin, data="")
     if value_document.problems:

@@ -71,7 +71,8 @@ def _simulate(
       "training_share" (of the VM hours), "median_joining_s" (request to training), "restarts"
       (of the controller), "writes" (of the journal), "dead_after_s" (stop to the last VM's end),
       "fired" {class of faults: how often}}]}
-    Exit codes: 0 all promises were kept, 1 one was broken, 2 wrong command, experiment or trace.
+    Exit codes: 0 all promises were kept, 1 one was broken, 2 wrong command, experiment or trace, 3 the
+    experiment's budget or limits are refused.
     """
     from orchestrator.core.journal import story
     from orchestrator.errors import RunFailedError

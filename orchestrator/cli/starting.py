@@ -114,7 +114,8 @@ def _unknown_duration(spec: ExperimentSpec) -> str:
     unknown = [a for a in sorted(accelerators) if spec.model == "digits" or step_time(spec.model, a) is None]
     return (
         f"its duration is unknown: nobody measured a step of {spec.model} on {', '.join(unknown)}; traffic is reckoned as "
-        f"if each epoch took swarm.matchmaking_time_s ({spec.swarm.matchmaking_time_s:g} s), the least it can"
+        f"if each epoch took swarm.matchmaking_time_s ({spec.swarm.matchmaking_time_s:g} s), the least it can: "
+        "a longer one lowers it, and the reserve with it"
     )
 
 

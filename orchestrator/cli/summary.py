@@ -178,7 +178,10 @@ def _duration_words(plan: Mapping[str, Any]) -> str:
         return "unknown"
     here = f"about {duration(plan['raw_duration_s'])} of epochs here, plus the start"
     if plan["on"] == "sky":
-        return f"about {duration(plan['duration_s'])} of epochs, plus the start; VMs {usd(plan['vm_usd'])}"
+        most = plan["budget"]["egress_usd_per_h"]
+        traffic = "unknown" if most is None else f"at most {usd(float(most) * plan['duration_s'] / 3600)}"
+        words = f"about {duration(plan['duration_s'])} of epochs, plus the start"
+        return f"{words}; VMs {usd(plan['vm_usd'])}, traffic {traffic}"
     return f"{here}; at the study's scale {duration(plan['duration_s'])}, VMs {usd(plan['vm_usd'])}"
 
 

@@ -27,7 +27,7 @@ from metrics.records import EventRecord
 from metrics.store import DiskFullError, RunStore
 from orchestrator.controller.planned import planned_run
 from orchestrator.controller.prometheus import chosen_address
-from orchestrator.controller.rentable import check_rentable
+from orchestrator.controller.rentable import OWN_SECRET, check_rentable
 from orchestrator.controller.sky_runs import sky_meta
 from orchestrator.controller.start_lock import start_lock
 from orchestrator.core.events import Fact
@@ -54,7 +54,6 @@ _PASSED_ON = (
     "AWS_PROFILE",
     "AWS_CA_BUNDLE",
 )
-_OWN_SECRET = "ORCH_SECRET_"
 _PACKAGES = ("orch", "hivemind", "torch", "ray", "webdataset")
 
 
@@ -202,12 +201,13 @@ def secret_values(spec: ExperimentSpec) -> dict[str, str]:
     The first is for names that mean something to `orch` itself: the store's AWS_ACCESS_KEY_ID beside the cloud's.
     Raises UsageError for one that the environment has under neither.
     """
-    missing = sorted(n for n in spec.secrets if n not in os.environ and not os.environ.get(_OWN_SECRET + n))
+    missing = sorted(n for n in spec.secrets if n not in os.environ and not os.environ.get(OWN_SECRET + n))
     if missing:
         raise UsageError(
-            f"{spec.name}: secrets {', '.join(missing)}: not set in the environment of `orch`; export them"
+            f"{spec.name}: secrets {', '.join(missing)}: not set in the environment of `orch`; export them, "
+            f"as {OWN_SECRET}NAME where NAME is the cloud's too (AWS_ACCESS_KEY_ID)"
         )
-    return {n: os.environ.get(_OWN_SECRET + n) or os.environ[n] for n in spec.secrets}
+    return {n: os.environ.get(OWN_SECRET + n) or os.environ[n] for n in spec.secrets}
 
 
 def write_environment(folder: Path, spec: ExperimentSpec, on: str = "local") -> None:

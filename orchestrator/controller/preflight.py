@@ -18,7 +18,7 @@ from metrics.orders import MAX_PEERS
 from metrics.store import DiskFullError
 from orchestrator.checks.credentials import CLOUDS, cloud_access, package_there
 from orchestrator.controller.launching import dataset_of, secret_values
-from orchestrator.controller.rentable import STORE_KEYS, check_rentable
+from orchestrator.controller.rentable import STORE_KEYS, check_own_keys, check_rentable
 from orchestrator.errors import RaySessionError, UsageError
 
 __all__ = ["preflight"]
@@ -49,6 +49,7 @@ def preflight(spec: ExperimentSpec, home: Path, on: str = "local") -> None:
     _check_ray(os.environ.get("RAY_ADDRESS", ""))
     if on != "local":
         check_rentable(spec)
+        check_own_keys(spec)
         _check_clouds(spec)
         if not spec.data.private:
             _check_rented_data(spec, values)

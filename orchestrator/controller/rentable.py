@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,8 +12,9 @@ from experiments.spec.catalog import models
 from experiments.spec.schema import ExperimentSpec
 from orchestrator.errors import UsageError
 
-__all__ = ["STORE_KEYS", "check_rentable", "obstacles", "reads_by_role"]
+__all__ = ["OWN_SECRET", "STORE_KEYS", "check_own_keys", "check_rentable", "obstacles", "reads_by_role"]
 
+OWN_SECRET = "ORCH_SECRET_"  # goes before a secret's name in the environment
 STORE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _TRAINED = ("vision", "digits")  # kinds of models that learn from shards of images
 
@@ -21,6 +23,21 @@ def check_rentable(spec: ExperimentSpec) -> None:
     """Raises UsageError with the first thing that stands against launching it."""
     for sentence in obstacles(spec):
         raise UsageError(f"{spec.name}: {sentence}")
+
+
+def check_own_keys(spec: ExperimentSpec) -> None:
+    """The store's keys must be told from the cloud's: what is exported as AWS_ACCESS_KEY_ID may rent VMs, and SkyPilot
+    keeps it. Only where the store is AWS's own they may be the same. Raises UsageError.
+    """
+    host = urlsplit(spec.data.endpoint).hostname or ""
+    if not host or host.endswith(".amazonaws.com"):
+        return
+    bare = [n for n in STORE_KEYS if n in spec.secrets and not os.environ.get(OWN_SECRET + n)]
+    if bare:
+        raise UsageError(
+            f"{spec.name}: {' and '.join(bare)} in this environment are AWS's, and every VM would get them as the keys of "
+            f"{host}; export the store's as {' and '.join(OWN_SECRET + n for n in bare)}"
+        )
 
 
 def obstacles(spec: ExperimentSpec) -> Iterator[str]:

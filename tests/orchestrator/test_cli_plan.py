@@ -43,7 +43,7 @@ def test_one_unknown_price_makes_the_total_unknown():
 def test_a_budget_below_the_vms_is_said_before_the_start():
     spec = load("geo-b2", ["budget_usd=0.01"])
     plan = plan_of(spec, BOOK, resolve_emulation(spec, 2))
-    assert any("the run will stop at $0.01" in note for note in plan.notes)
+    assert any("the run will stop before its end" in note for note in plan.notes)
 
 
 def test_without_emulation_nothing_is_claimed_about_time():

@@ -221,3 +221,25 @@ def test_a_store_that_would_fail_the_vms_fails_the_launch(look, error, raised, s
 def test_mounts_are_looked_at_before_anything_is_rented(look):
     with pytest.raises(UsageError, match="which is not there"):
         look(changed(file_mounts={"~/data": "/no/such/folder"}))
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_the_clouds_own_keys_are_no_strange_stores(look, monkeypatch: pytest.MonkeyPatch, private: bool):
+    """Exported as AWS_* they may rent VMs; every VM would have them."""
+    monkeypatch.delenv("ORCH_SECRET_AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(UsageError, match=r"export the store's as ORCH_SECRET_AWS_SECRET_ACCESS_KEY$"):
+        look(changed(private=private))
+    amazons = changed(endpoint="https://s3.us-east-1.amazonaws.com", private=private)
+    look(amazons)
+
+
+def test_a_budget_that_ends_the_run_early_says_so(tmp_path: Path):
+    spec = load(TWIN)
+    plan = plan_for(spec.model_copy(update={"budget_usd": Decimal(100)}), "sky")
+    assert not any("before its end" in note for note in plan["notes"])
+    left = Decimal(plan["vm_usd"]) / 2
+    tight = plan_for(
+        spec.model_copy(update={"budget_usd": Decimal(plan["budget"]["reserve_usd"]) + left}), "sky"
+    )
+    (note,) = [note for note in tight["notes"] if "before its end" in note]
+    assert f"the budget has ${left:.2f} to spend beside its reserve" in note
