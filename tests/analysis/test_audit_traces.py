@@ -14,6 +14,8 @@ from analysis.audit.findings import Finding
 from analysis.sources import opened
 from metrics.store import RunStore
 
+pytestmark = pytest.mark.slow
+
 TIMERS = ["dataload", "dataload_cuda_move", "forward", "loss_calc", "backward", "opt_step"]
 
 

@@ -26,6 +26,8 @@ from metrics.records import TABLES, EventRecord
 from metrics.store import RunStore, StoreError
 from metrics.summary import summarise
 
+pytestmark = pytest.mark.slow
+
 FORMS = ("csv", "parquet")
 RUN = "geo-c8-20231114-aaaa"
 

@@ -17,6 +17,8 @@ from analysis.report.build import build
 from analysis.sources import opened
 from metrics.store import RunStore, StoreError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:

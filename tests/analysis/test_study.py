@@ -17,6 +17,8 @@ from analysis.study.sections import sections
 from cloud.prices.book import load as load_book
 from metrics.store import RunStore
 
+pytestmark = pytest.mark.slow
+
 BOOK = load_book("study-2023-04")
 
 

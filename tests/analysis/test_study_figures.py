@@ -17,6 +17,8 @@ from analysis.study.labels import arrange
 from analysis.study.paper import ONE_CLOCK, references
 from analysis.study.rows import Row
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def style() -> Iterator[None]:

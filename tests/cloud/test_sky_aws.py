@@ -12,6 +12,8 @@ from moto import mock_aws
 from cloud.provider import InvalidRequestError, Owned
 from cloud.sky import aws
 
+pytestmark = pytest.mark.slow
+
 TAGS = {"orch-owner": "me", "orch-run": "r", "orch-vm": "r-a-0", "orch-lease-until": "1234"}
 
 

@@ -17,6 +17,8 @@ import orch
 from metrics.records import EventRecord, StepRecord
 from metrics.store import RunStore
 
+pytestmark = pytest.mark.slow
+
 RUN = "geo-c8-20231114-aaaa"
 FRAMES = ("epochs", "peers", "traffic", "costs", "preemptions", "events", "steps")
 

@@ -21,6 +21,8 @@ from analysis.export.tables import export_tables
 from analysis.replay import KEYS
 from metrics.store import RunStore
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

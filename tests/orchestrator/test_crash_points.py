@@ -25,6 +25,8 @@ from orchestrator.controller.shell_rows import Rows
 from orchestrator.core.events import Fact
 from orchestrator.core.journal import replay
 
+pytestmark = pytest.mark.slow
+
 _HOUR = Decimal(3600)
 
 

@@ -17,6 +17,8 @@ from metrics.records import EpochRecord, VmRecord
 from metrics.store import RunStore
 from orchestrator.cli.app import run
 
+pytestmark = pytest.mark.slow
+
 Output = Callable[[], tuple[str, str]]
 
 

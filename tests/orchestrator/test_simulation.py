@@ -38,6 +38,7 @@ def fired() -> Counter[str]:
 
 
 @pytest.mark.timeout(36000)
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, SEEDS, _CHUNK))
 def test_promises_hold_through_every_history(first: int, fired: Counter[str]):
     for seed in range(first, min(first + _CHUNK, SEEDS)):
@@ -46,6 +47,7 @@ def test_promises_hold_through_every_history(first: int, fired: Counter[str]):
         fired[outcome.status] += 1
 
 
+@pytest.mark.slow
 def test_every_class_of_faults_fired(fired: Counter[str]):
     never = [kind for kind in FAULT_CLASSES if not fired[kind]]
     assert never == [], f"over {SEEDS} seeds: {fired}"

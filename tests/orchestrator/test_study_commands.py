@@ -12,6 +12,8 @@ from orchestrator.cli.app import run
 sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 from made_up_run import write_run
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_run_becomes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "one").mkdir()
