@@ -30,6 +30,7 @@ __all__ = ["claim", "ensure", "healthy", "leave"]
 _START_S = 180.0
 _HANGS_S = 90.0  # on a busy machine an answer takes its time
 _MODULE = "sky.server.server"
+_TRACKER = "resource_tracker"
 _TITLES = ("SkyPilot:", "multiprocessing", _MODULE)
 
 
@@ -232,11 +233,13 @@ def _forget(home: Path, said: dict[str, Any]) -> None:
 
 
 def _end_session(session: int, patience_s: float = 5.0) -> None:
-    for number, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, 5.0)):
-        if not wait_s:
-            continue
+    """End its processes. Python's resource tracker ends by itself after all others, and removes their semaphores
+    (/dev/shm) first: it is waited for, and killed only if it stays."""
+    for number, wait_s, trackers in (
+        (signal.SIGTERM, patience_s, False), (signal.SIGKILL, 5.0, False), (0, 5.0, True), (signal.SIGKILL, 5.0, True),
+    ):  # fmt: skip
         deadline = time.monotonic() + wait_s
-        while members := _members(session):
+        while wait_s and (members := _members(session, trackers)):
             for pid in members:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
@@ -245,11 +248,13 @@ def _end_session(session: int, patience_s: float = 5.0) -> None:
             time.sleep(0.1)
 
 
-def _members(session: int) -> list[int]:
+def _members(session: int, trackers: bool) -> list[int]:
+    """A session's processes of SkyPilot's, or else its resource trackers."""
     found: list[int] = []
     for pid in _pids():
         with contextlib.suppress(OSError):
-            if os.getsid(pid) == session and any(t in _command(pid) for t in _TITLES):
+            words = _command(pid)
+            if os.getsid(pid) == session and any(t in words for t in _TITLES) and (_TRACKER in words) == trackers:
                 found.append(pid)
     return found
 

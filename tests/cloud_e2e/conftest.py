@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 sys.path.insert(0, str(Path(__file__).parent))
 from machine import clusters, in_ec2, processes, wait_until_gone
 
+_MEMORY = Path("/dev/shm")
 _STORE = ("198.18.0.1", 9000)  # on the VMs' network
 
 
@@ -58,9 +59,10 @@ def clean_home(store: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterat
     for name, value in store.items():
         monkeypatch.setenv(f"ORCH_SECRET_{name}", value)  # AWS_* themselves are the cloud's
     assert (in_ec2(), clusters()) == ([], [])
-    before = processes()
+    before, memory = processes(), set(_MEMORY.iterdir())
     yield base / "home"
-    left = [*wait_until_gone(before), *in_ec2(), *clusters(), *map(str, (base / "t").iterdir())]
+    left = [*wait_until_gone(before), *in_ec2(), *clusters()]
+    left += [str(path) for path in [*(base / "t").iterdir(), *(set(_MEMORY.iterdir()) - memory)]]
     if logs := os.environ.get("FAKE_EC2_LOGS"):
         shutil.copytree(base / "home", Path(logs) / base.name, dirs_exist_ok=True, symlinks=True)
     shutil.rmtree(base)

@@ -38,8 +38,9 @@ def stranger() -> Iterator[str]:
 def another_machine(clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A home without runs and a HOME where SkyPilot knows of no cluster: only the cloud's credentials are there.
 
-    Afterwards SkyPilot's HOME of the first machine is as new, and its temporary files are gone with it.
+    Afterwards SkyPilot's HOME of the first machine is as new, and its temporary files and memory are gone with it.
     """
+    memory = set(Path("/dev/shm").iterdir())
     first, seed = Path.home(), Path(os.environ["ORCH_FAKE_EC2_DIR"], "home")
     second = clean_home.parent / "second"
     shutil.copytree(seed, second, symlinks=True)
@@ -47,6 +48,8 @@ def another_machine(clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     yield second
     shutil.rmtree(clean_home.parent / "t")
     (clean_home.parent / "t").mkdir()
+    for killed in set(Path("/dev/shm").iterdir()) - memory:
+        killed.unlink()
     for name in (".sky", "sky_logs"):
         shutil.rmtree(first / name, ignore_errors=True)
     shutil.copytree(seed / ".sky", first / ".sky", symlinks=True)

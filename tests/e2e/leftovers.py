@@ -26,7 +26,7 @@ class Machine:
         return sorted(
             [f"process {p}" for p in self.processes - before.processes]
             + [f"mount {m}" for m in self.mounts - before.mounts]
-            + [f"file {f}" for f in self.files - before.files]
+            + [f"file {f}" for f in self.files - before.files if not _another_s(Path(f).name)]
         )
 
 
@@ -82,7 +82,7 @@ def look(base: Path) -> Machine:
     files = {str(path) for path in (base / "t").iterdir()}
     for folder, prefixes in _ELSEWHERE.items():
         with os.scandir(folder) as entries:
-            files |= {e.path for e in entries if e.name.startswith(prefixes) and not _another_s(e.name)}
+            files |= {e.path for e in entries if e.name.startswith(prefixes)}
     return Machine(frozenset(processes), frozenset(mounts), frozenset(files))
 
 

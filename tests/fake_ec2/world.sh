@@ -1,5 +1,5 @@
 #!/bin/bash
-# A world: private network, processes, mounts and /tmp, with a fake EC2 in it. Runs COMMAND
+# A world: private network, processes, mounts, /tmp and /dev/shm, with a fake EC2 in it. Runs COMMAND
 # there and ends with its exit status. Whatever was started inside ends with it: the kernel
 # sees to that, even if this script is killed.
 #   tests/fake_ec2/world.sh COMMAND [ARG ...]
@@ -27,6 +27,7 @@ base=$("$ORCH_FAKE_EC2_PYTHON" -Bc 'import sys; print(sys.base_prefix)')
 here=$PWD
 mount --rbind /tmp /mnt
 mount -t tmpfs -o mode=1777,size=75% tmp /tmp
+mount -t tmpfs -o mode=1777 tmp /dev/shm
 for kept in "$ORCH_ROOT" "$ORCH_FAKE_EC2_DIR" "$ORCH_SWIFT_VENV" "$packages" "$base" "$here" "${FAKE_EC2_LOGS:-}"; do
     case $kept in
     /tmp/*) mkdir -p "$kept" "/mnt/${kept#/tmp/}"; mount --rbind "/mnt/${kept#/tmp/}" "$kept" ;;
