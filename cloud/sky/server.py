@@ -254,7 +254,11 @@ def _members(session: int, trackers: bool) -> list[int]:
     for pid in _pids():
         with contextlib.suppress(OSError):
             words = _command(pid)
-            if os.getsid(pid) == session and any(t in words for t in _TITLES) and (_TRACKER in words) == trackers:
+            if (
+                os.getsid(pid) == session
+                and any(t in words for t in _TITLES)
+                and (_TRACKER in words) == trackers
+            ):
                 found.append(pid)
     return found
 
