@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 import zipfile
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, distribution, version
@@ -43,7 +44,9 @@ def build_wheel(home: Path, root: Path | None = None) -> Path:
     ]
     rows = [f"{name},sha256={_digest(data)},{len(data)}" for name, data in files]
     files.append((f"{info}/RECORD", "\n".join([*rows, f"{info}/RECORD,,", ""]).encode()))
-    fresh = wheel.with_suffix(f".{os.getpid()}.new")
+    # Several launches may build it at once, in processes and in threads: each writes a file of its own.
+    fd, fresh = tempfile.mkstemp(suffix=".new", dir=wheel.parent)
+    os.close(fd)
     with zipfile.ZipFile(fresh, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files:
             archive.writestr(zipfile.ZipInfo(name, _AT), data, zipfile.ZIP_DEFLATED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -267,6 +268,14 @@ def test_the_wheel_is_built_once_and_has_what_a_peer_imports(tmp_path: Path):
         names
     )
     assert not [n for n in names if n.startswith(("orchestrator/", "analysis/", "tests/"))]
+
+
+def test_many_launches_at_once_build_one_wheel(tmp_path: Path):
+    with ThreadPoolExecutor(8) as pool:
+        built = {*pool.map(build_wheel, [tmp_path] * 8)}
+    (wheel,) = built
+    assert [*wheel.parent.iterdir()] == [wheel]
+    assert zipfile.ZipFile(wheel).testzip() is None
 
 
 def test_other_content_is_another_wheel(tmp_path: Path):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,7 +19,7 @@ from metrics.orders import OrderPeer, Orders, generate_run_key, record_key_diges
 from metrics.record_keys import generate_identity, generate_record_key
 
 sys.path.insert(0, str(Path(__file__).parent))
-from peer_rig import RUN, PeerProcess, config_of
+from peer_rig import RUN, PeerProcess, config_of, kill_group
 
 __all__ = ["ClosedSwarm", "Stranger"]
 
@@ -154,9 +152,7 @@ class ClosedSwarm:
         for peer in self.peers.values():
             peer.kill()
         if self._monitor is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._monitor.pid, signal.SIGKILL)
-            self._monitor.wait()
+            kill_group(self._monitor)
         shutil.rmtree(self._temporary, ignore_errors=True)
 
 
@@ -207,7 +203,5 @@ class Stranger:
             self.close()
 
     def close(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        kill_group(self._process)
         shutil.rmtree(self._folder, ignore_errors=True)

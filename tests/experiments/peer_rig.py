@@ -20,9 +20,28 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from experiments.peer.config import PeerConfig
+from experiments.peer.processes import descendants
 from metrics.record_keys import generate_identity, generate_record_key
 
 RUN = "peer-test"
+
+
+def kill_group(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
+    """SIGKILL for a process and all of its group; the shared memory of torch's that none of them can remove goes too."""
+    pids = [process.pid, *(pid for pid in descendants(process.pid) if _group_of(pid) == process.pid)]
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for pid in pids:
+        for file in Path("/dev/shm").glob(f"torch_{pid}_*"):
+            file.unlink(missing_ok=True)
+
+
+def _group_of(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
 
 
 @contextlib.contextmanager
@@ -149,7 +168,5 @@ class PeerProcess:
         return time.monotonic() - began
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        kill_group(self.process)
         shutil.rmtree(self.temporary, ignore_errors=True)
