@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -48,6 +48,7 @@ class ClosedSwarm:
         self.peers: dict[str, PeerProcess] = {}
         self._monitor: subprocess.Popen[bytes] | None = None
         self._temporary = Path(tempfile.mkdtemp(prefix="ocs-", dir="/tmp"))  # short: sockets go there
+        self._memory = {*_shared_memory()}
         (folder / "monitor").mkdir(parents=True)
 
     def allow(self, slot: str) -> None:
@@ -154,6 +155,14 @@ class ClosedSwarm:
         if self._monitor is not None:
             kill_group(self._monitor)
         shutil.rmtree(self._temporary, ignore_errors=True)
+        for file in {*_shared_memory()} - self._memory:  # of what was killed on the way, strangers included
+            if not Path("/proc", file.name.split("_")[1]).exists():
+                file.unlink(missing_ok=True)
+
+
+def _shared_memory() -> Iterator[Path]:
+    """torch's, named by the process that made it."""
+    return Path("/dev/shm").glob("torch_*")
 
 
 class Stranger:
