@@ -42,8 +42,10 @@ sky=$("$PY" -c 'import importlib.util as u, os; print(os.path.dirname(u.find_spe
 if [ ! -e "$D/home/.ready" ]; then
     gone "$D/home"
     "$PY" "$FAKE_EC2_SRC/seed_home.py" "$D/home"
-    HOME=$D/home SKYPILOT_DISABLE_USAGE_COLLECTION=1 "$PY" -c \
+    mkdir "$D/home/t" # SkyPilot copies the wheel to a name in TMPDIR that all users share
+    HOME=$D/home TMPDIR=$D/home/t SKYPILOT_DISABLE_USAGE_COLLECTION=1 "$PY" -c \
         'from sky.backends import wheel_utils as w; print("wheel", w.build_sky_wheel()[1])'
+    rm -r "$D/home/t"
     touch "$D/home/.ready"
 fi
 
