@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 CLOUD_STAMP := .venv/.installed-fake-ec2
 # Two at a time: what starts processes runs alone, since it watches the clock.
-FAST := $(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not processes and not e2e
+FAST := $(BIN)/python -m pytest -q -n 2 --dist loadfile -m
 # What the tests may use: the study's logs (never in this repository).
 export ORCH_SHARED ?= $(abspath ../shared)
 
@@ -25,11 +25,11 @@ demo: $(STAMP) ## install, then the transatlantic run on the emulated cloud (som
 	$(BIN)/orch launch geo-b2.yaml --yes
 
 test: lint ## every test that runs on one machine
-	$(FAST)'
+	$(FAST) 'not processes and not e2e'
 	$(BIN)/python -m pytest -q -m 'processes or e2e'
 
 test-fast: $(STAMP) ## no processes: under a minute
-	$(FAST) and not slow'
+	$(FAST) 'not processes and not e2e and not slow'
 
 $(CLOUD_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --editable '.[local,dev,fake-ec2]'
