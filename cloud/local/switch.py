@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from cloud.local import _kernel
+from cloud.local.lateness import Lateness
 from cloud.local.links import Link, open_link
 from cloud.local.shaper import Node, Shaper
 from cloud.local.sleepprobe import SleepProbe
 
-__all__ = ["LATE_EDGES_MS", "Switch"]
+__all__ = ["Switch"]
 
-LATE_EDGES_MS = (0.5, 1, 2, 5, 10, 20, 50, 100, 1e9)
 _REPORT_S = 1.0
 _BATCH = 64  # packets read from one link before the next link has its turn
 
@@ -42,8 +42,7 @@ class Switch:
         self._cut: set[int] = set()
         self._queue: list[tuple[float, int, int, int, bytes]] = []
         self._packets = self._dropped = self._order = 0
-        self._late = [0] * len(LATE_EDGES_MS)
-        self._late_worst_s = 0.0
+        self._lateness = Lateness(time.time() - time.monotonic())
         self._watched: list[int] = [control.fileno()]
         self._stop = False
 
@@ -89,15 +88,10 @@ class Switch:
             )
 
     def _deliver(self, now: float) -> None:
-        queue = self._queue
+        queue, note = self._queue, self._lateness.note
         while queue and queue[0][0] <= now:
             due, _, source, target, packet = heapq.heappop(queue)
-            late_s = now - due
-            self._late_worst_s = max(late_s, self._late_worst_s)
-            for k, edge in enumerate(LATE_EDGES_MS):
-                if late_s * 1e3 <= edge:
-                    self._late[k] += 1
-                    break
+            note(now, due)
             self._packets += 1
             if source in self._cut or target in self._cut:
                 continue
@@ -144,7 +138,6 @@ class Switch:
 
     def report(self) -> dict[str, Any]:
         """The counters, as written to switch.json. Times are seconds, sizes are bytes of whole IP packets."""
-        total = sum(self._late)
         return {
             "t": time.time(),
             "nodes": self._ips,
@@ -152,12 +145,7 @@ class Switch:
             "classes": self._classes(),
             "packets": self._packets,
             "dropped": self._dropped,
-            "late": {
-                ("inf" if edge == 1e9 else f"{edge:g}"): n
-                for edge, n in zip(LATE_EDGES_MS, self._late, strict=True)
-            },
-            "late_worst_s": self._late_worst_s,
-            "late_over_10ms_share": sum(self._late[LATE_EDGES_MS.index(10) + 1 :]) / total if total else 0.0,
+            **self._lateness.report(),
             "cpu_s": time.process_time(),
             "sleep_worst_s": self._probe.worst_s,
             "sleep_over_10ms_share": self._probe.over_10ms_share,
