@@ -29,9 +29,9 @@ def plain_rate(config_path: Path) -> float:
     """Samples per second of the plain loop, after one warm-up epoch of the target batch size."""
     import torch
 
+    from experiments.peer.build import torch_optimizer_of
     from experiments.peer.config import PeerConfig
     from experiments.peer.data import Batches, DigitSource, open_shards
-    from experiments.peer.optimizer import torch_optimizer_of
     from experiments.peer.steps import Padding
     from experiments.peer.task import build_task
 

@@ -100,13 +100,13 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     from hivemind.utils.timed_storage import get_dht_time
 
     from cloud.steady_clock import steady_clock
+    from experiments.peer.build import build_optimizer
     from experiments.peer.data import Batches, DigitSource, open_shards, read_heldout
     from experiments.peer.guard import Guard, close_the_door
     from experiments.peer.join import Download, take_over
     from experiments.peer.life import Life
     from experiments.peer.mend import mend_hivemind
     from experiments.peer.notices import NoticeWatch, Source
-    from experiments.peer.optimizer import build_optimizer
     from experiments.peer.orders import OrdersWatch
     from experiments.peer.processes import Departure, children_die_with_us, note_descendants, remove_folder
     from experiments.peer.publish import Publisher, use_record_key

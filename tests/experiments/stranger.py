@@ -27,8 +27,8 @@ from hivemind.proto import averaging_pb2, dht_pb2
 from hivemind.utils import MSGPackSerializer, get_dht_time
 from hivemind.utils.multiaddr import Multiaddr
 
+from experiments.peer.build import build_optimizer
 from experiments.peer.config import PeerConfig
-from experiments.peer.optimizer import build_optimizer
 from experiments.peer.processes import kill_descendants, note_descendants
 from experiments.peer.publish import use_record_key
 from experiments.peer.task import build_task

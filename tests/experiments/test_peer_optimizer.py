@@ -12,7 +12,8 @@ import torch
 from hivemind.averaging.control import StepControl
 from hivemind.optim.progress_tracker import ProgressTracker
 
-from experiments.peer.optimizer import Round, SwarmOptimizer, build_optimizer
+from experiments.peer.build import build_optimizer
+from experiments.peer.optimizer import Round, SwarmOptimizer
 from experiments.peer.swarm import start_dht
 
 sys.path.insert(0, str(Path(__file__).parent))

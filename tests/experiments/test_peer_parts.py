@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch.nn import functional
 
+from experiments.peer.build import compression_of, torch_optimizer_of
 from experiments.peer.config import PeerConfigError
 from experiments.peer.epochs import egress_between, loss_reasons
 from experiments.peer.lamb import Lamb
 from experiments.peer.model import DigitsNet, ModelSizeError, build_emulated
 from experiments.peer.models import MODELS, VISION
-from experiments.peer.optimizer import Round, compression_of, torch_optimizer_of
+from experiments.peer.optimizer import Round
 from experiments.peer.status import Status
 from experiments.peer.swarm import Member, alive_slots, first_peers, parse_members
 from experiments.peer.watch import LossWatch, loss_reason

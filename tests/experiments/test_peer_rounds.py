@@ -10,7 +10,8 @@ import pytest
 from hivemind.averaging.control import AveragingStage
 from hivemind.optim.progress_tracker import LocalTrainingProgress
 
-from experiments.peer.optimizer import PunctualTracker, SwarmOptimizer
+from experiments.peer.optimizer import SwarmOptimizer
+from experiments.peer.tracker import PunctualTracker
 
 
 class Control:

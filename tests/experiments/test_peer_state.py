@@ -6,7 +6,7 @@ import pytest
 import torch
 from hivemind.compression import CompressionInfo, TensorRole, deserialize_torch_tensor
 
-from experiments.peer.optimizer import state_compression
+from experiments.peer.build import state_compression
 
 
 def sent(tensor: torch.Tensor, role: TensorRole) -> tuple[torch.Tensor, int]:

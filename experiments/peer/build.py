@@ -1,0 +1,111 @@
+"""Builds the peer's hivemind.Optimizer: every setting of docs/hivemind.md, from the peer's config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import hivemind
+import torch
+from hivemind.compression import (
+    BlockwiseQuantization,
+    CompressionBase,
+    Float16Compression,
+    NoCompression,
+    RoleAdaptiveCompression,
+    Uniform8BitQuantization,
+)
+from hivemind.optim.grad_averager import GradientAverager
+
+from experiments.peer.config import PeerConfig, PeerConfigError
+from experiments.peer.lamb import Lamb
+from experiments.peer.optimizer import SwarmOptimizer
+
+__all__ = ["build_optimizer", "compression_of", "state_compression", "torch_optimizer_of"]
+
+_NEVER = 10**9
+_COMPRESSIONS: dict[str, Callable[[], CompressionBase]] = {
+    "none": NoCompression,
+    "float16": Float16Compression,
+    "uniform8bit": Uniform8BitQuantization,
+    "blockwise8bit": BlockwiseQuantization,
+}
+_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+    "lamb": Lamb,
+}
+
+
+def compression_of(name: str) -> CompressionBase:
+    """Hivemind's compression by its name in the config. Raises PeerConfigError for another name."""
+    if name not in _COMPRESSIONS:
+        raise PeerConfigError(f"compression: {name!r} is none of {', '.join(_COMPRESSIONS)}")
+    return _COMPRESSIONS[name]()
+
+
+def state_compression() -> CompressionBase:
+    """Of the state that a joiner downloads: weights in float16, 2 bytes, what the optimizer remembers whole, 4 bytes.
+
+    Adam's and LAMB's mean squares are those of gradients: below 6e-8 float16 has only zero, and a step divided by
+    its root throws the joiner's weights far away.
+    """
+    return RoleAdaptiveCompression(parameter=Float16Compression(), default=NoCompression())
+
+
+def torch_optimizer_of(settings: Mapping[str, Any]) -> Callable[[Iterable[Any]], torch.optim.Optimizer]:
+    """A factory of the torch optimizer from `{"name": ..., "lr": ..., ...}`; raises PeerConfigError."""
+    options = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+    name = str(options.pop("name", ""))
+    if name not in _OPTIMIZERS:
+        raise PeerConfigError(f"optimizer.name: {name!r} is none of {', '.join(_OPTIMIZERS)}")
+    factory = partial(_OPTIMIZERS[name], **options)
+    try:
+        factory([torch.nn.Parameter(torch.zeros(1))])
+    except (TypeError, ValueError) as error:
+        raise PeerConfigError(f"optimizer: {name} does not take these settings: {error}") from error
+    return factory
+
+
+def build_optimizer(
+    config: PeerConfig, dht: hivemind.DHT, parameters: Iterable[torch.nn.Parameter]
+) -> SwarmOptimizer:
+    """The Optimizer with the settings of docs/hivemind.md. Raises PeerConfigError for unknown names."""
+    compression = compression_of(config.compression)
+    timeout = config.averaging_timeout_s
+    optimizer = SwarmOptimizer(
+        dht=dht,
+        run_id=config.run_id,
+        target_batch_size=config.target_batch_size,
+        batch_size_per_step=config.batch_size * config.coalesce,
+        params=list(parameters),
+        optimizer=torch_optimizer_of(config.optimizer),
+        matchmaking_time=config.matchmaking_time_s,
+        averaging_timeout=timeout,
+        allreduce_timeout=timeout,
+        next_chunk_timeout=config.next_chunk_timeout_s,
+        load_state_timeout=max(120.0, 2 * timeout),
+        reuse_grad_buffers=True,
+        offload_optimizer=False,
+        delay_optimizer_step=False,
+        delay_grad_averaging=False,
+        delay_state_averaging=False,
+        average_state_every=_NEVER,
+        grad_compression=compression,
+        load_state_compression=state_compression(),
+        # hivemind.Optimizer passes neither request_timeout nor part_size_bytes on: by factory
+        grad_averager_factory=partial(
+            GradientAverager,
+            request_timeout=config.request_timeout_s,
+            part_size_bytes=config.part_size_bytes,
+            allow_state_sharing=False,  # a joiner needs the weights, not stale gradients
+        ),
+        averager_opts={"request_timeout": config.request_timeout_s},
+        # the default, 3 s, before anybody is seen is longer than a short first epoch: peers would step alone
+        tracker_opts={"default_refresh_period": 0.5, "max_refresh_period": 5.0, "metadata_expiration": 30.0},
+        verbose=True,
+        shutdown_timeout=2,
+    )
+    optimizer.sync_work_s = config.sync_work_s
+    return optimizer
