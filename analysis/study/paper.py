@@ -1,9 +1,8 @@
 """What the study printed, from the data files beside this module: baselines, its runs, its costs. Pure after reading.
 
 `references.csv`: systems beside the swarms, each rate with its clock and each price with its basis.
-`published_runs.csv`: where each published run's VMs were, and the epochs' rates where they are known.
 `published_costs.csv`: its dollars an hour of one VM as sums of quantity x share x price.
-The figures of the runs themselves are `experiments/published.csv`.
+The runs themselves, their VMs' places and figures, are `experiments/published.csv`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pathlib import Path
 from analysis.study.runs import StudyRun, cost_kind, series_of, spread_of, sum_known
 from cloud.prices.book import PriceBook
 from cloud.prices.classes import egress_class
-from experiments.spec.catalog import Published, models, published
+from experiments.spec.catalog import Published, models, published, published_runs
 from metrics.interval import Estimate, mean_interval
 
 __all__ = [
@@ -116,13 +115,11 @@ def printed_runs(book: PriceBook, logs: Collection[StudyRun] = ()) -> list[Study
     Their dollars: the printed egress in equal parts to every other VM, from and to where the VMs were, and
     the samples' bytes from the store, all at the book's prices (first tiers).
     """
-    found: list[StudyRun] = []
-    for r in _rows("published_runs.csv"):
-        row = published(_experiment(r["run"]))
-        if row is not None:
-            parts = (part.rpartition(":") for part in r["vms_by_location"].split())
-            places = [place for place, _, n in parts for _ in range(int(n))]
-            found.append(_printed(r["run"], row, places, [float(x) for x in r["epoch_sps"].split()], book))
+    found = [
+        _printed(row, row.sps, book)
+        for row in published_runs().values()
+        if row.vms > 1 and row.sps is not None
+    ]
     found += [_printed_alone(name, model, book) for model, name in _ALONE.items()]
     names = {_published_name(run) for run in logs}
     same = {_likeness(run) for run in logs}
@@ -166,26 +163,32 @@ def _printed_alone(name: str, model: str, book: PriceBook) -> StudyRun:
     )
 
 
-def _printed(name: str, row: Published, places: list[str], rates: list[float], book: PriceBook) -> StudyRun:
-    spread = mean_interval(rates)
-    sps = Estimate(row.sps, spread.low if spread else None, spread.high if spread else None, row.epochs)
+def _printed(row: Published, sps_mean: float, book: PriceBook) -> StudyRun:
+    """`sps_mean`: the row's published rate."""
+    name = run_name(row)
+    places = [place for place, count in row.vms_by_location for _ in range(count)]
+    spread, epochs = mean_interval(row.epoch_sps), row.epochs or 0
+    sps = Estimate(sps_mean, spread.low if spread else None, spread.high if spread else None, epochs)
+    egress = None if row.egress_gb_per_vm_epoch is None else row.egress_gb_per_vm_epoch * 1e9
     one = alone(row.model)
-    figures = {
-        "sps": sps,
-        "sps_epoch_mean": sps,
-        "granularity": _plain(row.granularity_wall, row),
-        "granularity_phase_timed": _plain(row.granularity_paper, row),
-        "calc_s": _plain(row.calc_s, row),
-        "comm_s": _plain(row.comm_s, row),
-        "epoch_s": _plain(row.epoch_s, row),
-        "egress_bytes_per_vm_epoch": _plain(row.egress_gb_per_vm_epoch * 1e9, row),
+    values = {
+        "granularity": row.granularity_wall,
+        "granularity_phase_timed": row.granularity_paper,
+        "calc_s": row.calc_s,
+        "comm_s": row.comm_s,
+        "epoch_s": row.epoch_s,
+        "egress_bytes_per_vm_epoch": egress,
+    }
+    figures = {"sps": sps, "sps_epoch_mean": sps}
+    figures |= {
+        key: Estimate(value, None, None, epochs) for key, value in values.items() if value is not None
     }
     for key, basis in (("speedup", ONE_CLOCK), ("speedup_phase_timed", STUDY)):
         if basis in one:
             low, high = (None if end is None else end / one[basis] for end in (sps.low, sps.high))
             figures[key] = Estimate(sps.value / one[basis], low, high, sps.n)
-    hourly = row.egress_gb_per_vm_epoch * 1e9 * 3600 / row.epoch_s
-    dollars, why = _dollars(row.model, places, row.sps, hourly, book)
+    hourly = None if egress is None or row.epoch_s is None else egress * 3600 / row.epoch_s
+    dollars, why = _dollars(row.model, places, sps_mean, hourly, book)
     return StudyRun(
         run_id=f"printed {name}",
         name=name,
@@ -211,11 +214,11 @@ def _printed(name: str, row: Published, places: list[str], rates: list[float], b
 
 
 def _dollars(
-    model: str, places: list[str], sps: float, egress_bytes_per_h: float, book: PriceBook
+    model: str, places: list[str], sps: float, egress_bytes_per_h: float | None, book: PriceBook
 ) -> tuple[dict[str, Decimal | None], tuple[str, ...]]:
     """Dollars an hour and VM by kind, mean over the VMs, and why a kind is unknown.
 
-    `egress_bytes_per_h` of a VM, which go to the others in equal parts.
+    `egress_bytes_per_h` of a VM, which go to the others in equal parts; None: unknown.
     """
     vms = len(places)
     rents = [price.usd if (price := book.vm(place, _T4, True)) else None for place in places]
@@ -223,7 +226,8 @@ def _dollars(
     for k, src in enumerate(places):
         for j, dst in enumerate(places):
             if j != k:
-                usd = book.egress(src, dst, round(egress_bytes_per_h / (vms - 1)))
+                hourly = egress_bytes_per_h
+                usd = None if hourly is None else book.egress(src, dst, round(hourly / (vms - 1)))
                 each.setdefault(cost_kind(egress_class(src, dst) or ""), []).append(usd)
     size = models()[model].bytes_per_sample
     for place in places:
@@ -232,16 +236,6 @@ def _dollars(
     totals = {kind: sum_known(parts) for kind, parts in each.items()}
     why = [f"{book.name} has no price for: {kind}" for kind, total in totals.items() if total is None]
     return {kind: None if t is None else t / vms for kind, t in totals.items()}, tuple(why)
-
-
-def _experiment(name: str) -> str:
-    """ "NLP C-8" -> "geo-c8-nlp", the name in experiments/published.csv."""
-    family, _, number = name.lower().partition(" ")
-    return f"geo-{number.replace('-', '')}{'-nlp' if family == 'nlp' else ''}"
-
-
-def _plain(value: float, row: Published) -> Estimate:
-    return Estimate(value, None, None, row.epochs)
 
 
 def _rows(name: str) -> Iterable[dict[str, str]]:

@@ -22,6 +22,7 @@ __all__ = [
     "networks",
     "price_books",
     "published",
+    "published_runs",
     "step_time",
     "step_times",
 ]
@@ -84,20 +85,23 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The study's figures of one experiment, by wall clock; at its own scale."""
+    """The study's figures of one experiment, by wall clock; at its own scale. None: not published."""
 
     experiment: str  # "geo-b2-nlp"
     run: str  # "B-2 NLP"
     model: str
     vms: int
-    sps: float
-    calc_s: float
-    comm_s: float
-    epoch_s: float
-    granularity_wall: float
-    granularity_paper: float  # as printed: on another basis
-    egress_gb_per_vm_epoch: float
-    epochs: int  # the published figure is the mean of so many
+    vms_by_location: tuple[tuple[str, int], ...]  # ("gcp/us-central1", 1), ...
+    sps: float | None
+    sps_phase_timed: float | None  # of a GPU alone, as printed: batch / sum of phase timers
+    epoch_sps: tuple[float, ...]  # the epochs whose mean `sps` is; () where only the mean is known
+    calc_s: float | None
+    comm_s: float | None
+    epoch_s: float | None
+    granularity_wall: float | None
+    granularity_paper: float | None  # as printed: on another basis
+    egress_gb_per_vm_epoch: float | None
+    epochs: int | None  # the published figure is the mean of so many
     source: str
 
 
@@ -140,9 +144,11 @@ def step_time(model: str, accelerator: str) -> StepTime | None:
 
 
 @cache
-def _published() -> dict[str, Published]:
+def published_runs() -> dict[str, Published]:
+    """All of the study's runs by the experiment's name, in its order."""
     numbers = (
-        "sps", "calc_s", "comm_s", "epoch_s", "granularity_wall", "granularity_paper", "egress_gb_per_vm_epoch",
+        "sps", "sps_phase_timed", "calc_s", "comm_s", "epoch_s", "granularity_wall", "granularity_paper",
+        "egress_gb_per_vm_epoch",
     )  # fmt: skip
     return {
         r["experiment"]: Published(
@@ -150,17 +156,25 @@ def _published() -> dict[str, Published]:
             run=r["run"],
             model=r["model"],
             vms=int(r["vms"]),
-            **{name: float(r[name]) for name in numbers},
-            epochs=int(r["epochs"]),
+            vms_by_location=tuple(_place(part) for part in r["vms_by_location"].split()),
+            epoch_sps=tuple(float(rate) for rate in r["epoch_sps"].split()),
+            epochs=int(r["epochs"]) if r["epochs"] else None,
             source=r["source"],
+            **{name: float(r[name]) if r[name] else None for name in numbers},
         )
         for r in _rows("published.csv")
     }
 
 
+def _place(text: str) -> tuple[str, int]:
+    """ "gcp/us-central1:2" -> the place and its VMs."""
+    place, _, count = text.rpartition(":")
+    return place, int(count)
+
+
 def published(experiment: str) -> Published | None:
     """The study's figures of an experiment by name ("geo-b2"); None where it has none."""
-    return _published().get(experiment)
+    return published_runs().get(experiment)
 
 
 def price_books() -> tuple[str, ...]:

@@ -10,15 +10,53 @@ from hypothesis import strategies as st
 
 import experiments.spec
 from experiments.spec import SpecError, find, from_document, json_schema, library, load, slots, to_document
-from experiments.spec.catalog import published, step_time
+from experiments.spec.catalog import published, published_runs, step_time
 
 LIBRARY = Path(experiments.spec.__file__).parent.parent / "library"
 NAMES = [entry.name for entry in library()]
 
 
-def test_the_library_has_the_studys_corners():
-    studies = {f"geo-{x}{y}" for x in ("a2", "a8", "b2", "c8") for y in ("", "-nlp")}
-    assert {"local-2", *studies} <= set(NAMES)
+A_TO_C = {
+    "a1": (1,), "a2": (2,), "a3": (3,), "a4": (4,), "a6": (6,), "a8": (8,),
+    "b2": (1, 1), "b4": (2, 2), "b6": (4, 2), "b8": (4, 4),
+    "c3": (1, 1, 1), "c4": (1, 1, 1, 1), "c6": (2, 2, 2), "c8": (2, 2, 2, 2),
+}  # fmt: skip
+REGIONS = ("gcp/us-central1", "gcp/europe-west1", "gcp/asia-east1", "gcp/australia-southeast1")
+
+
+def test_the_library_has_the_studys_28_runs_of_a_b_and_c():
+    names = {name for name in NAMES if name[:5] in ("geo-a", "geo-b", "geo-c")}
+    assert names == {f"geo-{run}{suffix}" for run in A_TO_C for suffix in ("", "-nlp")}
+
+
+@pytest.mark.parametrize("run", A_TO_C)
+def test_their_peers_are_where_the_studys_were(run):
+    for suffix, model in (("", "ConvNextLarge"), ("-nlp", "RoBERTaXLM")):
+        spec, figures = load(f"geo-{run}{suffix}"), published(f"geo-{run}{suffix}")
+        places = [(group.alternatives[0].infra, group.count) for group in spec.peers]
+        assert spec.model == model
+        assert (spec.measure.warmup_epochs, spec.measure.epochs) == (1, 2)
+        assert figures is not None
+        assert tuple(("/".join(place.split("/")[:2]), count) for place, count in places) == (
+            figures.vms_by_location
+        )
+        assert figures.vms_by_location == tuple(zip(REGIONS, A_TO_C[run], strict=False))
+
+
+def test_published_figures_are_of_one_clock_and_unknown_where_nobody_measured():
+    runs = [row for row in published_runs().values() if row.experiment[:5] in ("geo-a", "geo-b", "geo-c")]
+    assert len(runs) == 28
+    for row in runs:
+        alone = row.vms == 1
+        assert (row.comm_s is None, row.epochs is None, row.sps_phase_timed is not None) == (alone,) * 3
+        assert row.sps is not None
+        if row.epoch_sps:
+            assert row.epochs == len(row.epoch_sps)
+            assert sum(row.epoch_sps) / len(row.epoch_sps) == pytest.approx(row.sps, abs=0.06)
+        # Two or more peers a region is where the study's own two epochs differ: both must be known.
+        assert bool(row.epoch_sps) == (row.experiment[4] in "bc" and row.experiment.endswith("-nlp"))
+    by_run = {row.run: (row.sps, row.sps_phase_timed) for row in runs if row.vms == 1}
+    assert by_run == {"A-1 CV": (36.8, 80.8), "A-1 NLP": (139.2, 208.8)}
 
 
 @pytest.mark.parametrize("name", NAMES)
