@@ -3,7 +3,7 @@
 The rules and their measurements are in `docs/emulated-cloud.md`. In short: averaging does not depend on
 the target batch size and calculation is linear in it, so calculation is shortened (`samples_scale`);
 transfer times stay when bytes and bandwidths shrink together (`bytes_scale`), as far as the host's CPU
-asks for it and yamux's fixed 256 KiB windows let it.
+asks for it and what does not shrink along lets it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from itertools import product
 
 from cloud.networks.network import Network, vm_limit
 from experiments.spec._fields import NO_NETWORK
+from experiments.spec.bytes_scale import HIVEMIND_PART_BYTES, Traffic, bytes_scale, parts_of
 from experiments.spec.catalog import StepTime, models, step_time
 from experiments.spec.errors import SpecError
 from experiments.spec.schema import Emulation, ExperimentSpec
@@ -22,12 +23,7 @@ __all__ = ["EmulationPlan", "full_size", "resolve_emulation"]
 
 CALC_S = 14.0  # raw calculation an epoch: long against progress reports (1 s), short against one's patience
 REPORT_S = 1.0  # a report costs five DHT stores; one a second was measured to be harmless
-SLOWEST_STREAM_BPS = 0.7e6  # below, yamux's window (256 KiB, unscaled) is larger than what is in flight
-BYTES_SCALE = 100.0  # nothing moved at it on hosts of any load
 BYTES_PER_VALUE = {"none": 4, "float16": 2, "uniform8bit": 1, "blockwise8bit": 1}
-MIN_PART_BYTES = 4096
-HIVEMIND_PART_BYTES = 2**19  # its default; few large parts leave the link idle between them
-MIN_PARAMETERS = 10_000  # the small network that really learns must fit into the scaled size
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +44,7 @@ class EmulationPlan:
     epoch_s: float | None  # raw, expected
     study_calc_s: float | None  # at the study's scale, expected
     study_epoch_s: float | None
+    host_busy: float | None  # expected share of all cores, mean over an epoch; None: nothing is emulated here
     reckoned_epoch_s: float  # what traffic is counted by: the same, else matchmaking, the least a round takes
     reasons: tuple[str, ...]  # why each value is what it is, one sentence each
 
@@ -85,23 +82,33 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
         reasons.append("network none: nothing is known of the streams, a VM's own sending limit is counted")
     else:
         slowest_bps = _slowest_bps(spec, Network.load(spec.emulation.network))
-    total = models()[spec.model].parameters
-    bytes_scale = _bytes_scale(spec.emulation, n, cores, total, slowest_bps, time_scale, reasons)
-    parameters = max(1, round(total / bytes_scale))
-    sent_bytes = (
-        parameters * BYTES_PER_VALUE[spec.swarm.compression] / n
-    )  # to each other peer: scatter or gather
-    parts = _parts(spec.emulation, n, sent_bytes, bytes_scale, reasons)
-
     comm_s = _comm_s(spec, slowest_bps) / time_scale
+    traffic = Traffic(
+        peers=n,
+        parameters=models()[spec.model].parameters,
+        bytes_per_value=BYTES_PER_VALUE[spec.swarm.compression],
+        slowest_bps=slowest_bps,
+        vm_bps=vm_limit(),
+        transfer_s=comm_s - spec.swarm.matchmaking_time_s / time_scale,
+        epoch_s=calc_s + comm_s,
+        time_scale=time_scale,
+        parts=None if spec.emulation.parts == "auto" else spec.emulation.parts,
+    )
+    wished = spec.emulation.bytes_scale
+    shrunk = bytes_scale(traffic, cores, None if wished == "auto" else wished)
+    reasons += shrunk.reasons
+    sent_bytes, parts = traffic.sent_bytes(shrunk.scale), traffic.parts_at(shrunk.scale)
+    why = "as given" if traffic.parts else parts_of(n, sent_bytes, shrunk.scale)[1]
+    reasons.append(f"parts {parts}: {why}")
+
     return EmulationPlan(
-        bytes_scale=bytes_scale,
+        bytes_scale=shrunk.scale,
         time_scale=time_scale,
         samples_scale=target / raw_target,
         raw_target_batch_size=raw_target,
         coalesce=coalesce,
         steps=raw_target / batch / n,
-        parameters=parameters,
+        parameters=max(1, round(traffic.parameters / shrunk.scale)),
         parts=parts,
         part_size_bytes=math.ceil(sent_bytes / parts),
         calc_s=calc_s,
@@ -109,6 +116,7 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
         epoch_s=calc_s + comm_s,
         study_calc_s=study_calc_s,
         study_epoch_s=study_calc_s + comm_s * time_scale,
+        host_busy=shrunk.load.epoch,
         reckoned_epoch_s=study_calc_s + comm_s * time_scale,
         reasons=tuple(reasons),
     )
@@ -143,6 +151,7 @@ def full_size(spec: ExperimentSpec) -> EmulationPlan:
         epoch_s=epoch_s,
         study_calc_s=calc_s,
         study_epoch_s=epoch_s,
+        host_busy=None,
         reckoned_epoch_s=spec.swarm.matchmaking_time_s if epoch_s is None else epoch_s,
         reasons=(),
     )
@@ -204,55 +213,3 @@ def _slowest_bps(spec: ExperimentSpec, network: Network) -> float:
         network.path(a, b).stream_bps for (i, a), (k, b) in product(enumerate(where), repeat=2) if i != k
     ]
     return min(pairs) if pairs else vm_limit()
-
-
-def _bytes_scale(
-    emulation: Emulation,
-    n: int,
-    cores: int,
-    parameters: int,
-    slowest_bps: float,
-    time_scale: float,
-    reasons: list[str],
-) -> float:
-    least = 20 * time_scale * n / 8 * 2 / cores  # keeps all-reduce under half of the cores
-    most = max(1.0, slowest_bps * time_scale / SLOWEST_STREAM_BPS)
-    if emulation.bytes_scale != "auto":
-        scale = emulation.bytes_scale
-        reasons.append(f"bytes_scale {scale:g}: as given")
-    else:
-        # small models have little to shrink: the network that learns must still fit
-        scale = max(
-            1.0, math.floor(min(max(BYTES_SCALE, least), most, max(1.0, parameters / MIN_PARAMETERS)))
-        )
-        reasons.append(
-            f"bytes_scale {scale:g}: {BYTES_SCALE:g}, but at least {least:g} for {n} peers on {cores} cores, "
-            f"at most {most:.0f} (slowest stream {slowest_bps / 1e6:g} Mb/s) "
-            f"and {parameters / MIN_PARAMETERS:.0f} ({parameters} parameters)"
-        )
-    if scale < least and parameters / scale > MIN_PARAMETERS * 10:
-        reasons.append(
-            f"warning: bytes_scale {scale:g} is below {least:g}: {cores} cores may be too few for {n} peers"
-        )
-    if scale > most:
-        reasons.append(
-            f"warning: bytes_scale {scale:g} is above {most:.0f}: the slowest stream will not keep its rate"
-        )
-    return float(scale)
-
-
-def _parts(emulation: Emulation, n: int, sent_bytes: float, scale: float, reasons: list[str]) -> int:
-    if emulation.parts != "auto":
-        reasons.append(f"parts {emulation.parts}: as given")
-        return emulation.parts
-    own = max(1, math.ceil(sent_bytes * scale / HIVEMIND_PART_BYTES))
-    most = max(48, 1600 // n**2)  # a part costs about 1 ms of CPU at each end
-    parts = max(1, min(own, most, int(sent_bytes // MIN_PART_BYTES)))
-    if parts == own:
-        why = "as many as Hivemind cuts at full size"
-    elif parts == most:
-        why = f"Hivemind's own {own} would keep this host too busy"
-    else:
-        why = f"a part has at least {MIN_PART_BYTES} bytes"
-    reasons.append(f"parts {parts}: {why}")
-    return parts

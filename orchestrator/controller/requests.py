@@ -14,6 +14,7 @@ from cloud.local.vms import NOTICE_FILE, vm_folder
 from cloud.provider import LaunchRequest, Offer
 from cloud.sky.script import PEERS_VARIABLE
 from experiments.peer.config import PeerConfig
+from experiments.spec.bytes_scale import chunk_timeout_s
 from experiments.spec.catalog import step_time
 from experiments.spec.load import from_document
 from experiments.spec.schema import ExperimentSpec
@@ -176,7 +177,7 @@ def peer_config(
         optimizer=swarm.optimizer.as_mapping(),
         matchmaking_time_s=matchmaking_s,
         averaging_timeout_s=swarm.averaging_timeout_s / c,
-        next_chunk_timeout_s=max(5.0, 20.0 / c),
+        next_chunk_timeout_s=chunk_timeout_s(c),
         request_timeout_s=min(3.0 / c, 0.6 * matchmaking_s),
         dht_timeout_s=10.0 / c,
         part_size_bytes=max(_MIN_PART_BYTES, int(emulation["part_size_bytes"])),
