@@ -1,0 +1,255 @@
+"""The study file: which experiments run one after the other, how often, and what they are compared with.
+
+A study is read whole before anything runs: every experiment that it names is resolved, and all that is wrong is told
+at once, with the file's line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from cloud.places import nearest
+from experiments.spec import _document
+from experiments.spec import _fields as f
+from experiments.spec._document import Document
+from experiments.spec._messages import problems_of
+from experiments.spec.errors import Problem, SpecError
+from experiments.spec.load import load
+from experiments.spec.schema import ExperimentSpec
+
+__all__ = [
+    "Comparison",
+    "LoadedStudy",
+    "Member",
+    "StudyEntry",
+    "StudySpec",
+    "find_study",
+    "load_study",
+    "studies",
+    "study_schema",
+]
+
+STUDIES = Path(__file__).resolve().parent.parent / "studies"
+_MAX_BYTES = 1_000_000
+_MAX_KEY = 46  # a run's id is the key, the day, four digits and the attempt: at most 63 characters
+MOST_RUNS = 500
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+def _named(value: Any) -> Any:
+    """`- geo-c8` is short for `- {experiment: geo-c8}`."""
+    return {"experiment": value} if isinstance(value, str) else value
+
+
+class StudyEntry(_Section):
+    """One experiment of a study."""
+
+    experiment: Annotated[str, Field(min_length=1, max_length=500)] = Field(
+        description="A name of the library, or a file; a path is relative to the study's file."
+    )
+    label: Annotated[str, f.word("([a-z0-9][a-z0-9-]{0,29})?", "a label: a-z, 0-9 and '-', at most 30")] = (
+        Field(default="", description="Tells entries of one experiment apart.")
+    )
+    set: Annotated[dict[str, Any], Field(max_length=100)] = Field(
+        default_factory=dict, description="Keys to replace, as `orch launch --set`: {swarm.batch_size: 64}."
+    )
+    repeats: int | None = Field(default=None, ge=1, le=50, description="Instead of the study's.")
+
+
+class Comparison(_Section):
+    """What `orch compare` lays beside the runs."""
+
+    replay: Literal["auto", "never"] = Field(
+        default="auto", description="auto: the study's own logs, where ORCH_SHARED or --logs names them."
+    )
+    limits: Annotated[str, Field(max_length=200)] = Field(
+        default="", description="A csv of how far a figure may be from the published one; none: not judged."
+    )
+
+
+class StudySpec(_Section):
+    """Experiments that run one after the other and are compared."""
+
+    name: Annotated[
+        str, f.word("[a-z0-9][a-z0-9-]{0,39}", "a study's name: a-z, 0-9 and '-', at most 40")
+    ] = Field(description="Its id begins with it.")
+    description: f.Text = Field(default="", description="One sentence.")
+    experiments: Annotated[
+        tuple[Annotated[StudyEntry, BeforeValidator(_named)], ...],
+        Field(strict=False, min_length=1, max_length=200),
+    ] = Field(description="In the order in which they run: names, or entries with a label and `set`.")
+    repeats: int = Field(default=1, ge=1, le=50, description="How often each experiment is run and counted.")
+    contended_retries: int = Field(
+        default=2,
+        ge=0,
+        le=2,
+        description="A run that the host disturbed, or that lost a round, is repeated at most so often.",
+    )
+    wall_limit_s: Annotated[float, Field(gt=0, le=2_592_000)] | None = Field(
+        default=None,
+        description="A run is taken down after so long; none: three times what is expected + 180 s.",
+    )
+    compare: Comparison = Field(default_factory=Comparison)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One run that a study wants: an entry's experiment, once."""
+
+    key: str  # "geo-c8-nlp", "geo-c8-nlp-wan", "geo-c8-r2": the same in every run of the study
+    label: str
+    repeat: int  # from 1
+    spec: ExperimentSpec
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedStudy:
+    """A study file with every experiment resolved, in the order in which they run."""
+
+    path: Path
+    text: str
+    spec: StudySpec
+    members: tuple[Member, ...]
+
+
+def load_study(path_or_name: str) -> LoadedStudy:
+    """Read a study. Raises SpecError with all problems of it and of its experiments at once."""
+    path = find_study(path_or_name)
+    text = _read(path)
+    document = _document.parse(text, str(path))
+    if document.readable and not isinstance(document.data, dict):
+        document.problems.append(document.problem((), "a study is a mapping of keys to values"))
+        document.readable = False
+    if not document.readable:
+        raise SpecError(document.problems)
+    try:
+        spec = StudySpec.model_validate(document.data)
+    except ValidationError as error:
+        raise SpecError([*document.problems, *problems_of(error, document, StudySpec)]) from error
+    members = _members(spec, document, path)
+    if spec.compare.limits and not _beside(path, spec.compare.limits).is_file():
+        document.problems.append(
+            document.problem(("compare", "limits"), f"{_beside(path, spec.compare.limits)}: no such file")
+        )
+    if document.problems:
+        raise SpecError(sorted(document.problems, key=lambda p: (p.line is None, p.line or 0)))
+    return LoadedStudy(path, text, spec, members)
+
+
+def find_study(path_or_name: str) -> Path:
+    """The file: as named, else with .yaml added, else one that ships with orch. Raises SpecError."""
+    given = Path(path_or_name)
+    bare = given.name == path_or_name
+    try:
+        for candidate in (given, Path(f"{path_or_name}.yaml")) if bare else (given,):
+            if candidate.is_file():
+                return candidate
+        shipped = STUDIES / f"{path_or_name.removesuffix('.yaml')}.yaml"
+        if bare and shipped.is_file():
+            return shipped
+    except (OSError, ValueError) as error:
+        raise SpecError.of(path_or_name[:200], "cannot be looked up; name a study's file") from error
+    names = studies()
+    near = nearest(given.name.removesuffix(".yaml"), names)
+    raise SpecError.of(
+        path_or_name[:200],
+        f"no such study file, and none of that name ships with orch{near} ({', '.join(names)})",
+    )
+
+
+def studies() -> tuple[str, ...]:
+    """The names of the studies that ship with orch."""
+    return tuple(sorted(path.stem for path in STUDIES.glob("*.yaml")))
+
+
+def study_schema() -> dict[str, Any]:
+    """The JSON Schema of a study file, for editors."""
+    schema = StudySpec.model_json_schema()
+    experiments = schema["properties"]["experiments"]
+    experiments["items"] = {"anyOf": [{"type": "string"}, experiments["items"]]}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "orch study"}
+
+
+def _members(spec: StudySpec, document: Document, path: Path) -> tuple[Member, ...]:
+    """Every entry's runs; what is wrong with an entry joins the document's problems."""
+    found: list[Member] = []
+    seen: dict[str, int] = {}
+    for at, entry in enumerate(spec.experiments):
+        try:
+            experiment = load(_named_file(entry.experiment, path), _overrides(entry))
+        except SpecError as error:
+            document.problems += _at_entry(error.problems, document, at, entry)
+            continue
+        stem = "-".join(filter(None, (experiment.name, entry.label)))
+        if stem in seen:
+            said = f"'{stem}' stands twice, first as entry {seen[stem]}; give one a label, or use repeats"
+            document.problems.append(document.problem(("experiments", at), said))
+            continue
+        seen[stem] = at
+        repeats = entry.repeats or spec.repeats
+        keys = [f"{stem}-r{n}" for n in range(1, repeats + 1)] if repeats > 1 else [stem]
+        if len(keys[-1]) > _MAX_KEY:
+            said = f"'{keys[-1]}' is longer than {_MAX_KEY} characters, and run ids begin with it; shorten the label"
+            document.problems.append(document.problem(("experiments", at), said))
+        found += [Member(key, entry.label, n, experiment) for n, key in enumerate(keys, 1)]
+    doubled = sorted({m.key for m in found if sum(other.key == m.key for other in found) > 1})
+    if doubled:
+        said = f"two entries would both be called {', '.join(doubled)}; give one another label"
+        document.problems.append(document.problem(("experiments",), said))
+    if len(found) > MOST_RUNS:
+        said = f"{len(found)} runs; a study has at most {MOST_RUNS}"
+        document.problems.append(document.problem(("experiments",), said))
+    return tuple(found)
+
+
+def _named_file(experiment: str, study: Path) -> str:
+    """A name stays one; a path is looked for beside the study's file."""
+    return experiment if "/" not in experiment else str(_beside(study, experiment))
+
+
+def _beside(study: Path, name: str) -> Path:
+    return study.parent / Path(name).expanduser()
+
+
+def _overrides(entry: StudyEntry) -> list[str]:
+    return [f"{key}={json.dumps(value)}" for key, value in entry.set.items()]
+
+
+def _at_entry(problems: Sequence[Problem], document: Document, at: int, entry: StudyEntry) -> list[Problem]:
+    """Problems of an entry's own (its name, its `set`) at its line in the study; those of a file stay there."""
+    found: list[Problem] = []
+    for problem in problems:
+        if problem.file.startswith("--set "):
+            key = problem.file.removeprefix("--set ").partition("=")[0]
+            where = ("experiments", at, "set", key)
+        elif problem.line is None:
+            where = ("experiments", at, "experiment")
+        else:
+            found.append(problem)
+            continue
+        about = problem.path or entry.experiment[:200]
+        found.append(document.problem(where, f"{about}: {problem.message}"))
+    return found
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise SpecError.of(str(path), f"is larger than {_MAX_BYTES // 1000} kB; no study file is")
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SpecError.of(str(path), f"is not UTF-8 text (byte {error.start}); name a YAML file") from error
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise SpecError.of(str(path), f"cannot be read: {reason}") from error

@@ -1,0 +1,87 @@
+"""A study's journal: one JSON object a line, each on the disk before what it tells of is done.
+
+A last line that was cut when its writer died never happened. A line in the middle that cannot be read is an error:
+nobody knows what it said.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import UsageError
+from orchestrator.study.core import Ended, Retry, Started, StudyEvent
+
+__all__ = ["JOURNAL", "StudyJournal", "read_journal"]
+
+JOURNAL = "journal.jsonl"
+_KINDS: dict[str, type[StudyEvent]] = {"started": Started, "ended": Ended, "retry": Retry}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+class StudyJournal:
+    """The journal of one study, open for writing by whoever holds the study's lock."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open it, and cut off a line that was never finished. Raises UsageError, OSError."""
+        self._path = folder / JOURNAL
+        self.events: list[StudyEvent] = list(read_journal(folder))
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.ftruncate(self._fd, _whole_bytes(self._path.read_bytes()))
+        os.lseek(self._fd, 0, os.SEEK_END)
+        _sync_folder(folder)
+
+    def append(self, event: StudyEvent) -> None:
+        """Write one event and wait until it is on the disk. Raises OSError: then it did not happen."""
+        line = json.dumps({"kind": _NAMES[type(event)], **asdict(event)}, ensure_ascii=False) + "\n"
+        rest = memoryview(line.encode())
+        while rest:
+            rest = rest[os.write(self._fd, rest) :]
+        os.fsync(self._fd)
+        self.events.append(event)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._fd)
+
+
+def read_journal(folder: Path) -> Sequence[StudyEvent]:
+    """All events of a study; none where it has not begun. Raises UsageError for what no study wrote."""
+    path = folder / JOURNAL
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    lines = content[: _whole_bytes(content)].splitlines()
+    return [_event(line, path, number) for number, line in enumerate(lines, 1)]
+
+
+def _whole_bytes(content: bytes) -> int:
+    """Up to and with the last line that was finished."""
+    return content.rfind(b"\n") + 1
+
+
+def _event(line: bytes, path: Path, number: int) -> StudyEvent:
+    try:
+        row: dict[str, Any] = json.loads(line)
+        kind = _KINDS[row.pop("kind")]
+        known: dict[str, Any] = {name: row[name] for name in kind.__dataclass_fields__ if name in row}
+        lists: dict[str, Any] = {name: tuple(v) for name, v in known.items() if isinstance(v, list)}
+        return kind(**{**known, **lists})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{path}:{number}: not a line of a study's journal ({type(error).__name__}: {error}); remove the study's "
+            "folder and run it again, or restore the file"
+        ) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,160 @@
+"""A world of runs in memory for a study: scripted ends, a clock that nobody waits for, and death at any step.
+
+Every call of the launcher and every write of the journal is a step. The world outlives the study's process, as real
+runs do; what a run ends as depends on its job and on how many runs of that job have ended by themselves before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from orchestrator.study.core import Attempt, Ended, Job, StudyEvent, StudyState
+from orchestrator.study.runner import RunError, Seen, StudyRunner, Watched
+
+__all__ = ["Died", "Fault", "Quiet", "RunEnd", "StudyWorld", "job", "runner_of", "table"]
+
+Fault = Literal["kill", "kill all", "interrupt"]
+VOID = ("interrupted", "lost")
+
+
+class Died(BaseException):
+    """kill -9 of the study."""
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """How a run ends: "refused" (does not start), "hangs", "done", "failed", "stopped", ..."""
+
+    status: str
+    disturbed: tuple[str, ...] = ()
+
+
+@dataclass
+class _Run:
+    end: RunEnd  # what it comes to if nobody takes it down
+    state: Literal["running", "ended", "lost"] = "running"
+    status: str = ""
+
+
+class Quiet:
+    """Tells nobody."""
+
+    def begins(self, state: StudyState, job: Job, attempt: int, run_id: str) -> None: ...
+
+    def ended(self, state: StudyState, job: Job, attempt: Attempt) -> None: ...
+
+
+@dataclass
+class StudyWorld:
+    """Journal, launcher and clock in one."""
+
+    ends: dict[str, Sequence[RunEnd]]  # by job, in order; the last one again and again
+    faults: dict[int, Fault] = field(default_factory=dict)  # by step
+    events: list[StudyEvent] = field(default_factory=list)
+    runs: dict[str, _Run] = field(default_factory=dict)
+    made: Counter[str] = field(default_factory=Counter)
+    overlapped: bool = False
+    steps: int = 0
+    now: float = 0.0
+
+    def now_s(self) -> float:
+        """A second a look."""
+        self.now += 1.0
+        return self.now
+
+    def _step(self) -> None:
+        self.steps += 1
+        match self.faults.get(self.steps):
+            case "kill":
+                raise Died
+            case "kill all":
+                for run in self.runs.values():
+                    run.state = "lost" if run.state == "running" else run.state
+                raise Died
+            case "interrupt":
+                raise KeyboardInterrupt
+            case None:
+                pass
+
+    # the journal
+
+    def append(self, event: StudyEvent) -> None:
+        self._step()
+        self.events.append(event)
+        self._step()
+
+    # the launcher
+
+    def look(self, run_id: str) -> Seen:
+        run = self.runs.get(run_id)
+        return Seen("absent") if run is None else Seen(run.state, run.status)
+
+    def start(self, job: Job, run_id: str) -> None:
+        self._step()
+        counted = [
+            e for e in self.events if isinstance(e, Ended) and e.job == job.key and e.status not in VOID
+        ]
+        script = self.ends.get(job.key, (RunEnd("done"),))
+        end = script[min(len(counted), len(script) - 1)]
+        if end.status == "refused":
+            raise RunError("refused")
+        self.made[run_id] += 1
+        self.overlapped = self.overlapped or any(run.state == "running" for run in self.runs.values())
+        self.runs[run_id] = _Run(end)
+        try:
+            self._step()
+        except KeyboardInterrupt:
+            self._down(self.runs[run_id])
+            raise
+
+    def watch(self, job: Job, run_id: str, until_s: float) -> Watched:
+        run = self.runs[run_id]
+        try:
+            self._step()
+        except KeyboardInterrupt:
+            self._down(run)
+            self._step()
+            return Watched("taken_down")
+        if run.state == "lost":
+            raise RunError("gone")
+        if run.end.status == "hangs":
+            self.now = max(self.now, until_s)
+            return Watched("expired")
+        run.state, run.status = "ended", run.end.status
+        self._step()
+        return Watched("ended")
+
+    def take_down(self, run_id: str, why: str) -> None:
+        self._step()
+        self._down(self.runs[run_id])
+        self._step()
+
+    def disturbed(self, run_id: str) -> tuple[str, ...]:
+        return self.runs[run_id].end.disturbed
+
+    def _down(self, run: _Run) -> None:
+        if run.state != "ended":
+            run.state, run.status = "ended", "stopped"
+
+
+def job(key: str, planned_s: float | None = 100.0) -> Job:
+    """A job of that name."""
+    return Job(key, key, "", planned_s, 500.0)
+
+
+def runner_of(world: StudyWorld, jobs: Sequence[Job], retries: int = 2) -> StudyRunner:
+    """A study's process: it knows what the journal says and no more."""
+    return StudyRunner("s-20231114-abcd", jobs, retries, world, world, Quiet(), world.now_s)
+
+
+def table(state: StudyState) -> list[tuple[str, str, tuple[str, ...], int]]:
+    """What a study ends with: the counted end of each job's result, and how many runs of it counted."""
+    rows: list[tuple[str, str, tuple[str, ...], int]] = []
+    for one in state.jobs:
+        chosen = one.result or (one.counted[-1] if one.counted else None)
+        end = chosen.end if chosen else None
+        rows.append((one.job.key, end.status if end else "", end.disturbed if end else (), len(one.counted)))
+    return rows

@@ -1,0 +1,182 @@
+"""A study's decisions: what is run, what again, and that no crash changes the table it ends with."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parent))
+from study_world import Died, RunEnd, StudyWorld, job, runner_of, table
+
+from orchestrator.study.core import (
+    Ended,
+    Finish,
+    Job,
+    Look,
+    Retry,
+    Start,
+    Started,
+    next_action,
+    replay_study,
+    run_id_of,
+)
+from orchestrator.study.eta import OVERHEAD_S, remaining_s
+
+DONE, FAILED = RunEnd("done"), RunEnd("failed")
+BUSY = RunEnd("done", ("the host was busy",))
+A, B = job("a"), job("b")
+
+
+def test_every_job_is_run_once_in_order():
+    world = StudyWorld({})
+    state = runner_of(world, [A, B]).run()
+    assert list(world.made) == ["a-20231114-abcd-1", "b-20231114-abcd-1"]
+    assert table(state) == [("a", "done", (), 1), ("b", "done", (), 1)]
+    assert not state.failed
+    assert isinstance(next_action(state), Finish)
+
+
+def test_a_failed_run_does_not_end_the_study():
+    world = StudyWorld({"a": [FAILED], "b": [DONE], "c": [RunEnd("refused")]})
+    state = runner_of(world, [A, B, job("c")]).run()
+    assert [one.job.key for one in state.failed] == ["a", "c"]
+    assert table(state)[1] == ("b", "done", (), 1)
+    assert state.jobs[2].attempts[0].end.error == "refused"
+
+
+@pytest.mark.parametrize(
+    ("script", "runs", "disturbed"),
+    [
+        ([BUSY, DONE], 2, ()),
+        ([BUSY, BUSY, DONE], 3, ()),
+        ([BUSY], 3, ("the host was busy",)),
+        ([BUSY, FAILED], 2, ("the host was busy",)),  # the numbers that there are
+    ],
+)
+def test_a_disturbed_run_is_repeated_at_most_twice(script, runs, disturbed):
+    world = StudyWorld({"a": script})
+    state = runner_of(world, [A]).run()
+    assert table(state) == [("a", "done", disturbed, runs)]
+    assert not state.failed
+
+
+def test_no_repeats_where_none_are_wanted():
+    assert table(runner_of(StudyWorld({"a": [BUSY]}), [A], 0).run())[0][3] == 1
+
+
+def test_a_run_that_hangs_is_taken_down_at_its_limit():
+    world = StudyWorld({"a": [RunEnd("hangs")]})
+    state = runner_of(world, [A, B]).run()
+    (failed,) = state.failed
+    assert failed.attempts[0].end.status == "too_long"
+    assert "500 s" in failed.attempts[0].end.error
+    assert world.runs["a-20231114-abcd-1"].state == "ended"
+
+
+def test_an_interrupted_run_is_taken_down_and_run_again_by_who_goes_on():
+    world = StudyWorld({}, faults={13: "interrupt"})  # while the second run is watched
+    with pytest.raises(KeyboardInterrupt):
+        runner_of(world, [A, B]).run()
+    assert world.runs["b-20231114-abcd-1"].status == "stopped"
+    assert not any(run.state == "running" for run in world.runs.values())
+    state = runner_of(world, [A, B]).run()
+    assert list(world.made) == ["a-20231114-abcd-1", "b-20231114-abcd-1", "b-20231114-abcd-2"]
+    assert table(state) == [("a", "done", (), 1), ("b", "done", (), 1)]
+
+
+def test_a_run_that_ended_just_before_ctrl_c_keeps_its_numbers():
+    world = StudyWorld({}, faults={14: "interrupt"})
+    with pytest.raises(KeyboardInterrupt):
+        runner_of(world, [A, B]).run()
+    state = runner_of(world, [A, B]).run()
+    assert list(world.made) == ["a-20231114-abcd-1", "b-20231114-abcd-1"]
+    assert table(state) == [("a", "done", (), 1), ("b", "done", (), 1)]
+
+
+def test_failed_ones_are_tried_again_when_that_is_wished():
+    world = StudyWorld({"a": [FAILED, BUSY, DONE]})
+    state = runner_of(world, [A, B]).run()
+    world.append(Retry(0.0, tuple(one.job.key for one in state.failed)))
+    state = runner_of(world, [A, B]).run()
+    assert table(state)[0] == ("a", "done", (), 3)  # the failed one has taken no repeat away
+    assert world.made["b-20231114-abcd-1"] == 1
+
+
+def test_only_some_jobs():
+    jobs = [job("geo-a2"), job("geo-c8"), Job("geo-c8-wan", "geo-c8", "wan", None, 1.0)]
+    for only, expected in ((["geo-c8"], [1, 2]), (["geo-a*"], [0]), (["wan", "geo-a2"], [0, 2]), (["x"], [])):
+        state = runner_of(StudyWorld({}), jobs).run(only)
+        assert [k for k, one in enumerate(state.jobs) if one.attempts] == expected
+    begun = replay_study(jobs, 2, [Started(0.0, "geo-a2", 1, "r")])
+    assert isinstance(next_action(begun, ["geo-c8"]), Look)  # a run that may go on is never left alone
+
+
+def test_a_journal_of_something_else_is_refused():
+    start = Started(0.0, "a", 1, "r")
+    for events in (
+        [Started(0.0, "x", 1, "r")],
+        [start, start],
+        [Ended(0.0, "a", 1, "done")],
+        [Retry(0.0, ("x",))],
+    ):
+        with pytest.raises(ValueError, match=r"no run|out of turn|not going on"):
+            replay_study([A], 2, events)
+
+
+def test_run_ids_are_the_same_every_time():
+    assert run_id_of("paper-abc-20231114-1a2b", "geo-c8-nlp", 3) == "geo-c8-nlp-20231114-1a2b-3"
+
+
+ENDS = st.lists(
+    st.sampled_from([DONE, BUSY, FAILED, RunEnd("refused"), RunEnd("hangs"), RunEnd("no_capacity")]),
+    min_size=1, max_size=4,
+)  # fmt: skip
+
+
+FAULTS = st.tuples(st.integers(1, 25), st.sampled_from(["kill", "kill all", "interrupt"]))
+
+
+@settings(max_examples=150)
+@given(
+    scripts=st.lists(ENDS, min_size=1, max_size=4),
+    faults=st.lists(FAULTS, max_size=8),
+    retries=st.integers(0, 2),
+)
+def test_any_faults_end_in_the_same_table(scripts, faults, retries):
+    """kill -9 at any step, any number of times, the runs dying with the study or not, Ctrl-C between and during: the
+    study that goes on ends as one that nothing happened to, and no run is made twice or beside another."""
+    jobs = [job(f"j{k}") for k in range(len(scripts))]
+    ends = {one.key: script for one, script in zip(jobs, scripts, strict=True)}
+    undisturbed = table(runner_of(StudyWorld(ends), jobs, retries).run())
+    steps = accumulate(step for step, _ in faults)
+    world = StudyWorld(ends, faults={at: kind for at, (_, kind) in zip(steps, faults, strict=True)})
+    for _ in faults:
+        with suppress(Died, KeyboardInterrupt):
+            runner_of(world, jobs, retries).run()
+    world.faults = {}
+    state = runner_of(world, jobs, retries).run()
+    assert set(world.made.values()) <= {1}
+    assert not world.overlapped
+    assert not any(run.state == "running" for run in world.runs.values())
+    assert table(state) == undisturbed
+
+
+def test_the_time_left_is_learned_from_what_runs_took():
+    jobs = [A, B, job("c")]
+    begun = replay_study(jobs, 2, [])
+    assert remaining_s(begun, 0.0) == 3 * (100 + OVERHEAD_S)
+    events = [Started(0.0, "a", 1, "r"), Ended(120.0, "a", 1, "done"), Started(120.0, "b", 1, "r")]
+    assert remaining_s(replay_study(jobs, 2, events), 150.0) == (120 - 30) + 120
+    assert remaining_s(replay_study(jobs, 2, events), 990.0) == 120
+    unknown = replay_study([*jobs, job("d", None)], 2, events)
+    assert remaining_s(unknown, 150.0) is None
+
+
+def test_starting_is_told_before_looking():
+    assert next_action(replay_study([A, B], 2, [])) == Start(A, 1)
