@@ -17,14 +17,23 @@ from orchestrator.cli.terminal import is_interactive, say, wants_colour, wants_l
 from orchestrator.controller import client
 from orchestrator.errors import OrchError, TeardownError
 
-__all__ = ["LineScreen", "LiveScreen", "Outcome", "Screen", "choose_screen", "follow", "take_down"]
+__all__ = [
+    "LineScreen",
+    "LiveScreen",
+    "Outcome",
+    "Screen",
+    "choose_screen",
+    "follow",
+    "take_down",
+    "terminated_is_interrupted",
+]
 
 
 @dataclass(frozen=True)
 class Outcome:
     """How the watching ended; `status` is the run's final one where it ended."""
 
-    kind: Literal["ended", "detached", "taken_down"]
+    kind: Literal["ended", "detached", "taken_down", "expired"]
     status: str | None = None
 
 
@@ -115,20 +124,28 @@ def choose_screen() -> Screen:
     return LiveScreen() if wants_live_view() else LineScreen()
 
 
-def follow(run: client.RunConnection, home: Path, screen: Screen, period_s: float = 1.0) -> Outcome:
-    """Show the run until it ends or Ctrl-C says otherwise.
+def follow(
+    run: client.RunConnection,
+    home: Path,
+    screen: Screen,
+    period_s: float = 1.0,
+    expired: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Show the run until it ends, `expired` says that it takes too long (it still runs), or Ctrl-C says otherwise.
 
     Ctrl-C once: on a terminal asks, elsewhere takes the run down. Twice: lets it run and says how to take
     it down. Raises ControllerLostError when the controller dies (`orch attach` goes on), TeardownError
     when something is left.
     """
-    with screen, _terminated_is_interrupted():
+    with screen, terminated_is_interrupted():
         while True:
             try:
                 status = run.wait(period_s)
                 screen.show(run.snapshot())
                 if status is not None:
                     return Outcome("ended", status)
+                if expired():
+                    return Outcome("expired")
             except KeyboardInterrupt:
                 screen.pause()
                 outcome = _interrupted(run.run_id, home)
@@ -177,7 +194,7 @@ def _detached(run_id: str) -> Outcome:
 
 
 @contextmanager
-def _terminated_is_interrupted() -> Iterator[None]:
+def terminated_is_interrupted() -> Iterator[None]:
     """SIGTERM as Ctrl-C: a job runner that ends us must not leave VMs that cost money."""
 
     def interrupt(number: int, frame: object) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
-import time
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
@@ -110,10 +108,9 @@ def _launch(
     \b
     JSON: as `orch report RUN -o json` (see there); with --detach {"schema_version", "run_id", "status"}
     """
-    from orchestrator.cli.starting import checked_id, cores, new_id, plan_json, refuse_money
+    from orchestrator.cli.starting import checked_id, new_id, plan_json, refuse_money
     from orchestrator.cli.summary import plan_lines, plan_table, rent_question
-    from orchestrator.cli.words import owner_words
-    from orchestrator.home import home_folder, kept_owner, run_folder
+    from orchestrator.home import home_folder, run_folder
 
     home = home_folder()
     there = run_folder(home, checked_id(run_id)) / "run.db" if run_id else None
@@ -124,8 +121,8 @@ def _launch(
         typer.echo(plan_json(chosen.plan, chosen.spec) if output is ResultForm.json else text)
         say("dry run: nothing was contacted and nothing was rented")
         return
+    from orchestrator.cli.bring_up import make_run, start_run
     from orchestrator.controller import client
-    from orchestrator.controller.launching import prepare
     from orchestrator.controller.preflight import preflight
     from orchestrator.errors import UsageError
 
@@ -145,30 +142,15 @@ def _launch(
         refusal=f"{chosen.spec.name} was not started: there is no terminal to ask on, so add --yes",
     )
     wished = run_id or new_id(chosen.spec.name)
-    ours = False  # until then the run may be somebody else's, who was faster
     try:
-        with tempfile.TemporaryDirectory(prefix="orch-launch-") as folder:
-            file = Path(folder) / "experiment.yaml"
-            file.write_bytes(chosen.document)
-            prepare(
-                chosen.spec, file, chosen.plan, wished, home, now_s=time.time(), cores=cores(), on=chosen.on
-            )
-        ours = True
-        if chosen.on == Where.sky:
-            say(owner_words(kept_owner(home)))
-        connection = client.launch(wished, home)
+        make_run(chosen.spec, chosen.document, chosen.plan, wished, home, chosen.on)
     except UsageError:
-        if ours or there is None or not there.is_file():
+        if there is None or not there.is_file():
             raise
         say(f"{wished} was started by another `orch` meanwhile: going on with that")
         connection = client.attach(wished, home)
-    except KeyboardInterrupt:
-        from orchestrator.cli.follow import take_down
-
-        if ours:
-            say(f"interrupted while starting: taking {wished} down")
-            take_down(wished, home, "interrupted while starting")
-        raise
+    else:
+        connection = start_run(wished, home, chosen.on)
     _watch(connection, home, detach, output)
 
 
