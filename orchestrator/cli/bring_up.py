@@ -1,0 +1,42 @@
+"""From an approved plan to a run that has a controller: what `orch launch` and `orch study run` share."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.spec.schema import ExperimentSpec
+from orchestrator.cli.follow import take_down
+from orchestrator.cli.starting import cores
+from orchestrator.cli.terminal import say
+from orchestrator.cli.words import owner_words
+from orchestrator.controller import client
+from orchestrator.controller.launching import prepare
+from orchestrator.home import kept_owner
+
+__all__ = ["make_run", "start_run"]
+
+
+def make_run(
+    spec: ExperimentSpec, document: bytes, plan: Mapping[str, Any], run_id: str, home: Path, on: str
+) -> None:
+    """Make the run's folder; `document` is the experiment's file. Raises as `launching.prepare`."""
+    with tempfile.TemporaryDirectory(prefix="orch-launch-") as folder:
+        file = Path(folder) / "experiment.yaml"
+        file.write_bytes(document)
+        prepare(spec, file, plan, run_id, home, now_s=time.time(), cores=cores(), on=on)
+
+
+def start_run(run_id: str, home: Path, on: str) -> client.RunConnection:
+    """Bring up a run that `make_run` made. Raises as `client.launch`; interrupted, it takes down what it began."""
+    try:
+        if on == "sky":
+            say(owner_words(kept_owner(home)))
+        return client.launch(run_id, home)
+    except KeyboardInterrupt:
+        say(f"interrupted while starting: taking {run_id} down")
+        take_down(run_id, home, "interrupted while starting")
+        raise
