@@ -1,5 +1,25 @@
 """Measured networks between places (RTT, what one stream carries) as data files with sources."""
 
+from cloud.networks.models import (
+    NO_PATH_MODEL,
+    PathModel,
+    VmModel,
+    path_model,
+    path_model_names,
+    vm_model,
+)
 from cloud.networks.network import Network, NetworkError, Path, network_names, vm_limit
 
-__all__ = ["Network", "NetworkError", "Path", "network_names", "vm_limit"]
+__all__ = [
+    "NO_PATH_MODEL",
+    "Network",
+    "NetworkError",
+    "Path",
+    "PathModel",
+    "VmModel",
+    "network_names",
+    "path_model",
+    "path_model_names",
+    "vm_limit",
+    "vm_model",
+]

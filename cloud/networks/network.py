@@ -12,7 +12,7 @@ from importlib.resources.abc import Traversable
 
 __all__ = ["Network", "NetworkError", "Path", "network_names", "vm_limit"]
 
-_NOT_NETWORKS = {"places", "vm_limits"}
+_NOT_NETWORKS = {"places", "path_models", "vm_models"}
 
 
 class NetworkError(Exception):
@@ -108,12 +108,12 @@ def network_names() -> list[str]:
     return sorted(name for name in names if name not in _NOT_NETWORKS)
 
 
-def vm_limit(name: str = "hivemind-8-cores") -> float:
-    """Bits/s that a VM's own processing lets it send, from vm_limits.csv. Raises NetworkError."""
-    for _, row in _rows("vm_limits.csv"):
-        if row["name"] == name:
-            return float(row["bits_per_s"])
-    raise NetworkError(f"vm_limits.csv has no limit named '{name}'")
+def vm_limit(name: str = "gc-n1-standard-8-t4") -> float:
+    """Bits/s that a VM's own processing lets it send, from vm_models.csv. Raises NetworkError."""
+    for _, row in _rows("vm_models.csv"):
+        if (row["name"], row["key"]) == (name, "processing_bps"):
+            return float(row["value"])
+    raise NetworkError(f"vm_models.csv has no limit of a VM named '{name}'")
 
 
 def _folder() -> Traversable:

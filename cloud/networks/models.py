@@ -1,0 +1,99 @@
+"""What a measured network's single streams do not say: several streams on one path, and what one VM can process.
+
+Both are data files of this package, each figure with its source and the runs of the study it was calibrated on.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+
+from cloud.networks.network import NetworkError, Path
+
+__all__ = ["NO_PATH_MODEL", "PathModel", "VmModel", "path_model", "path_model_names", "vm_model"]
+
+
+# A path whose iperf figure x round trip is this much of the window, or more, is taken as limited by it: a test of ten
+# seconds loses some seven round trips to slow start, 19 % at 270 ms. Others (a slower link, a larger window) keep theirs.
+_OF_WINDOW = 0.75
+
+
+@dataclass(frozen=True)
+class PathModel:
+    """What averaging's streams carry between two places, beyond the network file's one stream; real seconds."""
+
+    name: str
+    window_bytes: (
+        float  # in flight on one stream that has run for a while; 0: what the network file's figure says
+    )
+    hold_s: float  # each further stream of a VM holds a stream's window so much longer
+    spell_rate_per_s: float  # slow spells that begin, a pair of VMs and second
+    spell_factor: float  # pace of a pair in a slow spell, as a share of its pace
+    spell_mean_s: float  # a slow spell's mean duration
+
+    def stream_bps(self, path: Path, streams: int = 1) -> float:
+        """Payload bits/s of one of a VM's `streams` streams: window / (RTT + hold x (streams - 1))."""
+        limited = _OF_WINDOW * self.window_bytes <= path.window_bytes <= self.window_bytes
+        window_bytes = self.window_bytes if limited else path.window_bytes
+        return window_bytes * 8 / (path.rtt_s + self.hold_s * max(0, streams - 1))
+
+
+NO_PATH_MODEL = PathModel("none", 0.0, 0.0, 0.0, 1.0, 0.0)
+
+
+@dataclass(frozen=True)
+class VmModel:
+    """What a VM's own processing does to averaging."""
+
+    name: str
+    processing_bps: float  # bits/s that Hivemind gets out of it, whole packets
+    sync_work_base_s: float
+    sync_work_s_per_parameter: float
+
+    def sync_work_s(self, parameters: int) -> float:
+        """The VM's own work around a round: gradient copies, the offloaded optimizer."""
+        return self.sync_work_base_s + self.sync_work_s_per_parameter * parameters
+
+
+def path_model(name: str) -> PathModel:
+    """The path model "none" or one of path_models.csv. Raises NetworkError."""
+    if name == NO_PATH_MODEL.name:
+        return NO_PATH_MODEL
+    found = _values("path_models.csv", name)
+    return PathModel(name, **found)
+
+
+def path_model_names() -> list[str]:
+    """Names that `path_model` knows."""
+    return [NO_PATH_MODEL.name, *sorted({row["name"] for _, row in _rows("path_models.csv")})]
+
+
+def vm_model(name: str = "gc-n1-standard-8-t4") -> VmModel:
+    """A model of vm_models.csv. Raises NetworkError."""
+    found = _values("vm_models.csv", name)
+    return VmModel(
+        name,
+        processing_bps=found["processing_bps"],
+        sync_work_base_s=found["sync_work_base_s"],
+        sync_work_s_per_parameter=found["sync_work_s_per_1e9_parameters"] / 1e9,
+    )
+
+
+def _values(file: str, name: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for line, row in _rows(file):
+        if row["name"] == name:
+            try:
+                found[row["key"]] = float(row["value"])
+            except ValueError as error:
+                raise NetworkError(f"{file}:{line}: {error}; give a number") from error
+    if not found:
+        raise NetworkError(f"{file} has no model named '{name}'")
+    return found
+
+
+def _rows(file: str) -> Iterator[tuple[int, dict[str, str]]]:
+    with (resources.files("cloud.networks") / file).open(encoding="utf-8") as text:
+        yield from enumerate(csv.DictReader(text), start=2)

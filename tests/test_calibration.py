@@ -1,0 +1,152 @@
+"""The path model's figures come from the logs of B as `benchmarks/calibrate.py` reads them, and from nothing else."""
+
+from __future__ import annotations
+
+import csv
+import os
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks.calibrate import COLUMNS, Round, SpellFit, delays, fit_streams, main, read_rounds, rows
+
+
+def _round(label: str, peers: int, transfer_s: float, late_s: float = 0.0, parameters: int = 560_142_482):
+    """A round at a steady pace whose last tenth ends so much later."""
+    at = {share: 5 + share * transfer_s for share in (0.1, 0.8, 0.9, 0.99)}
+    return Round(label, peers, parameters, at[0.1], at[0.8], at[0.9], at[0.99] + late_s)
+
+
+def _transfer_s(peers: int, parameters: int, window_bytes: float, hold_s: float) -> float:
+    pace_bps = window_bytes * 8 / (0.1031 + hold_s * (peers - 2))
+    return 2 * parameters / peers * 2 * 8 / pace_bps
+
+
+def test_window_and_hold_are_found_again():
+    rounds = [
+        _round(f"{model} B-{n}", n, _transfer_s(n, parameters, 2.9e6, 0.02), 1.0, parameters)
+        for model, parameters in (("CV", 197_767_336), ("NLP", 560_142_482))
+        for n in (2, 4, 6, 8)
+        for _ in range(3)
+    ]
+    window_bytes, hold_s = fit_streams(rounds, 0.1031)
+    assert window_bytes == pytest.approx(2.9e6)
+    assert hold_s == pytest.approx(0.02)
+    assert delays(rounds) == pytest.approx([0.0] * 24, abs=1e-9)
+
+
+def test_the_spells_behind_many_rounds_are_found_again():
+    random, rate, factor, mean_s, pairs, transfer_s = np.random.default_rng(1), 5e-4, 0.4, 12.0, 16, 20.0
+    rounds: list[Round] = []
+    for _ in range(3000):
+        late_s = 0.0
+        for _ in range(
+            random.poisson(pairs * rate * (transfer_s + 100))
+        ):  # spells that begin 100 s before, too
+            begins_s, lasts_s = random.uniform(-100, transfer_s), random.exponential(mean_s)
+            ends_s, begins_s = begins_s + lasts_s, max(begins_s, 0.0)
+            slow_s = min(ends_s - begins_s, (transfer_s - begins_s) / factor)
+            late_s = max(late_s, slow_s * (1 - factor))
+        rounds.append(_round("NLP B-8", 8, transfer_s, late_s))
+    found = SpellFit(rounds, delays(rounds), factor).best(np.ones(len(rounds)))
+    assert found.rate_per_s == pytest.approx(rate, rel=0.15)
+    assert found.mean_s == pytest.approx(mean_s, rel=0.15)
+
+
+def test_without_a_late_round_there_are_no_spells():
+    rounds = [_round("CV B-2", 2, 15.0, 0.1 * k) for k in range(3)]
+    found = SpellFit(rounds, delays(rounds)).best(np.ones(3))
+    assert (found.rate_per_s, found.factor, found.mean_s) == (0.0, None, None)
+
+
+def _bee(folder: Path, name: str, syncs: list[tuple[float, float]], mbps: float, total_s: int) -> None:
+    """A log: a step a second that takes 0.1 s, synchronising steps (begin, seconds), traffic while they last."""
+    rows: list[dict[str, float]] = []
+    for t in range(total_s):
+        busy = any(begin < t <= begin + took for begin, took in syncs)
+        rows.append({"_timestamp": t, "bandwidth/net_sent_sys_bandwidth_Mbits": mbps if busy else 0.0})
+        if not busy:
+            rows.append({"_timestamp": t, "02_timing/opt_step_time_s": 0.1})
+    rows += [{"_timestamp": begin + took, "02_timing/opt_step_time_s": took} for begin, took in syncs]
+    pd.DataFrame(rows).sort_values("_timestamp", kind="stable").to_csv(folder / name, index=False)
+
+
+def _index(folder: Path, runs: dict[str, list[str]]) -> None:
+    with (folder / "INDEX.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["label", "role", "file", "model"])
+        for label, files in runs.items():
+            writer.writerows([label, "bee", name, "RoBERTaXLM"] for name in files)
+            writer.writerow([label, "monitor", "not-there.csv", "RoBERTaXLM"])
+
+
+def test_a_rounds_times_are_read_from_the_counters(tmp_path):
+    syncs = [(100.0, 40.0), (300.0, 40.0), (500.0, 40.0)]
+    for name in ("a.csv", "b.csv"):
+        _bee(tmp_path, name, syncs, 225.0, 600)
+    _index(tmp_path, {"NLP B-2": ["a.csv", "b.csv"]})
+    found = read_rounds(tmp_path)
+    assert [(r.label, r.peers) for r in found] == [("NLP B-2", 2)] * 3
+    for r in found:
+        assert r.transfer_s == pytest.approx(40, abs=0.1)
+        assert r.tail_s == pytest.approx(0, abs=0.1)
+        assert r.stream_bps == pytest.approx(560_142_482 * 2 * 2 * 8 / 2 / 40, rel=5e-3)
+
+
+def test_no_log_but_bs_is_opened(tmp_path):
+    for name in ("a.csv", "b.csv"):
+        _bee(tmp_path, name, [(100.0, 40.0), (300.0, 40.0), (500.0, 40.0)], 225.0, 600)
+    others = {label: ["not-there.csv"] for label in ("NLP A-2", "CV A-8", "NLP C-4", "NLP C-8", "CV D-2")}
+    _index(tmp_path, {"NLP B-2": ["a.csv", "b.csv"], **others})
+    assert {r.label for r in read_rounds(tmp_path)} == {"NLP B-2"}
+
+
+def test_a_log_with_too_few_rounds_is_refused(tmp_path):
+    _bee(tmp_path, "a.csv", [(100.0, 40.0), (300.0, 40.0)], 225.0, 400)
+    _index(tmp_path, {"NLP B-2": ["a.csv"]})
+    with pytest.raises(ValueError, match="NLP B-2: a log shows 2 averaging rounds"):
+        read_rounds(tmp_path)
+
+
+def _traces() -> Path:
+    """The study's logs: in CI the test fails without them, elsewhere it is skipped."""
+    shared = Path(os.environ.get("ORCH_SHARED") or Path(__file__).parents[2] / "shared")
+    folder = shared / "paper-traces"
+    if not (folder / "INDEX.csv").is_file() and not os.environ.get("CI"):
+        pytest.skip(f"{folder} has not the study's logs")
+    return folder
+
+
+@pytest.mark.slow
+def test_the_file_is_what_the_logs_give(capsys):
+    assert main(["--logs", str(_traces())]) == 0
+    printed = capsys.readouterr()
+    fresh = list(csv.DictReader(printed.out.splitlines()))
+    with (resources.files("cloud.networks") / "path_models.csv").open(encoding="utf-8") as text:
+        kept = list(csv.DictReader(text))
+    assert [tuple(row) for row in (fresh[0], kept[0])] == [COLUMNS, COLUMNS]
+    assert [row["key"] for row in fresh] == [row["key"] for row in kept]
+    for new, old in zip(fresh, kept, strict=True):
+        assert float(new["value"]) == pytest.approx(float(old["value"]), rel=0.02), new["key"]
+        for bound in ("low", "high"):
+            assert (new[bound] == old[bound] == "") or float(new[bound]) == pytest.approx(
+                float(old[bound]), rel=0.1
+            )
+        assert {k: new[k] for k in ("name", "unit", "calibrated_on", "source")} == {
+            k: old[k] for k in ("name", "unit", "calibrated_on", "source")
+        }
+    assert " C-" not in printed.out + printed.err, "nothing of C is read or printed"
+
+
+@pytest.mark.slow
+def test_the_window_in_bs_logs_is_the_one_behind_the_whole_iperf_table():
+    """Rate x round trip of ten-second tests falls with the round trip (slow start); at 0 it is the window itself."""
+    from cloud.networks import Network
+
+    paths = [path for path in Network.load("study-2023-04").paths.values() if path.rtt_s > 0.1]
+    _, window_bytes = np.polyfit([path.rtt_s for path in paths], [path.window_bytes for path in paths], 1)
+    found = {row["key"]: float(row["value"]) for row in rows(read_rounds(_traces()), resamples=2)}
+    assert found["window_bytes"] == pytest.approx(window_bytes, rel=0.05)
