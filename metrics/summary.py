@@ -51,6 +51,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
         "scales": {"bytes": scales.bytes, "time": scales.time, "samples": scales.samples},
         "host_contended": host.get("contended"),
         "model": meta["model"],
+        "host": meta["host"],
         "target_batch_size": meta["target_batch_size"],
         "peers": _peers(run),
         "epochs": {

@@ -6,6 +6,7 @@ from typing import Any
 
 from metrics.run_numbers import RunNumbers
 from metrics.throughput import dropped_rounds, measured
+from metrics.trust import told
 
 __all__ = ["AGREEMENT_LIMIT", "sentences"]
 
@@ -24,8 +25,8 @@ def sentences(run: RunNumbers, money: bool = True) -> list[str]:
     if money:
         found += _money(run)
         found += run.notes
-    told: list[str] = run.meta["warnings"] or []  # what the controller noted while the run went on
-    found += told
+    noted: list[str] = run.meta["warnings"] or []  # what the controller noted while the run went on
+    found += noted
     return found
 
 
@@ -78,10 +79,8 @@ def _host(run: RunNumbers) -> list[str]:
     if contended is None:
         return ["Whether this machine kept the emulation's clock honest is not known."]
     if contended:
-        told: list[str] = host.get("reasons") or []
-        reasons = "; ".join(told) or "late packets or stretched sleeps"
         return [
-            f"This machine was too busy to keep the emulation's clock honest ({reasons}): times may be off."
+            f"This machine was too busy to keep the emulation's clock honest: {told(host)}: times may be off."
         ]
     return []
 

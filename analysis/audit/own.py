@@ -7,6 +7,7 @@ from typing import Any
 from analysis.audit.evidence import Evidence, counted, percent
 from analysis.audit.findings import Finding
 from metrics.throughput import dropped_rounds
+from metrics.trust import told
 from metrics.warnings import AGREEMENT_LIMIT
 
 __all__ = ["own_run"]
@@ -39,8 +40,7 @@ def _emulation(e: Evidence) -> list[Finding]:
     found = [e.finding("emulated", "note", sentence, "bytes_scale", scales.bytes, 1)]
     host: dict[str, Any] = e.run.meta["host"] or {}
     if host.get("contended"):
-        reasons: list[str] = host.get("reasons") or ["late packets or stretched sleeps"]
-        sentence = f"The machine was too busy to keep the emulation's clock honest ({'; '.join(reasons)})."
+        sentence = f"The machine was too busy to keep the emulation's clock honest: {told(host)}."
         found.append(e.finding("host", "doubt", sentence, "", None))
     elif host.get("contended") is None:
         sentence = "Whether the machine kept the emulation's clock honest was not watched."

@@ -8,6 +8,7 @@ from typing import Any
 from analysis.report.page import Card
 from metrics.records import EpochRecord
 from metrics.run_numbers import RunNumbers
+from metrics.trust import told
 
 __all__ = [
     "basis_line",
@@ -68,8 +69,8 @@ def cards(summary: Summary) -> list[Card]:
     unknown = "; ".join(cost["unknown"]) if cost["unknown"] else ""
     contended = summary["host_contended"]
     host = {
-        True: "host was too busy: times are doubtful",
-        False: "host kept the clock",
+        True: f"host was too busy, times are doubtful: {told(known)}",
+        False: f"host kept the clock: {told(known)}",
         None: "host not watched",
     }[contended]
     accuracy = summary["accuracy"]

@@ -210,6 +210,9 @@ def _first_line(runs: Sequence[StudyRun]) -> str:
         said.append(
             f"Emulated: {names} (scales {'; '.join(sorted(scales))}; times, bytes and dollars are multiplied back)."
         )
+    late = [f"{run.name} ({run.too_busy})" for run in runs if run.too_busy]
+    if late:
+        said.append(f"The machine was too busy for {'; '.join(late)}: times of these may be off.")
     if count["own"]:
         said.append(f"Measured on rented VMs: {_runs(count['own'])}.")
     if count["log"]:

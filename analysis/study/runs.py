@@ -21,6 +21,7 @@ from metrics.published_run import published_run
 from metrics.run_numbers import RunNumbers
 from metrics.scale import Scales
 from metrics.throughput import measured
+from metrics.trust import told
 
 __all__ = [
     "COST_KINDS",
@@ -108,6 +109,7 @@ class StudyRun:
     places: tuple[str, ...] = ()  # the VMs' regions, sorted
     tbs: int | None = None
     scales: Scales = field(default_factory=Scales)
+    too_busy: str = ""  # emulated on a machine that did not keep the clock: why
 
     @property
     def family(self) -> str:
@@ -187,6 +189,7 @@ def study_run(row: RunRow, run: RunNumbers, study_book: PriceBook | None = None)
         places=tuple(sorted(_region(place) for place in row.locations.values())),
         tbs=row.tbs,
         scales=run.terms.scales,
+        too_busy=told(meta["host"]) if (meta["host"] or {}).get("contended") else "",
     )
 
 

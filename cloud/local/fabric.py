@@ -83,7 +83,7 @@ class SwitchFabric:
         # the host's own copy only decides whether a node can be placed at all
         self._check = Shaper(network, options.bytes_scale, options.time_scale, limit_bps)
         self._next = 1
-        probe = _start_probe()
+        probe = _start_probe(report)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.settimeout(_ANSWER_S)
         self.pid: int | None = os.fork()
@@ -142,7 +142,7 @@ class LoopbackFabric:
     def __init__(self, report: Path) -> None:
         self._report, self._next = report, 1
         self._nodes: dict[str, str] = {}
-        self._probe = _start_probe()
+        self._probe = _start_probe(report)
 
     def add(self, name: str, kind: NodeKind, location: str | None) -> NodeHandle:
         index = _take(self._next)
@@ -176,8 +176,8 @@ def _take(index: int) -> int:
     return index
 
 
-def _start_probe() -> SleepProbe:
-    probe = SleepProbe()
+def _start_probe(report: Path) -> SleepProbe:
+    probe = SleepProbe(report.with_name("pace.csv"))
     if os.fork() == 0:
         _forever(probe.run)
     return probe

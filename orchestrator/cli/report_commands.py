@@ -37,7 +37,7 @@ def _report(
 
     \b
     JSON: {"schema_version", "run_id", "experiment", "target", "status", "emulated",
-      "scales": {"bytes", "time", "samples"}, "host_contended", "target_batch_size",
+      "scales": {"bytes", "time", "samples"}, "host_contended", "host": {...} or null, "target_batch_size",
       "peers": [{"slot", "location", "vms", "preemptions"}], "epochs": {"warmup", "measured"},
       "sps": {"value", "low", "high", "n"}, "granularity": {same}, "calc_s": {same},
       "comm_s": {same}, "epoch_s": {same}, "dropped_rounds",

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from cloud.network_tuning import BUFFER_BYTES
+from metrics.trust import told
 from orchestrator.cli.output import Format, rows_text
 from orchestrator.cli.words import duration, emulation_line, interval, number, place, usd
 
@@ -97,7 +99,9 @@ def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
         whole = emulation.endswith("not scaled") or summary.get("target") == "sky"
         lines.append(emulation if whole else f"{emulation} (multiplied back below)")
     if summary.get("host_contended"):
-        lines.append("HOST TOO BUSY: the emulation's clock was late; do not trust these numbers")
+        lines.append(
+            f"HOST TOO BUSY: the emulation's clock was late: {told(summary.get('host'))}; do not trust these numbers"
+        )
     rows = [
         ("throughput", interval(summary.get("sps"), "samples/s")),
         ("granularity", interval(summary.get("granularity"))),

@@ -11,8 +11,14 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from cloud.provider import ProviderError
+from experiments.spec.catalog import step_time
+from experiments.spec.errors import SpecError
+from experiments.spec.load import from_document
+from metrics.lives import last_life
 from metrics.records import EgressRecord, StepRecord, VmRecord
 from metrics.store import RunStore
+from metrics.throughput import measured, swarm_epochs
+from metrics.trust import PaceSecond, host_trust, pace_of, spans_of, stretched_share
 from orchestrator.controller.calls import Call, Calls
 from orchestrator.controller.keys import forget_keys
 
@@ -20,10 +26,6 @@ __all__ = ["close_provider", "close_run", "host_report", "read_egress", "read_st
 
 _log = logging.getLogger("orchestrator.controller")
 _Row = TypeVar("_Row", StepRecord, EgressRecord)
-
-# Fail the host's honesty above these (docs/emulated-cloud.md): worst lateness, share of packets over 10 ms.
-_LATE_WORST_S = 0.5
-_LATE_SHARE = 0.20
 
 
 def close_run(
@@ -55,7 +57,7 @@ def close_run(
     with store.transaction():
         if switch is not None:
             store.set_meta("switch", switch)
-            store.set_meta("host", host_report(switch))
+            store.set_meta("host", host_report(store, folder / "cloud", switch))
         store.set_meta("warnings", [*store.meta("warnings", []), *warnings])
         store.set_meta("ended_s", now_s)
         store.set_meta("error", "" if status == "done" else cause)
@@ -67,25 +69,46 @@ def close_provider(store: RunStore, calls: Calls) -> None:
     calls.wait(Call("close", "close", (), float(store.meta("close_deadline_s", 120.0))))
 
 
-def host_report(switch: dict[str, Any]) -> dict[str, Any]:
-    """Whether the host kept the emulation's clock honest, from the switch's own measurements."""
-    late_s = float(switch.get("late_worst_s") or 0.0)
-    share = float(switch.get("late_over_10ms_share") or 0.0)
-    sleep_s = float(switch.get("sleep_worst_s") or 0.0)
-    reasons: list[str] = []
-    if late_s > _LATE_WORST_S:
-        reasons.append(f"a packet was {late_s:.2f} s late")
-    if share > _LATE_SHARE:
-        reasons.append(f"{share:.0%} of the packets were more than 10 ms late")
-    if sleep_s > _LATE_WORST_S:
-        reasons.append(f"a sleep was {sleep_s:.2f} s too long")
-    return {
-        "late_worst_s": late_s,
-        "late_over_10ms_share": share,
-        "sleep_worst_s": sleep_s,
-        "contended": bool(reasons),
-        "reasons": reasons,
-    }
+def host_report(store: RunStore, cloud: Path, switch: dict[str, Any]) -> dict[str, Any]:
+    """Whether the host kept the emulation's clock honest while it was measured (metrics/trust.py).
+
+    `cloud`: the emulated cloud's folder, with its pace.csv. Raises StoreError.
+    """
+    epochs, vms = store.records("epochs"), store.records("vms")
+    raw = swarm_epochs(epochs, int(store.meta("warmup_epochs", 0)), vms=vms)
+    chosen = [epoch.epoch for epoch in measured(raw)]
+    stretched = stretched_share(last_life(epochs, vms), chosen, _asked_step_s(store.all_meta(), vms))
+    return host_trust(switch, _pace(cloud / "pace.csv"), spans_of(raw), stretched)
+
+
+def _asked_step_s(meta: dict[str, Any], vms: Sequence[VmRecord]) -> dict[str, float]:
+    """Seconds that a reported step's forward and backward are padded to, by VM, on this machine's clock."""
+    shrunk: dict[str, Any] = meta.get("emulation") or {}
+    if not meta.get("emulated") or not shrunk:
+        return {}
+    try:
+        spec = from_document(meta["experiment"])
+    except SpecError as error:  # an experiment of an older orch: the run is closed all the same
+        _log.warning("whether the emulated accelerators kept their pace is unknown: %s", error)
+        return {}
+    batch, found = spec.swarm.batch_size, {}
+    for vm in vms:
+        times = step_time(spec.model, vm.accelerator)
+        if times is not None:
+            step_s = times.forward_s(batch) + times.backward_s(batch)
+            found[vm.vm] = step_s * int(shrunk["coalesce"]) / float(shrunk["time_scale"])
+    return found
+
+
+def _pace(path: Path) -> list[PaceSecond]:
+    """What the host noted by second; [] where it noted nothing."""
+    try:
+        return pace_of(path.read_text())
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError) as error:
+        _log.warning("%s cannot be read: %s", path, error)
+        return []
 
 
 def read_steps(path: Path, vm: str) -> Iterable[StepRecord]:

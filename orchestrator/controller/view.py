@@ -15,6 +15,7 @@ from metrics.run_numbers import terms_of
 from metrics.scale import study_epochs
 from metrics.store import RunStore
 from metrics.throughput import swarm_epochs
+from metrics.trust import told
 from orchestrator.core.journal import JournalError, replay
 from orchestrator.core.state import Slot
 
@@ -50,7 +51,7 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
     cost = cost_of(store, at_s)
     warnings += [f"cost is unknown: {reason}" for reason in cost.unknown]
     if (meta.get("host") or {}).get("contended"):
-        warnings.append(f"the host was too busy: {'; '.join(meta['host']['reasons'])}")
+        warnings.append(f"the host was too busy: {told(meta['host'])}")
     unread = meta.get("monitor_unread_lines")
     if unread:
         warnings.append(f"{unread} lines of the monitor could not be read")

@@ -28,6 +28,7 @@ KEYS = [
     "emulated",
     "scales",
     "host_contended",
+    "host",
     "target_batch_size",
     "peers",
     "epochs",

@@ -21,6 +21,7 @@ from orchestrator.controller.closing import host_report, read_steps
 from orchestrator.controller.shell import Shell, Spent
 from orchestrator.controller.view import snapshot_of
 from orchestrator.core.journal import created, replay, story
+from tests.metrics.synthetic_runs import epoch
 from tests.orchestrator.shell_world import RUN, Requests, World, run, shell
 
 
@@ -247,11 +248,26 @@ def _full(table, rows):
     raise DiskFullError("run.db: no room left on the disk")
 
 
-def test_a_busy_host_says_why():
-    calm = host_report({"late_worst_s": 0.1, "late_over_10ms_share": 0.05, "sleep_worst_s": 0.01})
-    assert not calm["contended"]
-    busy = host_report({"late_worst_s": 0.9, "late_over_10ms_share": 0.3, "sleep_worst_s": 2.0})
-    assert len(busy["reasons"]) == 3
+def test_a_busy_host_says_why(tmp_path):
+    with RunStore.open_writer(tmp_path / "run.db") as store:
+        store.append("epochs", [epoch("a", k, 100 + (k - 1) * 30.0, 20.0, 10.0) for k in (1, 2)])
+        store.set_meta("warmup_epochs", 1)
+        rows = [[s, 10, 0, 0.9 if s < 130 else 0.1] for s in range(100, 160)]
+        switch = {
+            "late": {"inf": 600},
+            "late_worst_s": 0.9,
+            "late_over_10ms_share": 0.3,
+            "sleep_worst_s": 2.0,
+        }
+        calm = host_report(store, tmp_path, {**switch, "by_second": rows, "sleep_worst_s": 0.01})
+        assert not calm["contended"]  # only the warm-up was late
+        busy = host_report(store, tmp_path, switch)
+        assert len(busy["reasons"]) == 3
+        (tmp_path / "pace.csv").write_text(
+            "second,sleep_worst_s,sleeps,sleeps_late,pressure_share,busy_share\n140,0.7,9,1,0.9,1\n"
+        )
+        slept = host_report(store, tmp_path, {**switch, "by_second": rows})
+        assert (slept["sleep_worst_s"], len(slept["reasons"])) == (0.7, 2)
 
 
 def test_a_step_log_without_a_column_is_an_error(tmp_path):
