@@ -67,12 +67,12 @@ def cards(summary: Summary) -> list[Card]:
     cost = summary["cost"]
     dollars = summary["usd_per_1m_samples"]
     unknown = "; ".join(cost["unknown"]) if cost["unknown"] else ""
-    contended = summary["host_contended"]
+    known = summary["host"]
     host = {
         True: f"host was too busy, times are doubtful: {told(known)}",
         False: f"host kept the clock: {told(known)}",
         None: "host not watched",
-    }[contended]
+    }[summary["host_contended"]]
     accuracy = summary["accuracy"]
     return [
         _estimate_card("Throughput", summary["sps"], "samples/s"),
