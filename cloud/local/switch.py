@@ -42,7 +42,8 @@ class Switch:
         self._cut: set[int] = set()
         self._queue: list[tuple[float, int, int, int, bytes]] = []
         self._packets = self._dropped = self._order = 0
-        self._lateness = Lateness(time.time() - time.monotonic())
+        self._zero_s = time.time() - time.monotonic()
+        self._lateness = Lateness(self._zero_s)
         self._watched: list[int] = [control.fileno()]
         self._stop = False
 
@@ -146,6 +147,10 @@ class Switch:
             "packets": self._packets,
             "dropped": self._dropped,
             **self._lateness.report(),
+            "spells": [
+                [*spell.pair, round(spell.begins_s + self._zero_s, 3), round(spell.lasts_s, 3)]
+                for spell in self._shaper.spells(time.monotonic())
+            ],
             "cpu_s": time.process_time(),
             "sleep_worst_s": self._probe.worst_s,
             "sleep_over_10ms_share": self._probe.over_10ms_share,

@@ -1,0 +1,41 @@
+"""Slow spells of a path: seconds in which a pair of VMs has a part of its pace. Drawn, not heard of."""
+
+from __future__ import annotations
+
+import random
+
+from cloud.networks import PathModel
+
+__all__ = ["Spell", "Spells"]
+
+# (begins, ends) in seconds since the switch began
+Spell = tuple[float, float]
+
+
+class Spells:
+    """One pair's spells, both directions alike: a Poisson process in the time between them, exponential lengths.
+
+    A function of (seed, the two names, the model) alone: when it is asked, and how often, changes nothing.
+    `time_scale` c makes them c times as many and c times as short.
+    """
+
+    def __init__(self, seed: str, names: tuple[str, str], model: PathModel, time_scale: float = 1.0) -> None:
+        self._random = random.Random(f"{seed}/{min(names)}/{max(names)}")
+        self._rate = model.spell_rate_per_s * time_scale
+        self._mean_s = model.spell_mean_s / time_scale
+        self._drawn: list[Spell] = []
+
+    def begun(self, at_s: float) -> list[Spell]:
+        """The spells that have begun by then, in order."""
+        if not (self._rate and self._mean_s):
+            return []
+        while not self._drawn or self._drawn[-1][0] <= at_s:
+            begins_s = self._drawn[-1][1] if self._drawn else 0.0
+            begins_s += self._random.expovariate(self._rate)
+            self._drawn.append((begins_s, begins_s + self._random.expovariate(1 / self._mean_s)))
+        return [spell for spell in self._drawn if spell[0] <= at_s]
+
+    def slow(self, at_s: float) -> bool:
+        """Whether one lasts at that time."""
+        begun = self.begun(at_s)
+        return bool(begun) and at_s < begun[-1][1]
