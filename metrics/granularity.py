@@ -44,7 +44,9 @@ def calculation(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
 
 
 def communication(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
-    """Communication seconds of a peer in an epoch: mean over peers, then over the measured epochs."""
-    return mean_interval(
-        [math.fsum(p.comm_s for p in e.peers) / len(e.peers) for e in measured(epochs) if e.peers]
-    )
+    """Communication seconds of a peer in an epoch: mean over peers, then over the measured epochs.
+
+    None where no peer ever synchronised (a plain loop): there was nothing to measure.
+    """
+    means = [math.fsum(p.comm_s for p in e.peers) / len(e.peers) for e in measured(epochs) if e.peers]
+    return mean_interval(means) if any(means) else None

@@ -61,6 +61,7 @@ class PeerConfig:
     heldout_shards: tuple[str, ...]
     cache_bytes: int
     samples_limit: int | None = None
+    plain: bool = False  # a plain torch loop: no averaging, this is the only peer
     # closed swarm (metrics/orders.py)
     orders_public_key: str = ""  # OpenSSH text of the run's key; "" = open swarm
     orders: str = ""  # the first orders, base64

@@ -107,7 +107,9 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     from experiments.peer.life import Life
     from experiments.peer.mend import mend_hivemind
     from experiments.peer.notices import NoticeWatch, Source
+    from experiments.peer.optimizer import SwarmOptimizer
     from experiments.peer.orders import OrdersWatch
+    from experiments.peer.plain import build_plain
     from experiments.peer.processes import Departure, children_die_with_us, note_descendants, remove_folder
     from experiments.peer.publish import Publisher, use_record_key
     from experiments.peer.steplog import StepLog
@@ -174,7 +176,8 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     membership = Membership(
         dht, config, maddr, lambda n: status.warn("heal", f"the DHT lost and regained links {n} times")
     )
-    optimizer = build_optimizer(config, dht, task.parameters())
+    build = build_plain if config.plain else build_optimizer
+    optimizer = build(config, dht, task.parameters())
     goodbyes.insert(0, lambda: optimizer.take_back_progress(_GOODBYE_S / 2))
     note_descendants()
     batches = Batches(DigitSource(config, opener), config.batch_size)
@@ -209,7 +212,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     ended_by_itself = False
     if not stop.is_set():
         download = Download()
-        if began == "joined":
+        if began == "joined" and isinstance(optimizer, SwarmOptimizer):
             download = take_over(
                 optimizer,
                 stop,

@@ -14,6 +14,7 @@ from experiments.peer.config import PeerConfig
 from experiments.peer.data import Batches
 from experiments.peer.epochs import EpochLedger, loss_reasons
 from experiments.peer.optimizer import SwarmOptimizer
+from experiments.peer.plain import PlainOptimizer
 from experiments.peer.steps import Padding, StepClock
 from experiments.peer.task import Task
 from metrics.records import OUT_OF_SYNC, EgressRecord, EpochRecord, IngressRecord, StepRecord
@@ -45,7 +46,7 @@ class Trainer:
 
     config: PeerConfig
     task: Task
-    optimizer: SwarmOptimizer
+    optimizer: SwarmOptimizer | PlainOptimizer
     batches: Batches
     snapshot: Callable[[], dict[str, int]]  # the egress meter's reading: bytes sent by address
     counter: ByteCounter
@@ -109,7 +110,7 @@ class Trainer:
             if after != before:
                 ledger.round_ends()
         synchronised = after != before or done.state_loads > 0
-        if synchronised:
+        if synchronised and not isinstance(optimizer, PlainOptimizer):
             clock.move_to_sync()
         if done.state_loads:
             samples = 0

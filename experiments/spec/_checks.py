@@ -47,6 +47,7 @@ def cross_problems(parts: Parts) -> Iterator[tuple[Path, str]]:
     """Where and what, for each rule that is broken."""
     yield from _groups(parts)
     yield from _batch(parts)
+    yield from _plain(parts)
     yield from _timeouts(parts)
     yield from _optimizer(parts)
     yield from _secrets(parts)
@@ -95,6 +96,17 @@ def _batch(parts: Parts) -> Iterator[tuple[Path, str]]:
                 f"found {target}; must be at least peers x batch_size = {peers} x {batch} = {peers * batch}, "
                 "or some peers would average without a step of their own",
             )
+
+
+def _plain(parts: Parts) -> Iterator[tuple[Path, str]]:
+    if parts.swarm is None or not parts.swarm.plain or not _counts_known(parts):
+        return
+    peers = sum(group.count for group in parts.peers if group)
+    if peers > 1:
+        yield (
+            ("swarm", "plain"),
+            f"a plain loop averages with nobody, and there are {peers} peers; remove it, or keep one peer",
+        )
 
 
 def _timeouts(parts: Parts) -> Iterator[tuple[Path, str]]:

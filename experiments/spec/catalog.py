@@ -6,7 +6,7 @@ The data lie beside this package (`models.csv`, `accelerators.csv`, `published.c
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -138,9 +138,10 @@ def step_times() -> dict[tuple[str, str], StepTime]:
     }
 
 
-def step_time(model: str, accelerator: str) -> StepTime | None:
-    """The step time of a pair ("ConvNextLarge", "T4:1"); None: unknown."""
-    return step_times().get((model, accelerator))
+def step_time(model: str, accelerator: str, *, plain: bool = False) -> StepTime | None:
+    """The step time of a pair ("ConvNextLarge", "T4:1"); None: unknown. `plain`: in a plain loop, without a swarm."""
+    found = step_times().get((model, accelerator))
+    return replace(found, step_s=found.plain_step_s, sync_work_s=0.0) if found and plain else found
 
 
 @cache

@@ -89,7 +89,7 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
         bytes_per_value=BYTES_PER_VALUE[spec.swarm.compression],
         slowest_bps=slowest_bps,
         vm_bps=vm_limit(),
-        transfer_s=comm_s - spec.swarm.matchmaking_time_s / time_scale,
+        transfer_s=_transfer_s(spec, slowest_bps) / time_scale,
         epoch_s=calc_s + comm_s,
         time_scale=time_scale,
         parts=None if spec.emulation.parts == "auto" else spec.emulation.parts,
@@ -131,7 +131,8 @@ def full_size(spec: ExperimentSpec) -> EmulationPlan:
     n = spec.peer_count
     sent_bytes = model.parameters * BYTES_PER_VALUE[spec.swarm.compression] / n
     accelerators = [g.alternatives[0].accelerators for g in spec.peers for _ in range(g.count)]
-    known = [times for a in accelerators if (times := step_time(spec.model, a)) is not None]
+    plain = spec.swarm.plain
+    known = [t for a in accelerators if (t := step_time(spec.model, a, plain=plain)) is not None]
     calc_s, comm_s = None, _comm_s(spec, vm_limit())
     if len(known) == n and model.kind != "digits":  # its step time is what it is padded to, not a measurement
         calc_s = target / sum(batch / _step_s(times, batch) for times in known)
@@ -158,15 +159,19 @@ def full_size(spec: ExperimentSpec) -> EmulationPlan:
 
 
 def _comm_s(spec: ExperimentSpec, slowest_bps: float) -> float:
-    """A round at the model's size: one stream on the slowest pair or a VM's own limit, and matchmaking."""
+    """A round at the model's size: its bytes and matchmaking; a plain loop has no rounds."""
+    return 0.0 if spec.swarm.plain else _transfer_s(spec, slowest_bps) + spec.swarm.matchmaking_time_s
+
+
+def _transfer_s(spec: ExperimentSpec, slowest_bps: float) -> float:
+    """A round's bytes: one stream on the slowest pair, or a VM's own limit."""
     n, total = spec.peer_count, models()[spec.model].parameters
     pair_bits = 2 * total * BYTES_PER_VALUE[spec.swarm.compression] / n * 8
-    transfer_s = max(pair_bits / slowest_bps, pair_bits * (n - 1) / vm_limit()) if n > 1 else 0.0
-    return transfer_s + spec.swarm.matchmaking_time_s
+    return max(pair_bits / slowest_bps, pair_bits * (n - 1) / vm_limit()) if n > 1 else 0.0
 
 
 def _times(spec: ExperimentSpec, accelerator: str) -> StepTime:
-    times = step_time(spec.model, accelerator)
+    times = step_time(spec.model, accelerator, plain=spec.swarm.plain)
     if times is None:
         raise SpecError.of(
             spec.name, f"no step time is known for {spec.model} on {accelerator}; choose another pair"

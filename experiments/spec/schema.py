@@ -100,6 +100,9 @@ class Swarm(_Section):
     averaging_timeout_s: float = Field(
         default=300.0, ge=5, le=7200, description="A round that takes longer is given up."
     )
+    plain: bool = Field(
+        default=False, description="true: one peer in a plain torch loop, which averages with nobody."
+    )
 
 
 class Resources(_Section):

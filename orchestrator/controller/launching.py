@@ -184,7 +184,7 @@ def _ran(spec: ExperimentSpec) -> str:
 def _sync_work(spec: ExperimentSpec) -> dict[str, float]:
     """By accelerator: seconds at study scale that a VM's own work around a round is emulated with."""
     wished = {r.accelerators for slot in slots(spec) for r in slot.places}
-    known = {a: step_time(spec.model, a) for a in sorted(wished)}
+    known = {a: step_time(spec.model, a, plain=spec.swarm.plain) for a in sorted(wished)}
     return {a: times.sync_work_s for a, times in known.items() if times is not None}
 
 

@@ -154,7 +154,7 @@ def peer_config(
     emulation = meta["emulation"]
     c = float(emulation["time_scale"])
     emulated = bool(meta["emulated"])
-    times = step_time(spec.model, place.accelerator) if emulated else None
+    times = step_time(spec.model, place.accelerator, plain=spec.swarm.plain) if emulated else None
     if emulated and times is None:
         raise ValueError(f"no step time is known for {spec.model} on {place.accelerator}")
     batch, swarm = spec.swarm.batch_size, spec.swarm
@@ -193,6 +193,7 @@ def peer_config(
         shards=shard_urls(spec.data.shards),
         heldout_shards=shard_urls(spec.data.heldout) if spec.data.heldout else (),
         cache_bytes=int(spec.data.cache_gb * 1e9),
+        plain=swarm.plain,
         environment=environment,
     )
 

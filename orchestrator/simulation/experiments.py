@@ -57,7 +57,7 @@ def of_experiment(
             preempt_per_h=_PREEMPT_PER_H if "preemption" in faults else 0.0,
         )  # fmt: skip
     accelerator = run.slots[0].places[0].accelerator
-    times = step_time(spec.model, accelerator)
+    times = step_time(spec.model, accelerator, plain=spec.swarm.plain)
     if times is None:
         raise UsageError(f"{spec.name}: no step time is known for {spec.model} on {accelerator}")
     batch = spec.swarm.batch_size

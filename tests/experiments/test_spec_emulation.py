@@ -27,7 +27,7 @@ def test_geo_b2_on_two_cores():
 def test_the_rules_hold_for_each_experiment_of_the_study(name):
     spec = load(name)
     plan = resolve_emulation(spec, 2)
-    n, unit = spec.peer_count, spec.peer_count * 32 * plan.coalesce
+    unit = spec.peer_count * 32 * plan.coalesce
     assert plan.time_scale == 1
     assert plan.raw_target_batch_size % unit == 0
     assert plan.samples_scale * plan.raw_target_batch_size == pytest.approx(32768)
@@ -47,6 +47,19 @@ def test_calculation_at_the_studys_scale_is_the_studys(name):
     figures = published(name)
     assert figures is not None
     assert resolve_emulation(load(name), 2).study_calc_s == pytest.approx(figures.calc_s, rel=0.05)
+
+
+def test_the_gpu_alone_is_a_plain_loop_at_the_rate_of_its_wall_clock():
+    for name in ("geo-a1", "geo-a1-nlp"):
+        figures, spec = published(name), load(name)
+        plan = resolve_emulation(spec, 2)
+        assert figures is not None
+        assert (spec.swarm.plain, plan.comm_s) == (True, 0.0)
+        assert plan.study_epoch_s == plan.study_calc_s
+        assert 32768 / (plan.study_epoch_s or 0) == pytest.approx(figures.sps, rel=0.002)
+        in_swarm = resolve_emulation(load(name, ["swarm.plain=false"]), 2)
+        assert (in_swarm.study_calc_s or 0) > (plan.study_calc_s or 0)
+        assert in_swarm.comm_s > 0
 
 
 def test_local_2_shrinks_nothing_and_is_short():

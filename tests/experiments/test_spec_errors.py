@@ -112,6 +112,7 @@ def test_the_text_of_an_error_is_one_line_a_problem(tmp_path):
         ("32768", "32", "swarm.target_batch_size", 6, "at least peers x batch_size = 3 x 32 = 96"),
         ("32768", "99999999", "swarm.target_batch_size", 6, "must be at most 16777216"),
         ("32768", "32768\n  compression: fp16", "swarm.compression", 7, "one of none, float16"),
+        ("32768", "32768\n  plain: true", "swarm.plain", 7, "averages with nobody, and there are 3 peers"),
         ("32768", "32768\n  averaging_timeout_s: 5", "swarm.averaging_timeout_s", 7, "must be above"),
         (
             "32768",
