@@ -19,7 +19,7 @@ from cloud.local.options import LocalOptions
 from cloud.local.shaper import Node, NodeKind, Shaper
 from cloud.local.sleepprobe import SleepProbe
 from cloud.local.switch import Switch
-from cloud.networks import Network, NetworkError, vm_limit
+from cloud.networks import Network, NetworkError, path_model, vm_limit
 from cloud.provider import InvalidRequestError, QuotaError
 
 __all__ = ["Fabric", "LoopbackFabric", "NodeHandle", "SwitchFabric"]
@@ -67,6 +67,7 @@ class SwitchFabric:
         try:
             network = Network.load(options.network)
             limit_bps = options.vm_limit_bps or vm_limit()
+            model = path_model(options.path_model)
         except NetworkError as error:
             raise InvalidRequestError(str(error)) from error
         self.link: LinkKind = options.link if options.link != "auto" else ("tun" if tun_usable() else "veth")
@@ -92,7 +93,16 @@ class SwitchFabric:
             _kernel.end_with_parent(signal.SIGKILL)
             with contextlib.suppress(OSError):  # an ordinary user may not
                 os.nice(-10)
-            shaper = Shaper(network, options.bytes_scale, options.time_scale, limit_bps)
+            shaper = Shaper(
+                network,
+                options.bytes_scale,
+                options.time_scale,
+                limit_bps,
+                model=model,
+                seed=options.seed,
+                run_id=options.run_id,
+                began_s=time.monotonic(),
+            )
             _forever(lambda: Switch(shaper, theirs, report, probe).run())
         theirs.close()
 

@@ -51,7 +51,10 @@ class LocalOptions:
     time_scale: float = 1.0
     mode: Mode = "auto"
     link: Literal["auto", "tun", "veth"] = "auto"
-    vm_limit_bps: float | None = None  # bits/s one VM's processing lets out; None: vm_limits.csv
+    vm_limit_bps: float | None = None  # bits/s one VM's processing lets out; None: vm_models.csv
+    path_model: str = "none"  # of streams between two places: a name of path_models.csv
+    seed: str = ""  # of that model's slow spells
+    run_id: str = ""  # what the VMs' names begin with; not a part of what is drawn
     boot_s: float = 0.0
     capacity: Mapping[str, int] = field(
         default_factory=dict

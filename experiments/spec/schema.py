@@ -199,6 +199,11 @@ class Emulation(_Section):
     network: f.NetworkName = Field(
         default="study-2023-04", description="RTT and bandwidth of each pair; none: rented VMs only."
     )
+    path_model: Literal["none", "study"] = Field(
+        default="study",
+        description="What several streams carry between two places, and slow spells, as in the study's transatlantic "
+        "runs; none: each stream the network file's rate, whatever else goes on.",
+    )
     boot_s: Annotated[float, Field(ge=0, le=3600)] = Field(
         default=0.0, description="How long a VM takes to boot."
     )
