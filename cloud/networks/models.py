@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 
-from cloud.networks.network import NetworkError, Path
+from cloud.networks.network import Network, NetworkError, Path
 
 __all__ = ["NO_PATH_MODEL", "PathModel", "VmModel", "path_model", "path_model_names", "vm_model"]
 
@@ -38,6 +38,16 @@ class PathModel:
         limited = _OF_WINDOW * self.window_bytes <= path.window_bytes <= self.window_bytes
         window_bytes = self.window_bytes if limited else path.window_bytes
         return window_bytes * 8 / (path.rtt_s + self.hold_s * max(0, streams - 1))
+
+    def carried_bps(self, network: Network, location_a: str, location_b: str, streams: int = 1) -> float:
+        """`stream_bps` between two locations; two in one place are left as the network file has them.
+
+        Raises NetworkError where the network has no such path.
+        """
+        path = network.path(location_a, location_b)
+        if network.place(location_a) == network.place(location_b):
+            return path.stream_bps
+        return self.stream_bps(path, streams)
 
 
 NO_PATH_MODEL = PathModel("none", 0.0, 0.0, 0.0, 1.0, 0.0)

@@ -83,6 +83,11 @@ def test_a_path_that_something_else_limits_keeps_its_own_figure():
     assert STUDY.stream_bps(slower) == pytest.approx(30e6)
 
 
+def test_two_vms_in_one_place_are_left_alone():
+    assert STUDY.carried_bps(NETWORK, US, US, 7) == NETWORK.path(US, US).stream_bps
+    assert STUDY.carried_bps(NETWORK, US, EU, 7) == STUDY.stream_bps(NETWORK.path(US, EU), 7)
+
+
 def test_without_a_model_a_stream_carries_the_files_figure():
     path = NETWORK.path(US, EU)
     assert path_model("none") is NO_PATH_MODEL
