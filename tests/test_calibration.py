@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from importlib import resources
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.calibrate import COLUMNS, Round, SpellFit, delays, fit_streams, main, read_rounds, rows
+from cloud.networks import Network
 
 
 def _round(label: str, peers: int, transfer_s: float, late_s: float = 0.0, parameters: int = 560_142_482):
@@ -111,18 +111,9 @@ def test_a_log_with_too_few_rounds_is_refused(tmp_path):
         read_rounds(tmp_path)
 
 
-def _traces() -> Path:
-    """The study's logs: in CI the test fails without them, elsewhere it is skipped."""
-    shared = Path(os.environ.get("ORCH_SHARED") or Path(__file__).parents[2] / "shared")
-    folder = shared / "paper-traces"
-    if not (folder / "INDEX.csv").is_file() and not os.environ.get("CI"):
-        pytest.skip(f"{folder} has not the study's logs")
-    return folder
-
-
 @pytest.mark.slow
-def test_the_file_is_what_the_logs_give(capsys):
-    assert main(["--logs", str(_traces())]) == 0
+def test_the_file_is_what_the_logs_give(paper_traces, capsys):
+    assert main(["--logs", str(paper_traces)]) == 0
     printed = capsys.readouterr()
     fresh = list(csv.DictReader(printed.out.splitlines()))
     with (resources.files("cloud.networks") / "path_models.csv").open(encoding="utf-8") as text:
@@ -142,11 +133,9 @@ def test_the_file_is_what_the_logs_give(capsys):
 
 
 @pytest.mark.slow
-def test_the_window_in_bs_logs_is_the_one_behind_the_whole_iperf_table():
+def test_the_window_in_bs_logs_is_the_one_behind_the_whole_iperf_table(paper_traces):
     """Rate x round trip of ten-second tests falls with the round trip (slow start); at 0 it is the window itself."""
-    from cloud.networks import Network
-
     paths = [path for path in Network.load("study-2023-04").paths.values() if path.rtt_s > 0.1]
     _, window_bytes = np.polyfit([path.rtt_s for path in paths], [path.window_bytes for path in paths], 1)
-    found = {row["key"]: float(row["value"]) for row in rows(read_rounds(_traces()), resamples=2)}
+    found = {row["key"]: float(row["value"]) for row in rows(read_rounds(paper_traces), resamples=2)}
     assert found["window_bytes"] == pytest.approx(window_bytes, rel=0.05)
