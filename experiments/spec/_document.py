@@ -26,6 +26,9 @@ class Document:
     data: Any = None
     values: dict[Path, tuple[int, int]] = field(default_factory=dict)  # line and column from 1
     keys: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    starts: dict[Path, int] = field(
+        default_factory=dict
+    )  # of a text on one line: columns to its first letter
     problems: list[Problem] = field(default_factory=list)
     overridden: dict[Path, str] = field(default_factory=dict)  # path -> "--set ..." that wrote it
     readable: bool = True  # False: there is no data to look at
@@ -133,6 +136,8 @@ class _Walk:
         return found
 
     def _scalar(self, node: yaml.Node, path: Path) -> Any:
+        if node.start_mark.line == node.end_mark.line and "\\" not in str(node.value):
+            self._document.starts[path] = int(getattr(node, "style", None) in ("'", '"'))
         try:
             value = self._loader.construct_object(node)
         except yaml.constructor.ConstructorError:

@@ -1,12 +1,17 @@
-"""From a file (or the library's name of one) to one frozen experiment, or to every problem it has."""
+"""From a file (or the library's name of one) to one frozen experiment, or to every problem it has.
+
+A file with a `matrix:` holds several; each goes by its own name too, as if it had a file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
+import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from cloud.places import nearest
@@ -15,9 +20,21 @@ from experiments.spec._checks import Parts, cross_problems
 from experiments.spec._document import Document
 from experiments.spec._messages import problems_of, wrong_paths
 from experiments.spec.errors import Problem, SpecError
+from experiments.spec.matrix import Variant, choose, expand, is_matrix, several_words
+from experiments.spec.matrix_schema import with_matrix
 from experiments.spec.schema import ExperimentSpec, PeerGroup
 
-__all__ = ["LibraryEntry", "find", "from_document", "json_schema", "library", "load", "to_document"]
+__all__ = [
+    "LibraryEntry",
+    "find",
+    "from_document",
+    "json_schema",
+    "library",
+    "load",
+    "load_all",
+    "source",
+    "to_document",
+]
 
 _LIBRARY = Path(__file__).resolve().parent.parent / "library"
 _MAX_BYTES = 1_000_000
@@ -34,14 +51,41 @@ class LibraryEntry:
     path: Path
 
 
-def load(path_or_name: str, overrides: Sequence[str] = ()) -> ExperimentSpec:
-    """Read an experiment; `overrides` are `--set` arguments. Raises SpecError with all problems at once."""
+def load(path_or_name: str, overrides: Sequence[str] = (), matrix: Sequence[str] = ()) -> ExperimentSpec:
+    """Read one experiment; `overrides` are `--set` arguments, `matrix` those of `--matrix`.
+
+    Raises SpecError with all problems at once; of a file with several experiments, one must be chosen.
+    """
+    variants = _variants(path_or_name, matrix)
+    if len(variants) > 1:
+        raise SpecError.of(str(find(path_or_name)), several_words(variants))
+    return _overridden(variants[0], overrides)
+
+
+def load_all(
+    path_or_name: str, overrides: Sequence[str] = (), matrix: Sequence[str] = ()
+) -> list[ExperimentSpec]:
+    """Every experiment of a file, in its order. Raises SpecError; a problem of some only says of which."""
+    specs: list[ExperimentSpec] = []
+    told: dict[Problem, list[str]] = {}
+    variants = _variants(path_or_name, matrix)
+    for variant in variants:
+        try:
+            specs.append(_overridden(variant, overrides))
+        except SpecError as error:
+            for problem in error.problems:
+                told.setdefault(problem, []).append(variant.name or variant.words)
+    if told:
+        raise SpecError(_in_order([p if len(w) == len(variants) else _where(p, w) for p, w in told.items()]))
+    return specs
+
+
+def source(path_or_name: str, spec: ExperimentSpec) -> bytes:
+    """The experiment's file, to be kept beside its run; of one of a matrix, a file of its own."""
     path = find(path_or_name)
-    document = _document.parse(_read(path), str(path))
-    if document.readable and isinstance(document.data, dict):
-        for override in overrides:
-            _overrides.apply(document, override)
-    return _resolve(document)
+    if not is_matrix(_document.parse(_read(path), str(path))):
+        return path.read_bytes()
+    return yaml.safe_dump(to_document(spec), sort_keys=False, allow_unicode=True).encode()
 
 
 def find(path_or_name: str) -> Path:
@@ -56,11 +100,13 @@ def find(path_or_name: str) -> Path:
             in_library = _LIBRARY / f"{path_or_name.removesuffix('.yaml')}.yaml"
             if in_library.is_file():
                 return in_library
+            if path_or_name in _families():
+                return _families()[path_or_name]
         if given.is_dir():
             raise SpecError.of(path_or_name, "is a folder; name the experiment's file in it")
     except (OSError, ValueError) as error:
         raise SpecError.of(path_or_name[:200], f"cannot be looked up: {_reason(error)}") from error
-    names = _library_names()
+    names = [*_library_names(), *_families()]
     near = nearest(given.name.removesuffix(".yaml"), names)
     raise SpecError.of(
         path_or_name[:200],
@@ -70,12 +116,11 @@ def find(path_or_name: str) -> Path:
 
 def library() -> list[LibraryEntry]:
     """The experiments that ship with orch, by name."""
-    entries: list[LibraryEntry] = []
-    for name in _library_names():
-        path = _LIBRARY / f"{name}.yaml"
-        spec = _resolve(_document.parse(_read(path), str(path)))
-        entries.append(LibraryEntry(name, spec.description, spec.model, spec.peer_count, path))
-    return entries
+    return [
+        LibraryEntry(spec.name, spec.description, spec.model, spec.peer_count, path)
+        for path in (_LIBRARY / f"{name}.yaml" for name in _library_names())
+        for spec in load_all(str(path))
+    ]
 
 
 def to_document(spec: ExperimentSpec) -> dict[str, Any]:
@@ -91,7 +136,53 @@ def from_document(document: dict[str, Any]) -> ExperimentSpec:
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of an experiment file, for editors."""
     schema = ExperimentSpec.model_json_schema()
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "orch experiment"}
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "orch experiment"}
+    return with_matrix(schema)
+
+
+def _variants(path_or_name: str, wished: Sequence[str]) -> list[Variant]:
+    """The experiments of a file that were asked for: by their own name, or by `--matrix` arguments."""
+    path = find(path_or_name)
+    document = _document.parse(_read(path), str(path))
+    if not document.readable or not isinstance(document.data, dict):
+        _resolve(document)  # raises: there is no experiment in it
+    several = is_matrix(document)
+    variants = expand(document)
+    if document.problems and several:
+        raise SpecError(_in_order(document.problems))
+    if not several:
+        if wished:
+            raise SpecError.of(str(path), "has no 'matrix:'; leave --matrix out")
+        return variants
+    if path_or_name in {v.name for v in variants} and not Path(path_or_name).exists():
+        wished = (path_or_name, *wished)
+    left, wrong = choose(variants, wished)
+    if wrong or not left:
+        raise SpecError.of(str(path), f"--matrix: {wrong or 'no combination is all of that'}")
+    return left
+
+
+def _overridden(variant: Variant, overrides: Sequence[str]) -> ExperimentSpec:
+    for override in overrides:
+        _overrides.apply(variant.document, override)
+    return _resolve(variant.document)
+
+
+def _where(problem: Problem, names: Sequence[str]) -> Problem:
+    some = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+    return replace(problem, message=f"{problem.message} (in {some})")
+
+
+@cache
+def _families() -> dict[str, Path]:
+    """The names inside the library's matrix files."""
+    found: dict[str, Path] = {}
+    for name in _library_names():
+        path = _LIBRARY / f"{name}.yaml"
+        text = _read(path)
+        if "\nmatrix:" in text:  # the others go by their file's name
+            found |= {v.name: path for v in expand(_document.parse(text, str(path)))}
+    return found
 
 
 def _library_names() -> list[str]:

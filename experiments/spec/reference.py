@@ -21,6 +21,28 @@ JSON Schema for editors; `--set swarm.target_batch_size=8192` or `--set peers.us
 the same way. Examples: `experiments/library/`, and `orch experiments`.
 """
 
+_MATRIX = """
+## `matrix`
+
+Several experiments in one file, by the rules of GitHub Actions: the axes' product, less what an entry of `exclude` matches,
+and `include`, whose entries join the combinations they do not contradict or are one more; at most 256. `${matrix.x}` stands for
+a combination's value in any string, and takes its type where the string is nothing else. Each has a name of its own:
+
+```yaml
+name: mine-${matrix.n}${matrix.suffix}
+matrix:
+  n: [1, 2, 4, 8]
+  model: [ConvNextLarge, RoBERTaXLM]
+  include:
+    - {model: ConvNextLarge, suffix: ""}
+    - {model: RoBERTaXLM, suffix: -nlp}
+model: ${matrix.model}
+```
+
+`orch validate FILE` checks all of them and `orch show FILE` lists them; what runs or plans one takes `--matrix n=4`
+(repeatable) or `--matrix mine-4-nlp`, and one of the library goes by its own name.
+"""
+
 _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("", schema.ExperimentSpec),
     ("data", schema.Data),
@@ -38,7 +60,7 @@ _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
 
 def markdown() -> str:
     """The whole page."""
-    return _HEAD + "".join(_section(path, model) for path, model in _SECTIONS)
+    return _HEAD + "".join(_section(path, model) for path, model in _SECTIONS) + _MATRIX
 
 
 def _section(path: str, model: type[BaseModel]) -> str:

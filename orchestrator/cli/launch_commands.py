@@ -10,6 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from orchestrator.cli.choosing import MatrixOption
 from orchestrator.cli.exits import DONE, INTERRUPTED
 from orchestrator.cli.names import RunArgument, find_run
 from orchestrator.cli.output import SCHEMA_VERSION, as_json
@@ -63,6 +64,7 @@ def _launch(
             "--set", metavar="KEY=VALUE", help="Replace a value: swarm.target_batch_size=8192. Repeatable."
         ),
     ] = None,
+    matrix: MatrixOption = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")] = False,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Start, print the run's id, do not watch.")
@@ -116,7 +118,7 @@ def _launch(
     there = run_folder(home, checked_id(run_id)) / "run.db" if run_id else None
     tolerance = Decimal(str(price_tolerance))
     if dry_run:
-        chosen = _choose(experiment, overrides or [], on, plan_file, tolerance)
+        chosen = _choose(experiment, overrides or [], matrix or [], on, plan_file, tolerance)
         text = plan_table(chosen.plan) + "\n".join(plan_lines(chosen.plan))
         typer.echo(plan_json(chosen.plan, chosen.spec) if output is ResultForm.json else text)
         say("dry run: nothing was contacted and nothing was rented")
@@ -130,7 +132,7 @@ def _launch(
         say(f"{run_id} exists: going on with it; the file, the plan and --set are not read again")
         _watch(client.attach(run_id, home), home, detach, output)
         return
-    chosen = _choose(experiment, overrides or [], on, plan_file, tolerance)
+    chosen = _choose(experiment, overrides or [], matrix or [], on, plan_file, tolerance)
     lines = plan_lines(chosen.plan)
     for line in lines:
         say(line)
@@ -155,10 +157,15 @@ def _launch(
 
 
 def _choose(
-    experiment: str, overrides: list[str], on: Where | None, plan_file: str, tolerance: Decimal
+    experiment: str,
+    overrides: list[str],
+    matrix: list[str],
+    on: Where | None,
+    plan_file: str,
+    tolerance: Decimal,
 ) -> _Chosen:
     """The experiment and its plan, from its file or from a saved plan."""
-    from experiments.spec.load import find, load
+    from experiments.spec.load import load, source
     from orchestrator.cli.starting import plan_for
     from orchestrator.errors import UsageError
 
@@ -168,8 +175,8 @@ def _choose(
                 "Missing argument FILE|NAME: name a file, or a name that `orch experiments` lists, or give --plan"
             )
         where = (on or Where.local).value
-        spec = load(experiment, overrides)
-        return _Chosen(spec, find(experiment).read_bytes(), plan_for(spec, where, tolerance), where)
+        spec = load(experiment, overrides, matrix)
+        return _Chosen(spec, source(experiment, spec), plan_for(spec, where, tolerance), where)
     from importlib.metadata import version
 
     import yaml
@@ -177,9 +184,9 @@ def _choose(
     from experiments.spec.load import to_document
     from orchestrator.saved_plan import read_plan, refuse_if_stale
 
-    if experiment or overrides:
+    if experiment or overrides or matrix:
         raise UsageError(
-            "--plan has its experiment in it: leave the file and --set out, or make another plan by `orch plan`"
+            "--plan has its experiment in it: leave the file, --matrix and --set out, or make another plan by `orch plan`"
         )
     saved = read_plan(Path(plan_file), version("orch"))
     if on is not None and on.value != saved.on:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli.choosing import MatrixOption
 from orchestrator.cli.launch_commands import Where
 from orchestrator.cli.terminal import say
 
@@ -40,6 +41,7 @@ def _plan(
             "--set", metavar="KEY=VALUE", help="Replace a value: swarm.target_batch_size=8192. Repeatable."
         ),
     ] = None,
+    matrix: MatrixOption = None,
     on: Annotated[
         Where,
         typer.Option(
@@ -82,7 +84,7 @@ def _plan(
 
     if output not in ("table", "json") and not output.endswith(".json"):
         raise typer.BadParameter(f"'{output[:80]}' is neither table nor json nor the name of a .json file")
-    spec = load(experiment, overrides or ())
+    spec = load(experiment, overrides or (), matrix or ())
     plan = plan_for(spec, on.value, Decimal(str(price_tolerance)))
     if on == Where.sky:
         say(owner_words(kept_owner(home_folder())))

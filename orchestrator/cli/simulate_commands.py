@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.cli.choosing import MatrixOption
 from orchestrator.cli.output import SCHEMA_VERSION, Format, as_json, rows_text
 from orchestrator.cli.terminal import say
 
@@ -36,6 +38,7 @@ def _simulate(
             metavar="[FILE|NAME]", help="An experiment; without one, made-up slots in five zones."
         ),
     ] = None,
+    matrix: MatrixOption = None,
     seed: Annotated[int, typer.Option(help="Of the history; the same seed gives the same run.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="Run so many seeds, from --seed on.")] = 1,
     days: Annotated[float, typer.Option(min=0.01, max=366, help="How long the run lasts at most.")] = 1.0,
@@ -87,7 +90,7 @@ def _simulate(
     chosen = _faults(faults)
     rows: list[dict[str, Any]] = []
     for number in range(seed, seed + seeds):
-        made = _scenario(experiment, number, days, peers, epochs, chosen, trace, instance)
+        made = _scenario(experiment, number, days, peers, epochs, chosen, trace, instance, matrix or ())
         if slot:
             _check_slot(slot, made)
         try:
@@ -137,7 +140,7 @@ def _check_slot(slot: str, made: Scenario) -> None:
 
 def _scenario(
     experiment: str | None, seed: int, days: float, peers: int, epochs: int, faults: tuple[FaultClass, ...],
-    trace: Path | None, instance: str,
+    trace: Path | None, instance: str, matrix: Sequence[str],
 ) -> Scenario:  # fmt: skip
     from cloud.sim.traces import TraceError, load_trace
     from orchestrator.errors import UsageError
@@ -149,9 +152,10 @@ def _scenario(
         from experiments.spec import load
         from orchestrator.simulation.experiments import of_experiment
 
-        spec = load(experiment)
+        spec = load(experiment, (), matrix)
         made = of_experiment(spec, seed, days=days, faults=faults, epochs=epochs, environ=os.environ)
-        command = f"orch simulate {experiment} --seed {seed} --days {days:g} --epochs {epochs}{faults_option(faults)}"
+        which = "".join(f" --matrix {choice}" for choice in matrix)
+        command = f"orch simulate {experiment}{which} --seed {seed} --days {days:g} --epochs {epochs}{faults_option(faults)}"
         made = replace(made, command=command)
     if trace is None:
         return made

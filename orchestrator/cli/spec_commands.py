@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from experiments.spec import ExperimentSpec, Problem, SpecError, json_schema, library, load, to_document
+from experiments.spec import Problem, SpecError, json_schema, library, load_all, to_document
+from orchestrator.cli.choosing import MatrixOption
 from orchestrator.cli.output import SCHEMA_VERSION, Format, as_json, rows_text
 
 __all__ = ["register"]
@@ -48,14 +49,18 @@ def register(app: typer.Typer) -> None:
 def _validate(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Files, or names of the library.")],
     overrides: _Overrides = None,
+    matrix: MatrixOption = None,
     output: Annotated[_Report, typer.Option("-o", "--output", help="text or json.")] = _Report.text,
 ) -> None:
     """Check experiment files, offline and without credentials; exit 2 if one is wrong.
 
+    Of a file with a matrix every experiment is checked.
+
     JSON: {"schema_version": 1, "files": [{"file", "ok", "name", "peers", "problems": [{"file", "line",
-    "column", "path", "message"}]}]}
+    "column", "path", "message"}], "experiments": [{"name", "peers"}]}]}; name and peers are null where a file
+    has several experiments
     """
-    rows = [_checked(file, overrides or ()) for file in files]
+    rows = [_checked(file, overrides or (), matrix or ()) for file in files]
     if output is _Report.json:
         listed = [{**row, "problems": [asdict(p) for p in row["problems"]]} for row in rows]
         typer.echo(as_json({"schema_version": SCHEMA_VERSION, "files": listed}), nl=False)
@@ -63,8 +68,11 @@ def _validate(
         for row in rows:
             for problem in row["problems"]:
                 typer.echo(str(problem), err=True)
-            if row["ok"]:
+            if row["name"] is not None:
                 typer.echo(f"{row['file']}: ok ({row['name']}, {row['peers']} peers)")
+            elif row["ok"]:
+                names = ", ".join(each["name"] for each in row["experiments"])
+                typer.echo(f"{row['file']}: ok ({len(row['experiments'])} experiments: {names})")
     if not all(row["ok"] for row in rows):
         raise typer.Exit(2)
 
@@ -72,13 +80,29 @@ def _validate(
 def _show(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A file, or a name of the library.")],
     overrides: _Overrides = None,
+    matrix: MatrixOption = None,
     output: Annotated[_Document, typer.Option("-o", "--output", help="yaml or json.")] = _Document.yaml,
 ) -> None:
     """Print the resolved document, defaults included.
 
-    JSON: the experiment file's own keys; `orch schema` describes them.
+    Of a file with a matrix: the list of its experiments.
+
+    JSON: the experiment file's own keys; `orch schema` describes them. Of several experiments
+    {"schema_version": 1, "experiments": [{"name", "model", "peers", "description"}]}
     """
-    document = to_document(_loaded(file, overrides or ()))
+    try:
+        specs = load_all(file, overrides or (), matrix or ())
+    except SpecError as error:
+        raise _refused(error) from error
+    if len(specs) > 1:
+        rows = [
+            {"name": s.name, "model": s.model, "peers": s.peer_count, "description": s.description}
+            for s in specs
+        ]
+        form = Format.json if output is _Document.json else Format.table
+        typer.echo(rows_text("experiments", rows, tuple(rows[0]), form), nl=False)
+        return
+    document = to_document(specs[0])
     if output is _Document.json:
         typer.echo(as_json(document), nl=False)
     else:
@@ -111,27 +135,15 @@ def _experiments(
     typer.echo(rows_text("experiments", [asdict(entry) for entry in entries], columns, output), nl=False)
 
 
-def _loaded(file: str, overrides: Sequence[str]) -> ExperimentSpec:
-    try:
-        return load(file, overrides)
-    except SpecError as error:
-        raise _refused(error) from error
-
-
-def _checked(file: str, overrides: Sequence[str]) -> dict[str, Any]:
+def _checked(file: str, overrides: Sequence[str], matrix: Sequence[str]) -> dict[str, Any]:
     problems: tuple[Problem, ...] = ()
-    spec: ExperimentSpec | None = None
+    found: list[dict[str, Any]] = []
     try:
-        spec = load(file, overrides)
+        found = [{"name": s.name, "peers": s.peer_count} for s in load_all(file, overrides, matrix)]
     except SpecError as error:
         problems = error.problems
-    return {
-        "file": file,
-        "ok": spec is not None,
-        "name": spec.name if spec else None,
-        "peers": spec.peer_count if spec else None,
-        "problems": problems,
-    }
+    only = found[0] if len(found) == 1 else {"name": None, "peers": None}
+    return {"file": file, "ok": bool(found), **only, "problems": problems, "experiments": found}
 
 
 def _refused(error: SpecError) -> typer.Exit:

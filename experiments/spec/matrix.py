@@ -1,0 +1,292 @@
+"""`matrix:` of an experiment file: one document for each combination, by the rules of GitHub Actions. Pure.
+
+Axes are lists; their product, less what an entry of `exclude` matches whole, are the combinations. An entry of
+`include` joins every one of them whose axes it does not contradict (it may overwrite what an earlier entry added),
+and is a combination of its own where there is none. `${matrix.x}` stands for a combination's value in any string; a
+string that is nothing else takes the value's type.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+from typing import Any, TypeAlias
+
+from cloud.places import nearest
+from experiments.spec._document import Document, Path
+
+__all__ = [
+    "MAX_COMBINATIONS",
+    "Combination",
+    "Variant",
+    "choose",
+    "combinations",
+    "expand",
+    "is_matrix",
+    "several_words",
+]
+
+MAX_COMBINATIONS = 256
+Combination: TypeAlias = dict[str, str | int | float | bool]
+
+_KEY = "matrix"
+_LISTS = ("include", "exclude")
+_AXIS = re.compile("[A-Za-z_][A-Za-z0-9_-]{0,39}")
+_PLACEHOLDER = re.compile(r"\$\{\s*matrix\.([A-Za-z_][A-Za-z0-9_-]{0,39})\s*\}")
+_ATTEMPT = re.compile(r"\$\{+\s*matrix\b[^}]*\}*")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One combination's experiment, not yet checked."""
+
+    values: Combination
+    document: Document
+
+    @property
+    def name(self) -> str:
+        """As its `name` says, "" where that is no text."""
+        name = self.document.data.get("name") if isinstance(self.document.data, dict) else None
+        return name if isinstance(name, str) else ""
+
+    @property
+    def words(self) -> str:
+        """`n=4, model=RoBERTaXLM`."""
+        return ", ".join(f"{key}={_text(value)}" for key, value in self.values.items())
+
+
+def is_matrix(document: Document) -> bool:
+    """Does the file describe more than one experiment?"""
+    return document.readable and isinstance(document.data, dict) and _KEY in document.data
+
+
+def expand(document: Document) -> list[Variant]:
+    """The experiments of a readable document, one without a matrix. What is wrong joins the document's problems."""
+    if not is_matrix(document):
+        _substituted(document, document.data, (), {}, {})  # a placeholder of nothing is wrong here too
+        return [Variant({}, document)]
+    found = combinations(document)
+    body = {key: value for key, value in document.data.items() if key != _KEY}
+    inside = {"values": document.values, "keys": document.keys}
+    kept = {name: {p: at for p, at in table.items() if p[:1] != (_KEY,)} for name, table in inside.items()}
+    anywhere = {key: None for values in found for key in values}
+    variants = [
+        Variant(
+            values,
+            replace(
+                document,
+                data=_substituted(document, body, (), values, anywhere),
+                problems=[],
+                overridden={},
+                **kept,
+            ),
+        )
+        for values in found
+    ]
+    _check_names(document, variants)
+    return variants
+
+
+def combinations(document: Document) -> list[Combination]:
+    """What `matrix:` stands for, in order; [] where it is wrong, which joins the document's problems."""
+    matrix = document.data[_KEY]
+    before = len(document.problems)
+    axes = dict(_axes(document, matrix))
+    lists = {name: list(_entries(document, matrix, name)) for name in _LISTS}
+    if len(document.problems) > before:
+        return []
+    count = prod(len(values) for values in axes.values()) if axes else 0
+    if count + len(lists["include"]) > MAX_COMBINATIONS:
+        said = f"found up to {count + len(lists['include'])} combinations; must be at most {MAX_COMBINATIONS}"
+        document.problems.append(document.problem((_KEY,), said))
+        return []
+    for i, entry in enumerate(lists["exclude"]):
+        for key in entry:
+            if key not in axes:
+                said = f"'{key}' is not an axis ({', '.join(axes) or 'there is none'}){nearest(key, axes)}"
+                document.problems.append(document.problem((_KEY, "exclude", i, key), said, at_key=True))
+    found = _included(_product(axes, lists["exclude"]), lists["include"])
+    if not found and len(document.problems) == before:
+        document.problems.append(
+            document.problem((_KEY,), "leaves no combination; write an axis (n: [1, 2]) or an include")
+        )
+    return found if len(document.problems) == before else []
+
+
+def choose(variants: Sequence[Variant], wished: Sequence[str]) -> tuple[list[Variant], str]:
+    """The variants that `--matrix` arguments leave, and what is wrong with the arguments ("": nothing).
+
+    An argument is `axis=value` or an experiment's name.
+    """
+    left = list(variants)
+    for text in wished:
+        key, equals, value = text.partition("=")
+        if not equals:
+            names = [v.name for v in variants]
+            if text not in names:
+                return [], f"'{text[:80]}' is none of its names{nearest(text[:80], names)}"
+            left = [v for v in left if v.name == text]
+            continue
+        axes = list(dict.fromkeys(axis for v in variants for axis in v.values))
+        if key not in axes:
+            return [], f"'{key[:40]}' is not in its matrix ({', '.join(axes)}){nearest(key[:40], axes)}"
+        values = list(dict.fromkeys(_text(v.values[key]) for v in left if key in v.values))
+        left = [v for v in left if key in v.values and _text(v.values[key]) == value]
+        if not left:
+            return [], f"no combination has {key}={value[:40]} (there are {', '.join(values)})"
+    return left, ""
+
+
+def several_words(variants: Sequence[Variant]) -> str:
+    """What to answer when one of several was to be named."""
+    names = ", ".join(v.name for v in variants[:8]) + (", ..." if len(variants) > 8 else "")
+    first = variants[0]
+    axis = next((k for k, v in first.values.items() if any(w.values.get(k) != v for w in variants)), "")
+    by_axis = f"`--matrix {axis}={_text(first.values[axis])}` or " if axis else ""
+    return (
+        f"is a matrix of {len(variants)} experiments ({names}): choose one by {by_axis}"
+        f"`--matrix {first.name}`; `orch show` lists them"
+    )
+
+
+def _axes(document: Document, matrix: Any) -> Iterator[tuple[str, list[Any]]]:
+    if not isinstance(matrix, dict):
+        document.problems.append(
+            document.problem((_KEY,), "must be a mapping: axes with their lists, include, exclude")
+        )
+        return
+    for key, values in matrix.items():
+        if key in _LISTS:
+            continue
+        at: Path = (_KEY, key)
+        if not _AXIS.fullmatch(key):
+            said = f"'{key[:60]}' is not an axis' name: a letter, then letters, digits, '_' and '-'"
+            document.problems.append(document.problem(at, said, at_key=True))
+        elif not isinstance(values, list) or not values:
+            document.problems.append(document.problem(at, f"must be a list of values, such as {key}: [1, 2]"))
+        else:
+            seen: list[Any] = []
+            for i, value in enumerate(values):
+                if not isinstance(value, str | int | float | bool):
+                    document.problems.append(
+                        document.problem((*at, i), "must be text, a number, true or false")
+                    )
+                elif any(value == old and type(value) is type(old) for old in seen):
+                    document.problems.append(document.problem((*at, i), f"{value!r:.60} stands twice"))
+                seen.append(value)
+            yield key, values
+
+
+def _entries(document: Document, matrix: Any, name: str) -> Iterator[Combination]:
+    entries = matrix.get(name, []) if isinstance(matrix, dict) else []
+    if not isinstance(entries, list):
+        said = "must be a list of mappings, such as - {n: 4, model: RoBERTaXLM}"
+        document.problems.append(document.problem((_KEY, name), said))
+        return
+    for i, entry in enumerate(entries):
+        at: Path = (_KEY, name, i)
+        if not isinstance(entry, dict) or not entry:
+            document.problems.append(document.problem(at, "must be a mapping of axes to values"))
+            continue
+        for key, value in entry.items():
+            if not _AXIS.fullmatch(key) or not isinstance(value, str | int | float | bool):
+                said = "must be a name with text, a number, true or false"
+                document.problems.append(document.problem((*at, key), said))
+        yield entry
+
+
+def _product(axes: Mapping[str, list[Any]], excluded: Sequence[Combination]) -> list[Combination]:
+    if not axes:
+        return []
+    every = (dict(zip(axes, values, strict=True)) for values in product(*axes.values()))
+    return [c for c in every if not any(all(_same(c.get(k), v) for k, v in e.items()) for e in excluded)]
+
+
+def _included(originals: list[Combination], entries: Sequence[Combination]) -> list[Combination]:
+    """`include`: values join the original combinations that they do not contradict; else they are one more."""
+    found = [dict(original) for original in originals]
+    alone: list[Combination] = []
+    for entry in entries:
+        fits = [
+            i
+            for i, original in enumerate(originals)
+            if all(k not in original or _same(original[k], v) for k, v in entry.items())
+        ]
+        for i in fits:
+            found[i] |= entry
+        if not fits:
+            alone.append(dict(entry))
+    return found + alone
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a == b and isinstance(a, bool) == isinstance(b, bool)
+
+
+def _substituted(
+    document: Document, node: Any, path: Path, values: Combination, anywhere: Mapping[str, Any]
+) -> Any:
+    if isinstance(node, dict):
+        return {k: _substituted(document, v, (*path, k), values, anywhere) for k, v in node.items()}
+    if isinstance(node, list):
+        return [_substituted(document, v, (*path, i), values, anywhere) for i, v in enumerate(node)]
+    if not isinstance(node, str) or "matrix" not in node:
+        return node
+    for attempt in _ATTEMPT.finditer(node):
+        _check_placeholder(document, path, attempt, values, anywhere)
+    whole = _PLACEHOLDER.fullmatch(node)
+    if whole:
+        return values.get(whole[1], node)
+    return _PLACEHOLDER.sub(lambda m: _text(values.get(m[1], m[0])), node)
+
+
+def _check_placeholder(
+    document: Document,
+    path: Path,
+    attempt: re.Match[str],
+    values: Combination,
+    anywhere: Mapping[str, Any],
+) -> None:
+    found = _PLACEHOLDER.fullmatch(attempt[0])
+    if found is None:
+        said = f"'{attempt[0][:60]}' is not a placeholder; write ${{matrix.NAME}}"
+    elif not is_matrix(document):
+        said = f"'{attempt[0][:60]}': the file has no 'matrix:'"
+    elif found[1] in values:
+        return
+    elif found[1] in anywhere:
+        words = Variant(values, document).words
+        said = f"'{attempt[0][:60]}' has no value where {words}; give it one by an entry of include"
+    else:
+        known = f"there are {', '.join(anywhere)}" if anywhere else "there is nothing in it"
+        said = f"'{found[1]}' is not in the matrix ({known}){nearest(found[1], anywhere)}"
+    problem = document.problem(path, said)
+    if problem.line is not None and problem.column is not None:
+        problem = replace(problem, column=problem.column + _offset(document, path, attempt))
+    if problem not in document.problems:
+        document.problems.append(problem)
+
+
+def _offset(document: Document, path: Path, attempt: re.Match[str]) -> int:
+    """Columns from the value's beginning to the placeholder; 0 in a text of several lines."""
+    return document.starts[path] + attempt.start() if path in document.starts else 0
+
+
+def _check_names(document: Document, variants: Sequence[Variant]) -> None:
+    first: dict[str, Variant] = {}
+    for variant in variants:
+        if variant.name and variant.name in first:
+            said = (
+                f"'{variant.name}' is the name where {first[variant.name].words} and where {variant.words}; "
+                "put the axes into it, such as mine-${matrix.n}"
+            )
+            document.problems.append(document.problem(("name",), said))
+            return
+        first[variant.name] = variant
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
