@@ -13,6 +13,8 @@ import pytest
 from benchmarks.calibrate import COLUMNS, Round, SpellFit, delays, fit_streams, main, read_rounds, rows
 from cloud.networks import Network
 
+STEP = "02_timing/opt_step_time_s"
+
 
 def _round(label: str, peers: int, transfer_s: float, late_s: float = 0.0, parameters: int = 560_142_482):
     """A round at a steady pace whose last tenth ends so much later."""
@@ -139,3 +141,32 @@ def test_the_window_in_bs_logs_is_the_one_behind_the_whole_iperf_table(paper_tra
     _, window_bytes = np.polyfit([path.rtt_s for path in paths], [path.window_bytes for path in paths], 1)
     found = {row["key"]: float(row["value"]) for row in rows(read_rounds(paper_traces), resamples=2)}
     assert found["window_bytes"] == pytest.approx(window_bytes, rel=0.05)
+
+
+@pytest.mark.slow
+def test_the_spread_of_steps_is_a2s(paper_traces):
+    """Mean step of each VM and epoch of A-2: calculation time (from one averaging's end to the next's start) / steps."""
+    with (paper_traces / "INDEX.csv").open(newline="") as file:
+        bees = [row for row in csv.DictReader(file) if row["label"][-3:] == "A-2" and row["role"] == "bee"]
+    of_vms, of_epochs = [], []
+    for label in ("CV A-2", "NLP A-2"):
+        steps = []
+        for row in bees:
+            if row["label"] == label:
+                log = pd.read_csv(paper_traces / row["file"], usecols=["_timestamp", STEP]).dropna()
+                syncs = log[log[STEP] >= log[STEP].median() + 2 * log[STEP].std()]
+                ends, took = syncs["_timestamp"].to_numpy(), syncs[STEP].to_numpy()
+                spans = zip(ends, ends[1:], took[1:], strict=False)
+                counted = [
+                    (b - a - s, log["_timestamp"].between(a, b, inclusive="right").sum()) for a, b, s in spans
+                ]
+                steps.append([seconds / count for seconds, count in counted])
+        mean = np.mean(steps)
+        of_vms.append(np.ptp(np.mean(steps, axis=1)) / 2 / mean)
+        of_epochs += [np.ptp(of_vm) / 2 / mean for of_vm in steps]
+    with (resources.files("cloud.networks") / "vm_models.csv").open(encoding="utf-8") as text:
+        kept = {row["key"]: row for row in csv.DictReader(text)}
+    for key, found in (("step_spread_of_vms", of_vms), ("step_spread_of_epochs", of_epochs)):
+        assert float(kept[key]["value"]) == pytest.approx(np.mean(found), rel=0.1)
+        assert float(kept[key]["low"]) == pytest.approx(min(found), rel=0.1)
+        assert float(kept[key]["high"]) == pytest.approx(max(found), rel=0.1)

@@ -13,7 +13,9 @@ __all__ = ["LastingSpell", "Sharing"]
 Pair = tuple[int, int]  # (source, target)
 
 _TICKS = 4  # a second's counts are kept in so many parts
-_BUSY_SHARE = 0.2  # of what the slowest path carries: control traffic alone is a twentieth
+# Of what one stream carries on the slowest path, both directions together. Eight peers that only report had a tenth to a fifth
+# a direction at bytes_scale 100 (control traffic does not shrink); in a round a pair has the whole, in a slow spell 0.43.
+_BUSY_SHARE = 0.4
 
 
 class LastingSpell(NamedTuple):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloud.local.options import LocalOptions
 from cloud.local.shaper import Node, Shaper
 from cloud.local.spells import Spells
 from cloud.networks import NO_PATH_MODEL, Network, PathModel, path_model
@@ -81,7 +82,8 @@ def test_control_traffic_is_no_further_stream():
         now += 0.02
         made.due(now, 1, 4, packet(FULL * 2))
         for other in (2, 3):
-            made.due(now, 1, other, packet(50))  # 2.5 kB/s
+            made.due(now, 1, other, packet(700))  # 35 kB/s, an eighth of a stream
+            made.due(now, other, 1, packet(700))
     assert 8 / made._routes[1, 4].s_per_stream_byte * 100 == pytest.approx(
         STUDY.stream_bps(NETWORK.path(US, EU))
     )
@@ -198,6 +200,10 @@ def test_spells_have_the_models_rate_and_length(time_scale):
     assert len(begun) == pytest.approx(80 * 1000 / cycle_s, rel=0.1)
     mean_s = sum(ends - begins for begins, ends in begun) / len(begun)
     assert mean_s == pytest.approx(SPELLS.spell_mean_s / time_scale, rel=0.1)
+
+
+def test_a_network_is_checked_without_the_model():
+    assert LocalOptions().path_model == "none"
 
 
 def test_without_a_rate_there_are_none():
