@@ -135,6 +135,7 @@ class _Sent(v1.BaseModel):
     phase: _Name
     s: _Seconds
     bytes: _Count
+    model: _Count | None  # of the model handed over for it; None: nobody counted
 
 
 class _Epoch(v1.BaseModel):
@@ -297,7 +298,13 @@ def _encode_epoch(report: EpochReport) -> dict[str, Any]:
         "group": e.group_size,
         "dropped": e.dropped[:300],
         "sent": [
-            {"to": g.dst_address, "phase": g.phase, "s": float(g.seconds), "bytes": g.bytes}
+            {
+                "to": g.dst_address,
+                "phase": g.phase,
+                "s": float(g.seconds),
+                "bytes": g.bytes,
+                "model": g.model_bytes,
+            }
             for g in report.egress
         ],
         "net": report.ingress.network_bytes,
@@ -319,7 +326,7 @@ def _decode_epoch(vm: str, ran: str, row: Any, now_s: float) -> EpochReport:
     sent: list[EgressRecord] = []
     for g in row.sent:
         _require(g.phase in ("settling", "calc", "comm", "joining"), f"egress phase {g.phase!r}")
-        sent.append(EgressRecord(vm, row.epoch, _address(g.to), g.phase, g.s, g.bytes))
+        sent.append(EgressRecord(vm, row.epoch, _address(g.to), g.phase, g.s, g.bytes, g.model))
     _require(len({(g.dst_address, g.phase) for g in sent}) == len(sent), "a destination twice")
     epoch = EpochRecord(
         vm,

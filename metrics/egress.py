@@ -7,13 +7,13 @@ object store) and "control" (the monitor). An address nobody knows is its own no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cloud.prices.classes import INTERNET, egress_class
 from metrics.records import OUT_OF_SYNC, EgressRecord, VmRecord
-from metrics.scale import Scales, study_bytes
+from metrics.scale import PhaseBytes, Scales, counted_bytes, study_bytes
 from metrics.throughput import SwarmEpoch
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "agreement",
     "died",
     "flows",
+    "handed_over",
     "pair_bytes",
     "switch_pairs",
     "tails",
@@ -52,6 +53,7 @@ class Flow:
     phase: str
     seconds: float
     bytes: int
+    model_bytes: int | None = None  # of the model handed over for it, without headers; None: nobody counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ def flows(
         dst = addresses.get(r.dst_address) or elsewhere or r.dst_address
         here, there = locations.get(r.vm), locations.get(dst)
         kind = _kind(dst, here, there)
-        found.append(Flow(r.vm, dst, here, there, kind, r.epoch, r.phase, r.seconds, r.bytes))
+        found.append(Flow(r.vm, dst, here, there, kind, r.epoch, r.phase, r.seconds, r.bytes, r.model_bytes))
     return found
 
 
@@ -105,6 +107,7 @@ def traffic(
         for ahead in (0, 1)
     }
     seconds = {(p.vm, e.epoch): p.calc_s + p.comm_s for e in study for p in e.peers}
+    calc_seconds = {(p.vm, e.epoch): p.calc_s for e in study for p in e.peers}
     cells: dict[tuple[str, str, int], dict[str, list[Flow]]] = {}
     for flow in found:
         cells.setdefault((flow.src, flow.dst, flow.epoch), {}).setdefault(flow.phase, []).append(flow)
@@ -121,6 +124,13 @@ def traffic(
         if scales.none:  # exactly what was counted, whatever the phases' seconds say
             counted = sum(f.bytes for rows in phases.values() for f in rows)
             totals[src, dst] = totals.get((src, dst), 0) + counted
+            continue
+        if all(f.model_bytes is not None for rows in phases.values() for f in rows):
+            sent = _phase_bytes(phases, lambda name, of=(src, epoch): phase_s.get((*of, name), 0.0))
+            raw_s = (sent.calc_s + sent.settling_s) * scales.time
+            totals[src, dst] = totals.get((src, dst), 0.0) + counted_bytes(
+                sent, calc_seconds.get((src, epoch), raw_s), scales
+            )
             continue
         calc = phases.get("calc", [])
         comm = [f for name in _AVERAGING for f in phases.get(name, [])]
@@ -147,6 +157,22 @@ def traffic(
         Traffic(src, dst, p.src_location, p.dst_location, p.kind, totals[src, dst])
         for (src, dst), p in sorted(places.items())
     ]
+
+
+def _phase_bytes(phases: Mapping[str, Sequence[Flow]], seconds_of: Callable[[str], float]) -> PhaseBytes:
+    """An epoch's bytes to one address. What was sent before the first epoch and after the last is sent once."""
+
+    def sent(*names: str) -> int:
+        return sum(f.bytes for name in names for f in phases.get(name, []))
+
+    return PhaseBytes(
+        calc_bytes=sent("calc"),
+        calc_s=seconds_of("calc"),
+        settling_bytes=sent("settling"),
+        settling_s=seconds_of("settling"),
+        comm_bytes=sent(*(set(phases) - {"calc", "settling"})),
+        model_bytes=sum(f.model_bytes or 0 for rows in phases.values() for f in rows),
+    )
 
 
 def _control_rates(
@@ -205,6 +231,20 @@ class Agreement:
         """The pair that differs most, of those that carry at least a hundredth of all bytes."""
         large = [p for p in self.pairs if p.switch_bytes >= self.switch_bytes / 100 and p.switch_bytes > 0]
         return max(large, key=lambda p: abs(p.difference or 0.0), default=None)
+
+
+def handed_over(found: Iterable[Flow]) -> tuple[int, int] | None:
+    """(bytes of the model that peers say they handed over, all bytes their kernels sent to the same addresses), raw.
+
+    Of the epochs' and last records that have both; None: nobody counted.
+    """
+    cells: dict[tuple[str, str], tuple[int, int]] = {}
+    for flow in found:
+        if flow.model_bytes is not None:
+            model, sent = cells.get((flow.src, flow.dst), (0, 0))
+            cells[flow.src, flow.dst] = model + flow.model_bytes, sent + flow.bytes
+    both = [cell for cell in cells.values() if cell[0]]
+    return (sum(m for m, _ in both), sum(n for _, n in both)) if cells else None
 
 
 def switch_pairs(report: Mapping[str, Any] | None) -> dict[tuple[str, str], int] | None:

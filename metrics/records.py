@@ -116,6 +116,9 @@ class EgressRecord:
     phase: str  # "settling" (calculating, but others still fetch the last round's parts), "calc", "comm", "joining" or "leaving"
     seconds: float  # wall time of that phase, for the rate of control traffic
     bytes: int
+    # What the peer's program handed over for that address: gradients and state, without headers or what says what they are.
+    # A ledger of its own beside the kernel's, whole in the phase "comm" (and "leaving"); None: nobody counted.
+    model_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,13 @@ target was T (raw):
 - the part of the calculation before the target was crossed, min(1, T / S), grows with m; the overshoot does
   not: `calc x f x c` with f = share x m + (1 - share). The samples grow with the same f, so T becomes m T;
 - communication and everything else outside calculation is `x c` only;
-- bytes to another peer: what the synchronising step sent beyond the control traffic is `x s`; control
-  traffic keeps its rate over the epoch's study-scale seconds. The control rate is that of the calculation
-  phase. To the store and the monitor nothing is averaged, so all bytes are control traffic. To a peer that
-  is arriving in this epoch most of it is the state it downloads, in any phase: all of it is `x s`;
+- bytes to another peer: what its program handed over of the model (gradients, state) is `x s`, each packet
+  with its header; the rest is control traffic, which keeps its rate over the calculation's study-scale
+  seconds. What it sent in the step is sent once: reports pause while peers average;
+- where nobody counted what was handed over (older runs): what the synchronising step sent beyond the control
+  traffic is `x s`, at the calculation's control rate, which takes away too much. To the store and the monitor
+  nothing is averaged, so all bytes are control traffic. To a peer that is arriving in this epoch most of it is
+  the state it downloads, in any phase: all of it is `x s`;
 - a VM's seconds: raw seconds outside epochs, `x c`, plus its epochs at study scale.
 """
 
@@ -21,8 +24,11 @@ from dataclasses import dataclass, replace
 from metrics.throughput import SwarmEpoch
 
 __all__ = [
+    "PACKET_PER_LOAD",
+    "PhaseBytes",
     "Scales",
     "calculation_factor",
+    "counted_bytes",
     "open_epoch_seconds",
     "study_bytes",
     "study_epoch",
@@ -31,6 +37,11 @@ __all__ = [
     "study_seconds",
     "vm_epoch_seconds",
 ]
+
+
+# IP packets of a full load on the emulated cloud's links: MTU 1500, of it 20 bytes of IP, 32 of TCP with timestamps.
+# Acknowledgements are not in it: how many there are depends on the receiver's card, and on real ones they are few.
+PACKET_PER_LOAD = 1500 / 1448
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +104,41 @@ def study_epoch(epoch: SwarmEpoch, scales: Scales, raw_target: int | None) -> Sw
 def study_epochs(epochs: Iterable[SwarmEpoch], scales: Scales, raw_target: int | None) -> list[SwarmEpoch]:
     """All epochs at study scale."""
     return [study_epoch(e, scales, raw_target) for e in epochs]
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseBytes:
+    """What one VM sent to one address in one epoch, and how long that took; raw.
+
+    `settling`: calculating while others still fetch the last round's parts.
+    """
+
+    calc_bytes: float
+    calc_s: float
+    settling_bytes: float
+    settling_s: float
+    comm_bytes: float
+    model_bytes: float  # of all of it, handed over by the program: gradients and state, without headers
+
+    @property
+    def bytes(self) -> float:
+        """All of it."""
+        return self.calc_bytes + self.settling_bytes + self.comm_bytes
+
+
+def counted_bytes(sent: PhaseBytes, study_calc_s: float, scales: Scales) -> float:
+    """Bytes at study scale where the program counted what it handed over of the model.
+
+    `study_calc_s`: the epoch's calculation at study scale. A program that says more than the kernel sent is
+    believed: some of it left in the next epoch.
+    """
+    model = sent.model_bytes * PACKET_PER_LOAD
+    control = max(0.0, sent.bytes - model)
+    calculating = min(sent.calc_bytes, control)  # a state may have been sent in that phase too
+    rate = calculating / (sent.calc_s * scales.time) if sent.calc_s > 0 else 0.0
+    once = control - (calculating if sent.calc_s > 0 else 0.0)
+    once = max(0.0, once - rate * sent.settling_s * scales.time)
+    return model * scales.bytes + rate * study_calc_s + once
 
 
 def study_bytes(

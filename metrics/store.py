@@ -245,7 +245,7 @@ class RunStore:
         """All rows of a table as its record type, in the order written (`events`: seq > `after` only)."""
         if SINCE.get(table, 1) > self._version:
             return []
-        columns = columns_of(table)
+        columns = columns_of(table, self._version)  # newer ones have a default, and stand last
         record = TABLES[table]
         where = f" WHERE seq > {int(after)}" if after is not None and table == "events" else ""
         rows = self._query(f"SELECT {', '.join(c[0] for c in columns)} FROM {table}{where} ORDER BY rowid")
@@ -261,11 +261,15 @@ class RunStore:
         names = [name for name, _, _ in known]
         if SINCE.get(table, 1) > self._version:
             return {name: [] for name in names}
-        rows = self._query(f"SELECT {', '.join(names)} FROM {table} ORDER BY rowid")
-        found = list(zip(*rows, strict=True)) or [()] * len(names)
+        stored = [name for name, *_ in columns_of(table, self._version) if name in names]
+        rows = self._query(f"SELECT {', '.join(stored) or '1'} FROM {table} ORDER BY rowid")
+        found = {name: [row[i] for row in rows] for i, name in enumerate(stored)}
+        newer = [None] * len(rows)
         return {
-            name: list(values) if kind not in (bool, Decimal) else [from_sql(kind, v) for v in values]
-            for (name, kind, _), values in zip(known, found, strict=True)
+            name: list(found.get(name, newer))
+            if kind not in (bool, Decimal)
+            else [from_sql(kind, v) for v in found.get(name, newer)]
+            for name, kind, _ in known
         }
 
     def frame(self, table: str) -> pd.DataFrame:

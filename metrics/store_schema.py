@@ -28,18 +28,22 @@ KEYS: dict[str, tuple[str, ...]] = {
 }
 # The schema that brought a table, where it is not the first: in an older file it is empty.
 SINCE = {"swarm_epochs": 2, "joins": 3}
+# The same of a column: in an older file it is None.
+_COLUMN_SINCE = {("egress", "model_bytes"): 4}
 # A doubled journal entry is a fault of ours, never something to ignore.
 STRICT = {"events"}
 _SQL_TYPES: dict[type, str] = {int: "INTEGER", bool: "INTEGER", float: "REAL", str: "TEXT", Decimal: "TEXT"}
 
 
 @cache
-def columns_of(table: str) -> tuple[tuple[str, type, bool], ...]:
-    """(name, Python type, may be None) of each column, in the record's order."""
+def columns_of(table: str, version: int | None = None) -> tuple[tuple[str, type, bool], ...]:
+    """(name, Python type, may be None) of each column, in the record's order; `version`: those of that schema."""
     record = TABLES[table]
     hints = get_type_hints(record)
     columns: list[tuple[str, type, bool]] = []
     for field in fields(record):
+        if version is not None and _COLUMN_SINCE.get((table, field.name), 1) > version:
+            continue
         hint = hints[field.name]
         optional = get_origin(hint) is UnionType and NoneType in get_args(hint)
         kind = next(a for a in get_args(hint) if a is not NoneType) if optional else hint
@@ -47,10 +51,10 @@ def columns_of(table: str) -> tuple[tuple[str, type, bool], ...]:
     return tuple(columns)
 
 
-def _create_sql(table: str) -> str:
+def _create_sql(table: str, version: int) -> str:
     lines = [
         f"{name} {_SQL_TYPES[kind]}{'' if optional else ' NOT NULL'}"
-        for name, kind, optional in columns_of(table)
+        for name, kind, optional in columns_of(table, version)
     ]
     return f"CREATE TABLE {table} ({', '.join(lines)}, PRIMARY KEY ({', '.join(KEYS[table])}))"
 
@@ -58,7 +62,7 @@ def _create_sql(table: str) -> str:
 def _migrate_1(connection: sqlite3.Connection) -> None:
     """The first schema: the record tables, meta, tail offsets, the writer's token."""
     for table in (t for t in TABLES if t not in SINCE):
-        connection.execute(_create_sql(table))
+        connection.execute(_create_sql(table, 1))
     connection.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
     connection.execute("CREATE TABLE tails (name TEXT PRIMARY KEY, offset INTEGER NOT NULL)")
     connection.execute("CREATE TABLE writer (token INTEGER NOT NULL)")
@@ -67,16 +71,26 @@ def _migrate_1(connection: sqlite3.Connection) -> None:
 
 def _migrate_2(connection: sqlite3.Connection) -> None:
     """What a watcher of the whole swarm logged (imported runs)."""
-    connection.execute(_create_sql("swarm_epochs"))
+    connection.execute(_create_sql("swarm_epochs", 2))
 
 
 def _migrate_3(connection: sqlite3.Connection) -> None:
     """What it cost a VM's peer to join."""
-    connection.execute(_create_sql("joins"))
+    connection.execute(_create_sql("joins", 3))
+
+
+def _migrate_4(connection: sqlite3.Connection) -> None:
+    """What a peer's program says that it handed over, beside what the kernel sent."""
+    connection.execute("ALTER TABLE egress ADD COLUMN model_bytes INTEGER")
 
 
 # Append only: number n turns schema n - 1 into schema n.
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_migrate_1, _migrate_2, _migrate_3)
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
+    _migrate_1,
+    _migrate_2,
+    _migrate_3,
+    _migrate_4,
+)
 SCHEMA_VERSION = len(MIGRATIONS)
 
 

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from metrics import frames
+from metrics.egress import handed_over
 from metrics.granularity import calculation, communication, granularity, granularity_phase_timed
 from metrics.interval import Estimate
 from metrics.published import compare
@@ -175,7 +176,7 @@ def _agreement(run: RunNumbers) -> dict[str, Any] | None:
     both = run.agreement
     if both is None:
         return None
-    worst = both.worst
+    worst, model = both.worst, handed_over(run.flows)
     read, seen = sum(run.raw_ingress.values()), run.data_bytes_by_switch()
     return {
         "meter_bytes": both.meter_bytes,
@@ -185,6 +186,8 @@ def _agreement(run: RunNumbers) -> dict[str, Any] | None:
         if worst is None
         else {"src": run.slot(worst.src), "dst": run.slot(worst.dst), "difference": worst.difference},
         # Bodies that the peers counted against the switch's packets: headers make the switch's more.
+        # Of what the meters counted between peers, what their programs handed over of the model.
+        "model": None if model is None else {"handed_bytes": model[0], "sent_bytes": model[1]},
         "data": {
             "read_bytes": read,
             "switch_bytes": seen,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from metrics.egress import handed_over
 from metrics.run_numbers import RunNumbers
 from metrics.throughput import dropped_rounds, measured
 from metrics.trust import told
@@ -140,6 +141,12 @@ def _counts(run: RunNumbers) -> list[str]:
             f"The peers' meters counted {abs(both.difference):.1%} "
             f"{'more' if both.difference > 0 else 'fewer'} bytes than the switch "
             f"({both.meter_bytes} and {both.switch_bytes})."
+        )
+    model = handed_over(run.flows)
+    if model is not None and model[0] > model[1] * (1 + AGREEMENT_LIMIT):
+        found.append(
+            f"The peers' programs say that they handed over {model[0]} bytes of the model, and their meters counted {model[1]} "
+            "bytes to the same peers: egress at the study's scale may be too high."
         )
     if run.tails:
         found.append(

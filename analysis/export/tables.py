@@ -178,12 +178,14 @@ def _write_parquet(file: Path, table: str, columns: Mapping[str, Sequence[Any]])
     pq.write_table(pa.Table.from_pydict(values, schema=parquet_schema(table)), file)
 
 
-def parquet_schema(table: str) -> pa.Schema:
+def parquet_schema(table: str, version: int = SCHEMA_VERSION) -> pa.Schema:
     """The columns of a table's Parquet file; an amount of money is a text, with its digits as they are."""
     import pyarrow as pa
 
     types = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string(), Decimal: pa.string()}
-    return pa.schema([pa.field(name, types[kind], nullable=null) for name, kind, null in columns_of(table)])
+    return pa.schema(
+        [pa.field(name, types[kind], nullable=null) for name, kind, null in columns_of(table, version)]
+    )
 
 
 def sha256_of(file: Path) -> str:

@@ -180,7 +180,7 @@ def _import(export: Path, manifest: Mapping[str, Any], target: Path) -> Path:
                         continue  # the table came later than the export
                     raise ImportFailed(f"{export / MANIFEST}: no table {table}; {_AGAIN}")
                 rows = new = 0
-                for columns in read(entries[table], table):
+                for columns in read(entries[table], table, int(manifest["schema_version"])):
                     rows += len(next(iter(columns.values())))
                     new += store.append_columns(table, columns)
                 entries[table].check(rows)
@@ -206,9 +206,16 @@ def _meta(file: _File) -> dict[str, Any]:
     return meta
 
 
-def _read_csv(file: _File, table: str) -> Iterator[dict[str, list[Any]]]:
+def _newer(table: str, version: int, rows: int) -> dict[str, list[Any]]:
+    """The columns that came later than the export: unknown."""
+    there = {name for name, *_ in columns_of(table, version)}
+    return {name: [None] * rows for name, *_ in columns_of(table) if name not in there}
+
+
+def _read_csv(file: _File, table: str, version: int) -> Iterator[dict[str, list[Any]]]:
     """The table's columns, some thousand rows at a time. An error names file, line and column."""
-    names = [name for name, _, _ in columns_of(table)]
+    there = columns_of(table, version)
+    names = [name for name, _, _ in there]
     with file.open() as data:
         reader = csv.reader(
             (line.decode() for line in data), strict=True
@@ -225,10 +232,8 @@ def _read_csv(file: _File, table: str) -> Iterator[dict[str, list[Any]]]:
                         )
                 yield {
                     name: _parse_column(file, line, name, kind, optional, cells)
-                    for (name, kind, optional), cells in zip(
-                        columns_of(table), zip(*rows, strict=True), strict=True
-                    )
-                }
+                    for (name, kind, optional), cells in zip(there, zip(*rows, strict=True), strict=True)
+                } | _newer(table, version, len(rows))
                 line += len(rows)
         except csv.Error as error:
             raise ImportFailed(f"{file.path}:{reader.line_num}: {error}; {_AGAIN}") from error
@@ -281,20 +286,21 @@ _WORDS = {
 }
 
 
-def _read_parquet(file: _File, table: str) -> Iterator[dict[str, list[Any]]]:
+def _read_parquet(file: _File, table: str, version: int) -> Iterator[dict[str, list[Any]]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    known = columns_of(table)
+    known = columns_of(table, version)
     with file.open() as data:
         try:
             found = pq.ParquetFile(data)
-            if not found.schema_arrow.equals(parquet_schema(table)):
+            if not found.schema_arrow.equals(parquet_schema(table, version)):
                 raise ImportFailed(
                     f"{file.path}: the columns and their types are not {','.join(n for n, _, _ in known)}; {_AGAIN}"
                 )
             for batch in found.iter_batches(CHUNK_ROWS):
-                yield {name: batch.column(name).to_pylist() for name, _, _ in known}
+                there = {name: batch.column(name).to_pylist() for name, _, _ in known}
+                yield there | _newer(table, version, batch.num_rows)
         except (pa.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
             raise ImportFailed(

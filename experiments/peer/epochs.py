@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from cloud.storage.counter import BytesRead
-from experiments.peer.optimizer import Round
+from experiments.peer.rounds import Round
 from experiments.peer.steps import EpochTimes
 from metrics.records import EgressRecord, EpochRecord, IngressRecord, StepRecord
 
@@ -28,14 +28,32 @@ def loss_reasons(done: Round, logged: Sequence[str], others_training: int) -> li
 
 
 def egress_between(
-    vm: str, epoch: int, phase: str, seconds: float, before: dict[str, int], after: dict[str, int]
+    vm: str,
+    epoch: int,
+    phase: str,
+    seconds: float,
+    before: dict[str, int],
+    after: dict[str, int],
+    model: dict[str, int] | None = None,
 ) -> list[EgressRecord]:
-    """What was sent between two readings of the meter, a record for each destination with bytes."""
-    sent = {address: count - before.get(address, 0) for address, count in after.items()}
+    """What was sent between two readings of the meter, a record for each destination with bytes.
+
+    `model`: bytes of the model handed over meanwhile, by address; None: nobody counted.
+    """
+    sent = {address: 0 for address, count in (model or {}).items() if count > 0}
+    sent |= {address: count - before.get(address, 0) for address, count in after.items()}
     return [
-        EgressRecord(vm=vm, epoch=epoch, dst_address=address, phase=phase, seconds=seconds, bytes=count)
+        EgressRecord(
+            vm=vm,
+            epoch=epoch,
+            dst_address=address,
+            phase=phase,
+            seconds=seconds,
+            bytes=max(0, count),
+            model_bytes=None if model is None else model.get(address, 0),
+        )
         for address, count in sorted(sent.items())
-        if count > 0
+        if count > 0 or (model or {}).get(address)
     ]
 
 
@@ -55,9 +73,12 @@ class EpochLedger:
         read: Callable[[], BytesRead],
         ran: str,
         joining_s: float,
+        handed: Callable[[], dict[str, int] | None] = lambda: None,
     ) -> None:
+        """`handed`: bytes of the model by address, as `model_bytes` counts them; None: nobody counted."""
         self._vm, self._snapshot, self._read, self._ran = vm, snapshot, read, ran
-        self._joining_s = joining_s
+        self._joining_s, self._handed = joining_s, handed
+        self._handed_before: dict[str, int] = {}
         self._joining: dict[str, int] | None = snapshot()  # until it is told
         self._at_end = self._joining
         self._at_round: dict[str, int] | None = None
@@ -125,11 +146,13 @@ class EpochLedger:
         middle = self._at_round if self._at_round is not None else self._at_end
         settled_s, settled = self._settled or (0.0, self._at_begin)
         calculating_s = times.calc_s + times.paused_s - settled_s
+        model = self._handed_since()
+        none = None if model is None else dict[str, int]()
         egress = [
-            *egress_between(self._vm, epoch, "joining", self._joining_s, {}, self._joining or {}),
-            *egress_between(self._vm, epoch, "settling", settled_s, self._at_begin, settled),
-            *egress_between(self._vm, epoch, "calc", calculating_s, settled, middle),
-            *egress_between(self._vm, epoch, "comm", times.comm_s, middle, self._at_end),
+            *egress_between(self._vm, epoch, "joining", self._joining_s, {}, self._joining or {}, none),
+            *egress_between(self._vm, epoch, "settling", settled_s, self._at_begin, settled, none),
+            *egress_between(self._vm, epoch, "calc", calculating_s, settled, middle, none),
+            *egress_between(self._vm, epoch, "comm", times.comm_s, middle, self._at_end, model),
         ]
         began, self._read_at_end, self._joining = self._read_at_end, read, None
         ingress = IngressRecord(
@@ -139,3 +162,11 @@ class EpochLedger:
             cache_bytes=read.cache_bytes - began.cache_bytes,
         )
         return record, egress, ingress
+
+    def _handed_since(self) -> dict[str, int] | None:
+        """What was handed over since the last epoch's end, by address."""
+        handed, before = self._handed(), self._handed_before
+        if handed is None:
+            return None
+        self._handed_before = handed
+        return {address: count - before.get(address, 0) for address, count in handed.items()}

@@ -108,6 +108,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     from experiments.peer.mend import mend_hivemind
     from experiments.peer.notices import NoticeWatch, Source
     from experiments.peer.optimizer import SwarmOptimizer
+    from experiments.peer.model_bytes import ModelBytes, address_of, by_address, count_tensors
     from experiments.peer.orders import OrdersWatch
     from experiments.peer.plain import build_plain
     from experiments.peer.processes import Departure, children_die_with_us, note_descendants, remove_folder
@@ -132,7 +133,15 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
         close_the_door(guard)
     use_record_key(folder / config.record_key_file)
     meter, metering_since = _meter(status), time.monotonic()  # before the first byte is sent
-    untold = Untold(config.vm, folder / "egress.csv", _reading(meter))
+    model_bytes, addresses = ModelBytes(), dict[str, str]()
+    count_tensors(model_bytes)  # before the averagers are forked
+
+    def handed() -> dict[str, int] | None:
+        """Bytes of the model handed over so far, by address."""
+        counted = None if meter is None else model_bytes.by_peer()
+        return None if counted is None else by_address(counted, addresses)
+
+    untold = Untold(config.vm, folder / "egress.csv", _reading(meter), handed=handed)
 
     stop = threading.Event()
     goodbyes: list[Callable[[], None]] = []  # in the order they are said
@@ -197,6 +206,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
         steps.flush()
         status.set(epoch=epoch.epoch)
         if epoch.dropped:
+        addresses.update(address_of(m.maddr for m in membership.members))
             status.warn(
                 f"dropped {epoch.epoch}", f"epoch {epoch.epoch} lost part of its round: {epoch.dropped}"
             )
@@ -247,6 +257,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
         optimizer.leave_round(max(0.0, departure.soft_left_s - _GOODBYE_S))
     if heldout is not None and optimizer.local_epoch > 0 and not life.in_a_hurry:
         accuracy, loss = task.evaluate(heldout)
+            handed=handed,
         _log.info("held out: accuracy %.4f, loss %.4f, %d samples", accuracy, loss, len(heldout[1]))
         publisher.evaluation(optimizer.local_epoch, accuracy, loss, len(heldout[1]))
     if ended_by_itself:

@@ -53,6 +53,7 @@ class Trainer:
     hooks: Hooks
     stop: threading.Event
     joining_s: float = 0.0  # how long the meter had been counting when this trainer was made
+    handed: Callable[[], dict[str, int] | None] = lambda: None  # of these the model's; None: not counted
     paused: Callable[[], bool] = lambda: False  # whether the controller wants nobody to step
     padding: Padding = field(init=False)
     samples: int = field(init=False, default=0)  # averaged by this peer, in all
@@ -66,7 +67,7 @@ class Trainer:
         """Train; True when it ended by itself, False when told to stop. Raises what the source raises."""
         config, optimizer = self.config, self.optimizer
         optimizer.tracker.performance_ema.reset_timer()  # else its first interval holds the barrier's wait
-        ledger = EpochLedger(config.vm, self.snapshot, self.counter.read, self.task.ran, self.joining_s)
+        ledger = EpochLedger(config.vm, self.snapshot, self.counter.read, self.task.ran, self.joining_s, self.handed)
         optimizer.on_round_begins = ledger.round_begins
         self.hooks.losses()
         self._clock.restart()

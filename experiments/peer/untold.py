@@ -26,26 +26,41 @@ class Untold:
         path: Path,
         snapshot: Callable[[], dict[str, int]],
         clock: Callable[[], float] = time.monotonic,
+        handed: Callable[[], dict[str, int] | None] = lambda: None,
     ) -> None:
-        """`snapshot`: IP bytes sent by destination, counted from the meter's start."""
+        """`snapshot`: IP bytes sent by destination, counted from the meter's start; `handed`: of them the model's."""
         self._vm, self._path, self._snapshot, self._clock = vm, path, snapshot, clock
         self._epoch = 0
         self._since = clock()
+        self._handed = handed
         self._told: dict[str, int] = {}
+        self._told_model: dict[str, int] = {}
 
     def told(self, epoch: int, records: Iterable[EgressRecord]) -> None:
         """These records of the epoch that just ended were published."""
         self._epoch, self._since = epoch, self._clock()
         for record in records:
-            self._told[record.dst_address] = self._told.get(record.dst_address, 0) + record.bytes
+            address = record.dst_address
+            self._told[address] = self._told.get(address, 0) + record.bytes
+            self._told_model[address] = self._told_model.get(address, 0) + (record.model_bytes or 0)
 
     def rows(self) -> list[EgressRecord]:
         """Read the meter now. Phase "leaving", or "joining" for a peer that ended no epoch."""
         phase = "leaving" if self._epoch else "joining"
         seconds = self._clock() - self._since
         left = {address: n - self._told.get(address, 0) for address, n in self._snapshot().items()}
+        handed = self._handed()
+        model = {a: n - self._told_model.get(a, 0) for a, n in (handed or {}).items()}
         return [
-            EgressRecord(self._vm, self._epoch, address, phase, seconds, count)
+            EgressRecord(
+                self._vm,
+                self._epoch,
+                address,
+                phase,
+                seconds,
+                count,
+                None if handed is None else model.get(address, 0),
+            )
             for address, count in sorted(left.items())
             if count > 0
         ]

@@ -6,7 +6,7 @@ import csv
 import json
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -93,7 +93,7 @@ def _asked_step_s(meta: dict[str, Any], vms: Sequence[VmRecord]) -> dict[str, fl
         return {}
     batch, found = spec.swarm.batch_size, {}
     for vm in vms:
-        times = step_time(spec.model, vm.accelerator)
+        times = step_time(spec.model, vm.accelerator, plain=spec.swarm.plain)
         if times is not None:
             step_s = times.forward_s(batch) + times.backward_s(batch)
             found[vm.vm] = step_s * int(shrunk["coalesce"]) / float(shrunk["time_scale"])
@@ -127,7 +127,8 @@ def read_egress(path: Path, vm: str) -> Iterable[EgressRecord]:
 
 def _read_rows(path: Path, vm: str, kind: type[_Row]) -> list[_Row]:
     hints = get_type_hints(kind)
-    names = [f.name for f in fields(kind)]
+    names = [f.name for f in fields(kind) if f.default is MISSING]
+    later = [f.name for f in fields(kind) if f.default is not MISSING]  # may be empty: unknown
     rows: list[_Row] = []
     with path.open(newline="") as file:
         lines = file.read().splitlines(keepends=True)
@@ -138,7 +139,8 @@ def _read_rows(path: Path, vm: str, kind: type[_Row]) -> list[_Row]:
         missing = [n for n in names if values.get(n) in (None, "")]
         if missing:
             raise ValueError(f"{path}: no column {', '.join(missing)}")
-        rows.append(kind(**{n: hints[n](values[n]) for n in names}))
+        known: dict[str, Any] = {n: int(row[n]) for n in later if row.get(n)}
+        rows.append(kind(**{n: hints[n](values[n]) for n in names}, **known))
     return rows
 
 

@@ -8,7 +8,7 @@ import pytest
 from synthetic_runs import egress, epoch, vm
 
 from metrics.egress import agreement, flows, pair_bytes, switch_pairs, tails, traffic
-from metrics.scale import Scales, study_epochs
+from metrics.scale import PACKET_PER_LOAD, Scales, study_epochs
 from metrics.throughput import swarm_epochs
 
 ADDRESSES = {"10.0.0.1": "a", "10.0.0.2": "b", "10.0.0.9": "store", "10.0.0.8": "monitor"}
@@ -75,6 +75,39 @@ def test_bytes_outside_the_phases_are_counted_once():
     joining = [egress("a", 0, "10.0.0.2", "joining", 4, 777)]
     (row,) = traffic(flows(joining, ADDRESSES, LOCATIONS), study, scales, ["a", "b"])
     assert row.bytes == 777
+
+
+def counted(record, model_bytes):
+    return replace(record, model_bytes=model_bytes)
+
+
+def test_where_the_peer_counted_the_model_only_that_grows_with_it():
+    scales = Scales(bytes=100, samples=10)
+    study = study_epochs(swarm_epochs([epoch("a"), epoch("b")], 0), scales, None)
+    sent = [
+        counted(egress("a", 1, "10.0.0.2", "calc", 10, 1000), 0),
+        counted(egress("a", 1, "10.0.0.2", "comm", 2, 50_200), 48_000),
+        counted(egress("a", 1, "10.0.0.9", "calc", 10, 3000), 0),
+        counted(egress("a", 1, "10.0.0.9", "comm", 2, 70), 0),
+    ]
+    found = {r.dst: r.bytes for r in traffic(flows(sent, ADDRESSES, LOCATIONS), study, scales, ["a", "b"])}
+    load = 48_000 * PACKET_PER_LOAD
+    assert found["b"] == pytest.approx(load * 100 + 100 * 100 + (50_200 - load))  # 100 s of calculation
+    assert found["store"] == pytest.approx(300 * 100 + 70)
+    unscaled = traffic(flows(sent, ADDRESSES, LOCATIONS), study, Scales(), ["a", "b"])
+    assert {r.dst: r.bytes for r in unscaled} == {"b": 51_200, "store": 3070}
+
+
+def test_parts_served_after_the_last_epoch_grow_too():
+    scales = Scales(bytes=100)
+    study = study_epochs(swarm_epochs([epoch("a"), epoch("b")], 0), scales, None)
+    sent = [
+        counted(egress("a", 1, "10.0.0.2", "comm", 2, 1100), 1000),
+        counted(egress("a", 1, "10.0.0.2", "leaving", 5, 60), 50),
+    ]
+    (row,) = traffic(flows(sent, ADDRESSES, LOCATIONS), study, scales, ["a", "b"])
+    load = 1050 * PACKET_PER_LOAD
+    assert row.bytes == pytest.approx(load * 100 + 1160 - load)
 
 
 def test_meters_against_the_switch():

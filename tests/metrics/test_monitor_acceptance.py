@@ -124,11 +124,11 @@ _BAD_NUMBERS = {
     "phases": [[], [1.0] * 6, [math.nan] * 7, [10.0, 0.0, 0.0, 0.0, 0.0, 0.0, -0.1]],
     "dropped": ["\x1b[31m", "x" * 301, b"bytes"],
     "sent": [
-        [{"to": "elsewhere", "phase": "comm", "s": 1.0, "bytes": 1}],
-        [{"to": "10.0.0.2", "phase": "lunch", "s": 1.0, "bytes": 1}],
-        [{"to": "10.0.0.2", "phase": "comm", "s": 1.0, "bytes": -1}],
-        [{"to": "10.0.0.2", "phase": "comm", "s": math.nan, "bytes": 1}],
-        [{"to": "10.0.0.2", "phase": "comm", "s": 1.0, "bytes": 1}] * 2,
+        [{"to": "elsewhere", "phase": "comm", "s": 1.0, "bytes": 1, "model": None}],
+        [{"to": "10.0.0.2", "phase": "lunch", "s": 1.0, "bytes": 1, "model": None}],
+        [{"to": "10.0.0.2", "phase": "comm", "s": 1.0, "bytes": -1, "model": None}],
+        [{"to": "10.0.0.2", "phase": "comm", "s": math.nan, "bytes": 1, "model": None}],
+        [{"to": "10.0.0.2", "phase": "comm", "s": 1.0, "bytes": 1, "model": None}] * 2,
     ],
 }
 

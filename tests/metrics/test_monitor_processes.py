@@ -27,7 +27,7 @@ def _record(epoch, vm=_VM):
         EpochRecord(
             vm, epoch, now - 4, now, 4, 64, 0.5, 0.0, 1.5, 1.0, 0.0, 1.0, 0.0, 3.0, 1.0, 2.3, 2, "", "x"
         ),
-        [EgressRecord(vm, epoch, "10.0.0.2", "comm", 1.0, 1000 + epoch)],
+        [EgressRecord(vm, epoch, "10.0.0.2", "comm", 1.0, 1000 + epoch, 900)],
         IngressRecord(vm, epoch, 10, 0),
     )
 
@@ -194,7 +194,8 @@ def test_reads_the_honest_counts_the_forged_and_stops(tmp_path, monkeypatch):
     epochs = _lines(folders["m"], "epoch")
     assert [row["epoch"]["epoch"] for row in epochs] == [1, 2]
     assert epochs[1]["egress"][0] | {} == {
-        "vm": _VM, "epoch": 2, "dst_address": "10.0.0.2", "phase": "comm", "seconds": 1.0, "bytes": 1002
+        "vm": _VM, "epoch": 2, "dst_address": "10.0.0.2", "phase": "comm", "seconds": 1.0, "bytes": 1002,
+        "model_bytes": 900,
     }  # fmt: skip
     assert [row["epoch"] for row in _lines(folders["m"], "evaluation")] == [1, 2]
     assert {row["reason"] for row in _lines(folders["m"], "rejected")} == {"signature", "roster", "subkey"}

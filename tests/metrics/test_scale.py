@@ -11,8 +11,11 @@ from synthetic_runs import epoch, random_run
 
 from metrics.granularity import calculation, communication
 from metrics.scale import (
+    PACKET_PER_LOAD,
+    PhaseBytes,
     Scales,
     calculation_factor,
+    counted_bytes,
     study_bytes,
     study_epochs,
     study_ingress_bytes,
@@ -131,3 +134,55 @@ def test_agrees_with_a_second_implementation(seed, target, m, c):
     if calculation(study) is not None:
         assert communication(study).value == pytest.approx(communication(raw).value * c)
         assert math.isfinite(calculation(study).value)
+
+
+_RATE = st.floats(0, 1e6)
+
+
+@given(_RATE, _SECONDS, _SECONDS, _SIZES, _SIZES)
+def test_counted_bytes_at_scales_of_one_are_the_measured_ones(rate, calc_s, settling_s, in_round, model):
+    load = model * PACKET_PER_LOAD
+    sent = PhaseBytes(rate * calc_s, calc_s, rate * settling_s, settling_s, in_round + load, model)
+    found = counted_bytes(sent, calc_s + settling_s, Scales())
+    assert found == pytest.approx(sent.bytes, rel=1e-9, abs=1e-3)
+
+
+@given(
+    _RATE, st.floats(1, 1e3), st.floats(0, 100), _SIZES, st.floats(1, 1e9), st.floats(0, 1),
+    st.floats(1, 1e3), st.floats(1, 64), st.floats(1, 4),
+)  # fmt: skip
+def test_the_model_grows_with_the_bytes_and_the_rest_with_the_calculation(
+    rate, calc_s, settling_s, in_round, model, late_share, s, m, c
+):
+    """Known traffic: reports at a rate while calculating, something else in the round, parts partly served after it."""
+    load = model * PACKET_PER_LOAD
+    settling = rate * settling_s + late_share * load
+    sent = PhaseBytes(rate * calc_s, calc_s, settling, settling_s, in_round + (1 - late_share) * load, model)
+    study_calc_s = (calc_s + settling_s) * m * c
+    found = counted_bytes(sent, study_calc_s, Scales(bytes=s, samples=m, time=c))
+    assert found == pytest.approx(load * s + rate / c * study_calc_s + in_round, rel=1e-9, abs=1e-2)
+
+
+@given(_SIZES, _SIZES, st.floats(1, 1e3))
+def test_a_state_sent_while_others_calculate_is_no_control_traffic(control, state, s):
+    sent = PhaseBytes(control + state * PACKET_PER_LOAD, 10.0, 0.0, 0.0, 0.0, state)
+    found = counted_bytes(sent, 100.0, Scales(bytes=s, samples=10))
+    assert found == pytest.approx(state * PACKET_PER_LOAD * s + control * 10, rel=1e-9, abs=1e-2)
+
+
+@given(_SIZES, _SIZES)
+def test_a_ledger_that_is_ahead_of_the_kernel_is_believed_and_nothing_goes_below_it(model, sent_bytes):
+    sent = PhaseBytes(0.0, 10.0, 0.0, 0.0, sent_bytes, model)
+    assert counted_bytes(sent, 100.0, Scales(bytes=50)) >= model * PACKET_PER_LOAD * 50
+
+
+def test_why_a_rate_took_too_much_away_at_eight_peers():
+    """One pair of A-8 CV at 1/100: 0.99 MB averaged in 12 s; 8.5 kB/s of reports, which pause in the round."""
+    parameters, peers = 197_767_336, 8
+    model = 2 * parameters * 2 / peers / 100
+    sent = PhaseBytes(8_500 * 14.4, 14.4, 0.0, 0.0, model * PACKET_PER_LOAD, model)
+    scales, study_calc_s = Scales(bytes=100, samples=8), 115.2
+    truth = model * 100 * PACKET_PER_LOAD + 8_500 * study_calc_s
+    assert counted_bytes(sent, study_calc_s, scales) == pytest.approx(truth)
+    by_rate = study_bytes(sent.calc_bytes, 14.4, sent.comm_bytes, 12.0, study_calc_s + 12.0, scales, True)
+    assert by_rate / truth - 1 == pytest.approx(-0.10, abs=0.01)

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from metrics.records import TABLES, EpochRecord, EventRecord, ProgressRecord, VmRecord
+from metrics.records import TABLES, EgressRecord, EpochRecord, EventRecord, ProgressRecord, VmRecord
 from metrics.store import SCHEMA_VERSION, DiskFullError, FencedError, RunStore, SchemaError, StoreError
 
 VM = VmRecord(
@@ -160,3 +160,20 @@ def test_a_reader_cannot_write(path):
     RunStore.open_writer(path).close()
     with RunStore.open_reader(path) as reader, pytest.raises(StoreError, match="reading only"):
         reader.set_meta("a", 1)
+
+
+def test_a_column_that_an_older_file_lacks_is_unknown(path):
+    sent = EgressRecord("r-a-0", 1, "10.0.0.2", "comm", 2.0, 1000)
+    with RunStore.open_writer(path) as store:
+        store.append("egress", [sent])
+    with sqlite3.connect(path) as raw:
+        raw.execute("ALTER TABLE egress DROP COLUMN model_bytes")
+        raw.execute("PRAGMA user_version = 3")
+    raw.close()
+    with RunStore.open_reader(path) as store:
+        assert store.records("egress") == [sent]
+        assert store.columns("egress", ["model_bytes", "bytes"]) == {"bytes": [1000], "model_bytes": [None]}
+        assert store.columns("egress", ["model_bytes"]) == {"model_bytes": [None]}
+    with RunStore.open_writer(path) as store:  # and an open for writing brings it up
+        store.append("egress", [replace(sent, epoch=2, model_bytes=900)])
+        assert [row.model_bytes for row in store.records("egress")] == [None, 900]
