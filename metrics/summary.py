@@ -185,9 +185,9 @@ def _agreement(run: RunNumbers) -> dict[str, Any] | None:
         "worst_pair": None
         if worst is None
         else {"src": run.slot(worst.src), "dst": run.slot(worst.dst), "difference": worst.difference},
-        # Bodies that the peers counted against the switch's packets: headers make the switch's more.
         # Of what the meters counted between peers, what their programs handed over of the model.
         "model": None if model is None else {"handed_bytes": model[0], "sent_bytes": model[1]},
+        # Bodies that the peers counted against the switch's packets: headers make the switch's more.
         "data": {
             "read_bytes": read,
             "switch_bytes": seen,

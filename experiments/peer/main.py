@@ -106,9 +106,9 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     from experiments.peer.join import Download, take_over
     from experiments.peer.life import Life
     from experiments.peer.mend import mend_hivemind
+    from experiments.peer.model_bytes import ModelBytes, address_of, by_address, count_tensors
     from experiments.peer.notices import NoticeWatch, Source
     from experiments.peer.optimizer import SwarmOptimizer
-    from experiments.peer.model_bytes import ModelBytes, address_of, by_address, count_tensors
     from experiments.peer.orders import OrdersWatch
     from experiments.peer.plain import build_plain
     from experiments.peer.processes import Departure, children_die_with_us, note_descendants, remove_folder
@@ -196,6 +196,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     status.set(phase="ready")
 
     def share() -> None:
+        addresses.update(address_of(m.maddr for m in membership.members))
         if batches.share_among(config.slot, alive_slots(membership.members, config.slot), config.shards):
             _log.info("this slot's share of the shards changed")
 
@@ -206,7 +207,6 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
         steps.flush()
         status.set(epoch=epoch.epoch)
         if epoch.dropped:
-        addresses.update(address_of(m.maddr for m in membership.members))
             status.warn(
                 f"dropped {epoch.epoch}", f"epoch {epoch.epoch} lost part of its round: {epoch.dropped}"
             )
@@ -247,6 +247,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
             hooks,
             stop,
             joining_s,
+            handed=handed,
             paused=lambda: orders.paused,
         )
         ended_by_itself = trainer.run()
@@ -257,7 +258,6 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
         optimizer.leave_round(max(0.0, departure.soft_left_s - _GOODBYE_S))
     if heldout is not None and optimizer.local_epoch > 0 and not life.in_a_hurry:
         accuracy, loss = task.evaluate(heldout)
-            handed=handed,
         _log.info("held out: accuracy %.4f, loss %.4f, %d samples", accuracy, loss, len(heldout[1]))
         publisher.evaluation(optimizer.local_epoch, accuracy, loss, len(heldout[1]))
     if ended_by_itself:
