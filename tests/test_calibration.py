@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.calibrate import COLUMNS, Round, SpellFit, delays, fit_streams, main, read_rounds, rows
 from cloud.networks import Network
+from experiments.spec.catalog import step_times
 
 STEP = "02_timing/opt_step_time_s"
 
@@ -141,6 +142,28 @@ def test_the_window_in_bs_logs_is_the_one_behind_the_whole_iperf_table(paper_tra
     _, window_bytes = np.polyfit([path.rtt_s for path in paths], [path.window_bytes for path in paths], 1)
     found = {row["key"]: float(row["value"]) for row in rows(read_rounds(paper_traces), resamples=2)}
     assert found["window_bytes"] == pytest.approx(window_bytes, rel=0.05)
+
+
+@pytest.mark.slow
+def test_the_step_times_of_a_t4_are_those_of_a1_and_a2(paper_traces):
+    """In a swarm: A-2's calculation time an epoch over its 512 steps (half of 32768 / 32); alone: A-1's wall step."""
+    with (paper_traces / "INDEX.csv").open(newline="") as file:
+        logs = [row for row in csv.DictReader(file) if row["label"][-3:] in ("A-1", "A-2")]
+    for model in ("ConvNextLarge", "RoBERTaXLM"):
+        calc_s, plain_s = [], []
+        for row in logs:
+            if row["model"] != model or row["role"] == "monitor":
+                continue
+            log = pd.read_csv(paper_traces / row["file"], usecols=["_timestamp", STEP]).dropna()
+            if row["role"] == "baseline":
+                plain_s.append(np.ptp(log["_timestamp"]) / (len(log) - 1))
+                continue
+            syncs = log[log[STEP] >= log[STEP].median() + 2 * log[STEP].std()]
+            calc_s += list(np.diff(syncs["_timestamp"]) - syncs[STEP].to_numpy()[1:])
+        times = step_times()[model, "T4:1"]
+        assert (len(calc_s), len(plain_s)) == (4, 1)
+        assert times.step_s == pytest.approx(np.mean(calc_s) / 512, rel=0.005)
+        assert times.plain_step_s == pytest.approx(plain_s[0], rel=0.005)
 
 
 @pytest.mark.slow

@@ -54,6 +54,16 @@ def test_a_figure_lies_in_its_own_interval(file):
         ), row
 
 
+def test_the_step_times_of_the_studys_vm_name_no_other_run():
+    with (resources.files("experiments") / "accelerators.csv").open(encoding="utf-8") as text:
+        rows = [
+            row for row in csv.DictReader(text) if row["accelerator"] == "T4:1" and row["model"] != "digits"
+        ]
+    assert rows
+    for row in rows:
+        assert set(re.findall(r"\b[A-F]-\d\b", row["source"])) == {"A-1", "A-2"}, row
+
+
 def test_a_vms_work_around_a_round_is_the_models():
     vm = vm_model()
     assert vm.processing_bps == vm_limit() == 1.1e9
