@@ -166,7 +166,9 @@ def naive_numbers(run: Run) -> dict[str, Any]:
         "sps_epoch_mean": naive_mean(rates),
         "epoch_s": naive_mean([wall for _, _, wall, _ in epochs]),
         "calc_s": naive_mean([sum(e.calc for e in peers) / len(peers) for peers in peers_of]),
-        "comm_s": naive_mean([sum(e.comm for e in peers) / len(peers) for peers in peers_of]),
+        "comm_s": naive_mean([sum(e.comm for e in peers) / len(peers) for peers in peers_of])
+        if any(e.comm for peers in peers_of for e in peers)
+        else None,  # nobody ever synchronised: there was nothing to measure
         "granularity": naive_mean(ratios),
         "granularity_phase_timed": naive_study_granularity(run.steps),
         "egress_bytes_per_vm_epoch": naive_egress(run, epochs),
