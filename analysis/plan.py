@@ -118,6 +118,7 @@ class Plan:
     raw_duration_s: float | None
     vm_usd: Decimal | None  # of duration_s: a lower bound of the bill (no egress, no booting)
     notes: tuple[str, ...]
+    network_tuning: str = "default"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types; dollars as strings, unknown as None.
@@ -140,6 +141,7 @@ class Plan:
                 "samples": shrunk.samples_scale if shrunk else 1.0,
             },
             "scale_reasons": list(shrunk.reasons) if shrunk else [],
+            "network_tuning": self.network_tuning,
             "peers": [self._peer(peer) for peer in self.peers],
             "usd_per_h": _money(self.usd_per_h),
             "dearest_usd_per_h": _money(self.dearest_usd_per_h),
@@ -284,6 +286,7 @@ def plan_of(
         raw_duration_s=None if raw is None else raw * epochs,
         vm_usd=vm_usd,
         notes=tuple(notes),
+        network_tuning=spec.network_tuning,
     )
 
 

@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal, Protocol
 
+from cloud.network_tuning import NetworkTuning
+
 __all__ = [
     "AmbiguousError",
     "CredentialsError",
@@ -134,6 +136,7 @@ class LaunchRequest:
     file_mounts: Mapping[str, str] = field(default_factory=dict)  # path on the VM: local path or bucket
     disk_gb: int = 100
     image_id: str = ""
+    network_tuning: NetworkTuning = "default"  # of the VM's kernel; the emulated cloud has it in its options
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class RunNumbers:
     def of(cls, store: Records) -> RunNumbers:
         """Read a run. Raises metrics.store.StoreError when it cannot be read."""
         keys = (
-            "run_id", "experiment", "target", "emulated", "scales", "status", "error", "started_s", "ended_s",
+            "run_id", "experiment", "target", "emulated", "scales", "network", "status", "error", "started_s", "ended_s",
             "price_book", "model", "warmup_epochs", "target_batch_size", "raw_target_batch_size", "addresses",
             "locations", "host", "switch", "rejected", "evaluations", "published", "warnings", "sync_work_s", "label", "imported",
             "dataset_bytes",

@@ -50,9 +50,10 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
         "status": meta["status"],
         "emulated": bool(meta["emulated"]),
         "scales": {"bytes": scales.bytes, "time": scales.time, "samples": scales.samples},
+        "network": meta["network"],
         "host_contended": host.get("contended"),
-        "model": meta["model"],
         "host": meta["host"],
+        "model": meta["model"],
         "target_batch_size": meta["target_batch_size"],
         "peers": _peers(run),
         "epochs": {

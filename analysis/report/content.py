@@ -36,15 +36,16 @@ def basis_line(summary: Summary) -> str:
             "over the other VMs; dollars by the price book named below."
         )
     if not summary["emulated"]:
-        return "Measured on rented VMs; dollars by the price book named below."
+        return f"Measured on rented VMs{_tuned(summary)}; dollars by the price book named below."
     if summary["target"] == "sky":
         return (
-            f"Measured on rented VMs and their real network; what trains is small ({_ran(summary)}), padded to the model's "
-            "size and the accelerator's measured step time; dollars by the price book named below."
+            f"Measured on rented VMs and their real network{_tuned(summary)}; what trains is small "
+            f"({_ran(summary)}), padded to the model's size and the accelerator's measured step time; dollars by the price "
+            "book named below."
         )
     scales = summary["scales"]
     distance = (
-        "peers in network namespaces of one machine, distance and bandwidth by a user-space switch"
+        f"peers in network namespaces of one machine, {_distance(summary)}"
         if summary["target"] == "local"
         else "peers as plain processes on loopback: no distance between them"
     )
@@ -55,6 +56,25 @@ def basis_line(summary: Summary) -> str:
         "study's; times, bytes and dollars below are multiplied back, the raw ones are in the CSV files"
     )
     return f"Emulated: {distance}; accelerators are padded to their measured step time ({_ran(summary)}); {multiplied}."
+
+
+def _tuned(summary: Summary) -> str:
+    tuned = (summary["network"] or {}).get("tuning") == "wan"
+    return (
+        " whose kernels were asked for network_tuning: wan (each VM's setup.log says what it took)"
+        if tuned
+        else ""
+    )
+
+
+def _distance(summary: Summary) -> str:
+    network = summary["network"] or {}
+    if network.get("windows") != "kernel":
+        return "distance and bandwidth by a user-space switch"
+    return (
+        f"distance by a user-space switch, a stream's bandwidth by its VM's own TCP window (network_tuning: "
+        f"{network['tuning']}, {network['window_bytes'] / 1e6:.1f} MB at full size)"
+    )
 
 
 def title(summary: Summary) -> str:

@@ -19,17 +19,13 @@ from cloud.local.options import LocalOptions
 from cloud.local.shaper import Node, NodeKind, Shaper
 from cloud.local.sleepprobe import SleepProbe
 from cloud.local.switch import Switch
+from cloud.local.windows import store_settings, tcp_settings
 from cloud.networks import Network, NetworkError, path_model, vm_limit
 from cloud.provider import InvalidRequestError, QuotaError
 
 __all__ = ["Fabric", "LoopbackFabric", "NodeHandle", "SwitchFabric"]
 
 _LAST_INDEX = 250
-# TCP buffers in windows of the network. Receive: plenty, half of it becomes the window offered. Send: little, since
-# p2pd's yamux offers 256 KiB a stream, which does not scale (one second of data at 1/100 of a transatlantic stream), and
-# its window updates wait behind what the socket holds: with 12 windows in the send buffer a stream stood still up to a second.
-_RECEIVE_WINDOWS, _SEND_WINDOWS = 16, 3
-_STORE_BUFFER_BYTES = 4 << 20
 _ANSWER_S = 15.0
 
 
@@ -75,11 +71,7 @@ class SwitchFabric:
             raise InvalidRequestError(
                 "/dev/net/tun: this user may not open it; run as root, or ask for link 'auto', which takes veth then"
             )
-        window_bytes = network.window_bytes() / options.bytes_scale
-        self._buffers = (
-            max(65536, int(_RECEIVE_WINDOWS * window_bytes)),
-            max(65536, int(_SEND_WINDOWS * window_bytes)),
-        )
+        self._tcp = tcp_settings(network, options.bytes_scale, options.windows, options.network_tuning)
         self._switch_ns_fd = _new_network() if self.link == "veth" else None
         # the host's own copy only decides whether a node can be placed at all
         self._check = Shaper(network, options.bytes_scale, options.time_scale, limit_bps)
@@ -93,11 +85,13 @@ class SwitchFabric:
             _kernel.end_with_parent(signal.SIGKILL)
             with contextlib.suppress(OSError):  # an ordinary user may not
                 os.nice(-10)
+            paced = options.windows == "paced"
             shaper = Shaper(
                 network,
                 options.bytes_scale,
                 options.time_scale,
                 limit_bps,
+                paced=paced,
                 model=model,
                 seed=options.seed,
                 run_id=options.run_id,
@@ -114,8 +108,8 @@ class SwitchFabric:
             raise InvalidRequestError(f"{name}: {error}") from error
         self._next += 1
         ip = f"10.77.0.{index}"
-        buffers = self._buffers if kind == "vm" else (_STORE_BUFFER_BYTES, _STORE_BUFFER_BYTES)
-        net = make_node(index, ip, self.link, buffers, self._switch_ns_fd)
+        tcp = self._tcp if kind == "vm" else store_settings()
+        net = make_node(index, ip, self.link, tcp, self._switch_ns_fd)
         order = {"do": "add", "index": index, "name": name, "kind": kind, "location": location, "ip": ip}
         try:
             self._order({**order, "link": self.link, "mac": net.mac.hex()}, net.link_fd)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from cloud.local import _kernel
+from cloud.local.windows import TcpSettings
 
 __all__ = ["Link", "LinkKind", "NodeNet", "PacketLink", "TunLink", "make_node", "open_link", "tun_usable"]
 
@@ -126,10 +127,8 @@ def open_link(kind: str, fd: int, mac: bytes) -> Link:
     return TunLink(fd) if kind == "tun" else PacketLink(socket.socket(fileno=fd), mac)
 
 
-def make_node(
-    number: int, ip: str, kind: LinkKind, buffers: tuple[int, int], switch_ns_fd: int | None
-) -> NodeNet:
-    """Make a namespace with one interface and fixed TCP buffers (receive, send; bytes).
+def make_node(number: int, ip: str, kind: LinkKind, tcp: TcpSettings, switch_ns_fd: int | None) -> NodeNet:
+    """Make a namespace with one interface and these TCP settings.
 
     The work is done in a forked child which sends the descriptors back: an ordinary user's process that
     went into a namespace of its own could not come back to the machine's. `switch_ns_fd` (veth only) is the
@@ -139,7 +138,7 @@ def make_node(
     with ours, theirs:
         pid = os.fork()
         if pid == 0:
-            _child(theirs, number, ip, kind, buffers, switch_ns_fd)
+            _child(theirs, number, ip, kind, tcp, switch_ns_fd)
         theirs.close()
         message, fds = _kernel.receive_descriptors(ours)
         os.waitpid(pid, 0)
@@ -153,7 +152,7 @@ def _child(
     number: int,
     ip: str,
     kind: LinkKind,
-    buffers: tuple[int, int],
+    tcp: TcpSettings,
     switch_ns_fd: int | None,
 ) -> None:
     try:
@@ -181,7 +180,7 @@ def _child(
             "wan0", ip=ip, mtu=_MTU, queue=10000 if kind == "tun" else 0, arp=kind == "tun"
         )
         _kernel.default_route("wan0")
-        _tcp(*buffers)
+        _write(tcp)
         _kernel.send_descriptors(wire, mac, [own, link_fd])
     except OSError as error:
         wire.send(str(error).encode())
@@ -195,11 +194,12 @@ def _quiet_ipv6() -> None:
         switch.write_text("1")
 
 
-def _tcp(receive_bytes: int, send_bytes: int) -> None:
-    """Fixed buffers and the plainest congestion control: the switch decides what a stream carries."""
+def _write(tcp: TcpSettings) -> None:
+    """Fixed buffers and the plainest congestion control: nothing is lost, so there is nothing to control."""
     sysctl = Path("/proc/sys/net/ipv4")
-    (sysctl / "tcp_rmem").write_text(f"4096 {receive_bytes} {receive_bytes}")
-    (sysctl / "tcp_wmem").write_text(f"4096 {send_bytes} {send_bytes}")
+    (sysctl / "tcp_rmem").write_text(f"4096 {tcp.receive_bytes} {tcp.receive_bytes}")
+    (sysctl / "tcp_wmem").write_text(f"4096 {tcp.send_bytes} {tcp.send_bytes}")
+    (sysctl / "tcp_window_scaling").write_text(str(int(tcp.window_scaling)))
     (sysctl / "tcp_moderate_rcvbuf").write_text("0")
     (sysctl / "tcp_slow_start_after_idle").write_text("0")
     (sysctl / "tcp_no_metrics_save").write_text("1")

@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from cloud.local.windows import Windows
+from cloud.network_tuning import NetworkTuning
+
 __all__ = ["LocalOptions", "Mode", "PreemptOptions", "StoreOptions"]
 
 Mode = Literal["auto", "namespaces", "loopback"]
@@ -55,6 +58,8 @@ class LocalOptions:
     path_model: str = "none"  # of streams between two places: a name of path_models.csv
     seed: str = ""  # of that model's slow spells
     run_id: str = ""  # what the VMs' names begin with; not a part of what is drawn
+    windows: Windows = "paced"  # what limits a stream: the switch, or the VMs' own TCP windows
+    network_tuning: NetworkTuning = "default"  # of the VMs' kernels, with windows "kernel"
     boot_s: float = 0.0
     capacity: Mapping[str, int] = field(
         default_factory=dict

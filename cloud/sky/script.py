@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 
+from cloud.network_tuning import SYSCTLS
 from cloud.provider import LaunchRequest
 
-__all__ = ["CHECK", "FOLDER", "PEERS_VARIABLE", "peek_command", "run_script", "stop_command"]
+__all__ = ["CHECK", "FOLDER", "PEERS_VARIABLE", "peek_command", "run_script", "stop_command", "tuning_block"]
 
 FOLDER = "orch-vm"  # in the VM user's home
 PEERS_VARIABLE = "ORCH_INITIAL_PEERS"  # whom the program is to join, when its config asks for it
@@ -70,7 +71,7 @@ if [ "$GPU" != no ]; then
     found=$(nvidia-smi -L 2>&1) || fail "no working GPU driver on this image (nvidia-smi: $(echo "$found" | head -1))"
 fi
 limited() { timeout %(setup_s)d "$@"; }
-limited bash setup.sh > setup.log 2>&1 9>&- ||
+%(tuning)slimited bash setup.sh >> setup.log 2>&1 9>&- ||
     fail "the experiment's setup failed with exit code $?: $(tail -1 setup.log)"
 
 WHEEL=%(wheel)s WANTED=%(requirements)s
@@ -157,6 +158,32 @@ else say ended $code "its program ended with exit code $code"; fi
 exit $code
 """
 
+# A VM that refuses a setting trains all the same: setup.log says which, and what the kernel has in the end.
+_TUNING = """\
+# network_tuning: wan
+tune() { sudo -n sysctl -qw "$1" || echo "orch: network_tuning: this VM refuses $1"; }
+{
+%(settings)s
+    sudo -n modprobe tcp_bbr
+    if grep -qw bbr /proc/sys/net/ipv4/tcp_available_congestion_control; then
+        tune net.ipv4.tcp_congestion_control=bbr
+    else
+        echo "orch: network_tuning: this kernel has no bbr"
+    fi
+    for name in tcp_rmem tcp_wmem tcp_slow_start_after_idle tcp_congestion_control; do
+        echo "orch: network_tuning: $name is $(cat /proc/sys/net/ipv4/$name)"
+    done
+} >> setup.log 2>&1 9>&-
+"""
+
+
+def tuning_block(tuning: str) -> str:
+    """The lines of run.sh that widen the kernel's TCP windows (`network_tuning: wan`); "" for default."""
+    if tuning != "wan":
+        return ""
+    settings = "\n".join(f"    tune {shlex.quote(f'{name}={value}')}" for name, value in SYSCTLS)
+    return _TUNING % {"settings": settings}
+
 
 def run_script(
     request: LaunchRequest,
@@ -174,6 +201,7 @@ def run_script(
     packages = (*_PACKAGES, "transformers") if request.config.get("emulated") is False else _PACKAGES
     return _SCRIPT % {
         "setup_s": _SETUP_S,
+        "tuning": tuning_block(request.network_tuning),
         "life_s": round(request.max_life_s or 0),
         "grace_s": 60 * (idle_minutes + 5),
         "gpu": "no" if accelerator in ("", "CPU") else shlex.quote(accelerator),

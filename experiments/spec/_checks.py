@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from itertools import product
 
 from cloud.networks.network import Network, NetworkError
+from cloud.networks.windows import kernel_bytes_scale
 from cloud.places import PlaceError, expand, nearest
 from experiments.spec import _fields as f
 from experiments.spec._document import Path
 from experiments.spec.catalog import models, step_time, step_times
 from experiments.spec.schema import Data, Emulation, ExperimentSpec, PeerGroup, Swarm
+from experiments.spec.windows import windows_of
 
 __all__ = ["Parts", "cross_problems"]
 
 _PROTECTED = ("SECRET", "PASSWORD", "TOKEN", "ACCESS_KEY", "PRIVATE_KEY")
+_SCALE_OFF = 0.02  # what the kernel's windows are exact to anyway
 # Nobody knows here where it will run: on rented VMs no network is emulated.
 _RENTED = "or, to rent VMs there, set 'emulation: null' (or emulation.network to none)"
 
@@ -32,6 +35,7 @@ class Parts:
     emulation: Emulation | None  # None too: not to be emulated
     envs: tuple[str, ...]
     min_peers: int | None = None
+    network_tuning: str | None = "default"
     bad: frozenset[Path] = frozenset()  # where a value was wrong: its default stands in the parts above
 
     @classmethod
@@ -39,7 +43,8 @@ class Parts:
         """All parts of a valid experiment."""
         names = tuple(group.name for group in spec.peers)
         return cls(
-            spec.model, spec.data, spec.swarm, names, spec.peers, spec.emulation, tuple(spec.envs), spec.min_peers
+            spec.model, spec.data, spec.swarm, names, spec.peers, spec.emulation, tuple(spec.envs), spec.min_peers,
+            spec.network_tuning,
         )  # fmt: skip
 
 
@@ -55,6 +60,7 @@ def cross_problems(parts: Parts) -> Iterator[tuple[Path, str]]:
         yield from _step_times(parts)
         yield from _size(parts, parts.emulation)
         yield from _network(parts, parts.emulation)
+        yield from _windows(parts, parts.emulation)
         yield from _preempt(parts, parts.emulation)
 
 
@@ -194,6 +200,40 @@ def _network(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:
         except NetworkError as error:
             told.add(frozenset((a, b)))
             yield (*at, "infra"), f"{error}; {_RENTED}"
+
+
+def _windows(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:
+    at: Path = ("emulation", "windows")
+    if parts.network_tuning == "wan" and emulation.windows == "paced":
+        yield (
+            at,
+            "'paced' shows nothing of 'network_tuning: wan': the switch would only be told to go faster; "
+            "write kernel, or leave it out",
+        )
+    elif parts.network_tuning is not None and windows_of(emulation, parts.network_tuning) == "kernel":
+        yield from _kernel_scale(parts, emulation, at)
+
+
+def _kernel_scale(parts: Parts, emulation: Emulation, at: Path) -> Iterator[tuple[Path, str]]:
+    if emulation.network == f.NO_NETWORK:
+        return
+    try:
+        scale = kernel_bytes_scale(Network.load(emulation.network))
+    except NetworkError as error:
+        if "is not known" not in str(error):  # else the network's own check has said so
+            yield at, str(error)
+        return
+    given = emulation.bytes_scale
+    if given != "auto" and abs(given / scale - 1) > _SCALE_OFF:
+        yield (
+            ("emulation", "bytes_scale"),
+            f"found {given:g}; kernel windows have one size, which stands for the study's at {scale:.1f}: leave it out",
+        )
+    elif parts.model is not None and models()[parts.model].parameters / scale < models()["digits"].parameters:
+        yield (
+            at,
+            f"kernel windows need bytes_scale {scale:.1f}, which {parts.model} is too small for; write paced",
+        )
 
 
 def _preempt(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import product
 
-from cloud.networks.network import Network, vm_limit
-from experiments.spec._fields import NO_NETWORK
+from cloud.networks import vm_limit
 from experiments.spec.bytes_scale import HIVEMIND_PART_BYTES, Traffic, bytes_scale, parts_of
 from experiments.spec.catalog import StepTime, models, step_time
 from experiments.spec.errors import SpecError
 from experiments.spec.schema import Emulation, ExperimentSpec
+from experiments.spec.windows import stream_limit
 
 __all__ = ["EmulationPlan", "full_size", "resolve_emulation"]
 
@@ -46,6 +45,8 @@ class EmulationPlan:
     study_epoch_s: float | None
     host_busy: float | None  # expected share of all cores, mean over an epoch; None: nothing is emulated here
     reckoned_epoch_s: float  # what traffic is counted by: the same, else matchmaking, the least a round takes
+    windows: str  # what limits a stream: paced, kernel; "": no network is emulated
+    window_bytes: float | None  # kernel: a stream's TCP window at full size; None: not limited by one
     reasons: tuple[str, ...]  # why each value is what it is, one sentence each
 
 
@@ -77,11 +78,9 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
     raw_target, coalesce = samples
     calc_s = raw_target / rate / time_scale
 
-    if spec.emulation.network == NO_NETWORK:
-        slowest_bps = vm_limit()
-        reasons.append("network none: nothing is known of the streams, a VM's own sending limit is counted")
-    else:
-        slowest_bps = _slowest_bps(spec, Network.load(spec.emulation.network))
+    limit = stream_limit(spec, spec.emulation)
+    reasons.append(limit.reason)
+    slowest_bps = limit.slowest_bps
     comm_s = _comm_s(spec, slowest_bps) / time_scale
     traffic = Traffic(
         peers=n,
@@ -94,8 +93,8 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
         time_scale=time_scale,
         parts=None if spec.emulation.parts == "auto" else spec.emulation.parts,
     )
-    wished = spec.emulation.bytes_scale
-    shrunk = bytes_scale(traffic, cores, None if wished == "auto" else wished)
+    wished = limit.bytes_scale if spec.emulation.bytes_scale == "auto" else spec.emulation.bytes_scale
+    shrunk = bytes_scale(traffic, cores, wished)
     reasons += shrunk.reasons
     sent_bytes, parts = traffic.sent_bytes(shrunk.scale), traffic.parts_at(shrunk.scale)
     why = "as given" if traffic.parts else parts_of(n, sent_bytes, shrunk.scale)[1]
@@ -118,6 +117,8 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
         study_epoch_s=study_calc_s + comm_s * time_scale,
         host_busy=shrunk.load.epoch,
         reckoned_epoch_s=study_calc_s + comm_s * time_scale,
+        windows=limit.windows,
+        window_bytes=limit.window_bytes,
         reasons=tuple(reasons),
     )
 
@@ -154,6 +155,8 @@ def full_size(spec: ExperimentSpec) -> EmulationPlan:
         study_epoch_s=epoch_s,
         host_busy=None,
         reckoned_epoch_s=spec.swarm.matchmaking_time_s if epoch_s is None else epoch_s,
+        windows="",
+        window_bytes=None,
         reasons=(),
     )
 
@@ -209,12 +212,3 @@ def _samples(
         )
     reasons.append(f"coalesce {coalesce}: a step takes {step_s:g} s, a peer reports about once a second")
     return raw, coalesce
-
-
-def _slowest_bps(spec: ExperimentSpec, network: Network) -> float:
-    """Bits/s of one stream on the slowest pair of peers (of their first places)."""
-    where = [group.alternatives[0].infra for group in spec.peers for _ in range(min(group.count, 2))]
-    pairs = [
-        network.path(a, b).stream_bps for (i, a), (k, b) in product(enumerate(where), repeat=2) if i != k
-    ]
-    return min(pairs) if pairs else vm_limit()

@@ -270,6 +270,7 @@ def _sound_parts(data: dict[str, Any], bad: frozenset[_document.Path]) -> Parts:
         emulation=part("emulation"),
         envs=envs,
         min_peers=part("min_peers"),
+        network_tuning=part("network_tuning"),
         bad=bad,
     )
 

@@ -210,6 +210,11 @@ class Emulation(_Section):
     capacity: Annotated[dict[f.Location, Annotated[int, Field(ge=0, le=1000)]], Field(max_length=100)] = (
         Field(default_factory=dict, description="VMs a place has at most; places not named have enough.")
     )
+    windows: Literal["auto", "paced", "kernel"] = Field(
+        default="auto",
+        description="What limits a stream. paced: the switch, at the network file's rate; kernel: real TCP windows, "
+        "while the switch only delays; auto: kernel with network_tuning wan, else paced.",
+    )
     preempt: Preempt | None = Field(default=None, description="Preemptions on purpose.")
     parts: f.PartsOrAuto = Field(default="auto", description="Parts a peer sends each other peer in a round.")
 
@@ -280,6 +285,11 @@ class ExperimentSpec(_Section):
     )
     file_mounts: Annotated[dict[str, str], Field(max_length=100)] = Field(
         default_factory=dict, description="Path on the VM: local path or bucket (VMs only)."
+    )
+    network_tuning: Literal["default", "wan"] = Field(
+        default="default",
+        description="wan: TCP windows for long round trips (64 MiB buffers, BBR where the kernel has it), set before "
+        "`setup`; emulated with windows: kernel.",
     )
     emulation: _EmulationOrAuto | None = Field(
         default_factory=Emulation, description="auto, or settings; null: real VMs only."

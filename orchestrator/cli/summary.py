@@ -29,6 +29,11 @@ _PADDED = (
     "(`--set emulation=null`: the model itself)"
 )
 
+_TUNED = (
+    f"  network_tuning wan: before setup each VM's kernel gets TCP buffers of up to {BUFFER_BYTES >> 20} MiB and, where it has "
+    "it, BBR; its setup.log says what it took",
+)
+
 
 def plan_lines(plan: Mapping[str, Any]) -> list[str]:
     """The plan (`analysis.plan.Plan.as_dict`) for a person to approve."""
@@ -40,6 +45,7 @@ def plan_lines(plan: Mapping[str, Any]) -> list[str]:
     ]
     if rented:
         lines.append("  Real VMs, rented through SkyPilot" + (_PADDED if plan["emulated"] else ""))
+        lines.extend(_TUNED if plan.get("network_tuning") == "wan" else ())
     elif plan["emulated"]:
         lines.append(f"  {emulation_line(plan)}")
         lines.extend(f"    {reason}" for reason in plan["scale_reasons"])

@@ -23,6 +23,7 @@ from experiments.spec.emulation import EmulationPlan
 from experiments.spec.load import from_document, to_document
 from experiments.spec.schema import ExperimentSpec
 from experiments.spec.slots import slots
+from experiments.spec.windows import windows_of
 from metrics.records import EventRecord
 from metrics.store import DiskFullError, RunStore
 from orchestrator.controller.planned import planned_run
@@ -149,6 +150,11 @@ def _meta(
             "bytes": emulation.bytes_scale,
             "time": emulation.time_scale,
             "samples": emulation.samples_scale,
+        },
+        "network": {
+            "tuning": spec.network_tuning,
+            "windows": emulation.windows,
+            "window_bytes": emulation.window_bytes,
         },
         "status": "running",
         "error": "",
@@ -285,6 +291,8 @@ def _local_options(spec: ExperimentSpec, meta: Mapping[str, Any]) -> Any:
         network=emulation.network,
         bytes_scale=scales["bytes"],
         time_scale=scales["time"],
+        windows=windows_of(emulation, spec.network_tuning),
+        network_tuning=spec.network_tuning,
         path_model=emulation.path_model,
         seed=f"{spec.name}/{spec.seed}",
         run_id=meta["run_id"],

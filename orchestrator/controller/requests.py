@@ -82,6 +82,7 @@ class RunRequests:
             labels=labels_of(self._meta, wish.slot, time.time()),
             ports=(int(made.config["listen_port"]),),
             max_life_s=float(self._meta["max_life_s"]),
+            network_tuning=self._spec.network_tuning,
             setup=self._spec.setup,
             file_mounts=dict(self._spec.file_mounts),
             disk_gb=wished.disk_size,
