@@ -16,6 +16,7 @@ from analysis.replay import RunRow, run_row, with_speedups
 from analysis.report.page import Card, Section, render, table
 from analysis.report.style import figure_style, png_bytes, svg_file, svg_inline
 from analysis.sources import opened
+from analysis.study.comparison import Compared, cards, comparison
 from analysis.study.paper import printed_runs, references
 from analysis.study.rows import Row, difference_rows, unknown_rows
 from analysis.study.runs import StudyRun, distinct, study_run
@@ -69,17 +70,19 @@ def build(
     *,
     paper: bool = False,
     problems: Sequence[str] = (),
+    compared: Compared | None = None,
 ) -> Path:
     """Write the page `output` and its files in the folder `<output's stem>_files` beside it; returns `output`.
 
-    `paper`: the study's own comparisons, with its printed runs where there are no logs of them.
-    Raises OSError when something cannot be written.
+    `paper`: the study's own comparisons, with its printed runs where there are no logs of them. `compared`: the
+    runs beside what was published of them, as the first section. Raises OSError when something cannot be written.
     """
     files = output.with_name(f"{output.stem}_files")
     every = list(runs)
     if paper:
         every = distinct([*runs, *printed_runs(book, runs)])
-    parts = sections(every, paper)
+    first = comparison(compared) if compared else None
+    parts = [*([first] if first else []), *sections(every, paper)]
     files.mkdir(parents=True, exist_ok=True)
     shown: list[Section] = []
     with figure_style(), warnings.catch_warnings():
@@ -87,14 +90,19 @@ def build(
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         for part in parts:
             shown.append(_written(part, files, every))
-    _write(output, page_html(every, shown, paper, problems).encode())
+    headlines = cards(compared) if compared else []
+    _write(output, page_html(every, shown, paper, problems, headlines).encode())
     return output
 
 
 def page_html(
-    runs: Sequence[StudyRun], shown: Sequence[Section], paper: bool, problems: Sequence[str]
+    runs: Sequence[StudyRun],
+    shown: Sequence[Section],
+    paper: bool,
+    problems: Sequence[str],
+    headlines: Sequence[Card] = (),
 ) -> str:
-    """The page around the figures' sections."""
+    """The page around the figures' sections; `headlines` stand before its own."""
     logs = [run for run in runs if run.origin != "printed"]
     title = "The study, from its own logs" if paper else f"{len(logs)} runs compared"
     lead = (
@@ -104,7 +112,12 @@ def page_html(
     )
     extra = [_unknown_section(runs, paper), _reference_section(runs), _run_section(runs)]
     return render(
-        title, lead, _first_line(runs), list(problems), _cards(runs), [*shown, *(e for e in extra if e)]
+        title,
+        lead,
+        _first_line(runs),
+        list(problems),
+        [*headlines, *_cards(runs)],
+        [*shown, *(e for e in extra if e)],
     )
 
 

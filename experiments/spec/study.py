@@ -121,8 +121,11 @@ class LoadedStudy:
     members: tuple[Member, ...]
 
 
-def load_study(path_or_name: str) -> LoadedStudy:
-    """Read a study. Raises SpecError with all problems of it and of its experiments at once."""
+def load_study(path_or_name: str, overrides: Sequence[str] = ()) -> LoadedStudy:
+    """Read a study; `overrides` are `--set` arguments for each of its experiments.
+
+    Raises SpecError with all problems of it and of its experiments at once.
+    """
     path = find_study(path_or_name)
     text = _read(path)
     document = _document.parse(text, str(path))
@@ -135,7 +138,7 @@ def load_study(path_or_name: str) -> LoadedStudy:
         spec = StudySpec.model_validate(document.data)
     except ValidationError as error:
         raise SpecError([*document.problems, *problems_of(error, document, StudySpec)]) from error
-    members = _members(spec, document, path)
+    members = _members(spec, document, path, overrides)
     if spec.compare.limits and not _beside(path, spec.compare.limits).is_file():
         document.problems.append(
             document.problem(("compare", "limits"), f"{_beside(path, spec.compare.limits)}: no such file")
@@ -179,15 +182,16 @@ def study_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "orch study"}
 
 
-def _members(spec: StudySpec, document: Document, path: Path) -> tuple[Member, ...]:
+def _members(spec: StudySpec, document: Document, path: Path, overrides: Sequence[str]) -> tuple[Member, ...]:
     """Every entry's runs; what is wrong with an entry joins the document's problems."""
     found: list[Member] = []
     seen: dict[str, int] = {}
     for at, entry in enumerate(spec.experiments):
         try:
-            experiment = load(_named_file(entry.experiment, path), _overrides(entry))
+            experiment = load(_named_file(entry.experiment, path), [*_overrides(entry), *overrides])
         except SpecError as error:
-            document.problems += _at_entry(error.problems, document, at, entry)
+            told = _at_entry(error.problems, document, at, entry)
+            document.problems += [problem for problem in told if problem not in document.problems]
             continue
         stem = "-".join(filter(None, (experiment.name, entry.label)))
         if stem in seen:
@@ -230,6 +234,9 @@ def _at_entry(problems: Sequence[Problem], document: Document, at: int, entry: S
     for problem in problems:
         if problem.file.startswith("--set "):
             key = problem.file.removeprefix("--set ").partition("=")[0]
+            if key not in entry.set:  # of the command line
+                found.append(problem)
+                continue
             where = ("experiments", at, "set", key)
         elif problem.line is None:
             where = ("experiments", at, "experiment")

@@ -57,7 +57,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "export_commands",
         "Lay the run's estimate beside a provider's bill: dollars by service, and the differences.",
     ),
-    "study": ("study_commands", "Compare several runs on one page."),
+    "study": ("study_commands", "Run a study of several experiments, or draw several runs on one page."),
+    "compare": (
+        "compare_commands",
+        "Lay runs, or a study's runs, beside the published figures: published, replayed, emulated.",
+    ),
     "stop": (
         "end_commands",
         "End a run politely: peers leave the swarm, logs are collected, what was measured is kept.",

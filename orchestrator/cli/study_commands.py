@@ -1,4 +1,4 @@
-"""`orch study report`: several runs on one page, and the published study beside them."""
+"""`orch study`: run a study, list the studies, draw several runs on one page beside the published study."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.names import find_source
+from orchestrator.cli.output import SCHEMA_VERSION, Format, as_json, rows_text
+from orchestrator.cli.study_run import run_study
 from orchestrator.cli.terminal import say
 
 __all__ = ["register"]
 
-_study = typer.Typer(name="study", no_args_is_help=True, help="Compare several runs on one page.")
+_study = typer.Typer(name="study", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -20,9 +22,12 @@ def register(app: typer.Typer) -> None:
     app.add_typer(_study)
 
 
+_study.command("run")(run_study)
+
+
 @_study.callback()
 def _group() -> None:
-    """Compare several runs on one page."""
+    """Run a study of several experiments, or draw several runs on one page."""
 
 
 @_study.command("report")
@@ -82,3 +87,41 @@ def _report(
     typer.echo(str(page))
     if show:
         typer.launch(page.resolve().as_uri())
+
+
+@_study.command("ls")
+def _ls(
+    output: Annotated[
+        Format, typer.Option("--output", "-o", help="table, json, yaml or csv.")
+    ] = Format.table,
+) -> None:
+    """List the studies that were run here, the newest first, and those that ship with orch.
+
+    JSON: {"schema_version", "studies": [{"study", "on", "done", "failed", "left", "of"}], "shipped": []}
+    """
+    from experiments.spec.study import studies
+    from orchestrator.home import home_folder
+    from orchestrator.study.definition import list_studies, read_state, read_study
+
+    rows: list[dict[str, object]] = []
+    for folder in list_studies(home_folder()):
+        study = read_study(folder)
+        state = read_state(folder, study)
+        failed, left = len(state.failed), len(state.unsettled)
+        done = len(state.jobs) - failed - left
+        rows.append(
+            {
+                "study": study.study_id,
+                "on": study.on,
+                "done": done,
+                "failed": failed,
+                "left": left,
+                "of": len(state.jobs),
+            }
+        )
+    if output is Format.json:
+        document = {"schema_version": SCHEMA_VERSION, "studies": rows, "shipped": studies()}
+        typer.echo(as_json(document), nl=False)
+        return
+    typer.echo(rows_text("studies", rows, ("study", "on", "done", "failed", "left", "of"), output), nl=False)
+    say(f"with orch: {', '.join(studies())} (`orch study run NAME`)")

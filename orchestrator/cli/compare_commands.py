@@ -1,0 +1,177 @@
+"""`orch compare`: runs beside the published study and beside its logs, with what may be expected of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.output import Format, as_json, plain, rows_text
+from orchestrator.cli.terminal import say
+
+if TYPE_CHECKING:
+    from analysis.study.comparison import Compared
+
+__all__ = ["comparison_text", "register", "write_page"]
+
+_LONG = (
+    "experiment", "run_id", "figure", "published", "replayed", "emulated", "difference", "inside", "host_contended",
+    "dropped_rounds", "attempts",
+)  # fmt: skip
+_TABLE = (
+    "experiment",
+    "sps",
+    "off",
+    "comm_s",
+    "comm_off",
+    "calc_s",
+    "granularity",
+    "egress_gb",
+    "host",
+    "tries",
+    "limits",
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("compare")(_compare)
+
+
+def _compare(
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...|STUDY", help="Runs of this machine; a study's id, or its name for the newest."
+        ),
+    ],
+    logs: Annotated[
+        Path | None,
+        typer.Option(help="Folder with the published study's logs. [$ORCH_SHARED/paper-traces if there]"),
+    ] = None,
+    limits: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE|none", help="A csv of how far a figure may be off. [the study's, else paper-abc's]"
+        ),
+    ] = "",
+    include_contended: Annotated[
+        bool, typer.Option("--include-contended", help="Judge runs too that the host disturbed.")
+    ] = False,
+    report: Annotated[
+        Path | None,
+        typer.Option(help="Write a page with the table, a dot plot and the study report's figures."),
+    ] = None,
+    output: Annotated[
+        Format, typer.Option("--output", "-o", help="table, json, yaml or csv.")
+    ] = Format.table,
+) -> None:
+    """Lay runs, or a study's runs, beside the published figures: published, replayed, emulated.
+
+    A study may be unfinished: what it has is compared, the rest is named. Runs whose host was too busy are listed
+    and neither judged nor ranked, unless --include-contended. Exit: 0 whatever the figures are, 2 nothing to compare.
+
+    \b
+    JSON: {"schema_version", "study" (null: runs), "rows": [{"experiment": "NLP C-8", "run_id",
+      "published": {"sps", "comm_s", "epoch_s", "granularity", "egress_bytes_per_vm_epoch"},
+      "emulated": {same}, "replayed": {same} or null, "host_contended", "dropped_rounds",
+      "attempts"}], "kendall_tau" (of sps, over the runs that count), "compared",
+      "checks": [{"scope": "each"|"median"|"study", "experiment", "run_id", "figure", "low",
+      "high", "found", "inside"}], "missing": [{"experiment", "why"}]}
+    Unknown is null; figures are at the study's scale.
+    """
+    from orchestrator.cli.comparing import compare_wanted, wanted_runs
+    from orchestrator.errors import UsageError
+    from orchestrator.home import home_folder
+
+    if report is not None and (report.is_dir() or not report.resolve().parent.is_dir()):
+        raise UsageError(f"{report}: name a file in a folder that exists, such as --report compare.html")
+    wanted = wanted_runs(home_folder(), targets)
+    compared = compare_wanted(wanted, logs, limits, include_contended)
+    if not compared.rows:
+        whys = "; ".join(f"{name}: {why}" for name, why in wanted.missing.items())
+        raise UsageError(f"{', '.join(targets)}: nothing to compare yet ({whys})")
+    typer.echo(comparison_text(wanted.study, compared, output), nl=False)
+    if report is not None:
+        say(f"report: {write_page(wanted.folders, compared, report)}")
+
+
+def comparison_text(study: str | None, compared: Compared, form: Format) -> str:
+    """The comparison in the form asked for, ending in a newline."""
+    from analysis.compare import compare_document, long_rows
+    from analysis.study.comparison import study_checks
+
+    if form in (Format.json, Format.yaml):
+        document = compare_document(
+            study, compared.rows, compared.limits, compared.missing, compared.include_contended
+        )
+        if form is Format.json:
+            return as_json(document)
+        import yaml
+
+        return yaml.safe_dump(plain(document), sort_keys=False, allow_unicode=True)
+    rows = long_rows(compared.rows, compared.checks)
+    if form is Format.csv:
+        return rows_text("rows", rows, _LONG, form)
+    lines = [rows_text("rows", _table_rows(rows), _TABLE, Format.table).rstrip("\n")]
+    lines.append("sps, comm_s: published / replayed / emulated; the others: emulated (difference)")
+    lines += study_checks(compared)
+    lines += [f"{name}: {why}" for name, why in (compared.missing or {}).items()]
+    return "\n".join(lines) + "\n"
+
+
+def write_page(folders: Sequence[Path], compared: Compared, page: Path) -> Path:
+    """The study report of these runs with the comparison before it. Raises ImportFailed, OSError."""
+    from analysis.study.build import build, load
+    from cloud.prices.book import load as load_book
+
+    book = load_book("study-2023-04")
+    runs, problems = load(folders, book)
+    return build(runs, page, book, problems=problems, compared=compared)
+
+
+def _table_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One line a run of `long_rows`."""
+    by_run: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        by_run.setdefault(row["run_id"], {})[row["figure"]] = row
+    found: list[dict[str, Any]] = []
+    for own in by_run.values():
+        first = next(iter(own.values()))
+        outside = [name for name, row in own.items() if row["inside"] is False]
+        judged = any(row["inside"] is not None for row in own.values())
+        dropped = first["dropped_rounds"]
+        found.append(
+            {
+                "experiment": first["experiment"],
+                "sps": _three(own.get("sps")),
+                "off": _off(own.get("sps")),
+                "comm_s": _three(own.get("comm_s")),
+                "comm_off": _off(own.get("comm_s")),
+                "calc_s": _one(own.get("calc_s")),
+                "granularity": _one(own.get("granularity")),
+                "egress_gb": _one(own.get("egress_bytes_per_vm_epoch"), 1e-9),
+                "host": "TOO BUSY" if first["host_contended"] else f"{dropped} dropped" if dropped else "",
+                "tries": first["attempts"],
+                "limits": f"OUTSIDE {', '.join(outside)}" if outside else "inside" if judged else "",
+            }
+        )
+    return found
+
+
+def _three(row: dict[str, Any] | None) -> str:
+    values = [] if row is None else [row["published"], row["replayed"], row["emulated"]]
+    return " / ".join("-" if v is None else f"{v:.1f}" for v in values)
+
+
+def _off(row: dict[str, Any] | None) -> str:
+    return "" if row is None or row["difference"] is None else f"{row['difference']:+.1%}"
+
+
+def _one(row: dict[str, Any] | None, scale: float = 1.0) -> str:
+    if row is None or row["emulated"] is None:
+        return ""
+    text = f"{row['emulated'] * scale:.3g}"
+    return text if row["difference"] is None else f"{text} ({row['difference']:+.1%})"

@@ -1,0 +1,123 @@
+"""From the names of runs and studies to what is compared: their numbers, the limits, the study's logs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from analysis.compare import ComparedRun, Limit, read_limits
+from analysis.compare_runs import compared_run, replayed_figures
+from analysis.importers.base import ImportFailed
+from analysis.study.comparison import Compared
+from experiments.spec.study import STUDIES
+from metrics.store import StoreError
+from orchestrator.cli.terminal import say
+from orchestrator.errors import UsageError
+from orchestrator.home import list_runs, resolve_run, run_folder
+from orchestrator.study.core import JobState, StudyState
+from orchestrator.study.definition import StudyDefinition, find_study_folder, read_state, read_study
+
+__all__ = ["Wanted", "compare_wanted", "wanted_runs", "wanted_study"]
+
+_NO_LIMITS = "none"
+
+
+@dataclass
+class Wanted:
+    """What is to be compared."""
+
+    study: str | None = None  # the id, where it is one study
+    runs: list[tuple[Path, str, int]] = field(default_factory=list)  # folder, label, attempts
+    missing: dict[str, str] = field(default_factory=dict)  # experiment -> why it has no run
+    replay: str = "auto"
+    limits: str = ""  # a file; "": not judged
+
+    @property
+    def folders(self) -> list[Path]:
+        """The runs' folders."""
+        return [folder for folder, _, _ in self.runs]
+
+
+def wanted_runs(home: Path, targets: Sequence[str]) -> Wanted:
+    """What the words on the command line mean: runs and studies. Raises UsageError."""
+    found = Wanted(limits=str(STUDIES / "paper-abc-limits.csv"))
+    runs = set(list_runs(home))
+    for text in targets:
+        folder = None if text in runs or text == "latest" else find_study_folder(home, text)
+        if folder is None:
+            try:
+                found.runs.append((run_folder(home, resolve_run(home, text)), "", 1))
+            except UsageError as error:
+                raise UsageError(f"{error}; nor is there a study of that name (`orch study ls`)") from error
+            continue
+        definition = read_study(folder)
+        whole = wanted_study(home, definition, read_state(folder, definition))
+        if len(targets) == 1:
+            return whole
+        found.runs += whole.runs
+        found.missing |= whole.missing
+    return found
+
+
+def wanted_study(home: Path, study: StudyDefinition, state: StudyState) -> Wanted:
+    """A study's runs that have numbers, finished or not; and why the others have none."""
+    found = Wanted(study.study_id, replay=study.compare["replay"], limits=study.compare["limits"])
+    for one in state.jobs:
+        if one.result is None:
+            found.missing[one.job.key] = _why(one, state)
+        else:
+            folder = run_folder(home, one.result.run_id)
+            found.runs.append((folder, one.job.label, len(one.counted)))
+    return found
+
+
+def compare_wanted(wanted: Wanted, logs: Path | None, limits: str, include_contended: bool) -> Compared:
+    """Read everything. `limits`: a file instead of the wanted one's, or "none". Raises UsageError, ImportFailed."""
+    replayed = _replayed(wanted, logs)
+    rows: list[ComparedRun] = []
+    for folder, label, attempts in wanted.runs:
+        try:
+            rows.append(compared_run(folder, replayed, label, attempts))
+        except StoreError as error:
+            wanted.missing[folder.name] = f"cannot be read: {error}"
+    return Compared(rows, _limits(limits or wanted.limits), wanted.missing, include_contended)
+
+
+def _why(one: JobState, state: StudyState) -> str:
+    if one.open is not None:
+        return f"its run {one.open.run_id} has not ended"
+    if not one.settled(state.retries) or not one.counted:
+        return "not run yet"
+    end = one.counted[-1].end
+    assert end is not None
+    return f"{end.status.replace('_', ' ')}{f': {end.error}' if end.error else ''}"
+
+
+def _replayed(wanted: Wanted, logs: Path | None) -> dict[str, Any]:
+    """The study's own logs: those that are named, else those of ORCH_SHARED where there are some."""
+    shared = os.environ.get("ORCH_SHARED", "")
+    found = logs or Path(shared) / "paper-traces"
+    if logs is None and (not shared or wanted.replay == "never" or not found.is_dir()):
+        return {}
+    try:
+        figures, problems = replayed_figures(found)
+    except ImportFailed as error:
+        if logs is not None:
+            raise
+        figures, problems = {}, (f"nothing is replayed: {error}",)  # nobody asked for it: the rest is compared
+    for problem in problems:
+        say(f"problem: {problem}")
+    return figures
+
+
+def _limits(path: str) -> list[Limit]:
+    if not path or path == _NO_LIMITS:
+        return []
+    try:
+        return read_limits(Path(path))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None)
+        raise UsageError(f"{path}: cannot be read: {reason}" if reason else str(error)) from error

@@ -1,0 +1,356 @@
+"""`orch study run`: plan, ask once, run experiment after experiment, compare."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from fnmatch import fnmatchcase
+from pathlib import Path
+from random import SystemRandom
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.exits import DONE, FAILED, INTERRUPTED
+from orchestrator.cli.launch_commands import ResultForm, Where
+from orchestrator.cli.output import SCHEMA_VERSION, Format, as_json
+from orchestrator.cli.terminal import confirm, say
+from orchestrator.errors import UsageError
+
+if TYPE_CHECKING:
+    from experiments.spec.study import LoadedStudy, Member
+    from orchestrator.study.core import StudyState
+    from orchestrator.study.definition import StudyDefinition
+
+__all__ = ["run_study"]
+
+_LIMIT_TIMES, _LIMIT_MORE_S = 3.0, {"local": 180.0, "sky": 3600.0}
+
+
+def run_study(
+    study: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|NAME", help="A study's YAML, a name that ships with orch, or with --resume an id."
+        ),
+    ],
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only", metavar="RUN", help="Only these: names or patterns such as 'geo-c*'. Repeatable."
+        ),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Replace a value in every experiment. Repeatable."),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on with the newest study of that name; what failed is tried again."
+        ),
+    ] = False,
+    on: Annotated[
+        Where | None,
+        typer.Option("--on", help="local: the emulated cloud of this machine; sky: rented VMs. [local]"),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and end: nothing is contacted or rented.")
+    ] = False,
+    price_tolerance: Annotated[
+        float,
+        typer.Option(min=0, max=10, help="A VM may be dearer than planned by this share of its price."),
+    ] = 0.1,
+    output: Annotated[ResultForm, typer.Option("--output", "-o", help="text or json.")] = ResultForm.text,
+) -> None:
+    """Run a study: its experiments one after the other, then one comparison and one page.
+
+    Shows the plan of all and asks once. A failed run does not end the study. A run on a host that was too busy,
+    or with a round dropped for no planned reason, is repeated at most twice. A run that takes too long is taken down.
+    The journal is on the disk before each step: after a crash, a kill -9 or Ctrl-C (which takes the current run
+    down), --resume goes on where it was, attaches to a run that still goes on, and runs nothing twice.
+
+    Exit: 0 all have their numbers, 1 one has not (it is named), 2 wrong file or option, 3 refused, 5 something may
+    still be running, 6 another orch runs this study, 130 interrupted.
+
+    \b
+    JSON: {"schema_version", "study_id", "study", "status": "done"|"failed"|"unfinished", "runs":
+      [{"run", "experiment", "label", "run_id", "status", "attempts", "disturbed": [], "error",
+      "seconds"}], "comparison": as `orch compare STUDY -o json` or null, "report": path or null};
+      --dry-run: {"schema_version", "study", "on", "runs": [{"run", as `orch plan`}],
+      "raw_duration_s", "duration_s", "vm_usd", "egress_usd", "most_vms", "contended_retries"}
+    """
+    from orchestrator.home import home_folder
+
+    home = home_folder()
+    patterns = only or []
+    if resume and overrides:
+        raise UsageError(
+            "--resume goes on with what was approved: leave --set out, or begin a new study without --resume"
+        )
+    if resume:
+        folder = _resumed(home, study, on)
+    else:
+        folder = _begun(
+            home, study, overrides or [], patterns, on or Where.local, yes, dry_run, price_tolerance, output
+        )
+    if folder is None:
+        return
+    code = _run(home, folder, patterns if resume else [], output)
+    if code != DONE:
+        raise typer.Exit(code)
+
+
+def _begun(
+    home: Path,
+    study: str,
+    overrides: Sequence[str],
+    only: Sequence[str],
+    on: Where,
+    yes: bool,
+    dry_run: bool,
+    tolerance: float,
+    output: ResultForm,
+) -> Path | None:
+    """A new study's folder, once it is approved; None after a dry run."""
+    from experiments.spec.load import to_document
+    from experiments.spec.study import load_study
+    from orchestrator.cli.starting import plan_for, refuse_money
+    from orchestrator.cli.study_plan import plan_document, study_plan_lines, study_question
+
+    loaded = load_study(study, overrides)
+    members = _chosen(loaded, only)
+    plans = {m.key: plan_for(m.spec, on.value, Decimal(str(tolerance))) for m in members}
+    document = plan_document(loaded.spec.name, on.value, plans, loaded.spec.contended_retries)
+    lines = study_plan_lines(document)
+    if dry_run:
+        typer.echo(as_json(document) if output is ResultForm.json else "\n".join(lines) + "\n", nl=False)
+        say("dry run: nothing was contacted and nothing was rented")
+        return None
+    from orchestrator.controller.preflight import preflight
+    from orchestrator.home import new_run_id
+    from orchestrator.study.core import Job
+    from orchestrator.study.definition import StudyDefinition, create_study
+
+    for line in lines:
+        say(line)
+    jobs = tuple(
+        Job(
+            m.key, m.spec.name, m.label, plans[m.key]["raw_duration_s"],
+            _limit_s(loaded, m.key, plans[m.key]["raw_duration_s"], on),
+        )
+        for m in members
+    )  # fmt: skip
+    _refuse_beside(home, loaded.spec.name)
+    for m in members:
+        refuse_money(m.spec, plans[m.key], on.value)
+        preflight(m.spec, home, on.value)
+    confirm(
+        study_question(document),
+        yes=yes,
+        refusal=f"{loaded.spec.name} was not started: there is no terminal to ask on, so add --yes",
+    )
+    now = datetime.now(UTC)
+    limits = loaded.spec.compare.limits
+    definition = StudyDefinition(
+        study_id=new_run_id(loaded.spec.name, now, SystemRandom()),
+        name=loaded.spec.name,
+        on=on.value,
+        retries=loaded.spec.contended_retries if on is Where.local else 0,
+        jobs=jobs,
+        documents={m.key: to_document(m.spec) for m in members},
+        plans=plans,
+        compare={
+            "replay": loaded.spec.compare.replay,
+            "limits": str((loaded.path.parent / limits).resolve()) if limits else "",
+        },
+        created_s=now.timestamp(),
+    )
+    return create_study(home, definition, loaded.text)
+
+
+def _resumed(home: Path, study: str, on: Where | None) -> Path:
+    """The study to go on with."""
+    from experiments.spec.study import load_study
+    from orchestrator.study.definition import find_study_folder, list_studies, read_study
+
+    folder = find_study_folder(home, study)
+    if folder is None:
+        name = load_study(study).spec.name
+        folder = next(iter(list_studies(home, name)), None)
+        if folder is None:
+            raise UsageError(f"{study}: no study of the name '{name}' was begun here; leave --resume out")
+    begun_on = read_study(folder).on
+    if on is not None and on.value != begun_on:
+        raise UsageError(f"{folder.name} was begun --on {begun_on}; it goes on there, so leave --on out")
+    return folder
+
+
+def _run(home: Path, folder: Path, only: Sequence[str], output: ResultForm) -> int:
+    """Run what is left, and say what came of it."""
+    from orchestrator.cli.follow import terminated_is_interrupted
+    from orchestrator.cli.study_launcher import RunLauncher
+    from orchestrator.cli.study_screen import StudyScreen
+    from orchestrator.controller.ray_session import claim
+    from orchestrator.study.core import Retry
+    from orchestrator.study.definition import hold_study, read_study
+    from orchestrator.study.journal import StudyJournal
+    from orchestrator.study.runner import LeftRunning, StudyRunner
+
+    study = read_study(folder)
+    with hold_study(folder), terminated_is_interrupted():
+        screen = StudyScreen(lambda run_id: _headline(home, run_id))
+        launcher = RunLauncher(home, study, screen)
+        journal = StudyJournal(folder)
+        runner = StudyRunner(study.study_id, study.jobs, study.retries, journal, launcher, screen, time.time)
+        state = runner.state
+        _refuse_unknown(state, only, study)
+        say(f"{study.study_id}: {folder}")
+        if state.failed and not state.unsettled:
+            again = [one.job.key for one in state.failed]
+            say(f"trying again what failed: {', '.join(again)}")
+            journal.append(Retry(time.time(), tuple(again)))
+        claim(home)  # one Ray for all runs: it stays while this process lives
+        try:
+            state = runner.run(only)
+        except LeftRunning:
+            say(f"`orch study run {study.study_id} --resume` goes on with the study")
+            return INTERRUPTED
+        except KeyboardInterrupt:
+            say(f"interrupted: nothing is left running; `orch study run {study.study_id} --resume` goes on")
+            return INTERRUPTED
+        finally:
+            journal.close()
+        return _finish(home, folder, study, state, output)
+
+
+def _finish(home: Path, folder: Path, study: StudyDefinition, state: StudyState, output: ResultForm) -> int:
+    """The comparison on stdout, the page in the study's folder, the failed ones at the end."""
+    from analysis.compare import compare_document
+    from orchestrator.cli.compare_commands import comparison_text, write_page
+    from orchestrator.cli.comparing import compare_wanted, wanted_study
+
+    wanted = wanted_study(home, study, state)
+    compared = compare_wanted(wanted, None, "", False)
+    page = write_page(wanted.folders, compared, folder / "report.html") if compared.rows else None
+    if output is ResultForm.json:
+        rows, limits = compared.rows, compared.limits
+        document = {
+            **_document(study, state),
+            "comparison": compare_document(study.study_id, rows, limits, compared.missing) if rows else None,
+            "report": page,
+        }
+        typer.echo(as_json(document), nl=False)
+    elif compared.rows:
+        typer.echo(comparison_text(study.study_id, compared, Format.table), nl=False)
+    for one in state.failed:
+        end = one.counted[-1].end
+        assert end is not None
+        say(f"{one.job.key}: {end.status.replace('_', ' ')}{f': {end.error}' if end.error else ''}")
+    if page is not None:
+        say(f"report: {page}")
+    if state.failed or state.unsettled:
+        count = f"{len(state.failed)} failed, {len(state.unsettled)} not run"
+        say(
+            f"{study.study_id}: {count}, of {len(state.jobs)}; `orch study run {study.study_id} --resume` goes on"
+        )
+    return FAILED if state.failed else DONE
+
+
+def _document(study: StudyDefinition, state: StudyState) -> dict[str, Any]:
+    runs: list[dict[str, Any]] = []
+    for one in state.jobs:
+        shown = one.result or (one.attempts[-1] if one.attempts else None)
+        end = shown.end if shown else None
+        runs.append(
+            {
+                "run": one.job.key,
+                "experiment": one.job.experiment,
+                "label": one.job.label,
+                "run_id": shown.run_id if shown else None,
+                "status": end.status if end else "running" if shown else "not run",
+                "attempts": len(one.counted),
+                "disturbed": end.disturbed if end else [],
+                "error": end.error if end else "",
+                "seconds": end.at_s - shown.began_s if end and shown else None,
+            }
+        )
+    status = "failed" if state.failed else "unfinished" if state.unsettled else "done"
+    head = {"schema_version": SCHEMA_VERSION, "study_id": study.study_id, "study": study.name}
+    return {**head, "status": status, "runs": runs}
+
+
+def _headline(home: Path, run_id: str) -> str:
+    """What a run came to, beside what was published of it."""
+    from analysis.compare import difference
+    from analysis.compare_runs import compared_run
+    from metrics.store import StoreError
+    from orchestrator.cli.words import number
+    from orchestrator.home import run_folder
+
+    try:
+        row = compared_run(run_folder(home, run_id), {})
+    except StoreError as error:
+        return str(error)
+    off, comm = difference(row, "sps"), row.emulated["comm_s"]
+    said = f"{number(row.emulated['sps'])} samples/s"
+    if off is not None:
+        said += f" ({off:+.1%} of the published)"
+    return f"{said}, communication {number(comm)} s" if comm is not None else said
+
+
+def _chosen(loaded: LoadedStudy, only: Sequence[str]) -> list[Member]:
+    found = [
+        m
+        for m in loaded.members
+        if not only or any(fnmatchcase(n, p) for p in only for n in (m.key, m.spec.name, m.label) if n)
+    ]
+    if not found:
+        raise UsageError(_none_named(only, [m.key for m in loaded.members]))
+    return found
+
+
+def _refuse_unknown(state: StudyState, only: Sequence[str], study: StudyDefinition) -> None:
+    names = {n for one in state.jobs for n in (one.job.key, one.job.experiment, one.job.label)}
+    if only and not any(fnmatchcase(n, p) for p in only for n in names if n):
+        raise UsageError(f"{study.study_id}: {_none_named(only, [one.job.key for one in state.jobs])}")
+
+
+def _none_named(only: Sequence[str], keys: Sequence[str]) -> str:
+    return f"--only {' '.join(only)}: no run of that name (there are: {', '.join(keys)})"
+
+
+def _limit_s(loaded: LoadedStudy, key: str, planned_s: float | None, on: Where) -> float:
+    """The wall limit of one attempt."""
+    if loaded.spec.wall_limit_s is not None:
+        return loaded.spec.wall_limit_s
+    if planned_s is None:
+        raise UsageError(
+            f"{loaded.path}: how long {key} takes is unknown, so give the study a 'wall_limit_s', after which a run is "
+            "taken down"
+        )
+    return _LIMIT_TIMES * planned_s + _LIMIT_MORE_S[on.value]
+
+
+def _refuse_beside(home: Path, name: str) -> None:
+    """Raise HeldError while a study of this name is being run, UsageError while one of its runs goes on."""
+    from orchestrator.controller.actor import controller_alive
+    from orchestrator.home import run_folder
+    from orchestrator.study.definition import hold_study, list_studies, read_state, read_study
+
+    for folder in list_studies(home, name)[:1]:
+        with hold_study(folder):
+            state = read_state(folder, read_study(folder))
+        going = next((one.open.run_id for one in state.jobs if one.open is not None), None)
+        if going and controller_alive(run_folder(home, going)):
+            raise UsageError(
+                f"{folder.name}: its run {going} still goes on; --resume goes on with that study, and `orch down {going}` "
+                "takes the run down"
+            )
+        if state.unsettled:
+            say(
+                f"{folder.name} has {len(state.unsettled)} runs left: --resume would go on with it; this is a new study"
+            )

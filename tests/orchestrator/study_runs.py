@@ -1,0 +1,80 @@
+"""A launcher for a study that makes finished runs out of nothing: run.db files with numbers, no process."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, ClassVar
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
+from made_up_run import write_run
+
+from metrics.store import RunStore
+from orchestrator.home import run_folder
+from orchestrator.study.core import Job
+from orchestrator.study.definition import StudyDefinition
+from orchestrator.study.runner import RunError, Seen, Watched
+
+__all__ = ["MadeRuns"]
+
+
+class MadeRuns:
+    """In place of `orchestrator.cli.study_launcher.RunLauncher`. Class attributes are the script."""
+
+    refused: ClassVar[set[str]] = set()  # jobs that do not start
+    busy: ClassVar[dict[str, int]] = {}  # so many runs of a job find the host too busy
+    interrupt: ClassVar[set[str]] = set()  # jobs whose first watching is interrupted
+    made: ClassVar[list[str]] = []
+
+    def __init__(self, home: Path, study: StudyDefinition, screen: Any) -> None:
+        self._home, self._study, self._screen = home, study, screen
+
+    def look(self, run_id: str) -> Seen:
+        folder = run_folder(self._home, run_id)
+        if not (folder / "run.db").exists():
+            return Seen("absent")
+        with RunStore.open_reader(folder / "run.db") as store:
+            return Seen("ended", str(store.meta("status")))
+
+    def start(self, job: Job, run_id: str) -> None:
+        if job.key in self.refused:
+            raise RunError(f"{run_id}: no memory for 8 peers; end something")
+        self.made.append(run_id)
+
+    def watch(self, job: Job, run_id: str, until_s: float) -> Watched:
+        if job.key in self.interrupt:
+            self.interrupt.discard(job.key)
+            self._write(run_id, job, "stopped")
+            return Watched("taken_down")
+        self._write(run_id, job, "done")
+        return Watched("ended")
+
+    def take_down(self, run_id: str, why: str) -> None:
+        raise AssertionError("nothing runs")
+
+    def disturbed(self, run_id: str) -> tuple[str, ...]:
+        job = run_id.rsplit("-", 3)[0]
+        left = self.busy.get(job, 0)
+        self.busy[job] = left - 1
+        if left <= 0:
+            return ()
+        self._set(run_id, {"host": {"contended": True, "reasons": ["late"]}})
+        return ("the host was too busy (late)",)
+
+    def _write(self, run_id: str, job: Job, status: str) -> None:
+        folder = run_folder(self._home, run_id)
+        folder.mkdir(parents=True)
+        with tempfile.TemporaryDirectory() as made:
+            write_run(Path(made), peers=2, epochs=3)
+            shutil.copy(Path(made) / "run.db", folder / "run.db")
+        (folder / "experiment.yaml").touch()
+        self._set(
+            run_id, {"run_id": run_id, "experiment": dict(self._study.documents[job.key]), "status": status}
+        )
+
+    def _set(self, run_id: str, values: dict[str, Any]) -> None:
+        with RunStore.open_writer(run_folder(self._home, run_id) / "run.db") as store:
+            for key, value in values.items():
+                store.set_meta(key, value)

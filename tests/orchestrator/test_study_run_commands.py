@@ -1,0 +1,203 @@
+"""`orch study run` and `orch compare` as a user calls them, with runs that are made up."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from study_runs import MadeRuns
+
+from orchestrator.cli.app import run
+from orchestrator.study.definition import hold_study, list_studies
+
+pytestmark = pytest.mark.slow
+
+_FILE = "name: s\nexperiments: [geo-a2, geo-b2, {experiment: geo-c8, label: x, set: {seed: 1}}]\ncompare: {replay: never}\n"
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    """A study file, and runs that need no process."""
+    monkeypatch.setattr("orchestrator.cli.study_launcher.RunLauncher", MadeRuns)
+    monkeypatch.setattr("orchestrator.controller.preflight.preflight", lambda *_: None)
+    if "page" not in request.node.name:  # drawing takes seconds
+        monkeypatch.setattr("orchestrator.cli.compare_commands.write_page", lambda _, __, page: page)
+    for name, value in (("refused", set()), ("busy", {}), ("interrupt", set()), ("made", [])):
+        monkeypatch.setattr(MadeRuns, name, value)
+    (tmp_path / "s.yaml").write_text(_FILE)
+    return str(tmp_path / "s.yaml")
+
+
+def _json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_study_from_its_file_to_the_page(study: str, own_home: Path, capsys: pytest.CaptureFixture[str]):
+    assert run(["study", "run", study, "--yes"]) == 0
+    shown = capsys.readouterr()
+    assert "3 runs one after the other, on the emulated cloud" in shown.err
+    assert "[1 of 3] geo-a2, about" in shown.err
+    assert "[3 of 3] geo-c8-x: done in" in shown.err
+    assert [line.split()[1] for line in shown.out.splitlines()[1:4]] == ["A-2", "B-2", "C-8"]
+    (folder,) = list_studies(own_home)
+    page = (folder / "report.html").read_text()
+    assert "Published, replayed, emulated" in page
+    assert page.count("<svg") >= 5
+    assert [made.rsplit("-", 3)[0] for made in MadeRuns.made] == ["geo-a2", "geo-b2", "geo-c8-x"]
+    assert run(["study", "run", "s", "--resume"]) == 0  # nothing is left: nothing is run
+    assert len(MadeRuns.made) == 3
+    capsys.readouterr()
+    assert run(["study", "ls", "-o", "json"]) == 0
+    listed = _json(capsys)
+    assert listed["studies"] == [
+        {"study": folder.name, "on": "local", "done": 3, "failed": 0, "left": 0, "of": 3}
+    ]
+    assert "paper-abc" in listed["shipped"]
+
+
+def test_a_failed_run_is_told_at_the_end_and_tried_again(study: str, capsys: pytest.CaptureFixture[str]):
+    MadeRuns.refused = {"geo-b2"}
+    assert run(["study", "run", study, "--yes", "-o", "json"]) == 1
+    shown = capsys.readouterr()
+    told = json.loads(shown.out)
+    assert (told["status"], [r["status"] for r in told["runs"]]) == ("failed", ["done", "failed", "done"])
+    assert "no memory for 8 peers" in told["runs"][1]["error"]
+    assert told["comparison"]["missing"][0]["experiment"] == "geo-b2"
+    assert "1 failed, 0 not run, of 3" in shown.err
+    MadeRuns.refused = set()
+    assert run(["study", "run", "s", "--resume", "-o", "json"]) == 0
+    told = _json(capsys)
+    assert [r["attempts"] for r in told["runs"]] == [1, 2, 1]
+    assert [made.rsplit("-", 3)[0] for made in MadeRuns.made] == ["geo-a2", "geo-c8-x", "geo-b2"]
+
+
+def test_a_contended_run_is_repeated(study: str, capsys: pytest.CaptureFixture[str]):
+    MadeRuns.busy = {"geo-a2": 1, "geo-b2": 9}
+    assert run(["study", "run", study, "--yes", "-o", "json"]) == 0
+    shown = capsys.readouterr()
+    told = json.loads(shown.out)
+    assert [r["attempts"] for r in told["runs"]] == [2, 3, 1]
+    assert [r["host_contended"] for r in told["comparison"]["rows"]] == [False, True, False]
+    assert [r["attempts"] for r in told["comparison"]["rows"]] == [2, 3, 1]
+    assert "the host was too busy (late): it is run again" in shown.err
+    assert "the host was too busy (late): it is not run again, and not compared" in shown.err
+
+
+def test_ctrl_c_ends_with_130_and_the_study_goes_on(study: str, capsys: pytest.CaptureFixture[str]):
+    MadeRuns.interrupt = {"geo-b2"}
+    assert run(["study", "run", study, "--yes"]) == 130
+    assert "--resume` goes on" in capsys.readouterr().err
+    assert run(["compare", "s", "-o", "json"]) == 0
+    half = _json(capsys)
+    assert [row["experiment"] for row in half["rows"]] == ["CV A-2"]
+    assert {row["experiment"]: row["why"] for row in half["missing"]} == {
+        "geo-b2": "not run yet",
+        "geo-c8-x": "not run yet",
+    }
+    assert run(["study", "run", "s", "--resume", "-o", "json"]) == 0
+    told = _json(capsys)
+    assert [r["attempts"] for r in told["runs"]] == [1, 1, 1]
+    assert told["runs"][1]["run_id"].endswith("-2")
+
+
+def test_only_some_and_values_for_all(study: str, own_home: Path, capsys: pytest.CaptureFixture[str]):
+    assert (
+        run(["study", "run", study, "--yes", "--only", "geo-c*", "--set", "measure.epochs=5", "-o", "json"])
+        == 0
+    )
+    assert [r["run"] for r in _json(capsys)["runs"]] == ["geo-c8-x"]
+    (folder,) = list_studies(own_home)
+    document = json.loads((folder / "study.json").read_text())["documents"]["geo-c8-x"]
+    assert (document["measure"]["epochs"], document["seed"]) == (5, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["study", "run", "{file}"], 3, "add --yes"),
+        (["study", "run", "nowhere"], 2, "no such study file"),
+        (["study", "run", "{file}", "--resume"], 2, "no study of the name 's' was begun here"),
+        (["study", "run", "{file}", "--only", "geo-x"], 2, "there are: geo-a2, geo-b2, geo-c8-x"),
+        (["study", "run", "{file}", "--set", "swarm.batch_siz=1"], 2, "did you mean 'batch_size'"),
+        (["study", "run", "{file}", "--resume", "--set", "seed=1"], 2, "leave --set out"),
+        (["compare", "nothing"], 2, "nor is there a study of that name"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    study: str, own_home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, says: str
+):
+    assert run([word.replace("{file}", study) for word in arguments]) == code
+    shown = capsys.readouterr()
+    assert says in shown.err
+    assert shown.out == ""
+    assert "Traceback" not in shown.err
+    assert not (own_home / "studies").exists()
+
+
+def test_a_study_that_is_being_run_is_left_alone(
+    study: str, own_home: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert run(["study", "run", study, "--yes", "--only", "geo-a2"]) == 0
+    (folder,) = list_studies(own_home)
+    with hold_study(folder):
+        assert run(["study", "run", "s", "--resume"]) == 6
+        assert run(["study", "run", study, "--yes"]) == 6
+    assert "another `orch` is running this study" in capsys.readouterr().err
+    assert len(MadeRuns.made) == 1
+
+
+def test_a_dry_run_sums_up_and_leaves_nothing(own_home: Path, capsys: pytest.CaptureFixture[str]):
+    assert run(["study", "run", "paper-abc", "--dry-run", "-o", "json"]) == 0
+    plan = _json(capsys)
+    assert len(plan["runs"]) == 28
+    assert plan["most_vms"] == 8
+    assert plan["raw_duration_s"] < 100 * 60
+    assert run(["study", "run", "paper-abc", "--dry-run", "--on", "sky", "--only", "geo-c8*"]) == 0
+    shown = capsys.readouterr().out
+    assert "all together: about" in shown
+    assert "every run: cannot be launched on rented VMs as it is" in shown
+    assert not own_home.exists()
+
+
+def test_rented_vms_are_asked_for_once(study: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    store = ["--set", "data.endpoint=https://s3.example.com", "--set", "data.private=true"]
+    assert (
+        run(["study", "run", study, "--on", "sky", "--only", "geo-a2", "--dry-run", "-o", "json", *store])
+        == 0
+    )
+    plan = _json(capsys)
+    assert float(plan["vm_usd"]) > 0
+    assert float(plan["egress_usd"]) > 0
+    assert plan["contended_retries"] == 0
+
+
+def test_runs_are_compared_by_name_and_drawn_on_a_page(
+    study: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert run(["study", "run", study, "--yes", "--only", "geo-c8"]) == 0
+    (run_id,) = MadeRuns.made
+    capsys.readouterr()
+    assert run(["compare", run_id, "-o", "json"]) == 0
+    document = _json(capsys)
+    assert document["study"] is None
+    (row,) = document["rows"]
+    assert (row["experiment"], row["run_id"], row["attempts"], row["replayed"]) == ("CV C-8", run_id, 1, None)
+    judged = {c["figure"]: c["inside"] for c in document["checks"] if c["scope"] == "each"}
+    assert set(judged) == {"sps", "comm_s", "egress_bytes_per_vm_epoch"}
+    page = tmp_path / "c.html"
+    assert run(["compare", "s", "-o", "csv", "--report", str(page)]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[0].startswith(
+        "experiment,run_id,figure,published,replayed,emulated,difference,inside"
+    )
+    assert shown.out.splitlines()[1].startswith("CV C-8 x,")
+    assert f"report: {page}" in shown.err
+    assert (tmp_path / "c_files" / "comparison.csv").is_file()
+    assert run(["compare", "s", "--limits", "none"]) == 0
+    assert "OUTSIDE" not in capsys.readouterr().out
+    assert run(["compare", "s", "--limits", str(tmp_path / "no.csv")]) == 2
