@@ -8,7 +8,7 @@ from typing import Any
 from metrics.granularity import epoch_granularity
 from metrics.run_numbers import Records, RunNumbers
 
-__all__ = ["cost_lines", "per_epoch", "preemptions", "traffic"]
+__all__ = ["cost_lines", "joins", "per_epoch", "preemptions", "traffic"]
 
 
 def per_epoch(store: Records | RunNumbers) -> list[dict[str, Any]]:
@@ -129,6 +129,21 @@ def preemptions(store: Records | RunNumbers) -> list[dict[str, Any]]:
             },
         }
         for row in _run(store).preemptions.rows
+    ]
+
+
+def joins(store: Records | RunNumbers) -> list[dict[str, Any]]:
+    """One row a VM that downloaded the state of others (see `metrics.joins.Join`): vm, slot, location, at_s (unix, as
+    measured), from_epoch, donor (slot), donor_location, seconds, bytes, resumed, usd. None: unknown."""
+    return [
+        {
+            **{name: getattr(row, name) for name in ("vm", "slot", "location", "at_s", "from_epoch")},
+            **{name: getattr(row, name) for name in ("donor", "donor_location", "seconds")},
+            "bytes": None if row.bytes is None else round(row.bytes),
+            "resumed": row.resumed,
+            "usd": None if row.usd is None else float(row.usd),
+        }
+        for row in _run(store).joins
     ]
 
 

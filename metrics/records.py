@@ -171,8 +171,10 @@ class JoinRecord:
     vm: str
     at_s: float  # when it began to train
     state_s: float  # wall seconds of the download of the swarm's state; 0: it began with the others
-    state_bytes: int | None  # TCP payload received from the peers meanwhile; None: not measured
+    state_bytes: int | None  # of weights, statistics and averaged gradients that arrived; None: not measured
     from_epoch: int  # the epoch it took over; 0: it began with the others
+    donor: str | None = None  # the VM that gave it; "": nothing was downloaded; None: not said
+    resumed: int | None = None  # how often a cut download went on where it was; None: not said
 
 
 TABLES = {

@@ -21,6 +21,7 @@ from metrics.egress import (
     tails,
     traffic,
 )
+from metrics.joins import Join, join_costs
 from metrics.ledger import Ledger, Terms
 from metrics.lives import last_life
 from metrics.preemptions import Preemptions, preemptions
@@ -68,6 +69,7 @@ class RunNumbers:
     agreement: Agreement | None
     tails: Mapping[tuple[str, str], int]
     preemptions: Preemptions
+    joins: tuple[Join, ...]
     forgotten_epochs: int  # trained before all peers were lost at once: no part of the other figures
 
     @classmethod
@@ -130,6 +132,9 @@ class RunNumbers:
             tails=died,
             preemptions=preemptions(
                 vms, store.records("events"), epochs, store.records("joins"), raw, study, terms.scales, now
+            ),
+            joins=tuple(
+                join_costs(store.records("joins"), vms, terms.scales, terms.book and terms.book.egress)
             ),
             forgotten_epochs=_forgotten(epochs, vms),
         )

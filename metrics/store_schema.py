@@ -29,7 +29,7 @@ KEYS: dict[str, tuple[str, ...]] = {
 # The schema that brought a table, where it is not the first: in an older file it is empty.
 SINCE = {"swarm_epochs": 2, "joins": 3}
 # The same of a column: in an older file it is None.
-_COLUMN_SINCE = {("egress", "model_bytes"): 4}
+_COLUMN_SINCE = {("egress", "model_bytes"): 4, ("joins", "donor"): 5, ("joins", "resumed"): 5}
 # A doubled journal entry is a fault of ours, never something to ignore.
 STRICT = {"events"}
 _SQL_TYPES: dict[type, str] = {int: "INTEGER", bool: "INTEGER", float: "REAL", str: "TEXT", Decimal: "TEXT"}
@@ -84,12 +84,19 @@ def _migrate_4(connection: sqlite3.Connection) -> None:
     connection.execute("ALTER TABLE egress ADD COLUMN model_bytes INTEGER")
 
 
+def _migrate_5(connection: sqlite3.Connection) -> None:
+    """Who gave a joiner its state, and how often that download was cut."""
+    connection.execute("ALTER TABLE joins ADD COLUMN donor TEXT")
+    connection.execute("ALTER TABLE joins ADD COLUMN resumed INTEGER")
+
+
 # Append only: number n turns schema n - 1 into schema n.
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     _migrate_1,
     _migrate_2,
     _migrate_3,
     _migrate_4,
+    _migrate_5,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 

@@ -169,6 +169,16 @@ def _page(
                 + "</details>",
             )
         )
+    if joined := frames.joins(run):
+        _write_csv(folder / "joins.csv", joined)
+        sections.append(
+            Section(
+                "Joins",
+                content.JOINS,
+                html=table(content.join_table(joined), "Joins", text=["slot", "from"])
+                + '<p class="soft">The numbers as a file: <a href="joins.csv">CSV</a>.</p>',
+            )
+        )
     if summary["preemptions"]["count"] or summary["pauses"]["count"]:
         taken = frames.preemptions(run)
         _write_csv(folder / "preemptions.csv", taken)

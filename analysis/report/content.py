@@ -11,12 +11,14 @@ from metrics.run_numbers import RunNumbers
 from metrics.trust import told
 
 __all__ = [
+    "JOINS",
     "basis_line",
     "budget_line",
     "cards",
     "comparison_rows",
     "cost_rows",
     "epoch_table",
+    "join_table",
     "learning_rows",
     "preemption_line",
     "preemption_table",
@@ -223,6 +225,28 @@ def preemption_line(summary: Summary) -> str:
             f"meanwhile were billed {_usd(paused['usd'])}."
         )
     return said
+
+
+JOINS = (
+    "VMs that came while the others trained, and what each downloaded before its first step, at the study's scale. "
+    "The dollars are part of the egress above, at the price book's first tier from the donor's place."
+)
+
+
+def join_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One row a VM that joined, as shown on the page."""
+    return [
+        {
+            "slot": row["slot"],
+            "from": row["donor"] or "unknown",
+            "epoch": row["from_epoch"],
+            "state s": _number(row["seconds"]),
+            "state MB": _megabytes(row["bytes"]),
+            "went on after a cut": "unknown" if row["resumed"] is None else row["resumed"],
+            "USD": _usd(row["usd"]),
+        }
+        for row in rows
+    ]
 
 
 def preemption_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

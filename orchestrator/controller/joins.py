@@ -13,6 +13,7 @@ from metrics.store import RunStore
 
 __all__ = ["Joins", "join_of"]
 
+_LONGEST_NAME = 200
 _log = logging.getLogger("orchestrator.controller")
 
 
@@ -48,4 +49,11 @@ def join_of(vm: str, said: Any) -> JoinRecord | None:
         return None
     if not all(type(value) is int and 0 <= value < 2**63 for value in counts):
         return None
-    return JoinRecord(vm, float(times[0]), float(times[1]), said["state_bytes"], said["from_epoch"])
+    donor, resumed = said["donor"], said["resumed"]
+    if not (donor is None or (isinstance(donor, str) and len(donor) <= _LONGEST_NAME)):
+        return None
+    if not (resumed is None or (type(resumed) is int and 0 <= resumed < 2**63)):
+        return None
+    return JoinRecord(
+        vm, float(times[0]), float(times[1]), said["state_bytes"], said["from_epoch"], donor, resumed
+    )

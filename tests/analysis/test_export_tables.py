@@ -240,22 +240,24 @@ def test_a_run_of_an_older_schema_is_exported(tmp_path: Path):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_an_export_of_an_older_schema_is_read(form: str, tmp_path: Path):
-    """Its table lacks a column that came later: unknown in every row."""
+    """Its tables lack columns that came later: unknown in every row."""
     import pyarrow.parquet as pq
 
     write_run(tmp_path / RUN)
     out = tmp_path / "out"
     export_tables(tmp_path / RUN / "run.db", out, form)
-    old = out / f"egress.{form}"
-    if form == "csv":
-        lines = old.read_text().splitlines()
-        old.write_text("".join(f"{line.rpartition(',')[0]}\n" for line in lines))
-    else:
-        pq.write_table(pq.read_table(old).drop_columns(["model_bytes"]), old)
+    newer = {"egress": ["model_bytes"], "joins": ["donor", "resumed"]}
+    for table, columns in newer.items():
+        old = out / f"{table}.{form}"
+        if form == "csv":
+            lines = old.read_text().splitlines()
+            old.write_text("".join(f"{line.rsplit(',', len(columns))[0]}\n" for line in lines))
+        else:
+            pq.write_table(pq.read_table(old).drop_columns(columns), old)
     manifest = json.loads((out / "manifest.json").read_text())
     for entry in manifest["tables"]:
-        if entry["table"] == "egress":
-            entry["sha256"] = sha256_of(old)
+        if entry["table"] in newer:
+            entry["sha256"] = sha256_of(out / f"{entry['table']}.{form}")
     (out / "manifest.json").write_text(json.dumps({**manifest, "schema_version": 3}))
     (folder,) = OrchExport().import_runs(out, tmp_path / "back").folders
     assert _everything(folder / "run.db") == _everything(tmp_path / RUN / "run.db")

@@ -167,7 +167,8 @@ def test_a_column_that_an_older_file_lacks_is_unknown(path):
     with RunStore.open_writer(path) as store:
         store.append("egress", [sent])
     with sqlite3.connect(path) as raw:
-        raw.execute("ALTER TABLE egress DROP COLUMN model_bytes")
+        for table, column in (("egress", "model_bytes"), ("joins", "donor"), ("joins", "resumed")):
+            raw.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
         raw.execute("PRAGMA user_version = 3")
     raw.close()
     with RunStore.open_reader(path) as store:

@@ -17,7 +17,7 @@ from metrics.store import RunStore
 from orchestrator.controller.joins import Joins, join_of
 
 VM = "r-a-1"
-RECORD = JoinRecord(VM, 1_000_000.5, 12.25, 3_000_000, 4)
+RECORD = JoinRecord(VM, 1_000_000.5, 12.25, 3_000_000, 4, "r-b-0", 1)
 
 
 def seen(join: Any, vm: str = VM) -> Observed:
@@ -50,7 +50,7 @@ def test_each_vm_has_one_row_whoever_looks_and_how_often(tmp_path: Path) -> None
     [
         {"vm": "r-a-0"}, {"at_s": "now"}, {"at_s": math.nan}, {"at_s": math.inf}, {"at_s": -1.0}, {"at_s": True},
         {"state_s": None}, {"state_bytes": 1.5}, {"state_bytes": -1}, {"state_bytes": 2**63}, {"from_epoch": "4"},
-        {"more": 1},
+        {"more": 1}, {"donor": 1}, {"donor": "x" * 201}, {"resumed": -1}, {"resumed": True}, {"resumed": 2**63},
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_no_row(tmp_path: Path, wrong: dict[str, Any]) -> None:
