@@ -14,6 +14,8 @@ from cloud.provider import (
     NoCapacityError,
 )
 from cloud.steady_clock import steady_clock
+from experiments.spec import load
+from experiments.spec.load import to_document
 from metrics.records import EventRecord, ProgressRecord, StepRecord
 from metrics.store import DiskFullError, RunStore
 from orchestrator.controller.calls import InlineCalls
@@ -22,6 +24,7 @@ from orchestrator.controller.shell import Shell, Spent
 from orchestrator.controller.view import snapshot_of
 from orchestrator.core.journal import created, replay, story
 from tests.metrics.synthetic_runs import epoch
+from tests.metrics.synthetic_runs import vm as vm_row
 from tests.orchestrator.shell_world import RUN, Requests, World, run, shell
 
 
@@ -268,6 +271,22 @@ def test_a_busy_host_says_why(tmp_path):
         )
         slept = host_report(store, tmp_path, {**switch, "by_second": rows})
         assert (slept["sleep_worst_s"], len(slept["reasons"])) == (0.7, 2)
+
+
+def test_emulated_accelerators_that_took_longer_than_asked(tmp_path):
+    spec = load("geo-b2")  # a step of 32 is padded to 0.9 s
+    with RunStore.open_writer(tmp_path / "run.db") as store:
+        store.upsert_vm(vm_row("a"))
+        store.append("epochs", [epoch("a", k, 100 + (k - 1) * 14.0, 4 * 0.9 * 1.1, 10.0) for k in (1, 2)])
+        settings = {"coalesce": 1, "time_scale": 1.0}
+        meta = {"emulated": True, "experiment": to_document(spec), "emulation": settings, "warmup_epochs": 1}
+        for key, value in meta.items():
+            store.set_meta(key, value)
+        found = host_report(store, tmp_path, {})
+        assert found["stretched_share"] == pytest.approx(0.1)
+        assert "10.0% longer than asked" in found["reasons"][0]
+        store.set_meta("experiment", {"of": "an older orch"})
+        assert host_report(store, tmp_path, {})["stretched_share"] is None
 
 
 def test_a_step_log_without_a_column_is_an_error(tmp_path):
