@@ -7,7 +7,7 @@ from itertools import product
 from typing import Literal
 
 from cloud.network_tuning import BUFFER_BYTES, DEFAULT_RECEIVE_BYTES
-from cloud.networks import Network, vm_limit
+from cloud.networks import NO_PATH_MODEL, Network, path_model, vm_limit
 from cloud.networks.windows import default_window_bytes, kernel_bytes_scale
 from experiments.spec._fields import NO_NETWORK
 from experiments.spec.schema import Emulation, ExperimentSpec
@@ -41,11 +41,16 @@ def stream_limit(spec: ExperimentSpec, emulation: Emulation) -> StreamLimit:
         return StreamLimit("", vm_limit(), None, None, reason)
     network = Network.load(emulation.network)
     where = [group.alternatives[0].infra for group in spec.peers for _ in range(min(group.count, 2))]
-    paths = [network.path(a, b) for (i, a), (k, b) in product(enumerate(where), repeat=2) if i != k]
+    pairs = [(a, b) for (i, a), (k, b) in product(enumerate(where), repeat=2) if i != k]
     if windows == "paced":
-        reason = "windows paced: the switch holds each stream to the network file's rate"
-        slowest_bps = min((path.stream_bps for path in paths), default=vm_limit())
-        return StreamLimit(windows, slowest_bps, None, None, reason)
+        model, streams = path_model(emulation.path_model), max(1, spec.peer_count - 1)
+        carries = (
+            "the network file's rate" if model is NO_PATH_MODEL else f"the rate of path model {model.name}"
+        )
+        slowest_bps = min((model.carried_bps(network, *pair, streams) for pair in pairs), default=vm_limit())
+        return StreamLimit(
+            windows, slowest_bps, None, None, f"windows paced: the switch holds each stream to {carries}"
+        )
     window_bytes = default_window_bytes(network)
     scale = kernel_bytes_scale(network)
     reason = (
@@ -55,5 +60,5 @@ def stream_limit(spec: ExperimentSpec, emulation: Emulation) -> StreamLimit:
     if spec.network_tuning == "wan":
         window_bytes *= BUFFER_BYTES / DEFAULT_RECEIVE_BYTES
         reason += f"; network_tuning wan: {window_bytes / 1e6:.0f} MB"
-    slowest_bps = min((window_bytes * 8 / path.rtt_s for path in paths), default=vm_limit())
+    slowest_bps = min((window_bytes * 8 / network.path(*pair).rtt_s for pair in pairs), default=vm_limit())
     return StreamLimit(windows, slowest_bps, scale, window_bytes, reason)
