@@ -28,6 +28,10 @@ _WORDS = {
     "host_contended": "runs on a host that was too busy",
 }
 
+_SHORT = {"sps": "samples/s", "comm_s": "communication", "egress_bytes_per_vm_epoch": "egress"} | {
+    name: name for name in ("calc_s", "epoch_s", "granularity")
+}
+
 
 @dataclass(frozen=True)
 class Compared:
@@ -56,7 +60,12 @@ def comparison(compared: Compared) -> Drawn | None:
     )
     left_out = len(compared.rows) - len(comparable(compared.rows, compared.include_contended))
     if left_out:
-        lead += f" {left_out} runs on a host that was too busy are shown and not judged."
+        words = (
+            "1 run on a host that was too busy is"
+            if left_out == 1
+            else f"{left_out} runs on a host that was too busy are"
+        )
+        lead += f" {words} shown and not judged."
     if whole := study_checks(compared):
         lead += f" Over all runs: {'; '.join(whole)}."
     for name, why in (compared.missing or {}).items():
@@ -94,17 +103,13 @@ def wide_rows(compared: Compared) -> list[Row]:
     found: list[Row] = []
     for row in compared.rows:
         own = by_run.get(row.run_id, {})
-        outside = [_WORDS[name] for name, r in own.items() if r["inside"] is False]
+        outside = [_SHORT[name] for name, r in own.items() if r["inside"] is False]
         judged = any(r["inside"] is not None for r in own.values())
         busy = "too busy" if row.host_contended else ""
         line: Row = {"experiment": row.experiment}
+        line["judged"] = f"outside: {', '.join(outside)}" if outside else "inside" if judged else ""
         line |= {words: _cell(own.get(name)) for name, words in _WORDS.items() if name in _FIGURES}
-        line |= {
-            "host": busy,
-            "dropped rounds": row.dropped_rounds,
-            "attempts": row.attempts,
-            "judged": f"outside: {', '.join(outside)}" if outside else "inside" if judged else "",
-        }
+        line |= {"host": busy, "dropped rounds": row.dropped_rounds, "attempts": row.attempts}
         found.append(line)
     return found
 

@@ -54,9 +54,10 @@ def dots(panels: Sequence[tuple[str, str, Sequence[Row]]]) -> Figure:
 def _panel(axes: Any, title: str, label: str, rows: Sequence[Row]) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    values = [row[key] for row in rows for key in ("published", "replayed", "emulated") if row[key]]
+    keys = ("published", "replayed", "emulated", "low", "high")
+    values = [row[key] for row in rows for key in keys if row[key]]
     axes.set_xscale("log")
-    axes.set_xlim(min(values, default=1.0) / 1.25, max(values, default=10.0) * 1.25)
+    axes.set_xlim(min(values, default=1.0) / 1.1, max(values, default=10.0) * 1.1)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
