@@ -245,6 +245,41 @@ def test_nobody_keeps_the_mean_of_no_samples() -> None:
     assert outcome.survivors_agree()
 
 
+def test_a_groupmate_that_hangs_up_ends_the_round_at_once() -> None:
+    """As Hivemind tells it: the handler of its stream is cancelled."""
+
+    async def hung_up() -> None:
+        hierarchy, tensor = Hierarchy.of(("us", "us")), torch.zeros(100)
+
+        async def nothing(*_: Any) -> AsyncIterator[Any]:
+            await asyncio.Event().wait()
+            yield
+
+        async def call(*_: Any) -> AsyncIterator[Any]:
+            return nothing()
+
+        one = TwoLevelRound(
+            me=0,
+            hierarchy=hierarchy,
+            parts=cut([100], [10], hierarchy),
+            tensors=[tensor],
+            infos=[CompressionInfo.from_tensor(tensor)],
+            compression=NoCompression(),
+            part_values=[10],
+            weight=1.0,
+            call=call,
+            timeout_s=60.0,
+        )
+        running = asyncio.ensure_future(one.run())
+        handler = asyncio.ensure_future(anext(one.serve(Level.REGION, 1, nothing())))
+        await asyncio.sleep(0.01)
+        handler.cancel()
+        with pytest.raises(RoundFailedError, match="peer 1 left"):
+            await asyncio.wait_for(running, 1.0)
+
+    asyncio.run(hung_up())
+
+
 @pytest.mark.slow
 def test_a_peer_that_dies_at_any_message_leaves_the_others_in_agreement() -> None:
     """A member or a representative, while parts come in, cross between regions or go back, or while they agree."""
