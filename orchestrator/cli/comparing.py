@@ -18,9 +18,15 @@ from orchestrator.cli.terminal import say
 from orchestrator.errors import UsageError
 from orchestrator.home import list_runs, resolve_run, run_folder
 from orchestrator.study.core import JobState, StudyState
-from orchestrator.study.definition import StudyDefinition, find_study_folder, read_state, read_study
+from orchestrator.study.definition import (
+    StudyDefinition,
+    find_study_folder,
+    read_state,
+    read_study,
+    studies_folder,
+)
 
-__all__ = ["Wanted", "compare_wanted", "wanted_runs", "wanted_study"]
+__all__ = ["Wanted", "compare_wanted", "limits_of", "wanted_runs", "wanted_study"]
 
 _NO_LIMITS = "none"
 
@@ -64,7 +70,9 @@ def wanted_runs(home: Path, targets: Sequence[str]) -> Wanted:
 
 def wanted_study(home: Path, study: StudyDefinition, state: StudyState) -> Wanted:
     """A study's runs that have numbers, finished or not; and why the others have none."""
-    found = Wanted(study.study_id, replay=study.compare["replay"], limits=study.compare["limits"])
+    limits = study.compare["limits"]
+    own = str(studies_folder(home) / study.study_id / limits) if limits else ""
+    found = Wanted(study.study_id, replay=study.compare["replay"], limits=own)
     for one in state.jobs:
         if one.result is None:
             found.missing[one.job.key] = _why(one, state)
@@ -83,7 +91,7 @@ def compare_wanted(wanted: Wanted, logs: Path | None, limits: str, include_conte
             rows.append(compared_run(folder, replayed, label, attempts))
         except StoreError as error:
             wanted.missing[folder.name] = f"cannot be read: {error}"
-    return Compared(rows, _limits(limits or wanted.limits), wanted.missing, include_contended)
+    return Compared(rows, limits_of(limits or wanted.limits), wanted.missing, include_contended)
 
 
 def _why(one: JobState, state: StudyState) -> str:
@@ -107,13 +115,17 @@ def _replayed(wanted: Wanted, logs: Path | None) -> dict[str, Any]:
     except ImportFailed as error:
         if logs is not None:
             raise
-        figures, problems = {}, (f"nothing is replayed: {error}",)  # nobody asked for it: the rest is compared
+        figures, problems = (
+            {},
+            (f"nothing is replayed: {error}",),
+        )  # nobody asked for it: the rest is compared
     for problem in problems:
         say(f"problem: {problem}")
     return figures
 
 
-def _limits(path: str) -> list[Limit]:
+def limits_of(path: str) -> list[Limit]:
+    """The limits of a file; none for "" and "none". Raises UsageError with its line."""
     if not path or path == _NO_LIMITS:
         return []
     try:

@@ -41,7 +41,8 @@ def study_plan_lines(document: Mapping[str, Any]) -> list[str]:
     runs: Sequence[Mapping[str, Any]] = document["runs"]
     rented = document["on"] == "sky"
     where = "on VMs rented through SkyPilot" if rented else "on the emulated cloud of this machine"
-    lines = [f"{document['study']}: {len(runs)} runs one after the other, {where}"]
+    count = f"{len(runs)} runs one after the other" if len(runs) != 1 else "1 run"
+    lines = [f"{document['study']}: {count}, {where}"]
     width = max((len(run["run"]) for run in runs), default=0)
     for run in runs:
         vms = f"{len(run['peers'])} VM{'s' if len(run['peers']) > 1 else ' '}"

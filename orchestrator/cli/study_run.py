@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -130,6 +131,7 @@ def _begun(
         typer.echo(as_json(document) if output is ResultForm.json else "\n".join(lines) + "\n", nl=False)
         say("dry run: nothing was contacted and nothing was rented")
         return None
+    from orchestrator.cli.comparing import limits_of
     from orchestrator.controller.preflight import preflight
     from orchestrator.home import new_run_id
     from orchestrator.study.core import Job
@@ -137,6 +139,9 @@ def _begun(
 
     for line in lines:
         say(line)
+    named = loaded.spec.compare.limits
+    limits = loaded.path.parent / named if named else None
+    limits_of(str(limits or ""))  # a mistake in it is told before an hour of runs, not after
     jobs = tuple(
         Job(
             m.key, m.spec.name, m.label, plans[m.key]["raw_duration_s"],
@@ -154,7 +159,6 @@ def _begun(
         refusal=f"{loaded.spec.name} was not started: there is no terminal to ask on, so add --yes",
     )
     now = datetime.now(UTC)
-    limits = loaded.spec.compare.limits
     definition = StudyDefinition(
         study_id=new_run_id(loaded.spec.name, now, SystemRandom()),
         name=loaded.spec.name,
@@ -163,13 +167,10 @@ def _begun(
         jobs=jobs,
         documents={m.key: to_document(m.spec) for m in members},
         plans=plans,
-        compare={
-            "replay": loaded.spec.compare.replay,
-            "limits": str((loaded.path.parent / limits).resolve()) if limits else "",
-        },
+        compare={"replay": loaded.spec.compare.replay, "limits": "limits.csv" if limits else ""},
         created_s=now.timestamp(),
     )
-    return create_study(home, definition, loaded.text)
+    return create_study(home, definition, loaded.text, limits.read_text(encoding="utf-8") if limits else "")
 
 
 def _resumed(home: Path, study: str, on: Where | None) -> Path:
@@ -235,7 +236,7 @@ def _finish(home: Path, folder: Path, study: StudyDefinition, state: StudyState,
 
     wanted = wanted_study(home, study, state)
     compared = compare_wanted(wanted, None, "", False)
-    page = write_page(wanted.folders, compared, folder / "report.html") if compared.rows else None
+    page = folder / "report.html" if compared.rows else None
     if output is ResultForm.json:
         rows, limits = compared.rows, compared.limits
         document = {
@@ -246,17 +247,18 @@ def _finish(home: Path, folder: Path, study: StudyDefinition, state: StudyState,
         typer.echo(as_json(document), nl=False)
     elif compared.rows:
         typer.echo(comparison_text(study.study_id, compared, Format.table), nl=False)
+    sys.stdout.flush()  # whoever reads the numbers should have them even if the page fails
     for one in state.failed:
         end = one.counted[-1].end
         assert end is not None
         say(f"{one.job.key}: {end.status.replace('_', ' ')}{f': {end.error}' if end.error else ''}")
-    if page is not None:
-        say(f"report: {page}")
     if state.failed or state.unsettled:
         count = f"{len(state.failed)} failed, {len(state.unsettled)} not run"
         say(
             f"{study.study_id}: {count}, of {len(state.jobs)}; `orch study run {study.study_id} --resume` goes on"
         )
+    if page is not None:
+        say(f"report: {write_page(wanted.folders, compared, page)}")
     return FAILED if state.failed else DONE
 
 

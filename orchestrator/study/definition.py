@@ -1,7 +1,8 @@
 """A study in its folder, `<home>/studies/<study id>/`: what was decided when it began, never read again from its file.
 
 `study.json`: the jobs with their experiments and plans as approved; written last and whole, so that a folder without
-it is no study. `study.yaml`: the file as given. `journal.jsonl`: what happened. `lock`: held by who runs it.
+it is no study. `study.yaml`: the file as given; `limits.csv`: what it is judged by, where it is. `journal.jsonl`: what
+happened. `lock`: held by who runs it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class StudyDefinition:
     jobs: tuple[Job, ...]
     documents: Mapping[str, Mapping[str, Any]]  # resolved experiments
     plans: Mapping[str, Mapping[str, Any]]  # as approved
-    compare: Mapping[str, Any]  # {"replay", "limits": path or ""}
+    compare: Mapping[str, Any]  # {"replay", "limits": a file in the folder or ""}
     created_s: float
 
 
@@ -54,8 +55,11 @@ def studies_folder(home: Path) -> Path:
     return home / "studies"
 
 
-def create_study(home: Path, study: StudyDefinition, text: str) -> Path:
-    """Make the study's folder; `text` is its file. Raises UsageError when it exists or cannot be written."""
+def create_study(home: Path, study: StudyDefinition, text: str, limits: str = "") -> Path:
+    """Make the study's folder; `text` is its file, `limits` that of its limits.
+
+    Raises UsageError when it exists or cannot be written.
+    """
     folder = studies_folder(home) / study.study_id
     suffix = "-".join(study.study_id.rsplit("-", 2)[-2:])
     if any(runs_folder(home).glob(f"*-{suffix}-[0-9]*")):
@@ -63,6 +67,8 @@ def create_study(home: Path, study: StudyDefinition, text: str) -> Path:
     try:
         folder.mkdir(parents=True, mode=0o700)
         (folder / "study.yaml").write_text(text, encoding="utf-8")
+        if limits:
+            (folder / "limits.csv").write_text(limits, encoding="utf-8")
         new = folder / "study.json.new"
         with new.open("w", encoding="utf-8") as file:
             json.dump({"schema_version": _SCHEMA, **asdict(study)}, file, ensure_ascii=False)

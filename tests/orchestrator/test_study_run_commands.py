@@ -125,13 +125,17 @@ def test_only_some_and_values_for_all(study: str, own_home: Path, capsys: pytest
         (["study", "run", "{file}", "--only", "geo-x"], 2, "there are: geo-a2, geo-b2, geo-c8-x"),
         (["study", "run", "{file}", "--set", "swarm.batch_siz=1"], 2, "did you mean 'batch_size'"),
         (["study", "run", "{file}", "--resume", "--set", "seed=1"], 2, "leave --set out"),
+        (["study", "run", "{tmp}/bad.yaml", "--yes"], 2, "bad.csv:2: limit 'much' is not a number"),
         (["compare", "nothing"], 2, "nor is there a study of that name"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(
     study: str, own_home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, says: str
 ):
-    assert run([word.replace("{file}", study) for word in arguments]) == code
+    folder = Path(study).parent
+    (folder / "bad.csv").write_text("scope,experiments,figure,limit,around,why\neach,*,sps,much,published,\n")
+    (folder / "bad.yaml").write_text("name: bad\nexperiments: [geo-a2]\ncompare: {limits: bad.csv}\n")
+    assert run([word.replace("{file}", study).replace("{tmp}", str(folder)) for word in arguments]) == code
     shown = capsys.readouterr()
     assert says in shown.err
     assert shown.out == ""
