@@ -211,12 +211,17 @@ class RunStore:
         return self._insert(table, [tuple(to_sql(getattr(row, name)) for name in names) for row in rows])
 
     def append_columns(self, table: str, columns: Mapping[str, Sequence[Any]]) -> int:
-        """The same from whole columns, for many rows: every column of the table, all of one length."""
+        """The same from whole columns, for many rows: every column of the table, all of one length.
+
+        One that a later schema brought may be left out: unknown.
+        """
         names = [name for name, _, _ in columns_of(table)]
-        missing = [name for name in names if name not in columns]
+        first = {name for name, _, _ in columns_of(table, SINCE.get(table, 1))}
+        missing = [name for name in names if name not in columns and name in first]
         if missing:
             raise StoreError(f"{self.path}: rows of {table} without {', '.join(missing)}")
-        return self._insert(table, list(zip(*(columns[name] for name in names), strict=True)))
+        unknown = [None] * max(map(len, columns.values()), default=0)
+        return self._insert(table, list(zip(*(columns.get(name, unknown) for name in names), strict=True)))
 
     def _insert(self, table: str, values: list[tuple[Any, ...]]) -> int:
         if not values:

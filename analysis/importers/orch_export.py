@@ -206,12 +206,6 @@ def _meta(file: _File) -> dict[str, Any]:
     return meta
 
 
-def _newer(table: str, version: int, rows: int) -> dict[str, list[Any]]:
-    """The columns that came later than the export: unknown."""
-    there = {name for name, *_ in columns_of(table, version)}
-    return {name: [None] * rows for name, *_ in columns_of(table) if name not in there}
-
-
 def _read_csv(file: _File, table: str, version: int) -> Iterator[dict[str, list[Any]]]:
     """The table's columns, some thousand rows at a time. An error names file, line and column."""
     there = columns_of(table, version)
@@ -233,7 +227,7 @@ def _read_csv(file: _File, table: str, version: int) -> Iterator[dict[str, list[
                 yield {
                     name: _parse_column(file, line, name, kind, optional, cells)
                     for (name, kind, optional), cells in zip(there, zip(*rows, strict=True), strict=True)
-                } | _newer(table, version, len(rows))
+                }
                 line += len(rows)
         except csv.Error as error:
             raise ImportFailed(f"{file.path}:{reader.line_num}: {error}; {_AGAIN}") from error
@@ -299,8 +293,7 @@ def _read_parquet(file: _File, table: str, version: int) -> Iterator[dict[str, l
                     f"{file.path}: the columns and their types are not {','.join(n for n, _, _ in known)}; {_AGAIN}"
                 )
             for batch in found.iter_batches(CHUNK_ROWS):
-                there = {name: batch.column(name).to_pylist() for name, _, _ in known}
-                yield there | _newer(table, version, batch.num_rows)
+                yield {name: batch.column(name).to_pylist() for name, _, _ in known}
         except (pa.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
             raise ImportFailed(
