@@ -37,7 +37,7 @@ def _json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_study_from_its_file_to_the_page(study: str, own_home: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_study_from_its_file_to_the_table(study: str, own_home: Path, capsys: pytest.CaptureFixture[str]):
     assert run(["study", "run", study, "--yes"]) == 0
     shown = capsys.readouterr()
     assert "3 runs one after the other, on the emulated cloud" in shown.err
@@ -45,9 +45,7 @@ def test_a_study_from_its_file_to_the_page(study: str, own_home: Path, capsys: p
     assert "[3 of 3] geo-c8-x: done in" in shown.err
     assert [line.split()[1] for line in shown.out.splitlines()[1:4]] == ["A-2", "B-2", "C-8"]
     (folder,) = list_studies(own_home)
-    page = (folder / "report.html").read_text()
-    assert "Published, replayed, emulated" in page
-    assert page.count("<svg") >= 5
+    assert f"report: {folder / 'report.html'}" in shown.err
     assert [made.rsplit("-", 3)[0] for made in MadeRuns.made] == ["geo-a2", "geo-b2", "geo-c8-x"]
     assert run(["study", "run", "s", "--resume"]) == 0  # nothing is left: nothing is run
     assert len(MadeRuns.made) == 3
@@ -202,6 +200,10 @@ def test_runs_are_compared_by_name_and_drawn_on_a_page(
     assert shown.out.splitlines()[1].startswith("CV C-8 x,")
     assert f"report: {page}" in shown.err
     assert (tmp_path / "c_files" / "comparison.csv").is_file()
+    text = page.read_text()
+    assert "Published, replayed, emulated" in text
+    assert "Kendall&#x27;s tau" in text
+    assert text.count("<svg") >= 5
     assert run(["compare", "s", "--limits", "none"]) == 0
     assert "OUTSIDE" not in capsys.readouterr().out
     assert run(["compare", "s", "--limits", str(tmp_path / "no.csv")]) == 2
