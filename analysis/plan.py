@@ -208,7 +208,8 @@ def book_quoter(book: PriceBook) -> Quoter:
             return Quote(
                 "unknown", None, f"{book.name} has no {'spot' if use_spot else 'on-demand'} price of it"
             )
-        return Quote(price.instance, price.usd, f"{book.name}:{price.line}: {price.source}")
+        where = f"{book.name}:{price.line}: " if price.line else ""  # 0: of no book
+        return Quote(price.instance, price.usd, f"{where}{price.source}")
 
     return quote
 

@@ -3,7 +3,7 @@
 A *location* is written `cloud/region/zone`, or `cloud/region` where the cloud has no zones to choose
 from (Azure and Lambda as SkyPilot rents them, Backblaze B2). `cloud/region` of a cloud with zones means
 any of its zones, in the data file's order. Continents are the study's: US (North America), EU, ASIA,
-AUS, and SA (South America).
+AUS, and SA (South America). A place of the cloud `onprem` is the user's own: peers run there, and nobody rents it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Place:
     zone: str  # "" where the cloud has no zones to choose from
     continent: str  # US, EU, ASIA, AUS, SA
     city: str
-    rents_vms: bool  # False: an object store only
+    rents_vms: bool  # False: an object store, or one's own machines
+    own: bool = False  # the user's own machines: not rented, not billed
 
     @property
     def location(self) -> str:
@@ -46,7 +47,15 @@ def places() -> tuple[Place, ...]:
     """All places we know, in the data file's order."""
     with _DATA.open(newline="", encoding="utf-8") as file:
         return tuple(
-            Place(r["cloud"], r["region"], r["zone"], r["continent"], r["city"], r["kind"] == "vm")
+            Place(
+                r["cloud"],
+                r["region"],
+                r["zone"],
+                r["continent"],
+                r["city"],
+                r["kind"] == "vm",
+                r["kind"] == "own",
+            )
             for r in csv.DictReader(file)
         )
 

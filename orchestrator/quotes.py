@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from analysis.plan import Quote, Quoter
+from analysis.plan import Quote, Quoter, book_quoter
+from cloud.places import find
 from cloud.prices.book import PriceBook
 from cloud.sky.catalog import here
 
@@ -12,10 +13,15 @@ __all__ = ["sky_quoter"]
 
 
 def sky_quoter(book: PriceBook, environ: Mapping[str, str]) -> Quoter:
-    """The cheapest offer of each place (see `cloud.sky.catalog`); contacts nothing. Raises PriceBookError."""
+    """The cheapest offer of each place (see `cloud.sky.catalog`); contacts nothing. Raises PriceBookError.
+
+    One's own machines cost what the book says of them, which is nothing.
+    """
     catalogs = here(book, environ)
 
     def quote(location: str, accelerator: str, use_spot: bool) -> Quote:
+        if find(location).own:
+            return book_quoter(book)(location, accelerator, use_spot)
         found = catalogs.look(location, accelerator, use_spot)
         if not found.offers:
             return Quote("unknown", None, found.why)

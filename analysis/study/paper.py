@@ -109,7 +109,7 @@ def run_name(row: Published) -> str:
 
 
 def printed_runs(book: PriceBook, logs: Collection[StudyRun] = ()) -> list[StudyRun]:
-    """The published runs as printed, but those that are among `logs`: by name ("CV A-2"), by the published
+    """The published runs whose epochs are known, as printed, but those that are among `logs`: by name ("CV A-2"), by the published
     figures that the log's importer found, or by model, GPU, target batch size and places.
 
     Their dollars: the printed egress in equal parts to every other VM, from and to where the VMs were, and
@@ -118,7 +118,7 @@ def printed_runs(book: PriceBook, logs: Collection[StudyRun] = ()) -> list[Study
     found = [
         _printed(row, row.sps, book)
         for row in published_runs().values()
-        if row.vms > 1 and row.sps is not None
+        if row.sps is not None and row.epoch_s is not None and row.same_as is None
     ]
     found += [_printed_alone(name, model, book) for model, name in _ALONE.items()]
     names = {_published_name(run) for run in logs}

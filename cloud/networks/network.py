@@ -26,6 +26,7 @@ class Path:
     rtt_s: float
     stream_bps: float  # payload bits/s that one TCP stream carries (iperf's figure)
     source: str
+    assumed: bool = False  # nobody measured it: `source` says what stands in for it
 
     @property
     def window_bytes(self) -> float:
@@ -57,7 +58,12 @@ class Network:
                 incomplete[pair] = row["source"]
                 continue
             try:
-                path = Path(float(row["rtt_ms"]) / 1e3, float(row["stream_mbps"]) * 1e6, row["source"])
+                path = Path(
+                    float(row["rtt_ms"]) / 1e3,
+                    float(row["stream_mbps"]) * 1e6,
+                    row["source"],
+                    row.get("basis") == "assumed",
+                )
             except ValueError as error:
                 raise NetworkError(
                     f"{name}.csv:{line}: {error}; give rtt_ms and stream_mbps as numbers"

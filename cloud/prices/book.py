@@ -16,8 +16,9 @@ from functools import cached_property
 from itertools import product as product_of
 from pathlib import Path
 
-from cloud.prices.classes import EgressClass, continent, egress_class
+from cloud.prices.classes import EgressClass, continent, egress_class, is_own
 from cloud.prices.ladder import UNIT_BYTES, Ladder, exact, tiered_usd
+from cloud.prices.own import own_ladder, own_vm
 from cloud.prices.rows import Price, PriceBookError, parse
 
 __all__ = [
@@ -70,7 +71,10 @@ class PriceBook:
 
         `accelerator` is `T4` or `T4:1`. A region's own price goes before the provider's `*`; of several
         instances with the accelerator it is the cheapest. `on`: prices as of that day (default: the newest).
+        One's own machine costs nothing, by any book.
         """
+        if is_own(location):
+            return own_vm(accelerator)
         provider, _, rest = location.partition("/")
         region = rest.partition("/")[0]
         wanted = accelerator if ":" in accelerator else f"{accelerator}:1"
@@ -96,11 +100,13 @@ class PriceBook:
         """The tiers of a byte from one location to another; None: unknown.
 
         Between clouds the source's own `between_clouds` price counts, else its price to the internet,
-        which is what the public clouds bill.
+        which is what the public clouds bill. Nobody bills what one's own machine sends.
         """
         kind = egress_class(src, dst)
         if kind is None:
             return None
+        if is_own(src):
+            return own_ladder()
         for name in (kind, "internet") if kind == "between_clouds" else (kind,):
             found = self._most_specific(src.split("/")[0], "egress", src, dst, name, on)
             if found:

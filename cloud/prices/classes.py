@@ -7,7 +7,7 @@ from typing import Literal
 
 from cloud.places import PlaceError, find
 
-__all__ = ["CONTINENTS", "EGRESS_CLASSES", "INTERNET", "EgressClass", "continent", "egress_class"]
+__all__ = ["CONTINENTS", "EGRESS_CLASSES", "INTERNET", "EgressClass", "continent", "egress_class", "is_own"]
 
 CONTINENTS = ("US", "EU", "ASIA", "AUS", "SA")  # the study's names, as in `cloud.places`
 
@@ -34,13 +34,19 @@ INTERNET = "internet"  # the location of whatever is in no cloud
 
 
 @cache
-def _place(location: str) -> tuple[str, bool] | None:
-    """(continent, rents VMs) or None for a location that is not on the map."""
+def _place(location: str) -> tuple[str, bool, bool] | None:
+    """(continent, rents VMs, is the user's own) or None for a location that is not on the map."""
     try:
         place = find(location)
     except PlaceError:
         return None
-    return place.continent, place.rents_vms
+    return place.continent, place.rents_vms, place.own
+
+
+def is_own(location: str) -> bool:
+    """Whether a machine there is the user's own: nobody bills it."""
+    place = _place(location)
+    return place is not None and place[2]
 
 
 def continent(location: str) -> str | None:
@@ -54,17 +60,17 @@ def egress_class(src: str, dst: str) -> EgressClass | None:
 
     Locations are `cloud/region/zone`, or `INTERNET` as destination. Without a zone on both sides the class
     inside one region is `inter_zone`, the dearer of the two. A store outside the clouds that rent VMs
-    (Backblaze B2) is reached over the internet.
+    (Backblaze B2), and one's own machines, are reached over the internet.
     """
     here = _place(src)
-    if here is None or not here[1]:
+    if here is None or not (here[1] or here[2]):
         return None
     if dst == INTERNET:
         return "internet"
     there = _place(dst)
     if there is None:
         return None
-    if not there[1]:
+    if not there[1] or here[2]:
         return "internet"
     src_parts, dst_parts = src.split("/"), dst.split("/")
     if src_parts[0] != dst_parts[0]:

@@ -183,8 +183,12 @@ def _network(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:
         yield ("emulation", "network"), str(error)
         return
     regions: dict[str, Path] = {}
+    several: set[str] = set()  # places of more than one peer, whose distance from each other counts too
     for path, infra, _ in _resources(parts):
         region = "/".join(infra.split("/")[:2])
+        group = parts.peers[int(path[1])]
+        if region in regions or (group and group.count > 1):
+            several.add(region)
         try:
             network.place(region)
         except NetworkError as error:
@@ -193,7 +197,7 @@ def _network(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:
         regions.setdefault(region, path)
     told: set[frozenset[str]] = set()
     for (a, _), (b, at) in product(regions.items(), repeat=2):
-        if frozenset((a, b)) in told:
+        if frozenset((a, b)) in told or (a == b and a not in several):
             continue
         try:
             network.path(a, b)

@@ -76,7 +76,7 @@ def _location(value: str) -> str:
         found = expand(value[:200])
     except PlaceError as error:
         raise complain(str(error)) from error
-    if not found[0].rents_vms:
+    if not (found[0].rents_vms or found[0].own):
         raise complain(f"'{value}' is an object store's place; no VM can be rented there")
     return value
 

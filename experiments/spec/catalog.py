@@ -102,6 +102,7 @@ class Published:
     granularity_paper: float | None  # as printed: on another basis
     egress_gb_per_vm_epoch: float | None
     epochs: int | None  # the published figure is the mean of so many
+    same_as: str | None  # the experiment whose run, and whose figures, this one's are
     source: str
 
 
@@ -151,20 +152,23 @@ def published_runs() -> dict[str, Published]:
         "sps", "sps_phase_timed", "calc_s", "comm_s", "epoch_s", "granularity_wall", "granularity_paper",
         "egress_gb_per_vm_epoch",
     )  # fmt: skip
-    return {
-        r["experiment"]: Published(
-            experiment=r["experiment"],
-            run=r["run"],
-            model=r["model"],
-            vms=int(r["vms"]),
-            vms_by_location=tuple(_place(part) for part in r["vms_by_location"].split()),
+    rows = {r["experiment"]: r for r in _rows("published.csv")}
+    found: dict[str, Published] = {}
+    for name, own in rows.items():
+        r = rows[own["same_as"]] if own["same_as"] else own
+        found[name] = Published(
+            experiment=name,
+            run=own["run"],
+            model=own["model"],
+            vms=int(own["vms"]),
+            vms_by_location=tuple(_place(part) for part in own["vms_by_location"].split()),
             epoch_sps=tuple(float(rate) for rate in r["epoch_sps"].split()),
             epochs=int(r["epochs"]) if r["epochs"] else None,
-            source=r["source"],
+            same_as=own["same_as"] or None,
+            source=own["source"],
             **{name: float(r[name]) if r[name] else None for name in numbers},
         )
-        for r in _rows("published.csv")
-    }
+    return found
 
 
 def _place(text: str) -> tuple[str, int]:

@@ -17,6 +17,7 @@ from experiments.spec.catalog import step_time
 from experiments.spec.emulation import EmulationPlan, resolve_emulation
 from experiments.spec.errors import SpecError
 from experiments.spec.schema import ExperimentSpec
+from orchestrator.cli.assumed import assumed_paths
 from orchestrator.controller.planned import planned_run
 from orchestrator.controller.rentable import obstacles
 from orchestrator.controller.sky_runs import planned_quoter, unscaled
@@ -52,7 +53,7 @@ def plan_for(
         emulation, notes = _expected(spec)
         quote = sky_quoter(book, os.environ)
     else:
-        emulation, notes, quote = resolve_emulation(spec, cores()), [], None
+        emulation, notes, quote = resolve_emulation(spec, cores()), assumed_paths(spec), None
     if approved is not None:
         quote = planned_quoter(approved)
     plan = plan_of(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from cloud.places import find
 from experiments.spec.catalog import models
 from experiments.spec.schema import ExperimentSpec
 from orchestrator.errors import UsageError
@@ -42,6 +43,7 @@ def check_own_keys(spec: ExperimentSpec) -> None:
 
 def obstacles(spec: ExperimentSpec) -> Iterator[str]:
     """Each as a sentence with what to do. Looks at local paths of `file_mounts`, contacts nothing."""
+    yield from _own_places(spec)
     yield from _store(spec)
     yield from _model(spec)
     yield from _mounts(spec)
@@ -54,6 +56,16 @@ def reads_by_role(spec: ExperimentSpec) -> bool:
     return amazons and all(
         place.infra.startswith("aws/") for group in spec.peers for place in group.alternatives
     )
+
+
+def _own_places(spec: ExperimentSpec) -> Iterator[str]:
+    wished = {resources.infra for group in spec.peers for resources in group.alternatives}
+    for infra in sorted(wished):
+        if find(infra).own:
+            yield (
+                f"{infra} is a machine of your own, which nobody rents out: `--on local` emulates it, and where "
+                "SkyPilot rents, its group must be left out"
+            )
 
 
 def _store(spec: ExperimentSpec) -> Iterator[str]:

@@ -133,5 +133,5 @@ def _place(book: PriceBook, wished: Resources, ceilings: Mapping[str, Any], quot
     if price is None:
         why = f"{book.name} has no {'spot' if use_spot else 'on-demand'} price of {accelerator} at {location}"
         return Place(location, "unknown", accelerator, use_spot, None, why, ceiling)
-    source = f"{book.name}:{price.line} ({price.valid_from}, {price.source})"
+    source = f"{book.name}:{price.line} ({price.valid_from}, {price.source})" if price.line else price.source
     return Place(location, price.instance, accelerator, use_spot, price.usd, source, ceiling)

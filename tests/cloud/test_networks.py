@@ -61,8 +61,24 @@ def test_the_largest_window_is_what_a_default_kernel_gave_the_long_paths(network
     assert network.window_bytes() >= max(long_paths)
 
 
+def test_the_other_clouds_and_own_machines_have_a_network_that_says_what_is_assumed():
+    hybrid, own = Network.load("study-2023-04-hybrid"), "onprem/eu-rtx8000"
+    there, back = hybrid.path(own, EU), hybrid.path(EU, own)
+    assert (there.stream_bps, there.assumed) == (454.6e6, False)
+    assert there.rtt_s == pytest.approx(0.01673)
+    assert (back.stream_bps, back.rtt_s, back.assumed) == (there.stream_bps, there.rtt_s, True)
+    assert hybrid.path("aws/us-west-2", "aws/us-west-2").rtt_s == pytest.approx(0.00015)
+    study = Network.load("study-2023-04")
+    assert hybrid.path(US, EU) == study.path(US, EU)
+    assert all(path.source for path in hybrid.paths.values())
+    assert not any(path.assumed for path in study.paths.values())
+    assert (
+        sum(path.assumed for path in hybrid.paths.values()) == 8
+    )  # six ways back, and the A10s' way to the store
+
+
 def test_a_wrong_name_gets_the_nearest():
-    assert network_names() == ["study-2023-04"]
+    assert network_names() == ["study-2023-04", "study-2023-04-hybrid"]
     with pytest.raises(NetworkError, match="did you mean 'study-2023-04'"):
         Network.load("study-2023-4")
 

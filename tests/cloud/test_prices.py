@@ -18,6 +18,7 @@ IOWA_B = "gcp/us-central1/us-central1-b"
 OREGON = "gcp/us-west1/us-west1-b"
 BELGIUM = "gcp/europe-west1/europe-west1-b"
 TAIWAN = "gcp/asia-east1/asia-east1-a"
+OWN = "onprem/eu-rtx8000"
 SYDNEY = "gcp/australia-southeast1/australia-southeast1-b"
 HEADER = "provider,product,from,to,item,unit,tier_start,usd,minimum_s,valid_from,source"
 ROW = "gcp,egress,*,*,internet,GB,0,0.12,,2023-04-01,here"
@@ -42,10 +43,26 @@ def _book(*rows):
         (IOWA, "gcp/mars-north1/a", None),
         ("b2/us-west-004", IOWA, None),
         ("", IOWA, None),
+        (OWN, BELGIUM, "internet"),
+        (BELGIUM, OWN, "internet"),
+        (OWN, "b2/us-west-004", "internet"),
+        ("onprem/mars", BELGIUM, None),
     ],
 )
 def test_classes(src, dst, kind):
     assert egress_class(src, dst) == kind
+
+
+@pytest.mark.parametrize("name", book_names())
+def test_ones_own_machine_costs_nothing_and_what_is_sent_to_it_does(name):
+    book = load(name)
+    assert book.vm(OWN, "RTX8000:1", False).usd == book.vm(OWN, "H100:8", True).usd == 0
+    assert book.egress(OWN, BELGIUM, 10**15) == book.egress(OWN, INTERNET, 1) == 0
+    assert (book.egress(BELGIUM, OWN, 10**9) or 0) > 0
+    assert (book.vm("onprem/mars", "RTX8000:1", False), book.egress("onprem/mars", BELGIUM, 1)) == (
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from experiments.spec import SpecError, library, load
 from experiments.spec.catalog import published, step_time
 from experiments.spec.emulation import full_size, resolve_emulation
 
-STUDY = [entry.name for entry in library() if published(entry.name)]
+LIBRARY = [entry.name for entry in library()]
+STUDY = [name for name in LIBRARY if name[:5] in ("geo-a", "geo-b", "geo-c")]
 SWARMS = [name for name in STUDY if load(name).peer_count > 1]
 
 
@@ -41,6 +42,29 @@ def test_the_rules_hold_for_each_experiment_of_the_study(name):
     slowest = min(model.carried_bps(network, a, b, streams) for a in where for b in where)
     assert slowest / plan.bytes_scale >= 0.7e6
     assert plan.coalesce == (4 if name.endswith("-nlp") else 1)
+
+
+@pytest.mark.parametrize("name", [name for name in LIBRARY if name not in STUDY])
+def test_the_others_can_be_emulated_on_two_cores(name):
+    """Best effort: no more than half of this machine, and none of Hivemind's own limits passed."""
+    spec = load(name)
+    plan = resolve_emulation(spec, 2)
+    whole_reports = plan.raw_target_batch_size % (spec.peer_count * 32 * plan.coalesce) == 0
+    assert whole_reports or plan.samples_scale == 1
+    assert (plan.host_busy or 0) < 0.5
+    assert not [reason for reason in plan.reasons if reason.startswith("warning")]
+    assert plan.epoch_s is not None
+    assert plan.epoch_s < 200
+
+
+@pytest.mark.parametrize(
+    ("name", "within"),
+    [("a10-8-conv", 0.10), ("a10-8-rxlm", 0.15), ("geo-e-a-8", 0.10), ("geo-e-b-8", 0.15), ("geo-f-a-8", 0.10)],
+)  # fmt: skip
+def test_step_times_and_networks_of_the_others_explain_their_rates(name, within):
+    figures, plan = published(name), resolve_emulation(load(name), 2)
+    assert figures is not None
+    assert 32768 / (plan.study_epoch_s or 0) == pytest.approx(figures.sps, rel=within)
 
 
 @pytest.mark.parametrize("name", SWARMS)

@@ -161,7 +161,10 @@ def test_what_cannot_be_emulated_can_still_be_written_for_real_clouds(problems):
     text = GOOD.replace("      infra: gcp/europe", "      accelerators: A100\n      infra: gcp/europe")
     line, _, message = _one(problems(text), "peers[1].resources.accelerators")
     assert line == 14
-    assert "no step time is known for ConvNextLarge on A100:1 (known for it: T4:1)" in message
+    assert (
+        "no step time is known for ConvNextLarge on A100:1 (known for it: A10:1, RTX8000:1, T4:1, V100:8)"
+        in message
+    )
     assert problems(text + "emulation: null\n") == []
 
 

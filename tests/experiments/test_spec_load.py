@@ -13,7 +13,8 @@ from experiments.spec import SpecError, find, from_document, json_schema, librar
 from experiments.spec.catalog import published, published_runs, step_time
 
 LIBRARY = Path(experiments.spec.__file__).parent.parent / "library"
-NAMES = [entry.name for entry in library()]
+ENTRIES = {entry.name: entry for entry in library()}
+NAMES = list(ENTRIES)
 
 
 A_TO_C = {
@@ -63,15 +64,52 @@ def test_published_figures_are_of_one_clock_and_unknown_where_nobody_measured():
 def test_a_library_file_is_what_it_says(name):
     spec = load(name)
     assert spec.name == name
-    assert (LIBRARY / f"{name}.yaml").read_text().startswith("# yaml-language-server: $schema=schema.json\n")
+    path = ENTRIES[name].path
+    assert path == find(name)
+    assert path.read_text().startswith("# yaml-language-server: $schema=schema.json\n")
     assert from_document(json.loads(json.dumps(to_document(spec)))) == spec
-    if name.startswith("geo-"):
+    if name != "local-2":
         figures = published(name)
         assert figures is not None
         assert (figures.model, figures.vms) == (spec.model, spec.peer_count)
+        assert figures.vms_by_location == tuple(
+            ("/".join(group.alternatives[0].infra.split("/")[:2]), group.count) for group in spec.peers
+        )
         assert (spec.swarm.target_batch_size, spec.swarm.batch_size) == (32768, 32)
-        assert all(place.use_spot for slot in slots(spec) for place in slot.places)
-        assert step_time(spec.model, "T4:1") is not None
+        for place in (place for slot in slots(spec) for place in slot.places):
+            assert place.use_spot == (place.accelerators == "T4:1")
+            assert step_time(spec.model, place.accelerators) is not None
+
+
+def test_the_other_experiments_of_the_study_are_families():
+    hybrid = [f"geo-{f}-{place}-{n}" for f in "ef" for place in "abc" for n in (1, 2, 4, 8)]
+    clouds = [f"geo-d{n}" for n in (1, 2, 3)]
+    models = ("rn18", "rn50", "rn152", "wrn101", "conv", "rbase", "rlarge", "rxlm")
+    a10 = [f"a10-{n}-{model}" for n in (1, 2, 3, 4, 8) for model in models]
+    expected = {f"{name}{suffix}" for name in (*clouds, *hybrid) for suffix in ("", "-nlp")} | {*a10}
+    assert {name for name in NAMES if name[:5] not in ("geo-a", "geo-b", "geo-c", "local")} == expected
+    assert {name for name in NAMES if load(name).swarm.plain} == {
+        "geo-a1", "geo-a1-nlp", *(f"a10-1-{model}" for model in models)
+    }  # fmt: skip
+
+
+def test_d_1_is_a_4():
+    for suffix in ("", "-nlp"):
+        d1, a4 = published(f"geo-d1{suffix}"), published(f"geo-a4{suffix}")
+        assert d1 is not None
+        assert a4 is not None
+        assert (d1.same_as, a4.same_as, d1.run[:3]) == (a4.experiment, None, "D-1")
+        assert (d1.sps, d1.comm_s, d1.epochs) == (a4.sps, a4.comm_s, a4.epochs)
+        spec, same = load(f"geo-d1{suffix}"), load(f"geo-a4{suffix}")
+        assert (spec.peers[0].resources, spec.peers[0].count) == (
+            same.peers[0].resources,
+            same.peers[0].count,
+        )
+
+
+def test_every_published_row_is_an_experiment_with_a_source():
+    assert set(published_runs()) == set(NAMES) - {"local-2"}
+    assert all(row.source for row in published_runs().values())
 
 
 def test_the_shipped_schema_is_the_models():

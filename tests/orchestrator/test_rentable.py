@@ -62,7 +62,7 @@ def real(tmp_path: Path, model: str = "ConvNextLarge", accelerator: str = "H100:
 
 @pytest.mark.parametrize(
     ("model", "accelerator"),
-    [("ConvNextLarge", "H100:1"), ("ResNet50", "A10:1"), ("digits", "CPU:4"), ("ConvNextLarge", "T4:1")],
+    [("ConvNextLarge", "H100:1"), ("ResNet50", "L4:1"), ("digits", "CPU:4"), ("ConvNextLarge", "T4:1")],
 )
 def test_what_trains_by_itself_needs_no_step_time(
     tmp_path: Path, model: str, accelerator: str, monkeypatch: pytest.MonkeyPatch
