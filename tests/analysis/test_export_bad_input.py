@@ -97,7 +97,7 @@ AGAIN = "export the run again with `orch export`"
         ("csv", "epochs.csv", Path.unlink, rf"epochs\.csv: cannot be read \(No such file or directory\); {AGAIN}"),
         ("csv", "epochs.csv", _cut, rf"epochs\.csv:5: \d+ cells, 19 columns; {AGAIN}"),
         ("csv", "epochs.csv", _last_row_gone, r"epochs\.csv: 3 rows, the manifest says 4"),
-        ("csv", "egress.csv", _replace("calc", "calc\n"), r"egress\.csv:2: 4 cells, 6 columns"),
+        ("csv", "egress.csv", _replace("calc", "calc\n"), r"egress\.csv:2: 4 cells, 7 columns"),
         ("csv", "epochs.csv", _replace(",16,", ",16.5,"), r"epochs\.csv:2: steps: '16\.5' is not a whole number"),
         ("csv", "epochs.csv", _replace(",16,", ",\\N,"), r"epochs\.csv:2: steps: '\\N' is not a whole number"),
         ("csv", "epochs.csv", _replace(",6.0,", ",six,"), r"epochs\.csv:2: forward_s: 'six' is not a number"),
