@@ -194,12 +194,12 @@ def study_run(row: RunRow, run: RunNumbers, study_book: PriceBook | None = None)
 
 
 def series_of(label: str) -> str:
-    """The study's letter of an experiment: "CV A-2" is A, "E-B-4" is E-B, "geo-c8-nlp" is C; "" for none."""
+    """The study's letter of an experiment: "CV A-2" is A, "E-B-4" is E-B, "geo-c8-nlp" is C, "geo-e-b-4" is E-B; "" for none."""
     found = _SERIES.search(label)
     if found:
         return "-".join(part.upper() for part in found.groups()[:2] if part)
-    named = re.search(r"\bgeo-([a-f])(\d+)\b", label)
-    return named[1].upper() if named else ""
+    named = re.search(r"\bgeo-([a-d]|[ef]-[abc]-)(\d+)\b", label)
+    return named[1].strip("-").upper() if named else ""
 
 
 def spread_of(locations: Iterable[str]) -> str:

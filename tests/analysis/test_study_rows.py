@@ -22,6 +22,7 @@ from analysis.study.rows import (
 )
 from analysis.study.runs import Link, StudyRun, distinct, series_of, spread_of
 from cloud.prices.book import PriceBook, load
+from experiments.spec.catalog import published_runs
 from metrics.interval import Estimate
 
 
@@ -222,6 +223,16 @@ def test_a_printed_runs_bytes_go_to_every_vm_alike(book: PriceBook):
     assert c8.usd_per_vm_h["oceania"] == pytest.approx(Decimal(gib_per_h * 0.15 * 3 / 7), rel=Decimal("1e-6"))
 
 
+def test_the_published_rate_of_a_gpu_alone_is_one_truth():
+    """`references.csv` has it with its dollars, `published.csv` as a run: A-1."""
+    for name, model in (("geo-a1", "ConvNextLarge"), ("geo-a1-nlp", "RoBERTaXLM")):
+        row = published_runs()[name]
+        assert alone(model) == {STUDY: row.sps_phase_timed, ONE_CLOCK: row.sps}
+    eight = {r.model: r.sps for r in references() if r.gpus == "8 A10"}
+    for model, name in (("ConvNextLarge", "a10-8-conv"), ("RoBERTaXLM", "a10-8-rxlm")):
+        assert eight[model] == pytest.approx(published_runs()[name].sps, abs=0.5)  # printed whole there
+
+
 @pytest.mark.parametrize(
     ("label", "series"),
     [
@@ -229,6 +240,8 @@ def test_a_printed_runs_bytes_go_to_every_vm_alike(book: PriceBook):
         ("C-8 NLP", "C"),
         ("E-B-4", "E-B"),
         ("geo-c8-nlp", "C"),
+        ("geo-e-b-4-nlp", "E-B"),
+        ("geo-d3", "D"),
         ("local-2", ""),
         ("hivemind-81", ""),
     ],

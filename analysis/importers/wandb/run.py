@@ -20,7 +20,7 @@ from analysis.importers.wandb.tables import Table, TableError, read_table
 from analysis.importers.wandb.traffic import doubled, egress_columns, halved, ingress_rows
 from analysis.importers.wandb.vms import vm_rows
 from cloud.prices.book import PriceBook
-from experiments.spec.catalog import models, published
+from experiments.spec.catalog import models, published_runs
 from metrics.records import SwarmEpochRecord
 from metrics.store import RunStore
 
@@ -301,8 +301,8 @@ def _first_epoch(monitor: Monitor | None, accounts: Mapping[str, Account]) -> in
 def _published(label: str | None) -> dict[str, Any] | None:
     """The study's row of a label like `NLP B-4` (experiment `geo-b4-nlp`)."""
     kind, _, name = (label or "").partition(" ")
-    row = published(f"geo-{name.lower().replace('-', '')}{'-nlp' if kind == 'NLP' else ''}")
-    return asdict(row) if row and row.run == f"{name} {kind}" else None
+    row = next((r for r in published_runs().values() if r.run == f"{name} {kind}"), None)
+    return asdict(row) if row else None
 
 
 def _sync_meta(sync: Sync) -> dict[str, Any]:
