@@ -130,7 +130,7 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> ModelBytes:
     return ledger
 
 
-@pytest.mark.slow
+@pytest.mark.processes  # p2pd's; two seconds
 @pytest.mark.timeout(60)
 def test_a_round_of_three_hands_over_what_the_formula_says(streams: ModelBytes) -> None:
     """2 (n-1)/n x parameters x 2 bytes a peer, whatever the parts; the envelopes are not in it."""
