@@ -34,10 +34,14 @@ class PathModel:
     spell_mean_s: float  # a slow spell's mean duration
 
     def stream_bps(self, path: Path, streams: int = 1) -> float:
-        """Payload bits/s of one of a VM's `streams` streams: window / (RTT + hold x (streams - 1))."""
+        """Payload bits/s of one of a VM's `streams` streams: window / (RTT + hold x (streams - 1)).
+
+        Where the network file's figure is not explained by the window it is a bound of its own.
+        """
         limited = _OF_WINDOW * self.window_bytes <= path.window_bytes <= self.window_bytes
-        window_bytes = self.window_bytes if limited else path.window_bytes
-        return window_bytes * 8 / (path.rtt_s + self.hold_s * max(0, streams - 1))
+        most_bps = float("inf") if limited else path.stream_bps
+        window_bytes = self.window_bytes if limited else max(self.window_bytes, path.window_bytes)
+        return min(most_bps, window_bytes * 8 / (path.rtt_s + self.hold_s * max(0, streams - 1)))
 
     def carried_bps(self, network: Network, location_a: str, location_b: str, streams: int = 1) -> float:
         """`stream_bps` between two locations; two in one place are left as the network file has them.

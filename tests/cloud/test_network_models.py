@@ -7,11 +7,14 @@ import re
 from importlib import resources
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cloud.networks import (
     NO_PATH_MODEL,
     Network,
     NetworkError,
+    Path,
     path_model,
     path_model_names,
     vm_limit,
@@ -90,7 +93,20 @@ def test_a_path_that_something_else_limits_keeps_its_own_figure():
     assert faster.window_bytes > STUDY.window_bytes
     assert STUDY.stream_bps(faster) == pytest.approx(faster.stream_bps)
     slower = type(faster)(0.1506, 30e6, "an on-premise link")
-    assert STUDY.stream_bps(slower) == pytest.approx(30e6)
+    assert [STUDY.stream_bps(slower, k) for k in (1, 4)] == pytest.approx([30e6, 30e6]), (
+        "the window is not what is full"
+    )
+    short = type(faster)(0.005, 500e6, "a short link")
+    assert STUDY.stream_bps(short, 3) == pytest.approx(500e6)
+    assert STUDY.stream_bps(short, 8) == pytest.approx(STUDY.window_bytes * 8 / (0.005 + 7 * STUDY.hold_s))
+
+
+@given(st.floats(1e-4, 0.4), st.floats(1e6, 1e10), st.integers(1, 30))
+def test_a_further_stream_never_makes_the_others_faster(rtt_s, stream_bps, streams):
+    path = Path(rtt_s, stream_bps, "")
+    fewer, more = STUDY.stream_bps(path, streams), STUDY.stream_bps(path, streams + 1)
+    assert 0 < more <= fewer
+    assert STUDY.stream_bps(path) >= stream_bps * (1 - 1e-9)
 
 
 def test_two_vms_in_one_place_are_left_alone():
