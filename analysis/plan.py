@@ -10,6 +10,7 @@ from typing import Any
 from analysis.plan_budget import PlannedBudget, limits_of, planned_budget
 from analysis.reserve import unpriced_traffic
 from cloud.prices.book import PriceBook
+from experiments.spec.averaging import averaging_note
 from experiments.spec.emulation import EmulationPlan
 from experiments.spec.schema import ExperimentSpec
 from experiments.spec.slots import Slot, slots
@@ -250,6 +251,7 @@ def plan_of(
             "not every place has a price: the total is unknown, or has the place's max_usd_per_h instead"
         )
         notes += [f"{accelerator} in {location}: {why}" for location, accelerator, why in unknown]
+    notes += averaging_note(spec)
     notes += _too_dear(peers, usd_per_h, spec.max_usd_per_h)
     most = _sum(_most(p.ceiling_usd_per_h or p.usd_per_h for p in peer.places) for peer in peers)
     budget = planned_budget(spec, book, most, emulation, rented=on == "sky")

@@ -11,6 +11,7 @@ from decimal import Decimal
 from itertools import product
 
 from cloud.prices.book import PriceBook
+from experiments.spec.averaging import exchanged, region_of
 from experiments.spec.catalog import models
 from experiments.spec.emulation import BYTES_PER_VALUE, EmulationPlan
 from experiments.spec.schema import ExperimentSpec
@@ -86,18 +87,22 @@ def pace_of(emulation: EmulationPlan | None, rented: bool, lease_s: float) -> Pa
 def epoch_egress_usd(spec: ExperimentSpec, book: PriceBook) -> Decimal | None:
     """The most that one epoch's traffic may cost; None: unknown, for the reasons of `unpriced_traffic`.
 
-    Each two peers exchange gradients and means, each slot in whichever of its places is dearest for it; one peer
-    joins and downloads the whole state; every sample of the batch comes from the store.
+    Each two peers exchange gradients and means, each slot in whichever of its places is dearest for it (its region,
+    for hierarchical averaging, is that of the first); one peer joins and downloads the whole state; every sample of
+    the batch comes from the store.
     """
     groups = _groups(spec)
-    count = sum(groups.values())
     model = models()[spec.model]
     if model.bytes_per_sample is None:
         return None
-    pair_bytes = 2 * model.parameters * BYTES_PER_VALUE[spec.swarm.compression] // count
+    regions = [region_of(places[0]) for places, count in groups.items() for _ in range(count)]
+    vectors = exchanged(regions, spec.swarm.averaging)
     state_bytes = model.parameters * _STATE_BYTES_PER_VALUE
     usd = state_usd = Decimal(0)
     for pairs, links in _ways(groups):
+        a, b = (region_of(place) for place in links[0])
+        share = vectors[a, b] / (regions.count(a) * (regions.count(b) - (a == b)))
+        pair_bytes = int(share * model.parameters * BYTES_PER_VALUE[spec.swarm.compression])
         sent = [book.egress(src, dst, pair_bytes) for src, dst in links]
         state = [book.egress(src, dst, state_bytes) for src, dst in links]
         if None in sent or None in state:

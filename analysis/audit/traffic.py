@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from analysis.audit.evidence import Evidence, amount, percent
 from analysis.audit.findings import Finding
+from experiments.spec.averaging import exchanged, region_of
 from metrics.egress import traffic
 from metrics.throughput import measured
 
@@ -40,7 +42,21 @@ def averaging_bytes(parameters: int, peers: int) -> float:
     return 2 * (peers - 1) / peers * parameters * 2 * OVERHEAD if peers > 0 else 0.0
 
 
-def _sent(e: Evidence) -> tuple[dict[str, float], dict[str, list[int]]]:
+def _takes(e: Evidence, vm: str, peers: Sequence[str], parameters: int) -> float:
+    """What the VM sends in one averaging among `peers`: by region where the experiment averages hierarchically."""
+    experiment = e.run.meta["experiment"]
+    swarm = experiment.get("swarm", {}) if isinstance(experiment, dict) else {}
+    if swarm.get("averaging", "flat") == "flat":
+        return averaging_bytes(parameters, len(peers))
+    region = {name: region_of(e.run.terms.locations.get(name, name)) for name in peers}
+    vectors = exchanged([*region.values()], swarm["averaging"])
+    share = sum(v for (src, _), v in vectors.items() if src == region[vm]) / [*region.values()].count(
+        region[vm]
+    )
+    return float(share) * parameters * 2 * OVERHEAD
+
+
+def _sent(e: Evidence) -> tuple[dict[str, float], dict[str, list[list[str]]]]:
     """Bytes at study scale that each VM sent to its peers in the measured epochs, and the peers in each of them."""
     chosen = measured(e.run.study)
     numbers = {epoch.epoch for epoch in chosen}
@@ -50,11 +66,11 @@ def _sent(e: Evidence) -> tuple[dict[str, float], dict[str, list[int]]]:
     for row in traffic(flows, e.run.study, e.run.terms.scales, names):
         if row.dst in names:
             sent[row.src] = sent.get(row.src, 0.0) + row.bytes
-    sizes: dict[str, list[int]] = {}
+    groups: dict[str, list[list[str]]] = {}
     for epoch in chosen:
         for p in epoch.peers:
-            sizes.setdefault(p.vm, []).append(len(epoch.peers))
-    return sent, sizes
+            groups.setdefault(p.vm, []).append([peer.vm for peer in epoch.peers])
+    return sent, groups
 
 
 def egress_fits(e: Evidence) -> list[Finding]:
@@ -67,25 +83,25 @@ def egress_fits(e: Evidence) -> list[Finding]:
             f"The parameters of {e.model or 'the model'} are unknown: whether the bytes fit cannot be said."
         )
         return [e.finding("bytes", "note", sentence, "parameters", None)]
-    sent, sizes = _sent(e)
+    sent, groups = _sent(e)
     found: list[Finding] = []
-    for vm, peers in sorted(sizes.items()):
+    for vm, epochs in sorted(groups.items()):
         bytes_sent = sent.get(vm)
-        wanted = math.fsum(averaging_bytes(parameters, n) for n in peers) / len(peers)
+        wanted = math.fsum(_takes(e, vm, peers, parameters) for peers in epochs) / len(epochs)
         if bytes_sent is None or not wanted:
             continue
-        mean = bytes_sent / len(peers)
+        mean = bytes_sent / len(epochs)
         ratio = mean / wanted
         control = CONTROL_BYTES_PER_S * (e.epoch_s or 0.0)
         if ratio >= FLOOR and mean <= ROOF * wanted + control:
             continue
         sentence = (
             f"{vm} sent {amount(mean)} an epoch; averaging {parameters / 1e6:.1f} M parameters in FP16 among "
-            f"{max(peers)} peers takes {amount(wanted)}: {ratio:.2f} times that."
+            f"{max(map(len, epochs))} peers takes {amount(wanted)}: {ratio:.2f} times that."
         )
         found.append(
             e.finding(
-                "bytes", "doubt", sentence, "egress_bytes_per_epoch", mean, wanted, len(peers), e.file(vm)
+                "bytes", "doubt", sentence, "egress_bytes_per_epoch", mean, wanted, len(epochs), e.file(vm)
             )
         )
     return found

@@ -19,6 +19,7 @@ from hivemind.compression import (
 from hivemind.optim.grad_averager import GradientAverager
 
 from experiments.peer.config import PeerConfig, PeerConfigError
+from experiments.peer.hierarchical import HierarchicalAverager
 from experiments.peer.lamb import Lamb
 from experiments.peer.optimizer import SwarmOptimizer
 
@@ -68,6 +69,14 @@ def torch_optimizer_of(settings: Mapping[str, Any]) -> Callable[[Iterable[Any]],
     return factory
 
 
+def _averager_of(config: PeerConfig) -> Callable[..., GradientAverager]:
+    if config.averaging == "hierarchical":
+        return partial(HierarchicalAverager, region=config.averaging_region)
+    if config.averaging != "flat":
+        raise PeerConfigError(f"averaging: {config.averaging!r} is neither flat nor hierarchical")
+    return GradientAverager
+
+
 def build_optimizer(
     config: PeerConfig, dht: hivemind.DHT, parameters: Iterable[torch.nn.Parameter]
 ) -> SwarmOptimizer:
@@ -96,7 +105,7 @@ def build_optimizer(
         load_state_compression=state_compression(),
         # hivemind.Optimizer passes neither request_timeout nor part_size_bytes on: by factory
         grad_averager_factory=partial(
-            GradientAverager,
+            _averager_of(config),
             request_timeout=config.request_timeout_s,
             part_size_bytes=config.part_size_bytes,
             allow_state_sharing=False,  # a joiner needs the weights, not stale gradients

@@ -61,6 +61,8 @@ class PeerConfig:
     heldout_shards: tuple[str, ...]
     cache_bytes: int
     samples_limit: int | None = None
+    averaging: str = "flat"  # "flat" | "hierarchical"
+    averaging_region: str = ""  # hierarchical: peers of equal regions average among themselves first
     plain: bool = False  # a plain torch loop: no averaging, this is the only peer
     # closed swarm (metrics/orders.py)
     orders_public_key: str = ""  # OpenSSH text of the run's key; "" = open swarm

@@ -100,6 +100,11 @@ class Swarm(_Section):
     averaging_timeout_s: float = Field(
         default=300.0, ge=5, le=7200, description="A round that takes longer is given up."
     )
+    averaging: Literal["flat", "hierarchical"] = Field(
+        default="flat",
+        description="flat: each peer with each other. hierarchical: first within each region (cloud/region), then once "
+        "between the regions.",
+    )
     plain: bool = Field(
         default=False, description="true: one peer in a plain torch loop, which averages with nobody."
     )

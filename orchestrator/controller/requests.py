@@ -14,6 +14,7 @@ from cloud.local.vms import NOTICE_FILE, vm_folder
 from cloud.provider import LaunchRequest, Offer
 from cloud.sky.script import PEERS_VARIABLE
 from experiments.peer.config import PeerConfig
+from experiments.spec.averaging import region_of
 from experiments.spec.bytes_scale import chunk_timeout_s
 from experiments.spec.catalog import step_time
 from experiments.spec.load import from_document
@@ -195,6 +196,8 @@ def peer_config(
         heldout_shards=shard_urls(spec.data.heldout) if spec.data.heldout else (),
         cache_bytes=int(spec.data.cache_gb * 1e9),
         plain=swarm.plain,
+        averaging=swarm.averaging,
+        averaging_region=region_of(place.location),
         environment=environment,
     )
 

@@ -317,6 +317,16 @@ def test_the_reports_of_a_tiny_models_peers_are_no_averaging():
     assert only(audited(run), "bytes") == []
 
 
+def test_hierarchical_averaging_is_held_against_what_it_sends_by_region():
+    """One of six alone in its region sends one vector, its region's peers 1.8; all sent 1.67, as flat."""
+    run = made_run(peers=6)
+    run.values["experiment"] = {"swarm": {"averaging": "hierarchical"}}
+    run.values["locations"]["gc-t4-6"] = "gcp/europe-west1"
+    [found] = only(audited(run), "bytes")
+    assert found.sentence.startswith("gc-t4-6 sent ")
+    assert found.value / found.expected == pytest.approx(5 / 3, rel=0.01)
+
+
 def test_equal_counts_of_other_steps_are_told_apart():
     run = made_run()
     run.values["imported"]["sync"]["gc-t4-1"] = {"rule": "epochs", "agree": False, "found": 6, "authors": 6}

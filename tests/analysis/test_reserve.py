@@ -108,3 +108,20 @@ def test_an_epoch_shorter_than_the_studys_is_known_an_epoch_late():
 def test_rented_vms_that_nobody_ends_are_kept_for_until_their_lease_and_autodown_are_over():
     lease_s = load("geo-c8").lease_s
     assert pace_of(None, True, lease_s).teardown_s == lease_s + 420.0
+
+
+def test_hierarchical_averaging_sends_half_of_it_across_the_sea():
+    flat, hierarchical = (load("geo-c8", [f"swarm.averaging={kind}"]) for kind in ("flat", "hierarchical"))
+    without = load("geo-c8", ["swarm.target_batch_size=32768"])
+    assert epoch_egress_usd(flat, BOOK) == epoch_egress_usd(without, BOOK)
+    vector = 2 * models()[flat.model].parameters
+    places = [group.alternatives[0].infra for group in flat.peers]
+    pairs = [(a, b) for a in places for b in places if a != b]
+    assert len(pairs) == 12
+    # of each pair of regions: flat 2 x 2 pairs of peers a quarter vector each, else half a vector in all; inside it is free
+    flat_usd = sum(4 * BOOK.egress(a, b, vector // 4) for a, b in pairs)
+    hierarchical_usd = sum(4 * BOOK.egress(a, b, vector // 8) for a, b in pairs)
+    saved = (flat_usd - hierarchical_usd) * Decimal("1.25")
+    assert saved > 0
+    found = epoch_egress_usd(flat, BOOK) - epoch_egress_usd(hierarchical, BOOK)
+    assert abs(found - saved) < Decimal("1e-20")
