@@ -16,8 +16,8 @@ from hivemind.compression import (
     RoleAdaptiveCompression,
     Uniform8BitQuantization,
 )
-from hivemind.optim.grad_averager import GradientAverager
 
+from experiments.peer.averager import RoundAverager
 from experiments.peer.config import PeerConfig, PeerConfigError
 from experiments.peer.hierarchical import HierarchicalAverager
 from experiments.peer.lamb import Lamb
@@ -26,6 +26,7 @@ from experiments.peer.optimizer import SwarmOptimizer
 __all__ = ["build_optimizer", "compression_of", "state_compression", "torch_optimizer_of"]
 
 _NEVER = 10**9
+_FIRST_ATTEMPT = 0.7  # of the averaging time-out, for one all-reduce: the rest is for trying again
 _COMPRESSIONS: dict[str, Callable[[], CompressionBase]] = {
     "none": NoCompression,
     "float16": Float16Compression,
@@ -69,12 +70,12 @@ def torch_optimizer_of(settings: Mapping[str, Any]) -> Callable[[Iterable[Any]],
     return factory
 
 
-def _averager_of(config: PeerConfig) -> Callable[..., GradientAverager]:
+def _averager_of(config: PeerConfig) -> Callable[..., RoundAverager]:
     if config.averaging == "hierarchical":
         return partial(HierarchicalAverager, region=config.averaging_region)
     if config.averaging != "flat":
         raise PeerConfigError(f"averaging: {config.averaging!r} is neither flat nor hierarchical")
-    return GradientAverager
+    return RoundAverager
 
 
 def build_optimizer(
@@ -92,7 +93,7 @@ def build_optimizer(
         optimizer=torch_optimizer_of(config.optimizer),
         matchmaking_time=config.matchmaking_time_s,
         averaging_timeout=timeout,
-        allreduce_timeout=timeout,
+        allreduce_timeout=_FIRST_ATTEMPT * timeout,
         next_chunk_timeout=config.next_chunk_timeout_s,
         load_state_timeout=max(120.0, 2 * timeout),
         reuse_grad_buffers=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from cloud.storage.counter import BytesRead
-from experiments.peer.optimizer import Round
+from experiments.peer.rounds import Round
 from experiments.peer.steps import EpochTimes
 from metrics.records import EgressRecord, EpochRecord, IngressRecord, StepRecord
 

@@ -18,7 +18,6 @@ from hivemind.averaging.allreduce import AllreduceException
 from hivemind.averaging.control import StepControl
 from hivemind.averaging.group_info import GroupInfo
 from hivemind.compression import CompressionInfo
-from hivemind.optim.grad_averager import GradientAverager
 from hivemind.p2p import P2PContext
 
 # generated when it is imported: nobody can read its names before
@@ -27,6 +26,7 @@ from hivemind.utils import get_dht_time
 
 from experiments.peer.agreement import State
 from experiments.peer.attempt import Attempt
+from experiments.peer.averager import RoundAverager
 from experiments.peer.hierarchy import Hierarchy, cut
 from experiments.peer.two_level import Level, Messages, RoundFailedError, TwoLevelRound
 
@@ -42,8 +42,8 @@ _GROUP_IDS = {
 }  # what follows the group's id in a stream's first message
 
 
-class HierarchicalAverager(GradientAverager):
-    """A GradientAverager with `region`: peers of equal regions average among themselves first."""
+class HierarchicalAverager(RoundAverager):
+    """A `RoundAverager` with `region`: peers of equal regions average among themselves first."""
 
     _rpc_handlers = None  # Hivemind takes a class's from a class above once that has served or called
 
@@ -54,8 +54,8 @@ class HierarchicalAverager(GradientAverager):
         super().__init__(*args, **kwargs)
 
     def schedule_step(self, scheduled_time: float | None = None, **kwargs: Any) -> StepControl:
-        """As Hivemind's; the group learns this peer's region."""
-        kwargs.setdefault("gather", [None, self._region])
+        """As RoundAverager's; the group learns this peer's region."""
+        kwargs.setdefault("gather", [self.told().as_list(), self._region])
         return super().schedule_step(scheduled_time, **kwargs)
 
     @contextlib.contextmanager
@@ -75,7 +75,7 @@ class HierarchicalAverager(GradientAverager):
         return await super()._aggregate_with_group(group_info, *args, **kwargs)
 
     def _unwrapped(self, group_info: GroupInfo) -> tuple[list[str], tuple[bytes, ...]]:
-        """The region of each peer, its own for one that says none; what it told else, as Hivemind reads it."""
+        """The region of each peer, its own for one that says none; what it told else, as RoundAverager reads it."""
         load: Any = self.serializer.loads
         regions: list[str] = []
         told: list[bytes] = []

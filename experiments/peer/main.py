@@ -102,9 +102,11 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     from cloud.steady_clock import steady_clock
     from experiments.peer.build import build_optimizer
     from experiments.peer.data import Batches, DigitSource, open_shards, read_heldout
+    from experiments.peer.digest import parameters_sha, write_sample
     from experiments.peer.guard import Guard, close_the_door
     from experiments.peer.join import Download, take_over
     from experiments.peer.life import Life
+    from experiments.peer.membership import Membership, alive_slots
     from experiments.peer.mend import mend_hivemind
     from experiments.peer.model_bytes import ModelBytes, address_of, by_address, count_tensors
     from experiments.peer.notices import NoticeWatch, Source
@@ -114,7 +116,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     from experiments.peer.processes import Departure, children_die_with_us, note_descendants, remove_folder
     from experiments.peer.publish import Publisher, use_record_key
     from experiments.peer.steplog import StepLog
-    from experiments.peer.swarm import Membership, alive_slots, first_peers, start_dht
+    from experiments.peer.swarm import first_peers, start_dht
     from experiments.peer.task import build_task
     from experiments.peer.train import Hooks, Trainer
     from experiments.peer.untold import Untold
@@ -187,6 +189,14 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     )
     build = build_plain if config.plain else build_optimizer
     optimizer = build(config, dht, task.parameters())
+
+    def tried_again(reason: str) -> None:
+        watch.take()  # what the failed attempt lost, the next one averages
+        epoch = optimizer.local_epoch
+        status.warn(f"retry {epoch}", f"epoch {epoch + 1}: an attempt failed and was made again: {reason}")
+
+    if isinstance(optimizer, SwarmOptimizer):
+        optimizer.watch_others(membership, tried_again)
     goodbyes.insert(0, lambda: optimizer.take_back_progress(_GOODBYE_S / 2))
     note_descendants()
     batches = Batches(DigitSource(config, opener), config.batch_size)
@@ -263,7 +273,9 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     if ended_by_itself:
         _flush(publisher, 5.0)
         _write_untold(untold, status)  # again at the end; should this VM be killed first, most of it is told
-        status.set(phase="done", epoch=optimizer.local_epoch)
+        sha = parameters_sha(task.parameters())
+        write_sample(folder / "parameters.f32", task.parameters())
+        status.set(phase="done", epoch=optimizer.local_epoch, parameters_sha=sha)
         membership.announce("serving", optimizer.local_epoch)
         stop.wait(_SERVE_S)
     batches.close()

@@ -1,55 +1,51 @@
-"""hivemind.Optimizer with what it keeps to itself made visible, and two of its faults mended."""
+"""hivemind.Optimizer whose rounds end in time, and leave all peers with the same parameters."""
 
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, field
 from typing import Any
 
 import hivemind
 from hivemind.averaging.control import AveragingStage, StepControl
 
+from experiments.peer.lineage import FIRST, Told, after_round, astray, extended, parse_told
+from experiments.peer.rounds import BehindError, GivenUpError, NoGroupError, Others, Round, let_go, result_of
+from experiments.peer.state_averager import LineageAverager
 from experiments.peer.tracker import PunctualTracker
 
-__all__ = ["NoGroupError", "Round", "SwarmOptimizer"]
+__all__ = ["Round", "SwarmOptimizer"]
 
 _log = logging.getLogger(__name__)
-
-
-class NoGroupError(Exception):
-    """Nobody to average with was found in time, although the tracker counts others."""
-
-
-@dataclass
-class Round:
-    """What one call of `SwarmOptimizer.step` did about synchronising."""
-
-    group_size: int = 0  # peers averaged together; 1: alone; 0: no round in this call
-    state_loads: int = 0
-    losses: list[str] = field(default_factory=list)
-    swarm_peers: int = 0  # peers the tracker knew of when the round began
+_LEAST_S = 1.0  # of an attempt: what fails at once is not tried again at once
+_GIVE_UP_S, _LOOK_S = 5.0, 0.25  # for the others' step, and how often the DHT is asked meanwhile
 
 
 class SwarmOptimizer(hivemind.Optimizer):
-    """Records each round's group and failures, and mends two faults of `reuse_grad_buffers`.
+    """Tries a failed round again with the gradients kept, and never steps with what others do not step with.
 
-    With `reuse_grad_buffers=True, offload_optimizer=False`, Hivemind 1.1.12
-    - alone and without a pre-scheduled round, steps with the *sum* of the accumulated gradients;
-    - after a failed round, steps with zeros: the buffers were reset when the round began, and
-      "Proceeding with local gradients" loads those.
-    Here the first uses their mean, the second what the averager holds (this peer's own mean,
-    with the parts that were averaged before the failure).
+    A round ends, at most `averaging_timeout` after it was begun, in one of four ways: all results are here
+    (the optimizer steps); nobody else trains (it steps with its own mean); others went on without this peer
+    (it loads their state); it is given up: the epoch ends without a step, here as with everybody whom it failed
+    for.
+
+    With `reuse_grad_buffers=True, offload_optimizer=False`, Hivemind 1.1.12 alone and without a
+    pre-scheduled round steps with the *sum* of the accumulated gradients; here with their mean.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.round = Round()
         self.sync_work_s = 0.0  # emulated: the real VM's own work around a round
         self.on_round_begins: Callable[[], None] | None = None
+        self._others: Others | None = None  # None: the tracker's count is all there is
+        self._on_retry: Callable[[str], None] = lambda reason: None
+        self._lineage, self._told = FIRST, Told(0, FIRST, "")
         self._local_gradients_loaded = False
         super().__init__(*args, **kwargs)
+        averager: Any = self.grad_averager
+        averager.told = self._tell
 
     def _make_progress_tracker(self, target_batch_size: int, **kwargs: Any) -> PunctualTracker:
         tracker = PunctualTracker(
@@ -62,76 +58,186 @@ class SwarmOptimizer(hivemind.Optimizer):
             **kwargs,
         )
         tracker.samples_per_step = self.batch_size_per_step or 0
-        self._punctual = tracker
+        self.progress = tracker
         return tracker
+
+    def _make_state_averager(self, **kwargs: Any) -> LineageAverager:
+        averager = LineageAverager(
+            dht=self.dht,
+            prefix=f"{self.run_id}_state_averager",
+            min_matchmaking_time=self.matchmaking_time,
+            allreduce_timeout=self.allreduce_timeout,
+            shutdown_timeout=self.shutdown_timeout,
+            offload_optimizer=self.offload_optimizer,
+            custom_gradients=self.offload_optimizer,
+            status_loglevel=self.status_loglevel,
+            next_chunk_timeout=self.next_chunk_timeout,
+            client_mode=self.client_mode,
+            auxiliary=self.auxiliary,
+            start=True,
+            **kwargs,
+        )
+        averager.lineage = lambda: self._lineage
+        return averager
+
+    def watch_others(self, others: Others, on_retry: Callable[[str], None]) -> None:
+        """From now on `others` says who trains and who is dead; `on_retry` is told why an attempt failed."""
+        self._others, self._on_retry = others, on_retry
+        self.progress.gone = lambda: others.gone
 
     def take_round(self) -> Round:
         """What happened since the last call of this method."""
         taken, self.round = self.round, Round()
         return taken
 
+    def _tell(self) -> Told:
+        peers, attempt = 1 + self._others_known(), 1 + len(self.round.failed)
+        self._told = Told(self.local_epoch, self._lineage, os.urandom(8).hex(), peers, attempt)
+        return self._told
+
+    def _others_known(self) -> int:
+        return 0 if self._others is None else self._others.others_training(self.local_epoch)
+
+    def _should_load_state_from_peers(self) -> bool:
+        """Whether others have ended an epoch without this peer.
+
+        Hivemind lets a peer that is one epoch behind step with its own gradients and call that caught up.
+        """
+        return self.local_epoch < self.tracker.global_epoch
+
     def _update_global_epoch(self, grad_scaler: Any) -> None:
+        if self.progress.stale:  # after a standstill the own estimate says that the epoch is over
+            with self.tracker.pause_updates():
+                self.progress.ask()
+        if self._should_load_state_from_peers():
+            self.load_state_from_peers()
+            return
         if self.on_round_begins is not None:
             self.on_round_begins()
         self.round.swarm_peers = self.tracker.global_progress.num_peers
-        super()._update_global_epoch(grad_scaler)
+        try:
+            super()._update_global_epoch(grad_scaler)
+        except BehindError as error:
+            _log.warning("the others went on without this peer: %s", error)
+            self.load_state_from_peers()
+        except GivenUpError as error:
+            self.round.losses.append(f"round given up: gradients dropped ({error})")
+            _log.warning("the round is given up: %s", error)
+            self._pass_over()
+
+    def _pass_over(self) -> None:
+        """End the epoch without a step; all whom the round failed for do the same."""
+        averager: Any = self.grad_averager
+        self.round.group_size = 1
+        self._lineage = extended(self._lineage, "passed over")
+        with self.tracker.pause_updates():
+            self.state_averager.step(increment_epoch=True)
+            self.tracker.update_epoch(new_epoch=self.state_averager.local_epoch)
+            self.state_averager.state_sharing_priority = self.local_epoch
+            averager.reset_accumulated_grads_()
 
     def _begin_averaging_gradients(self, grad_scaler: Any) -> bool:
         self._local_gradients_loaded = False
-        began = super()._begin_averaging_gradients(grad_scaler)
-        if not began:
-            self.round.group_size = 1
-            if self.round.swarm_peers > 1:
-                self.round.losses.append("averaging could not begin: local gradients")
-            if not self._local_gradients_loaded:
-                self._load_local_gradients_into_optimizer()
-        return began
+        control, self.scheduled_grads = self.scheduled_grads, None
+        if control is not None and (control.triggered or control.done()):
+            control = None  # its attempt failed early: a new one begins
+        if max(self.round.swarm_peers - 1, self._others_known()) > 0:
+            try:
+                self.scheduled_grads = self._attempt(control, float(self.averaging_timeout or 60.0))
+            except Exception as error:  # noqa: BLE001 - whatever keeps it from beginning: it is tried again
+                _log.warning("an attempt to average could not begin: %r", error)
+            return True
+        self.scheduled_grads = control
+        super()._begin_averaging_gradients(grad_scaler)  # with nobody: it cancels what was scheduled
+        self._step_alone()
+        return False
+
+    def _step_alone(self) -> None:
+        self.round.group_size = 1
+        if not self._local_gradients_loaded:
+            self._load_local_gradients_into_optimizer()
+        self._lineage = extended(self._lineage, f"alone {self.dht.peer_id}")
 
     def _load_local_gradients_into_optimizer(self) -> None:
         super()._load_local_gradients_into_optimizer()
         self._local_gradients_loaded = True
 
     def _average_gradients_and_load_into_optimizer(self, maybe_step_control: StepControl | None) -> None:
-        if maybe_step_control is None:
-            super()._average_gradients_and_load_into_optimizer(maybe_step_control)
-            return
-        try:
-            group = self._result_of(maybe_step_control)
-            self.round.group_size = len(group)
-            _log.info(f"Averaged gradients with {len(group)} peers")
-        except Exception as error:  # noqa: BLE001 - any failure of a round: training goes on, the loss is counted
-            self.round.group_size = 1
-            self.round.losses.append(f"averaging failed ({type(error).__name__}): local gradients")
-            _log.warning(f"Averaging gradients failed with {error!r}: local gradients")
+        """Average, trying again while there is time. Raises BehindError or GivenUpError, the gradients untouched."""
+        control, limit_s = maybe_step_control, float(self.averaging_timeout or 60.0)
+        give_up_at = time.monotonic() + limit_s
+        while True:
+            began = time.monotonic()
+            try:
+                control = control or self._attempt(None, give_up_at - time.monotonic())
+                group = result_of(
+                    control, give_up_at - time.monotonic(), self.matchmaking_time or 5.0, self._others_went_on
+                )
+                break
+            except Exception as error:  # noqa: BLE001 - any failure of an attempt: what can be done about it follows
+                reason = f"averaging failed ({type(error).__name__}: {error})"
+                _log.warning("an attempt to average failed with %r", error)
+            let_go(control, self.grad_averager)
+            control = None
+            self.round.failed.append(reason)
+            if self._others_went_on():
+                raise BehindError(reason)
+            if not self._look_for_others():
+                self._step_alone()
+                return
+            time.sleep(max(0.0, began + _LEAST_S - time.monotonic()))
+            if give_up_at - time.monotonic() < float(self.matchmaking_time or 5.0):
+                raise GivenUpError(reason)
+            self._on_retry(reason)
+        self._take_over(group)
+
+    def _take_over(self, group: dict[Any, Any]) -> None:
+        """The group's average is here: load it, if this peer's parameters are those it is for."""
+        told = {peer: parse_told(value) for peer, value in group.items()}
+        if astray(told, self._told):
+            self._wait_for_epoch(1 + max(one.epoch for one in told.values() if one is not None))
+            raise BehindError("its parameters are of another lineage than the group's")
+        self._lineage = after_round(told, self._told)
+        self.round.group_size = len(group)
+        _log.info("Averaged gradients with %d peers", len(group))
         self._load_averaged_gradients_into_optimizer_()
-        if self.round.group_size > 1:
-            # within the step, where the tracker's estimate of the step rate is paused: slept after the step, it
-            # made every estimate of the epoch's end late, and averaging waited a step longer for its schedule
-            time.sleep(self.sync_work_s)
+        # within the step, where the tracker's estimate of the step rate is paused: slept after the step, it
+        # made every estimate of the epoch's end late, and averaging waited a step longer for its schedule
+        time.sleep(self.sync_work_s)
 
-    def _result_of(self, control: StepControl) -> Any:
-        """The round's result; raises NoGroupError rather than look for a group until averaging_timeout.
+    def _wait_for_epoch(self, epoch: int) -> None:
+        """Until somebody has ended its round: its state is of use then, or another one is needed at once."""
+        give_up_at = time.monotonic() + self.sync_work_s + _GIVE_UP_S
+        while self.progress.ask().epoch < epoch and time.monotonic() < give_up_at:
+            time.sleep(_LOOK_S)
 
-        A peer killed without a goodbye stays in the tracker's count for a while: the survivors of a
-        pair would look for it for minutes.
+    def _others_went_on(self) -> bool:
+        return self.progress.ask().epoch > self.local_epoch
+
+    def _look_for_others(self) -> int:
+        if self._others is None:
+            return self.tracker.global_progress.num_peers - 1
+        return self._others.others_training_at(self.local_epoch, seen=0)
+
+    def _attempt(self, control: StepControl | None, left_s: float) -> StepControl:
+        """Begin a round with a copy of the gradients, in the group of `control` or in a new one.
+
+        Raises NoGroupError when there is no time for a new one.
         """
-        limit_s = float(self.averaging_timeout or 60.0)
-        patience_s = max(3.0 * float(self.matchmaking_time or 5.0), 6.0)
-        try:
-            return control.result(min(patience_s, limit_s))
-        except FutureTimeoutError:
-            if control.stage == AveragingStage.LOOKING_FOR_GROUP:
-                control.cancel()
-                raise NoGroupError(f"no group within {patience_s:g} s") from None
-        return control.result(max(0.0, limit_s - patience_s))
+        if control is None and left_s <= float(self.matchmaking_time or 5.0):
+            raise NoGroupError(f"{left_s:.1f} s are left")
+        averager: Any = self.grad_averager
+        averager.notify_used_averaged_gradients()  # else it warns that nobody used the failed attempt's
+        control = control or averager.schedule_step(timeout=left_s)
+        return averager.step(control=control, wait=False)
 
     def hold(self, held: bool) -> None:
         """`PunctualTracker.hold`."""
-        self._punctual.hold(held)
+        self.progress.hold(held)
 
     def take_back_progress(self, timeout_s: float) -> None:
         """From now on nobody reckons with this peer; it may not train again."""
-        self._punctual.shutdown(timeout_s)
+        self.progress.shutdown(timeout_s)
 
     @property
     def round_scheduled(self) -> bool:
@@ -163,3 +269,13 @@ class SwarmOptimizer(hivemind.Optimizer):
             self.on_round_begins()
         self.round.state_loads += 1
         super().load_state_from_peers(**kwargs)
+        averager: Any = self.state_averager
+        if averager.loaded_lineage is not None:
+            self._lineage, averager.loaded_lineage = averager.loaded_lineage, None
+
+    def _tag_along_with_zero_weight(self, control: StepControl) -> None:
+        """As Hivemind's; a round without a group is left, not waited for."""
+        if control.stage == AveragingStage.LOOKING_FOR_GROUP:
+            control.cancel()
+            return
+        super()._tag_along_with_zero_weight(control)

@@ -33,6 +33,7 @@ class Status:
             "hopeless": False,  # the same would happen to every other VM of the run
             "ran": None,
             "notice_at_s": None,  # unix time at which the provider will take this VM, once it has said so
+            "parameters_sha": None,  # of the parameters rounded to float16, once this peer is done
             "join": None,  # metrics.records.JoinRecord's fields, once this peer trains
         }
         self.write_error: OSError | None = None

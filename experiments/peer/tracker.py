@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable, Collection
 from typing import Any
 
-from hivemind.optim.progress_tracker import LocalTrainingProgress, ProgressTracker
+from hivemind.optim.progress_tracker import GlobalTrainingProgress, LocalTrainingProgress, ProgressTracker
 from hivemind.utils.timed_storage import get_dht_time
 
 __all__ = ["PunctualTracker"]
 
 _log = logging.getLogger(__name__)
+_LATE_S = 3.0  # a DHT that answers late is no standstill
 
 
 class PunctualTracker(ProgressTracker):
@@ -23,6 +26,8 @@ class PunctualTracker(ProgressTracker):
     """
 
     samples_per_step = 0
+    gone: Callable[[], Collection[bytes]] = staticmethod(tuple)  # peer ids that are known to be dead
+    _looked_s = float("-inf")
     held = False  # paused: this peer adds no samples to the epoch until it goes on
 
     def hold(self, held: bool) -> None:
@@ -33,6 +38,32 @@ class PunctualTracker(ProgressTracker):
         """
         self.held = held
         self.report_local_progress(self.local_progress.epoch, self.local_progress.samples_accumulated)
+
+    @property
+    def stale(self) -> bool:
+        """Whether the swarm's progress was not looked at for longer than it ever is: this process stood still."""
+        return time.monotonic() - self._looked_s > self.max_refresh_period + _LATE_S
+
+    def ask(self, timeout_s: float = 10.0) -> GlobalTrainingProgress:
+        """The swarm's progress as the DHT has it now; what was known before when it does not answer in time.
+
+        For use inside `pause_updates`, where nothing else refreshes it.
+        """
+        dht: Any = self.dht
+        try:
+            found = dht.get(self.training_progress_key, latest=True, return_future=True).result(timeout_s)
+        except Exception as error:  # noqa: BLE001 - a slow DHT: what was known holds
+            _log.warning("the swarm's progress is not to be had: %r", error)
+            return self.global_progress
+        self.global_progress = self._parse_swarm_progress_data(found.value if found is not None else None)
+        return self.global_progress
+
+    def _parse_swarm_progress_data(self, metadata: Any) -> GlobalTrainingProgress:
+        self._looked_s = time.monotonic()
+        if isinstance(metadata, dict) and (gone := self.gone()):
+            metadata = {key: entry for key, entry in metadata.items() if _peer_of(entry) not in gone}
+        known: Any = metadata  # Hivemind's annotation says what the dictionary was validated by
+        return super()._parse_swarm_progress_data(known)
 
     def shutdown(self, timeout: float | None = None) -> None:
         """Stop reporting, take the last report back and wait until the DHT has it; once.
@@ -69,3 +100,8 @@ class PunctualTracker(ProgressTracker):
             return False
         half_step_s = 0.5 * self.samples_per_step / self.performance_ema.samples_per_second
         return get_dht_time() + half_step_s >= self.global_progress.eta_next_epoch
+
+
+def _peer_of(entry: Any) -> bytes:
+    value = getattr(entry, "value", None)
+    return value.get("peer_id", b"") if isinstance(value, dict) else b""

@@ -18,6 +18,7 @@ from experiments.spec.averaging import region_of
 from experiments.spec.bytes_scale import chunk_timeout_s
 from experiments.spec.catalog import step_time
 from experiments.spec.load import from_document
+from experiments.spec.round_limits import averaging_timeout_s
 from experiments.spec.schema import ExperimentSpec
 from experiments.spec.shards import shard_urls
 from experiments.spec.slots import slots
@@ -178,7 +179,9 @@ def peer_config(
         compression=swarm.compression,
         optimizer=swarm.optimizer.as_mapping(),
         matchmaking_time_s=matchmaking_s,
-        averaging_timeout_s=swarm.averaging_timeout_s / c,
+        averaging_timeout_s=_averaging_timeout_s(
+            swarm.averaging_timeout_s / c, emulation, emulated, matchmaking_s
+        ),
         next_chunk_timeout_s=chunk_timeout_s(c),
         request_timeout_s=min(3.0 / c, 0.6 * matchmaking_s),
         dht_timeout_s=10.0 / c,
@@ -200,6 +203,16 @@ def peer_config(
         averaging_region=region_of(place.location),
         environment=environment,
     )
+
+
+def _averaging_timeout_s(
+    longest_s: float, emulation: Mapping[str, Any], emulated: bool, matchmaking_s: float
+) -> float:
+    """What a round may take: by its expected communication where the network's figures are known, else `longest_s`."""
+    if not emulated:
+        return longest_s
+    chunk_s = chunk_timeout_s(float(emulation["time_scale"]))
+    return averaging_timeout_s(longest_s, float(emulation["comm_s"]), matchmaking_s, chunk_s)
 
 
 def _port(spec: ExperimentSpec, wish: RequestVm) -> int:

@@ -20,17 +20,17 @@ import torch
 from hivemind.averaging import DecentralizedAverager
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
-from hivemind.optim.grad_averager import GradientAverager
-from hivemind.optim.state_averager import TrainingStateAverager
 from hivemind.p2p import P2P, PeerID
 from hivemind.proto import averaging_pb2, dht_pb2
 from hivemind.utils import MSGPackSerializer, get_dht_time
 from hivemind.utils.multiaddr import Multiaddr
 
+from experiments.peer.averager import RoundAverager
 from experiments.peer.build import build_optimizer
 from experiments.peer.config import PeerConfig
 from experiments.peer.processes import kill_descendants, note_descendants
 from experiments.peer.publish import use_record_key
+from experiments.peer.state_averager import LineageAverager
 from experiments.peer.task import build_task
 from metrics.hivemind_sockets import short_socket_folder
 
@@ -66,8 +66,8 @@ async def _calls(order: dict[str, Any], config: PeerConfig, identity: Path) -> d
     peer = await _connect(p2p, order["maddrs"][0])
     run = config.run_id
     dht = _stub(DHTProtocol, p2p, peer, None)
-    state = _stub(TrainingStateAverager, p2p, peer, f"{run}_state_averager")
-    gradients = _stub(GradientAverager, p2p, peer, f"{run}_grad_averager")
+    state = _stub(LineageAverager, p2p, peer, f"{run}_state_averager")
+    gradients = _stub(RoundAverager, p2p, peer, f"{run}_grad_averager")
     me = dht_pb2.NodeInfo(node_id=DHTID.generate().to_bytes())
 
     def store(key: str, value: bytes, expires_s: float) -> dht_pb2.StoreRequest:

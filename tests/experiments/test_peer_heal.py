@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from hivemind.utils import get_dht_time
 
-from experiments.peer.swarm import Membership, start_dht
+from experiments.peer.membership import Membership
+from experiments.peer.swarm import start_dht
 
 sys.path.insert(0, str(Path(__file__).parent))
 from hivemind_here import apart

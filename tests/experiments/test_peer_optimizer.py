@@ -1,19 +1,25 @@
-"""The two mends of hivemind.Optimizer with reused gradient buffers, on a real optimizer of one peer."""
+"""What becomes of the gradients of a round that fails, on a real optimizer of one peer."""
 
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import hivemind
 import pytest
 import torch
 from hivemind.averaging.control import StepControl
+from hivemind.optim.grad_averager import GradientAverager
 from hivemind.optim.progress_tracker import ProgressTracker
 
+from experiments.peer import optimizer as optimizer_module
+from experiments.peer.averager import RoundAverager
 from experiments.peer.build import build_optimizer
-from experiments.peer.optimizer import Round, SwarmOptimizer
+from experiments.peer.optimizer import SwarmOptimizer
+from experiments.peer.rounds import Round
 from experiments.peer.swarm import start_dht
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -24,9 +30,10 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(90)]
 
 GRADIENTS = (1, 2, 3, 4)
 MENDS = (
-    "_begin_averaging_gradients",
-    "_load_local_gradients_into_optimizer",
-    "_average_gradients_and_load_into_optimizer",
+    (SwarmOptimizer, hivemind.Optimizer, "_begin_averaging_gradients"),
+    (SwarmOptimizer, hivemind.Optimizer, "_load_local_gradients_into_optimizer"),
+    (SwarmOptimizer, hivemind.Optimizer, "_average_gradients_and_load_into_optimizer"),
+    (RoundAverager, GradientAverager, "step"),
 )
 
 
@@ -39,7 +46,8 @@ def epoch(optimizer: SwarmOptimizer, parameter: torch.nn.Parameter) -> tuple[flo
     optimizer._update_global_epoch(None)
     moved = before - parameter.detach()
     assert torch.equal(moved, moved[:1].expand(3))
-    assert torch.equal(parameter.grad, torch.zeros(3))  # the buffers are ready for the next epoch
+    ready = torch.zeros(3) if optimizer.grad_averager.local_times_accumulated == 0 else torch.full((3,), 10.0)
+    assert torch.equal(parameter.grad, ready)  # for the next epoch, or kept as they were
     return float(moved[0]), optimizer.take_round()
 
 
@@ -52,46 +60,139 @@ def peers_known(count: int) -> None:
     ProgressTracker.global_progress = progress
 
 
-def broken(_control: StepControl, _timeout: float | None = None) -> None:
-    raise RuntimeError("the round broke off")
+class Controls:
+    """What the attempts to average come to, one after the other; the last one's for all that follow."""
+
+    def __init__(self, optimizer: SwarmOptimizer, *ends: str) -> None:
+        self.optimizer, self.ends, self.began = optimizer, list(ends), 0
+
+    def result(self, _timeout: float | None = None) -> dict[str, Any]:
+        self.began += 1
+        end = self.ends.pop(0) if len(self.ends) > 1 else self.ends[0]
+        if end == "breaks":
+            raise RuntimeError("the round broke off")
+        own = self.optimizer._told
+        other = replace(own, nonce="other") if end == "succeeds" else replace(own, epoch=own.epoch + 7)
+        return {"a": own.as_list(), "b": other.as_list()}
 
 
-def four_epochs(folder: Path) -> dict[str, tuple[float, Round]]:
-    """Alone and after a failed round, mended and as Hivemind is."""
+class Others:
+    """A membership that says so."""
+
+    gone = ()
+
+    def __init__(self, training: int) -> None:
+        self.training = training
+
+    def others_training(self, _: int) -> int:
+        return self.training
+
+    def others_training_at(self, _: int, seen: int) -> int:
+        assert seen == 0
+        return self.training
+
+
+def epochs(folder: Path) -> dict[str, tuple[float, Round, Any]]:
+    """What was subtracted, said and done, by what happened; then two epochs as Hivemind is."""
     parameter = torch.nn.Parameter(torch.zeros(3))
-    config = config_of("a", "", (), optimizer={"name": "sgd", "lr": 1.0}, target_batch_size=10**6)
+    config = config_of(
+        "a", "", (), optimizer={"name": "sgd", "lr": 1.0}, target_batch_size=10**6,
+        averaging_timeout_s=3.6, matchmaking_time_s=1.5,
+    )  # fmt: skip
     dht, _ = start_dht(config, folder / "a.key")
     optimizer = build_optimizer(config, dht, [parameter])
-    StepControl.result = broken
-    found = {}
-    for kind in ("mended", "unmended"):
-        for peers, name in ((1, "alone"), (2, "failed round")):
-            peers_known(peers)
-            found[f"{kind}, {name}"] = epoch(optimizer, parameter)
-        for name in MENDS:
-            setattr(SwarmOptimizer, name, getattr(hivemind.Optimizer, name))
+    optimizer_module._GIVE_UP_S = 0.3  # nobody ends the group's round here
+    retried: list[str] = []
+    loads: list[int] = []
+    SwarmOptimizer.load_state_from_peers = lambda self: loads.append(self.local_epoch)
+    found: dict[str, tuple[float, Round, Any]] = {}
+
+    def run(name: str, peers: int, others: int, *ends: str) -> None:
+        peers_known(peers)
+        optimizer.watch_others(Others(others), retried.append)
+        StepControl.result = lambda _self, timeout=None: controls.result(timeout)
+        controls = Controls(optimizer, *ends)
+        before, lineage, began = optimizer.local_epoch, optimizer._lineage, time.monotonic()
+        moved, done = epoch(optimizer, parameter)
+        extra = {
+            "epochs": optimizer.local_epoch - before, "attempts": controls.began, "retried": list(retried),
+            "seconds": time.monotonic() - began, "loads": list(loads), "new lineage": optimizer._lineage != lineage,
+        }  # fmt: skip
+        found[name] = moved, done, extra
+        retried.clear(), loads.clear()
+
+    run("alone", 1, 0, "breaks")
+    run("not seen yet", 1, 1, "succeeds")
+    run("second attempt", 2, 1, "breaks", "succeeds")
+    run("no attempt", 2, 1, "breaks")
+    run("the others died", 2, 0, "breaks")
+    run("astray", 2, 1, "other lineage")
+    optimizer.grad_averager.reset_accumulated_grads_()  # as a loaded state does
+    newer = replace(optimizer.tracker.global_progress, epoch=optimizer.local_epoch + 1)
+    optimizer.progress.ask = lambda: newer
+    run("the others went on", 2, 1, "breaks")
+    optimizer.grad_averager.reset_accumulated_grads_()
+    for ours, theirs, name in MENDS:
+        setattr(ours, name, getattr(theirs, name))
+    run("unmended, alone", 1, 0, "breaks")
+    run("unmended, no attempt", 2, 1, "breaks")
     return found
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, tuple[float, Round]]:
-    return apart(four_epochs)
+def found() -> dict[str, tuple[float, Round, Any]]:
+    return apart(epochs)
 
 
 def test_alone_it_steps_with_the_mean_of_the_gradients(found) -> None:
-    moved, done = found["mended, alone"]
+    moved, done, extra = found["alone"]
     assert moved == 2.5
-    assert (done.group_size, done.losses) == (1, [])
+    assert (done.group_size, done.losses, extra["epochs"]) == (1, [], 1)
 
 
-def test_after_a_failed_round_it_steps_with_its_own_mean(found) -> None:
-    moved, done = found["mended, failed round"]
+def test_who_is_announced_is_averaged_with_before_its_progress_is_seen(found) -> None:
+    moved, done, extra = found["not seen yet"]
+    assert (moved, done.group_size, extra["attempts"]) == (2.5, 2, 1)
+
+
+def test_a_second_attempt_has_the_same_gradients(found) -> None:
+    moved, done, extra = found["second attempt"]
     assert moved == 2.5
+    assert (done.group_size, done.losses, done.failed) == (
+        2,
+        [],
+        ["averaging failed (RuntimeError: the round broke off)"],
+    )
+    assert (extra["attempts"], extra["retried"], extra["epochs"]) == (2, done.failed, 1)
+
+
+def test_a_round_that_fails_until_its_time_is_over_is_passed_over_by_all(found) -> None:
+    """Whoever stepped with its own gradients would have parameters of its own from then on."""
+    moved, done, extra = found["no attempt"]
+    assert moved == 0.0
     assert done.group_size == 1
-    assert done.losses == ["averaging failed (RuntimeError): local gradients"]
+    assert done.losses == [
+        "round given up: gradients dropped (averaging failed (RuntimeError: the round broke off))"
+    ]
+    assert extra["attempts"] == 3
+    assert extra["seconds"] < 3.6 + 1.0
+    assert (extra["epochs"], extra["new lineage"]) == (1, True)
+
+
+def test_who_is_left_alone_steps_with_its_own_mean(found) -> None:
+    moved, done, extra = found["the others died"]
+    assert (moved, done.group_size, done.losses, extra["epochs"]) == (2.5, 1, [], 1)
+
+
+@pytest.mark.parametrize("why", ["astray", "the others went on"])
+def test_whose_parameters_are_not_the_others_takes_their_state(found, why: str) -> None:
+    moved, done, extra = found[why]
+    assert (moved, done.losses, extra["epochs"]) == (0.0, [], 0)
+    assert len(extra["loads"]) == 1
+    assert extra["attempts"] == 1
 
 
 def test_unmended_hivemind_still_has_the_faults(found) -> None:
     """Alone the sum, after a failed round nothing. If this fails, the mends can go."""
     assert found["unmended, alone"][0] == 10.0
-    assert found["unmended, failed round"][0] == 0.0
+    assert found["unmended, no attempt"][0] == 0.0

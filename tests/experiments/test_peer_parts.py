@@ -15,11 +15,12 @@ from experiments.peer.build import compression_of, torch_optimizer_of
 from experiments.peer.config import PeerConfigError
 from experiments.peer.epochs import egress_between, loss_reasons
 from experiments.peer.lamb import Lamb
+from experiments.peer.membership import Member, alive_slots, parse_members
 from experiments.peer.model import DigitsNet, ModelSizeError, build_emulated
 from experiments.peer.models import MODELS, VISION
-from experiments.peer.optimizer import Round
+from experiments.peer.rounds import Round
 from experiments.peer.status import Status
-from experiments.peer.swarm import Member, alive_slots, first_peers, parse_members
+from experiments.peer.swarm import first_peers
 from experiments.peer.watch import LossWatch, loss_reason
 from experiments.spec.catalog import models
 
@@ -202,6 +203,7 @@ def test_status_is_whole_and_replaces_warnings_of_one_key(tmp_path) -> None:
     assert document["warnings"] == ["2 times"]
     assert set(document) == {
         "phase", "at_s", "maddr", "peer_id", "epoch", "error", "hopeless", "ran", "warnings", "notice_at_s", "join",
+        "parameters_sha",
     }  # fmt: skip
     assert [p.name for p in tmp_path.glob("*.json*")] == ["status.json"]
     with pytest.raises(KeyError):

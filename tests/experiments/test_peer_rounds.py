@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ from hivemind.averaging.control import AveragingStage
 from hivemind.optim.progress_tracker import LocalTrainingProgress
 
 from experiments.peer.optimizer import SwarmOptimizer
+from experiments.peer.rounds import NoGroupError, let_go, result_of
 from experiments.peer.tracker import PunctualTracker
 
 
@@ -65,6 +67,82 @@ def test_a_round_that_runs_is_waited_for() -> None:
 @pytest.mark.parametrize("error", [TimeoutError(), RuntimeError("the averager's process is gone")])
 def test_a_round_that_fails_keeps_nobody(error: Exception) -> None:
     assert leave(Control(AveragingStage.RUNNING_ALLREDUCE, True, error)) == ["wait 7 s"]
+
+
+class Clock:
+    """Time that passes where a control is waited for."""
+
+    now = 0.0
+
+
+class Slow(Control):
+    """An attempt that finds a group and ends at the given times; never, without."""
+
+    def __init__(self, clock: Clock, group_s: float = 1e9, end_s: float = 1e9) -> None:
+        super().__init__(AveragingStage.LOOKING_FOR_GROUP, triggered=True)
+        self._clock, self._group_s, self._end_s = clock, group_s, end_s
+
+    def result(self, timeout_s: float) -> str:
+        assert timeout_s > 0.0
+        end_s = min(self._clock.now + timeout_s, self._end_s)
+        self._clock.now = max(self._clock.now, end_s)
+        if self._clock.now >= self._group_s:
+            self.stage = AveragingStage.RUNNING_ALLREDUCE
+        if end_s < self._end_s:
+            raise FutureTimeoutError
+        return f"after {self._clock.now:g} s"
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("experiments.peer.rounds.time.monotonic", lambda: clock.now)
+    return clock
+
+
+def wait(control: Slow, left_s: float, went_on_s: float = 1e9) -> Any:
+    clock = control._clock
+    return result_of(cast(Any, control), left_s, 5.0, lambda: clock.now >= went_on_s)
+
+
+def test_an_attempt_that_averages_has_all_the_time_there_is(clock: Clock) -> None:
+    assert wait(Slow(clock, group_s=4.0, end_s=55.0), 60.0) == "after 55 s"
+
+
+@pytest.mark.parametrize(("left_s", "after_s"), [(60.0, 15.0), (12.0, 12.0)])
+def test_a_group_is_looked_for_during_three_matchmakings_at_most(
+    clock: Clock, left_s: float, after_s: float
+) -> None:
+    with pytest.raises(NoGroupError, match=f"no group within {after_s:g} s"):
+        wait(Slow(clock), left_s)
+    assert clock.now == after_s
+
+
+def test_who_missed_the_others_round_does_not_look_for_a_group_any_longer(clock: Clock) -> None:
+    with pytest.raises(NoGroupError, match="without this peer"):
+        wait(Slow(clock), 60.0, went_on_s=3.0)
+    assert clock.now == 5.0
+
+
+def test_an_all_reduce_without_end_is_waited_for_as_long_as_there_is_time(clock: Clock) -> None:
+    with pytest.raises(FutureTimeoutError):
+        wait(Slow(clock, group_s=2.0), 60.0)
+    assert clock.now == 60.0
+
+
+@pytest.mark.parametrize(
+    ("stage", "did"),
+    [
+        (AveragingStage.FINISHED, []),
+        (AveragingStage.LOOKING_FOR_GROUP, ["cancel"]),
+        (AveragingStage.AWAITING_TRIGGER, ["cancel"]),
+        (AveragingStage.RUNNING_ALLREDUCE, ["give up", "wait 5 s"]),
+    ],
+)
+def test_a_failed_attempt_lets_the_gradients_go(stage: AveragingStage, did: list[str]) -> None:
+    control = Control(stage, triggered=True, error=RuntimeError("given up"))
+    let_go(cast(Any, control), SimpleNamespace(give_up=lambda: control.did.append("give up")))
+    assert control.did == did
 
 
 class Tracker(PunctualTracker):

@@ -1,0 +1,73 @@
+"""Which rounds a peer's parameters have been through: equal lineages, equal parameters.
+
+Pure. Every round's group tells each other, in the data that matchmaking gathers anyhow, at which epoch they are
+and of which lineage; who has missed a round, or has gone through another one, learns it before it can spread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from typing import Any
+
+__all__ = ["FIRST", "Told", "after_round", "astray", "expected_peers", "extended", "parse_told"]
+
+FIRST = ""  # before any round
+_DIGITS = 16
+
+
+@dataclass(frozen=True, order=True)
+class Told:
+    """What a peer says of itself when it looks for a group."""
+
+    epoch: int
+    lineage: str
+    nonce: str  # new for each attempt: no two rounds have the same
+    peers: int = 1  # that it knows to be training, itself included
+    attempt: int = 1  # at this epoch's round
+
+    def as_list(self) -> list[Any]:
+        """For the wire."""
+        return list(astuple(self))
+
+
+def parse_told(value: Any) -> Told | None:
+    """What a peer sent; None for what does not look like it."""
+    kinds = (int, str, str, int, int)
+    if not isinstance(value, list | tuple) or len(value) != len(kinds):
+        return None
+    return Told(*value) if all(map(isinstance, value, kinds)) else None
+
+
+def extended(lineage: str, event: str) -> str:
+    """The lineage after `event` changed the parameters, or passed over a round without a change."""
+    return hashlib.sha256(f"{lineage}/{event}".encode()).hexdigest()[:_DIGITS]
+
+
+def _reference(group: Mapping[Any, Told | None]) -> tuple[int, str] | None:
+    """Whose parameters count: the newest epoch's, of those most peers', of those the greatest lineage's."""
+    known = [(told.epoch, told.lineage) for told in group.values() if told is not None]
+    return max(known, key=lambda one: (one[0], known.count(one), one[1]), default=None)
+
+
+def expected_peers(group: Mapping[Any, Told | None]) -> int | None:
+    """How many peers the group should have, if it is to be refused for having fewer; all members find the same.
+
+    Only a first attempt is refused: two groups that formed apart find together, and one who does not come is
+    waited for once.
+    """
+    known = [told for told in group.values() if told is not None]
+    most = max((told.peers for told in known), default=0)
+    return most if most > len(group) and all(told.attempt == 1 for told in known) else None
+
+
+def astray(group: Mapping[Any, Told | None], own: Told) -> bool:
+    """Whether this peer's parameters are not those that the group's round is for."""
+    return _reference(group) not in (None, (own.epoch, own.lineage))
+
+
+def after_round(group: Mapping[Any, Told | None], own: Told) -> str:
+    """The lineage of all that took part in the group's round and were not astray."""
+    members = sorted(told for told in group.values() if told is not None)
+    return extended(own.lineage, "/".join(f"{told.epoch}:{told.nonce}" for told in members))

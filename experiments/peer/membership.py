@@ -1,0 +1,286 @@
+"""Who is in the swarm, who of them is dead, and keeping its links from being forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import hivemind
+from hivemind.p2p import PeerID
+from hivemind.utils.multiaddr import Multiaddr
+from hivemind.utils.timed_storage import get_dht_time
+
+from experiments.peer.config import PeerConfig
+
+__all__ = ["Member", "Membership", "alive_slots", "parse_members"]
+
+_log = logging.getLogger(__name__)
+_RECORD_LIFE_S = 30.0
+_LOOK_S, _CONNECT_S = 3.0, 2.0  # how often connections are looked at, and how long making one again may take
+_GOODBYE_S = 1.0
+
+
+@dataclass(frozen=True)
+class Member:
+    """A peer as it announces itself in the DHT."""
+
+    vm: str
+    slot: str
+    phase: str  # "ready", "training", "serving"
+    epoch: int
+    maddr: str
+
+
+def parse_members(value: Any) -> list[Member]:
+    """The members in a DHT dictionary record; what does not look like one is left out."""
+    members = []
+    for entry in value.values() if isinstance(value, dict) else ():
+        raw = getattr(entry, "value", None)
+        if not isinstance(raw, list | tuple) or len(raw) != 5:
+            continue
+        vm, slot, phase, epoch, maddr = raw
+        if all(isinstance(text, str) for text in (vm, slot, phase, maddr)) and isinstance(epoch, int):
+            members.append(Member(vm, slot, phase, epoch, maddr))
+    return sorted(members, key=lambda member: member.vm)
+
+
+def alive_slots(members: Sequence[Member], own_slot: str) -> tuple[str, ...]:
+    """The slots that share the data now, in one order for all peers; this peer's is always among them."""
+    taking_part = {member.slot for member in members if member.phase in ("ready", "training")}
+    return tuple(sorted(taking_part | {own_slot}))
+
+
+class Membership(threading.Thread):
+    """Announces this peer, knows the others, who of them is dead, and re-establishes links that the DHT forgot.
+
+    Hivemind's routing table drops a node that missed one request, and never asks it again; with
+    two peers that is a swarm split for good. So this thread pings every known peer that is not in
+    the routing table: the ping puts each back into the other's. Announcements are plain and small
+    on purpose: they cross the emulated links every period.
+
+    A killed peer stays announced for half a minute, and its connections end at once. So between two periods this
+    thread asks the own p2pd, which costs no traffic, who is connected; who is not, and cannot be, is dead.
+    """
+
+    def __init__(
+        self,
+        dht: hivemind.DHT,
+        config: PeerConfig,
+        maddr: str,
+        on_heal: Callable[[int], None],
+        period_s: float = 10.0,
+    ) -> None:
+        super().__init__(name="membership", daemon=True)
+        self._dht: Any = dht  # its methods' types cannot say that return_future=True returns a future
+        self._config, self._maddr, self._on_heal = config, maddr, on_heal
+        self._period_s = period_s
+        self._key = f"{config.run_id}_orch_members"
+        self._phase, self._epoch = "ready", 0
+        self._members: tuple[Member, ...] = ()
+        self._gone: frozenset[bytes] = frozenset()
+        self._known: dict[str, str] = {_peer_of(m): m for m in config.initial_peers}
+        self._linked: set[str] = set()
+        self._next_try: dict[str, tuple[float, float]] = {}  # peer -> (not before, wait after a failure)
+        self._wake, self._ended = threading.Event(), threading.Event()
+        self.heals = 0
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Who announced itself lately, this peer included once its own record came back."""
+        return self._members
+
+    @property
+    def gone(self) -> frozenset[bytes]:
+        """The libp2p ids of peers that are announced and dead, as of the last look."""
+        return self._gone
+
+    def announce(self, phase: str, epoch: int) -> None:
+        """Say from now on that this peer is in `phase` at `epoch`; a change is published at once."""
+        changed = (phase, epoch) != (self._phase, self._epoch)
+        self._phase, self._epoch = phase, epoch
+        if changed:
+            self._wake.set()
+
+    def others_training_at(self, epoch: int, seen: int) -> int:
+        """How many other peers are training within one epoch of `epoch`, by their announcements.
+
+        When that is more than the `seen` ones, the DHT is asked again: they may have left or died meanwhile.
+        """
+        if self._count_others(epoch, ("training",)) > seen:
+            try:
+                self._read(self._config.dht_timeout_s)
+                self._look()
+            except Exception as error:  # noqa: BLE001 - a slow DHT: what was known before holds
+                _log.warning("membership: %r", error)
+        return self._count_others(epoch, ("training",))
+
+    def others_training(self, epoch: int) -> int:
+        """How many other peers are to be expected in the round of `epoch`, as far as is known; returns at once.
+
+        In the first, all that are ready: they begin together, and the news of it travels a while.
+        """
+        return self._count_others(epoch, ("training",) if epoch else ("training", "ready"))
+
+    def _count_others(self, epoch: int, phases: tuple[str, ...]) -> int:
+        return sum(
+            member.phase in phases and abs(member.epoch - epoch) <= 1 and peer not in self._gone
+            for peer, member in self._others()
+        )
+
+    def _others(self) -> list[tuple[bytes, Member]]:
+        """The other members, each with its libp2p id."""
+        return [
+            (PeerID.from_base58(_peer_of(member.maddr)).to_bytes(), member)
+            for member in self._members
+            if member.vm != self._config.vm and "/p2p/" in member.maddr
+        ]
+
+    def wait_for_start(self, expected: int, timeout_s: float, stop: threading.Event) -> str:
+        """Block until training may start: "ready" (all are), "joined" (it began), "timeout" or "stopped"."""
+        deadline = time.monotonic() + timeout_s
+        while not stop.is_set():
+            members = self._members
+            if any(m.phase in ("training", "serving") and m.vm != self._config.vm for m in members):
+                return "joined" if any(m.epoch > 0 for m in members) else "ready"
+            if expected <= 1 or len({member.slot for member in members}) >= expected:
+                return "ready"
+            if time.monotonic() >= deadline:
+                return "timeout"
+            stop.wait(0.1)
+        return "stopped"
+
+    def run(self) -> None:
+        """Until `stop`: announce, read, heal, look. Faster while the peers gather."""
+        next_round, period_s = 0.0, 0.5
+        while not self._ended.is_set():
+            try:
+                if self._wake.is_set() or time.monotonic() >= next_round:
+                    self._wake.clear()
+                    period_s = 0.5 if self._phase == "ready" else self._period_s
+                    next_round = time.monotonic() + period_s
+                    self._round()
+                self._look()
+            except Exception as error:  # noqa: BLE001 - the DHT process may be shutting down; the next round tries
+                _log.warning("membership: %r", error)
+            self._wake.wait(min(_LOOK_S, period_s))
+
+    def _look(self) -> None:
+        """Who of the others is dead. A peer whose connection stands is not, whatever it does."""
+        maddrs = {_peer_of(member.maddr): member.maddr for _, member in self._others()}
+        look = partial(_unreachable, maddrs=maddrs, timeout_s=_CONNECT_S)
+        dead = self._dht.run_coroutine(look, return_future=True).result(2.0 * self._config.dht_timeout_s)
+        gone = frozenset(PeerID.from_base58(peer).to_bytes() for peer in dead)
+        if gone - self._gone:
+            _log.warning("dead: %s", ", ".join(dead))
+        self._gone = gone
+
+    def stop(self) -> None:
+        """Take this peer's announcement back, wait a moment until the DHT has it, and end the thread."""
+        self._ended.set()
+        self._wake.set()
+        now = get_dht_time()
+        try:
+            self._dht.store(
+                self._key,
+                subkey=self._config.vm,
+                value=None,
+                expiration_time=now + _RECORD_LIFE_S,
+                return_future=True,
+            ).result(_GOODBYE_S)
+        except Exception as error:  # noqa: BLE001 - on the way out: nobody may be listening any more
+            _log.warning("membership: the announcement was not taken back: %r", error)
+
+    def _round(self) -> None:
+        timeout = 2.0 * self._config.dht_timeout_s
+        own = (self._config.vm, self._config.slot, self._phase, self._epoch, self._maddr)
+        expiration = get_dht_time() + _RECORD_LIFE_S
+        if not self._ended.is_set():
+            future = self._dht.store(
+                self._key, subkey=self._config.vm, value=own, expiration_time=expiration, return_future=True
+            )
+            future.result(timeout)
+        self._read(timeout)
+        for member in self._members:
+            if member.vm != self._config.vm and "/p2p/" in member.maddr:
+                self._known[_peer_of(member.maddr)] = member.maddr
+        self._heal(timeout)
+
+    def _read(self, timeout: float) -> None:
+        found = self._dht.get(self._key, latest=True, return_future=True).result(timeout)
+        self._members = tuple(parse_members(found.value if found is not None else None))
+
+    def _heal(self, timeout: float) -> None:
+        now = time.monotonic()
+        due = {peer: m for peer, m in self._known.items() if self._next_try.get(peer, (0.0, 0.0))[0] <= now}
+        if not due:
+            return
+        wait_s = self._config.dht_timeout_s
+        future = self._dht.run_coroutine(partial(_relink, maddrs=due, timeout_s=wait_s), return_future=True)
+        states = future.result(timeout + 2.0 * wait_s)
+        healed = 0
+        for peer, state in states.items():
+            if state == "unreachable":
+                wait = min(60.0, 2.0 * self._next_try.get(peer, (0.0, self._period_s / 2))[1])
+                self._next_try[peer] = (now + wait, wait)
+                continue
+            self._next_try.pop(peer, None)
+            healed += state == "relinked" and peer in self._linked
+            self._linked.add(peer)
+        if healed:
+            self.heals += healed
+            _log.warning("the DHT had forgotten %d peer(s): linked again", healed)
+            self._on_heal(self.heals)
+
+
+def _peer_of(maddr: str) -> str:
+    return maddr.rsplit("/p2p/", 1)[1]
+
+
+async def _relink(_dht: Any, node: Any, maddrs: dict[str, str], timeout_s: float) -> dict[str, str]:
+    """In the DHT's process: ping the peers missing in the routing table. Returns each one's state."""
+
+    async def one(peer: str, maddr: str) -> str:
+        peer_id = PeerID.from_base58(peer)
+        if peer_id in node.protocol.routing_table:
+            return "linked"
+        try:
+            await asyncio.wait_for(_connect(node, peer, maddr), timeout_s)
+        except Exception as error:  # noqa: BLE001 - dead peers are expected here; the state tells
+            _log.info("membership: cannot reach %s: %r", maddr, error)
+            return "unreachable"
+        if await node.protocol.call_ping(peer_id) is None:
+            return "unreachable"
+        node.blacklist.register_success(peer_id)
+        return "relinked"
+
+    states = await asyncio.gather(*(one(peer, maddr) for peer, maddr in maddrs.items()))
+    return dict(zip(maddrs, states, strict=True))
+
+
+async def _unreachable(_dht: Any, node: Any, maddrs: dict[str, str], timeout_s: float) -> list[str]:
+    """In the DHT's process: those of the peers that are not connected and cannot be."""
+    connected = {str(info.peer_id) for info in await node.p2p.list_peers()}
+
+    async def one(peer: str, maddr: str) -> bool:
+        if peer in connected:
+            return False
+        try:
+            await asyncio.wait_for(_connect(node, peer, maddr), timeout_s)
+        except Exception as error:  # noqa: BLE001 - refused, or nobody there: that is what is asked
+            _log.info("membership: %s is dead: %r", maddr, error)
+            return True
+        return False
+
+    dead = await asyncio.gather(*(one(peer, maddr) for peer, maddr in maddrs.items()))
+    return [peer for peer, is_dead in zip(maddrs, dead, strict=True) if is_dead]
+
+
+async def _connect(node: Any, peer: str, maddr: str) -> None:
+    address = Multiaddr(maddr.rsplit("/p2p/", 1)[0])
+    await node.p2p._client.connect(PeerID.from_base58(peer), [address])

@@ -1,0 +1,161 @@
+"""The dead are known at once, and their samples are not waited for; how long a round may take. No process, no DHT."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hivemind.optim.progress_tracker import ProgressTracker
+from hivemind.p2p import PeerID
+from hivemind.utils import get_dht_time
+from hivemind.utils.timed_storage import ValueWithExpiration
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.peer.membership import Member, Membership, _unreachable
+from experiments.peer.tracker import PunctualTracker
+from experiments.spec.round_limits import averaging_timeout_s
+from metrics.record_keys import generate_identity
+
+PEERS = {
+    name: generate_identity()[1] for name in ("me", "connected", "frozen", "reachable", "killed", "silent")
+}
+
+
+def maddr(name: str) -> str:
+    return f"/ip4/127.0.0.1/tcp/4000/p2p/{PEERS[name]}"
+
+
+class Node:
+    """A DHT node whose p2pd has some connections; "reachable" can be connected to, "silent" never answers."""
+
+    def __init__(self) -> None:
+        self.tried: list[str] = []
+        names = {peer: name for name, peer in PEERS.items()}
+
+        async def list_peers() -> list[Any]:
+            return [SimpleNamespace(peer_id=PeerID.from_base58(PEERS[n])) for n in ("connected", "frozen")]
+
+        async def connect(peer_id: PeerID, maddrs: list[Any]) -> None:
+            name = names[str(peer_id)]
+            self.tried.append(name)
+            if name == "killed":
+                raise ConnectionRefusedError
+            if name == "silent":
+                await asyncio.Event().wait()
+
+        self.p2p = SimpleNamespace(list_peers=list_peers, _client=SimpleNamespace(connect=connect))
+
+
+def test_dead_is_who_is_not_connected_and_cannot_be() -> None:
+    node = Node()
+    known = {PEERS[name]: maddr(name) for name in PEERS if name != "me"}
+    dead = asyncio.run(_unreachable(None, node, known, timeout_s=0.05))
+    assert dead == [PEERS["killed"], PEERS["silent"]]
+    assert sorted(node.tried) == [
+        "killed",
+        "reachable",
+        "silent",
+    ]  # whose connection stands is not even asked
+
+
+def raw(name: str) -> bytes:
+    return PeerID.from_base58(PEERS[name]).to_bytes()
+
+
+def test_the_dead_are_not_counted_as_training() -> None:
+    config = SimpleNamespace(run_id="r", vm="me", initial_peers=(), dht_timeout_s=1.0)
+    membership = Membership(cast(Any, None), cast(Any, config), maddr("me"), lambda _: None)
+    membership._members = tuple(Member(n, n, "training", 5, maddr(n)) for n in ("me", "connected", "killed"))
+    assert membership.others_training(5) == 2
+    membership._gone = frozenset({raw("killed")})
+    assert membership.others_training(5) == 1
+    assert membership.others_training(6) == 1
+    assert membership.others_training(7) == 0
+
+
+def test_who_is_ready_is_expected_in_the_first_round_only() -> None:
+    config = SimpleNamespace(run_id="r", vm="me", initial_peers=(), dht_timeout_s=1.0)
+    membership = Membership(cast(Any, None), cast(Any, config), maddr("me"), lambda _: None)
+    membership._members = tuple(Member(n, n, "ready", 0, maddr(n)) for n in ("me", "connected"))
+    assert membership.others_training(0) == 1
+    assert membership.others_training(1) == 0
+    assert membership.others_training_at(0, seen=0) == 0  # a round is not said to have missed it
+
+
+def progress(kind: type[ProgressTracker], gone: frozenset[bytes]) -> Any:
+    """What a tracker makes of two peers' reports, the killed one's some seconds old."""
+    tracker: Any = object.__new__(kind)
+    known: dict[str, Any] = {
+        "prefix": "r", "target_batch_size": 1000, "status_loglevel": 0, "expected_drift_peers": 3,
+        "expected_drift_rate": 0.2, "min_refresh_period": 0.5, "max_refresh_period": 5.0,
+        "default_refresh_period": 0.5, "performance_ema": SimpleNamespace(eps=1e-9, samples_per_second=10.0),
+        "local_progress": SimpleNamespace(epoch=3, samples_accumulated=100), "is_alive": lambda: False,
+        "gone": lambda: gone,
+    }  # fmt: skip
+    for name, value in known.items():
+        setattr(tracker, name, value)
+    now = get_dht_time()
+    entries = {
+        name: ValueWithExpiration(
+            {
+                "peer_id": raw(name), "epoch": 3, "samples_accumulated": 100, "samples_per_second": 10.0,
+                "time": now - age_s, "client_mode": False,
+            },
+            now + 30.0,
+        )
+        for name, age_s in (("me", 0.0), ("killed", 20.0))
+    }  # fmt: skip
+    return tracker._parse_swarm_progress_data(entries)
+
+
+def test_a_dead_peers_samples_end_no_epoch() -> None:
+    found = progress(PunctualTracker, frozenset({raw("killed")}))
+    assert (found.num_peers, found.samples_accumulated) == (1, 100)
+    assert found.eta_next_epoch - get_dht_time() == pytest.approx(90.0, abs=1.0)
+
+
+def test_hivemind_goes_on_counting_what_the_dead_would_do() -> None:
+    """If this fails, Hivemind no longer adds samples in the name of who is silent."""
+    found = progress(ProgressTracker, frozenset({raw("killed")}))
+    assert found.num_peers == 2
+    assert found.eta_next_epoch - get_dht_time() == pytest.approx((1000 - 200 - 200) / 20, abs=1.0)
+
+
+def test_nobody_left_but_this_peer() -> None:
+    found = progress(PunctualTracker, frozenset({raw("killed"), raw("me")}))
+    assert (found.num_peers, found.epoch, found.samples_accumulated) == (0, 3, 100)
+
+
+def test_progress_is_stale_after_a_standstill(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr("experiments.peer.tracker.time.monotonic", lambda: clock.now)
+    tracker: Any = object.__new__(PunctualTracker)
+    tracker.is_alive, tracker.max_refresh_period = lambda: False, 5.0
+    assert tracker.stale  # nothing was looked at so far
+    tracker._looked_s = 100.0
+    clock.now = 107.9
+    assert not tracker.stale
+    clock.now = 108.1
+    assert tracker.stale
+
+
+SECONDS = st.floats(0.1, 500.0)
+
+
+@given(SECONDS, SECONDS, SECONDS, SECONDS)
+def test_a_round_may_take_what_was_expected_four_times_and_a_silence(
+    longest_s: float, comm_s: float, matchmaking_s: float, chunk_s: float
+) -> None:
+    limit_s = averaging_timeout_s(longest_s, comm_s, matchmaking_s, chunk_s)
+    assert limit_s <= longest_s
+    assert limit_s == longest_s or limit_s >= 4.0 * comm_s
+    assert limit_s == longest_s or limit_s >= 2.0 * chunk_s + matchmaking_s + 2.0 * comm_s - 1e-6
+
+
+def test_of_the_studys_longest_and_shortest_rounds() -> None:
+    """NLP C-8 is expected to communicate for 41 s, CV A-2 for 8: neither is waited for 300 s."""
+    assert averaging_timeout_s(300.0, 41.0, 5.0, 20.0) == 164.0
+    assert averaging_timeout_s(300.0, 8.0, 5.0, 20.0) == 61.0

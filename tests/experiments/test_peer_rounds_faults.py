@@ -1,0 +1,82 @@
+"""Four real peers: one is killed while they average, one is stopped for longer than an epoch; the rest go on, and together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cloud.storage.digits import write_shards
+
+sys.path.insert(0, str(Path(__file__).parent))
+from peer_rig import PeerProcess, config_of, serve_folder
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+TIMEOUT_S = 20.0
+STOPPED_S = 5.0
+
+
+@pytest.fixture
+def peers(tmp_path: Path) -> Iterator[dict[str, PeerProcess]]:
+    made = write_shards(tmp_path / "shards", 4, samples_per_shard=256)
+    shards = tuple(f"s3://bucket/{name}" for name in (*made.train, *made.heldout))
+    started: dict[str, PeerProcess] = {}
+    with serve_folder(tmp_path / "shards") as endpoint:
+        try:
+            for slot in "abcd":
+                known = tuple(peer.wait_for(lambda s: s.get("maddr"))["maddr"] for peer in started.values())
+                config = config_of(
+                    slot, endpoint, shards, initial_peers=known[:1], expected_peers=4, max_epochs=9,
+                    target_batch_size=4 * 96, averaging_timeout_s=TIMEOUT_S, next_chunk_timeout_s=5.0,
+                )  # fmt: skip
+                started[slot] = PeerProcess(tmp_path / slot, config)
+            for peer in started.values():
+                peer.wait_for(lambda s: s["epoch"] >= 2)
+            yield started
+        finally:
+            for peer in started.values():
+                peer.kill()
+
+
+def rounds_begun(peer: PeerProcess) -> int:
+    return (peer.folder / "peer.log").read_text().count("Beginning optimizer step")
+
+
+def parameters(peer: PeerProcess) -> np.ndarray:
+    return np.frombuffer((peer.folder / "parameters.f32").read_bytes(), dtype="<f4")
+
+
+def test_the_survivors_of_a_kill_and_of_a_standstill_end_together(peers: dict[str, PeerProcess]) -> None:
+    killed = peers.pop("d")
+    begun = rounds_begun(killed)
+    while rounds_begun(killed) == begun:
+        time.sleep(0.01)
+    time.sleep(0.05)
+    killed.kill()
+    at = max(peer.status()["epoch"] for peer in peers.values())
+    stopped = peers["c"]
+    stopped.wait_for(lambda s: s["epoch"] >= at + 2)
+    os.killpg(stopped.process.pid, signal.SIGSTOP)
+    time.sleep(STOPPED_S)
+    went_on = min(peers[slot].status()["epoch"] for slot in "ab") - stopped.status()["epoch"]
+    os.killpg(stopped.process.pid, signal.SIGCONT)
+    for peer in peers.values():
+        said = peer.wait_for(lambda s: s["phase"] == "done")
+        assert said["epoch"] == 9
+        assert not [text for text in said["warnings"] if "given up" in text], said
+        steps = pd.read_csv(peer.folder / "steps.csv")
+        late_s = steps["optimizer_sync_s"].max()
+        print(f"{peer.config.slot}: the longest round {late_s:.1f} s; {said['warnings']}")
+        assert late_s < TIMEOUT_S
+    assert went_on >= 1  # nobody waited for who stood still
+    one, other = (peers[slot].status()["parameters_sha"] for slot in "ab")
+    assert one == other  # bit by bit
+    assert np.allclose(parameters(stopped), parameters(peers["a"]), atol=2e-3)  # its state came in float16
