@@ -14,6 +14,8 @@ __all__ = ["HALF", "HostLoad", "Round", "host_load", "least_scale"]
 
 HALF = 0.5  # above, packets are late and sleeps stretched as soon as anything else runs
 
+# Controller, Ray, monitor, store: a quiet geo-b2-nlp used 0.2 cores while its two peers calculated.
+REST_CORES = 0.1
 PEER_CORES = 0.055  # one peer that reports once a second, at time_scale 1: 0.05 to 0.06, DHT traffic included
 AVERAGING_S_PER_GB = 6.4  # Python 4.5, p2pd 1.8: a four-peer run at bytes_scale 20 against 200
 SWITCH_S_PER_GB = 35.0  # 15 to 30 us a packet, acknowledgements counted, at the links' MTU of 1500
@@ -52,12 +54,12 @@ def host_load(done: Round, cores: int) -> HostLoad:
     if cores < 1:
         raise ValueError(f"{cores} cores")
     sent_gb, transfer_s = done.sent_bytes / 1e9, max(done.transfer_s, MOMENT_S)
-    peers = done.peers * PEER_CORES * done.time_scale
+    always = REST_CORES + done.peers * PEER_CORES * done.time_scale
     switch_s = sent_gb * SWITCH_S_PER_GB
     round_s = sent_gb * AVERAGING_S_PER_GB + switch_s + done.peers * (done.peers - 1) * done.parts * PART_S
     return HostLoad(
-        epoch=(peers + round_s / max(done.epoch_s, MOMENT_S)) / cores,
-        averaging=(peers + round_s / transfer_s) / cores,
+        epoch=(always + round_s / max(done.epoch_s, MOMENT_S)) / cores,
+        averaging=(always + round_s / transfer_s) / cores,
         switch=switch_s / transfer_s,
     )
 

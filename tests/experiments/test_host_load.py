@@ -21,8 +21,8 @@ def traffic(peers: int = 8, parameters: int = 560_142_482, slowest_mbps: float =
 def test_a_round_by_hand():
     # Four peers; 0.1 GB and 12 pairs x 100 parts: 3.5 s of the switch, 0.64 of averaging, 1.2 of parts.
     load = host_load(Round(4, 0.1e9, 100, transfer_s=10.0, epoch_s=30.0), cores=2)
-    assert load.epoch == pytest.approx((0.22 + 5.34 / 30) / 2)
-    assert load.averaging == pytest.approx((0.22 + 5.34 / 10) / 2)
+    assert load.epoch == pytest.approx((0.1 + 0.22 + 5.34 / 30) / 2)
+    assert load.averaging == pytest.approx((0.1 + 0.22 + 5.34 / 10) / 2)
     assert load.switch == pytest.approx(0.35)
 
 
