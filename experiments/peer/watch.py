@@ -14,7 +14,6 @@ __all__ = ["LossWatch", "loss_reason", "set_up_logging"]
 _LOSSES = (
     (re.compile(r"Averaging: received ([\d.]+)% results"), "received {0} % of results"),
     (re.compile(r"Reducer: received ([\d.]+)% of input tensors"), "received {0} % of inputs"),
-    (re.compile(r"caught .*Unable to run All-Reduce(.*), retrying"), "all-reduce tried again"),
     (re.compile(r"All-reduce group .* did not finish"), "all-reduce did not finish"),
 )
 

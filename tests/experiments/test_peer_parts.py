@@ -34,11 +34,6 @@ def test_the_catalog_knows_which_models_learn_from_images() -> None:
     [
         ("Averaging: received 43.2% results", "received 43.2 % of results"),
         ("Reducer: received 66.7% of input tensors", "received 66.7 % of inputs"),
-        (
-            "GradientAverager caught MatchmakingException('Unable to run All-Reduce: x'), retrying",
-            "all-reduce tried again",
-        ),
-        ("GradientAverager caught MatchmakingException('no group'), retrying", None),
         ("Averaged gradients with 8 peers", None),
     ],
 )
@@ -49,11 +44,10 @@ def test_hivemind_s_own_words_are_understood(message: str, reason: str | None) -
 def test_those_words_are_still_in_hivemind_s_source() -> None:
     import inspect
 
-    from hivemind.averaging import averager, partition
+    from hivemind.averaging import partition
 
     assert 'f"Averaging: received {(1.0' in inspect.getsource(partition)
     assert 'f"Reducer: received {parts_received' in inspect.getsource(partition)
-    assert "Unable to run All-Reduce" in inspect.getsource(averager)
 
 
 def test_a_loss_logged_in_a_forked_process_reaches_the_parent() -> None:
