@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["BUFFER_BYTES", "DEFAULT_RECEIVE_BYTES", "SYSCTLS", "NetworkTuning"]
+__all__ = ["BUFFER_BYTES", "DEFAULT_RECEIVE_BYTES", "SYSCTLS", "NetworkTuning", "widening"]
 
 NetworkTuning = Literal["default", "wan"]
 
@@ -22,3 +22,8 @@ SYSCTLS = (
     ("net.ipv4.tcp_wmem", f"4096 65536 {BUFFER_BYTES}"),
     ("net.ipv4.tcp_slow_start_after_idle", "0"),
 )
+
+
+def widening(tuning: NetworkTuning) -> float:
+    """How many times wider than a default kernel's a VM's TCP windows may grow."""
+    return BUFFER_BYTES / DEFAULT_RECEIVE_BYTES if tuning == "wan" else 1.0

@@ -12,7 +12,9 @@ from cloud.local import probe
 from cloud.local.client import LocalCloud
 from cloud.local.guardian import write_json
 from cloud.local.options import LocalOptions
+from cloud.network_tuning import widening
 from cloud.networks import Network, vm_limit
+from cloud.networks.windows import default_window_bytes
 from cloud.provider import InvalidRequestError, LaunchRequest, Offer, TransientError
 
 __all__ = ["CheckRow", "check_network"]
@@ -32,7 +34,7 @@ class CheckRow:
     target: str
     wished_rtt_s: float
     rtt_s: float
-    wished_bps: float  # the file's stream, or the VM's limit where that is lower
+    wished_bps: float  # the file's stream (kernel windows: the window over the round trip), or the VM's limit if lower
     bps: float  # one stream, data one way
     both_bps: float | None  # one connection with data both ways at once; None: not in the sample
 
@@ -50,6 +52,9 @@ def check_network(run_folder: Path, options: LocalOptions, places: Sequence[str]
     Raises InvalidRequestError (no namespaces, unknown place) and TransientError (the probes did not answer).
     """
     network, limit_bps = Network.load(options.network), options.vm_limit_bps or vm_limit()
+    window_bytes = None
+    if options.windows == "kernel":
+        window_bytes = default_window_bytes() * widening(options.network_tuning)
     pairs = list(itertools.product(places, places))
     wished = {pair: network.path(*pair) for pair in pairs}
     vms = {place: [f"p{k}-1", f"p{k}-2"] for k, place in enumerate(places)}
@@ -82,7 +87,10 @@ def check_network(run_folder: Path, options: LocalOptions, places: Sequence[str]
                 *pair,
                 wished_rtt_s=path.rtt_s,
                 rtt_s=found[f"r{k}"] * options.time_scale,
-                wished_bps=min(path.stream_bps, limit_bps * _PAYLOAD_SHARE),
+                wished_bps=min(
+                    path.stream_bps if window_bytes is None else window_bytes * 8 / path.rtt_s,
+                    limit_bps * _PAYLOAD_SHARE,
+                ),
                 bps=found[f"s{k}"] * factor,
                 both_bps=None if both is None else both * factor,
             )

@@ -19,7 +19,7 @@ from cloud.local.options import LocalOptions
 from cloud.local.shaper import Node, NodeKind, Shaper
 from cloud.local.sleepprobe import SleepProbe
 from cloud.local.switch import Switch
-from cloud.local.windows import store_settings, tcp_settings
+from cloud.local.windows import store_settings, tcp_settings, vm_limit_share
 from cloud.networks import Network, NetworkError, path_model, vm_limit
 from cloud.provider import InvalidRequestError, QuotaError
 
@@ -72,6 +72,7 @@ class SwitchFabric:
                 "/dev/net/tun: this user may not open it; run as root, or ask for link 'auto', which takes veth then"
             )
         self._tcp = tcp_settings(network, options.bytes_scale, options.windows, options.network_tuning)
+        limit_bps *= vm_limit_share(self._tcp)
         self._switch_ns_fd = _new_network() if self.link == "veth" else None
         # the host's own copy only decides whether a node can be placed at all
         self._check = Shaper(network, options.bytes_scale, options.time_scale, limit_bps)
@@ -112,7 +113,8 @@ class SwitchFabric:
         net = make_node(index, ip, self.link, tcp, self._switch_ns_fd)
         order = {"do": "add", "index": index, "name": name, "kind": kind, "location": location, "ip": ip}
         try:
-            self._order({**order, "link": self.link, "mac": net.mac.hex()}, net.link_fd)
+            link = {"link": self.link, "mac": net.mac.hex(), "mtu": tcp.mtu_bytes}
+            self._order({**order, **link}, net.link_fd)
         finally:
             os.close(net.link_fd)
         return NodeHandle(index, name, ip, net.ns_fd)

@@ -20,7 +20,6 @@ from cloud.local.windows import TcpSettings
 __all__ = ["Link", "LinkKind", "NodeNet", "PacketLink", "TunLink", "make_node", "open_link", "tun_usable"]
 
 LinkKind = Literal["tun", "veth"]
-_MTU = 1500
 
 
 class Link(Protocol):
@@ -68,17 +67,19 @@ class PacketLink:
     buffer enough for a burst, but may have a ring of any size.
     """
 
-    _FRAME, _FRAMES, _BLOCK = 2048, 4096, 1 << 16
+    _BLOCK = 1 << 16
 
-    def __init__(self, packet_socket: socket.socket, mac: bytes) -> None:
+    def __init__(self, packet_socket: socket.socket, mac: bytes, mtu_bytes: int) -> None:
         sol_packet, rx_ring, version = 263, 5, 10
         packet_socket.setsockopt(sol_packet, version, 1)  # TPACKET_V2
-        size = self._FRAME * self._FRAMES
-        ring = struct.pack("IIII", self._BLOCK, size // self._BLOCK, self._FRAME, self._FRAMES)
+        # a frame holds a packet, its Ethernet head and what the kernel says of it
+        self._frame, frames = (2048, 4096) if mtu_bytes <= 1500 else (16384, 1024)
+        self._size = self._frame * frames
+        ring = struct.pack("IIII", self._BLOCK, self._size // self._BLOCK, self._frame, frames)
         packet_socket.setsockopt(sol_packet, rx_ring, ring)
         packet_socket.setblocking(False)
         self._socket = packet_socket
-        self._ring = mmap.mmap(packet_socket.fileno(), size)
+        self._ring = mmap.mmap(packet_socket.fileno(), self._size)
         self._words = memoryview(self._ring).cast("I")
         self._at = 0
         self._head = mac + bytes(6) + b"\x08\x00"
@@ -94,7 +95,7 @@ class PacketLink:
         _, length, _, _, offset = struct.unpack_from("=IIIHH", self._ring, at)
         packet = self._ring[at + offset : at + offset + length - 14]
         self._words[at >> 2] = 0
-        self._at = (at + self._FRAME) % (self._FRAME * self._FRAMES)
+        self._at = (at + self._frame) % self._size
         return packet
 
     def send(self, packet: bytes) -> None:
@@ -122,9 +123,9 @@ def tun_usable() -> bool:
     return os.access("/dev/net/tun", os.R_OK | os.W_OK)
 
 
-def open_link(kind: str, fd: int, mac: bytes) -> Link:
+def open_link(kind: str, fd: int, mac: bytes, mtu_bytes: int) -> Link:
     """The link around a descriptor that came from the host."""
-    return TunLink(fd) if kind == "tun" else PacketLink(socket.socket(fileno=fd), mac)
+    return TunLink(fd) if kind == "tun" else PacketLink(socket.socket(fileno=fd), mac, mtu_bytes)
 
 
 def make_node(number: int, ip: str, kind: LinkKind, tcp: TcpSettings, switch_ns_fd: int | None) -> NodeNet:
@@ -166,7 +167,7 @@ def _child(
             _kernel.enter_network(switch_ns_fd)
             _kernel.make_veth(f"n{number}", "wan0", own)
             _quiet_ipv6()
-            _kernel.raise_interface(f"n{number}", mtu=_MTU, arp=False)
+            _kernel.raise_interface(f"n{number}", mtu=tcp.mtu_bytes, arp=False)
             _kernel.offloads_off(f"n{number}")
             packet_socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
             packet_socket.bind((f"n{number}", 0x0800))
@@ -177,7 +178,7 @@ def _child(
         _quiet_ipv6()
         _kernel.raise_interface("lo")
         _kernel.raise_interface(
-            "wan0", ip=ip, mtu=_MTU, queue=10000 if kind == "tun" else 0, arp=kind == "tun"
+            "wan0", ip=ip, mtu=tcp.mtu_bytes, queue=10000 if kind == "tun" else 0, arp=kind == "tun"
         )
         _kernel.default_route("wan0")
         _write(tcp)
@@ -195,7 +196,7 @@ def _quiet_ipv6() -> None:
 
 
 def _write(tcp: TcpSettings) -> None:
-    """Fixed buffers and the plainest congestion control: nothing is lost, so there is nothing to control."""
+    """Fixed buffers; and a congestion control, since a new namespace has the host's, which it may not be allowed."""
     sysctl = Path("/proc/sys/net/ipv4")
     (sysctl / "tcp_rmem").write_text(f"4096 {tcp.receive_bytes} {tcp.receive_bytes}")
     (sysctl / "tcp_wmem").write_text(f"4096 {tcp.send_bytes} {tcp.send_bytes}")
@@ -206,5 +207,4 @@ def _write(tcp: TcpSettings) -> None:
     # what waits in the switch's pace is not lost: a time-out (200 ms and up by default) would only send it again
     with contextlib.suppress(FileNotFoundError):  # kernels before 6.11
         (sysctl / "tcp_rto_min_us").write_text("3000000")
-    # a new namespace inherits the host's default (bbr, say) and may only use those the host allows
-    (sysctl / "tcp_congestion_control").write_text("reno")
+    (sysctl / "tcp_congestion_control").write_text(tcp.congestion)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 import struct
@@ -13,7 +14,7 @@ from typing import Any
 
 from cloud.local.guardian import write_json
 
-__all__ = ["PORT", "main", "rounds"]
+__all__ = ["PORT", "main", "rounds", "steady_bps"]
 
 PORT = 5201
 _ECHOES = 5
@@ -112,8 +113,39 @@ def _send(wire: socket.socket, seconds: float) -> None:
     wire.shutdown(socket.SHUT_WR)
 
 
+def steady_bps(arrivals: Sequence[tuple[float, int]]) -> float:
+    """Bits/s after the first two fifths of the time, when the stream is at its full rate. `arrivals`: (s, bytes).
+
+    The slope of a line through the bytes so far: a stream that a window limits comes in bursts, one a round trip, and
+    counting between two moments would be off by as much as one. 0.0 with too few arrivals.
+    """
+    if len(arrivals) <= 10:
+        return 0.0
+    steady_s = arrivals[0][0] + 0.4 * (arrivals[-1][0] - arrivals[0][0])
+    so_far, points = 0, list[tuple[float, int]]()
+    for at_s, size in arrivals:
+        if at_s >= steady_s:
+            # one point before and one after each arrival: time without arrivals counts, too
+            points += [(at_s, so_far), (at_s, so_far + size)]
+        so_far += size
+    return 8 * _slope(points)
+
+
+def _slope(points: Sequence[tuple[float, int]]) -> float:
+    """Of the least-squares line through steps, each stretch between two points weighted by its length."""
+    weight = mean_t = mean_n = 0.0
+    stretches = [((a[0] + b[0]) / 2, (a[1] + b[1]) / 2, b[0] - a[0]) for a, b in itertools.pairwise(points)]
+    for t, n, w in stretches:
+        weight, mean_t, mean_n = weight + w, mean_t + w * t, mean_n + w * n
+    if weight == 0:
+        return 0.0
+    mean_t, mean_n = mean_t / weight, mean_n / weight
+    spread = sum(w * ((t - mean_t) ** 2 + w * w / 12) for t, _, w in stretches)
+    return sum(w * (t - mean_t) * (n - mean_n) for t, n, w in stretches) / spread
+
+
 class _Receiver:
-    """Counts what comes after the first two fifths of the time, when the stream is at its full rate."""
+    """Takes what comes and says at which rate it came."""
 
     def __init__(self, wire: socket.socket) -> None:
         self._wire = wire
@@ -123,12 +155,7 @@ class _Receiver:
         arrivals: list[tuple[float, int]] = []
         while data := self._wire.recv(1 << 16):
             arrivals.append((time.monotonic(), len(data)))
-        if len(arrivals) > 10:
-            (first, _), (last, _) = arrivals[0], arrivals[-1]
-            steady = first + 0.4 * (last - first)
-            began, counted = next(t for t, _ in arrivals if t >= steady), 0
-            counted = sum(size for t, size in arrivals if t > began)
-            self.bps = counted * 8 / (last - began) if last > began else 0.0
+        self.bps = steady_bps(arrivals)
 
 
 class _Server:

@@ -123,7 +123,7 @@ class Switch:
     def _add(self, order: dict[str, Any], fd: int) -> None:
         index = order["index"]
         self._shaper.add(index, Node(order["name"], order["kind"], order["location"]))
-        self._links[index] = open_link(order["link"], fd, bytes.fromhex(order["mac"]))
+        self._links[index] = open_link(order["link"], fd, bytes.fromhex(order["mac"]), order["mtu"])
         self._index_of[self._links[index].fileno()] = index
         self._watched.append(self._links[index].fileno())
         self._names[index], self._ips[order["ip"]] = order["name"], order["name"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from cloud.network_tuning import BUFFER_BYTES, DEFAULT_RECEIVE_BYTES, NetworkTuning
+from cloud.network_tuning import NetworkTuning, widening
 from cloud.networks import Network
-from cloud.networks.windows import UNSCALED_WINDOW_BYTES
+from cloud.networks.windows import KERNEL_MTU_BYTES, UNSCALED_WINDOW_BYTES
 
-__all__ = ["TcpSettings", "Windows", "store_settings", "tcp_settings"]
+__all__ = ["TcpSettings", "Windows", "store_settings", "tcp_settings", "vm_limit_share"]
 
 Windows = Literal["paced", "kernel"]
 
@@ -19,6 +19,8 @@ Windows = Literal["paced", "kernel"]
 _RECEIVE_WINDOWS, _SEND_WINDOWS = 16, 3
 _STORE_BUFFER_BYTES = 4 << 20
 _PLENTY_BYTES = 1 << 20  # holds many unscaled windows, however small the packets they come in
+_MTU_BYTES = 1500
+_HEADERS_BYTES = 52  # IPv4, TCP and its time stamps
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class TcpSettings:
     receive_bytes: int  # fixed: no auto-tuning
     send_bytes: int
     window_scaling: bool = True  # without: no window exceeds 65535 bytes
+    congestion: str = "reno"
+    mtu_bytes: int = _MTU_BYTES
 
 
 def tcp_settings(
@@ -41,10 +45,15 @@ def tcp_settings(
             max(65536, int(_RECEIVE_WINDOWS * window_bytes)), max(65536, int(_SEND_WINDOWS * window_bytes))
         )
     if tuning == "default":
-        return TcpSettings(_PLENTY_BYTES, _SEND_WINDOWS * UNSCALED_WINDOW_BYTES, window_scaling=False)
-    wider = BUFFER_BYTES / DEFAULT_RECEIVE_BYTES
-    window_bytes = wider * UNSCALED_WINDOW_BYTES
-    return TcpSettings(int(2 * window_bytes), int(window_bytes))
+        send_bytes = _SEND_WINDOWS * UNSCALED_WINDOW_BYTES
+        return TcpSettings(_PLENTY_BYTES, send_bytes, window_scaling=False, mtu_bytes=KERNEL_MTU_BYTES)
+    window_bytes = widening(tuning) * UNSCALED_WINDOW_BYTES
+    return TcpSettings(int(2 * window_bytes), int(window_bytes), mtu_bytes=KERNEL_MTU_BYTES)
+
+
+def vm_limit_share(tcp: TcpSettings) -> float:
+    """What a VM's limit in whole packets of 1500 bytes is for the same payload in packets of this size: below 1."""
+    return (1 - _HEADERS_BYTES / _MTU_BYTES) / (1 - _HEADERS_BYTES / tcp.mtu_bytes)
 
 
 def store_settings() -> TcpSettings:

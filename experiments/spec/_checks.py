@@ -221,13 +221,7 @@ def _windows(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:
 def _kernel_scale(parts: Parts, emulation: Emulation, at: Path) -> Iterator[tuple[Path, str]]:
     if emulation.network == f.NO_NETWORK:
         return
-    try:
-        scale = kernel_bytes_scale(Network.load(emulation.network))
-    except NetworkError as error:
-        if "is not known" not in str(error):  # else the network's own check has said so
-            yield at, str(error)
-        return
-    given = emulation.bytes_scale
+    scale, given = kernel_bytes_scale(), emulation.bytes_scale
     if given != "auto" and abs(given / scale - 1) > _SCALE_OFF:
         yield (
             ("emulation", "bytes_scale"),

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.spec.host_load import HostLoad, Round, host_load, least_scale
+from experiments.spec.host_load import SWITCH_S_PER_GB, HostLoad, Round, host_load, least_scale
 
 __all__ = ["HIVEMIND_PART_BYTES", "BytesScale", "Traffic", "bytes_scale", "chunk_timeout_s", "parts_of"]
 
@@ -41,6 +41,7 @@ class Traffic:
     epoch_s: float
     time_scale: float
     parts: int | None = None  # as the experiment gives them
+    switch_s_per_gb: float = SWITCH_S_PER_GB
 
     @property
     def stream_bps(self) -> float:
@@ -60,7 +61,10 @@ class Traffic:
         n = self.peers
         sent = 2 * n * (n - 1) * self.sent_bytes(scale)
         parts = self.parts_at(scale)
-        return host_load(Round(n, sent, parts, self.transfer_s, self.epoch_s, self.time_scale), cores)
+        return host_load(
+            Round(n, sent, parts, self.transfer_s, self.epoch_s, self.time_scale, self.switch_s_per_gb),
+            cores,
+        )
 
     def part_s(self, scale: float) -> float:
         """How long one part takes on the slowest pair."""
@@ -77,15 +81,15 @@ class BytesScale:
     reasons: tuple[str, ...]
 
 
-def bytes_scale(traffic: Traffic, cores: int, given: float | None) -> BytesScale:
-    """The scale for so many cores; `given`: the experiment's own, which is kept."""
+def bytes_scale(traffic: Traffic, cores: int, given: float | None, given_by: str = "as given") -> BytesScale:
+    """The scale for so many cores; `given`: the experiment's own, or what its windows ask for, which is kept."""
     fast = max(1.0, traffic.stream_bps * traffic.time_scale / SLOWEST_STREAM_BPS)
     fits = max(1.0, traffic.parameters / MIN_PARAMETERS)  # small models have little to shrink
     most = max(1.0, math.floor(min(fast, fits)))
     least = least_scale(lambda scale: traffic.load(scale, cores), most)
     if given is not None:
         scale = given
-        reasons = [f"bytes_scale {scale:g}: as given"]
+        reasons = [f"bytes_scale {scale:g}: {given_by}"]
     else:
         scale = min(max(PROVED, float(least or 1)), most)
         needed = f"at least {least:g}" if least else "none keeps it under half busy"

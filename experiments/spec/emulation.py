@@ -15,6 +15,7 @@ from cloud.networks import vm_limit
 from experiments.spec.bytes_scale import HIVEMIND_PART_BYTES, Traffic, bytes_scale, parts_of
 from experiments.spec.catalog import StepTime, models, step_time
 from experiments.spec.errors import SpecError
+from experiments.spec.host_load import KERNEL_WINDOWS_SWITCH_S_PER_GB, SWITCH_S_PER_GB
 from experiments.spec.schema import Emulation, ExperimentSpec
 from experiments.spec.windows import stream_limit
 
@@ -92,9 +93,12 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
         epoch_s=calc_s + comm_s,
         time_scale=time_scale,
         parts=None if spec.emulation.parts == "auto" else spec.emulation.parts,
+        switch_s_per_gb=KERNEL_WINDOWS_SWITCH_S_PER_GB if limit.windows == "kernel" else SWITCH_S_PER_GB,
     )
-    wished = limit.bytes_scale if spec.emulation.bytes_scale == "auto" else spec.emulation.bytes_scale
-    shrunk = bytes_scale(traffic, cores, wished)
+    wished, given_by = spec.emulation.bytes_scale, "as given"
+    if wished == "auto":
+        wished, given_by = limit.bytes_scale, "the kernel windows' own"
+    shrunk = bytes_scale(traffic, cores, wished, given_by)
     reasons += shrunk.reasons
     sent_bytes, parts = traffic.sent_bytes(shrunk.scale), traffic.parts_at(shrunk.scale)
     why = "as given" if traffic.parts else parts_of(n, sent_bytes, shrunk.scale)[1]

@@ -19,6 +19,9 @@ REST_CORES = 0.1
 PEER_CORES = 0.055  # one peer that reports once a second, at time_scale 1: 0.05 to 0.06, DHT traffic included
 AVERAGING_S_PER_GB = 6.4  # Python 4.5, p2pd 1.8: a four-peer run at bytes_scale 20 against 200
 SWITCH_S_PER_GB = 35.0  # 15 to 30 us a packet, acknowledgements counted, at the links' MTU of 1500
+KERNEL_WINDOWS_SWITCH_S_PER_GB = (
+    16.0  # at their links' MTU of 4420: 0.45 of what the same streams cost at 1500
+)
 MOMENT_S = 1.0  # a shorter burst makes nothing late for long
 PART_S = 0.001  # one part of one pair, to its reducer and back
 
@@ -33,6 +36,7 @@ class Round:
     transfer_s: float  # while parts travel
     epoch_s: float  # the whole epoch, calculation and matchmaking included
     time_scale: float = 1.0
+    switch_s_per_gb: float = SWITCH_S_PER_GB
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ def host_load(done: Round, cores: int) -> HostLoad:
         raise ValueError(f"{cores} cores")
     sent_gb, transfer_s = done.sent_bytes / 1e9, max(done.transfer_s, MOMENT_S)
     always = REST_CORES + done.peers * PEER_CORES * done.time_scale
-    switch_s = sent_gb * SWITCH_S_PER_GB
+    switch_s = sent_gb * done.switch_s_per_gb
     round_s = sent_gb * AVERAGING_S_PER_GB + switch_s + done.peers * (done.peers - 1) * done.parts * PART_S
     return HostLoad(
         epoch=(always + round_s / max(done.epoch_s, MOMENT_S)) / cores,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
-from cloud.network_tuning import BUFFER_BYTES, DEFAULT_RECEIVE_BYTES
+from cloud.network_tuning import widening
 from cloud.networks import NO_PATH_MODEL, Network, path_model, vm_limit
 from cloud.networks.windows import default_window_bytes, kernel_bytes_scale
 from experiments.spec._fields import NO_NETWORK
@@ -42,8 +42,8 @@ def stream_limit(spec: ExperimentSpec, emulation: Emulation) -> StreamLimit:
     network = Network.load(emulation.network)
     where = [group.alternatives[0].infra for group in spec.peers for _ in range(min(group.count, 2))]
     pairs = [(a, b) for (i, a), (k, b) in product(enumerate(where), repeat=2) if i != k]
+    model, streams = path_model(emulation.path_model), max(1, spec.peer_count - 1)
     if windows == "paced":
-        model, streams = path_model(emulation.path_model), max(1, spec.peer_count - 1)
         carries = (
             "the network file's rate" if model is NO_PATH_MODEL else f"the rate of path model {model.name}"
         )
@@ -51,14 +51,16 @@ def stream_limit(spec: ExperimentSpec, emulation: Emulation) -> StreamLimit:
         return StreamLimit(
             windows, slowest_bps, None, None, f"windows paced: the switch holds each stream to {carries}"
         )
-    window_bytes = default_window_bytes(network)
-    scale = kernel_bytes_scale(network)
+    window_bytes = default_window_bytes()
+    scale = kernel_bytes_scale()
     reason = (
         f"windows kernel: the switch only delays and limits VMs, the VMs' TCP windows limit streams; the study's hosts had "
         f"{window_bytes / 1e6:.2f} MB, which TCP's largest unscaled window (64 KiB) stands for at bytes_scale {scale:.1f}"
     )
     if spec.network_tuning == "wan":
-        window_bytes *= BUFFER_BYTES / DEFAULT_RECEIVE_BYTES
+        window_bytes *= widening(spec.network_tuning)
         reason += f"; network_tuning wan: {window_bytes / 1e6:.0f} MB"
-    slowest_bps = min((window_bytes * 8 / network.path(*pair).rtt_s for pair in pairs), default=vm_limit())
+    held_s = model.hold_s * (streams - 1)
+    rtts_s = [network.path(*pair).rtt_s for pair in pairs]
+    slowest_bps = min((window_bytes * 8 / (rtt_s + held_s) for rtt_s in rtts_s), default=vm_limit())
     return StreamLimit(windows, slowest_bps, scale, window_bytes, reason)

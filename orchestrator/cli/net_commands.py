@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -47,6 +47,16 @@ def _check(
     bytes_scale: Annotated[
         float, typer.Option(min=1, help="Rates are divided by this; the figures shown are multiplied back.")
     ] = 100,
+    windows: Annotated[
+        Literal["paced", "kernel"],
+        typer.Option(
+            help="What limits a stream; kernel: the VMs' TCP windows, at their own scale.", show_choices=True
+        ),
+    ] = "paced",
+    tuning: Annotated[
+        Literal["default", "wan"],
+        typer.Option(help="With kernel windows: network_tuning of the VMs.", show_choices=True),
+    ] = "default",
     form: Annotated[Format, typer.Option("-o", "--output", help="Output.", show_choices=True)] = Format.table,
 ) -> None:
     """Measure round trip and single-stream rate of every ordered pair of places inside the emulation.
@@ -60,6 +70,7 @@ def _check(
     from cloud.local.check import check_network
     from cloud.local.options import LocalOptions
     from cloud.networks import Network
+    from cloud.networks.windows import kernel_bytes_scale
 
     chosen = [place.strip() for place in places.split(",") if place.strip()]
     if not chosen or len(set(chosen)) != len(chosen):
@@ -68,8 +79,20 @@ def _check(
     for source in chosen:
         for target in chosen:
             known.path(source, target)  # says what is wrong before anything is started
+    if tuning != "default" and windows != "kernel":
+        raise typer.BadParameter(
+            "needs --windows kernel: paced streams have the file's rate", param_hint="--tuning"
+        )
+    if windows == "kernel":
+        bytes_scale = kernel_bytes_scale()
     options = LocalOptions(
-        network=network, bytes_scale=bytes_scale, mode="namespaces", preload=(), lease_s=120
+        network=network,
+        bytes_scale=bytes_scale,
+        windows=windows,
+        network_tuning=tuning,
+        mode="namespaces",
+        preload=(),
+        lease_s=120,
     )
     say(f"measuring {len(chosen)} places of network '{network}' at bytes_scale {bytes_scale:g} ...")
     with tempfile.TemporaryDirectory(prefix="orch-net-") as folder:

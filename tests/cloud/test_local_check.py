@@ -18,6 +18,7 @@ from orchestrator.cli.app import run
         (["--places", "gcp/us-central1,moon/sea"], "no measurement at 'moon/sea'"),
         (["--places", "gcp/us-central1,gcp/us-west1"], "no figures from 'gcp/us-central1' to 'gcp/us-west1'"),
         (["--places", "gcp/us-central1,gcp/us-central1"], "each place once"),
+        (["--tuning", "wan"], "needs --windows kernel"),
     ],
 )
 def test_wrong_places_are_told_before_anything_starts(capfd, arguments, says):

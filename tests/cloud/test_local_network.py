@@ -19,6 +19,7 @@ from local_fixtures import EU, US, in_phase, left_of, look, options, rent, wait_
 from cloud.local import LocalCloud, StoreOptions
 from cloud.local.guardian import write_json
 from cloud.local.links import tun_usable
+from cloud.networks.windows import default_window_bytes, kernel_bytes_scale
 
 pytestmark = [pytest.mark.processes, pytest.mark.skipif(sys.platform != "linux", reason="needs namespaces")]
 
@@ -79,6 +80,25 @@ def test_round_trip_rate_both_ways_and_byte_counters(start, link):
     assert last["nodes"] == {us.address: "us", eu.address: "eu"}
 
 
+@pytest.mark.parametrize(
+    ("tuning", "do", "mbps"),
+    [("default", "both", default_window_bytes() * 8 / 0.1031 / 1e6), ("wan", "flow", 1100 * 1448 / 1500)],
+)
+def test_kernel_windows_limit_a_stream_and_a_tuned_one_reaches_the_vms_limit(start, tuning, do, mbps):
+    scale = kernel_bytes_scale()
+    cloud = start(windows="kernel", network_tuning=tuning, bytes_scale=scale)
+    rent(cloud, "us", "cloud.local.probe:main", US, listen_address="")
+    rent(cloud, "eu", "cloud.local.probe:main", EU, listen_address="")
+    in_phase(cloud, "us", "ready")
+    to = in_phase(cloud, "eu", "ready").address
+    plan = [{"at_s": time.time(), "do": do, "to": to, "key": "k", "seconds": 4.0}]
+    write_json(Path(cloud.collect("us")) / "plan.json", plan)
+    (found,) = in_phase(cloud, "us", "done").status["results"]
+    for key in ("bps", "back_bps") if do == "both" else ("bps",):
+        assert found[key] * scale / 1e6 == pytest.approx(mbps, rel=0.05)
+    assert cloud.counters()["dropped"] == 0
+
+
 _AS_USER = """
 import sys
 sys.path[:0] = {path!r}
@@ -86,7 +106,7 @@ from pathlib import Path
 from local_fixtures import EU, US, in_phase, options, rent
 from cloud.local import LocalCloud
 run = Path({run!r})
-cloud = LocalCloud.start(run, options(mode="namespaces", link={link!r}))
+cloud = LocalCloud.start(run, options(mode="namespaces", link={link!r}, windows="kernel"))
 rent(cloud, "stays", "listen", EU)
 rent(cloud, "goes", "connect", US, to=in_phase(cloud, "stays", "ready").address)
 in_phase(cloud, "stays", "connected")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from cloud.networks import Network, vm_limit
+from cloud.networks import path_model, vm_limit
 from cloud.networks.windows import default_window_bytes, kernel_bytes_scale
 from experiments.spec import SpecError, library, load
 from experiments.spec.emulation import full_size, resolve_emulation
 
-SCALE = kernel_bytes_scale(Network.load("study-2023-04"))
-WINDOW_BYTES = default_window_bytes(Network.load("study-2023-04"))
+SCALE, WINDOW_BYTES = kernel_bytes_scale(), default_window_bytes()
 
 
 def test_off_by_default_in_every_experiment_of_the_library():
@@ -41,10 +40,13 @@ def test_a_tuned_swarm_is_expected_to_be_limited_by_its_vms_only():
     assert untuned.window_bytes == pytest.approx(WINDOW_BYTES)
     assert tuned.window_bytes == pytest.approx(WINDOW_BYTES * 64 / 6)
     pair_bits = 2 * 560_142_482 * 2 / 8 * 8
-    assert untuned.comm_s == pytest.approx(5 + pair_bits / (WINDOW_BYTES * 8 / 0.2721), rel=1e-3)
+    rtt_s = 0.2721 + 6 * path_model("study").hold_s  # a VM's seven streams hold each other's windows
+    assert untuned.comm_s == pytest.approx(5 + pair_bits / (WINDOW_BYTES * 8 / rtt_s), rel=1e-3)
     assert tuned.comm_s == pytest.approx(5 + 7 * pair_bits / vm_limit(), rel=1e-3)
     assert tuned.bytes_scale == untuned.bytes_scale, "the same path, and the same bytes"
-    assert "network_tuning wan: 32 MB" in " ".join(tuned.reasons)
+    assert tuned.host_busy is not None
+    assert tuned.host_busy < 0.5
+    assert "network_tuning wan: 31 MB" in " ".join(tuned.reasons)
 
 
 def test_nothing_is_emulated_on_rented_vms_that_train_the_model():
@@ -63,7 +65,7 @@ def test_nothing_is_emulated_on_rented_vms_that_train_the_model():
         (
             "geo-b2",
             ["emulation.bytes_scale=100"],
-            r"emulation.bytes_scale: found 100; .* at 45.6: leave it out",
+            r"emulation.bytes_scale: found 100; .* at 45\.\d: leave it out",
         ),
         (
             "local-2",

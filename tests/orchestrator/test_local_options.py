@@ -19,3 +19,9 @@ def test_the_path_model_is_the_files_and_its_spells_are_of_the_experiment_and_it
     assert options.path_model == name
     assert options.seed == "geo-b2/7"
     assert options.run_id == "geo-b2-20261121-0000"
+
+
+def test_a_tuned_run_has_kernel_windows():
+    tuned, untuned = _options(["network_tuning=wan"]), _options([])
+    assert (tuned.windows, tuned.network_tuning) == ("kernel", "wan")
+    assert (untuned.windows, untuned.network_tuning) == ("paced", "default")

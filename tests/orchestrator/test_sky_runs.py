@@ -14,6 +14,7 @@ from experiments.spec.load import load
 from metrics.store import RunStore
 from orchestrator.cli.app import run
 from orchestrator.cli.starting import plan_for
+from orchestrator.cli.summary import plan_lines
 from orchestrator.controller import client, reaping, sky_runs
 from orchestrator.controller.launching import prepare, write_environment
 from orchestrator.controller.requests import RunRequests
@@ -168,7 +169,7 @@ def test_rented_vms_are_requested_at_once_and_told_on_the_spot_whom_to_join(
         monkeypatch.setenv(name, "x")
     monkeypatch.setattr("orchestrator.controller.keys.generate_identity", lambda: (b"identity", "id"))
     monkeypatch.setattr("orchestrator.controller.keys.generate_record_key", lambda: (b"key", "ssh-rsa AAAA"))
-    spec = load(TWIN)
+    spec = load(TWIN, ["network_tuning=wan"])
     plan, home = plan_for(spec, "sky"), tmp_path / "orch"
     folder = prepare(spec, Path(TWIN), plan, "twin-1", home, now_s=1000.0, cores=2, on="sky")
     (folder / "monitor").mkdir()
@@ -182,6 +183,9 @@ def test_rented_vms_are_requested_at_once_and_told_on_the_spot_whom_to_join(
     assert {w.slot for w in wished} == {"us-0", "eu-0"}
     assert {tuple(request.config["initial_peers"]) for request in made} == {(f"env:{PEERS_VARIABLE}",)}
     assert {request.config["barrier_timeout_s"] for request in made} == {step.state.spec.barrier_s}
+    assert {request.network_tuning for request in made} == {"wan"}
+    assert plan["network_tuning"] == "wan"
+    assert any("network_tuning wan: before setup" in line for line in plan_lines(plan))
 
 
 def owned(number: str, run: str, kind: str = "vm") -> Owned:
