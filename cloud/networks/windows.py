@@ -26,5 +26,5 @@ def default_window_bytes() -> float:
 
 
 def kernel_bytes_scale() -> float:
-    """The bytes_scale at which a kernel window without scaling stands for a default kernel's."""
-    return default_window_bytes() / (UNSCALED_WINDOW_BYTES * _CARRIED)
+    """The bytes_scale (to a tenth) at which a kernel window without scaling stands for a default kernel's."""
+    return round(default_window_bytes() / (UNSCALED_WINDOW_BYTES * _CARRIED), 1)
