@@ -111,7 +111,12 @@ def build_optimizer(
             part_size_bytes=config.part_size_bytes,
             allow_state_sharing=False,  # a joiner needs the weights, not stale gradients
         ),
-        averager_opts={"request_timeout": config.request_timeout_s},
+        averager_opts={
+            "request_timeout": config.request_timeout_s,
+            "ask_timeout_s": config.dht_timeout_s,
+            # an average that was sent in float16 is given on in it as it is; any other whole
+            "update_compression": compression_of("float16" if config.compression == "float16" else "none"),
+        },
         # the default, 3 s, before anybody is seen is longer than a short first epoch: peers would step alone
         tracker_opts={"default_refresh_period": 0.5, "max_refresh_period": 5.0, "metadata_expiration": 30.0},
         verbose=True,

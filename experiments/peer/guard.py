@@ -24,7 +24,7 @@ _HEADER = struct.Struct("<QI")  # version of the list, its bytes
 _COUNT = struct.Struct("<Q")
 # What strangers are refused, by the call's name; "call" is what we do not ask of them.
 _KINDS = (
-    *("ping", "store", "find", "join_group", "aggregate_part", "download_state"),
+    *("ping", "store", "find", "join_group", "aggregate_part", "offer_state", "take_state"),
     *("other", "connection", "call"),
 )
 _LIST_AT = _HEADER.size + _COUNT.size * len(_KINDS)

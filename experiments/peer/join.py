@@ -2,68 +2,37 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
-import threading
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from experiments.peer.membership import Member
 from experiments.peer.optimizer import SwarmOptimizer
 
-__all__ = ["Download", "download_bytes", "take_over"]
+__all__ = ["Download", "take_over"]
 
 _log = logging.getLogger(__name__)
-
-Received = Callable[[], Mapping[str, int] | None]
 
 
 @dataclass(frozen=True)
 class Download:
-    """The state this peer began with. Nothing was downloaded: zero; not measured: None."""
+    """The state this peer began with. Nothing was downloaded: zero, and no donor."""
 
     seconds: float = 0.0
-    bytes: int | None = 0
+    bytes: int = 0  # of weights, statistics and averaged gradients that arrived, those thrown away included
+    donor: str = ""  # VM
+    resumed: int = 0  # how often a cut download went on where it was
 
 
-def take_over(
-    optimizer: SwarmOptimizer,
-    stop: threading.Event,
-    wait_s: float,
-    received: Received,
-    maddrs: Callable[[], Iterable[str]],
-) -> Download:
-    """Load the swarm's weights before the first step, outside any epoch, if it is ahead of this peer.
+def take_over(optimizer: SwarmOptimizer, members: Callable[[], Iterable[Member]]) -> Download:
+    """Bring this peer to where the swarm is before its first step, outside any epoch and any round.
 
-    `wait_s`: for the swarm's progress; `received`: TCP payload received so far by address (None: unknown);
-    `maddrs`: of the peers known.
+    Raises chase.NoStateError, chase.ChaseError.
     """
-    optimizer.tracker.fetched_global_progress_this_epoch.wait(wait_s)
-    if optimizer.tracker.global_epoch <= optimizer.local_epoch or stop.is_set():
-        return Download()
-    began, before = time.monotonic(), received()
-    optimizer.load_state_from_peers()
+    caught = optimizer.load_state_from_peers(joining=True)
     optimizer.take_round()
-    seconds = time.monotonic() - began
-    _log.info("took over epoch %d in %.1f s", optimizer.local_epoch, seconds)
-    return Download(seconds, download_bytes(before, received(), maddrs()))
-
-
-def download_bytes(
-    before: Mapping[str, int] | None, after: Mapping[str, int] | None, maddrs: Iterable[str]
-) -> int | None:
-    """Payload bytes that came from the peers between two readings, what they said beside the state included.
-
-    None without readings, and on loopback, where the store cannot be told from the peers.
-    """
-    addresses = {address for maddr in maddrs if (address := _ip_of(maddr))}
-    if before is None or after is None or not addresses:
-        return None
-    if any(ipaddress.ip_address(address).is_loopback for address in addresses):
-        return None
-    return sum(after.get(a, 0) - before.get(a, 0) for a in addresses)
-
-
-def _ip_of(maddr: str) -> str:
-    parts = maddr.split("/")
-    return parts[2] if len(parts) > 2 and parts[1] in ("ip4", "ip6") else ""
+    if not caught.received:
+        return Download()
+    donor = next((m.vm for m in members() if m.maddr.endswith(f"/p2p/{caught.donor}")), caught.donor)
+    _log.info("took over epoch %d from %s in %.1f s", optimizer.local_epoch, donor, caught.seconds)
+    return Download(caught.seconds, caught.received, donor, caught.resumed)

@@ -71,6 +71,7 @@ def _environment(config: PeerConfig) -> None:
 def _guarded(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> int:
     """`_run` with every end turned into a status and an exit code."""
     from cloud.storage.errors import StorageError, is_final
+    from experiments.peer.chase import ChaseError, NoStateError
     from experiments.peer.model import ModelSizeError
     from experiments.peer.publish import PublishError
     from experiments.peer.swarm import SwarmError
@@ -84,7 +85,7 @@ def _guarded(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
         _log.exception("failed")
         status.set(phase="failed", error=str(error), hopeless=is_final(error))
         return 1
-    except (SwarmError, OSError) as error:
+    except (SwarmError, NoStateError, ChaseError, OSError) as error:
         _log.exception("failed")
         status.set(phase="failed", error=str(error))
         return 1
@@ -233,15 +234,17 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     if not stop.is_set():
         download = Download()
         if began == "joined" and isinstance(optimizer, SwarmOptimizer):
-            download = take_over(
-                optimizer,
-                stop,
-                2.0 * config.dht_timeout_s,
-                lambda: _received(meter, status),
-                lambda: [m.maddr for m in membership.members],
-            )
+            download = take_over(optimizer, lambda: membership.members)
         membership.announce("training", optimizer.local_epoch)
-        joined = JoinRecord(config.vm, now_s(), download.seconds, download.bytes, optimizer.local_epoch)
+        joined = JoinRecord(
+            config.vm,
+            now_s(),
+            download.seconds,
+            download.bytes,
+            optimizer.local_epoch,
+            download.donor,
+            download.resumed,
+        )
         status.set(phase="training", epoch=optimizer.local_epoch, join=asdict(joined))
         share()
         life.train(lambda: optimizer.tracker.estimated_next_update_time - get_dht_time())
@@ -305,17 +308,6 @@ def _meter(status: Status) -> EgressMeter | None:
         return EgressMeter()
     except InetDiagError as error:
         status.warn("egress", f"egress is unknown: {error}")
-        return None
-
-
-def _received(meter: EgressMeter | None, status: Status) -> dict[str, int] | None:
-    """TCP payload received by address; None: not known."""
-    from metrics.inet_diag import InetDiagError
-
-    try:
-        return None if meter is None else meter.received()
-    except InetDiagError as error:
-        status.warn("received", f"what the swarm's state took is unknown: {error}")
         return None
 
 

@@ -23,7 +23,6 @@ _FORGET_AFTER_READS = 120  # a dump may skip a socket that is being moved; this 
 class _Socket:
     dst: str
     ip_bytes: int
-    received_bytes: int = 0
     missing_reads: int = 0
 
 
@@ -35,7 +34,6 @@ class EgressTally:
 
     def __init__(self) -> None:
         self.totals: dict[str, int] = {}
-        self.received: dict[str, int] = {}  # TCP payload by source
         self.without_tail = 0  # sockets that vanished without last counters
         self._alive: dict[int, _Socket] = {}
 
@@ -64,9 +62,6 @@ class EgressTally:
             known = self._alive[counters.cookie] = _Socket(counters.dst, 0)
         self.totals[counters.dst] = self.totals.get(counters.dst, 0) + sent - known.ip_bytes
         known.ip_bytes = sent
-        received = counters.bytes_received
-        self.received[counters.dst] = self.received.get(counters.dst, 0) + received - known.received_bytes
-        known.received_bytes = received
         known.missing_reads = 0
 
 
@@ -118,12 +113,6 @@ class EgressMeter:
             self._poll()
             totals = dict(self._tally.totals)
         return {dst: count for dst, count in totals.items() if not ipaddress.ip_address(dst).is_loopback}
-
-    def received(self) -> dict[str, int]:
-        """Read now: TCP payload bytes received by source address, cumulative. Raises InetDiagError."""
-        with self._lock:
-            self._poll()
-            return dict(self._tally.received)
 
     def close(self) -> None:
         """Ends the thread and closes the sockets."""

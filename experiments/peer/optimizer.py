@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import hivemind
 from hivemind.averaging.control import AveragingStage, StepControl
 
+from experiments.peer.catching_up import CatchingUp
+from experiments.peer.chase import Caught
 from experiments.peer.lineage import FIRST, Told, after_round, astray, extended, parse_told
 from experiments.peer.rounds import BehindError, GivenUpError, NoGroupError, Others, Round, let_go, result_of
-from experiments.peer.state_averager import LineageAverager
 from experiments.peer.tracker import PunctualTracker
 
 __all__ = ["Round", "SwarmOptimizer"]
@@ -23,7 +23,7 @@ _LEAST_S = 1.0  # of an attempt: what fails at once is not tried again at once
 _GIVE_UP_S, _LOOK_S = 5.0, 0.25  # for the others' step, and how often the DHT is asked meanwhile
 
 
-class SwarmOptimizer(hivemind.Optimizer):
+class SwarmOptimizer(CatchingUp):
     """Tries a failed round again with the gradients kept, and never steps with what others do not step with.
 
     A round ends, at most `averaging_timeout` after it was begun, in one of four ways: all results are here
@@ -46,6 +46,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         super().__init__(*args, **kwargs)
         averager: Any = self.grad_averager
         averager.told = self._tell
+        self.state_averager.next_lineage = lambda: self._lineage
 
     def _make_progress_tracker(self, target_batch_size: int, **kwargs: Any) -> PunctualTracker:
         tracker = PunctualTracker(
@@ -60,25 +61,6 @@ class SwarmOptimizer(hivemind.Optimizer):
         tracker.samples_per_step = self.batch_size_per_step or 0
         self.progress = tracker
         return tracker
-
-    def _make_state_averager(self, **kwargs: Any) -> LineageAverager:
-        averager = LineageAverager(
-            dht=self.dht,
-            prefix=f"{self.run_id}_state_averager",
-            min_matchmaking_time=self.matchmaking_time,
-            allreduce_timeout=self.allreduce_timeout,
-            shutdown_timeout=self.shutdown_timeout,
-            offload_optimizer=self.offload_optimizer,
-            custom_gradients=self.offload_optimizer,
-            status_loglevel=self.status_loglevel,
-            next_chunk_timeout=self.next_chunk_timeout,
-            client_mode=self.client_mode,
-            auxiliary=self.auxiliary,
-            start=True,
-            **kwargs,
-        )
-        averager.lineage = lambda: self._lineage
-        return averager
 
     def watch_others(self, others: Others, on_retry: Callable[[str], None]) -> None:
         """From now on `others` says who trains and who is dead; `on_retry` is told why an attempt failed."""
@@ -103,7 +85,7 @@ class SwarmOptimizer(hivemind.Optimizer):
 
         Hivemind lets a peer that is one epoch behind step with its own gradients and call that caught up.
         """
-        return self.local_epoch < self.tracker.global_epoch
+        return self.is_astray() or self.local_epoch < self.tracker.global_epoch
 
     def _update_global_epoch(self, grad_scaler: Any) -> None:
         if self.progress.stale:  # after a standstill the own estimate says that the epoch is over
@@ -115,15 +97,20 @@ class SwarmOptimizer(hivemind.Optimizer):
         if self.on_round_begins is not None:
             self.on_round_begins()
         self.round.swarm_peers = self.tracker.global_progress.num_peers
+        self.round_begins()
         try:
             super()._update_global_epoch(grad_scaler)
         except BehindError as error:
             _log.warning("the others went on without this peer: %s", error)
             self.load_state_from_peers()
+            return
         except GivenUpError as error:
             self.round.losses.append(f"round given up: gradients dropped ({error})")
             _log.warning("the round is given up: %s", error)
             self._pass_over()
+            self.round_ended(stepped=False)
+            return
+        self.round_ended(stepped=True)
 
     def _pass_over(self) -> None:
         """End the epoch without a step; all whom the round failed for do the same."""
@@ -263,15 +250,21 @@ class SwarmOptimizer(hivemind.Optimizer):
         except Exception as error:  # noqa: BLE001 - whatever became of the round: this peer leaves
             _log.warning("left a round that was under way: %r", error)
 
-    def load_state_from_peers(self, **kwargs: Any) -> None:
-        """Download the newest state from a peer; blocks until it is here."""
+    def load_state_from_peers(self, joining: bool = False, **kwargs: Any) -> Caught:
+        """Take over what the others have; blocks until it is here. `joining`: and nobody is in a round.
+
+        Raises chase.NoStateError, chase.ChaseError.
+        """
         if self.on_round_begins is not None:
             self.on_round_begins()
         self.round.state_loads += 1
-        super().load_state_from_peers(**kwargs)
-        averager: Any = self.state_averager
-        if averager.loaded_lineage is not None:
-            self._lineage, averager.loaded_lineage = averager.loaded_lineage, None
+        self.round_begins()
+        if self.scheduled_grads is not None and not self.scheduled_grads.done():
+            self._tag_along_with_zero_weight(self.scheduled_grads)
+        self.scheduled_grads = None
+        caught = self.catch_up(joining)
+        self._lineage = self.state_averager.lineage
+        return caught
 
     def _tag_along_with_zero_weight(self, control: StepControl) -> None:
         """As Hivemind's; a round without a group is left, not waited for."""

@@ -17,7 +17,6 @@ from typing import Any
 
 import hivemind
 import torch
-from hivemind.averaging import DecentralizedAverager
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.p2p import P2P, PeerID
@@ -30,7 +29,7 @@ from experiments.peer.build import build_optimizer
 from experiments.peer.config import PeerConfig
 from experiments.peer.processes import kill_descendants, note_descendants
 from experiments.peer.publish import use_record_key
-from experiments.peer.state_averager import LineageAverager
+from experiments.peer.state_donor import StateDonor
 from experiments.peer.task import build_task
 from metrics.hivemind_sockets import short_socket_folder
 
@@ -66,7 +65,7 @@ async def _calls(order: dict[str, Any], config: PeerConfig, identity: Path) -> d
     peer = await _connect(p2p, order["maddrs"][0])
     run = config.run_id
     dht = _stub(DHTProtocol, p2p, peer, None)
-    state = _stub(LineageAverager, p2p, peer, f"{run}_state_averager")
+    state = _stub(StateDonor, p2p, peer, f"{run}_state_averager")
     gradients = _stub(RoundAverager, p2p, peer, f"{run}_grad_averager")
     me = dht_pb2.NodeInfo(node_id=DHTID.generate().to_bytes())
 
@@ -92,6 +91,7 @@ async def _calls(order: dict[str, Any], config: PeerConfig, identity: Path) -> d
         group_key=f"{run}_grad_averager.0b",
     )
     part = averaging_pb2.AveragingData(code=averaging_pb2.PART_FOR_AVERAGING, group_id=b"g" * 20)
+    take = averaging_pb2.DownloadData(metadata=MSGPackSerializer.dumps(("state", 0, "", 0)))
     attempts = {
         "ping": lambda: dht.rpc_ping(dht_pb2.PingRequest(peer=me), timeout=5.0),
         "find": lambda: dht.rpc_find(find, timeout=5.0),
@@ -107,7 +107,8 @@ async def _calls(order: dict[str, Any], config: PeerConfig, identity: Path) -> d
         ),
         "join_group": lambda: _first(gradients.rpc_join_group(join)),
         "aggregate_part": lambda: _first(gradients.rpc_aggregate_part(_stream(part))),
-        "download_state": lambda: _first(state.rpc_download_state(averaging_pb2.DownloadRequest())),
+        "offer_state": lambda: state.rpc_offer_state(averaging_pb2.DownloadRequest(), timeout=5.0),
+        "take_state": lambda: _first(state.rpc_take_state(take)),
     }
     got: dict[str, Any] = {}
     for name, attempt in attempts.items():
@@ -144,11 +145,10 @@ def join(order: dict[str, Any], config: PeerConfig, identity: Path) -> dict[str,
         optimizer.step(batch_size=config.batch_size)
         group = max(group, optimizer.take_round().group_size)
         time.sleep(0.2)
-    downloaded = DecentralizedAverager.load_state_from_peers(optimizer.state_averager, timeout=5.0)
     return got | {
         "group": group if group > 1 else None,
         "peers seen": optimizer.tracker.global_progress.num_peers - 1 or None,
-        "state": None if downloaded is None else "downloaded",
+        "state": len(optimizer.state_averager.offers()) or None,
         "neighbours": dht.run_coroutine(_neighbours) or None,
     }
 

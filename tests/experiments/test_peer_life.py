@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud.storage.counter import ByteCounter
-from experiments.peer.join import download_bytes
 from experiments.peer.life import LEASE_EXPIRED, Grace, Life, grace, round_fits
 from experiments.peer.notices import Notice
 from experiments.peer.optimizer import Round
@@ -142,16 +141,6 @@ def test_a_peer_that_is_done_stays_done(tmp_path: Path, phase: str) -> None:
     rig.life.noticed(Notice(NOW_S + 120.0, "terminate"))
     assert (rig.said()["phase"], rig.said()["notice_at_s"]) == (phase, NOW_S + 120.0)
     assert rig.stop.is_set()
-
-
-def test_downloaded_bytes_are_those_from_the_peers() -> None:
-    maddrs = ["/ip4/10.77.0.3/tcp/31000/p2p/a", "/ip4/10.77.0.4/tcp/31000/p2p/b"]
-    before = {"10.77.0.3": 100, "10.77.0.2": 5}
-    after = {"10.77.0.3": 1100, "10.77.0.4": 50, "10.77.0.2": 9_000_000}
-    assert download_bytes(before, after, maddrs) == 1050
-    assert download_bytes(None, after, maddrs) is None
-    assert download_bytes(before, after, []) is None
-    assert download_bytes(before, after, ["/ip4/127.0.0.1/tcp/1/p2p/a"]) is None
 
 
 class FakeOptimizer:
