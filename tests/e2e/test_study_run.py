@@ -22,8 +22,8 @@ _ORCH = Path(sys.executable).with_name("orch")
 _STUDY = """
 name: two
 experiments:
-  - {experiment: local-2, label: one, set: {measure.epochs: 1}}
-  - {experiment: local-2, label: two, set: {measure.epochs: 1, seed: 1}}
+  - {experiment: local-2, label: one, set: {measure.epochs: 1, swarm.target_batch_size: 960}}
+  - {experiment: local-2, label: two, set: {measure.epochs: 1, swarm.target_batch_size: 960, seed: 1}}
 contended_retries: 0
 """
 

@@ -1,0 +1,142 @@
+"""A new study: what it would run, the question, its folder with everything decided."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from fnmatch import fnmatchcase
+from pathlib import Path
+from random import SystemRandom
+from typing import TYPE_CHECKING
+
+import typer
+
+from orchestrator.cli.launch_commands import ResultForm, Where
+from orchestrator.cli.output import as_json
+from orchestrator.cli.terminal import confirm, say
+from orchestrator.errors import UsageError
+
+if TYPE_CHECKING:
+    from experiments.spec.study import LoadedStudy, Member
+
+__all__ = ["begin_study", "none_named"]
+
+_LIMIT_TIMES, _LIMIT_MORE_S = 3.0, {"local": 180.0, "sky": 3600.0}
+
+
+def begin_study(
+    home: Path,
+    study: str,
+    overrides: Sequence[str],
+    only: Sequence[str],
+    on: Where,
+    yes: bool,
+    dry_run: bool,
+    tolerance: float,
+    output: ResultForm,
+) -> Path | None:
+    """A new study's folder, once it is approved; None after a dry run."""
+    from experiments.spec.load import to_document
+    from experiments.spec.study import load_study
+    from orchestrator.cli.starting import plan_for, refuse_money
+    from orchestrator.cli.study_plan import plan_document, study_plan_lines, study_question
+
+    loaded = load_study(study, overrides)
+    members = _chosen(loaded, only)
+    plans = {m.key: plan_for(m.spec, on.value, Decimal(str(tolerance))) for m in members}
+    document = plan_document(loaded.spec.name, on.value, plans, loaded.spec.contended_retries)
+    lines = study_plan_lines(document)
+    if dry_run:
+        typer.echo(as_json(document) if output is ResultForm.json else "\n".join(lines) + "\n", nl=False)
+        say("dry run: nothing was contacted and nothing was rented")
+        return None
+    from orchestrator.cli.comparing import limits_of
+    from orchestrator.controller.preflight import preflight
+    from orchestrator.home import new_run_id
+    from orchestrator.study.core import Job
+    from orchestrator.study.definition import StudyDefinition, create_study
+
+    for line in lines:
+        say(line)
+    named = loaded.spec.compare.limits
+    limits = loaded.path.parent / named if named else None
+    limits_of(str(limits or ""))  # a mistake in it is told before an hour of runs, not after
+    jobs = tuple(
+        Job(
+            m.key, m.spec.name, m.label, plans[m.key]["raw_duration_s"],
+            _limit_s(loaded, m.key, plans[m.key]["raw_duration_s"], on),
+        )
+        for m in members
+    )  # fmt: skip
+    _refuse_beside(home, loaded.spec.name)
+    for m in members:
+        refuse_money(m.spec, plans[m.key], on.value)
+        preflight(m.spec, home, on.value)
+    confirm(
+        study_question(document),
+        yes=yes,
+        refusal=f"{loaded.spec.name} was not started: there is no terminal to ask on, so add --yes",
+    )
+    now = datetime.now(UTC)
+    definition = StudyDefinition(
+        study_id=new_run_id(loaded.spec.name, now, SystemRandom()),
+        name=loaded.spec.name,
+        on=on.value,
+        retries=loaded.spec.contended_retries if on is Where.local else 0,
+        jobs=jobs,
+        documents={m.key: to_document(m.spec) for m in members},
+        plans=plans,
+        compare={"replay": loaded.spec.compare.replay, "limits": "limits.csv" if limits else ""},
+        created_s=now.timestamp(),
+    )
+    return create_study(home, definition, loaded.text, limits.read_text(encoding="utf-8") if limits else "")
+
+
+def none_named(only: Sequence[str], keys: Sequence[str]) -> str:
+    """Why nothing is chosen by `--only`."""
+    return f"--only {' '.join(only)}: no run of that name (there are: {', '.join(keys)})"
+
+
+def _chosen(loaded: LoadedStudy, only: Sequence[str]) -> list[Member]:
+    found = [
+        m
+        for m in loaded.members
+        if not only or any(fnmatchcase(n, p) for p in only for n in (m.key, m.spec.name, m.label) if n)
+    ]
+    if not found:
+        raise UsageError(none_named(only, [m.key for m in loaded.members]))
+    return found
+
+
+def _limit_s(loaded: LoadedStudy, key: str, planned_s: float | None, on: Where) -> float:
+    """The wall limit of one attempt."""
+    if loaded.spec.wall_limit_s is not None:
+        return loaded.spec.wall_limit_s
+    if planned_s is None:
+        raise UsageError(
+            f"{loaded.path}: how long {key} takes is unknown, so give the study a 'wall_limit_s', after which a run is "
+            "taken down"
+        )
+    return _LIMIT_TIMES * planned_s + _LIMIT_MORE_S[on.value]
+
+
+def _refuse_beside(home: Path, name: str) -> None:
+    """Raise HeldError while a study of this name is being run, UsageError while one of its runs goes on."""
+    from orchestrator.controller.actor import controller_alive
+    from orchestrator.home import run_folder
+    from orchestrator.study.definition import hold_study, list_studies, read_state, read_study
+
+    for folder in list_studies(home, name)[:1]:
+        with hold_study(folder):
+            state = read_state(folder, read_study(folder))
+        going = next((one.open.run_id for one in state.jobs if one.open is not None), None)
+        if going and controller_alive(run_folder(home, going)):
+            raise UsageError(
+                f"{folder.name}: its run {going} still goes on; --resume goes on with that study, and `orch down {going}` "
+                "takes the run down"
+            )
+        if state.unsettled:
+            say(
+                f"{folder.name} has {len(state.unsettled)} runs left: --resume would go on with it; this is a new study"
+            )
