@@ -86,7 +86,8 @@ def expand(document: Document) -> list[Variant]:
         )
         for values in found
     ]
-    _check_names(document, variants)
+    if not document.problems:  # else equal names may be but what follows from them
+        _check_names(document, variants)
     return variants
 
 
