@@ -52,6 +52,7 @@ soak: $(STAMP) ## hours: the same tests again and again, and the benchmarks
 	for i in 1 2 3 4 5 6 7 8 9 10; do $(BIN)/python -m pytest -q -m 'processes or e2e' || exit 1; done
 	ORCH_SEEDS=50000 $(BIN)/python -m pytest -q tests/orchestrator/test_simulation.py
 	$(BIN)/python benchmarks/one_peer.py
+	$(BIN)/python -m benchmarks.robustness --seeds 20 --keep build/robustness
 
 clean: ## remove the environment and caches
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache

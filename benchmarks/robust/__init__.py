@@ -1,0 +1,1 @@
+"""What `benchmarks/robustness.py` is made of."""

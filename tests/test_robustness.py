@@ -1,0 +1,49 @@
+"""What `benchmarks/robustness.py` calls a hang."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.robust.verdict import Ends, Outage, expected_s, lateness_s, quiet_s
+
+
+def ended(*times: float, began: tuple[int, float] | None = (0, 0.0)) -> Ends:
+    ends = Ends(began=began)
+    for number, time_s in enumerate(times, start=1 if began is None else began[0] + 1):
+        ends.saw(number, time_s)
+    return ends
+
+
+def test_an_epoch_lasts_from_the_end_of_the_one_before() -> None:
+    assert ended(6.0, 11.0).durations() == {1: 6.0, 2: 5.0}
+    assert ended(6.0, 11.0, began=None).durations() == {2: 5.0}
+    joiner = Ends(began=(7, 100.0))
+    joiner.saw(8, 105.0)
+    joiner.saw(8, 105.1)
+    assert joiner.durations() == {8: 5.0}
+
+
+def test_what_a_peer_skipped_ended_with_what_came_after() -> None:
+    ends = ended(5.0)
+    ends.saw(4, 31.0)
+    assert ends.durations() == {1: 5.0, 2: 26.0, 3: 0.0, 4: 0.0}
+
+
+def test_lateness_is_what_an_epoch_took_beyond_its_due_seconds() -> None:
+    ends = {"a": ended(5.0, 10.0, 42.0), "b": ended(5.0, 10.5, 15.0)}
+    assert lateness_s(ends, ["a", "b"], 12.0, 5.0) == pytest.approx(27.0)
+    assert lateness_s(ends, ["b"], 12.0, 5.0) == 0.0
+    assert lateness_s(ends, ["a", "b"], 50.0, 5.0) == 0.0
+
+
+def test_the_time_a_peer_was_stopped_is_not_lateness() -> None:
+    ends = {"a": ended(5.0, 22.0)}
+    assert lateness_s(ends, ["a"], 0.0, 5.0, [Outage("a", 8.0, 18.0)]) == pytest.approx(2.0)
+    assert lateness_s(ends, ["a"], 0.0, 5.0, [Outage("a", 30.0, 40.0)]) == pytest.approx(12.0)
+
+
+def test_fewer_peers_take_longer() -> None:
+    assert expected_s(1000, 50, 1.0, 4, 2.0) == 8.0
+    assert expected_s(1000, 50, 1.0, 3, 2.0) == 10.0
+    assert quiet_s({"a": ended(5.0, 10.0), "b": ended(5.0, 12.0)}, [2]) == 6.0
+    assert quiet_s({"a": ended(5.0)}, [7]) is None
