@@ -67,7 +67,9 @@ class Trainer:
         """Train; True when it ended by itself, False when told to stop. Raises what the source raises."""
         config, optimizer = self.config, self.optimizer
         optimizer.tracker.performance_ema.reset_timer()  # else its first interval holds the barrier's wait
-        ledger = EpochLedger(config.vm, self.snapshot, self.counter.read, self.task.ran, self.joining_s, self.handed)
+        ledger = EpochLedger(
+            config.vm, self.snapshot, self.counter.read, self.task.ran, self.joining_s, self.handed
+        )
         optimizer.on_round_begins = ledger.round_begins
         self.hooks.losses()
         self._clock.restart()

@@ -78,7 +78,9 @@ def test_what_a_dead_api_server_left_is_ended_and_nothing_else(tmp_path: Path):
             time.sleep(0.05)
         before = server._members(leader.pid, trackers=False)
         server._end_orphans(tmp_path)
-        assert server._members(leader.pid, trackers=False) == before, "its server lives: nothing of it is touched"
+        assert server._members(leader.pid, trackers=False) == before, (
+            "its server lives: nothing of it is touched"
+        )
         leader.kill()
         leader.wait()
         server._end_orphans(tmp_path)
