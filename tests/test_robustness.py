@@ -1,10 +1,16 @@
-"""What `benchmarks/robustness.py` calls a hang."""
+"""What `benchmarks/robustness.py` calls a hang; and one seed of each of its cases, in one swarm of four peers."""
 
 from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from benchmarks.robust.verdict import Ends, Outage, expected_s, lateness_s, quiet_s
+from benchmarks.robustness import APART, CASES
 
 
 def ended(*times: float, began: tuple[int, float] | None = (0, 0.0)) -> Ends:
@@ -47,3 +53,22 @@ def test_fewer_peers_take_longer() -> None:
     assert expected_s(1000, 50, 1.0, 3, 2.0) == 10.0
     assert quiet_s({"a": ended(5.0, 10.0), "b": ended(5.0, 12.0)}, [2]) == 6.0
     assert quiet_s({"a": ended(5.0)}, [7]) is None
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(220)
+def test_four_peers_survive_every_case_one_after_the_other(tmp_path: Path) -> None:
+    lines, root = tmp_path / "lines.jsonl", Path(__file__).parents[1]
+    command = [sys.executable, "-m", "benchmarks.robustness", "--peers", "4", "--together", "-o", str(lines)]
+    process = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        said, _ = process.communicate(timeout=190.0)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # it ends its swarm
+        said, _ = process.communicate()
+    found = [json.loads(text) for text in lines.read_text().splitlines()] if lines.exists() else []
+    assert [row["case"] for row in found] == list(CASES), said
+    for row in found:
+        assert (row["hang"], row["left"], row["ok"]) == ("", [], True), row
+        assert row["apart"] <= APART
+    assert process.returncode == 0
