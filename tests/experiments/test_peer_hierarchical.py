@@ -6,8 +6,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -164,8 +165,9 @@ def error_ulps(peers: Sequence[int], found: list[torch.Tensor]) -> float:
     return max(float((m - f).abs().max()) for m, f in zip(means, found, strict=True)) / ulp
 
 
-def rounds(folder: Path) -> Found:
+def rounds(pids: Path, folder: Path) -> Found:
     averagers = dict(enumerate(make(folder)))
+    pids.write_text(" ".join(map(str, [os.getpid(), *descendants(os.getpid())])))
     found = Found(len(Hierarchy.of(REGIONS).regions), {}, {}, {}, {}, {})
 
     def good(name: str) -> None:
@@ -201,8 +203,16 @@ def rounds(folder: Path) -> Found:
 
 
 @pytest.fixture(scope="module")
-def found() -> Found:
-    return apart(rounds, limit_s=140)
+def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
+    pids = tmp_path_factory.mktemp("two-levels") / "pids"
+    try:
+        yield apart(partial(rounds, pids), limit_s=140)
+    finally:
+        for pid in (
+            pids.read_text().split() if pids.exists() else ()
+        ):  # the killed remove no memory that they shared
+            for file in Path("/dev/shm").glob(f"torch_{pid}_*"):
+                file.unlink(missing_ok=True)
 
 
 def test_six_peers_in_three_regions_get_the_mean(found: Found) -> None:
