@@ -1,22 +1,25 @@
 """`matrix:` of an experiment file: one document for each combination, by the rules of GitHub Actions. Pure.
 
+Stricter than GitHub: values are text, numbers, true and false, and an entry of `exclude` that matches nothing is wrong.
+
 Axes are lists; their product, less what an entry of `exclude` matches whole, are the combinations. An entry of
 `include` joins every one of them whose axes it does not contradict (it may overwrite what an earlier entry added),
-and is a combination of its own where there is none. `${matrix.x}` stands for a combination's value in any string; a
-string that is nothing else takes the value's type.
+and is a combination of its own where there is none. `experiments.spec.placeholders` puts their values in.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any
 
 from cloud.places import nearest
 from experiments.spec._document import Document, Path
+from experiments.spec.placeholders import NAME, Combination, check_plain, substituted, text_of, words_of
 
 __all__ = [
     "MAX_COMBINATIONS",
@@ -30,13 +33,9 @@ __all__ = [
 ]
 
 MAX_COMBINATIONS = 256
-Combination: TypeAlias = dict[str, str | int | float | bool]
-
 _KEY = "matrix"
 _LISTS = ("include", "exclude")
-_AXIS = re.compile("[A-Za-z_][A-Za-z0-9_-]{0,39}")
-_PLACEHOLDER = re.compile(r"\$\{\s*matrix\.([A-Za-z_][A-Za-z0-9_-]{0,39})\s*\}")
-_ATTEMPT = re.compile(r"\$\{+\s*matrix\b[^}]*\}*")
+_AXIS = re.compile(NAME)
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class Variant:
     @property
     def words(self) -> str:
         """`n=4, model=RoBERTaXLM`."""
-        return ", ".join(f"{key}={_text(value)}" for key, value in self.values.items())
+        return words_of(self.values)
 
 
 def is_matrix(document: Document) -> bool:
@@ -66,7 +65,7 @@ def is_matrix(document: Document) -> bool:
 def expand(document: Document) -> list[Variant]:
     """The experiments of a readable document, one without a matrix. What is wrong joins the document's problems."""
     if not is_matrix(document):
-        _substituted(document, document.data, (), {}, {})  # a placeholder of nothing is wrong here too
+        substituted(document, document.data, (), {}, None)  # a placeholder of nothing is wrong here too
         return [Variant({}, document)]
     found = combinations(document)
     body = {key: value for key, value in document.data.items() if key != _KEY}
@@ -78,7 +77,7 @@ def expand(document: Document) -> list[Variant]:
             values,
             replace(
                 document,
-                data=_substituted(document, body, (), values, anywhere),
+                data=substituted(document, body, (), values, anywhere),
                 problems=[],
                 overridden={},
                 **kept,
@@ -95,6 +94,7 @@ def combinations(document: Document) -> list[Combination]:
     """What `matrix:` stands for, in order; [] where it is wrong, which joins the document's problems."""
     matrix = document.data[_KEY]
     before = len(document.problems)
+    check_plain(document, matrix, (_KEY,))
     axes = dict(_axes(document, matrix))
     lists = {name: list(_entries(document, matrix, name)) for name in _LISTS}
     if len(document.problems) > before:
@@ -109,6 +109,10 @@ def combinations(document: Document) -> list[Combination]:
             if key not in axes:
                 said = f"'{key}' is not an axis ({', '.join(axes) or 'there is none'}){nearest(key, axes)}"
                 document.problems.append(document.problem((_KEY, "exclude", i, key), said, at_key=True))
+            elif not any(_same(entry[key], value) for value in axes[key]):
+                there = ", ".join(map(_written, axes[key]))
+                said = f"{_written(entry[key])} is no value of {key} ({there:.200}), so this excludes nothing"
+                document.problems.append(document.problem((_KEY, "exclude", i, key), said))
     found = _included(_product(axes, lists["exclude"]), lists["include"])
     if not found and len(document.problems) == before:
         document.problems.append(
@@ -134,8 +138,8 @@ def choose(variants: Sequence[Variant], wished: Sequence[str]) -> tuple[list[Var
         axes = list(dict.fromkeys(axis for v in variants for axis in v.values))
         if key not in axes:
             return [], f"'{key[:40]}' is not in its matrix ({', '.join(axes)}){nearest(key[:40], axes)}"
-        values = list(dict.fromkeys(_text(v.values[key]) for v in left if key in v.values))
-        left = [v for v in left if key in v.values and _text(v.values[key]) == value]
+        values = list(dict.fromkeys(text_of(v.values[key]) for v in left if key in v.values))
+        left = [v for v in left if key in v.values and text_of(v.values[key]) == value]
         if not left:
             return [], f"no combination has {key}={value[:40]} (there are {', '.join(values)})"
     return left, ""
@@ -146,7 +150,7 @@ def several_words(variants: Sequence[Variant]) -> str:
     names = ", ".join(v.name for v in variants[:8]) + (", ..." if len(variants) > 8 else "")
     first = variants[0]
     axis = next((k for k, v in first.values.items() if any(w.values.get(k) != v for w in variants)), "")
-    by_axis = f"`--matrix {axis}={_text(first.values[axis])}` or " if axis else ""
+    by_axis = f"`--matrix {axis}={text_of(first.values[axis])}` or " if axis else ""
     return (
         f"is a matrix of {len(variants)} experiments ({names}): choose one by {by_axis}"
         f"`--matrix {first.name}`; `orch show` lists them"
@@ -176,7 +180,9 @@ def _axes(document: Document, matrix: Any) -> Iterator[tuple[str, list[Any]]]:
                         document.problem((*at, i), "must be text, a number, true or false")
                     )
                 elif any(value == old and type(value) is type(old) for old in seen):
-                    document.problems.append(document.problem((*at, i), f"{value!r:.60} stands twice"))
+                    document.problems.append(
+                        document.problem((*at, i), f"{_written(value):.60} stands twice")
+                    )
                 seen.append(value)
             yield key, values
 
@@ -227,55 +233,6 @@ def _same(a: Any, b: Any) -> bool:
     return a == b and isinstance(a, bool) == isinstance(b, bool)
 
 
-def _substituted(
-    document: Document, node: Any, path: Path, values: Combination, anywhere: Mapping[str, Any]
-) -> Any:
-    if isinstance(node, dict):
-        return {k: _substituted(document, v, (*path, k), values, anywhere) for k, v in node.items()}
-    if isinstance(node, list):
-        return [_substituted(document, v, (*path, i), values, anywhere) for i, v in enumerate(node)]
-    if not isinstance(node, str) or "matrix" not in node:
-        return node
-    for attempt in _ATTEMPT.finditer(node):
-        _check_placeholder(document, path, attempt, values, anywhere)
-    whole = _PLACEHOLDER.fullmatch(node)
-    if whole:
-        return values.get(whole[1], node)
-    return _PLACEHOLDER.sub(lambda m: _text(values.get(m[1], m[0])), node)
-
-
-def _check_placeholder(
-    document: Document,
-    path: Path,
-    attempt: re.Match[str],
-    values: Combination,
-    anywhere: Mapping[str, Any],
-) -> None:
-    found = _PLACEHOLDER.fullmatch(attempt[0])
-    if found is None:
-        said = f"'{attempt[0][:60]}' is not a placeholder; write ${{matrix.NAME}}"
-    elif not is_matrix(document):
-        said = f"'{attempt[0][:60]}': the file has no 'matrix:'"
-    elif found[1] in values:
-        return
-    elif found[1] in anywhere:
-        words = Variant(values, document).words
-        said = f"'{attempt[0][:60]}' has no value where {words}; give it one by an entry of include"
-    else:
-        known = f"there are {', '.join(anywhere)}" if anywhere else "there is nothing in it"
-        said = f"'{found[1]}' is not in the matrix ({known}){nearest(found[1], anywhere)}"
-    problem = document.problem(path, said)
-    if problem.line is not None and problem.column is not None:
-        problem = replace(problem, column=problem.column + _offset(document, path, attempt))
-    if problem not in document.problems:
-        document.problems.append(problem)
-
-
-def _offset(document: Document, path: Path, attempt: re.Match[str]) -> int:
-    """Columns from the value's beginning to the placeholder; 0 in a text of several lines."""
-    return document.starts[path] + attempt.start() if path in document.starts else 0
-
-
 def _check_names(document: Document, variants: Sequence[Variant]) -> None:
     first: dict[str, Variant] = {}
     for variant in variants:
@@ -289,5 +246,6 @@ def _check_names(document: Document, variants: Sequence[Variant]) -> None:
         first[variant.name] = variant
 
 
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _written(value: Any) -> str:
+    """As YAML and JSON write it: `4` is a number, `"4"` is text."""
+    return json.dumps(value, ensure_ascii=False)

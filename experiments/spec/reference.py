@@ -26,7 +26,9 @@ _MATRIX = """
 
 Several experiments in one file, by the rules of GitHub Actions: the axes' product, less what an entry of `exclude` matches,
 and `include`, whose entries join the combinations they do not contradict or are one more; at most 256. `${matrix.x}` stands for
-a combination's value in any string, and takes its type where the string is nothing else. Each has a name of its own:
+a combination's value in any string, and takes its type where the string is nothing else. Each has a name of its own. Stricter
+than there: values are text, numbers, true or false (no mappings, no null), an entry of `exclude` that matches nothing is wrong
+(`"4"` is not `4`), and so is a placeholder in a key or in the matrix itself. A shell's own `${matrix}`, without a dot, stays.
 
 ```yaml
 name: mine-${matrix.n}${matrix.suffix}

@@ -107,7 +107,7 @@ ENTRY = st.dictionaries(st.sampled_from("abcz"), st.integers(0, 5), min_size=1, 
     st.lists(ENTRY, max_size=3),
 )
 def test_combinations_are_the_product_less_exclude_and_with_include(axes, exclude, include):
-    exclude = [{k: v for k, v in e.items() if k in axes} for e in exclude]
+    exclude = [{k: v for k, v in e.items() if v in axes.get(k, ())} for e in exclude]
     exclude = [e for e in exclude if e]
     text = yaml.safe_dump({"matrix": {**axes, "exclude": exclude, "include": include}}, sort_keys=False)
     document = parse(text, "x.yaml")
@@ -184,6 +184,14 @@ def test_a_file_without_a_matrix_takes_no_choice():
         ("n: [1, 2, 4]", "n: [1, [2], 4]", 4, 10, "must be text, a number, true or false"),
         ("- {n: 4, model: RoBERTaXLM}", "- {m: 4, model: RoBERTaXLM}", 7, 8, "'m' is not an axis (n, model)"),
         ("- {n: 4, model: RoBERTaXLM}", "- 4", 7, 7, "must be a mapping of axes to values"),
+        ("- {n: 4, model: RoBERTaXLM}", '- {n: "4", model: RoBERTaXLM}', 7, 11, '"4" is no value of n (1, 2, 4), so this'),
+        ("- {n: 4, model: RoBERTaXLM}", "- {model: RoBERTa}", 7, 15, '"RoBERTa" is no value of model ("ConvNextLarge", '),
+        ("n: [1, 2, 4]", "n: [yes, 4, on]", 4, 15, "true stands twice"),
+        ("model: ${matrix.model}\n", "model: ${Matrix.model}\n", 11, 8, "is not a placeholder; write ${matrix.NAME}"),
+        ("model: ${matrix.model}\n", 'model: "{{matrix.model}}"\n', 11, 9, "'{{matrix.model}}' is not a placeholder"),
+        ("model: ${matrix.model}\n", "model: ${matrix .model}\n", 11, 8, "'${matrix .model}' is not a placeholder"),
+        ("suffix: -nlp", 'suffix: "-${matrix.n}"', 10, 37, "'${matrix.n}' stands in the matrix itself; write the value"),
+        ("swarm:\n", 'file_mounts:\n  "/data/${matrix.n}": s3://digits\nswarm:\n', 15, 3, "'${matrix.n}' stands in a key"),
         ("n: [1, 2, 4]", f"n: [{', '.join(map(str, range(200)))}]", 4, 3, f"402 combinations; must be at most {MAX_COMBINATIONS}"),
     ],
 )  # fmt: skip
@@ -195,6 +203,14 @@ def test_what_is_wrong_says_where(file, old, new, line, column, said):
     first = error.value.problems[0]
     assert said in first.message
     assert (first.line, first.column) == (line, column)
+
+
+@pytest.mark.parametrize(
+    "variable", ["${matrix}", "${matrix:-big}", "$matrix.n", "${matrix[0]}", "${#matrix}"]
+)
+def test_a_variable_of_the_shell_is_none_of_ours(file, variable):
+    file.write_text(FAMILY + f"setup: echo {variable} ${{matrix.n}}\n")
+    assert [s.setup for s in load_all(str(file))][-1] == f"echo {variable} 4"
 
 
 def test_a_placeholder_of_no_matrix_is_wrong_too(file):
