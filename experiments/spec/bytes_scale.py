@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.spec.host_load import SWITCH_S_PER_GB, HostLoad, Round, host_load, least_scale
+from experiments.spec.host_load import NEARLY_ALL, SWITCH_S_PER_GB, HostLoad, Round, host_load, least_scale
 
 __all__ = ["HIVEMIND_PART_BYTES", "BytesScale", "Traffic", "bytes_scale", "chunk_timeout_s", "parts_of"]
 
@@ -129,6 +129,11 @@ def _warnings(traffic: Traffic, scale: float, fast: float, load: HostLoad) -> Se
         found.append(
             f"warning: bytes_scale {scale:g} does not keep this host under half busy: it may be late, and a run that was is "
             "marked host_contended"
+        )
+    elif load.averaging > NEARLY_ALL:
+        found.append(
+            f"note: averaging may take longer than the network makes it: while parts travel this host is expected to be "
+            f"{_percent(load.averaging)} busy, and that is reckoned to some 20 %; more cores would help"
         )
     if scale > fast:
         found.append(

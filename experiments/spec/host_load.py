@@ -10,9 +10,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["HALF", "HostLoad", "Round", "host_load", "least_scale"]
+__all__ = ["HALF", "NEARLY_ALL", "HostLoad", "Round", "host_load", "least_scale"]
 
 HALF = 0.5  # above, packets are late and sleeps stretched as soon as anything else runs
+NEARLY_ALL = 0.8  # of all cores: with a reckoning that is good for some 20 % it may be all of them
 
 # Controller, Ray, monitor, store: a quiet geo-b2-nlp used 0.2 cores while its two peers calculated.
 REST_CORES = 0.1

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.spec.bytes_scale import PROVED, SLOWEST_STREAM_BPS, Traffic, bytes_scale, chunk_timeout_s
-from experiments.spec.host_load import HALF, HostLoad, Round, host_load, least_scale
+from experiments.spec.host_load import HALF, NEARLY_ALL, HostLoad, Round, host_load, least_scale
 
 
 def traffic(peers: int = 8, parameters: int = 560_142_482, slowest_mbps: float = 6900, **more) -> Traffic:
@@ -71,6 +71,8 @@ def test_auto_keeps_the_host_under_half_or_says_that_nothing_does(what: Traffic,
         assert not any(what.load(s, cores).under_half for s in range(1, int(most) + 1, 7))
     assert chosen.scale >= min(PROVED, int(most))
     assert sum(f"host busy: {100 * chosen.load.epoch:.0f} % expected" in r for r in chosen.reasons) == 1
+    noted = any(r.startswith("note: averaging may take longer") for r in chosen.reasons)
+    assert noted == (chosen.load.under_half and chosen.load.averaging > NEARLY_ALL)
 
 
 def test_a_crowd_on_eight_cores_gets_a_larger_scale_than_the_proved_one():
@@ -83,6 +85,17 @@ def test_on_two_cores_the_same_crowd_is_warned_of():
     chosen = bytes_scale(traffic(peers=12), 2, None)
     assert chosen.scale == PROVED  # more would not help
     assert any("does not keep this host under half busy" in r for r in chosen.reasons)
+
+
+def test_a_host_that_is_calm_but_not_while_parts_travel_is_noted():
+    """The reckoning of `a10-8-rbase`, by hand: 56 pairs x 48 parts x 1 ms, and 0.0349 GB x 41.4 s."""
+    small = traffic(parameters=124_697_433)
+    (note,) = (r for r in bytes_scale(small, 2, None).reasons if r.startswith("note"))
+    load = small.load(PROVED, 2)
+    assert load.under_half
+    assert load.averaging == pytest.approx((0.1 + 8 * 0.055 + 4.133 / small.transfer_s) / 2, rel=0.01)
+    assert f"expected to be {100 * load.averaging:.0f} % busy" in note
+    assert not any(r.startswith("note") for r in bytes_scale(small, 4, None).reasons)
 
 
 def test_parts_that_outlast_a_peers_patience_are_warned_of():

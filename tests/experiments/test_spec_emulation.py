@@ -44,6 +44,11 @@ def test_the_rules_hold_for_each_experiment_of_the_study(name):
     assert plan.coalesce == (4 if name.endswith("-nlp") else 1)
 
 
+def test_the_library_says_where_averaging_keeps_two_cores_busy():
+    noted = {n for n in LIBRARY if any(r.startswith("note") for r in resolve_emulation(load(n), 2).reasons)}
+    assert noted == {"a10-8-rn152", "a10-8-wrn101", "a10-8-rbase", "geo-e-a-8", "geo-f-a-8"}
+
+
 @pytest.mark.parametrize("name", [name for name in LIBRARY if name not in STUDY])
 def test_the_others_can_be_emulated_on_two_cores(name):
     """Best effort: no more than half of this machine, and none of Hivemind's own limits passed."""
