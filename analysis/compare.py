@@ -7,22 +7,22 @@ each does not tie (Kendall 1945, Biometrika 33).
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import combinations
-from pathlib import Path
 from statistics import median
 from typing import Any
+
+from experiments.spec.limits import FIGURES as COMPARED
+from experiments.spec.limits import Limit
 
 __all__ = [
     "COMPARED",
     "KEYS",
     "Check",
     "ComparedRun",
-    "Limit",
     "comparable",
     "compare_document",
     "difference",
@@ -30,14 +30,11 @@ __all__ = [
     "kendall_tau",
     "kendall_tau_b",
     "long_rows",
-    "read_limits",
+    "why_not",
 ]
 
 KEYS = ("sps", "comm_s", "epoch_s", "granularity", "egress_bytes_per_vm_epoch")
 """The figures of a run in the JSON document."""
-COMPARED = ("sps", "calc_s", "comm_s", "epoch_s", "granularity", "egress_bytes_per_vm_epoch")
-"""All figures that are compared."""
-
 SCHEMA_VERSION = 1
 Figures = Mapping[str, float | None]
 
@@ -48,30 +45,14 @@ class ComparedRun:
 
     experiment: str  # "NLP C-8", or the experiment's own name (and its label)
     run_id: str
-    published: Figures
+    published: Figures  # {}: nothing was published of such a run
     emulated: Figures
     replayed: Figures | None  # from the logs of the published run; None: there are none at hand
     host_contended: bool | None  # None: nobody watched the host, as on rented VMs
     dropped_rounds: int | None
     attempts: int
     epoch_sps: tuple[float, ...] = ()  # the published epochs whose mean its sps is, where they are known
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """How far a figure may be from the published one.
-
-    `scope`: "each" run that fits `experiments` (the first limit that fits decides), the "median" of |difference| over
-    them, or the "study" as a whole. `limit`: a share; of the study, kendall_tau at least, host_contended at most.
-    `around`: "published", or "epochs": beyond the range that the published epochs span.
-    """
-
-    scope: str
-    experiments: str
-    figure: str
-    limit: float
-    around: str
-    why: str
+    not_judged: str = ""  # why it is shown and does not count, whatever the host did; "": it does
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +71,15 @@ class Check:
 
 
 def comparable(rows: Iterable[ComparedRun], include_contended: bool = False) -> list[ComparedRun]:
-    """The runs that count: those that the host did not disturb, or all."""
-    return [row for row in rows if include_contended or not row.host_contended]
+    """The runs that are ranked and judged."""
+    return [row for row in rows if not why_not(row, include_contended)]
+
+
+def why_not(row: ComparedRun, include_contended: bool = False) -> str:
+    """Why a run is shown, and neither ranked nor judged; "": it is."""
+    if row.not_judged or include_contended or not row.host_contended:
+        return row.not_judged
+    return "the host was too busy"
 
 
 def difference(row: ComparedRun, figure: str, of: Figures | None = None) -> float | None:
@@ -162,7 +150,7 @@ def compare_document(
             {
                 "experiment": row.experiment,
                 "run_id": row.run_id,
-                "published": _json(row.published),
+                "published": _json(row.published) if row.published else None,
                 "emulated": _json(row.emulated),
                 "replayed": None if row.replayed is None else _json(row.replayed),
                 "host_contended": row.host_contended,
@@ -176,6 +164,11 @@ def compare_document(
         "checks": [
             {name: getattr(check, name) for name in Check.__dataclass_fields__ if name != "why"}
             for check in judge(rows, limits, include_contended)
+        ],
+        "left_out": [
+            {"experiment": row.experiment, "run_id": row.run_id, "why": why}
+            for row in rows
+            if (why := why_not(row, include_contended))
         ],
         "missing": [{"experiment": name, "why": why} for name, why in (missing or {}).items()],
     }
@@ -209,31 +202,6 @@ def long_rows(rows: Iterable[ComparedRun], checks: Iterable[Check] = ()) -> list
     return found
 
 
-def read_limits(path: Path) -> list[Limit]:
-    """The rows of a limits file. Raises ValueError with its line, OSError."""
-    found: list[Limit] = []
-    with path.open(newline="", encoding="utf-8") as file:
-        for number, row in enumerate(csv.DictReader(file), 2):
-            known = row["scope"] in ("each", "median", "study") if row.keys() >= _COLUMNS else False
-            figures = ("kendall_tau", "host_contended") if row.get("scope") == "study" else COMPARED
-            if not known or row["figure"] not in figures or row["around"] not in ("", "published", "epochs"):
-                raise ValueError(
-                    f"{path}:{number}: a row needs scope (each, median, study), experiments (a pattern), figure "
-                    f"({', '.join(figures)}), limit, around (published, epochs) and why"
-                )
-            try:
-                limit = float(row["limit"])
-            except ValueError as error:
-                raise ValueError(f"{path}:{number}: limit '{row['limit']}' is not a number") from error
-            found.append(
-                Limit(row["scope"], row["experiments"], row["figure"], limit, row["around"], row["why"])
-            )
-    return found
-
-
-_COLUMNS = {"scope", "experiments", "figure", "limit", "around", "why"}
-
-
 def _each(row: ComparedRun, limit: Limit) -> Check | None:
     published, ours = row.published.get(limit.figure), row.emulated.get(limit.figure)
     if published is None:
@@ -256,7 +224,7 @@ def _study(rows: Sequence[ComparedRun], counted: Sequence[ComparedRun], limit: L
         tau = kendall_tau(counted)
         inside = None if tau is None else tau >= limit.limit
         return Check("study", "", "", limit.figure, limit.limit, None, tau, inside, limit.why)
-    contended = sum(1 for row in rows if row.host_contended)
+    contended = sum(1 for row in rows if row.host_contended and not row.not_judged)
     return Check(
         "study", "", "", limit.figure, None, limit.limit, contended, contended <= limit.limit, limit.why
     )

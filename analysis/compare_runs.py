@@ -1,15 +1,19 @@
-"""The runs behind a comparison: their numbers from run.db, the published ones by name, the study's own logs replayed."""
+"""The runs behind a comparison: their numbers, those published of the same experiment, the study's own logs replayed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from analysis.compare import ComparedRun
 from analysis.replay import RunRow, row_of_folder, run_row
 from analysis.sources import opened
 from analysis.study.paper import run_name
-from experiments.spec.catalog import Published, published
+from experiments.spec.catalog import Published
+from experiments.spec.errors import SpecError
+from experiments.spec.load import from_document
+from experiments.spec.study_basis import Basis, study_basis
 from metrics.interval import Estimate
 from metrics.run_numbers import RunNumbers
 from metrics.store import RunStore
@@ -19,18 +23,24 @@ __all__ = ["compared_run", "figures_of", "published_figures", "replayed_figures"
 
 
 def compared_run(
-    folder: Path, replayed: Mapping[str, Mapping[str, float | None]], label: str = "", attempts: int = 1
+    folder: Path,
+    replayed: Mapping[str, Mapping[str, float | None]],
+    label: str = "",
+    attempts: int = 1,
+    judged: bool | None = None,
 ) -> ComparedRun:
-    """One run of a folder with `run.db`, beside what was published and replayed of its experiment.
+    """One run of a folder with `run.db`, beside what was published and replayed of the same experiment.
 
     `replayed`: figures by the published run's name (`replayed_figures`). `label` tells runs of one experiment apart.
-    Raises metrics.store.StoreError.
+    `judged`: whether it is held against the study; None: without a label, and without an option that the study had
+    not. Raises metrics.store.StoreError.
     """
     with RunStore.open_reader(folder / "run.db") as store:
         run, row = RunNumbers.of(store), run_row(store)
     experiment = run.meta["experiment"]
     own = str(experiment.get("name") if isinstance(experiment, Mapping) else experiment or row.label)
-    known = published(own)
+    basis = _basis(experiment)
+    known = basis.published
     name = run_name(known) if known else own
     host = run.meta["host"] or {}
     contended = host.get("contended")
@@ -39,12 +49,32 @@ def compared_run(
         run_id=row.run_id,
         published=published_figures(known),
         emulated=figures_of(row),
-        replayed=replayed.get(name),
+        replayed=replayed.get(name) if known else None,
         host_contended=None if contended is None else bool(contended),
         dropped_rounds=len(dropped_rounds(run.raw)),
         attempts=attempts,
         epoch_sps=known.epoch_sps if known else (),
+        not_judged=_not_judged(basis, label, judged),
     )
+
+
+def _basis(experiment: Any) -> Basis:
+    try:
+        return study_basis(from_document(dict(experiment)))
+    except (SpecError, TypeError, ValueError):
+        return Basis(None, "the run keeps no whole experiment, so whether it is the study's is unknown")
+
+
+def _not_judged(basis: Basis, label: str, judged: bool | None) -> str:
+    if basis.published is None:
+        return basis.why
+    if judged is False:
+        return "its entry says `judged: false`"
+    if judged:
+        return ""
+    if basis.options:
+        return f"with {', '.join(basis.options)}, which the study had not"
+    return f"the label '{label}' stands for an option (`judged: true` in its entry if not)" if label else ""
 
 
 def published_figures(known: Published | None) -> dict[str, float | None]:

@@ -16,7 +16,7 @@ from analysis.replay import RunRow, run_row, with_speedups
 from analysis.report.page import Card, Section, render, table
 from analysis.report.style import figure_style, png_bytes, svg_file, svg_inline
 from analysis.sources import opened
-from analysis.study.comparison import Compared, cards, comparison
+from analysis.study.comparison import Compared, cards, comparison, nothing_published, runs_words
 from analysis.study.paper import printed_runs, references
 from analysis.study.rows import Row, difference_rows, unknown_rows
 from analysis.study.runs import StudyRun, distinct, study_run
@@ -85,6 +85,8 @@ def build(
     parts = [*([first] if first else []), *sections(every, paper)]
     files.mkdir(parents=True, exist_ok=True)
     shown: list[Section] = []
+    if compared and first is None:
+        shown.append(Section("Published, replayed, emulated", nothing_published(compared), html=""))
     with figure_style(), warnings.catch_warnings():
         # A name in letters that matplotlib's font lacks: the page and the SVG have them, the PNG has boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
@@ -104,7 +106,7 @@ def page_html(
 ) -> str:
     """The page around the figures' sections; `headlines` stand before its own."""
     logs = [run for run in runs if run.origin != "printed"]
-    title = "The study, from its own logs" if paper else f"{len(logs)} runs compared"
+    title = "The study, from its own logs" if paper else f"{runs_words(len(logs))} compared"
     lead = (
         "The published study's comparisons: first on its own basis, then on one clock."
         if paper
@@ -149,13 +151,13 @@ def _written(part: Drawn, folder: Path, runs: Sequence[StudyRun]) -> Section:
             escape(f"{part.heading}. The numbers are in the table after the figure.", quote=True),
         ),
         tuple(f"{folder.name}/{part.name}.{kind}" for kind in ("png", "svg", "csv")),
-        (table(part.table, part.caption) if part.table else "")
+        (table(part.table, part.caption, text=_TEXT) if part.table else "")
         + f"<details><summary>The numbers of this figure</summary>{numbers}</details>",
     )
 
 
 _TEXT = ("name", "panel", "group", "origin", "clock", "note", "kind", "source", "class", "src", "dst", "figure", "places",
-         "relative_to", "what", "why", "run", "model", "basis", "gpus")  # fmt: skip
+         "relative_to", "what", "why", "run", "model", "basis", "gpus", "judged", "host")  # fmt: skip
 
 
 def _shown(row: Row) -> dict[str, Any]:
@@ -198,11 +200,11 @@ def _whence(rows: Sequence[Row], runs: Sequence[StudyRun]) -> str:
         if origin in names:
             own = names[origin]
             listed = named and len(own) <= _NAMED
-            said.append(f"{text}: {', '.join(own) if listed else f'{len(own)} runs'}.")
+            said.append(f"{text}: {', '.join(own) if listed else runs_words(len(own))}.")
     emulated = [run.name for run in runs if run.origin == "emulated"]
     if not said and emulated:  # rows of all runs together
         said.append(
-            f"Emulated: {', '.join(emulated) if len(emulated) <= _NAMED else f'{len(emulated)} runs'}."
+            f"Emulated: {', '.join(emulated) if len(emulated) <= _NAMED else runs_words(len(emulated))}."
         )
     return " ".join(said)
 
@@ -238,7 +240,7 @@ def _first_line(runs: Sequence[StudyRun]) -> str:
 
 
 def _runs(runs: Sequence[StudyRun]) -> str:
-    return f"{len(runs)} run{'s' if len(runs) != 1 else ''}"
+    return runs_words(len(runs))
 
 
 def _cards(runs: Sequence[StudyRun]) -> list[Card]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from analysis.compare import Check, ComparedRun, Limit, comparable, judge, kendall_tau, long_rows
+from analysis.compare import Check, ComparedRun, comparable, judge, kendall_tau, long_rows, why_not
 from analysis.report.page import Card
 from analysis.study.rows import Row
 from analysis.study.sections import Drawn
+from experiments.spec.limits import Limit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Compared", "cards", "comparison", "study_checks", "wide_rows"]
+__all__ = ["Compared", "cards", "comparison", "nothing_published", "runs_words", "study_checks", "wide_rows"]
 
 _PANELS = (("sps", "throughput (samples/s)"), ("comm_s", "communication (s of a VM's epoch)"))
 _WORDS = {
@@ -47,6 +49,11 @@ class Compared:
         """All limits held against the runs that count."""
         return judge(self.rows, self.limits, self.include_contended)
 
+    @property
+    def named_twice(self) -> bool:
+        """Whether a run's id is needed to tell the rows apart."""
+        return len({row.experiment for row in self.rows}) < len(self.rows)
+
 
 def comparison(compared: Compared) -> Drawn | None:
     """The section; None where no run has a published figure to be compared with."""
@@ -58,14 +65,10 @@ def comparison(compared: Compared) -> Drawn | None:
         "emulated runs measured: samples/s is the mean of the epochs' rates, as the study's is. A percentage is "
         "(emulated - published) / published."
     )
-    left_out = len(compared.rows) - len(comparable(compared.rows, compared.include_contended))
-    if left_out:
-        words = (
-            "1 run on a host that was too busy is"
-            if left_out == 1
-            else f"{left_out} runs on a host that was too busy are"
-        )
-        lead += f" {words} shown and not judged."
+    reasons = Counter(why_not(row, compared.include_contended) for row in compared.rows)
+    for why, count in reasons.items():
+        if why:
+            lead += f" Shown and not judged: {runs_words(count)} ({why})."
     if whole := study_checks(compared):
         lead += f" Over all runs: {'; '.join(whole)}."
     for name, why in (compared.missing or {}).items():
@@ -81,12 +84,28 @@ def comparison(compared: Compared) -> Drawn | None:
     )
 
 
+def nothing_published(compared: Compared) -> str:
+    """What stands in place of the section: why no run has published figures beside it."""
+    whys = Counter(row.not_judged or "the study published no figure of it" for row in compared.rows)
+    said = "; ".join(f"{runs_words(count)}: {why}" for why, count in whys.items())
+    return f"Nothing here can be held against the study's published figures. {said}."
+
+
+def runs_words(count: int) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{count} run{'s' if count != 1 else ''}"
+
+
 def cards(compared: Compared) -> list[Card]:
     """Headlines: the rank correlation, and how many limits hold."""
     counted = comparable(compared.rows, compared.include_contended)
     tau = kendall_tau(counted)
     found = [
-        Card("Kendall's tau", "unknown" if tau is None else f"{tau:.3f}", f"samples/s, {len(counted)} runs")
+        Card(
+            "Kendall's tau",
+            "unknown" if tau is None else f"{tau:.3f}",
+            f"samples/s, {runs_words(len(counted))}",
+        )
     ]
     each = [c for c in compared.checks if c.scope == "each"]
     if each:
@@ -106,8 +125,10 @@ def wide_rows(compared: Compared) -> list[Row]:
         outside = [_SHORT[name] for name, r in own.items() if r["inside"] is False]
         judged = any(r["inside"] is not None for r in own.values())
         busy = "too busy" if row.host_contended else ""
-        line: Row = {"experiment": row.experiment}
+        line: Row = {"experiment": row.experiment} | ({"run": row.run_id} if compared.named_twice else {})
         line["judged"] = f"outside: {', '.join(outside)}" if outside else "inside" if judged else ""
+        if why_not(row, compared.include_contended):
+            line["judged"] = "not judged"
         line |= {words: _cell(own.get(name)) for name, words in _WORDS.items() if name in _FIGURES}
         line |= {"host": busy, "dropped rounds": row.dropped_rounds, "attempts": row.attempts}
         found.append(line)

@@ -22,22 +22,17 @@ _CONTENDED = {"color": PALETTE[5], "marker": "X"}
 
 
 def dots(panels: Sequence[tuple[str, str, Sequence[Row]]]) -> Figure:
-    """`panels`: (title, label of the axis, rows of one figure), two beside each other; rows are of
-    `analysis.compare.long_rows` with `low` and `high`, where the emulated one may be (None: nobody says)."""
+    """`panels`: (title, label of the axis, rows of one figure), one below the other: on a narrow screen none is out of
+    sight. Rows are of `analysis.compare.long_rows` with `low` and `high`, where the emulated one may be (None: nobody
+    says)."""
     from matplotlib.figure import Figure as New
     from matplotlib.patches import Patch
 
-    across = 2 if len(panels) > 1 else 1
-    lines = [panels[k : k + across] for k in range(0, len(panels), across)]
-    heights = [max(len(rows) for _, _, rows in line) * _ROW_IN + 1.0 for line in lines]
+    heights = [len(rows) * _ROW_IN + 1.0 for _, _, rows in panels]
     figure = New(figsize=(WIDTH_IN, sum(heights) + 0.5))
-    places = figure.subplots(len(lines), across, squeeze=False, gridspec_kw={"height_ratios": heights})
-    for k, line in enumerate(lines):
-        for j in range(across):
-            if j < len(line):
-                _panel(places[k][j], *line[j])
-            else:
-                places[k][j].set_axis_off()
+    places = figure.subplots(len(panels), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
+    for place, panel in zip(places[:, 0], panels, strict=True):
+        _panel(place, *panel)
     every = [row for _, _, rows in panels for row in rows]
     entries: list[tuple[str, Any]] = [("published", handle(_PUBLISHED, "printed"))]
     if any(row["replayed"] is not None for row in every):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -293,7 +293,7 @@ def difference_rows(runs: Iterable[StudyRun]) -> list[Row]:
         published = run.published or {}
         if isinstance(published.get("figures"), dict):
             published = published["figures"]
-        pairs = [(figure, _number(published.get(figure.theirs))) for figure in _COMPARED]
+        pairs = [(figure, _study_figure(published, figure.theirs)) for figure in _COMPARED]
         if run.baseline and run.origin == "log":
             rates = alone(run.model, run.accelerator)
             pairs = [(figure, rates.get(figure.theirs)) for figure in _COMPARED_ALONE]
@@ -315,6 +315,14 @@ def difference_rows(runs: Iterable[StudyRun]) -> list[Row]:
     return rows
 
 
+def _study_figure(published: Mapping[str, Any], name: str) -> float | None:
+    """A published figure; the wall-clock granularity, printed to one digit, from the seconds it is made of."""
+    calc_s, comm_s = _number(published.get("calc_s")), _number(published.get("comm_s"))
+    if name == "granularity_wall" and calc_s and comm_s and published.get(name) is not None:
+        return calc_s / comm_s
+    return _number(published.get(name))
+
+
 def difference_table(rows: Iterable[Row]) -> list[Row]:
     """`difference_rows` with one row a run and one column a figure: the study's, ours, the difference."""
     found = list(rows)
@@ -324,7 +332,7 @@ def difference_table(rows: Iterable[Row]) -> list[Row]:
     for row in found:
         ours = "unknown" if row["ours"] is None else f"{row['ours']:.4g} ({row['difference']:+.1%})"
         line = lines.setdefault(row["name"], {"run": row["name"]} | dict.fromkeys(figures, ""))
-        line[row["figure"]] = f"{row['study']:g} | {ours}"
+        line[row["figure"]] = f"{row['study']:.4g} | {ours}"
     return list(lines.values())
 
 

@@ -51,24 +51,38 @@ class LibraryEntry:
     path: Path
 
 
-def load(path_or_name: str, overrides: Sequence[str] = (), matrix: Sequence[str] = ()) -> ExperimentSpec:
+def load(
+    path_or_name: str,
+    overrides: Sequence[str] = (),
+    matrix: Sequence[str] = (),
+    *,
+    shipped: bool = False,
+) -> ExperimentSpec:
     """Read one experiment; `overrides` are `--set` arguments, `matrix` those of `--matrix`.
 
-    Raises SpecError with all problems at once; of a file with several experiments, one must be chosen.
+    `shipped`: a name of the library only, whatever files the current folder has. Raises SpecError with all problems
+    at once; of a file with several experiments, one must be chosen.
     """
-    variants = _variants(path_or_name, matrix)
+    variants = _variants(path_or_name, matrix, shipped)
     if len(variants) > 1:
         raise SpecError.of(str(find(path_or_name)), several_words(variants))
     return _overridden(variants[0], overrides)
 
 
 def load_all(
-    path_or_name: str, overrides: Sequence[str] = (), matrix: Sequence[str] = ()
+    path_or_name: str,
+    overrides: Sequence[str] = (),
+    matrix: Sequence[str] = (),
+    *,
+    shipped: bool = False,
 ) -> list[ExperimentSpec]:
-    """Every experiment of a file, in its order. Raises SpecError; a problem of some only says of which."""
+    """Every experiment of a file, in its order; `shipped` as `load`.
+
+    Raises SpecError; a problem of some only says of which.
+    """
     specs: list[ExperimentSpec] = []
     told: dict[Problem, list[str]] = {}
-    variants = _variants(path_or_name, matrix)
+    variants = _variants(path_or_name, matrix, shipped)
     for variant in variants:
         try:
             specs.append(_overridden(variant, overrides))
@@ -88,12 +102,13 @@ def source(path_or_name: str, spec: ExperimentSpec) -> bytes:
     return yaml.safe_dump(to_document(spec), sort_keys=False, allow_unicode=True).encode()
 
 
-def find(path_or_name: str) -> Path:
-    """The file: as named, else with .yaml added, else the library's. Raises SpecError."""
+def find(path_or_name: str, *, shipped: bool = False) -> Path:
+    """The file: as named, else with .yaml added, else the library's; `shipped`: the library's. Raises SpecError."""
     given = Path(path_or_name)
     bare = given.name == path_or_name
+    here = (given, Path(f"{path_or_name}.yaml")) if bare else (given,)
     try:
-        for candidate in (given, Path(f"{path_or_name}.yaml")) if bare else (given,):
+        for candidate in () if shipped else here:
             if candidate.is_file() or (candidate.exists() and not candidate.is_dir()):
                 return candidate
         if bare:
@@ -102,16 +117,18 @@ def find(path_or_name: str) -> Path:
                 return in_library
             if path_or_name in _families():
                 return _families()[path_or_name]
-        if given.is_dir():
+        if not shipped and given.is_dir():
             raise SpecError.of(path_or_name, "is a folder; name the experiment's file in it")
     except (OSError, ValueError) as error:
         raise SpecError.of(path_or_name[:200], f"cannot be looked up: {_reason(error)}") from error
     names = [*_library_names(), *_families()]
     near = nearest(given.name.removesuffix(".yaml"), names)
-    raise SpecError.of(
-        path_or_name[:200],
-        f"no such file, and the library has none of that name{near}; `orch experiments` lists the library",
+    none = (
+        "the library has none of that name"
+        if shipped
+        else "no such file, and the library has none of that name"
     )
+    raise SpecError.of(path_or_name[:200], f"{none}{near}; `orch experiments` lists the library")
 
 
 def library() -> list[LibraryEntry]:
@@ -140,9 +157,9 @@ def json_schema() -> dict[str, Any]:
     return with_matrix(schema)
 
 
-def _variants(path_or_name: str, wished: Sequence[str]) -> list[Variant]:
+def _variants(path_or_name: str, wished: Sequence[str], shipped: bool) -> list[Variant]:
     """The experiments of a file that were asked for: by their own name, or by `--matrix` arguments."""
-    path = find(path_or_name)
+    path = find(path_or_name, shipped=shipped)
     document = _document.parse(_read(path), str(path))
     if not document.readable or not isinstance(document.data, dict):
         _resolve(document)  # raises: there is no experiment in it
@@ -154,7 +171,7 @@ def _variants(path_or_name: str, wished: Sequence[str]) -> list[Variant]:
         if wished:
             raise SpecError.of(str(path), "has no 'matrix:'; leave --matrix out")
         return variants
-    if path_or_name in {v.name for v in variants} and not Path(path_or_name).exists():
+    if path_or_name in {v.name for v in variants} and (shipped or not Path(path_or_name).exists()):
         wished = (path_or_name, *wished)
     left, wrong = choose(variants, wished)
     if wrong or not left:

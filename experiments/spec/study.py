@@ -20,7 +20,8 @@ from experiments.spec import _fields as f
 from experiments.spec._document import Document
 from experiments.spec._messages import problems_of
 from experiments.spec.errors import Problem, SpecError
-from experiments.spec.load import load
+from experiments.spec.limits import read_limits
+from experiments.spec.load import find, load_all
 from experiments.spec.schema import ExperimentSpec
 
 __all__ = [
@@ -54,13 +55,22 @@ class StudyEntry(_Section):
     """One experiment of a study."""
 
     experiment: Annotated[str, Field(min_length=1, max_length=500)] = Field(
-        description="A name of the library, or a file; a path is relative to the study's file."
+        description="A name of the library, or FILE.yaml beside the study's file (a path is relative to it); of several "
+        "experiments (`matrix:`, a family of the library) all, unless `matrix` chooses."
     )
     label: Annotated[str, f.word("([a-z0-9][a-z0-9-]{0,29})?", "a label: a-z, 0-9 and '-', at most 30")] = (
         Field(default="", description="Tells entries of one experiment apart.")
     )
     set: Annotated[dict[str, Any], Field(max_length=100)] = Field(
         default_factory=dict, description="Keys to replace, as `orch launch --set`: {swarm.batch_size: 64}."
+    )
+    matrix: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=200)], ...], Field(strict=False, max_length=100)
+    ] = Field(default=(), description="Which of several experiments, as `orch launch --matrix`: [n=4].")
+    judged: bool | None = Field(
+        default=None,
+        description="Whether its runs are ranked and held against limits; left out: where the entry has no label and "
+        "sets no option that the library's experiment has not.",
     )
     repeats: int | None = Field(default=None, ge=1, le=50, description="Instead of the study's.")
 
@@ -109,6 +119,7 @@ class Member:
     label: str
     repeat: int  # from 1
     spec: ExperimentSpec
+    judged: bool | None = None  # the entry's
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +150,11 @@ def load_study(path_or_name: str, overrides: Sequence[str] = ()) -> LoadedStudy:
     except ValidationError as error:
         raise SpecError([*document.problems, *problems_of(error, document, StudySpec)]) from error
     members = _members(spec, document, path, overrides)
-    if spec.compare.limits and not _beside(path, spec.compare.limits).is_file():
-        document.problems.append(
-            document.problem(("compare", "limits"), f"{_beside(path, spec.compare.limits)}: no such file")
-        )
+    if spec.compare.limits:
+        try:
+            read_limits(_beside(path, spec.compare.limits))
+        except ValueError as error:
+            document.problems.append(document.problem(("compare", "limits"), str(error)))
     if document.problems:
         raise SpecError(sorted(document.problems, key=lambda p: (p.line is None, p.line or 0)))
     return LoadedStudy(path, text, spec, members)
@@ -162,6 +174,9 @@ def find_study(path_or_name: str) -> Path:
     except (OSError, ValueError) as error:
         raise SpecError.of(path_or_name[:200], "cannot be looked up; name a study's file") from error
     names = studies()
+    if bare and _is_experiment(path_or_name):
+        said = f"is an experiment, not a study; `orch launch {path_or_name}` runs it"
+        raise SpecError.of(path_or_name, said)
     near = nearest(given.name.removesuffix(".yaml"), names)
     raise SpecError.of(
         path_or_name[:200],
@@ -188,23 +203,24 @@ def _members(spec: StudySpec, document: Document, path: Path, overrides: Sequenc
     seen: dict[str, int] = {}
     for at, entry in enumerate(spec.experiments):
         try:
-            experiment = load(_named_file(entry.experiment, path), [*_overrides(entry), *overrides])
+            experiments = _experiments(entry, path, overrides)
         except SpecError as error:
             told = _at_entry(error.problems, document, at, entry)
             document.problems += [problem for problem in told if problem not in document.problems]
             continue
-        stem = "-".join(filter(None, (experiment.name, entry.label)))
-        if stem in seen:
-            said = f"'{stem}' stands twice, first as entry {seen[stem]}; give one a label, or use repeats"
-            document.problems.append(document.problem(("experiments", at), said))
-            continue
-        seen[stem] = at
-        repeats = entry.repeats or spec.repeats
-        keys = [f"{stem}-r{n}" for n in range(1, repeats + 1)] if repeats > 1 else [stem]
-        if len(keys[-1]) > _MAX_KEY:
-            said = f"'{keys[-1]}' is longer than {_MAX_KEY} characters, and run ids begin with it; shorten the label"
-            document.problems.append(document.problem(("experiments", at), said))
-        found += [Member(key, entry.label, n, experiment) for n, key in enumerate(keys, 1)]
+        for experiment in experiments:
+            stem = "-".join(filter(None, (experiment.name, entry.label)))
+            if stem in seen:
+                said = f"'{stem}' stands twice, first as entry {seen[stem]}; give one a label, or use repeats"
+                document.problems.append(document.problem(("experiments", at), said))
+                continue
+            seen[stem] = at
+            repeats = entry.repeats or spec.repeats
+            keys = [f"{stem}-r{n}" for n in range(1, repeats + 1)] if repeats > 1 else [stem]
+            if len(keys[-1]) > _MAX_KEY:
+                said = f"'{keys[-1]}' is longer than {_MAX_KEY} characters, and run ids begin with it; shorten the label"
+                document.problems.append(document.problem(("experiments", at), said))
+            found += [Member(key, entry.label, n, experiment, entry.judged) for n, key in enumerate(keys, 1)]
     doubled = sorted({m.key for m in found if sum(other.key == m.key for other in found) > 1})
     if doubled:
         said = f"two entries would both be called {', '.join(doubled)}; give one another label"
@@ -215,9 +231,21 @@ def _members(spec: StudySpec, document: Document, path: Path, overrides: Sequenc
     return tuple(found)
 
 
-def _named_file(experiment: str, study: Path) -> str:
-    """A name stays one; a path is looked for beside the study's file."""
-    return experiment if "/" not in experiment else str(_beside(study, experiment))
+def _experiments(entry: StudyEntry, study: Path, overrides: Sequence[str]) -> list[ExperimentSpec]:
+    """An entry's experiments: a bare name is the library's, a file lies beside the study. Raises SpecError."""
+    given, every = entry.experiment, [*_overrides(entry), *overrides]
+    if "/" not in given and not given.endswith((".yaml", ".yml")):
+        return load_all(given, every, entry.matrix, shipped=True)
+    path = _beside(study, given)  # never a bare name: the library and the current folder have those
+    return load_all(str(path) if path.is_absolute() else f"./{path}", every, entry.matrix)
+
+
+def _is_experiment(name: str) -> bool:
+    try:
+        find(name)
+    except SpecError:
+        return False
+    return True
 
 
 def _beside(study: Path, name: str) -> Path:
@@ -239,7 +267,8 @@ def _at_entry(problems: Sequence[Problem], document: Document, at: int, entry: S
                 continue
             where = ("experiments", at, "set", key)
         elif problem.line is None:
-            where = ("experiments", at, "experiment")
+            of_matrix = entry.matrix and "matrix" in problem.message
+            where = ("experiments", at, "matrix" if of_matrix else "experiment")
         else:
             found.append(problem)
             continue

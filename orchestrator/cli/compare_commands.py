@@ -71,15 +71,19 @@ def _compare(
     """Lay runs, or a study's runs, beside the published figures: published, replayed, emulated.
 
     A study may be unfinished: what it has is compared, the rest is named. Runs whose host was too busy are listed
-    and neither judged nor ranked, unless --include-contended. Exit: 0 whatever the figures are, 2 nothing to compare.
+    and neither judged nor ranked, unless --include-contended. Figures are published of the study's experiment: with
+    another model, batch size, target batch size or other peers a run has none beside it. A run with an option that
+    the study had not, or with a label, is shown beside them and neither judged nor ranked.
+    Exit: 0 whatever the figures are, 2 nothing to compare.
 
     \b
     JSON: {"schema_version", "study" (null: runs), "rows": [{"experiment": "NLP C-8", "run_id",
-      "published": {"sps", "comm_s", "epoch_s", "granularity", "egress_bytes_per_vm_epoch"},
+      "published": {"sps", "comm_s", "epoch_s", "granularity", "egress_bytes_per_vm_epoch"} or null,
       "emulated": {same}, "replayed": {same} or null, "host_contended", "dropped_rounds",
       "attempts"}], "kendall_tau" (of sps, over the runs that count), "compared",
       "checks": [{"scope": "each"|"median"|"study", "experiment", "run_id", "figure", "low",
-      "high", "found", "inside"}], "missing": [{"experiment", "why"}]}
+      "high", "found", "inside"}], "left_out" (rows that do not count): [{"experiment", "run_id",
+      "why"}], "missing": [{"experiment", "why"}]}
     Unknown is null; figures are at the study's scale.
     """
     from orchestrator.cli.comparing import compare_wanted, wanted_runs
@@ -115,9 +119,13 @@ def comparison_text(study: str | None, compared: Compared, form: Format) -> str:
     rows = long_rows(compared.rows, compared.checks)
     if form is Format.csv:
         return rows_text("rows", rows, _LONG, form)
-    lines = [rows_text("rows", _table_rows(rows), _TABLE, Format.table).rstrip("\n")]
+    columns = (_TABLE[0], "run", *_TABLE[1:]) if compared.named_twice else _TABLE
+    lines = [rows_text("rows", _table_rows(rows), columns, Format.table).rstrip("\n")]
     lines.append("sps, comm_s: published / replayed / emulated; the others: emulated (difference)")
     lines += study_checks(compared)
+    lines += [
+        f"{r.experiment} ({r.run_id}): not judged: {r.not_judged}" for r in compared.rows if r.not_judged
+    ]
     lines += [f"{name}: {why}" for name, why in (compared.missing or {}).items()]
     return "\n".join(lines) + "\n"
 
@@ -146,6 +154,7 @@ def _table_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         found.append(
             {
                 "experiment": first["experiment"],
+                "run": first["run_id"],
                 "sps": _three(own.get("sps")),
                 "off": _off(own.get("sps")),
                 "comm_s": _three(own.get("comm_s")),

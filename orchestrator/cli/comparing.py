@@ -6,13 +6,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from analysis.compare import ComparedRun, Limit, read_limits
+from analysis.compare import ComparedRun
 from analysis.compare_runs import compared_run, replayed_figures
 from analysis.importers.base import ImportFailed
 from analysis.study.comparison import Compared
-from experiments.spec.study import STUDIES
+from experiments.spec.limits import Limit, read_limits
+from experiments.spec.study import STUDIES, studies
 from metrics.store import StoreError
 from orchestrator.cli.terminal import say
 from orchestrator.errors import UsageError
@@ -31,12 +32,20 @@ __all__ = ["Wanted", "compare_wanted", "limits_of", "wanted_runs", "wanted_study
 _NO_LIMITS = "none"
 
 
+class _Entry(NamedTuple):
+    """What a study says of a run."""
+
+    label: str = ""
+    attempts: int = 1
+    judged: bool | None = None
+
+
 @dataclass
 class Wanted:
-    """What is to be compared."""
+    """What is to be compared, each run once."""
 
     study: str | None = None  # the id, where it is one study
-    runs: list[tuple[Path, str, int]] = field(default_factory=list)  # folder, label, attempts
+    runs: dict[Path, _Entry] = field(default_factory=dict)  # by folder
     missing: dict[str, str] = field(default_factory=dict)  # experiment -> why it has no run
     replay: str = "auto"
     limits: str = ""  # a file; "": not judged
@@ -44,7 +53,7 @@ class Wanted:
     @property
     def folders(self) -> list[Path]:
         """The runs' folders."""
-        return [folder for folder, _, _ in self.runs]
+        return list(self.runs)
 
 
 def wanted_runs(home: Path, targets: Sequence[str]) -> Wanted:
@@ -55,15 +64,18 @@ def wanted_runs(home: Path, targets: Sequence[str]) -> Wanted:
         folder = None if text in runs or text == "latest" else find_study_folder(home, text)
         if folder is None:
             try:
-                found.runs.append((run_folder(home, resolve_run(home, text)), "", 1))
+                found.runs.setdefault(run_folder(home, resolve_run(home, text)), _Entry())
             except UsageError as error:
+                if text in studies():
+                    said = f"{text}: ships with orch and was not run here yet; `orch study run {text}` does"
+                    raise UsageError(said) from error
                 raise UsageError(f"{error}; nor is there a study of that name (`orch study ls`)") from error
             continue
         definition = read_study(folder)
         whole = wanted_study(home, definition, read_state(folder, definition))
         if len(targets) == 1:
             return whole
-        found.runs += whole.runs
+        found.runs |= whole.runs  # which knows more of a run that was named by itself before
         found.missing |= whole.missing
     return found
 
@@ -78,7 +90,7 @@ def wanted_study(home: Path, study: StudyDefinition, state: StudyState) -> Wante
             found.missing[one.job.key] = _why(one, state)
         else:
             folder = run_folder(home, one.result.run_id)
-            found.runs.append((folder, one.job.label, len(one.counted)))
+            found.runs[folder] = _Entry(one.job.label, len(one.counted), one.job.judged)
     return found
 
 
@@ -86,11 +98,16 @@ def compare_wanted(wanted: Wanted, logs: Path | None, limits: str, include_conte
     """Read everything. `limits`: a file instead of the wanted one's, or "none". Raises UsageError, ImportFailed."""
     replayed = _replayed(wanted, logs)
     rows: list[ComparedRun] = []
-    for folder, label, attempts in wanted.runs:
+    for folder, entry in wanted.runs.items():
         try:
-            rows.append(compared_run(folder, replayed, label, attempts))
+            row = compared_run(folder, replayed, *entry)
         except StoreError as error:
             wanted.missing[folder.name] = f"cannot be read: {error}"
+            continue
+        if row.emulated["sps"] is None:
+            wanted.missing[folder.name] = "no measured epoch"
+        else:
+            rows.append(row)
     return Compared(rows, limits_of(limits or wanted.limits), wanted.missing, include_contended)
 
 
@@ -130,6 +147,5 @@ def limits_of(path: str) -> list[Limit]:
         return []
     try:
         return read_limits(Path(path))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None)
-        raise UsageError(f"{path}: cannot be read: {reason}" if reason else str(error)) from error
+    except ValueError as error:
+        raise UsageError(str(error)) from error

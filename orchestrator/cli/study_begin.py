@@ -51,7 +51,6 @@ def begin_study(
         typer.echo(as_json(document) if output is ResultForm.json else "\n".join(lines) + "\n", nl=False)
         say("dry run: nothing was contacted and nothing was rented")
         return None
-    from orchestrator.cli.comparing import limits_of
     from orchestrator.controller.preflight import preflight
     from orchestrator.home import new_run_id
     from orchestrator.study.core import Job
@@ -61,11 +60,10 @@ def begin_study(
         say(line)
     named = loaded.spec.compare.limits
     limits = loaded.path.parent / named if named else None
-    limits_of(str(limits or ""))  # a mistake in it is told before an hour of runs, not after
     jobs = tuple(
         Job(
             m.key, m.spec.name, m.label, plans[m.key]["raw_duration_s"],
-            _limit_s(loaded, m.key, plans[m.key]["raw_duration_s"], on),
+            _limit_s(loaded, m.key, plans[m.key]["raw_duration_s"], on), m.judged,
         )
         for m in members
     )  # fmt: skip

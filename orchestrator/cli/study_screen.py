@@ -12,6 +12,7 @@ from orchestrator.cli.terminal import say, wants_colour, wants_live_view
 from orchestrator.cli.words import duration
 from orchestrator.study.core import DONE, Attempt, Job, StudyState
 from orchestrator.study.eta import remaining_s
+from orchestrator.study.verdict import of_host
 
 __all__ = ["StudyScreen", "ended_line", "left_words", "place_words"]
 
@@ -115,5 +116,10 @@ def ended_line(attempt: Attempt, headline: str, state: StudyState, job: Job) -> 
     if not end.disturbed:
         return said
     again = any(one.job.key == job.key for one in state.unsettled)
-    after = "it is run again" if again else "it is not run again, and not compared"
+    kept = (
+        "it is not run again, and not compared"
+        if of_host(end.disturbed)
+        else "it is not run again, and counts"
+    )
+    after = "it is run again" if again else kept
     return f"{said}; {'; '.join(end.disturbed)}: {after}"

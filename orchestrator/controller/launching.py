@@ -18,11 +18,12 @@ from cloud.networks.network import Network, NetworkError
 from cloud.places import find as place_of
 from cloud.places import places
 from cloud.prices.book import PriceBook
-from experiments.spec.catalog import models, published, step_time
+from experiments.spec.catalog import models, step_time
 from experiments.spec.emulation import EmulationPlan
 from experiments.spec.load import from_document, to_document
 from experiments.spec.schema import ExperimentSpec
 from experiments.spec.slots import slots
+from experiments.spec.study_basis import study_basis
 from experiments.spec.windows import windows_of
 from metrics.records import EventRecord
 from metrics.store import DiskFullError, RunStore
@@ -137,7 +138,7 @@ def _meta(
     provider: str,
 ) -> dict[str, Any]:
     model = models()[spec.model]
-    figures = published(spec.name)
+    figures = study_basis(spec).published
     return {
         "run_id": run_id,
         "experiment": to_document(spec),

@@ -50,6 +50,7 @@ class Job:
     label: str
     planned_s: float | None  # of this machine's clock, start and end left out; None: unknown
     limit_s: float  # the wall limit of one attempt
+    judged: bool | None = None  # held against the study; None: by its label and its options
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["disturbances"]
+__all__ = ["disturbances", "of_host"]
+
+_HOST = "the host was too busy"
+
+
+def of_host(disturbed: Sequence[str]) -> bool:
+    """Whether `disturbances` has the host's part: such a run is neither judged nor ranked; one with a dropped round is."""
+    return any(sentence.startswith(_HOST) for sentence in disturbed)
 
 
 def disturbances(
@@ -22,7 +29,7 @@ def disturbances(
         return ()
     found: list[str] = []
     if summary["host_contended"]:
-        found.append(f"the host was too busy ({'; '.join(reasons) or 'it kept no reason'})")
+        found.append(f"{_HOST} ({'; '.join(reasons) or 'it kept no reason'})")
     emulation = experiment.get("emulation")
     planned = isinstance(emulation, Mapping) and emulation.get("preempt") is not None
     dropped = int(summary["dropped_rounds"] or 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,6 @@ from made_up_run import write_run
 from analysis.compare import (
     KEYS,
     ComparedRun,
-    Limit,
     comparable,
     compare_document,
     difference,
@@ -27,13 +26,20 @@ from analysis.compare import (
     kendall_tau,
     kendall_tau_b,
     long_rows,
-    read_limits,
 )
 from analysis.compare_runs import compared_run, published_figures, replayed_figures
-from analysis.study.comparison import Compared, comparison, study_checks
+from analysis.study.build import build
+from analysis.study.build import load as load_runs
+from analysis.study.comparison import Compared, cards, comparison, nothing_published, study_checks, wide_rows
 from analysis.study.paper import run_name
-from experiments.spec.catalog import published
+from analysis.study.rows import difference_rows
+from cloud.prices.book import load as load_book
+from experiments.spec.catalog import published, published_runs
+from experiments.spec.limits import Limit, read_limits
+from experiments.spec.load import load, to_document
 from experiments.spec.study import STUDIES, load_study
+from experiments.spec.study_basis import study_basis
+from metrics.store import RunStore
 
 LIMITS = read_limits(STUDIES / "paper-abc-limits.csv")
 
@@ -187,6 +193,8 @@ def test_the_shipped_limits_judge_all_28():
         ("study,*,sps,0.1,,why", r"kendall_tau, host_contended"),
         ("each,*,sps,much,published,why", r"l.csv:2: limit 'much' is not a number"),
         ("each,*", "a row needs"),
+        ("each,*,sps,nan,published,why", r"l.csv:2: limit 'nan' is not a number"),
+        ("", r"l.csv:1: has no limit"),
     ],
 )
 def test_a_wrong_limit_is_told_with_its_line(tmp_path: Path, line: str, says: str):
@@ -196,8 +204,7 @@ def test_a_wrong_limit_is_told_with_its_line(tmp_path: Path, line: str, says: st
 
 
 def test_a_run_s_own_numbers(tmp_path: Path):
-    write_run(tmp_path)
-    row = compared_run(tmp_path, {"CV C-8": {"sps": 244.0}}, "wan", 3)
+    row = compared_run(ran(tmp_path), {"CV C-8": {"sps": 244.0}}, "wan", 3)
     assert (row.experiment, row.attempts, row.dropped_rounds, row.host_contended) == (
         "CV C-8 wan",
         3,
@@ -210,6 +217,144 @@ def test_a_run_s_own_numbers(tmp_path: Path):
     assert row.emulated["calc_s"] == pytest.approx(8 * (30 - 12.2625))
     assert row.emulated["egress_bytes_per_vm_epoch"] > 0
     assert isinstance(Limit("each", "*", "sps", 0.1, "published", ""), Limit)
+
+
+def ran(folder: Path, *overrides: str, name: str = "geo-c8") -> Path:
+    """A run's folder whose experiment is the library's, changed."""
+    write_run(folder)
+    with RunStore.open_writer(folder / "run.db") as store:
+        store.set_meta("experiment", to_document(load(name, overrides, shipped=True)))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("swarm.target_batch_size=16384", "swarm.target_batch_size 16384 instead of 32768"),
+        ("swarm.batch_size=16", "swarm.batch_size 16 instead of 32"),
+        ("model=RoBERTaXLM", "model RoBERTaXLM instead of ConvNextLarge"),
+        ("peers[0].count=1", " + 1 x T4:1 in gcp/us-central1/us-central1-a instead of 2 x "),
+        ("peers[1].resources.infra=gcp/europe-west1/europe-west1-c", "T4:1 in gcp/europe-west1/europe-west1-c"),
+        ("peers[2].resources.accelerators=A10:1", "A10:1 in gcp/asia-east1/asia-east1-a"),
+    ],
+)  # fmt: skip
+def test_only_the_study_s_own_experiment_has_its_figures(tmp_path: Path, override: str, says: str):
+    row = compared_run(ran(tmp_path, override), {"CV C-8": {"sps": 244.0}})
+    assert row.experiment == "geo-c8"
+    assert (row.published, row.replayed) == ({}, None)
+    assert says in row.not_judged
+    document = compare_document(None, [row, a_run("CV A-2"), a_run("CV A-4")], LIMITS)
+    assert document["rows"][0]["published"] is None
+    assert document["left_out"] == [{"experiment": "geo-c8", "run_id": row.run_id, "why": row.not_judged}]
+    assert (document["compared"], document["kendall_tau"]) == (2, 1.0)
+    assert row.run_id not in {check["run_id"] for check in document["checks"]}
+
+
+def test_what_does_not_make_another_experiment_stays_judged():
+    for free in ("seed=7", "measure.epochs=5", "budget_usd=3", "swarm.optimizer.lr=0.1", "peers[0].name=x"):
+        basis = study_basis(load("geo-c8", [free], shipped=True))
+        assert (basis.published, basis.options) == (published("geo-c8"), ())
+    for name in published_runs():
+        basis = study_basis(load(name, shipped=True))
+        assert (basis.published, basis.why, basis.options) == (published(name), "", ())
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("swarm.compression=uniform8bit", "with swarm.compression uniform8bit, which the study had not"),
+        ("swarm.averaging=hierarchical", "with swarm.averaging hierarchical, which the study had not"),
+        ("network_tuning=wan", "with network_tuning wan, which the study had not"),
+        ("emulation.path_model=none", "with emulation.path_model none, which the study had not"),
+        ("emulation.preempt={at_s: 5}", "with emulation.preempt, which the study had not"),
+    ],
+)
+def test_an_option_lies_beside_the_figures_and_is_not_judged(tmp_path: Path, override: str, says: str):
+    folder = ran(tmp_path, override)
+    row = compared_run(folder, {})
+    assert (row.published["sps"], row.not_judged) == (244.3, says)
+    contended = replace(row, host_contended=True)
+    document = compare_document(None, [contended, a_run("CV A-2")], LIMITS, include_contended=True)
+    assert document["rows"][0]["published"]["sps"] == 244.3
+    assert document["compared"] == 1
+    assert row.run_id not in {check["run_id"] for check in document["checks"]}
+    (share,) = (check for check in document["checks"] if check["figure"] == "host_contended")
+    assert share["found"] == 0  # what is not judged is no run of the study's
+    assert compared_run(folder, {}, judged=True).not_judged == ""
+
+
+def test_a_label_stays_out_unless_its_entry_says_otherwise(tmp_path: Path):
+    folder = ran(tmp_path)
+    assert "the label 'wan'" in compared_run(folder, {}, "wan").not_judged
+    assert compared_run(folder, {}, "wan", judged=True).not_judged == ""
+    assert "judged: false" in compared_run(folder, {}, judged=False).not_judged
+    other = compared_run(ran(tmp_path / "b", "swarm.batch_size=8"), {}, judged=True)
+    assert other.published == {}  # saying so makes no figures
+    assert other.not_judged
+
+
+def test_a_run_without_its_whole_experiment_has_no_figures(tmp_path: Path):
+    write_run(tmp_path)  # which keeps a name only
+    row = compared_run(tmp_path, {})
+    assert (row.experiment, row.published) == ("geo-c8", {})
+    assert "keeps no whole experiment" in row.not_judged
+
+
+def test_the_page_names_runs_of_one_name_and_says_why_there_is_no_comparison():
+    one, two = a_run("CV B-2", run_id="r1"), a_run("CV B-2", run_id="r2", not_judged="the study had no x")
+    assert [line["run"] for line in wide_rows(Compared([one, two]))] == ["r1", "r2"]
+    assert [line["judged"] for line in wide_rows(Compared([one, two], LIMITS))] == ["inside", "not judged"]
+    assert "run" not in wide_rows(Compared([one]))[0]
+    section = comparison(Compared([one, two]))
+    assert section is not None
+    assert "Shown and not judged: 1 run (the study had no x)." in section.lead
+    assert cards(Compared([one]))[0].more == "samples/s, 1 run"
+    alone = ComparedRun("mine", "r", {}, {"sps": 5.0}, None, False, 0, 1, not_judged="nothing of 'mine'")
+    assert comparison(Compared([alone])) is None
+    assert nothing_published(Compared([alone])).endswith("1 run: nothing of 'mine'.")
+
+
+def test_each_figure_is_drawn_below_the_last():
+    section = comparison(Compared([a_run("CV B-2"), a_run("NLP B-2")]))
+    assert section is not None
+    axes = section.draw().axes
+    assert len(axes) == 4
+    assert len({round(a.get_position().x0, 3) for a in axes}) == 1
+    assert len({round(a.get_position().y0, 3) for a in axes}) == 4
+
+
+@pytest.mark.slow
+def test_a_page_without_published_figures_says_why(tmp_path: Path):
+    folder = ran(tmp_path / "run", "swarm.target_batch_size=16384")
+    with RunStore.open_writer(folder / "run.db") as store:
+        store.set_meta("published", None)
+    runs, problems = load_runs([folder], load_book("study-2023-04"))
+    page = tmp_path / "c.html"
+    build(
+        runs,
+        page,
+        load_book("study-2023-04"),
+        problems=problems,
+        compared=Compared([compared_run(folder, {})]),
+    )
+    text = page.read_text()
+    assert "Nothing here can be held against the study" in text
+    assert "1 run: not the study&#x27;s experiment: swarm.target_batch_size 16384 instead of 32768." in text
+    assert "1 run compared" in text
+    assert "1 runs" not in text
+
+
+def test_granularity_differs_from_the_seconds_it_is_made_of(tmp_path: Path):
+    """0.6 is printed of 36.8 / 59.0: a run that is exactly as published is not +4 % off."""
+    known = published("geo-c8-nlp")
+    assert known is not None
+    folder = ran(tmp_path, name="geo-c8-nlp")
+    with RunStore.open_writer(folder / "run.db") as store:
+        store.set_meta("published", asdict(known))
+    runs, _ = load_runs([folder], load_book("study-2023-04"))
+    (row,) = [r for r in difference_rows(runs) if r["figure"] == "granularity, wall clock"]
+    assert known.granularity_wall == 0.6
+    assert row["study"] == pytest.approx(known.calc_s / known.comm_s)
 
 
 @pytest.mark.slow

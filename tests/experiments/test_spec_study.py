@@ -72,7 +72,7 @@ def test_a_path_is_relative_to_the_study(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("name: s\nexperiments: [geo-b2, geo-c9]\n", "s.yaml:2:23: experiments[1].experiment: geo-c9: no such file"),
+        ("name: s\nexperiments: [geo-b2, geo-c9]\n", "s.yaml:2:23: experiments[1].experiment: geo-c9: the library has none"),
         ("name: s\nexperiments:\n  - geo-b2\n  - geo-b2\n", "s.yaml:4:5: experiments[1]: 'geo-b2' stands twice"),
         ("name: s\nexperiment: [geo-b2]\n", "unknown key 'experiment'; did you mean 'experiments'?"),
         ("name: S\nexperiments: [geo-b2]\n", "s.yaml:1:7: name: 'S' is not a study's name"),
@@ -100,6 +100,80 @@ def test_mistakes_are_told_with_their_place(tmp_path: Path, text: str, says: str
     assert says in str(caught.value)
 
 
+def test_a_bare_name_is_the_library_s_whatever_lies_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "geo-c8.yaml").write_text(_library("geo-c8").replace("32768", "4096"))
+    (tmp_path / "geo-b2").write_text("no experiment")
+    (tmp_path / "geo-e-a-1").mkdir()
+    loaded = load_study(_written(tmp_path, "name: s\nexperiments: [geo-c8, geo-b2, geo-f-a-1-nlp]\n"))
+    assert [m.spec.swarm.target_batch_size for m in loaded.members] == [32768] * 3
+    own = load_study(_written(tmp_path, "name: s\nexperiments: [geo-c8.yaml]\n"))
+    assert own.members[0].spec.swarm.target_batch_size == 4096
+
+
+@pytest.mark.parametrize("folder", [".", "sub"])
+def test_a_file_lies_beside_the_study_never_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+):
+    monkeypatch.chdir(tmp_path)
+    beside = tmp_path / folder
+    beside.mkdir(exist_ok=True)
+    (beside / "own.yaml").write_text(_library("local-2"))
+    if folder != ".":
+        (tmp_path / "own.yaml").write_text("not this one")
+        (tmp_path / "else.yaml").write_text(_library("geo-c8"))
+    (beside / "s.yaml").write_text("name: s\nexperiments: [own.yaml]\n")
+    assert load_study(f"{folder}/s.yaml").members[0].spec.name == "local-2"
+    for name in ("else.yaml", "./geo-c8", "own"):
+        (beside / "s.yaml").write_text(f"name: s\nexperiments: [{name}]\n")
+        with pytest.raises(SpecError, match=r"experiments\[0\].experiment"):
+            load_study(f"{folder}/s.yaml")
+
+
+def test_a_matrix_or_a_family_stands_for_all_it_has(tmp_path: Path):
+    text = _library("local-2").replace("name: local-2", "name: m-${matrix.seed}")
+    text = text.replace("seed: 0", "seed: ${matrix.seed}")
+    (tmp_path / "m.yaml").write_text(f"{text}matrix: {{seed: [1, 2, 3]}}\n")
+    study = load_study(_written(tmp_path, "name: s\nrepeats: 2\nexperiments: [./m.yaml]\n"))
+    assert [m.key for m in study.members] == ["m-1-r1", "m-1-r2", "m-2-r1", "m-2-r2", "m-3-r1", "m-3-r2"]
+    chosen = load_study(
+        _written(
+            tmp_path,
+            "name: s\nexperiments: [{experiment: m.yaml, matrix: [seed=2], label: x, judged: true}]\n",
+        )
+    )
+    assert [(m.key, m.spec.seed, m.judged) for m in chosen.members] == [("m-2-x", 2, True)]
+    family = load_study(_written(tmp_path, "name: s\nexperiments: [{experiment: geo-e-a, matrix: [n=2]}]\n"))
+    assert [m.key for m in family.members] == ["geo-e-a-2", "geo-e-a-2-nlp"]
+    assert len(load_study(_written(tmp_path, "name: s\nexperiments: [geo-e-a]\n")).members) == 8
+    wrong = "name: s\nexperiments: [{experiment: geo-e-a, matrix: [n=9]}]\n"
+    with pytest.raises(SpecError, match=r"experiments\[0\].matrix: .*no combination has n=9"):
+        load_study(_written(tmp_path, wrong))
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        ("", "limits.csv:1: has no limit"),
+        ("scope,figure\neach,sps\n", "limits.csv:2: a row needs scope"),
+        ("scope,experiments,figure,limit,around,why\neach,*,speed,1,,\n", "limits.csv:2: a row needs scope"),
+    ],
+)
+def test_limits_are_read_with_the_study(tmp_path: Path, limits: str, says: str):
+    (tmp_path / "limits.csv").write_text(limits)
+    with pytest.raises(SpecError) as caught:
+        load_study(_written(tmp_path, "name: s\nexperiments: [geo-x1]\ncompare: {limits: limits.csv}\n"))
+    assert len(caught.value.problems) == 2  # beside what else is wrong
+    assert "s.yaml:3:19: compare.limits" in str(caught.value)
+    assert says in str(caught.value)
+
+
+def test_an_experiment_is_no_study():
+    for name in ("geo-c8", "a10-2-rn18"):
+        with pytest.raises(SpecError, match=rf"is an experiment, not a study; `orch launch {name}` runs it"):
+            load_study(name)
+
+
 def test_all_mistakes_at_once(tmp_path: Path):
     with pytest.raises(SpecError) as caught:
         load_study(
@@ -113,6 +187,10 @@ def test_all_mistakes_at_once(tmp_path: Path):
 def test_an_unknown_name_lists_the_studies():
     with pytest.raises(SpecError, match=r"paper-abd: no such study file.*did you mean 'paper-abc'"):
         load_study("paper-abd")
+
+
+def _library(name: str) -> str:
+    return (STUDIES.parent / "library" / f"{name}.yaml").read_text()
 
 
 def _written(folder: Path, text: str) -> str:

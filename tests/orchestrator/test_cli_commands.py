@@ -42,6 +42,17 @@ def folder(own_home: Path) -> Path:
     )
 
 
+def test_a_run_keeps_the_study_s_figures_of_its_own_experiment_only(own_home: Path):
+    kept: list[object] = []
+    for n, override in enumerate(("seed=1", "network_tuning=wan", "swarm.target_batch_size=1024")):
+        spec = load("geo-a2", [override])
+        plan = starting.plan_for(spec)
+        run_folder = prepare(spec, find("geo-a2"), plan, f"r-{n}", own_home, now_s=1e9, cores=2)
+        with RunStore.open_reader(run_folder / "run.db") as store:
+            kept.append(store.meta("published"))
+    assert [figures and figures["experiment"] for figures in kept] == ["geo-a2", "geo-a2", None]
+
+
 def add_event(folder: Path, seq: int, slot: str, to_state: str, cause: str) -> None:
     with RunStore.open_writer(folder / "run.db") as store:
         row = EventRecord(seq, 1_800_000_000.0 + seq, "note", slot, 0, "", "", to_state, cause, "{}")

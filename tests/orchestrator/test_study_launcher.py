@@ -20,7 +20,7 @@ from metrics.store import DiskFullError, RunStore
 from orchestrator.cli import study_launcher
 from orchestrator.cli.follow import LineScreen, Outcome
 from orchestrator.cli.study_launcher import RunLauncher
-from orchestrator.cli.study_screen import StudyScreen
+from orchestrator.cli.study_screen import StudyScreen, ended_line
 from orchestrator.controller import client
 from orchestrator.errors import ControllerLostError, RunFailedError, TeardownError, UsageError
 from orchestrator.home import run_folder
@@ -160,3 +160,16 @@ def test_a_study_tells_where_it_is_and_how_long_it_takes():
     )
     assert lines[4] == "[1 of 2] geo-a2, about 3 min 40 s left of the study: r-2, attempt 2, 1 min of epochs"
     assert lines[5] == "[1 of 2] geo-a2: too long after 1 min: it took longer than its limit of 360 s"
+
+
+@pytest.mark.parametrize(
+    ("why", "says"),
+    [
+        ("the host was too busy (late)", "it is not run again, and not compared"),
+        ("1 round was dropped without a planned fault", "it is not run again, and counts"),
+    ],
+)
+def test_a_disturbed_run_that_is_not_run_again(why: str, says: str):
+    one, ended = job("geo-a2", 60.0), Ended(90.0, "geo-a2", 1, "done", "", (why,))
+    state = replay_study([one], 0, [Started(0.0, "geo-a2", 1, "r-1"), ended])
+    assert ended_line(Attempt(1, "r-1", 0.0, ended), "", state, one).endswith(f"{why}: {says}")

@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from study_runs import MadeRuns
 
+from metrics.store import RunStore
 from orchestrator.cli.app import run
 from orchestrator.study.definition import hold_study, list_studies
 
@@ -103,6 +104,57 @@ def test_ctrl_c_ends_with_130_and_the_study_goes_on(study: str, capsys: pytest.C
     assert told["runs"][1]["run_id"].endswith("-2")
 
 
+def test_a_run_counts_once_and_runs_of_one_name_are_told_apart(
+    study: str, capsys: pytest.CaptureFixture[str]
+):
+    again = ["--set", "measure.epochs=5"]
+    for arguments in ([], again):
+        assert run(["study", "run", study, "--yes", "--only", "geo-a2", "--only", "geo-b2", *arguments]) == 0
+    a2, b2, second, _ = MadeRuns.made
+    capsys.readouterr()
+    assert run(["compare", a2, b2, a2, "latest", "s", "-o", "json"]) == 0
+    named = [row["run_id"] for row in _json(capsys)["rows"]]
+    assert len(named) == len(set(named)) == 4
+    assert named[:2] == [a2, b2]
+    assert run(["compare", a2, second]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert table[0].split()[:2] == ["EXPERIMENT", "RUN"]
+    assert [line.split()[:3] for line in table[1:3]] == [["CV", "A-2", a2], ["CV", "A-2", second]]
+    assert run(["compare", a2, b2, a2]) == 0
+    assert "RUN" not in capsys.readouterr().out.splitlines()[0].split()
+
+
+def test_an_entry_with_a_label_is_judged_where_it_says_so(study: str, capsys: pytest.CaptureFixture[str]):
+    assert run(["study", "run", study, "--yes", "--only", "x", "-o", "json"]) == 0
+    told = _json(capsys)["comparison"]
+    assert [left["experiment"] for left in told["left_out"]] == ["CV C-8 x"]
+    assert (told["compared"], told["checks"]) == (0, [])
+    (run_id,) = MadeRuns.made
+    assert run(["compare", run_id, "s"]) == 0  # the study knows the label, wherever the run is named
+    assert "CV C-8 x (" in (shown := capsys.readouterr().out)
+    assert "not judged: the label 'x' stands for an option" in shown
+    Path(study).write_text(_FILE.replace("label: x,", "label: x, judged: true,"))
+    assert run(["study", "run", study, "--yes", "--only", "x", "-o", "json"]) == 0
+    told = _json(capsys)["comparison"]
+    assert (told["compared"], told["left_out"]) == (1, [])
+
+
+def test_a_run_without_a_measured_epoch_is_missing(
+    study: str, own_home: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert run(["study", "run", study, "--yes", "--only", "geo-[ab]2"]) == 0
+    a2, b2 = MadeRuns.made
+    with RunStore.open_writer(own_home / "runs" / a2 / "run.db") as store:
+        store.set_meta("warmup_epochs", 3)
+    capsys.readouterr()
+    assert run(["compare", a2, b2, "-o", "json"]) == 0
+    document = _json(capsys)
+    assert [row["run_id"] for row in document["rows"]] == [b2]
+    assert document["missing"] == [{"experiment": a2, "why": "no measured epoch"}]
+    assert run(["compare", a2]) == 2
+    assert f"nothing to compare yet ({a2}: no measured epoch)" in capsys.readouterr().err
+
+
 def test_only_some_and_values_for_all(study: str, own_home: Path, capsys: pytest.CaptureFixture[str]):
     assert (
         run(["study", "run", study, "--yes", "--only", "geo-c*", "--set", "measure.epochs=5", "-o", "json"])
@@ -124,7 +176,14 @@ def test_only_some_and_values_for_all(study: str, own_home: Path, capsys: pytest
         (["study", "run", "{file}", "--set", "swarm.batch_siz=1"], 2, "did you mean 'batch_size'"),
         (["study", "run", "{file}", "--resume", "--set", "seed=1"], 2, "leave --set out"),
         (["study", "run", "{tmp}/bad.yaml", "--yes"], 2, "bad.csv:2: limit 'much' is not a number"),
+        (["study", "run", "{tmp}/bad.yaml", "--dry-run"], 2, "bad.csv:2: limit 'much' is not a number"),
+        (["study", "run", "geo-c8"], 2, "is an experiment, not a study; `orch launch geo-c8` runs it"),
         (["compare", "nothing"], 2, "nor is there a study of that name"),
+        (
+            ["compare", "paper-abc"],
+            2,
+            "ships with orch and was not run here yet; `orch study run paper-abc` does",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(
