@@ -92,9 +92,10 @@ def bytes_scale(traffic: Traffic, cores: int, given: float | None, given_by: str
         reasons = [f"bytes_scale {scale:g}: {given_by}"]
     else:
         scale = min(max(PROVED, float(least or 1)), most)
+        crowd = "1 peer" if traffic.peers == 1 else f"{traffic.peers} peers"
         needed = f"at least {least:g}" if least else "none keeps it under half busy"
         reasons = [
-            f"bytes_scale {scale:g}: {PROVED:g} is proved, {needed} for {traffic.peers} peers on {cores} cores, "
+            f"bytes_scale {scale:g}: {PROVED:g} is proved, {needed} for {crowd} on {cores} cores, "
             f"at most {fast:.0f} (slowest stream {traffic.stream_bps / 1e6:.3g} Mb/s) "
             f"and {fits:.0f} ({traffic.parameters} parameters)"
         ]

@@ -9,7 +9,9 @@ asks for it and what does not shrink along lets it.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from cloud.networks import vm_limit
 from experiments.spec.bytes_scale import HIVEMIND_PART_BYTES, Traffic, bytes_scale, parts_of
@@ -19,7 +21,7 @@ from experiments.spec.host_load import KERNEL_WINDOWS_SWITCH_S_PER_GB, SWITCH_S_
 from experiments.spec.schema import Emulation, ExperimentSpec
 from experiments.spec.windows import stream_limit
 
-__all__ = ["EmulationPlan", "full_size", "resolve_emulation"]
+__all__ = ["EmulationPlan", "coalesced", "full_size", "resolve_emulation"]
 
 CALC_S = 14.0  # raw calculation an epoch: long against progress reports (1 s), short against one's patience
 REPORT_S = 1.0  # a report costs five DHT stores; one a second was measured to be harmless
@@ -34,7 +36,7 @@ class EmulationPlan:
     time_scale: float
     samples_scale: float  # exactly target_batch_size / raw_target_batch_size
     raw_target_batch_size: int
-    coalesce: int  # accelerator steps a peer reports as one
+    coalesce: Mapping[str, int]  # accelerator steps a peer reports as one, by accelerator
     steps: float  # accelerator steps a peer takes an epoch (mean of the peers)
     parameters: int  # to average, after bytes_scale
     parts: int  # a peer sends each other peer in a round
@@ -59,11 +61,8 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
     """
     if spec.emulation is None:
         raise SpecError.of(spec.name, "is not to be emulated ('emulation: null'); remove the key to allow it")
-    peers = [
-        times
-        for group in spec.peers
-        for times in [_times(spec, group.alternatives[0].accelerators)] * group.count
-    ]
+    accelerators = [g.alternatives[0].accelerators for g in spec.peers for _ in range(g.count)]
+    peers = [_times(spec, accelerator) for accelerator in accelerators]
     n, batch, target = len(peers), spec.swarm.batch_size, spec.swarm.target_batch_size
     reasons: list[str] = []
 
@@ -73,10 +72,12 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
     )
 
     rate = sum(batch / _step_s(times, batch) for times in peers)  # samples/s of all peers together
-    step_s = n * batch / rate
     study_calc_s = target / rate
-    samples = _samples(spec, spec.emulation, n, step_s, study_calc_s, reasons)
-    raw_target, coalesce = samples
+    coalesce, said = _coalesce(spec)
+    raw_target = _raw_target(
+        spec, spec.emulation, sum(batch * coalesce[a] for a in accelerators), rate, reasons
+    )
+    reasons.append(said)
     calc_s = raw_target / rate / time_scale
 
     limit = stream_limit(spec, spec.emulation)
@@ -147,7 +148,7 @@ def full_size(spec: ExperimentSpec) -> EmulationPlan:
         time_scale=1.0,
         samples_scale=1.0,
         raw_target_batch_size=target,
-        coalesce=1,
+        coalesce=dict.fromkeys(accelerators, 1),
         steps=target / batch / n,
         parameters=model.parameters,
         parts=max(1, math.ceil(sent_bytes / HIVEMIND_PART_BYTES)),
@@ -163,6 +164,13 @@ def full_size(spec: ExperimentSpec) -> EmulationPlan:
         window_bytes=None,
         reasons=(),
     )
+
+
+def coalesced(kept: Mapping[str, Any], accelerator: str) -> int:
+    """Accelerator steps that a peer there reports as one. `kept`: an `EmulationPlan` as its run keeps it, where an
+    older orch's has one number for all."""
+    steps = kept["coalesce"]
+    return int(steps.get(accelerator, 1) if isinstance(steps, Mapping) else steps)
 
 
 def _comm_s(spec: ExperimentSpec, slowest_bps: float) -> float:
@@ -190,29 +198,39 @@ def _step_s(times: StepTime, batch_size: int) -> float:
     return times.forward_s(batch_size) + times.backward_s(batch_size)
 
 
-def _samples(
-    spec: ExperimentSpec, emulation: Emulation, n: int, step_s: float, study_calc_s: float, reasons: list[str]
-) -> tuple[int, int]:
-    """Raw target batch size, and steps a report."""
-    batch, target = spec.swarm.batch_size, spec.swarm.target_batch_size
-    coalesce = max(1, round(REPORT_S / step_s))
-    coalesce = min(coalesce, max(1, target // (n * batch)))
+def _coalesce(spec: ExperimentSpec) -> tuple[dict[str, int], str]:
+    """Steps a report, by accelerator that a slot may get, as far as its step time is known; and why."""
+    batch = spec.swarm.batch_size
+    wished = dict.fromkeys(r.accelerators for group in spec.peers for r in group.alternatives)
+    known = {a: step_time(spec.model, a, plain=spec.swarm.plain) for a in wished}
+    step_s = {a: _step_s(times, batch) for a, times in known.items() if times is not None}
+    most = max(1, spec.swarm.target_batch_size // (spec.peer_count * batch))
+    found = {a: min(most, max(1, round(REPORT_S / seconds))) for a, seconds in step_s.items()}
+    if len(found) == 1:
+        ((accelerator, count),) = found.items()
+        why = f"{count}: a step takes {step_s[accelerator]:.3g} s,"
+    else:
+        why = ", ".join(f"{c} on {a} (a step takes {step_s[a]:.3g} s)" for a, c in found.items()) + ":"
+    return found, f"coalesce {why} a peer reports about once a second"
+
+
+def _raw_target(
+    spec: ExperimentSpec, emulation: Emulation, unit: int, rate: float, reasons: list[str]
+) -> int:
+    """Raw target batch size. `unit`: samples of one report of each peer; `rate`: samples/s of all."""
+    target, study_calc_s = spec.swarm.target_batch_size, spec.swarm.target_batch_size / rate
     if emulation.samples_scale == 1 or (emulation.samples_scale == "auto" and study_calc_s <= CALC_S):
         why = (
             "as given" if emulation.samples_scale == 1 else f"an epoch calculates {study_calc_s:.1f} s anyway"
         )
         reasons.append(f"samples_scale 1: {why}")
-        raw = target
+        return target
+    if emulation.samples_scale == "auto":
+        wished, why = CALC_S * rate / unit, f"about {CALC_S:g} s of calculation an epoch"
     else:
-        unit = n * batch * coalesce
-        if emulation.samples_scale == "auto":
-            wished, why = CALC_S / (step_s * coalesce), f"about {CALC_S:g} s of calculation an epoch"
-        else:
-            wished, why = target / emulation.samples_scale / unit, f"{emulation.samples_scale:g} wished"
-        raw = min(max(1, round(wished)) * unit, target)
-        reasons.append(
-            f"samples_scale {target / raw:g}: {why}, in whole reports of {coalesce} x {batch} samples "
-            f"by {n} peers"
-        )
-    reasons.append(f"coalesce {coalesce}: a step takes {step_s:g} s, a peer reports about once a second")
-    return raw, coalesce
+        wished, why = target / emulation.samples_scale / unit, f"{emulation.samples_scale:g} wished"
+    raw = min(max(1, round(wished)) * unit, target)
+    reasons.append(
+        f"samples_scale {target / raw:g}: {why}, in multiples of {unit} samples (a report of each peer)"
+    )
+    return raw

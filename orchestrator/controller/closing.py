@@ -12,6 +12,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from cloud.provider import ProviderError
 from experiments.spec.catalog import step_time
+from experiments.spec.emulation import coalesced
 from experiments.spec.errors import SpecError
 from experiments.spec.load import from_document
 from metrics.lives import last_life
@@ -96,7 +97,7 @@ def _asked_step_s(meta: dict[str, Any], vms: Sequence[VmRecord]) -> dict[str, fl
         times = step_time(spec.model, vm.accelerator, plain=spec.swarm.plain)
         if times is not None:
             step_s = times.forward_s(batch) + times.backward_s(batch)
-            found[vm.vm] = step_s * int(shrunk["coalesce"]) / float(shrunk["time_scale"])
+            found[vm.vm] = step_s * coalesced(shrunk, vm.accelerator) / float(shrunk["time_scale"])
     return found
 
 

@@ -17,6 +17,7 @@ from experiments.peer.config import PeerConfig
 from experiments.spec.averaging import region_of
 from experiments.spec.bytes_scale import chunk_timeout_s
 from experiments.spec.catalog import step_time
+from experiments.spec.emulation import coalesced
 from experiments.spec.load import from_document
 from experiments.spec.round_limits import averaging_timeout_s
 from experiments.spec.schema import ExperimentSpec
@@ -174,7 +175,7 @@ def peer_config(
         barrier_timeout_s=60.0 + 10.0 * spec.peer_count,
         target_batch_size=int(emulation["raw_target_batch_size"]),
         batch_size=batch,
-        coalesce=int(emulation["coalesce"]),
+        coalesce=coalesced(emulation, place.accelerator),
         max_epochs=spec.measure.warmup_epochs + spec.measure.epochs,
         compression=swarm.compression,
         optimizer=swarm.optimizer.as_mapping(),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from cloud.networks import Network, path_model
 from experiments.spec import SpecError, library, load
 from experiments.spec.catalog import published, step_time
-from experiments.spec.emulation import full_size, resolve_emulation
+from experiments.spec.emulation import coalesced, full_size, resolve_emulation
 
 LIBRARY = [entry.name for entry in library()]
 STUDY = [name for name in LIBRARY if name[:5] in ("geo-a", "geo-b", "geo-c")]
@@ -17,7 +17,7 @@ SWARMS = [name for name in STUDY if load(name).peer_count > 1]
 def test_geo_b2_on_two_cores():
     plan = resolve_emulation(load("geo-b2"), 2)
     assert (plan.bytes_scale, plan.time_scale, plan.samples_scale) == (100, 1, 32)
-    assert (plan.raw_target_batch_size, plan.coalesce, plan.steps, plan.parts) == (1024, 1, 16, 378)
+    assert (plan.raw_target_batch_size, plan.coalesce, plan.steps, plan.parts) == (1024, {"T4:1": 1}, 16, 378)
     assert plan.calc_s == pytest.approx(14.4)
     assert plan.study_calc_s == pytest.approx(460.8)  # published: 460.4
     assert plan.parameters == 1_977_673
@@ -28,7 +28,7 @@ def test_geo_b2_on_two_cores():
 def test_the_rules_hold_for_each_experiment_of_the_study(name):
     spec = load(name)
     plan = resolve_emulation(spec, 2)
-    unit = spec.peer_count * 32 * plan.coalesce
+    unit = spec.peer_count * 32 * plan.coalesce["T4:1"]
     assert plan.time_scale == 1
     assert plan.raw_target_batch_size % unit == 0
     assert plan.samples_scale * plan.raw_target_batch_size == pytest.approx(32768)
@@ -41,7 +41,61 @@ def test_the_rules_hold_for_each_experiment_of_the_study(name):
     model, streams = path_model("study"), spec.peer_count - 1
     slowest = min(model.carried_bps(network, a, b, streams) for a in where for b in where)
     assert slowest / plan.bytes_scale >= 0.7e6
-    assert plan.coalesce == (4 if name.endswith("-nlp") else 1)
+    assert plan.coalesce == {"T4:1": 4 if name.endswith("-nlp") else 1}
+
+
+def one_report_of_each(spec, plan) -> int:
+    """Samples."""
+    steps = [plan.coalesce[g.alternatives[0].accelerators] for g in spec.peers for _ in range(g.count)]
+    return spec.swarm.batch_size * sum(steps)
+
+
+def test_a_swarm_of_two_kinds_reports_at_each_ones_own_pace():
+    """A DGX-2 takes a tenth of the T4's time for a step; both report about once a second."""
+    spec = load("geo-f-a-1-nlp")
+    plan = resolve_emulation(spec, 2)
+    assert plan.coalesce == {"V100:8": 37, "T4:1": 4}
+    assert one_report_of_each(spec, plan) == 32 * (37 + 4)
+    assert plan.raw_target_batch_size % (32 * 41) == 0
+    assert plan.calc_s == pytest.approx(14, abs=0.6)
+    (said,) = (r for r in plan.reasons if r.startswith("coalesce"))
+    assert said.startswith("coalesce 37 on V100:8 (a step takes 0.0272 s), 4 on T4:1 (a step takes 0.276 s):")
+    assert (
+        "1.78397: about 14 s of calculation an epoch, in multiples of 1312 samples (a report of each peer)"
+        in str(plan.reasons)
+    )
+
+
+def test_a_swarm_of_one_kind_says_its_step_to_three_digits():
+    plan = resolve_emulation(
+        load("geo-a1-nlp", ["swarm.batch_size=33", "swarm.target_batch_size=33000"]), 2
+    )  # 0.23 s x 33 / 32 = 0.2371875 s
+    assert "coalesce 4: a step takes 0.237 s, a peer reports about once a second" in plan.reasons
+    assert any("for 1 peer on 2 cores" in reason for reason in plan.reasons)
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_no_peer_reports_seldom_unless_one_step_takes_longer(name):
+    spec = load(name)
+    plan = resolve_emulation(spec, 2)
+    for group in spec.peers:
+        for resources in group.alternatives:
+            times = step_time(spec.model, resources.accelerators, plain=spec.swarm.plain)
+            assert times is not None
+            steps = plan.coalesce[resources.accelerators]
+            assert steps == 1 or steps * (times.forward_s(32) + times.backward_s(32)) <= 1.4
+
+
+def test_of_what_a_slot_may_get_each_has_its_pace():
+    at = "infra: gcp/us-central1/us-central1-a"
+    places = f"[{{{at}, accelerators: 'T4:1'}}, {{{at}, accelerators: 'V100:8'}}]"
+    spec = load("geo-a2-nlp", ["peers[0].resources=null", f"peers[0].any_of={places}"])
+    assert resolve_emulation(spec, 2).coalesce == {"T4:1": 4, "V100:8": 37}
+
+
+def test_an_older_run_keeps_one_number_for_all():
+    assert coalesced({"coalesce": 20}, "T4:1") == 20
+    assert coalesced({"coalesce": {"T4:1": 4, "V100:8": 37}}, "T4:1") == 4
 
 
 def test_the_library_says_where_averaging_keeps_two_cores_busy():
@@ -54,8 +108,7 @@ def test_the_others_can_be_emulated_on_two_cores(name):
     """Best effort: no more than half of this machine, and none of Hivemind's own limits passed."""
     spec = load(name)
     plan = resolve_emulation(spec, 2)
-    whole_reports = plan.raw_target_batch_size % (spec.peer_count * 32 * plan.coalesce) == 0
-    assert whole_reports or plan.samples_scale == 1
+    assert plan.raw_target_batch_size % one_report_of_each(spec, plan) == 0 or plan.samples_scale == 1
     assert (plan.host_busy or 0) < 0.5
     assert not [reason for reason in plan.reasons if reason.startswith("warning")]
     assert plan.epoch_s is not None
@@ -134,7 +187,7 @@ def test_an_experiment_may_refuse_to_be_emulated():
 
 def test_real_vms_train_at_full_size_and_a_measured_step_tells_how_long():
     plan = full_size(load("geo-b2", ["emulation=null"]))
-    assert (plan.bytes_scale, plan.time_scale, plan.samples_scale, plan.coalesce) == (1, 1, 1, 1)
+    assert (plan.bytes_scale, plan.time_scale, plan.samples_scale, plan.coalesce) == (1, 1, 1, {"T4:1": 1})
     assert (plan.raw_target_batch_size, plan.parameters, plan.part_size_bytes) == (32768, 197767336, 2**19)
     assert plan.calc_s == plan.study_calc_s == pytest.approx(460.8)  # published: 460.4
     assert plan.epoch_s == plan.study_epoch_s == plan.reckoned_epoch_s
@@ -164,7 +217,7 @@ def test_any_size_gives_whole_reports_within_the_target(count, per_peer, batch, 
     )
     plan = resolve_emulation(spec, cores)
     assert 0 < plan.raw_target_batch_size <= target
-    assert plan.samples_scale == 1 or plan.raw_target_batch_size % (count * batch * plan.coalesce) == 0
+    assert plan.samples_scale == 1 or plan.raw_target_batch_size % one_report_of_each(spec, plan) == 0
     assert plan.samples_scale >= 1
     assert plan.bytes_scale >= 1
     assert plan.part_size_bytes > 0

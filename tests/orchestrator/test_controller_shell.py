@@ -285,6 +285,8 @@ def test_emulated_accelerators_that_took_longer_than_asked(tmp_path):
         found = host_report(store, tmp_path, {})
         assert found["stretched_share"] == pytest.approx(0.1)
         assert "10.0% longer than asked" in found["reasons"][0]
+        store.set_meta("emulation", settings | {"coalesce": {"T4:1": 1, "V100:8": 37}})
+        assert host_report(store, tmp_path, {})["stretched_share"] == pytest.approx(0.1)
         store.set_meta("experiment", {"of": "an older orch"})
         assert host_report(store, tmp_path, {})["stretched_share"] is None
 
