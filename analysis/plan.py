@@ -312,7 +312,7 @@ def ceiling(usd_per_h: Decimal | None, max_usd_per_h: Decimal | None, tolerance:
     """The most a VM may cost: what the experiment says, else its price and the tolerance; None: unknown."""
     if max_usd_per_h is not None or usd_per_h is None:
         return max_usd_per_h
-    return usd_per_h * (1 + tolerance)
+    return usd_per_h * (1 + tolerance) if usd_per_h else usd_per_h
 
 
 def _peer(slot: Slot, quote: Quoter, tolerance: Decimal | None) -> PlannedPeer:

@@ -60,6 +60,8 @@ def _validate(
     "column", "path", "message"}], "experiments": [{"name", "peers"}]}]}; name and peers are null where a file
     has several experiments
     """
+    from orchestrator.cli.words import counted
+
     rows = [_checked(file, overrides or (), matrix or ()) for file in files]
     if output is _Report.json:
         listed = [{**row, "problems": [asdict(p) for p in row["problems"]]} for row in rows]
@@ -69,7 +71,7 @@ def _validate(
             for problem in row["problems"]:
                 typer.echo(str(problem), err=True)
             if row["name"] is not None:
-                typer.echo(f"{row['file']}: ok ({row['name']}, {row['peers']} peers)")
+                typer.echo(f"{row['file']}: ok ({row['name']}, {counted(row['peers'], 'peer')})")
             elif row["ok"]:
                 names = ", ".join(each["name"] for each in row["experiments"])
                 typer.echo(f"{row['file']}: ok ({len(row['experiments'])} experiments: {names})")

@@ -7,9 +7,10 @@ from itertools import groupby
 from typing import Any
 
 from cloud.network_tuning import BUFFER_BYTES
+from cloud.prices.classes import is_own
 from metrics.trust import told
 from orchestrator.cli.output import Format, rows_text
-from orchestrator.cli.words import duration, emulation_line, interval, number, place, usd
+from orchestrator.cli.words import counted, duration, emulation_line, interval, number, place, usd
 
 __all__ = ["plan_lines", "plan_table", "rent_question", "summary_lines"]
 
@@ -40,7 +41,7 @@ def plan_lines(plan: Mapping[str, Any]) -> list[str]:
     peers: Sequence[Mapping[str, Any]] = plan["peers"]
     epochs, rented = plan["epochs"], plan["on"] == "sky"
     lines = [
-        f"{plan['experiment']}: {plan['model']}, {len(peers)} peers, target batch size "
+        f"{plan['experiment']}: {plan['model']}, {counted(len(peers), 'peer')}, target batch size "
         f"{plan['target_batch_size']:,}, {epochs['warmup']} warm-up + {epochs['measured']} measured epochs"
     ]
     if rented:
@@ -53,9 +54,9 @@ def plan_lines(plan: Mapping[str, Any]) -> list[str]:
         members = list(group)
         location, instance, accelerator, spot, alternatives = key
         other = f", else {', '.join(place(a) for a in alternatives)}" if alternatives else ""
-        on = f" on {instance}" if rented else ""
+        on = f" on {instance}" if rented and not is_own(location) else ""
         lines.append(
-            f"  {len(members)} x {place(location)}  {accelerator}{on} {'spot' if spot else 'on demand'}  "
+            f"  {len(members)} x {place(location)}  {accelerator}{on} {_market(location, spot)}  "
             f"{usd(members[0]['usd_per_h'])}/h each{other}"
         )
     if rented:
@@ -80,14 +81,14 @@ def plan_lines(plan: Mapping[str, Any]) -> list[str]:
 
 def rent_question(plan: Mapping[str, Any]) -> str:
     """What a person says yes to before real VMs are rented."""
-    vms = f"{len(plan['peers'])} VMs for {usd(plan['usd_per_h'])} an hour"
+    vms = f"{counted(len(plan['peers']), 'VM')} for {usd(plan['usd_per_h'])} an hour"
     return f"Rent {vms}, with traffic of {_traffic_words(plan['budget'])}?"
 
 
 def plan_table(plan: Mapping[str, Any]) -> str:
     """Every slot's places in the order in which they are asked, as a table and an empty line."""
     rows = [
-        {**at, "slot": peer["slot"], "choice": number, "market": "spot" if at["use_spot"] else "on demand"}
+        {**at, "slot": peer["slot"], "choice": number, "market": _market(at["location"], at["use_spot"])}
         for peer in plan["peers"]
         for number, at in enumerate(peer["places"], 1)
     ]
@@ -150,6 +151,10 @@ def _kind(peer: Mapping[str, Any]) -> tuple[str, str, str, bool, tuple[str, ...]
     return (
         peer["location"], peer["instance"], peer["accelerator"], peer["use_spot"], tuple(peer["alternatives"])
     )  # fmt: skip
+
+
+def _market(location: str, spot: bool) -> str:
+    return "own" if is_own(location) else "spot" if spot else "on demand"
 
 
 def _traffic_words(budget: Mapping[str, Any]) -> str:

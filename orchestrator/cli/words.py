@@ -7,12 +7,27 @@ from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-__all__ = ["clock", "duration", "emulation_line", "interval", "number", "owner_words", "place", "usd"]
+__all__ = [
+    "clock",
+    "counted",
+    "duration",
+    "emulation_line",
+    "interval",
+    "number",
+    "owner_words",
+    "place",
+    "usd",
+]
 
 
 def clock(at_s: float | None) -> str:
     """Local time of day of a unix time."""
     return "--:--:--" if at_s is None else f"{datetime.fromtimestamp(at_s):%H:%M:%S}"
+
+
+def counted(count: int, what: str) -> str:
+    """`1 peer`, `2 peers`."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def duration(seconds: float | None) -> str:

@@ -148,3 +148,17 @@ def test_only_a_plan_that_can_be_launched_is_said_to_be(tmp_path: Path, capsys: 
     said = capsys.readouterr().err
     assert f"`orch launch --plan {path}` launches it" in said
     assert "cannot be launched" not in said
+
+
+def test_ones_own_machine_is_on_no_market_and_has_no_tolerance(capsys: pytest.CaptureFixture[str]):
+    own, rented, *rest = lines_of(capsys, name="geo-f-a-1-nlp")[1:]
+    assert own.split() == ["own-0", "1", "onprem/eu-dgx2", "own", "V100:8", "own", "0", "0"]
+    assert rented.split()[-3] == "spot"
+    assert "1 x onprem/eu-dgx2  V100:8 own  $0.00/h each" in rest
+
+
+def test_one_is_one_peer_and_one_vm(capsys: pytest.CaptureFixture[str]):
+    assert any(line.startswith("geo-a1: ConvNextLarge, 1 peer, ") for line in lines_of(capsys, name="geo-a1"))
+    assert rent_question(plan_for(load("geo-a1"), "sky")).startswith("Rent 1 VM for $0.2795 an hour")
+    assert run(["validate", "geo-a1"]) == 0
+    assert capsys.readouterr().out == "geo-a1: ok (geo-a1, 1 peer)\n"
