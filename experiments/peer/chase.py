@@ -120,7 +120,7 @@ class Limits:
     """Seconds that one may wait."""
 
     without_state_s: float  # for anybody to give anything
-    round_s: float  # for a round under way
+    round_s: float  # for rounds under way, all in all
 
 
 @dataclass
@@ -143,9 +143,13 @@ def catch_up(
     Raises NoStateError, and ChaseError after the third state that was old when it was here.
     """
     caught = Caught()
-    since = round_since = clock()
+    since, waited_s = (
+        clock(),
+        0.0,
+    )  # waited for rounds under way, all in all: updates may end in one again and again
     why, updates = "nobody answered", True
     while True:
+        asked = clock()
         offers = source.offers()
         next_ = decide(source.epoch, source.lineage, offers, updates)
         if isinstance(next_, Get):
@@ -163,14 +167,15 @@ def catch_up(
                 _log.warning("%s", error)
             else:
                 updates = True
-                since = round_since = clock()
+                since = clock()
                 _count(caught, next_, taken, since - began)
                 continue
         elif next_ is None and offers:
             return caught
         elif isinstance(next_, Wait):
             since = clock()
-            if clock() - round_since >= limits.round_s:
+            waited_s += since - asked + _LOOK_S
+            if waited_s >= limits.round_s:
                 return caught
         if clock() - since >= limits.without_state_s:
             if not offers and source.epoch > 0:

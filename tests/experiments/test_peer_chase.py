@@ -118,6 +118,15 @@ def test_one_state_is_enough_where_an_update_takes_less_than_an_epoch(
     assert caught.donor == "donor"
 
 
+def test_who_would_always_end_an_update_in_the_next_round_goes_in_all_the_same() -> None:
+    """An update takes 0.7 of an epoch, and the last 0.6 of each is averaging, as when it has its state."""
+    swarm = Swarm(20.0, 12.0, 10.0, 14.0)
+    caught = catch_up(swarm, LIMITS, lambda: swarm.at, swarm.sleep)
+    assert caught.states == 1
+    assert caught.updates > 1
+    assert swarm.its - swarm.epoch <= 1
+
+
 def test_a_link_that_is_too_slow_is_told_so() -> None:
     swarm = Swarm(10.0, 1.0, 100.0, 20.0)
     with pytest.raises(ChaseError, match="too slow"):
