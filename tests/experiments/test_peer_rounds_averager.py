@@ -129,6 +129,7 @@ def test_hivemind_waits_for_who_is_not_in_the_group() -> None:
 
 
 REQUEST_S = 0.1
+CHUNK_S = 1.0
 
 
 class Parts:
@@ -140,6 +141,7 @@ class Parts:
         averager._running_groups = {}
         averager._pending_groups_registered = asyncio.Event()
         averager._registered, averager._control = asyncio.Event(), None
+        averager.next_chunk_timeout = CHUNK_S
         averager._matchmaking = SimpleNamespace(request_timeout=REQUEST_S, look_for_group=self.look_for_group)
         self.left_behind = asyncio.Event()
         return averager
@@ -187,7 +189,7 @@ class Attempt:
 
 
 async def left_behind(kind: type[DecentralizedAverager], looks_on: bool) -> Any:
-    """A part of a group that this peer's matchmaking left it out of; None: no answer in ten times a request's time-out."""
+    """A part of a group that this peer's matchmaking left it out of; None: no answer in a chunk's time-out."""
     parts = Parts()
     averager = parts.make(kind)
     future = SimpleNamespace(set_result=lambda _: None)
@@ -197,7 +199,7 @@ async def left_behind(kind: type[DecentralizedAverager], looks_on: bool) -> Any:
     await asyncio.sleep(0.01)
     if not looks_on:
         parts.left_behind.set()
-    done, _ = await asyncio.wait({asking}, timeout=10 * REQUEST_S)
+    done, _ = await asyncio.wait({asking}, timeout=CHUNK_S)
     for task in (asking, stepping):
         task.cancel()
     await asyncio.gather(asking, stepping, return_exceptions=True)
@@ -256,7 +258,7 @@ def test_a_first_part_waits_for_a_round_that_comes(when: str) -> None:
         stage = "AWAITING_TRIGGER" if "step" in when else "LOOKING_FOR_GROUP"
         averager._control = SimpleNamespace(stage=AveragingStage[stage])
         asking = asyncio.ensure_future(first_answer(averager))
-        await asyncio.sleep(REQUEST_S * (3.0 if "step" in when else 0.5))
+        await asyncio.sleep(REQUEST_S * (10.0 if "step" in when else 3.0))
         with averager._register_allreduce_group(SimpleNamespace(group_id=b"group")):
 
             async def parts(stream: object, context: Any) -> AsyncIterator[str]:
