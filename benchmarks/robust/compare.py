@@ -58,7 +58,9 @@ async def _compare(config: dict[str, Any]) -> dict[str, Any]:
             errors[name] = repr(error)
 
     await asyncio.gather(*(one(name, maddr) for name, maddr in config["peers"].items()))
-    with contextlib.suppress(Exception):  # the weights are here; what of it stays is found among the leftovers
+    with contextlib.suppress(
+        Exception
+    ):  # the weights are here; what of it stays is found among the leftovers
         await p2p.shutdown()
     return {"epochs": epochs, "errors": errors, **_distances(weights)}
 
