@@ -12,15 +12,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from audited_run import START_S, MadeRun, made_baseline, made_run
-from made_up_run import write_run
 
 from analysis.audit.audit import audit
-from analysis.audit.claims import ClaimsError, parse_claims
 from analysis.audit.evidence import Evidence
 from analysis.audit.findings import Finding, reaches
-from metrics.egress import pair_bytes
-from metrics.run_numbers import RunNumbers
-from metrics.store import RunStore
 
 
 def audited(*runs: MadeRun) -> list[Finding]:
@@ -332,116 +327,6 @@ def test_equal_counts_of_other_steps_are_told_apart():
     run.values["imported"]["sync"]["gc-t4-1"] = {"rule": "epochs", "agree": False, "found": 6, "authors": 6}
     [found] = only(audited(run), "sync-rule")
     assert "not the same ones" in found.sentence
-
-
-@pytest.fixture
-def live(tmp_path: Path) -> Path:
-    """An emulated run of our own, scaled, one VM preempted."""
-    write_run(tmp_path, peers=4)
-    return tmp_path
-
-
-def live_findings(folder: Path, **meta: Any) -> dict[str, Finding]:
-    with RunStore.open_writer(folder / "run.db") as store:
-        for key, value in meta.items():
-            store.set_meta(key, value)
-    with RunStore.open_reader(folder / "run.db") as store:
-        return {f.check: f for f in audit([Evidence.of(store)])}
-
-
-def test_a_run_of_our_own_has_no_mixed_clock_and_says_that_it_was_emulated(live: Path):
-    found = live_findings(live)
-    assert not {
-        "mixed-clock",
-        "monitor-missing",
-        "counter-gaps",
-        "host",
-        "ended",
-        "agreement",
-        "dropped-rounds",
-    } & set(found)
-    assert "bytes 1/100, time 1/1, samples 1/8" in found["emulated"].sentence
-    assert found["peer-ended"].severity == "note"  # preempted: what spot VMs do
-    assert found["published"].value == 244.3  # made up, so it fits nothing
-
-
-@pytest.mark.parametrize(
-    ("meta", "check", "severity", "part"),
-    [
-        ({"host": {"contended": True, "reasons": ["late packets"]}}, "host", "doubt", "late packets"),
-        ({"host": None}, "host", "note", "not watched"),
-        ({"status": "failed", "error": "no capacity"}, "ended", "doubt", "no capacity"),
-        ({"status": "running"}, "ended", "note", "so far"),
-        ({"rejected": {"old": 3}}, "dropped-records", "note", "3 records"),
-    ],
-)
-def test_what_is_doubtful_in_a_run_of_our_own(
-    live: Path, meta: dict[str, Any], check: str, severity: str, part: str
-):
-    found = live_findings(live, **meta)[check]
-    assert found.severity == severity
-    assert part in found.sentence
-
-
-def test_meters_that_differ_from_the_switch(live: Path):
-    with RunStore.open_reader(live / "run.db") as store:
-        sent = {f"{a}>{b}": n for (a, b), n in pair_bytes(RunNumbers.of(store).flows).items()}
-    assert "agreement" not in live_findings(live, switch={"sent_bytes": sent})
-    more = {pair: round(n * 1.1) for pair, n in sent.items()}
-    found = live_findings(live, switch={"sent_bytes": more})
-    assert found["agreement"].severity == "doubt"
-    assert "9.09 % less than the switch" in found["agreement"].sentence
-    assert "after-death" in found  # of the VM that was preempted
-
-
-def test_rounds_that_hivemind_dropped(live: Path):
-    with RunStore.open_reader(live / "run.db") as store:
-        row = store.records("epochs")[-1]
-    with RunStore.open_writer(live / "run.db") as store:
-        store.append(
-            "epochs",
-            [replace(row, epoch=6, began_s=row.ended_s, ended_s=row.ended_s + 30, dropped="received 43 %")],
-        )
-    found = live_findings(live)["dropped-rounds"]
-    assert (found.severity, found.value, found.n) == ("doubt", 1, 6)
-
-
-def test_a_claim_by_phase_timers_is_an_error():
-    run, base = made_run(untimed=0.5), made_baseline(untimed=0.5)
-    found = audit([Evidence.of(r, {"CV A-1": 80.0, "hivemind-1": 728.2}) for r in (base, run)])
-    claims = {f.label: f for f in found if f.check == "published"}
-    assert {f.severity for f in claims.values()} == {"error"}
-    assert "by wall clock it did 40 (+100.0% off); by the phase timers it is 80" in claims["CV A-1"].sentence
-    assert "by the phase timers, without averaging, it is 728" in claims["CV A-4"].sentence
-
-
-def test_a_claim_that_the_logs_bear_out_is_no_finding():
-    found = audit(
-        [Evidence.of(made_run(), {"hivemind-1": 327.5}), Evidence.of(made_baseline(), {"CV A-1": 40.1})]
-    )
-    assert only(found, "published") == []
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("run,rate\nCV A-1,3\n", "f.csv:1: no column 'sps'"),
-        ("", "f.csv:1: no column 'run'"),
-        ("run,sps\nCV A-1,3\nCV A-2,NaN\n", "f.csv:3: column 'sps' holds 'NaN'"),
-        ("run,sps\nCV A-1\n", "f.csv:2: column 'sps' holds ''"),
-        ("run,sps\n,3\n", "f.csv:2: column 'run' is empty"),
-        ("run,sps\na,3\na,4\n", "f.csv:3: column 'run' names a a second time"),
-        ("run,sps\na,-1\n", "holds '-1', not a number above 0"),
-    ],
-)
-def test_a_file_of_claims_that_is_wrong_says_where(text: str, says: str):
-    with pytest.raises(ClaimsError) as caught:
-        parse_claims(text, "f.csv")
-    assert says in str(caught.value)
-
-
-def test_a_file_of_claims():
-    assert parse_claims("run,sps,page\nCV A-1,80.8,7\n", "f.csv") == {"CV A-1": 80.8}
 
 
 def test_a_run_with_the_warm_up_alone_still_shows_its_mixed_clock():

@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from wandb_logs import Swarm, Truth, write_index, write_swarm
+from two_swarms import BAD, GOOD, HOSTS, imported, write_both
+from wandb_logs import Swarm, Truth, write_swarm
 
 from analysis.importers.base import ImportFailed
 from analysis.importers.wandb import WandbLogs
 from metrics.store import RunStore
 
-BAD, GOOD = "hivemind-7", "hivemind-8"
-HOSTS = ("gc-us-t4-1", "gc-us-t4-2")
 OPT = "02_timing/opt_step_time_s"
 EPOCH = "03_hivemind/global_epoch"
 SENT = "bandwidth/net_sent_sys_bandwidth_Mbits"
@@ -64,36 +63,14 @@ def _filled(column: str) -> Callable[[list[dict[str, str]]], list[int]]:
 
 @pytest.fixture
 def logs(tmp_path: Path) -> tuple[Path, Truth]:
-    folder = tmp_path / "logs"
-    truth = write_swarm(folder, Swarm(run_id=BAD, hosts=HOSTS))
-    write_swarm(folder, Swarm(run_id=GOOD, hosts=HOSTS, seed=1))
-    return folder, truth
-
-
-def _imported(folder: Path, tmp_path: Path, index: Path | None = None) -> tuple[list[str], str, str, int]:
-    """(runs, the problems, the bad run's warnings, how many epoch records it has); the good run is whole."""
-    found = WandbLogs().import_runs(folder, tmp_path / "into", index=index)
-    names = [f.name for f in found.folders]
-    assert GOOD in names
-    with RunStore.open_reader(tmp_path / "into" / GOOD / "run.db") as store:
-        assert len(store.records("epochs")) == 6
-        assert not [w for w in store.meta("warnings") if ".csv:" in w]
-    if BAD not in names:
-        return names, "\n".join(found.problems), "", 0
-    with RunStore.open_reader(tmp_path / "into" / BAD / "run.db") as store:
-        return (
-            names,
-            "\n".join(found.problems),
-            "\n".join(store.meta("warnings")),
-            len(store.records("epochs")),
-        )
+    return tmp_path / "logs", write_both(tmp_path / "logs")
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00\x01\xfe" * 400], ids=["empty", "noise"])
 def test_a_log_of_nothing_leaves_the_rest_of_its_run(logs: tuple[Path, Truth], tmp_path: Path, data: bytes):
     folder, truth = logs
     truth.files[HOSTS[0]].write_bytes(data)
-    _, problems, text, epochs = _imported(folder, tmp_path)
+    _, problems, text, epochs = imported(folder, tmp_path)
     assert problems == ""
     assert epochs == 3
     assert f"{BAD}-{HOSTS[0]}.csv" in text
@@ -104,7 +81,7 @@ def test_a_run_of_which_nothing_is_left_is_one_problem(logs: tuple[Path, Truth],
     folder, truth = logs
     for path in truth.files.values():
         path.write_bytes(b"\x00noise" * 9)
-    names, problems, _, _ = _imported(folder, tmp_path)
+    names, problems, _, _ = imported(folder, tmp_path)
     assert names == [GOOD]
     assert problems.startswith(f"{BAD}: nothing can be computed: {BAD}-")
     assert problems.count("\n") == 0
@@ -126,7 +103,7 @@ def test_a_run_without_a_finished_epoch_keeps_what_it_has(tmp_path: Path):
     folder = tmp_path / "logs"
     write_swarm(folder, Swarm(run_id=BAD, hosts=HOSTS, epochs=1, fails=dict.fromkeys(HOSTS, 1)))
     write_swarm(folder, Swarm(run_id=GOOD, hosts=HOSTS))
-    names, problems, text, epochs = _imported(folder, tmp_path)
+    names, problems, text, epochs = imported(folder, tmp_path)
     assert (set(names), problems, epochs) == ({BAD, GOOD}, "", 0)
     assert "no hivemind epoch ended while the monitor watched" in text
     assert "No VM's log shows a finished epoch" in text
@@ -138,7 +115,7 @@ def test_a_run_of_idle_vms_only_is_a_problem(tmp_path: Path):
     path = folder / f"{BAD}-{HOSTS[1]}.csv"
     path.unlink()
     write_swarm(folder, Swarm(run_id=GOOD, hosts=HOSTS))
-    names, problems, _, _ = _imported(folder, tmp_path)
+    names, problems, _, _ = imported(folder, tmp_path)
     assert names == [GOOD]
     assert "not one training step: it failed or idled" in problems
 
@@ -148,7 +125,7 @@ def test_a_file_cut_in_a_line_is_used_up_to_there(logs: tuple[Path, Truth], tmp_
     path = truth.files[HOSTS[0]]
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * 0.8)])
-    _, _, text, epochs = _imported(folder, tmp_path)
+    _, _, text, epochs = imported(folder, tmp_path)
     assert f"{path.name}:" in text
     assert "the file ends in the middle of this line" in text
     assert f"{HOSTS[0]} did not average after epoch 2 of 3" in text
@@ -162,7 +139,7 @@ def test_a_cut_gz_is_used_up_to_there(tmp_path: Path):
     path = truth.files[HOSTS[1]]
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * 0.8)])
-    _, _, text, epochs = _imported(folder, tmp_path)
+    _, _, text, epochs = imported(folder, tmp_path)
     assert f"{path.name}: the .gz is cut or damaged" in text
     assert epochs == 5
 
@@ -173,7 +150,7 @@ def test_the_same_log_twice_counts_once_and_of_two_the_longer(logs: tuple[Path, 
     shutil.copy(truth.files[HOSTS[0]], folder / "again")
     lines = truth.files[HOSTS[1]].read_text().splitlines(keepends=True)
     (folder / "again" / truth.files[HOSTS[1]].name).write_text("".join(lines[: len(lines) // 2]))
-    _, problems, text, epochs = _imported(folder, tmp_path)
+    _, problems, text, epochs = imported(folder, tmp_path)
     assert (problems, epochs) == ("", 6)
     assert f"the same log as again/{BAD}-{HOSTS[0]}.csv; it is counted once" in text
     assert f"again/{BAD}-{HOSTS[1]}.csv: a second log of {HOSTS[1]}" in text
@@ -183,7 +160,7 @@ def test_the_same_log_twice_counts_once_and_of_two_the_longer(logs: tuple[Path, 
 def test_one_log_under_two_hosts_names_is_one_vm(logs: tuple[Path, Truth], tmp_path: Path):
     folder, truth = logs
     shutil.copy(truth.files[HOSTS[0]], folder / f"{BAD}-gc-us-t4-9.csv")
-    _, _, text, epochs = _imported(folder, tmp_path)
+    _, _, text, epochs = imported(folder, tmp_path)
     assert f"{BAD}-gc-us-t4-9.csv: the same log as {BAD}-{HOSTS[0]}.csv; it is counted once" in text
     assert epochs == 6
 
@@ -198,7 +175,7 @@ def test_counters_that_come_seldom_are_said(logs: tuple[Path, Truth], tmp_path: 
                 rows.remove(row)
 
     _edit(truth.files[HOSTS[0]], thin)
-    _, _, text, _ = _imported(folder, tmp_path)
+    _, _, text, _ = imported(folder, tmp_path)
     assert f"{BAD}-{HOSTS[0]}.csv: the network counters come every 5 s, not each second" in text
     assert "pause" not in text
 
@@ -213,7 +190,7 @@ def test_cells_that_cannot_be_are_named_by_file_line_and_column(
     folder, truth = logs
     path = truth.files[HOSTS[0]]
     (line,) = _set(path, OPT, value, _filled(OPT))
-    _, _, text, epochs = _imported(folder, tmp_path)
+    _, _, text, epochs = imported(folder, tmp_path)
     assert f"{path.name}:{line}: column '{OPT}' {what}" in text
     assert epochs == 6
 
@@ -223,7 +200,7 @@ def test_a_timer_longer_than_the_log_is_left_out(logs: tuple[Path, Truth], tmp_p
     (line,) = _set(
         truth.files[HOSTS[0]], "02_timing/forward_time_s", "1e9", _filled("02_timing/forward_time_s")
     )
-    _, _, text, epochs = _imported(folder, tmp_path)
+    _, _, text, epochs = imported(folder, tmp_path)
     assert f":{line}: column '02_timing/forward_time_s' is 1e+09 s, the whole log" in text
     assert epochs == 6
 
@@ -238,7 +215,7 @@ def test_a_negative_run_time_and_a_clock_that_jumps_are_set_right(logs: tuple[Pa
             row["_timestamp"] = str(int(row["_timestamp"]) + 7200)
 
     _edit(path, jump)
-    _, _, text, epochs = _imported(folder, tmp_path)
+    _, _, text, epochs = imported(folder, tmp_path)
     assert f"{path.name}:{line}: column '_runtime' is negative" in text
     assert f"{path.name}: the clock jumps once (first at line 62)" in text
     assert epochs == 6
@@ -257,7 +234,7 @@ def test_both_clocks_leaping_is_seen_against_the_monitor(logs: tuple[Path, Truth
                 row[clock] = str(int(row[clock]) + 3600)
 
     _edit(truth.files[HOSTS[1]], leap)
-    _, _, text, _ = _imported(folder, tmp_path)
+    _, _, text, _ = imported(folder, tmp_path)
     assert "for the monitor: one of the clocks jumped, or the VM missed an epoch's end" in text
     assert "the network counters pause once for 3 s or more" in text
 
@@ -265,7 +242,7 @@ def test_both_clocks_leaping_is_seen_against_the_monitor(logs: tuple[Path, Truth
 def test_rows_out_of_order_are_sorted(logs: tuple[Path, Truth], tmp_path: Path):
     folder, truth = logs
     _edit(truth.files[HOSTS[0]], lambda rows: rows.reverse())
-    _, _, text, epochs = _imported(folder, tmp_path)
+    _, _, text, epochs = imported(folder, tmp_path)
     assert "its rows are out of order; they are sorted by '_step'" in text
     assert epochs == 6
 
@@ -288,20 +265,20 @@ def test_a_renamed_column_costs_only_what_hangs_on_it(
     folder, truth = logs
     path = truth.files[HOSTS[0]]
     _rename(path, column, f"{column}_v2")
-    _, _, text, found = _imported(folder, tmp_path)
+    _, _, text, found = imported(folder, tmp_path)
     assert found == epochs
     if therefore:
         assert f"{path.name}:1: there is no column '{column}' (there is '{column}_v2'): {therefore}." in text
     with RunStore.open_reader(tmp_path / "into" / BAD / "run.db") as store:
-        imported = store.meta("imported")
+        told = store.meta("imported")
         for row in store.records("epochs"):
             assert row.comm_s == pytest.approx(truth.comm_s[row.vm, row.epoch] - 0.02, abs=0.03)
             assert row.samples == truth.samples[row.vm, row.epoch]
             assert row.ended_s == pytest.approx(truth.ended_s[row.vm, row.epoch], abs=2)
-    assert imported["sync"][HOSTS[0]]["rule"] == ("opt_step" if column == EPOCH else "epochs")
+    assert told["sync"][HOSTS[0]]["rule"] == ("opt_step" if column == EPOCH else "epochs")
     known = {"02_timing/backward_time_s", SAMPLES}
-    assert imported["missing_columns"].get(HOSTS[0], []) == ([column] if column in known else [])
-    assert (HOSTS[0] in imported["nic"]) == (column != SENT)
+    assert told["missing_columns"].get(HOSTS[0], []) == ([column] if column in known else [])
+    assert (HOSTS[0] in told["nic"]) == (column != SENT)
 
 
 def test_without_the_epoch_and_where_the_authors_rule_breaks_bytes_decide(tmp_path: Path):
@@ -310,7 +287,7 @@ def test_without_the_epoch_and_where_the_authors_rule_breaks_bytes_decide(tmp_pa
     write_swarm(folder, Swarm(run_id=GOOD, hosts=HOSTS))
     for host in HOSTS:
         _rename(truth.files[host], EPOCH, "epoch")
-    _, _, text, epochs = _imported(folder, tmp_path)
+    _, _, text, epochs = imported(folder, tmp_path)
     assert epochs == 16
     assert "by bytes there are 8; the latter are used" in text
 
@@ -328,7 +305,7 @@ def test_a_monitor_without_a_column_gives_what_it_can(
 ):
     folder, truth = logs
     _rename(truth.files["monitor"], column, "x")
-    _, _, said, epochs = _imported(folder, tmp_path)
+    _, _, said, epochs = imported(folder, tmp_path)
     assert text in said
     assert epochs == 6
 
@@ -337,84 +314,16 @@ def test_a_monitor_with_a_zero_rate_says_which_epoch(logs: tuple[Path, Truth], t
     folder, truth = logs
     rate = "03_hivemind/epoch_based_sps"
     _set(truth.files["monitor"], rate, "0", lambda rows: [[k for k, r in enumerate(rows) if r[rate]][1]])
-    _, _, text, _ = _imported(folder, tmp_path)
+    _, _, text, _ = imported(folder, tmp_path)
     assert "epochs 2 have a rate of 0; they are in no mean" in text
     with RunStore.open_reader(tmp_path / "into" / BAD / "run.db") as store:
         assert store.meta("imported")["zero_rate_epochs"] == [2]
         assert [e.sps == 0 for e in store.records("swarm_epochs")] == [False, True, False]
 
 
-def test_an_index_that_names_files_that_are_not_there(logs: tuple[Path, Truth], tmp_path: Path):
-    folder, truth = logs
-    rows = [
-        {
-            "run_id": run,
-            "file": f"{run}-{host}.csv",
-            "role": role,
-            "location": "GC-US",
-            "host": host,
-            "gpu": "T4",
-        }
-        for run in (BAD, GOOD)
-        for host, role in ((HOSTS[0], "bee"), (HOSTS[1], "bee"), ("vm-monitor", "monitor"))
-    ]
-    rows.append({**rows[0], "run_id": "hivemind-9", "file": "hivemind-9-gc-t4-1.csv"})
-    write_index(folder, rows)
-    truth.files[HOSTS[1]].unlink()
-    names, problems, text, epochs = _imported(folder, tmp_path)
-    assert names == [BAD, GOOD]
-    assert f"INDEX.csv:3: {BAD}-{HOSTS[1]}.csv is not there" in text
-    assert epochs == 3
-    assert (
-        "hivemind-9: nothing can be computed: INDEX.csv:8: hivemind-9-gc-t4-1.csv is not there." in problems
-    )
-
-
-def test_an_index_with_words_we_do_not_know(logs: tuple[Path, Truth], tmp_path: Path):
-    folder, _ = logs
-    base = {
-        "role": "bee",
-        "location": "GC-US",
-        "gpu": "T4",
-        "target_batch_size": "2560",
-        "model": "ConvNextLarge",
-    }
-    rows = [
-        {**base, "run_id": run, "file": f"{run}-{host}.csv", "host": host}
-        for run in (BAD, GOOD)
-        for host in HOSTS
-    ]
-    rows[0] |= {"location": "GC-MOON", "gpu": "TPU9", "role": "wasp", "target_batch_size": "many"}
-    write_index(folder, rows)
-    _, _, text, epochs = _imported(folder, tmp_path)
-    for sentence in (
-        "INDEX.csv:2: role 'wasp' is none of bee, monitor, baseline; taken as bee.",
-        "INDEX.csv:2: target_batch_size 'many' is not a number.",
-        "INDEX.csv:2: gpu 'TPU9' is none that we know",
-        f"Where {HOSTS[0]} stood is unknown ('GC-MOON' does not say in which region it is)",
-        "has no price for TPU9 at gcp",
-    ):
-        assert sentence in text
-    assert epochs == 6
-
-
-def test_an_index_that_cannot_be_used(logs: tuple[Path, Truth], tmp_path: Path):
-    folder, _ = logs
-    bad = tmp_path / "mine.csv"
-    bad.write_text("a,b\n1,2\n")
-    with pytest.raises(ImportFailed, match=r"mine\.csv:1: the index has no rows, or no column 'file'"):
-        WandbLogs().import_runs(folder, tmp_path / "x", index=bad)
-    with pytest.raises(ImportFailed, match=r"gone\.csv: the index cannot be read: No such file"):
-        WandbLogs().import_runs(folder, tmp_path / "x", index=tmp_path / "gone.csv")
-    (folder / "INDEX.csv").write_bytes(b"\xff\xfe\x00")
-    names, problems, _, epochs = _imported(folder, tmp_path)
-    assert (names, epochs) == ([BAD, GOOD], 6)
-    assert "Runs and hosts are read from the files' names instead" in problems
-
-
 def test_a_file_of_no_run_is_named_and_the_others_go_on(logs: tuple[Path, Truth], tmp_path: Path):
     folder, _ = logs
     (folder / "notes.csv").write_text("a,b\n1,2\n")
-    _, problems, _, epochs = _imported(folder, tmp_path)
+    _, problems, _, epochs = imported(folder, tmp_path)
     assert problems.startswith("notes.csv: the name says no run and host")
     assert epochs == 6

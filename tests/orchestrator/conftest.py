@@ -1,6 +1,7 @@
-"""The shell's world, for the tests that ask for it."""
+"""The shell's world, and a user without anything, for the tests that ask for them."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 
@@ -38,3 +39,17 @@ def world(tmp_path, quick_keys):
         }.items():
             store.set_meta(key, value)
     return world
+
+
+@pytest.fixture
+def nothing_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No catalogs, no credentials, no SkyPilot configuration."""
+    for name in (
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_PROFILE",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("SKY_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
