@@ -7,7 +7,9 @@ target was T (raw):
 - communication and everything else outside calculation is `x c` only;
 - bytes to another peer: what its program handed over of the model (gradients, state) is `x s`, each packet
   with its header; the rest is control traffic, which keeps its rate over the calculation's study-scale
-  seconds. What it sent in the step is sent once: reports pause while peers average;
+  seconds: the lower of its rates in the two halves of the calculation. What is beyond it is sent once: looking for a
+  group, at the end of the second half, where the leader asks the DHT as fast as it answers (half a MB an epoch), and
+  the step itself, in which reports pause;
 - where nobody counted what was handed over (older runs): what the synchronising step sent beyond the control
   traffic is `x s`, at the calculation's control rate, which takes away too much. To the store and the monitor
   nothing is averaged, so all bytes are control traffic. To a peer that is arriving in this epoch most of it is
@@ -134,11 +136,12 @@ def counted_bytes(sent: PhaseBytes, study_calc_s: float, scales: Scales) -> floa
     """
     model = sent.model_bytes * PACKET_PER_LOAD
     control = max(0.0, sent.bytes - model)
-    calculating = min(sent.calc_bytes, control)  # a state may have been sent in that phase too
-    rate = calculating / (sent.calc_s * scales.time) if sent.calc_s > 0 else 0.0
-    once = control - (calculating if sent.calc_s > 0 else 0.0)
-    once = max(0.0, once - rate * sent.settling_s * scales.time)
-    return model * scales.bytes + rate * study_calc_s + once
+    phases = (sent.calc_bytes, sent.calc_s), (sent.settling_bytes, sent.settling_s)
+    rate = min((count / seconds for count, seconds in phases if seconds > 0), default=0.0)
+    seconds = sent.calc_s + sent.settling_s
+    rate = min(rate, control / seconds) if seconds > 0 else 0.0  # a state may have been sent in them too
+    once = control - rate * seconds
+    return model * scales.bytes + rate / scales.time * study_calc_s + once
 
 
 def study_bytes(

@@ -176,6 +176,17 @@ def test_a_ledger_that_is_ahead_of_the_kernel_is_believed_and_nothing_goes_below
     assert counted_bytes(sent, 100.0, Scales(bytes=50)) >= model * PACKET_PER_LOAD * 50
 
 
+def test_looking_for_a_group_is_traffic_once_an_epoch():
+    """A-2 CV at 1/100, 1/32: 58 kB to the other peer in the first half of the calculation, 454 kB in the second."""
+    model = 3_955_346
+    sent = PhaseBytes(453_837, 7.226, 58_420, 7.214, 4_253_418, model)
+    found = counted_bytes(sent, 462.1, Scales(bytes=100, samples=32))
+    reports = 58_420 / 7.214 * 462.1
+    once = sent.bytes - model * PACKET_PER_LOAD - 58_420 / 7.214 * (7.226 + 7.214)
+    assert found == pytest.approx(model * PACKET_PER_LOAD * 100 + reports + once)
+    assert found / 1e9 == pytest.approx(0.414, abs=0.001)  # published: 0.40
+
+
 def test_why_a_rate_took_too_much_away_at_eight_peers():
     """One pair of A-8 CV at 1/100: 0.99 MB averaged in 12 s; 8.5 kB/s of reports, which pause in the round."""
     parameters, peers = 197_767_336, 8
