@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 
 from cloud.networks.network import Network, NetworkError, Path
@@ -55,6 +55,7 @@ class PathModel:
 
 
 NO_PATH_MODEL = PathModel("none", 0.0, 0.0, 0.0, 1.0, 0.0)
+_CALM = "-calm"  # the same model without slow spells, so that what differs between two runs is not which spells they met
 
 
 @dataclass(frozen=True)
@@ -72,16 +73,19 @@ class VmModel:
 
 
 def path_model(name: str) -> PathModel:
-    """The path model "none" or one of path_models.csv. Raises NetworkError."""
+    """The path model "none", one of path_models.csv, or "NAME-calm": that one without slow spells. Raises NetworkError."""
     if name == NO_PATH_MODEL.name:
         return NO_PATH_MODEL
+    if name.endswith(_CALM):
+        return replace(path_model(name.removesuffix(_CALM)), name=name, spell_rate_per_s=0.0)
     found = _values("path_models.csv", name)
     return PathModel(name, **found)
 
 
 def path_model_names() -> list[str]:
     """Names that `path_model` knows."""
-    return [NO_PATH_MODEL.name, *sorted({row["name"] for _, row in _rows("path_models.csv")})]
+    known = sorted({row["name"] for _, row in _rows("path_models.csv")})
+    return [NO_PATH_MODEL.name, *known, *(f"{name}{_CALM}" for name in known)]
 
 
 def vm_model(name: str = "gc-n1-standard-8-t4") -> VmModel:

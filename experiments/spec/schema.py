@@ -88,8 +88,10 @@ class Swarm(_Section):
     batch_size: int = Field(
         default=32, ge=1, le=65_536, description="Samples of one step of one accelerator."
     )
-    compression: Literal["none", "float16", "uniform8bit", "blockwise8bit"] = Field(
-        default="float16", description="Of gradients on the wire."
+    compression: f.Compression = Field(
+        default="float16",
+        description="Of gradients on the wire: none, float16, uniform8bit, blockwise8bit, or powersgd:<rank>, which sends "
+        "each large matrix as two factors of that rank (1 to 64), and what that leaves out in later rounds.",
     )
     optimizer: Optimizer = Field(
         default_factory=Optimizer, description="What each peer runs after averaging."
@@ -204,10 +206,10 @@ class Emulation(_Section):
     network: f.NetworkName = Field(
         default="study-2023-04", description="RTT and bandwidth of each pair; none: rented VMs only."
     )
-    path_model: Literal["none", "study"] = Field(
+    path_model: Literal["none", "study", "study-calm"] = Field(
         default="study",
         description="What several streams carry between two places, and slow spells, as in the study's transatlantic "
-        "runs; none: each stream the network file's rate, whatever else goes on.",
+        "runs; study-calm: the same without the spells; none: each stream the network file's rate, whatever else goes on.",
     )
     boot_s: Annotated[float, Field(ge=0, le=3600)] = Field(
         default=0.0, description="How long a VM takes to boot."

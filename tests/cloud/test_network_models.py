@@ -59,9 +59,8 @@ def test_a_figure_lies_in_its_own_interval(file):
 
 def test_the_step_times_of_the_studys_vm_name_no_other_run():
     with (resources.files("experiments") / "accelerators.csv").open(encoding="utf-8") as text:
-        rows = [
-            row for row in csv.DictReader(text) if row["accelerator"] == "T4:1" and row["model"] != "digits"
-        ]
+        every = [row for row in csv.DictReader(text) if row["accelerator"] == "T4:1"]
+    rows = [row for row in every if models()[row["model"]].kind != "digits"]  # theirs are defined
     assert rows
     for row in rows:
         assert set(re.findall(r"\b[A-F]-\d\b", row["source"])) == {"A-1", "A-2"}, row
@@ -120,8 +119,16 @@ def test_without_a_model_a_stream_carries_the_files_figure():
     assert [NO_PATH_MODEL.stream_bps(path, k) for k in (1, 7)] == pytest.approx([path.stream_bps] * 2)
 
 
+def test_a_calm_model_has_the_same_streams_and_no_spells():
+    calm = path_model("study-calm")
+    assert (calm.name, calm.spell_rate_per_s) == ("study-calm", 0.0)
+    assert STUDY.spell_rate_per_s > 0
+    path = NETWORK.path(EU, AUS)
+    assert [calm.stream_bps(path, k) for k in (1, 7)] == [STUDY.stream_bps(path, k) for k in (1, 7)]
+
+
 def test_a_model_that_is_not_there_is_an_error():
-    assert path_model_names() == ["none", "study"]
+    assert path_model_names() == ["none", "study", "study-calm"]
     for read in (path_model, vm_model, vm_limit):
         with pytest.raises(NetworkError, match=r"s.csv has no .*'moon'"):
             read("moon")
