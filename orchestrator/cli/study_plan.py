@@ -48,15 +48,15 @@ def study_plan_lines(document: Mapping[str, Any]) -> list[str]:
         vms = f"{len(run['peers'])} VM{'s' if len(run['peers']) > 1 else ' '}"
         parts = [f"{usd(run['usd_per_h'])}/h", f"{duration(run['duration_s'])} at the study's scale"]
         if rented:
-            parts = [parts[0], f"about {duration(run['duration_s'])}", f"VMs {usd(run['vm_usd'])}"]
-            parts.append(f"traffic at most {usd(_egress_usd(run))}")
+            parts = [parts[0], _about(run["duration_s"]), f"VMs {usd(run['vm_usd'])}"]
+            parts.append(_traffic(_egress_usd(run)))
         else:
             scales = run["scales"]
-            parts.insert(0, f"about {duration(run['raw_duration_s'])} of epochs here")
+            parts.insert(0, f"{_about(run['raw_duration_s'])} of epochs here")
             parts.append(f"bytes 1/{number(scales['bytes'])}, samples 1/{number(scales['samples'])}")
         lines.append(f"  {run['run']:<{width}}  {vms}  {', '.join(parts)}")
-    money = f"VMs {usd(document['vm_usd'])}, traffic at most {usd(document['egress_usd'])}"
-    together = f"about {duration(document['raw_duration_s'])}, starts and ends included"
+    money = f"VMs {usd(document['vm_usd'])}, {_traffic(document['egress_usd'])}"
+    together = f"{_about(document['raw_duration_s'])}, starts and ends included"
     lines.append(f"  all together: {together}; {money if rented else 'nothing is rented'}")
     if document["contended_retries"]:
         times = "once" if document["contended_retries"] == 1 else "twice"
@@ -65,7 +65,8 @@ def study_plan_lines(document: Mapping[str, Any]) -> list[str]:
     for run in runs:
         for note in run["notes"]:
             if note.startswith("cannot be launched"):
-                against.setdefault(note, []).append(run["run"])
+                said = note.replace(f": {run['experiment']}: ", ": ")  # the run is named before it
+                against.setdefault(said, []).append(run["run"])
     lines += [f"  note: {_several(keys, len(runs))}: {note}" for note, keys in against.items()]
     return lines
 
@@ -74,8 +75,20 @@ def study_question(document: Mapping[str, Any]) -> str:
     """What a person says yes to, once for the whole study."""
     if document["on"] == "local":
         return "Start it?"
-    sums = f"{usd(document['vm_usd'])} of VMs and at most {usd(document['egress_usd'])} of traffic"
-    return f"Rent up to {document['most_vms']} VMs at a time, {sums} in all?"
+    vms, traffic = document["vm_usd"], document["egress_usd"]
+    sums = [
+        "VMs at a price that is unknown" if vms is None else f"{usd(vms)} of VMs",
+        "traffic at a price that is unknown" if traffic is None else f"at most {usd(traffic)} of traffic",
+    ]
+    return f"Rent up to {document['most_vms']} VMs at a time, {' and '.join(sums)} in all?"
+
+
+def _about(seconds: float | None) -> str:
+    return "a duration that is unknown" if seconds is None else f"about {duration(seconds)}"
+
+
+def _traffic(most_usd: str | None) -> str:
+    return "traffic: unknown" if most_usd is None else f"traffic at most {usd(most_usd)}"
 
 
 def _egress_usd(plan: Mapping[str, Any]) -> str | None:
