@@ -14,6 +14,7 @@ from typing import Any
 from metrics import frames
 from metrics.egress import handed_over
 from metrics.granularity import calculation, communication, granularity, granularity_phase_timed
+from metrics.heldout import held_out
 from metrics.interval import Estimate
 from metrics.published import compare
 from metrics.run_numbers import Records, RunNumbers
@@ -42,6 +43,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
     total = run.bill.sum()
     ingress = list(run.ingress.values())
     host: dict[str, Any] = meta["host"] or {}
+    evaluated = held_out(meta["evaluations"])
     return {
         "schema_version": SUMMARY_VERSION,
         "run_id": meta["run_id"],
@@ -96,7 +98,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
             "usd": _usd(run.preemptions.paused_usd),
         },
         "loss": _loss(run),
-        "accuracy": _accuracy(meta["evaluations"]),
+        "accuracy": None if evaluated is None else evaluated.accuracy,
         "published": compare(meta["published"], run.study, run.matrix, [row.vm for row in run.vms]),
         "agreement": _agreement(run),
         "raw": _raw(run),
@@ -161,16 +163,6 @@ def _preemptions(run: RunNumbers) -> dict[str, Any]:
 def _loss(run: RunNumbers) -> dict[str, float | None]:
     losses = [e.loss for e in run.raw if e.loss is not None]
     return {"first": losses[0] if losses else None, "last": losses[-1] if losses else None}
-
-
-def _accuracy(evaluations: list[dict[str, Any]] | None) -> float | None:
-    """Held-out accuracy after the last epoch that was evaluated, mean over who evaluated it."""
-    known = [e for e in evaluations or [] if e.get("accuracy") is not None]
-    if not known:
-        return None
-    last = max(int(e["epoch"]) for e in known)
-    values = [float(e["accuracy"]) for e in known if int(e["epoch"]) == last]
-    return sum(values) / len(values)
 
 
 def _agreement(run: RunNumbers) -> dict[str, Any] | None:

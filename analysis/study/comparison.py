@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from analysis.accuracy import AccuracyComparison
 from analysis.compare import Check, ComparedRun, comparable, judge, kendall_tau, long_rows, why_not
 from analysis.report.page import Card
 from analysis.study.rows import Row
@@ -43,6 +44,7 @@ class Compared:
     limits: Sequence[Limit] = ()
     missing: Mapping[str, str] | None = None
     include_contended: bool = False
+    accuracy: AccuracyComparison | None = None  # None: held-out accuracy is not compared
 
     @property
     def checks(self) -> list[Check]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-__all__ = ["BALLAST_TENSORS", "DigitsNet", "Emulated", "ModelSizeError", "build_emulated"]
+__all__ = ["BALLAST_TENSORS", "DIGITS", "DigitsNet", "Emulated", "ModelSizeError", "build_emulated"]
 
 BALLAST_TENSORS = 16
+DIGITS = ("digits", "digits-12m")
+"""Models of models.csv that are this network: as it is, and with ballast."""
 _PIXELS, _HIDDEN, _CLASSES = 64, 64, 10
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from experiments.peer.config import PeerConfig, PeerConfigError
 from experiments.peer.data import Batch
-from experiments.peer.model import build_emulated
+from experiments.peer.model import DIGITS, build_emulated
 from experiments.peer.models import VISION, build_model
 
 __all__ = ["Task", "build_task"]
@@ -73,9 +73,9 @@ class Task:
 def build_task(config: PeerConfig) -> Task:
     """The task of the config. Raises PeerConfigError when it cannot run, ModelSizeError when too small."""
     if config.emulated:
-        ran = "digits" if config.model == "digits" else f"digits (emulates {config.model})"
+        ran = "digits" if config.model in DIGITS else f"digits (emulates {config.model})"
         return Task(build_emulated(config.parameters, config.seed), torch.device("cpu"), ran, None)
-    if config.model == "digits":
+    if config.model in DIGITS:
         small = build_emulated(config.parameters, config.seed)
         return Task(small, torch.device("cpu"), "digits", None)
     network = build_model(config.model, config.seed)

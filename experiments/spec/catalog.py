@@ -74,6 +74,11 @@ class StepTime:
     sync_work_s: float  # the VM's own work around a round: gradient copies, offloaded optimizer
     source: str
 
+    @property
+    def padded(self) -> bool:
+        """Whether an emulated step lasts as long as this; without an accelerator it lasts what it does."""
+        return not self.accelerator.startswith("CPU:")
+
     def forward_s(self, batch_size: int) -> float:
         """Forward's part of a step of so many samples; a step is taken as linear in its samples."""
         return self.step_s * self.forward_share * batch_size / self.batch_size

@@ -25,6 +25,7 @@ from experiments.spec.load import find, load_all
 from experiments.spec.schema import ExperimentSpec
 
 __all__ = [
+    "Accuracy",
     "Comparison",
     "LoadedStudy",
     "Member",
@@ -75,6 +76,17 @@ class StudyEntry(_Section):
     repeats: int | None = Field(default=None, ge=1, le=50, description="Instead of the study's.")
 
 
+class Accuracy(_Section):
+    """Two experiments of the study whose runs should learn alike."""
+
+    of: Annotated[str, Field(min_length=1, max_length=100)] = Field(
+        description="An experiment's name; its runs' held-out accuracy is compared."
+    )
+    against: Annotated[str, Field(min_length=1, max_length=100)] = Field(
+        description="Another one's: equal seeds, updates, target batch size and samples."
+    )
+
+
 class Comparison(_Section):
     """What `orch compare` lays beside the runs."""
 
@@ -83,6 +95,10 @@ class Comparison(_Section):
     )
     limits: Annotated[str, Field(max_length=200)] = Field(
         default="", description="A csv of how far a figure may be from the published one; none: not judged."
+    )
+    accuracy: Accuracy | None = Field(
+        default=None,
+        description="Held-out accuracy of one experiment's runs against another's; none: not compared.",
     )
 
 
@@ -150,6 +166,8 @@ def load_study(path_or_name: str, overrides: Sequence[str] = ()) -> LoadedStudy:
     except ValidationError as error:
         raise SpecError([*document.problems, *problems_of(error, document, StudySpec)]) from error
     members = _members(spec, document, path, overrides)
+    if spec.compare.accuracy is not None:
+        _two_of_them(spec.compare.accuracy, members, document)
     if spec.compare.limits:
         try:
             read_limits(_beside(path, spec.compare.limits))
@@ -229,6 +247,21 @@ def _members(spec: StudySpec, document: Document, path: Path, overrides: Sequenc
         said = f"{len(found)} runs; a study has at most {MOST_RUNS}"
         document.problems.append(document.problem(("experiments",), said))
     return tuple(found)
+
+
+def _two_of_them(wanted: Accuracy, members: Sequence[Member], document: Document) -> None:
+    """Both names of `compare.accuracy` are experiments of this study, and not the same one."""
+    names = list(dict.fromkeys(member.spec.name for member in members))
+    if not names:
+        return  # why there is none is told already
+    for key, name in (("of", wanted.of), ("against", wanted.against)):
+        if name not in names:
+            near = nearest(name, names)
+            said = f"no experiment of this study is called '{name}'{near} ({', '.join(names)})"
+            document.problems.append(document.problem(("compare", "accuracy", key), said))
+    if wanted.of == wanted.against:
+        said = f"'{wanted.of}' stands on both sides; name two experiments"
+        document.problems.append(document.problem(("compare", "accuracy", "against"), said))
 
 
 def _experiments(entry: StudyEntry, study: Path, overrides: Sequence[str]) -> list[ExperimentSpec]:

@@ -14,7 +14,7 @@ from orchestrator.cli.terminal import say
 if TYPE_CHECKING:
     from analysis.study.comparison import Compared
 
-__all__ = ["comparison_text", "register", "write_page"]
+__all__ = ["comparison_document", "comparison_text", "register", "write_page"]
 
 _LONG = (
     "experiment", "run_id", "figure", "published", "replayed", "emulated", "difference", "inside", "host_contended",
@@ -83,7 +83,10 @@ def _compare(
       "attempts"}], "kendall_tau" (of sps, over the runs that count), "compared",
       "checks": [{"scope": "each"|"median"|"study", "experiment", "run_id", "figure", "low",
       "high", "found", "inside"}], "left_out" (rows that do not count): [{"experiment", "run_id",
-      "why"}], "missing": [{"experiment", "why"}]}
+      "why"}], "missing": [{"experiment", "why"}], "accuracy" (of a study that compares it,
+      else null): {"of": {"experiment", "n", "mean", "sd", "runs": [{"run_id", "seed",
+      "accuracy", "loss", "updates", "target_batch_size", "samples", "heldout_samples",
+      "counted"}]}, "against": {same}, "difference", "pooled_sd", "limit", "inside", "why"}}
     Unknown is null; figures are at the study's scale.
     """
     from orchestrator.cli.comparing import compare_wanted, wanted_runs
@@ -102,15 +105,25 @@ def _compare(
         say(f"report: {write_page(wanted.folders, compared, report)}")
 
 
+def comparison_document(study: str | None, compared: Compared) -> dict[str, Any]:
+    """The comparison as JSON types."""
+    from analysis.accuracy import accuracy_document
+    from analysis.compare import compare_document
+
+    document = compare_document(
+        study, compared.rows, compared.limits, compared.missing, compared.include_contended
+    )
+    return {**document, "accuracy": accuracy_document(compared.accuracy)}
+
+
 def comparison_text(study: str | None, compared: Compared, form: Format) -> str:
     """The comparison in the form asked for, ending in a newline."""
-    from analysis.compare import compare_document, long_rows
+    from analysis.compare import long_rows
     from analysis.study.comparison import study_checks
+    from analysis.study.held_out import accuracy_lines
 
     if form in (Format.json, Format.yaml):
-        document = compare_document(
-            study, compared.rows, compared.limits, compared.missing, compared.include_contended
-        )
+        document = comparison_document(study, compared)
         if form is Format.json:
             return as_json(document)
         import yaml
@@ -127,6 +140,7 @@ def comparison_text(study: str | None, compared: Compared, form: Format) -> str:
         f"{r.experiment} ({r.run_id}): not judged: {r.not_judged}" for r in compared.rows if r.not_judged
     ]
     lines += [f"{name}: {why}" for name, why in (compared.missing or {}).items()]
+    lines += accuracy_lines(compared.accuracy)
     return "\n".join(lines) + "\n"
 
 

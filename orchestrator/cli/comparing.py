@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from analysis.accuracy_runs import compare_held_out
 from analysis.compare import ComparedRun
 from analysis.compare_runs import compared_run, replayed_figures
 from analysis.importers.base import ImportFailed
@@ -49,6 +50,7 @@ class Wanted:
     missing: dict[str, str] = field(default_factory=dict)  # experiment -> why it has no run
     replay: str = "auto"
     limits: str = ""  # a file; "": not judged
+    accuracy: Mapping[str, str] | None = None  # {"of", "against"}: whose held-out accuracy is compared
 
     @property
     def folders(self) -> list[Path]:
@@ -84,7 +86,8 @@ def wanted_study(home: Path, study: StudyDefinition, state: StudyState) -> Wante
     """A study's runs that have numbers, finished or not; and why the others have none."""
     limits = study.compare["limits"]
     own = str(studies_folder(home) / study.study_id / limits) if limits else ""
-    found = Wanted(study.study_id, replay=study.compare["replay"], limits=own)
+    accuracy = study.compare.get("accuracy")  # a study of an older orch has none
+    found = Wanted(study.study_id, replay=study.compare["replay"], limits=own, accuracy=accuracy)
     for one in state.jobs:
         if one.result is None:
             found.missing[one.job.key] = _why(one, state)
@@ -98,17 +101,22 @@ def compare_wanted(wanted: Wanted, logs: Path | None, limits: str, include_conte
     """Read everything. `limits`: a file instead of the wanted one's, or "none". Raises UsageError, ImportFailed."""
     replayed = _replayed(wanted, logs)
     rows: list[ComparedRun] = []
+    readable: list[Path] = []
     for folder, entry in wanted.runs.items():
         try:
             row = compared_run(folder, replayed, *entry)
         except StoreError as error:
             wanted.missing[folder.name] = f"cannot be read: {error}"
             continue
+        readable.append(folder)
         if row.emulated["sps"] is None:
             wanted.missing[folder.name] = "no measured epoch"
         else:
             rows.append(row)
-    return Compared(rows, limits_of(limits or wanted.limits), wanted.missing, include_contended)
+    alike = None
+    if wanted.accuracy:
+        alike = compare_held_out(readable, **wanted.accuracy, include_contended=include_contended)
+    return Compared(rows, limits_of(limits or wanted.limits), wanted.missing, include_contended, alike)
 
 
 def _why(one: JobState, state: StudyState) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from analysis.plan import TOLERANCE, plan_of
 from cloud.prices.book import PriceBook, load_for, newest
-from experiments.spec.catalog import step_time
+from experiments.spec.catalog import models, step_time
 from experiments.spec.emulation import EmulationPlan, resolve_emulation
 from experiments.spec.errors import SpecError
 from experiments.spec.schema import ExperimentSpec
@@ -112,7 +112,8 @@ def _expected(spec: ExperimentSpec) -> tuple[EmulationPlan | None, list[str]]:
 
 def _unknown_duration(spec: ExperimentSpec) -> str:
     accelerators = {group.alternatives[0].accelerators for group in spec.peers}
-    unknown = [a for a in sorted(accelerators) if spec.model == "digits" or step_time(spec.model, a) is None]
+    defined = models()[spec.model].kind == "digits"  # a step is what it is padded to, nobody measured it
+    unknown = [a for a in sorted(accelerators) if defined or step_time(spec.model, a) is None]
     return (
         f"its duration is unknown: nobody measured a step of {spec.model} on {', '.join(unknown)}; traffic is reckoned as "
         f"if each epoch took swarm.matchmaking_time_s ({spec.swarm.matchmaking_time_s:g} s), the least it can: "

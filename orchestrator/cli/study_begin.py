@@ -85,7 +85,11 @@ def begin_study(
         jobs=jobs,
         documents={m.key: to_document(m.spec) for m in members},
         plans=plans,
-        compare={"replay": loaded.spec.compare.replay, "limits": "limits.csv" if limits else ""},
+        compare={
+            "replay": loaded.spec.compare.replay,
+            "limits": "limits.csv" if limits else "",
+            "accuracy": loaded.spec.compare.accuracy and loaded.spec.compare.accuracy.model_dump(),
+        },
         created_s=now.timestamp(),
     )
     return create_study(home, definition, loaded.text, limits.read_text(encoding="utf-8") if limits else "")

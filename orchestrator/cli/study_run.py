@@ -157,18 +157,16 @@ def _run(home: Path, folder: Path, only: Sequence[str], output: ResultForm) -> i
 
 def _finish(home: Path, folder: Path, study: StudyDefinition, state: StudyState, output: ResultForm) -> int:
     """The comparison on stdout, the page in the study's folder, the failed ones at the end."""
-    from analysis.compare import compare_document
-    from orchestrator.cli.compare_commands import comparison_text, write_page
+    from orchestrator.cli.compare_commands import comparison_document, comparison_text, write_page
     from orchestrator.cli.comparing import compare_wanted, wanted_study
 
     wanted = wanted_study(home, study, state)
     compared = compare_wanted(wanted, None, "", False)
     page = folder / "report.html" if compared.rows else None
     if output is ResultForm.json:
-        rows, limits = compared.rows, compared.limits
         document = {
             **_document(study, state),
-            "comparison": compare_document(study.study_id, rows, limits, compared.missing) if rows else None,
+            "comparison": comparison_document(study.study_id, compared) if compared.rows else None,
             "report": page,
         }
         typer.echo(as_json(document), nl=False)

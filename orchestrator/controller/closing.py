@@ -95,7 +95,7 @@ def _asked_step_s(meta: dict[str, Any], vms: Sequence[VmRecord]) -> dict[str, fl
     batch, found = spec.swarm.batch_size, {}
     for vm in vms:
         times = step_time(spec.model, vm.accelerator, plain=spec.swarm.plain)
-        if times is not None:
+        if times is not None and times.padded:
             step_s = times.forward_s(batch) + times.backward_s(batch)
             found[vm.vm] = step_s * coalesced(shrunk, vm.accelerator) / float(shrunk["time_scale"])
     return found

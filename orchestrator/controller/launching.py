@@ -183,7 +183,7 @@ def _meta(
 
 def _ran(spec: ExperimentSpec) -> str:
     """What the peers train, in words."""
-    if spec.model == "digits":
+    if models()[spec.model].kind == "digits":
         return "digits network"
     return spec.model if spec.emulation is None else "digits network (emulates the model)"
 

@@ -163,6 +163,7 @@ def peer_config(
         raise ValueError(f"no step time is known for {spec.model} on {place.accelerator}")
     batch, swarm = spec.swarm.batch_size, spec.swarm
     matchmaking_s = swarm.matchmaking_time_s / c
+    padded = times if times and times.padded else None
     return PeerConfig(
         run_id=meta["run_id"],
         vm=wish.vm,
@@ -190,9 +191,9 @@ def peer_config(
         model=spec.model,
         emulated=emulated,
         parameters=int(emulation["parameters"]),
-        forward_s=times.forward_s(batch) / c if times else 0.0,
-        backward_s=times.backward_s(batch) / c if times else 0.0,
-        sync_work_s=times.sync_work_s / c if times else 0.0,
+        forward_s=padded.forward_s(batch) / c if padded else 0.0,
+        backward_s=padded.backward_s(batch) / c if padded else 0.0,
+        sync_work_s=padded.sync_work_s / c if padded else 0.0,
         seed=spec.seed,
         endpoint=endpoint,
         region=spec.data.region,

@@ -46,7 +46,8 @@ class StudyDefinition:
     jobs: tuple[Job, ...]
     documents: Mapping[str, Mapping[str, Any]]  # resolved experiments
     plans: Mapping[str, Mapping[str, Any]]  # as approved
-    compare: Mapping[str, Any]  # {"replay", "limits": a file in the folder or ""}
+    # {"replay", "limits": a file in the folder or "", "accuracy": {"of", "against"} or None}
+    compare: Mapping[str, Any]
     created_s: float
 
 

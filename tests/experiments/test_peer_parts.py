@@ -16,7 +16,7 @@ from experiments.peer.config import PeerConfigError
 from experiments.peer.epochs import egress_between, loss_reasons
 from experiments.peer.lamb import Lamb
 from experiments.peer.membership import Member, alive_slots, parse_members
-from experiments.peer.model import DigitsNet, ModelSizeError, build_emulated
+from experiments.peer.model import DIGITS, DigitsNet, ModelSizeError, build_emulated
 from experiments.peer.models import MODELS, VISION
 from experiments.peer.rounds import Round
 from experiments.peer.status import Status
@@ -27,6 +27,7 @@ from experiments.spec.catalog import models
 
 def test_the_catalog_knows_which_models_learn_from_images() -> None:
     assert {name for name, model in models().items() if model.kind == "vision"} == set(VISION)
+    assert {name for name, model in models().items() if model.kind == "digits"} == set(DIGITS)
 
 
 @pytest.mark.parametrize(

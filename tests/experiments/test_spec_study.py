@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.spec.catalog import published
+from experiments.spec.catalog import models, published
+from experiments.spec.emulation import resolve_emulation
 from experiments.spec.errors import SpecError
+from experiments.spec.load import load
 from experiments.spec.study import STUDIES, load_study, studies, study_schema
 
 
@@ -24,6 +26,29 @@ def test_the_paper_s_study_has_all_28_runs():
     assert len(keys) == 28
     assert all(published(member.spec.name) for member in study.members)
     assert study.spec.contended_retries == 2
+
+
+def test_the_study_of_accuracy_differs_in_nothing_that_is_learned():
+    study = load_study("accuracy-c8")
+    assert study.spec.compare.accuracy is not None
+    both = study.spec.compare.accuracy
+    sides = [[m.spec for m in study.members if m.spec.name == name] for name in (both.of, both.against)]
+    assert [[spec.seed for spec in side] for side in sides] == [[1, 2, 3]] * 2
+    swarm, alone = (side[0] for side in sides)
+    for name in ("target_batch_size", "batch_size", "optimizer"):
+        assert getattr(swarm.swarm, name) == getattr(alone.swarm, name)
+    assert (swarm.data, swarm.measure) == (alone.data, alone.measure)
+    assert swarm.measure.warmup_epochs + swarm.measure.epochs >= 20
+    c8 = load("geo-c8")
+    assert swarm.peers == c8.peers
+    assert swarm.swarm.optimizer == c8.swarm.optimizer
+    assert (alone.swarm.plain, alone.peer_count) == (True, 1)
+    plans = [resolve_emulation(spec, 2) for spec in (swarm, alone)]
+    assert plans[0].raw_target_batch_size == plans[1].raw_target_batch_size == 7680
+    for spec, plan in zip((swarm, alone), plans, strict=True):
+        (coalesce,) = plan.coalesce.values()  # whole reports: no peer goes beyond the target
+        assert 7680 % (spec.peer_count * spec.swarm.batch_size * coalesce) == 0
+    assert [plan.parameters > models()["digits"].parameters for plan in plans] == [True, False]  # ballast
 
 
 @pytest.mark.parametrize("name", studies())
@@ -82,6 +107,14 @@ def test_a_path_is_relative_to_the_study(tmp_path: Path):
         (
             "name: s\nexperiments:\n  - experiment: geo-b2\n    set: {swarm.batch_siz: 1}\n",
             "s.yaml:4:28: experiments[0].set.swarm.batch_siz: swarm.batch_siz: unknown key",
+        ),
+        (
+            "name: s\nexperiments: [geo-b2, geo-a2]\ncompare:\n  accuracy: {of: geo-b3, against: geo-a2}\n",
+            "s.yaml:4:18: compare.accuracy.of: no experiment of this study is called 'geo-b3'; did you mean 'geo-b2'?",
+        ),
+        (
+            "name: s\nexperiments: [geo-b2]\ncompare: {accuracy: {of: geo-b2, against: geo-b2}}\n",
+            "compare.accuracy.against: 'geo-b2' stands on both sides",
         ),
         ("- geo-b2\n", "a study is a mapping"),
         (

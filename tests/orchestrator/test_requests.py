@@ -52,3 +52,12 @@ def test_each_peer_reports_at_its_own_accelerators_pace(tmp_path: Path) -> None:
     assert (own["coalesce"], t4["coalesce"]) == (37, 4)
     for config in (own, t4):
         assert config["coalesce"] * (config["forward_s"] + config["backward_s"]) == pytest.approx(1, abs=0.15)
+
+
+def test_a_peer_without_accelerator_is_not_padded(tmp_path: Path) -> None:
+    (alone,) = configs(tmp_path / "alone", "digits-alone")
+    assert (alone["forward_s"], alone["backward_s"], alone["sync_work_s"]) == (0, 0, 0)
+    assert (alone["plain"], alone["parameters"]) == (True, 4810)  # no ballast
+    eight = configs(tmp_path / "eight", "digits-c8")
+    assert {(round(c["forward_s"] + c["backward_s"], 9), c["plain"]) for c in eight} == {(0.1, False)}
+    assert {c["parameters"] > 4810 for c in eight} == {True}

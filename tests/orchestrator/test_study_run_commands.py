@@ -155,6 +155,42 @@ def test_a_run_without_a_measured_epoch_is_missing(
     assert f"nothing to compare yet ({a2}: no measured epoch)" in capsys.readouterr().err
 
 
+def test_held_out_accuracies_are_compared(study: str, own_home: Path, capsys: pytest.CaptureFixture[str]):
+    entries = [
+        f"{{experiment: {name}, label: s{seed}, set: {{seed: {seed}}}}}"
+        for name in ("geo-a2", "geo-b2")
+        for seed in (1, 2, 3)
+    ]
+    accuracy = "accuracy: {of: geo-b2, against: geo-a2}"
+    Path(study).write_text(
+        f"name: s\nexperiments: [{', '.join(entries)}]\ncompare: {{replay: never, {accuracy}}}\n"
+    )
+    assert run(["study", "run", study, "--yes", "--only", "geo-a2*", "-o", "json"]) == 0
+    half = _json(capsys)["comparison"]["accuracy"]
+    assert (half["of"]["n"], half["against"]["n"], half["inside"]) == (0, 3, None)
+    assert half["why"] == "geo-b2 has 0 runs with an accuracy, and a standard deviation needs two"
+    MadeRuns.made.clear()
+    assert run(["study", "run", study, "--yes"]) == 0
+    assert "no verdict: the accuracies do not vary" in capsys.readouterr().out
+    for made, value in zip(MadeRuns.made, (0.90, 0.92, 0.94, 0.91, 0.92, 0.96), strict=True):
+        with RunStore.open_writer(own_home / "runs" / made / "run.db") as store:
+            store.set_meta("evaluations", [{**store.meta("evaluations")[0], "accuracy": value}])
+    assert run(["compare", "s", "-o", "json"]) == 0
+    found = _json(capsys)["accuracy"]
+    assert (found["of"]["n"], found["against"]["n"], found["inside"]) == (3, 3, True)
+    assert found["against"]["mean"] == pytest.approx(0.92)
+    assert found["difference"] == pytest.approx(0.01)
+    assert found["pooled_sd"] == pytest.approx(0.00055**0.5)  # variances 0.0004 and 0.0007
+    assert [r["seed"] for r in found["of"]["runs"]] == [1, 2, 3]
+    assert {r["samples"] for r in found["of"]["runs"]} == {3 * 4096}
+    assert run(["compare", "s"]) == 0
+    shown = capsys.readouterr().out
+    assert "geo-b2  mean 0.9300, standard deviation 0.0265, n 3 (0.9100, 0.9200, 0.9600)" in shown
+    assert "pooled standard deviation 0.0235: less than 2 of them (0.0469)" in shown
+    assert run(["compare", *MadeRuns.made, "-o", "json"]) == 0
+    assert _json(capsys)["accuracy"] is None
+
+
 def test_only_some_and_values_for_all(study: str, own_home: Path, capsys: pytest.CaptureFixture[str]):
     assert (
         run(["study", "run", study, "--yes", "--only", "geo-c*", "--set", "measure.epochs=5", "-o", "json"])

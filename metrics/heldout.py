@@ -1,0 +1,37 @@
+"""What a run came to on the held-out samples, after the last epoch that was evaluated. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["HeldOut", "held_out"]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Means over the peers that evaluated after `epoch`; peers of one swarm have the same weights then."""
+
+    epoch: int
+    accuracy: float  # 0 to 1
+    loss: float | None  # None: it was not a number
+    samples: int | None  # held out; None: the peers did not see equally many
+
+
+def held_out(evaluations: Iterable[Mapping[str, Any]] | None) -> HeldOut | None:
+    """Of meta's `evaluations`; None where nobody evaluated."""
+    known = [e for e in evaluations or [] if e.get("accuracy") is not None]
+    if not known:
+        return None
+    last = max(int(e["epoch"]) for e in known)
+    rows = [e for e in known if int(e["epoch"]) == last]
+    losses = [float(e["loss"]) for e in rows if e.get("loss") is not None]
+    counts = {int(e["samples"]) for e in rows if e.get("samples") is not None}
+    return HeldOut(
+        epoch=last,
+        accuracy=math.fsum(float(e["accuracy"]) for e in rows) / len(rows),
+        loss=math.fsum(losses) / len(losses) if len(losses) == len(rows) else None,
+        samples=counts.pop() if len(counts) == 1 else None,
+    )
