@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-__all__ = ["Estimate", "mean_interval", "ratio_interval", "t_quantile"]
+__all__ = ["Estimate", "mean_interval", "quotient_spread", "ratio_interval", "t_quantile"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,30 @@ def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -
     residual = math.fsum((y - ratio * x) ** 2 for y, x in zip(numerators, denominators, strict=True))
     half = t_quantile(n - 1) * math.sqrt(residual / (n - 1) / n) / (total / n)
     return Estimate(ratio, ratio - half, ratio + half, n)
+
+
+def quotient_spread(numerators: Sequence[float], denominators: Sequence[float]) -> float | None:
+    """How far the logarithm of mean / mean of two independent samples may be off: half its 95 % interval.
+
+    t times the root of the sum of both squared relative standard errors (the delta method on the logarithm: Casella
+    & Berger, Statistical Inference, 2nd ed., 5.5.24), with Welch's degrees of freedom (Biometrika 34, 1947), rounded
+    down. None where one sample has fewer than two values. Raises ValueError when a mean is not positive.
+    """
+    parts: list[tuple[float, int]] = []  # relative squared standard error, degrees of freedom
+    for values in (numerators, denominators):
+        n = len(values)
+        if n < 2:
+            return None
+        mean = math.fsum(values) / n
+        if mean <= 0:
+            raise ValueError("a mean is not positive")
+        variance = math.fsum((v - mean) ** 2 for v in values) / (n - 1)
+        parts.append((variance / n / mean**2, n - 1))
+    squared = math.fsum(part for part, _ in parts)
+    below = math.fsum(part**2 / degrees for part, degrees in parts)
+    if below == 0:  # too little spread for a float: none
+        return 0.0
+    return t_quantile(max(1, math.floor(squared**2 / below))) * math.sqrt(squared)
 
 
 @cache

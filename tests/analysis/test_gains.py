@@ -1,0 +1,308 @@
+"""What options gain: ratios and their intervals, losses after equal samples, what is not compared; the section."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parent))
+from made_up_run import write_run
+
+from analysis.compare_runs import compared_run
+from analysis.gain_runs import learned_by_run, option_run
+from analysis.gains import FIGURES, LOSSES, Gain, Gains, Learned, Measured, OptionRun, gains, gains_document
+from analysis.replay import run_row
+from analysis.study.gains import (
+    GAIN_COLUMNS,
+    gain_cards,
+    gain_long_rows,
+    gain_notes,
+    gain_section,
+    gain_table,
+)
+from analysis.study.runs import study_run
+from experiments.spec.load import load, to_document
+from experiments.spec.study_baseline import COLUMNS
+from metrics.run_numbers import RunNumbers
+from metrics.store import RunStore
+from metrics.throughput import SwarmEpoch
+
+BATCH = 1000.0
+
+
+def a_run(
+    label: str, name: str = "NLP C-8", model: str = "RoBERTaXLM", run_id: str = "", **changes
+) -> OptionRun:
+    """A run of 100 samples/s, with two epochs and three losses."""
+    figures = {
+        "sps": Measured(100.0, (99.0, 101.0)),
+        "granularity": Measured(0.5, (0.5, 0.5)),
+        "usd_per_1m": Measured(12.0, (12.0, 12.0)),
+        "intercontinental_bytes": Measured(8e9, (8e9, 8e9)),
+    }
+    run = OptionRun(
+        name,
+        label,
+        model,
+        run_id or f"{name} {label}",
+        figures,
+        losses(2.3, 2.2, 2.1),
+        BATCH,
+        prices="study-2023-04",
+    )
+    return replace(run, **changes)
+
+
+def losses(*values: float, batch: float = BATCH) -> dict[str, tuple[Learned, ...]]:
+    found = tuple(Learned(batch * k, value) for k, value in enumerate(values, 1))
+    return {"loss": found, "heldout_loss": found[-1:]}
+
+
+def sps(value: float, *by_epoch: float) -> dict[str, Measured]:
+    return {**a_run("").figures, "sps": Measured(value, by_epoch)}
+
+
+def row_of(rows: list[Gain], label: str) -> Gain:
+    (found,) = (row for row in rows if row.label == label)
+    return found
+
+
+def test_the_columns_of_a_study_are_those_that_there_are():
+    assert (*FIGURES, *LOSSES) == COLUMNS
+
+
+def test_a_ratio_is_to_the_baseline_with_an_interval_over_epochs():
+    rows = gains([a_run("kernel"), a_run("wan", figures=sps(140.0, 138.0, 142.0))], "kernel")
+    cell = row_of(rows, "wan").cells["sps"]
+    assert (cell.value, cell.ratio, cell.n_of) == (140.0, pytest.approx(1.4), "epochs")
+    # relative standard errors 1/100 (99, 101) and 2/140 (138, 142); Welch's degrees: 1.78, so 1: t = 12.706
+    spread = 12.7062 * math.sqrt(0.01**2 + (2 / 140) ** 2)
+    assert cell.low == pytest.approx(1.4 * math.exp(-spread), rel=1e-4)
+    assert cell.high == pytest.approx(1.4 * math.exp(spread), rel=1e-4)
+    base = row_of(rows, "kernel")
+    assert (base.is_baseline, base.cells["sps"].ratio, base.cells["sps"].low) == (True, 1.0, None)
+
+
+def test_several_runs_on_both_sides_give_the_interval_over_runs():
+    runs = [
+        a_run("kernel", run_id="k1", figures=sps(100.0, 100.0, 100.0)),
+        a_run("kernel", run_id="k2", figures=sps(104.0, 104.0, 104.0)),
+        a_run("wan", run_id="w1", figures=sps(150.0, 150.0, 150.0)),
+    ]
+    one = row_of(gains(runs, "kernel"), "wan").cells["sps"]
+    assert (one.ratio, one.n, one.n_of) == (pytest.approx(150 / 102), 1, "epochs")
+    more = [*runs, a_run("wan", run_id="w2", figures=sps(156.0, 156.0, 156.0))]
+    both = row_of(gains(more, "kernel"), "wan").cells["sps"]
+    assert (both.value, both.n, both.n_of) == (153.0, 2, "runs")
+    assert both.low is not None
+    assert both.low < both.ratio < both.high
+
+
+def test_an_unknown_figure_stays_unknown():
+    unknown = {**a_run("").figures, "usd_per_1m": Measured(None)}
+    rows = gains([a_run("kernel"), a_run("wan", figures=unknown)], "kernel")
+    assert row_of(rows, "wan").cells["usd_per_1m"].value is None
+    assert (
+        row_of(gains([a_run("kernel", figures=unknown), a_run("wan")], "kernel"), "wan")
+        .cells["usd_per_1m"]
+        .ratio
+        is None
+    )
+    nothing = {**a_run("").figures, "intercontinental_bytes": Measured(0.0, (0.0, 0.0))}
+    zone = row_of(gains([a_run("kernel"), a_run("zone", figures=nothing)], "kernel"), "zone")
+    assert zone.cells["intercontinental_bytes"].ratio == 0.0
+    assert zone.cells["intercontinental_bytes"].low is None
+
+
+def test_another_experiment_is_held_against_the_only_baseline_of_its_model():
+    rows = gains(
+        [a_run("", "NLP A-8"), a_run("kernel"), a_run("", "CV A-8", "ConvNextLarge"), a_run("x", "CV C-8", "ConvNextLarge")],
+        "kernel",
+    )  # fmt: skip
+    assert [row.against for row in rows] == ["NLP C-8 kernel", "NLP C-8 kernel", "", ""]
+    two = [a_run("kernel"), a_run("kernel", "NLP B-8"), a_run("wan", "NLP B-8"), a_run("", "NLP A-8")]
+    assert [row.against for row in gains(two, "kernel")] == [
+        "NLP C-8 kernel", "NLP B-8 kernel", "NLP B-8 kernel", "",
+    ]  # fmt: skip
+
+
+def test_losses_are_those_at_the_smallest_common_count_and_never_between():
+    long = a_run("wan", learned=losses(2.31, 2.21, 2.11, 2.01))
+    cell = row_of(gains([a_run("kernel"), long], "kernel"), "wan").cells["loss"]
+    assert (cell.value, cell.samples) == (2.11, (3000.0, 3000.0))
+    assert cell.difference == pytest.approx(0.01)
+    assert (cell.noise, cell.within_noise) == (None, None)
+    # its held-out loss was only taken after 4000 samples, which the baseline never came to
+    assert row_of(gains([a_run("kernel"), long], "kernel"), "wan").cells["heldout_loss"].value is None
+
+
+@given(
+    st.lists(st.floats(1.0, 300.0), min_size=1, max_size=8),
+    st.lists(st.floats(1.0, 300.0), min_size=1, max_size=8),
+)
+def test_no_record_lies_a_tenth_of_a_batch_beyond_the_count(ours, theirs):
+    def learned(steps: list[float]) -> dict[str, tuple[Learned, ...]]:
+        ends = [math.fsum(steps[: k + 1]) for k in range(len(steps))]
+        return {"loss": tuple(Learned(end, 1.0 / end) for end in ends), "heldout_loss": ()}
+
+    runs = [a_run("kernel", learned=learned(theirs)), a_run("wan", learned=learned(ours))]
+    count = min(run.learned["loss"][-1].samples for run in runs)
+    for run in runs:
+        cell = row_of(gains(runs, "kernel"), run.label).cells["loss"]
+        fitting = [one for one in run.learned["loss"] if one.samples <= count + BATCH / 10]
+        assert cell.value == (fitting[-1].loss if fitting else None)
+        if cell.difference is not None:
+            assert abs(cell.samples[0] - count) <= BATCH / 10 * (1 + 1e-9)
+
+
+def test_rounds_that_overshoot_a_little_are_equal_and_others_are_not():
+    over = a_run("wan", learned=losses(2.3, 2.2, 2.1, batch=1030.0))
+    cell = row_of(gains([a_run("kernel"), over], "kernel"), "wan").cells["loss"]
+    assert (cell.value, cell.samples, cell.difference) == (2.1, (3090.0, 3090.0), 0.0)
+    far = a_run("wan", learned=losses(2.3, 2.2, 2.1, batch=1200.0))
+    cell = row_of(gains([a_run("kernel"), far], "kernel"), "wan").cells["loss"]
+    assert (cell.value, cell.samples, cell.difference) == (2.2, (2400.0, 2400.0), None)
+    table = gain_table(Gains("kernel", ("loss",), gains([a_run("kernel"), far], "kernel")))
+    assert table[1]["training loss"] == "2.2000 at 2,400 (not equal samples)"
+
+
+def test_the_noise_is_that_of_the_baseline_s_runs():
+    base = [a_run("kernel", run_id=f"k{k}", learned=losses(2.3, last)) for k, last in enumerate((2.10, 2.12))]
+    near, far = a_run("near", learned=losses(2.3, 2.13)), a_run("far", learned=losses(2.3, 2.15))
+    rows = gains([*base, near, far], "kernel")
+    noise = 2 * math.sqrt(2 * 0.01**2)  # standard deviation of 2.10 and 2.12 is 0.01 x sqrt 2
+    assert row_of(rows, "near").cells["loss"].noise == pytest.approx(noise)
+    assert [row_of(rows, label).cells["loss"].within_noise for label in ("near", "far")] == [True, False]
+    table = {row["experiment"]: row["training loss"] for row in gain_table(Gains("kernel", ("loss",), rows))}
+    assert table["NLP C-8 near"] == "2.1300 at 2,000 (+0.0200, noise)"
+    assert table["NLP C-8 far"] == "2.1500 at 2,000 (+0.0400, BEYOND NOISE)"
+    assert "NLP C-8 training loss 0.0283" in gain_notes(Gains("kernel", ("loss",), rows))[-1]
+    alone = gain_notes(Gains("kernel", ("loss",), gains([base[0], near], "kernel")))
+    assert "NLP C-8 training loss unknown (the baseline has one run)" in alone[-1]
+
+
+def test_a_run_that_does_not_count_is_listed_and_not_in_the_figures():
+    busy = a_run("wan", run_id="w2", figures=sps(10.0, 10.0, 10.0), left_out="the host was too busy")
+    rows = gains([a_run("kernel"), a_run("wan", run_id="w1"), busy], "kernel")
+    wan = row_of(rows, "wan")
+    assert (wan.cells["sps"].value, wan.cells["sps"].n) == (100.0, 1)
+    document = json.loads(json.dumps(gains_document(Gains("kernel", COLUMNS, rows))))
+    told = document["gains"][1]
+    assert told["left_out"] == [{"run_id": "w2", "why": "the host was too busy"}]
+    assert told["run_ids"] == ["w1"]
+    alone = gains([a_run("kernel"), busy], "kernel")
+    line = gain_table(Gains("kernel", ("sps", "loss"), alone))[1]
+    assert (line["runs"], line["samples/s"], line["training loss"]) == (0, "unknown", "unknown")
+    assert line["note"] == "the host was too busy"
+    base = replace(a_run("kernel"), left_out="the host was too busy")
+    assert row_of(gains([base, a_run("wan")], "kernel"), "wan").cells["sps"].ratio is None
+
+
+def test_the_document_s_keys():
+    assert gains_document(None) == {"baseline": None, "gains": []}
+    document = gains_document(Gains("kernel", ("sps",), gains([a_run("kernel"), a_run("wan")], "kernel")))
+    assert document["baseline"] == "kernel"
+    row = document["gains"][1]
+    assert list(row) == [
+        "experiment", "label", "model", "baseline", "against", "run_ids", "dropped_rounds", "left_out", "figures",
+    ]  # fmt: skip
+    assert tuple(row["figures"]) == COLUMNS
+    assert set(row["figures"]["usd_per_1m"]) == {"value", "n", "ratio", "low", "high", "n_of"}
+    assert set(row["figures"]["loss"]) == {
+        "value", "n", "samples_least", "samples_most", "difference", "noise", "within_noise",
+    }  # fmt: skip
+
+
+def test_the_section_has_one_figure_with_a_panel_each():
+    faster = a_run("wan", figures=sps(140.0, 138.0, 142.0))
+    runs = [a_run("", "NLP A-8"), a_run("kernel"), faster, a_run("kernel", "CV C-8", "ConvNextLarge")]
+    found = Gains("kernel", COLUMNS, gains(runs, "kernel"))
+    section = gain_section(found)
+    figure = section.draw()
+    assert len(figure.axes) == 2 * 4
+    shown = [text.get_text() for text in figure.axes[0].texts]
+    assert shown[:3] == ["100  1.00x", "100", "140  1.40x"]
+    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["NLP A-8", "kernel", "wan"]
+    assert [row["experiment"] for row in section.table] == [
+        "NLP A-8",
+        "NLP C-8 kernel",
+        "NLP C-8 wan",
+        "CV C-8 kernel",
+    ]
+    assert set(GAIN_COLUMNS) == set(gain_long_rows(found)[0])
+    assert {row["origin"] for row in section.rows} == {"emulated"}
+    (card,) = [card for card in gain_cards(found) if card.name == "Fastest, NLP C-8"]
+    assert (card.value, card.more) == ("1.40 x", "wan: 140 samples/s, times the baseline's")
+
+
+def made(folder: Path, *overrides: str) -> Path:
+    write_run(folder)
+    with RunStore.open_writer(folder / "run.db") as store:
+        store.set_meta("experiment", to_document(load("geo-c8", overrides, shipped=True)))
+    return folder
+
+
+def test_a_run_s_own_figures(tmp_path: Path):
+    folder = made(tmp_path)
+    row = compared_run(folder, {}, "wan")
+    run = option_run(folder, row, "wan")
+    assert (run.name, run.label, run.model, run.left_out) == ("CV C-8", "wan", "ConvNextLarge", "")
+    assert run.figures["sps"].value == row.emulated["sps"]
+    assert run.figures["granularity"].value == row.emulated["granularity"]
+    assert len(run.figures["sps"].by_epoch) == 4  # five epochs, one of them the warm-up
+    assert run.figures["usd_per_1m"].by_epoch == pytest.approx([run.figures["usd_per_1m"].value] * 4)
+    # of eight peers, two in each of four places, 6 of 7 partners are on another continent
+    egress = row.emulated["egress_bytes_per_vm_epoch"]
+    assert run.figures["intercontinental_bytes"].value == pytest.approx(8 * egress * 6 / 7, rel=1e-6)
+    assert [one.samples for one in run.learned["loss"]] == [4096.0 * k for k in range(1, 6)]
+    assert run.learned["loss"][-1].loss == pytest.approx(2.3 / 5 + 0.02 * 3.5)
+    assert run.learned["heldout_loss"] == (Learned(5 * 4096.0, 0.2),)
+    busy = replace(row, host_contended=True)
+    assert option_run(folder, busy, "wan").left_out == "the host was too busy"
+    assert option_run(folder, busy, "wan", include_contended=True).left_out == ""
+
+
+def test_dollars_are_those_of_the_study_report(tmp_path: Path):
+    folder = made(tmp_path)
+    run = option_run(folder, compared_run(folder, {}), "")
+    with RunStore.open_reader(folder / "run.db") as store:
+        told = study_run(run_row(store), RunNumbers.of(store))
+    per_h, rate = told.training_usd_per_h, told.value("sps")
+    assert per_h is not None
+    assert rate is not None
+    assert run.figures["usd_per_1m"].value == pytest.approx(float(per_h) / 3600 / rate * 1e6, rel=0.01)
+    assert run.prices == "study-2023-04"
+
+
+def test_without_a_price_dollars_are_unknown(tmp_path: Path):
+    folder = made(tmp_path)
+    with RunStore.open_writer(folder / "run.db") as store:
+        store.set_meta("price_book", None)
+    run = option_run(folder, compared_run(folder, {}), "")
+    assert run.figures["usd_per_1m"] == Measured(None)
+    assert run.figures["intercontinental_bytes"].value is not None
+
+
+def epoch(number: int, samples: float, loss: float | None = 1.0, complete: bool = True) -> SwarmEpoch:
+    return SwarmEpoch(number, (), 0.0, 1.0, loss, (), (), (), False, None, False, complete, samples)
+
+
+def test_samples_are_known_up_to_the_first_gap():
+    told = [
+        {"epoch": 2, "loss": 0.5},
+        {"epoch": 2, "loss": 0.7},
+        {"epoch": 4, "loss": 0.1},
+        {"epoch": 1, "loss": None},
+    ]
+    found = learned_by_run([epoch(1, 10.0), epoch(2, 12.0, None), epoch(4, 11.0)], told)
+    assert found["loss"] == (Learned(10.0, 1.0),)
+    assert found["heldout_loss"] == (Learned(22.0, pytest.approx(0.6)),)
+    assert learned_by_run([epoch(2, 10.0)], told) == {"loss": (), "heldout_loss": ()}
+    assert learned_by_run([epoch(1, 10.0, complete=False)], ()) == {"loss": (), "heldout_loss": ()}
