@@ -12,6 +12,7 @@ from analysis.reserve import unpriced_traffic
 from cloud.prices.book import PriceBook
 from experiments.spec.averaging import averaging_note
 from experiments.spec.emulation import EmulationPlan
+from experiments.spec.overlap import overlap_note
 from experiments.spec.schema import ExperimentSpec
 from experiments.spec.slots import Slot, slots
 
@@ -252,6 +253,8 @@ def plan_of(
         )
         notes += [f"{accelerator} in {location}: {why}" for location, accelerator, why in unknown]
     notes += averaging_note(spec)
+    if emulation is not None:
+        notes += overlap_note(spec, emulation.study_calc_s, emulation.comm_s * emulation.time_scale)
     notes += _too_dear(peers, usd_per_h, spec.max_usd_per_h)
     most = _sum(_most(p.ceiling_usd_per_h or p.usd_per_h for p in peer.places) for peer in peers)
     budget = planned_budget(spec, book, most, emulation, rented=on == "sky")

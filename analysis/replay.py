@@ -372,7 +372,7 @@ def _ingress(run: RunNumbers, store: Store, chosen: Sequence[SwarmEpoch]) -> tup
                 amounts.append(
                     study_ingress_bytes(raw, p.samples, run.terms.bytes_per_sample, run.terms.scales)
                 )
-                seconds += p.calc_s + p.comm_s
+                seconds += p.wall_s
     if not amounts or seconds <= 0:
         return None, [
             "ingress_bytes_per_vm_h is null: no VM's received bytes were counted in a measured epoch."

@@ -47,7 +47,8 @@ EVALUATIONS_FIELD = "orch_evaluations"
 KEEP_EPOCHS = 3
 EXPIRATION_S = 300.0  # a value outlives its peer by this, for a monitor that was cut off
 MAX_VALUE_BYTES = 32 * 1024  # of the signed value; larger ones are rejected unread
-_PHASES_TOLERANCE = 0.05  # of calc + comm
+_PHASES_TOLERANCE = 0.05  # of the wall
+_SYNC = 5  # the synchronising step's place among the phases
 _DAY_S = 86400.0
 
 _SUBKEY = re.compile(rb"([a-z0-9][a-z0-9._-]{0,127})\[owner:(ssh-rsa [A-Za-z0-9+/=]{100,800})\]")
@@ -225,7 +226,8 @@ def decode_epochs(
 
     Raises RecordError("schema") for a wrong shape, ("identity") when it names another VM, slot or
     generation, ("values") for numbers that cannot be: not finite, negative, phases that do not add
-    up to calc + comm within 5 %, addresses that are none, epochs out of order, times off by a day.
+    up to the wall (calc and the synchronising step) within 5 %, a round shorter than that step or longer
+    than the wall, addresses that are none, epochs out of order, times off by a day.
     """
     parsed = _parse(_Epochs, value)
     _check_identity(parsed, vm, slot, generation)
@@ -317,9 +319,13 @@ def _decode_epoch(vm: str, ran: str, row: Any, now_s: float) -> EpochReport:
     _require(row.began <= row.ended, "ends before it begins")
     _require(abs(row.ended - now_s) < _DAY_S, "a time more than a day off")
     phases: list[float] = list(row.phases)
-    wall = row.calc + row.comm
+    wall = row.calc + phases[_SYNC]
+    slack = _PHASES_TOLERANCE * wall + 1e-3
     _require(
-        abs(sum(phases) - wall) <= _PHASES_TOLERANCE * wall + 1e-3,
+        phases[_SYNC] - slack <= row.comm <= wall + slack, f"a round of {row.comm:.3f} s of {wall:.3f} s"
+    )
+    _require(
+        abs(sum(phases) - wall) <= slack,
         f"phases {sum(phases):.3f} of {wall:.3f} s",
     )
     _require((ran + row.dropped).isprintable(), "text that cannot be printed")

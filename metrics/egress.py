@@ -106,8 +106,8 @@ def traffic(
         if OUT_OF_SYNC in why
         for ahead in (0, 1)
     }
-    seconds = {(p.vm, e.epoch): p.calc_s + p.comm_s for e in study for p in e.peers}
-    calc_seconds = {(p.vm, e.epoch): p.calc_s for e in study for p in e.peers}
+    seconds = {(p.vm, e.epoch): p.wall_s for e in study for p in e.peers}
+    calc_seconds = {(p.vm, e.epoch): p.calc_s - p.overlapped_s for e in study for p in e.peers}
     cells: dict[tuple[str, str, int], dict[str, list[Flow]]] = {}
     for flow in found:
         cells.setdefault((flow.src, flow.dst, flow.epoch), {}).setdefault(flow.phase, []).append(flow)

@@ -12,7 +12,7 @@ __all__ = ["cost_lines", "joins", "per_epoch", "preemptions", "traffic"]
 
 
 def per_epoch(store: Records | RunNumbers) -> list[dict[str, Any]]:
-    """One row an epoch: epoch, warmup, measured, peers, samples, calc_s, comm_s, epoch_s, sps, granularity,
+    """One row an epoch: epoch, warmup, measured, peers, samples, calc_s, comm_s, overlapped_s, epoch_s, sps, granularity,
     loss, joined, left, dropped (whether part of the round was lost), and raw_calc_s, raw_comm_s, raw_epoch_s,
     raw_samples, ended_s and crossed_s (unix seconds, as measured)."""
     run = _run(store)
@@ -28,6 +28,7 @@ def per_epoch(store: Records | RunNumbers) -> list[dict[str, Any]]:
                 "samples": study.samples,
                 "calc_s": math.fsum(p.calc_s for p in study.peers) / n if n else None,
                 "comm_s": math.fsum(p.comm_s for p in study.peers) / n if n else None,
+                "overlapped_s": math.fsum(p.overlapped_s for p in study.peers) / n if n else None,
                 "epoch_s": study.duration_s,
                 "sps": study.samples / study.duration_s if study.duration_s else None,
                 "granularity": epoch_granularity(study),

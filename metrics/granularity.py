@@ -1,6 +1,7 @@
 """Calculation against communication: per epoch and peer, averaged over peers, then over epochs.
 
-Granularity is calculation time / communication time (Erben et al. 2023, eq. 1), both by wall clock.
+Granularity is calculation time / communication time (Erben et al. 2023, eq. 1), both by wall clock; also where one goes on
+behind the other (`swarm.overlap`), so that their sum is more than the epoch.
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ from collections.abc import Iterable
 from metrics.interval import Estimate, mean_interval
 from metrics.throughput import SwarmEpoch, measured
 
-__all__ = ["calculation", "communication", "epoch_granularity", "granularity", "granularity_phase_timed"]
+__all__ = [
+    "calculation",
+    "communication",
+    "epoch_granularity",
+    "granularity",
+    "granularity_phase_timed",
+    "overlapped",
+]
 
 
 def epoch_granularity(epoch: SwarmEpoch) -> float | None:
@@ -49,4 +57,10 @@ def communication(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
     None where no peer ever synchronised (a plain loop): there was nothing to measure.
     """
     means = [math.fsum(p.comm_s for p in e.peers) / len(e.peers) for e in measured(epochs) if e.peers]
+    return mean_interval(means) if any(means) else None
+
+
+def overlapped(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
+    """Of the communication, the seconds in which a peer calculated; None where no round went on behind calculation."""
+    means = [math.fsum(p.overlapped_s for p in e.peers) / len(e.peers) for e in measured(epochs) if e.peers]
     return mean_interval(means) if any(means) else None

@@ -226,7 +226,7 @@ def _lives(
     lasts: dict[str, tuple[float, float]] = {}
     for before, after in zip(raw, study, strict=True):
         for p, q in zip(before.peers, after.peers, strict=True):
-            lasts[p.vm] = p.calc_s + p.comm_s, q.calc_s + q.comm_s
+            lasts[p.vm] = p.wall_s, q.wall_s
     lives: dict[str, _Life] = {}
     for row in rows:
         span, join, end_s = spans.get(row.vm), joined.get(row.vm), _end(row, now_s)
@@ -269,7 +269,7 @@ class _Window:
 
     def touches(self, epoch: SwarmEpoch) -> bool:
         """Whether it fell into the epoch, or its slot was empty in it or came back."""
-        own_s = max((p.calc_s + p.comm_s for p in epoch.peers), default=0.0)
+        own_s = max((p.wall_s for p in epoch.peers), default=0.0)
         began_s = epoch.ended_s - (own_s if epoch.duration_s is None else epoch.duration_s)
         return epoch.epoch > self.after_epoch and self.left_s <= epoch.ended_s and began_s <= self.back_s
 
@@ -299,7 +299,7 @@ class _Slowness:
                 self._touched[whose].append(after)
             elif not after.warmup and after.complete:
                 quiet.append(after)
-        self._comm_s = _medians(quiet, lambda p: p.comm_s)
+        self._comm_s = _medians(quiet, _exposed_s)
         self._sample_s = _medians(quiet, lambda p: p.calc_s / p.samples if p.samples else None)
 
     def of(self, vm: str, slot: str) -> list[tuple[int, VmRecord, float]] | None:
@@ -314,10 +314,15 @@ class _Slowness:
                 if comm_s is None or sample_s is None:
                     return None
                 calc_s = sample_s * p.samples
-                extra_s = max(0.0, p.comm_s - comm_s) + max(0.0, p.calc_s - calc_s)
+                extra_s = max(0.0, _exposed_s(p) - comm_s) + max(0.0, p.calc_s - calc_s)
                 if extra_s > _NOISE * (comm_s + calc_s):
                     found.append((epoch.epoch, row, extra_s))
         return found
+
+
+def _exposed_s(p: PeerEpoch) -> float:
+    """Of its communication, what no calculation hid."""
+    return p.comm_s - p.overlapped_s
 
 
 def _medians(epochs: Iterable[SwarmEpoch], value: Callable[[PeerEpoch], float | None]) -> dict[str, float]:
@@ -335,7 +340,7 @@ def _rate(slot: str, rows: Iterable[VmRecord], study: Iterable[SwarmEpoch]) -> f
     mine = {row.vm for row in rows if row.slot == slot}
     parts = [(e.warmup, p) for e in study for p in e.peers if p.vm in mine]
     chosen = [p for warmup, p in parts if not warmup] or [p for _, p in parts]
-    seconds = math.fsum(p.calc_s + p.comm_s for p in chosen)
+    seconds = math.fsum(p.wall_s for p in chosen)
     return math.fsum(p.samples for p in chosen) / seconds if seconds > 0 else None
 
 

@@ -80,7 +80,10 @@ class ProgressRecord:
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
-    """One peer's hivemind epoch. calc_s + comm_s = wall time of the epoch on this peer's clock, pauses left out."""
+    """One peer's hivemind epoch. calc_s + optimizer_sync_s = wall time of the epoch on this peer's clock, pauses left out.
+
+    Where communication is not overlapped with calculation, comm_s = optimizer_sync_s.
+    """
 
     vm: str
     epoch: int  # the epoch that this record ends: 1 is the first averaging (the warm-up)
@@ -96,11 +99,16 @@ class EpochRecord:
     optimizer_sync_s: float
     other_s: float
     calc_s: float  # wall time outside the synchronising optimizer step
-    comm_s: float  # wall time of the synchronising optimizer step
+    comm_s: float  # wall time of the round, behind calculation or not
     loss: float | None  # None: not a finite number (training diverged)
     group_size: int  # peers that averaged together in this round; 1: nobody else was there
     dropped: str  # "" or why part of the round was lost ("received 43 %", "local gradients", ...), ";"-joined
     ran: str  # the network that really ran: "digits (emulates ConvNextLarge on T4)" or "ConvNextLarge"
+
+    @property
+    def overlapped_s(self) -> float:
+        """Seconds of the round in which the peer calculated (`swarm.overlap`)."""
+        return max(0.0, self.comm_s - self.optimizer_sync_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,13 @@ from typing import Any
 
 from metrics import frames
 from metrics.egress import handed_over
-from metrics.granularity import calculation, communication, granularity, granularity_phase_timed
+from metrics.granularity import (
+    calculation,
+    communication,
+    granularity,
+    granularity_phase_timed,
+    overlapped,
+)
 from metrics.heldout import held_out
 from metrics.interval import Estimate
 from metrics.published import compare
@@ -73,6 +79,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
         "granularity_phase_timed": _json(granularity_phase_timed(run.study)),
         "calc_s": _json(calculation(run.study)),
         "comm_s": _json(communication(run.study)),
+        "overlapped_s": _json(overlapped(run.study)),
         "epoch_s": _json(epoch_seconds(run.study)),
         "dropped_rounds": len(dropped_rounds(run.raw)),
         "egress": [_egress_row(row, "bytes") for row in frames.traffic(run)],

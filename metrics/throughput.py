@@ -33,14 +33,20 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class PeerEpoch:
-    """One peer's epoch: wall seconds outside and inside the synchronising step, and its own samples."""
+    """One peer's epoch: wall seconds outside the synchronising step and of its round, and its own samples."""
 
     vm: str
     calc_s: float
-    comm_s: float
+    comm_s: float  # of it `overlapped_s` are in calc_s too
     samples: float  # whole at the run's scale; not after multiplying back
     load_s: float = 0.0  # phases of calc_s: waiting for data,
     timed_s: float = 0.0  # and what the study's phase timers cover (move, forward, backward, local optimizer)
+    overlapped_s: float = 0.0  # of the round, while this peer calculated
+
+    @property
+    def wall_s(self) -> float:
+        """Of the epoch, pauses left out."""
+        return self.calc_s + self.comm_s - self.overlapped_s
 
     @property
     def granularity(self) -> float | None:
@@ -202,7 +208,7 @@ def dropped_rounds(epochs: Iterable[SwarmEpoch]) -> list[SwarmEpoch]:
 
 def _peer_epoch(r: EpochRecord) -> PeerEpoch:
     timed_s = r.move_s + r.forward_s + r.backward_s + r.optimizer_local_s
-    return PeerEpoch(r.vm, r.calc_s, r.comm_s, r.samples, r.load_s, timed_s)
+    return PeerEpoch(r.vm, r.calc_s, r.comm_s, r.samples, r.load_s, timed_s, r.overlapped_s)
 
 
 def _scrapes_by_epoch(progress: Sequence[ProgressRecord]) -> dict[int, list[tuple[float, int]]]:

@@ -54,6 +54,7 @@ def peer_epoch_rows(run: RunNumbers) -> list[dict[str, Any]]:
             "samples": p.samples,
             "calc_s": p.calc_s,
             "comm_s": p.comm_s,
+            "overlapped_s": p.overlapped_s,
             "granularity": p.granularity,
             "load_s": p.load_s,
             "timed_s": p.timed_s,

@@ -27,6 +27,7 @@ def run_html(summary: Mapping[str, Any]) -> str:
         ("granularity", _estimate(summary["granularity"], "")),
         ("calculation", _estimate(summary["calc_s"], " s an epoch")),
         ("communication", _estimate(summary["comm_s"], " s an epoch")),
+        *_overlapped(summary),
         ("cost", _usd(cost["total_usd"])),
         ("cost of 1M samples", _usd(summary["usd_per_1m_samples"])),
     ]
@@ -78,6 +79,11 @@ def _list(what: str, sentences: Sequence[str]) -> str:
     count = f"{len(sentences)} {what}{'' if len(sentences) == 1 else 's'}"
     items = "".join(f"<li>{escape(text)}</li>" for text in sentences)
     return f"<details><summary>{escape(count)}</summary><ul>{items}</ul></details>"
+
+
+def _overlapped(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    hidden = summary.get("overlapped_s")
+    return [("of it behind calculation", _estimate(hidden, " s an epoch"))] if hidden else []
 
 
 def _estimate(estimate: Mapping[str, Any] | None, unit: str) -> str:

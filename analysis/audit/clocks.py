@@ -57,8 +57,9 @@ def untimed(e: Evidence) -> Untimed | None:
 
 def _of_epochs(epochs: Sequence[SwarmEpoch], n: int, part: str) -> Untimed:
     peers = [p for epoch in epochs for p in epoch.peers]
-    wall_s = math.fsum(p.calc_s + p.comm_s for p in peers)
-    return Untimed(wall_s, math.fsum(p.load_s + p.timed_s + p.comm_s for p in peers), n, part)
+    wall_s = math.fsum(p.wall_s for p in peers)
+    timed_s = math.fsum(p.load_s + p.timed_s + p.comm_s - p.overlapped_s for p in peers)
+    return Untimed(wall_s, timed_s, n, part)
 
 
 def mixed_clock(e: Evidence) -> list[Finding]:

@@ -96,11 +96,13 @@ def cards(summary: Summary) -> list[Card]:
         None: "host not watched",
     }[summary["host_contended"]]
     accuracy = summary["accuracy"]
+    hidden = summary.get("overlapped_s")
     return [
         _estimate_card("Throughput", summary["sps"], "samples/s"),
         _estimate_card("Granularity", summary["granularity"], ""),
         _estimate_card("Calculation", summary["calc_s"], "s an epoch"),
         _estimate_card("Communication", summary["comm_s"], "s an epoch"),
+        *([_estimate_card("Of it behind calculation", hidden, "s an epoch")] if hidden else []),
         Card("Cost per million samples", _usd(dollars), unknown or f"price book {cost['price_book']}"),
         Card(
             "Cost of the run",

@@ -80,11 +80,14 @@ def timeline(vms: Sequence[Row], epochs: Sequence[Row]) -> Figure:
 
 
 def calc_comm(rows: Sequence[Row]) -> Figure:
-    """Calculation and communication time of each epoch, mean over its peers. `rows`: epoch, warmup, calc_s, comm_s."""
+    """Calculation and communication time of each epoch, mean over its peers; what of it calculation hid is not drawn on top.
+
+    `rows`: epoch, warmup, calc_s, comm_s, overlapped_s.
+    """
     figure, axes = _subplots(3.2)
     labels = [f"{row['epoch']}\n(warm-up)" if row["warmup"] else str(row["epoch"]) for row in rows]
     positions = range(len(rows))
-    calc, comm = [row["calc_s"] for row in rows], [row["comm_s"] for row in rows]
+    calc, comm = [row["calc_s"] for row in rows], [row["comm_s"] - row["overlapped_s"] for row in rows]
     axes.bar(positions, calc, color=PALETTE[0], label="calculation", width=0.65)
     axes.bar(positions, comm, bottom=calc, color=PALETTE[1], label="communication", width=0.65)
     step = max(1, len(rows) // 15)

@@ -21,17 +21,21 @@ _EDGE = "#ffffff"
 
 
 def phases(rows: Sequence[Row]) -> Figure:
-    """A VM's epoch, one bar a run. `rows`: see `phase_rows`; the interval is the communication's."""
+    """A VM's epoch, one bar a run; what goes on at once is drawn at one place.
+
+    `rows`: see `phase_rows`; the interval is the communication's.
+    """
     figure, axes = _tall(1, len(rows))
     place = axes[0]
     place.set_xlim(0, 1.05 * max([r["calc_s"] + r["comm_s"] for r in rows], default=1.0))
     for y, row in enumerate(rows):
         calc, comm = row["calc_s"], row["comm_s"]
+        begins = calc - row.get("overlapped_s", 0.0)
         place.barh(y, calc, color=PALETTE[0], height=0.72)
         place.barh(
-            y, comm, left=calc, color=PALETTE[1], height=0.72, hatch="///", edgecolor=_EDGE, linewidth=0
+            y, comm, left=begins, color=PALETTE[1], height=0.72, hatch="///", edgecolor=_EDGE, linewidth=0
         )
-        ends = [None if row[k] is None else calc + row[k] for k in ("comm_s_low", "comm_s_high")]
+        ends = [None if row[k] is None else begins + row[k] for k in ("comm_s_low", "comm_s_high")]
         interval(place, y, ends[0], ends[1], INK, along="x")
     _names(place, rows)
     n = n_words(rows)

@@ -155,7 +155,7 @@ def peer_rows(runs: Iterable[StudyRun], name: str, basis: str, alone_name: str =
 
 
 def phase_rows(runs: Iterable[StudyRun]) -> list[Row]:
-    """Calculation and communication of a VM in an epoch, one row a run that measured both."""
+    """Calculation and communication of a VM in an epoch, one row a run that measured both; `overlapped_s` are in both."""
     return [
         {
             "name": run.name,
@@ -163,6 +163,7 @@ def phase_rows(runs: Iterable[StudyRun]) -> list[Row]:
             "origin": run.origin,
             "calc_s": run.figures["calc_s"].value,
             **_estimate("comm_s", run.figures["comm_s"]),
+            "overlapped_s": run.value("overlapped_s") or 0.0,
             "granularity": run.value("granularity"),
         }
         for run in runs

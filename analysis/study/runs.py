@@ -15,6 +15,7 @@ from cloud.prices.book import PriceBook
 from cloud.prices.classes import continent
 from experiments.spec.catalog import models
 from metrics.egress import traffic
+from metrics.granularity import overlapped
 from metrics.interval import Estimate
 from metrics.ledger import CONTROLLER, data_lines, egress_lines
 from metrics.published_run import published_run
@@ -162,6 +163,7 @@ def study_run(row: RunRow, run: RunNumbers, study_book: PriceBook | None = None)
         "granularity": row.granularity,
         "calc_s": row.calc_s,
         "comm_s": row.comm_s,
+        "overlapped_s": overlapped(run.study),
         "epoch_s": row.epoch_s,
         "granularity_phase_timed": _plain(row.granularity_phase_timed, row.n_epochs),
         "egress_bytes_per_vm_epoch": _plain(row.egress_bytes_per_vm_epoch, row.n_epochs),
@@ -257,7 +259,7 @@ def _dollars(row: RunRow, run: RunNumbers) -> tuple[dict[str, Decimal | None], t
         chosen = measured(run.study)
         numbers = {e.epoch for e in chosen}
         flows = [f for f in run.flows if f.epoch in numbers]
-        turns_s = math.fsum(p.calc_s + p.comm_s for e in chosen for p in e.peers)
+        turns_s = math.fsum(p.wall_s for e in chosen for p in e.peers)
         sent = traffic(flows, chosen, run.terms.scales, [vm.vm for vm in run.vms])
         if row.peers > 1 and (not sent or turns_s <= 0):
             result["inside"] = None

@@ -49,6 +49,7 @@ class Settings:
     next_chunk_timeout_s: float = 8.0
     averaging_timeout_s: float = 30.0
     dht_timeout_s: float = 5.0
+    overlap: str = "none"
     max_epochs: int = 10_000
     epochs_after: int = 2  # whole ones after a disturbance
     pause_s: float = 10.0
@@ -78,6 +79,7 @@ class Settings:
             coalesce=self.coalesce,
             max_epochs=self.max_epochs,
             compression="float16",
+            overlap=self.overlap,
             optimizer={"name": "adam", "lr": 0.01},
             matchmaking_time_s=self.matchmaking_time_s,
             averaging_timeout_s=self.averaging_timeout_s,

@@ -18,7 +18,6 @@ from hivemind.averaging.control import AveragingStage, StepControl
 from hivemind.averaging.group_info import GroupInfo
 from hivemind.averaging.partition import BannedException
 from hivemind.compression import deserialize_torch_tensor, serialize_torch_tensor
-from hivemind.optim.grad_averager import GradientAverager
 from hivemind.p2p import P2PContext
 
 # generated when it is imported: nobody can read its names before
@@ -26,6 +25,7 @@ from hivemind.proto.averaging_pb2 import AVERAGED_PART, BAD_GROUP_ID, AveragingD
 from hivemind.utils import get_dht_time
 from hivemind.utils.asyncio import achain, amap_in_executor, anext, as_aiter, azip
 
+from experiments.peer.aside import AsideAverager
 from experiments.peer.lineage import FIRST, Told, astray, expected_peers, parse_told
 
 __all__ = ["EqualRunner", "RoundAverager"]
@@ -119,7 +119,7 @@ async def _result_of(future: asyncio.Future[Any]) -> Any:
     return await future
 
 
-class RoundAverager(GradientAverager):
+class RoundAverager(AsideAverager):
     """A round has all of its results or none; gradients stay where they were accumulated until they are used.
 
     `told` (in the peer's process) says which `Told` goes with the next attempt.

@@ -22,6 +22,7 @@ from experiments.peer.config import PeerConfig, PeerConfigError
 from experiments.peer.hierarchical import HierarchicalAverager
 from experiments.peer.lamb import Lamb
 from experiments.peer.optimizer import SwarmOptimizer
+from experiments.peer.overlap import OverlappedOptimizer
 
 __all__ = ["build_optimizer", "compression_of", "state_compression", "torch_optimizer_of"]
 
@@ -78,13 +79,21 @@ def _averager_of(config: PeerConfig) -> Callable[..., RoundAverager]:
     return RoundAverager
 
 
+def _optimizer_of(config: PeerConfig) -> type[SwarmOptimizer]:
+    if config.overlap == "delayed":
+        return OverlappedOptimizer
+    if config.overlap != "none":
+        raise PeerConfigError(f"overlap: {config.overlap!r} is neither none nor delayed")
+    return SwarmOptimizer
+
+
 def build_optimizer(
     config: PeerConfig, dht: hivemind.DHT, parameters: Iterable[torch.nn.Parameter]
 ) -> SwarmOptimizer:
     """The Optimizer with the settings of docs/hivemind.md. Raises PeerConfigError for unknown names."""
     compression = compression_of(config.compression)
     timeout = config.averaging_timeout_s
-    optimizer = SwarmOptimizer(
+    optimizer = _optimizer_of(config)(
         dht=dht,
         run_id=config.run_id,
         target_batch_size=config.target_batch_size,

@@ -64,10 +64,11 @@ class CatchingUp(hivemind.Optimizer):
         self._update_is_here = stepped
         self.state_averager.round_ended()
 
-    def is_astray(self) -> bool:
+    def is_astray(self, ahead_too: bool = True) -> bool:
         """Whether other weights count than this peer's. The others are asked once an epoch, in its middle; returns at once.
 
         Two groups that lost each other in a round may be at one epoch with weights of their own, and would never notice.
+        `ahead_too`: False after this peer's round, which others may have taken over before.
         """
         donor, progress = self.state_averager, self.tracker.global_progress
         middle = 2 * progress.samples_accumulated >= progress.target_batch_size
@@ -76,6 +77,7 @@ class CatchingUp(hivemind.Optimizer):
         if self._asked is None or not self._asked.done():
             return False
         offers, self._asked = self._asked.result(), None
+        offers = [offer for offer in offers if ahead_too or offer.epoch == self.local_epoch]
         return self._asked_at == self.local_epoch and isinstance(
             decide(self.local_epoch, donor.lineage, offers), Get
         )

@@ -63,6 +63,7 @@ class PeerConfig:
     samples_limit: int | None = None
     averaging: str = "flat"  # "flat" | "hierarchical"
     averaging_region: str = ""  # hierarchical: peers of equal regions average among themselves first
+    overlap: str = "none"  # "none" | "delayed": a round goes on behind the next epoch's calculation
     plain: bool = False  # a plain torch loop: no averaging, this is the only peer
     # closed swarm (metrics/orders.py)
     orders_public_key: str = ""  # OpenSSH text of the run's key; "" = open swarm

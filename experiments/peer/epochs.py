@@ -85,7 +85,9 @@ class EpochLedger:
         self._settled: tuple[float, dict[str, int]] | None = (
             None  # seconds outside rounds by then, the reading
         )
-        self._steps_before = 0  # of the epoch before
+        self._steps_before = 0  # of the epoch before, until its round began
+        self._steps_at_round = 0
+        self._ahead = 0  # samples of the next epoch
         self._read_at_end = BytesRead(0, 0, 0)
         self._times = EpochTimes(0.0)
         self.losses: list[float] = []  # of the accelerator steps
@@ -93,15 +95,16 @@ class EpochLedger:
 
     def begin(self, began_s: float) -> None:
         """A new epoch begins now (unix seconds); the meter's last reading is its first."""
-        self._steps_before = self._times.steps
-        self._times = EpochTimes(began_s)
+        self._steps_before = self._steps_at_round + 1 if self._times.overlapped_s else self._times.steps
+        self._times = EpochTimes(began_s, samples=self._ahead)
+        self._ahead = 0
         self._at_begin, self._at_round, self._settled = self._at_end, None, None
         self.losses, self.reasons = [], []
 
     def round_begins(self) -> None:
         """The synchronising part of a step begins: bytes from here on are the communication's."""
         if self._at_round is None:
-            self._at_round = self._snapshot()
+            self._at_round, self._steps_at_round = self._snapshot(), self._times.steps
 
     def round_ends(self) -> None:
         """The synchronising step is over."""
@@ -121,6 +124,11 @@ class EpochLedger:
         """The controller's pause between two steps: neither calculation nor communication."""
         self._times.paused_s += seconds
 
+    def add_hidden(self, seconds: float, ahead: int) -> None:
+        """Of the round that ended, `seconds` passed while this peer calculated; `ahead` of its samples are the next epoch's."""
+        self._times.overlapped_s += seconds
+        self._ahead = ahead
+
     def discard_samples(self) -> None:
         """The gradients so far were thrown away: their samples do not count."""
         self._times.samples = 0
@@ -134,7 +142,7 @@ class EpochLedger:
             began_s=times.began_s,
             ended_s=times.began_s + times.wall_s + times.paused_s,
             steps=times.steps,
-            samples=times.samples,
+            samples=times.samples - self._ahead,
             calc_s=times.calc_s,
             comm_s=times.comm_s,
             loss=sum(self.losses) / len(self.losses),
@@ -144,8 +152,12 @@ class EpochLedger:
             **{f"{name}_s": seconds for name, seconds in times.phases_s.items()},
         )
         middle = self._at_round if self._at_round is not None else self._at_end
+        outside_s = times.calc_s + times.paused_s - times.overlapped_s
         settled_s, settled = self._settled or (0.0, self._at_begin)
-        calculating_s = times.calc_s + times.paused_s - settled_s
+        if self._settled is None and times.overlapped_s and self._steps_before:
+            # hardly a step between two rounds: none of it is control traffic only
+            settled_s, settled = outside_s, middle
+        calculating_s = outside_s - settled_s
         model = self._handed_since()
         none = None if model is None else dict[str, int]()
         egress = [

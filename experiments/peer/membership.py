@@ -127,6 +127,10 @@ class Membership(threading.Thread):
         """
         return self._count_others(epoch, ("training",) if epoch else ("training", "ready"))
 
+    def others_coming(self) -> int:
+        """How many other peers are about to take the swarm's state over, as far as is known; returns at once."""
+        return sum(member.phase == "ready" and peer not in self._gone for peer, member in self._others())
+
     def _count_others(self, epoch: int, phases: tuple[str, ...]) -> int:
         return sum(
             member.phase in phases and abs(member.epoch - epoch) <= 1 and peer not in self._gone

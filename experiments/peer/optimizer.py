@@ -43,6 +43,8 @@ class SwarmOptimizer(CatchingUp):
         self._on_retry: Callable[[str], None] = lambda reason: None
         self._lineage, self._told = FIRST, Told(0, FIRST, "")
         self._local_gradients_loaded = False
+        self._leaving = False
+        self.stopped: Callable[[], bool] = lambda: False  # whether to stop waiting for a round
         super().__init__(*args, **kwargs)
         averager: Any = self.grad_averager
         averager.told = self._tell
@@ -98,46 +100,66 @@ class SwarmOptimizer(CatchingUp):
             self.on_round_begins()
         self.round.swarm_peers = self.tracker.global_progress.num_peers
         self.round_begins()
+        self._run_round(grad_scaler)
+
+    def _run_round(self, grad_scaler: Any) -> None:
+        """From the epoch's last gradients to the next epoch."""
         try:
             super()._update_global_epoch(grad_scaler)
         except BehindError as error:
-            _log.warning("the others went on without this peer: %s", error)
-            self.load_state_from_peers()
-            return
+            self._went_on_without(error)
         except GivenUpError as error:
-            self.round.losses.append(f"round given up: gradients dropped ({error})")
-            _log.warning("the round is given up: %s", error)
-            self._pass_over()
+            self._give_up(error)
             self.round_ended(stepped=False)
-            return
-        self.round_ended(stepped=True)
+        else:
+            self.round_ended(stepped=True)
 
-    def _pass_over(self) -> None:
+    def _went_on_without(self, error: BehindError) -> None:
+        _log.warning("the others went on without this peer: %s", error)
+        self.load_state_from_peers()
+
+    def _give_up(self, error: GivenUpError) -> None:
         """End the epoch without a step; all whom the round failed for do the same."""
+        self.round.losses.append(f"round given up: gradients dropped ({error})")
+        _log.warning("the round is given up: %s", error)
         averager: Any = self.grad_averager
         self.round.group_size = 1
         self._lineage = extended(self._lineage, "passed over")
         with self.tracker.pause_updates():
             self.state_averager.step(increment_epoch=True)
-            self.tracker.update_epoch(new_epoch=self.state_averager.local_epoch)
-            self.state_averager.state_sharing_priority = self.local_epoch
+            self._epoch_begins()
             averager.reset_accumulated_grads_()
+
+    def _epoch_begins(self) -> None:
+        """The weights are another epoch's: tell the swarm."""
+        self.tracker.update_epoch(new_epoch=self.state_averager.local_epoch)
+        self.state_averager.state_sharing_priority = self.local_epoch
 
     def _begin_averaging_gradients(self, grad_scaler: Any) -> bool:
         self._local_gradients_loaded = False
-        control, self.scheduled_grads = self.scheduled_grads, None
-        if control is not None and (control.triggered or control.done()):
-            control = None  # its attempt failed early: a new one begins
-        if max(self.round.swarm_peers - 1, self._others_known()) > 0:
-            try:
-                self.scheduled_grads = self._attempt(control, float(self.averaging_timeout or 60.0))
-            except Exception as error:  # noqa: BLE001 - whatever keeps it from beginning: it is tried again
-                _log.warning("an attempt to average could not begin: %r", error)
+        if self._others_expected():
+            self._first_attempt()
             return True
-        self.scheduled_grads = control
+        self.scheduled_grads = self._take_scheduled()
         super()._begin_averaging_gradients(grad_scaler)  # with nobody: it cancels what was scheduled
         self._step_alone()
         return False
+
+    def _others_expected(self) -> bool:
+        return max(self.round.swarm_peers - 1, self._others_known()) > 0
+
+    def _take_scheduled(self) -> StepControl | None:
+        """The round that was prepared, if it is still of use."""
+        control, self.scheduled_grads = self.scheduled_grads, None
+        early = control is not None and (control.triggered or control.done())
+        return None if early else control  # its attempt failed early: a new one begins
+
+    def _first_attempt(self) -> None:
+        control = self._take_scheduled()
+        try:
+            self.scheduled_grads = self._attempt(control, float(self.averaging_timeout or 60.0))
+        except Exception as error:  # noqa: BLE001 - whatever keeps it from beginning: it is tried again
+            _log.warning("an attempt to average could not begin: %r", error)
 
     def _step_alone(self) -> None:
         self.round.group_size = 1
@@ -150,41 +172,57 @@ class SwarmOptimizer(CatchingUp):
         self._local_gradients_loaded = True
 
     def _average_gradients_and_load_into_optimizer(self, maybe_step_control: StepControl | None) -> None:
-        """Average, trying again while there is time. Raises BehindError or GivenUpError, the gradients untouched."""
-        control, limit_s = maybe_step_control, float(self.averaging_timeout or 60.0)
+        """Average, and put the average where the optimizer finds it. Raises as `_average`."""
+        group = self._average(maybe_step_control)
+        if group is None:
+            self._step_alone()
+        else:
+            self._take_over(group)
+
+    def _average(self, control: StepControl | None) -> dict[Any, Told | None] | None:
+        """Average, trying again while there is time: the group whose average is here. None: nobody else trains.
+
+        Raises BehindError or GivenUpError, the gradients untouched.
+        """
+        limit_s = float(self.averaging_timeout or 60.0)
         give_up_at = time.monotonic() + limit_s
         while True:
             began = time.monotonic()
             try:
-                control = control or self._attempt(None, give_up_at - time.monotonic())
+                control = self.scheduled_grads = control or self._attempt(None, give_up_at - time.monotonic())
                 group = result_of(
                     control, give_up_at - time.monotonic(), self.matchmaking_time or 5.0, self._others_went_on
                 )
-                break
             except Exception as error:  # noqa: BLE001 - any failure of an attempt: what can be done about it follows
                 reason = f"averaging failed ({type(error).__name__}: {error})"
                 _log.warning("an attempt to average failed with %r", error)
+            else:
+                return self._of_this_lineage(group)
             let_go(control, self.grad_averager)
             control = None
             self.round.failed.append(reason)
+            if self._leaving:
+                raise GivenUpError(f"this peer leaves; {reason}")
             if self._others_went_on():
                 raise BehindError(reason)
             if not self._look_for_others():
-                self._step_alone()
-                return
+                return None
             time.sleep(max(0.0, began + _LEAST_S - time.monotonic()))
             if give_up_at - time.monotonic() < float(self.matchmaking_time or 5.0):
                 raise GivenUpError(reason)
             self._on_retry(reason)
-        self._take_over(group)
 
-    def _take_over(self, group: dict[Any, Any]) -> None:
-        """The group's average is here: load it, if this peer's parameters are those it is for."""
+    def _of_this_lineage(self, group: dict[Any, Any]) -> dict[Any, Told | None]:
+        """What the group's members told. Raises BehindError when its average is for other parameters than this peer's."""
         told = {peer: parse_told(value) for peer, value in group.items()}
         if astray(told, self._told):
             self._wait_for_epoch(1 + max(one.epoch for one in told.values() if one is not None))
             raise BehindError("its parameters are of another lineage than the group's")
-        self._lineage = after_round(told, self._told)
+        return told
+
+    def _take_over(self, group: dict[Any, Told | None]) -> None:
+        """The group's average is here: load it."""
+        self._lineage = after_round(group, self._told)
         self.round.group_size = len(group)
         _log.info("Averaged gradients with %d peers", len(group))
         self._load_averaged_gradients_into_optimizer_()
@@ -217,6 +255,9 @@ class SwarmOptimizer(CatchingUp):
         averager.notify_used_averaged_gradients()  # else it warns that nobody used the failed attempt's
         control = control or averager.schedule_step(timeout=left_s)
         return averager.step(control=control, wait=False)
+
+    def prepare_round(self) -> None:
+        """Before a step: look for a group that the tracker's estimate would have this peer look for too late."""
 
     def hold(self, held: bool) -> None:
         """`PunctualTracker.hold`."""

@@ -40,7 +40,9 @@ class PlainOptimizer:
         self._progress: _Progress = tracker
         self._optimizer, self._target = optimizer, target_batch_size
         self.local_epoch, self._samples, self._steps = 0, 0, 0
-        self.on_round_begins: Callable[[], None] | None = None  # never called: there are no rounds
+        # never called: there are no rounds
+        self.on_round_begins: Callable[[], None] | None = None
+        self.stopped: Callable[[], bool] = lambda: False
         self._ended = False
 
     def step(self, *, batch_size: int) -> None:
@@ -62,6 +64,9 @@ class PlainOptimizer:
         """What happened since the last call: a group of one where an epoch ended."""
         ended, self._ended = self._ended, False
         return Round(group_size=1 if ended else 0)
+
+    def prepare_round(self) -> None:
+        """There is none."""
 
     @property
     def round_scheduled(self) -> bool:

@@ -29,6 +29,10 @@ class Others(Protocol):
         self, epoch: int, seen: int
     ) -> int: ...  # asked for now, if more than `seen` are known
 
+    def others_coming(self) -> int: ...  # that take the swarm's state over, as known
+
+    def announce(self, phase: str, epoch: int) -> None: ...
+
 
 class NoGroupError(Exception):
     """Nobody to average with was found in time, although others are training."""
@@ -51,6 +55,10 @@ class Round:
     losses: list[str] = field(default_factory=list)
     swarm_peers: int = 0  # peers the tracker knew of when the round began
     failed: list[str] = field(default_factory=list)  # why attempts failed, in their order
+    # of a round behind calculation (overlap.py)
+    busied: bool = False  # it took this call's time: it was begun, waited for or taken over
+    hidden_s: float = 0.0  # of the round that ended, in which the peer calculated
+    ahead: int = 0  # samples calculated meanwhile: the next epoch's
 
 
 def result_of(

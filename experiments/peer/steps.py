@@ -77,13 +77,14 @@ class StepClock:
 
 @dataclass
 class EpochTimes:
-    """Sums of the steps of one epoch; communication is the synchronising optimizer time."""
+    """Sums of the steps of one epoch; communication is the synchronising optimizer time, and what of a round was hidden."""
 
     began_s: float  # unix time
     steps: int = 0
     samples: int = 0
     wall_s: float = 0.0
     paused_s: float = 0.0  # between steps, by the controller's order
+    overlapped_s: float = 0.0  # of the round, while this peer calculated (`swarm.overlap`)
     phases_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
 
     def add(self, step: StepRecord) -> None:
@@ -96,13 +97,13 @@ class EpochTimes:
 
     @property
     def comm_s(self) -> float:
-        """Wall seconds of the synchronising optimizer step."""
-        return self.phases_s["optimizer_sync"]
+        """Wall seconds of the round: those of the synchronising optimizer step, and those behind calculation."""
+        return self.phases_s["optimizer_sync"] + self.overlapped_s
 
     @property
     def calc_s(self) -> float:
-        """All other wall seconds of the epoch."""
-        return self.wall_s - self.comm_s
+        """All wall seconds of the epoch but those of the synchronising optimizer step."""
+        return self.wall_s - self.phases_s["optimizer_sync"]
 
 
 class Padding:

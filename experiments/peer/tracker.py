@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from hivemind.optim.progress_tracker import GlobalTrainingProgress, LocalTrainingProgress, ProgressTracker
@@ -14,6 +15,7 @@ __all__ = ["PunctualTracker"]
 
 _log = logging.getLogger(__name__)
 _LATE_S = 3.0  # a DHT that answers late is no standstill
+_CREDITS_COME_S = 5.0  # after an own credit
 
 
 class PunctualTracker(ProgressTracker):
@@ -28,6 +30,8 @@ class PunctualTracker(ProgressTracker):
     samples_per_step = 0
     gone: Callable[[], Collection[bytes]] = staticmethod(tuple)  # peer ids that are known to be dead
     _looked_s = float("-inf")
+    _rates: Mapping[bytes, float] = MappingProxyType({})  # by peer id, as of the last look
+    _credited_s = float("-inf")
     held = False  # paused: this peer adds no samples to the epoch until it goes on
 
     def hold(self, held: bool) -> None:
@@ -38,6 +42,19 @@ class PunctualTracker(ProgressTracker):
         """
         self.held = held
         self.report_local_progress(self.local_progress.epoch, self.local_progress.samples_accumulated)
+
+    def credit(self, epoch: int, samples: int) -> None:
+        """Tell the swarm of samples that this peer calculated before `epoch` began. For use inside `pause_updates`.
+
+        Their pace was counted when they were calculated.
+        """
+        if epoch == self.global_progress.epoch:
+            self.global_progress.samples_accumulated += samples
+        self.local_progress = self._get_local_progress(epoch, samples)
+        self.should_report_progress.set()
+        self._credited_s = time.monotonic()
+        self.global_progress.next_fetch_time = get_dht_time() + self.min_refresh_period
+        self.global_state_updated.set()
 
     @property
     def stale(self) -> bool:
@@ -63,7 +80,21 @@ class PunctualTracker(ProgressTracker):
         if isinstance(metadata, dict) and (gone := self.gone()):
             metadata = {key: entry for key, entry in metadata.items() if _peer_of(entry) not in gone}
         known: Any = metadata  # Hivemind's annotation says what the dictionary was validated by
-        return super()._parse_swarm_progress_data(known)
+        progress = super()._parse_swarm_progress_data(known)
+        entries = metadata.values() if isinstance(metadata, dict) else ()
+        self._rates = {peer: e.value["samples_per_second"] for e in entries if (peer := _peer_of(e))}
+        # the others' credits change the estimate at once
+        if time.monotonic() - self._credited_s < _CREDITS_COME_S:
+            soon = get_dht_time() + self.min_refresh_period
+            progress.next_fetch_time = min(progress.next_fetch_time, soon)
+        return progress
+
+    @property
+    def part(self) -> float | None:
+        """This peer's share of the swarm's samples a second; None: nobody else said how fast it is."""
+        own, rate = self.dht.peer_id.to_bytes(), self.performance_ema.samples_per_second
+        others = [sps for peer, sps in self._rates.items() if peer != own]
+        return rate / (rate + sum(others)) if others and self.performance_ema.num_updates else None
 
     def shutdown(self, timeout: float | None = None) -> None:
         """Stop reporting, take the last report back and wait until the DHT has it; once.

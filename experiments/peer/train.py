@@ -70,7 +70,7 @@ class Trainer:
         ledger = EpochLedger(
             config.vm, self.snapshot, self.counter.read, self.task.ran, self.joining_s, self.handed
         )
-        optimizer.on_round_begins = ledger.round_begins
+        optimizer.on_round_begins, optimizer.stopped = ledger.round_begins, self.stop.is_set
         self.hooks.losses()
         self._clock.restart()
         ledger.begin(self._now_s())
@@ -79,6 +79,7 @@ class Trainer:
                 self._wait_while_paused(ledger)
                 if self.stop.is_set():
                     return False
+                optimizer.prepare_round()
                 self._step(ledger)
         except Leaving:
             return False
@@ -112,7 +113,7 @@ class Trainer:
             after = optimizer.local_epoch
             if after != before:
                 ledger.round_ends()
-        synchronised = after != before or done.state_loads > 0
+        synchronised = after != before or done.state_loads > 0 or done.busied
         if synchronised and not isinstance(optimizer, PlainOptimizer):
             clock.move_to_sync()
         if done.state_loads:
@@ -121,6 +122,7 @@ class Trainer:
             ledger.reasons.append(f"{OUT_OF_SYNC}: own gradients dropped, state loaded from a peer")
         record = clock.finish(config.vm, before, samples)
         ledger.add(record)
+        ledger.add_hidden(done.hidden_s, done.ahead)
         self.hooks.step(record)
         if after == before:
             return
@@ -129,11 +131,12 @@ class Trainer:
         epoch, egress, ingress = ledger.end(after, done.group_size)
         self.samples += epoch.samples
         _log.info(
-            "epoch %d: group of %d, calc %.3f s, comm %.3f s",
+            "epoch %d: group of %d, calc %.3f s, comm %.3f s, of it hidden %.3f s",
             after,
             done.group_size,
             epoch.calc_s,
             epoch.comm_s,
+            epoch.overlapped_s,
         )
         self.hooks.epoch(epoch, egress, ingress)
         self.hooks.next_share()

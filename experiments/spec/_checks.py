@@ -12,6 +12,7 @@ from cloud.places import PlaceError, expand, nearest
 from experiments.spec import _fields as f
 from experiments.spec._document import Path
 from experiments.spec.catalog import models, step_time, step_times
+from experiments.spec.overlap import overlap_problems
 from experiments.spec.schema import Data, Emulation, ExperimentSpec, PeerGroup, Swarm
 from experiments.spec.windows import windows_of
 
@@ -53,6 +54,8 @@ def cross_problems(parts: Parts) -> Iterator[tuple[Path, str]]:
     yield from _groups(parts)
     yield from _batch(parts)
     yield from _plain(parts)
+    if parts.swarm is not None:
+        yield from overlap_problems(parts.swarm, parts.emulation)
     yield from _timeouts(parts)
     yield from _optimizer(parts)
     yield from _secrets(parts)

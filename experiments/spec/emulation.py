@@ -18,6 +18,7 @@ from experiments.spec.bytes_scale import HIVEMIND_PART_BYTES, Traffic, bytes_sca
 from experiments.spec.catalog import StepTime, models, step_time
 from experiments.spec.errors import SpecError
 from experiments.spec.host_load import KERNEL_WINDOWS_SWITCH_S_PER_GB, SWITCH_S_PER_GB
+from experiments.spec.overlap import epoch_seconds, overlapped
 from experiments.spec.schema import Emulation, ExperimentSpec
 from experiments.spec.windows import stream_limit
 
@@ -84,6 +85,9 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
     reasons.append(limit.reason)
     slowest_bps = limit.slowest_bps
     comm_s = _comm_s(spec, slowest_bps) / time_scale
+    last_s = max(coalesce[a] * _step_s(times, batch) for a, times in zip(accelerators, peers, strict=True))
+    epoch_s = epoch_seconds(spec, calc_s, comm_s, last_s / time_scale)
+    study_epoch_s = epoch_seconds(spec, study_calc_s, comm_s * time_scale, last_s)
     traffic = Traffic(
         peers=n,
         parameters=models()[spec.model].parameters,
@@ -91,7 +95,7 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
         slowest_bps=slowest_bps,
         vm_bps=vm_limit(),
         transfer_s=_transfer_s(spec, slowest_bps) / time_scale,
-        epoch_s=calc_s + comm_s,
+        epoch_s=epoch_s,
         time_scale=time_scale,
         parts=None if spec.emulation.parts == "auto" else spec.emulation.parts,
         switch_s_per_gb=KERNEL_WINDOWS_SWITCH_S_PER_GB if limit.windows == "kernel" else SWITCH_S_PER_GB,
@@ -117,11 +121,11 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
         part_size_bytes=math.ceil(sent_bytes / parts),
         calc_s=calc_s,
         comm_s=comm_s,
-        epoch_s=calc_s + comm_s,
+        epoch_s=epoch_s,
         study_calc_s=study_calc_s,
-        study_epoch_s=study_calc_s + comm_s * time_scale,
+        study_epoch_s=study_epoch_s,
         host_busy=shrunk.load.epoch,
-        reckoned_epoch_s=study_calc_s + comm_s * time_scale,
+        reckoned_epoch_s=study_epoch_s,
         windows=limit.windows,
         window_bytes=limit.window_bytes,
         reasons=tuple(reasons),
@@ -142,7 +146,8 @@ def full_size(spec: ExperimentSpec) -> EmulationPlan:
     calc_s, comm_s = None, _comm_s(spec, vm_limit())
     if len(known) == n and model.kind != "digits":  # its step time is what it is padded to, not a measurement
         calc_s = target / sum(batch / _step_s(times, batch) for times in known)
-    epoch_s = None if calc_s is None else calc_s + comm_s
+    last_s = max((_step_s(times, batch) for times in known), default=0.0)
+    epoch_s = None if calc_s is None else epoch_seconds(spec, calc_s, comm_s, last_s)
     return EmulationPlan(
         bytes_scale=1.0,
         time_scale=1.0,
@@ -219,10 +224,11 @@ def _raw_target(
 ) -> int:
     """Raw target batch size. `unit`: samples of one report of each peer; `rate`: samples/s of all."""
     target, study_calc_s = spec.swarm.target_batch_size, spec.swarm.target_batch_size / rate
-    if emulation.samples_scale == 1 or (emulation.samples_scale == "auto" and study_calc_s <= CALC_S):
-        why = (
-            "as given" if emulation.samples_scale == 1 else f"an epoch calculates {study_calc_s:.1f} s anyway"
-        )
+    short = study_calc_s <= CALC_S
+    if emulation.samples_scale == 1 or (emulation.samples_scale == "auto" and (short or overlapped(spec))):
+        why = "as given" if emulation.samples_scale == 1 else f"an epoch calculates {study_calc_s:.1f} s anyway"
+        if emulation.samples_scale == "auto" and not short:
+            why = f"what {study_calc_s:.1f} s of calculation hide of the communication does not scale"
         reasons.append(f"samples_scale 1: {why}")
         return target
     if emulation.samples_scale == "auto":

@@ -105,6 +105,11 @@ class Swarm(_Section):
         description="flat: each peer with each other. hierarchical: first within each region (cloud/region), then once "
         "between the regions.",
     )
+    overlap: Literal["none", "delayed"] = Field(
+        default="none",
+        description="none: a round holds training up. delayed: it goes on while the next epoch's gradients are calculated, up to "
+        "one epoch's of them with the weights of before the update.",
+    )
     plain: bool = Field(
         default=False, description="true: one peer in a plain torch loop, which averages with nobody."
     )

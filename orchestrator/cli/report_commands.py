@@ -40,7 +40,7 @@ def _report(
       "scales": {"bytes", "time", "samples"}, "host_contended", "host": {...} or null, "target_batch_size",
       "peers": [{"slot", "location", "vms", "preemptions"}], "epochs": {"warmup", "measured"},
       "sps": {"value", "low", "high", "n"}, "granularity": {same}, "calc_s": {same},
-      "comm_s": {same}, "epoch_s": {same}, "dropped_rounds",
+      "comm_s": {same}, "overlapped_s": {same} or null, "epoch_s": {same}, "dropped_rounds",
       "egress": [{"src", "dst", "class", "bytes", "usd"}], "ingress_bytes",
       "cost": {"vm_usd", "egress_usd", "data_usd", "total_usd"}, "usd_per_1m_samples",
       "loss": {"first", "last"}, "accuracy", "published": {...} or null, "warnings": [],

@@ -114,6 +114,7 @@ def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
         ("granularity", interval(summary.get("granularity"))),
         ("calculation", interval(summary.get("calc_s"), "s")),
         ("communication", interval(summary.get("comm_s"), "s")),
+        *_overlapped(summary),
         ("epoch", interval(summary.get("epoch_s"), "s")),
         ("epochs", f"{epochs.get('measured')} measured, {epochs.get('warmup')} warm-up left out"),
         ("dropped rounds", str(summary.get("dropped_rounds"))),
@@ -198,6 +199,11 @@ def _duration_words(plan: Mapping[str, Any]) -> str:
         words = f"about {duration(plan['duration_s'])} of epochs, plus the start"
         return f"{words}; VMs {usd(plan['vm_usd'])}, traffic {traffic}"
     return f"{here}; at the study's scale {duration(plan['duration_s'])}, VMs {usd(plan['vm_usd'])}"
+
+
+def _overlapped(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    hidden = summary.get("overlapped_s")
+    return [("of it hidden", interval(hidden, "s"))] if hidden else []
 
 
 def _cost_words(cost: Mapping[str, Any]) -> str:

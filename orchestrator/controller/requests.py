@@ -202,6 +202,7 @@ def peer_config(
         cache_bytes=int(spec.data.cache_gb * 1e9),
         plain=swarm.plain,
         averaging=swarm.averaging,
+        overlap=swarm.overlap,
         averaging_region=region_of(place.location),
         environment=environment,
     )

@@ -166,6 +166,9 @@ class FakeOptimizer:
     def take_round(self) -> Round:
         return self._round
 
+    def prepare_round(self) -> None:
+        assert not self.held or not self.held[-1]  # not in a pause
+
     def hold(self, held: bool) -> None:
         self.held.append(held)
 

@@ -81,7 +81,8 @@ def test_one_preemption_by_hand() -> None:
 
 
 def test_an_epoch_that_the_state_slowed_is_told() -> None:
-    records = [replace(r, comm_s=7.0, ended_s=97.0) if (r.vm, r.epoch) == ("a", 6) else r for r in RECORDS]
+    slow = {"comm_s": 7.0, "optimizer_sync_s": 7.0, "ended_s": 97.0}
+    records = [replace(r, **slow) if (r.vm, r.epoch) == ("a", 6) else r for r in RECORDS]
     (row,) = costs(VMS, records, JOINS).rows
     assert (row.slowed_epochs, row.slowed_s) == ((6,), 5.0)
     assert row.slowed_usd == Decimal("0.18") * 5 / H
@@ -90,9 +91,8 @@ def test_an_epoch_that_the_state_slowed_is_told() -> None:
 def test_what_others_lose_between_a_polite_leave_and_the_vms_end_counts() -> None:
     """b has averaged for the last time at 48 s and is taken at 93 s: epoch 5 of a looked for it in vain."""
     vms = [replace(row, ended_s=93.0) if row.vm == "b" else row for row in VMS[:2]]
-    records = [
-        replace(r, comm_s=8.0, ended_s=76.0) if (r.vm, r.epoch) == ("a", 5) else r for r in RECORDS[:9]
-    ]
+    slow = {"comm_s": 8.0, "optimizer_sync_s": 8.0, "ended_s": 76.0}
+    records = [replace(r, **slow) if (r.vm, r.epoch) == ("a", 5) else r for r in RECORDS[:9]]
     (row,) = costs(vms, records, JOINS).rows
     assert (row.lost_s, row.slowed_epochs, row.slowed_s) == (45.0, (5,), 6.0)
 
