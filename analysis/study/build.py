@@ -17,6 +17,7 @@ from analysis.report.page import Card, Section, render, table
 from analysis.report.style import figure_style, png_bytes, svg_file, svg_inline
 from analysis.sources import opened
 from analysis.study.comparison import Compared, cards, comparison, nothing_published, runs_words
+from analysis.study.gains import gain_cards, gain_section
 from analysis.study.held_out import accuracy_section
 from analysis.study.paper import printed_runs, references
 from analysis.study.rows import Row, difference_rows, unknown_rows
@@ -82,7 +83,7 @@ def build(
     every = list(runs)
     if paper:
         every = distinct([*runs, *printed_runs(book, runs)])
-    first = comparison(compared) if compared else None
+    first = _first(compared) if compared else None
     parts = [*([first] if first else []), *sections(every, paper)]
     files.mkdir(parents=True, exist_ok=True)
     shown: list[Section] = []
@@ -95,9 +96,17 @@ def build(
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         for part in parts:
             shown.append(_written(part, files, every))
-    headlines = cards(compared) if compared else []
-    _write(output, page_html(every, shown, paper, problems, headlines).encode())
+    headlines: list[Card] = []
+    if compared:
+        headlines = gain_cards(compared.gains) if compared.gains else cards(compared)
+    options = bool(compared and compared.gains)
+    _write(output, page_html(every, shown, paper, problems, headlines, options).encode())
     return output
+
+
+def _first(compared: Compared) -> Drawn | None:
+    """The first section: what options gain where there is a baseline, else the runs beside what was published."""
+    return gain_section(compared.gains) if compared.gains else comparison(compared)
 
 
 def page_html(
@@ -106,8 +115,10 @@ def page_html(
     paper: bool,
     problems: Sequence[str],
     headlines: Sequence[Card] = (),
+    options: bool = False,
 ) -> str:
-    """The page around the figures' sections; `headlines` stand before its own."""
+    """The page around the figures' sections; `headlines` stand before its own. `options`: runs with what the study had
+    not, whose difference from it is no headline."""
     logs = [run for run in runs if run.origin != "printed"]
     title = "The study, from its own logs" if paper else f"{runs_words(len(logs))} compared"
     lead = (
@@ -121,7 +132,7 @@ def page_html(
         lead,
         _first_line(runs),
         list(problems),
-        [*headlines, *_cards(runs)],
+        [*headlines, *_cards(runs, not options)],
         [*shown, *(e for e in extra if e)],
     )
 
@@ -160,7 +171,8 @@ def _written(part: Drawn, folder: Path, runs: Sequence[StudyRun]) -> Section:
 
 
 _TEXT = ("name", "panel", "group", "origin", "clock", "note", "kind", "source", "class", "src", "dst", "figure", "places",
-         "relative_to", "what", "why", "run", "model", "basis", "gpus", "judged", "host")  # fmt: skip
+         "relative_to", "what", "why", "run", "model", "basis", "gpus", "judged", "host",
+         "experiment", "label", "against", "run_ids", "ratio_n_of")  # fmt: skip
 
 
 def _shown(row: Row) -> dict[str, Any]:
@@ -246,7 +258,7 @@ def _runs(runs: Sequence[StudyRun]) -> str:
     return runs_words(len(runs))
 
 
-def _cards(runs: Sequence[StudyRun]) -> list[Card]:
+def _cards(runs: Sequence[StudyRun], beside: bool) -> list[Card]:
     """Headlines: how many runs, the largest speed-up on both bases, the largest difference from the study."""
     cards = [Card("Runs", str(len(runs)), ", ".join(sorted({run.model for run in runs})))]
     for model in sorted({run.model for run in runs}):
@@ -265,7 +277,7 @@ def _cards(runs: Sequence[StudyRun]) -> list[Card]:
                     f"{best.name}: {best.peers} peers, one clock{more}",
                 )
             )
-    known = [r for r in difference_rows(runs) if r["difference"] is not None]
+    known = [r for r in difference_rows(runs) if r["difference"] is not None] if beside else []
     if known:
         worst = max(known, key=lambda r: abs(r["difference"]))
         cards.append(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.accuracy import AccuracyComparison
 from analysis.compare import Check, ComparedRun, comparable, judge, kendall_tau, long_rows, why_not
+from analysis.gains import Gains
 from analysis.report.page import Card
 from analysis.study.rows import Row
 from analysis.study.sections import Drawn
@@ -45,6 +46,7 @@ class Compared:
     missing: Mapping[str, str] | None = None
     include_contended: bool = False
     accuracy: AccuracyComparison | None = None  # None: held-out accuracy is not compared
+    gains: Gains | None = None  # None: there is no baseline
 
     @property
     def checks(self) -> list[Check]:

@@ -23,6 +23,7 @@ from experiments.spec.errors import Problem, SpecError
 from experiments.spec.limits import read_limits
 from experiments.spec.load import find, load_all
 from experiments.spec.schema import ExperimentSpec
+from experiments.spec.study_baseline import COLUMNS, Column, baseline_problems
 
 __all__ = [
     "Accuracy",
@@ -96,6 +97,14 @@ class Comparison(_Section):
     limits: Annotated[str, Field(max_length=200)] = Field(
         default="", description="A csv of how far a figure may be from the published one; none: not judged."
     )
+    baseline: Annotated[str, f.word("([a-z0-9][a-z0-9-]{0,29})?", "a label of an entry")] = Field(
+        default="",
+        description="A label: what the other entries gain is told against the entry of the same experiment that has it, else "
+        "against the only one of the same model; none: not told.",
+    )
+    columns: Annotated[tuple[Column, ...], Field(strict=False, min_length=1)] = Field(
+        default=COLUMNS, description="Which figures of them are shown."
+    )
     accuracy: Accuracy | None = Field(
         default=None,
         description="Held-out accuracy of one experiment's runs against another's; none: not compared.",
@@ -168,6 +177,9 @@ def load_study(path_or_name: str, overrides: Sequence[str] = ()) -> LoadedStudy:
     members = _members(spec, document, path, overrides)
     if spec.compare.accuracy is not None:
         _two_of_them(spec.compare.accuracy, members, document)
+    labels = [entry.label for entry in spec.experiments]
+    for key, said in baseline_problems(spec.compare.baseline, spec.compare.columns, labels):
+        document.problems.append(document.problem(("compare", key), said))
     if spec.compare.limits:
         try:
             read_limits(_beside(path, spec.compare.limits))

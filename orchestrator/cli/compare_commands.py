@@ -86,7 +86,13 @@ def _compare(
       "why"}], "missing": [{"experiment", "why"}], "accuracy" (of a study that compares it,
       else null): {"of": {"experiment", "n", "mean", "sd", "runs": [{"run_id", "seed",
       "accuracy", "loss", "updates", "target_batch_size", "samples", "heldout_samples",
-      "counted"}]}, "against": {same}, "difference", "pooled_sd", "limit", "inside", "why"}}
+      "counted"}]}, "against": {same}, "difference", "pooled_sd", "limit", "inside", "why"},
+      "baseline" (a label; null where the study names none), "gains" (rows of experiment and
+      label; [] without a baseline): [{"experiment", "label", "model", "baseline": bool,
+      "against": row or null, "run_ids", "dropped_rounds", "left_out": [{"run_id", "why"}],
+      "figures": {"sps"|"granularity"|"usd_per_1m"|"intercontinental_bytes": {"value", "n",
+      "ratio", "low", "high", "n_of": "runs"|"epochs"|""}, "loss"|"heldout_loss": {"value", "n",
+      "samples_least", "samples_most", "difference", "noise", "within_noise"}}}]}
     Unknown is null; figures are at the study's scale.
     """
     from orchestrator.cli.comparing import compare_wanted, wanted_runs
@@ -109,17 +115,19 @@ def comparison_document(study: str | None, compared: Compared) -> dict[str, Any]
     """The comparison as JSON types."""
     from analysis.accuracy import accuracy_document
     from analysis.compare import compare_document
+    from analysis.gains import gains_document
 
     document = compare_document(
         study, compared.rows, compared.limits, compared.missing, compared.include_contended
     )
-    return {**document, "accuracy": accuracy_document(compared.accuracy)}
+    return {**document, "accuracy": accuracy_document(compared.accuracy), **gains_document(compared.gains)}
 
 
 def comparison_text(study: str | None, compared: Compared, form: Format) -> str:
     """The comparison in the form asked for, ending in a newline."""
     from analysis.compare import long_rows
     from analysis.study.comparison import study_checks
+    from analysis.study.gains import GAIN_COLUMNS, gain_long_rows, gain_notes, gain_table
     from analysis.study.held_out import accuracy_lines
 
     if form in (Format.json, Format.yaml):
@@ -129,16 +137,23 @@ def comparison_text(study: str | None, compared: Compared, form: Format) -> str:
         import yaml
 
         return yaml.safe_dump(plain(document), sort_keys=False, allow_unicode=True)
+    if compared.gains and form is Format.csv:
+        return rows_text("rows", gain_long_rows(compared.gains), GAIN_COLUMNS, form)
     rows = long_rows(compared.rows, compared.checks)
     if form is Format.csv:
         return rows_text("rows", rows, _LONG, form)
-    columns = (_TABLE[0], "run", *_TABLE[1:]) if compared.named_twice else _TABLE
-    lines = [rows_text("rows", _table_rows(rows), columns, Format.table).rstrip("\n")]
-    lines.append("sps, comm_s: published / replayed / emulated; the others: emulated (difference)")
-    lines += study_checks(compared)
-    lines += [
-        f"{r.experiment} ({r.run_id}): not judged: {r.not_judged}" for r in compared.rows if r.not_judged
-    ]
+    if compared.gains:  # what a row is held against is the baseline
+        table = gain_table(compared.gains)
+        lines = [rows_text("rows", table, list(table[0]), Format.table).rstrip("\n")]
+        lines += [*gain_notes(compared.gains), *study_checks(compared)]
+    else:
+        columns = (_TABLE[0], "run", *_TABLE[1:]) if compared.named_twice else _TABLE
+        lines = [rows_text("rows", _table_rows(rows), columns, Format.table).rstrip("\n")]
+        lines.append("sps, comm_s: published / replayed / emulated; the others: emulated (difference)")
+        lines += study_checks(compared)
+        lines += [
+            f"{r.experiment} ({r.run_id}): not judged: {r.not_judged}" for r in compared.rows if r.not_judged
+        ]
     lines += [f"{name}: {why}" for name, why in (compared.missing or {}).items()]
     lines += accuracy_lines(compared.accuracy)
     return "\n".join(lines) + "\n"

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from analysis.accuracy_runs import compare_held_out
 from analysis.compare import ComparedRun
 from analysis.compare_runs import compared_run, replayed_figures
+from analysis.gain_runs import option_run
+from analysis.gains import Gains, OptionRun, gains
 from analysis.importers.base import ImportFailed
 from analysis.study.comparison import Compared
 from experiments.spec.limits import Limit, read_limits
@@ -51,6 +53,8 @@ class Wanted:
     replay: str = "auto"
     limits: str = ""  # a file; "": not judged
     accuracy: Mapping[str, str] | None = None  # {"of", "against"}: whose held-out accuracy is compared
+    baseline: str = ""  # the label of the entry that the others are held against
+    columns: tuple[str, ...] = ()  # of what they gain
 
     @property
     def folders(self) -> list[Path]:
@@ -88,6 +92,8 @@ def wanted_study(home: Path, study: StudyDefinition, state: StudyState) -> Wante
     own = str(studies_folder(home) / study.study_id / limits) if limits else ""
     accuracy = study.compare.get("accuracy")  # a study of an older orch has none
     found = Wanted(study.study_id, replay=study.compare["replay"], limits=own, accuracy=accuracy)
+    found.baseline = study.compare.get("baseline", "")
+    found.columns = tuple(study.compare.get("columns", ()))
     for one in state.jobs:
         if one.result is None:
             found.missing[one.job.key] = _why(one, state)
@@ -101,6 +107,7 @@ def compare_wanted(wanted: Wanted, logs: Path | None, limits: str, include_conte
     """Read everything. `limits`: a file instead of the wanted one's, or "none". Raises UsageError, ImportFailed."""
     replayed = _replayed(wanted, logs)
     rows: list[ComparedRun] = []
+    options: list[OptionRun] = []
     readable: list[Path] = []
     for folder, entry in wanted.runs.items():
         try:
@@ -113,10 +120,16 @@ def compare_wanted(wanted: Wanted, logs: Path | None, limits: str, include_conte
             wanted.missing[folder.name] = "no measured epoch"
         else:
             rows.append(row)
+            if wanted.baseline:
+                options.append(option_run(folder, row, entry.label, include_contended))
     alike = None
     if wanted.accuracy:
         alike = compare_held_out(readable, **wanted.accuracy, include_contended=include_contended)
-    return Compared(rows, limits_of(limits or wanted.limits), wanted.missing, include_contended, alike)
+    gained = (
+        Gains(wanted.baseline, wanted.columns, gains(options, wanted.baseline)) if wanted.baseline else None
+    )
+    asked = limits_of(limits or wanted.limits)
+    return Compared(rows, asked, wanted.missing, include_contended, alike, gained)
 
 
 def _why(one: JobState, state: StudyState) -> str:

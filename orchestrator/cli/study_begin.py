@@ -89,6 +89,8 @@ def begin_study(
             "replay": loaded.spec.compare.replay,
             "limits": "limits.csv" if limits else "",
             "accuracy": loaded.spec.compare.accuracy and loaded.spec.compare.accuracy.model_dump(),
+            "baseline": loaded.spec.compare.baseline,
+            "columns": list(loaded.spec.compare.columns),
         },
         created_s=now.timestamp(),
     )

@@ -46,7 +46,7 @@ class StudyDefinition:
     jobs: tuple[Job, ...]
     documents: Mapping[str, Mapping[str, Any]]  # resolved experiments
     plans: Mapping[str, Mapping[str, Any]]  # as approved
-    # {"replay", "limits": a file in the folder or "", "accuracy": {"of", "against"} or None}
+    # {"replay", "limits": a file in the folder or "", "accuracy": {"of", "against"} or None, "baseline", "columns"}
     compare: Mapping[str, Any]
     created_s: float
 

@@ -12,6 +12,7 @@ from experiments.spec.emulation import resolve_emulation
 from experiments.spec.errors import SpecError
 from experiments.spec.load import load
 from experiments.spec.study import STUDIES, load_study, studies, study_schema
+from experiments.spec.windows import windows_of
 
 
 def test_the_paper_s_study_has_all_28_runs():
@@ -86,6 +87,36 @@ experiments:
     assert [m.repeat for m in study.members] == [1, 1, 1, 2]
 
 
+def test_the_options_of_c8_differ_in_nothing_but_the_options():
+    study = load_study("beyond-c8")
+    assert study.spec.compare.baseline == "kernel"
+    of_label = {(m.spec.name, m.label): m.spec for m in study.members}
+    for name in ("geo-c8", "geo-c8-nlp"):
+        base = of_label[name, "kernel"]
+        assert [m.repeat for m in study.members if (m.spec.name, m.label) == (name, "kernel")] == [1, 2]
+        own = {label: spec for (other, label), spec in of_label.items() if other == name}
+        assert set(own) >= {
+            "default",
+            "kernel",
+            "wan",
+            "none",
+            "uniform8bit",
+            "blockwise8bit",
+            "hierarchical",
+            "best",
+        }
+        for label, spec in own.items():
+            assert (spec.seed, spec.measure, spec.peers) == (base.seed, base.measure, base.peers)
+            assert spec.swarm.target_batch_size == base.swarm.target_batch_size
+            assert spec.emulation is not None
+            assert spec.emulation.path_model == "study-calm"
+            assert windows_of(spec.emulation, spec.network_tuning) == (
+                "paced" if label == "default" else "kernel"
+            )
+        plain = base.model_copy(update={"network_tuning": "wan", "emulation": own["wan"].emulation})
+        assert own["wan"] == plain
+
+
 def test_a_path_is_relative_to_the_study(tmp_path: Path):
     (tmp_path / "mine").mkdir()
     source = (STUDIES.parent / "library" / "local-2.yaml").read_text()
@@ -117,6 +148,20 @@ def test_a_path_is_relative_to_the_study(tmp_path: Path):
             "compare.accuracy.against: 'geo-b2' stands on both sides",
         ),
         ("- geo-b2\n", "a study is a mapping"),
+        (
+            "name: s\nexperiments: [geo-a8, {experiment: geo-c8, label: kernel}]\ncompare: {baseline: kernal}\n",
+            "s.yaml:3:21: compare.baseline: no entry has the label 'kernal'; did you mean 'kernel'? (kernel)",
+        ),
+        ("name: s\nexperiments: [geo-a8]\ncompare: {baseline: x}\n", "no entry has the label 'x': none has one"),
+        ("name: s\nexperiments: [geo-a8]\ncompare: {columns: [sps]}\n", "compare.columns: stand beside a baseline"),
+        (
+            "name: s\nexperiments: [{experiment: geo-a8, label: x}]\ncompare: {baseline: x, columns: [sps, sps]}\n",
+            "compare.columns: one stands twice",
+        ),
+        (
+            "name: s\nexperiments: [{experiment: geo-a8, label: x}]\ncompare: {baseline: x, columns: [speed]}\n",
+            "compare.columns[0]",
+        ),
         (
             f"name: s\nexperiments: [{{experiment: geo-c8-nlp, label: {'x' * 25}, set: {{name: geo-c8-of-a-longer-name}}}}]\n",
             "longer than 46 characters",

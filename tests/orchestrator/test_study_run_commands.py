@@ -155,6 +155,43 @@ def test_a_run_without_a_measured_epoch_is_missing(
     assert f"nothing to compare yet ({a2}: no measured epoch)" in capsys.readouterr().err
 
 
+def test_what_options_gain_is_one_table_and_one_section_of_the_page(
+    study: str, own_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    entries = [
+        "geo-a8, set: {seed: 3}",
+        "geo-c8, label: base, repeats: 2",
+        "geo-c8, label: x, set: {seed: 1}",
+    ]
+    listed = ", ".join(f"{{experiment: {entry}}}" for entry in entries)
+    compare = "{replay: never, baseline: base, columns: [sps, usd_per_1m, loss]}"
+    Path(study).write_text(f"name: s\nexperiments: [{listed}]\ncompare: {compare}\n")
+    MadeRuns.busy = {"geo-c8-x": 9}
+    assert run(["study", "run", study, "--yes", "-o", "json"]) == 0
+    told = _json(capsys)["comparison"]
+    assert told["baseline"] == "base"
+    assert [(row["experiment"], row["label"], len(row["run_ids"])) for row in told["gains"]] == [
+        ("CV A-8", "", 1), ("CV C-8", "base", 2), ("CV C-8", "x", 0),
+    ]  # fmt: skip
+    assert [row["against"] for row in told["gains"]] == ["CV C-8 base"] * 3
+    assert told["gains"][0]["figures"]["sps"]["ratio"] == pytest.approx(1.0)
+    assert told["gains"][0]["figures"]["loss"]["samples_least"] == 3 * 4096
+    assert told["gains"][2]["left_out"][0]["why"] == "the host was too busy"
+    assert len(told["rows"]) == 4  # as without a baseline
+    page = tmp_path / "c.html"
+    assert run(["compare", "s", "--report", str(page)]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert table[0].split("  ")[0] == "EXPERIMENT"
+    assert "$/1M SAMPLES" in table[0]
+    assert "GRANULARITY" not in table[0]
+    assert table[2].endswith("baseline")
+    assert "What each option gains" in (text := page.read_text())
+    assert "Published, replayed, emulated" not in text
+    assert (tmp_path / "c_files" / "gains.csv").is_file()
+    assert run(["compare", "s", "-o", "csv"]) == 0
+    assert capsys.readouterr().out.startswith("experiment,label,figure,value,n,ratio,ratio_low,ratio_high,")
+
+
 def test_held_out_accuracies_are_compared(study: str, own_home: Path, capsys: pytest.CaptureFixture[str]):
     entries = [
         f"{{experiment: {name}, label: s{seed}, set: {{seed: {seed}}}}}"
