@@ -225,7 +225,7 @@ def main() -> int:
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
     parser.add_argument("--peers", type=int, default=8)
     parser.add_argument("--together", action="store_true", help="the cases one after the other in one swarm")
-    parser.add_argument("--overlap", default="none", choices=("none", "delayed"), help="needs its own --output")
+    parser.add_argument("--overlap", default="none", choices=("none", "delayed"), help="an own --output")
     parser.add_argument("--mode", default="auto", choices=("auto", "namespaces", "loopback"))
     parser.add_argument("--keep", type=Path, help="folder for the files of swarms that failed")
     parser.add_argument("-o", "--output", type=Path, help="JSON lines are appended to it")

@@ -226,7 +226,9 @@ def _raw_target(
     target, study_calc_s = spec.swarm.target_batch_size, spec.swarm.target_batch_size / rate
     short = study_calc_s <= CALC_S
     if emulation.samples_scale == 1 or (emulation.samples_scale == "auto" and (short or overlapped(spec))):
-        why = "as given" if emulation.samples_scale == 1 else f"an epoch calculates {study_calc_s:.1f} s anyway"
+        why = (
+            "as given" if emulation.samples_scale == 1 else f"an epoch calculates {study_calc_s:.1f} s anyway"
+        )
         if emulation.samples_scale == "auto" and not short:
             why = f"what {study_calc_s:.1f} s of calculation hide of the communication does not scale"
         reasons.append(f"samples_scale 1: {why}")
