@@ -31,7 +31,7 @@ from metrics.store import RunStore, StoreError
 __all__ = ["build", "csv_text", "load", "page_html"]
 
 _DPI = 120
-_NAMED = 12  # so many runs are named beside a figure; the page's first line names all that are emulated
+_NAMED = 12  # so many runs are named beside a figure; the page's first line names all that are emulated, if not all are
 _STUDY_BOOK = "study-2023-04"
 
 
@@ -224,6 +224,12 @@ def _whence(rows: Sequence[Row], runs: Sequence[StudyRun]) -> str:
     return " ".join(said)
 
 
+def _range(scales: Sequence[float]) -> str:
+    """1/8, or 1/2.46 to 1/64."""
+    low, high = min(scales), max(scales)
+    return f"1/{low:g}" if low == high else f"1/{low:.3g} to 1/{high:.3g}"
+
+
 def _first_line(runs: Sequence[StudyRun]) -> str:
     """What was real, what emulated, what only printed: the page's first line."""
     count = {
@@ -232,14 +238,13 @@ def _first_line(runs: Sequence[StudyRun]) -> str:
     }
     said: list[str] = []
     if count["emulated"]:
-        scales = {
-            f"bytes 1/{s.bytes:g}, samples 1/{s.samples:g}, time 1/{s.time:g}"
-            for s in (run.scales for run in count["emulated"])
-        }
-        names = ", ".join(run.name for run in count["emulated"])
-        said.append(
-            f"Emulated: {names} (scales {'; '.join(sorted(scales))}; times, bytes and dollars are multiplied back)."
+        used = [run.scales for run in count["emulated"]]
+        scales = ", ".join(
+            f"{name} {_range([getattr(s, name) for s in used])}" for name in ("bytes", "samples", "time")
         )
+        names = [run.name for run in count["emulated"]]
+        who = "all" if len(names) == len(runs) > _NAMED else ", ".join(names)
+        said.append(f"Emulated: {who} (scales {scales}; times, bytes and dollars are multiplied back).")
     late = [f"{run.name} ({run.too_busy})" for run in runs if run.too_busy]
     if late:
         said.append(f"The machine was too busy for {'; '.join(late)}: times of these may be off.")
