@@ -24,8 +24,10 @@ __all__ = ["learned_by_run", "option_figures", "option_run"]
 _OUTSIDE = ("joining", "leaving")
 
 
-def option_run(folder: Path, row: ComparedRun, label: str, include_contended: bool = False) -> OptionRun:
-    """The run of a folder with `run.db`. `row`: the same run as it is compared otherwise.
+def option_run(
+    folder: Path, row: ComparedRun, label: str, include_contended: bool = False, against: str = ""
+) -> OptionRun:
+    """The run of a folder with `run.db`. `row`: the same run as it is compared otherwise. `against`: a label.
 
     It does not count where its host was too busy, unless asked for. Raises metrics.store.StoreError.
     """
@@ -45,6 +47,7 @@ def option_run(folder: Path, row: ComparedRun, label: str, include_contended: bo
         origin="emulated" if run.meta["emulated"] else "own",
         prices=run.terms.book.name if run.terms.book else "no price book",
         left_out=why_not(busy, include_contended),
+        against=against,
     )
 
 

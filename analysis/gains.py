@@ -1,15 +1,16 @@
 """What each option of a study gains: its runs beside those of one entry, the baseline. Pure.
 
 A row is an entry of the study: an experiment and a label, with one run or several. It is held against the row of the
-same experiment that has the baseline's label, or, where it has none, against the only such row of its model: so an
-experiment without distance stands beside one with it.
+same experiment that has the baseline's label (or the label that its entry names), or, where there is none, against the only
+such row of its model: so an experiment without distance stands beside one with it.
 
 A ratio is the row's figure over the baseline's. Its 95 % interval is over runs where both have several, else over
 their measured epochs: t times the standard error of the logarithm (`metrics.interval.quotient_spread`).
 
 Losses are compared after equal samples, and never interpolated: at the smallest count that any run of the model came
 to, each run's last record that is not more than a tenth of a target batch beyond it. Where that record is more than as
-much before it, the loss is shown and not compared. The noise is twice the standard deviation of the baseline's runs.
+much before it, or an update was made from more or fewer samples, the loss is shown and not compared. The noise is twice the
+standard deviation of the baseline's runs.
 """
 
 from __future__ import annotations
@@ -75,6 +76,9 @@ class OptionRun:
     dropped_rounds: int = 0
     origin: str = "emulated"
     prices: str = ""  # the price book's name
+    against: str = (
+        ""  # the label of the row that its entry wants to be held against; "": the study's baseline
+    )
     left_out: str = ""
 
 
@@ -94,6 +98,7 @@ class Cell:
     difference: float | None = None  # of a loss: to the baseline's
     noise: float | None = None  # of a loss: None where the baseline has one run
     within_noise: bool | None = None
+    why: str = ""  # a loss is not compared
 
 
 @dataclass(frozen=True)
@@ -139,12 +144,12 @@ def gains(runs: Sequence[OptionRun], baseline: str) -> list[Gain]:
     equal = _Equal(runs)
     found: list[Gain] = []
     for (name, label), own in rows.items():
-        key = _baseline_of(rows, name, own[0].model, baseline)
+        key = _baseline_of(rows, name, own[0].model, own[0].against or baseline)
         base = rows[key] if key else []
         cells = {figure: _ratio(figure, _counted(own), _counted(base)) for figure in FIGURES}
         cells |= {figure: _loss(equal, figure, _counted(own), _counted(base)) for figure in LOSSES}
         against = " ".join(key).strip() if key else ""
-        found.append(Gain(name, label, own[0].model, tuple(own), against, key == (name, label), cells))
+        found.append(Gain(name, label, own[0].model, tuple(own), against, label == baseline, cells))
     return found
 
 
@@ -183,6 +188,7 @@ def _cell(cell: Cell, learned: bool) -> dict[str, Any]:
         "difference": cell.difference,
         "noise": cell.noise,
         "within_noise": cell.within_noise,
+        "why": cell.why,
     }
 
 
@@ -227,14 +233,14 @@ def _epochs(runs: Sequence[OptionRun], figure: str) -> list[float]:
 
 
 class _Equal:
-    """Losses after equal samples: each run's record, and by figure and model at how many samples."""
+    """Losses after equal samples: each run's record, and by figure, model and target batch at how many samples."""
 
     def __init__(self, runs: Sequence[OptionRun]) -> None:
-        self._samples: dict[tuple[str, str], float] = {}
+        self._samples: dict[tuple[str, str, float | None], float] = {}
         for figure in LOSSES:
             for run in _counted(runs):
                 if records := run.learned.get(figure):
-                    key = (figure, run.model)
+                    key = (figure, run.model, run.target_batch)
                     self._samples[key] = min(self._samples.get(key, math.inf), records[-1].samples)
 
     def learned(self, figure: str, runs: Sequence[OptionRun]) -> list[Learned]:
@@ -246,13 +252,14 @@ class _Equal:
     def reached(self, figure: str, runs: Sequence[OptionRun]) -> bool:
         """Whether none of these records lies far before the count."""
         return all(
-            one is not None and one.samples >= self._samples[figure, run.model] - _slack(run)
+            one is not None
+            and one.samples >= self._samples[figure, run.model, run.target_batch] - _slack(run)
             for run in runs
             for one in (self._at(figure, run),)
         )
 
     def _at(self, figure: str, run: OptionRun) -> Learned | None:
-        most = self._samples.get((figure, run.model), 0.0) + _slack(run)
+        most = self._samples.get((figure, run.model, run.target_batch), 0.0) + _slack(run)
         return next((one for one in reversed(run.learned.get(figure, ())) if one.samples <= most), None)
 
 
@@ -267,8 +274,14 @@ def _loss(equal: _Equal, figure: str, own: Sequence[OptionRun], base: Sequence[O
     value = fmean(one.loss for one in ours)
     samples = (min(one.samples for one in ours), max(one.samples for one in ours))
     noise = _SPREADS * stdev(one.loss for one in theirs) if len(theirs) > 1 else None
-    if not theirs or not equal.reached(figure, [*own, *base]):
-        return Cell(value, len(ours), samples=samples, noise=noise)
+    if not theirs:
+        why = "unknown of the baseline" if base else "nothing to compare with"
+    elif len({run.target_batch for run in (*own, *base)}) > 1:
+        why = "another target batch"
+    else:
+        why = "" if equal.reached(figure, [*own, *base]) else "not equal samples"
+    if why:
+        return Cell(value, len(ours), samples=samples, noise=noise, why=why)
     difference = value - fmean(one.loss for one in theirs)
     within = None if noise is None else abs(difference) <= noise
     return Cell(value, len(ours), samples=samples, difference=difference, noise=noise, within_noise=within)

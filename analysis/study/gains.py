@@ -69,6 +69,7 @@ def gain_notes(gains: Gains) -> list[str]:
     said = [
         f"x: times the baseline '{gains.baseline}' of the same experiment, or of the same model, with its 95 % interval over "
         "runs, or over epochs where one side has one run.",
+        *(f"{row.title} is held against {row.against}." for row in gains.rows if _elsewhere(gains, row)),
     ]
     if "usd_per_1m" in gains.columns and prices:
         said.append(
@@ -133,19 +134,19 @@ def gain_cards(gains: Gains) -> list[Card]:
     """Headlines: by model the fastest and the cheapest row of the baseline's experiment."""
     found: list[Card] = []
     for model in dict.fromkeys(row.model for row in gains.rows):
-        base = [row for row in gains.rows if row.model == model and row.is_baseline]
-        own = [
-            row for row in gains.rows if base and row.against == base[0].title and row.name == base[0].name
-        ]
+        base = next((row for row in gains.rows if row.model == model and row.is_baseline), None)
         for figure, name, best in (("sps", "Fastest", max), ("usd_per_1m", "Cheapest", min)):
-            known = [(ratio, row) for row in own if (ratio := row.cells[figure].ratio) is not None]
-            if known and not (row := best(known, key=lambda pair: pair[0])[1]).is_baseline:
-                cell = row.cells[figure]
+            theirs = base.cells[figure].value if base else None
+            if base is None or not theirs:
+                continue
+            own = [row for row in gains.rows if row.name == base.name]
+            known = [(value, row) for row in own if (value := row.cells[figure].value) is not None]
+            value, row = best(known, key=lambda pair: pair[0])
+            if not row.is_baseline:
+                told = f"{_value(figure, row.cells[figure])} {_WORDS[figure]} against {_value(figure, base.cells[figure])}"
                 found.append(
                     Card(
-                        f"{name}, {row.name}",
-                        f"{cell.ratio:.2f} x",
-                        f"{row.label or row.title}: {_value(figure, cell)} {_WORDS[figure]}, times the baseline's",
+                        f"{name}, {row.name}", f"{value / theirs:.2f} x", f"{row.label or row.title}: {told}"
                     )
                 )
     return found
@@ -175,8 +176,7 @@ def _learned(cell: Cell, row: Gain) -> str:
     if row.is_baseline:
         return f"{cell.value:.4f} at {at}"
     if cell.difference is None:
-        why = "not equal samples" if row.against else "no baseline"
-        return f"{cell.value:.4f} at {at} ({why})"
+        return f"{cell.value:.4f} at {at} ({cell.why})"
     verdict = {True: ", noise", False: ", BEYOND NOISE", None: ""}[cell.within_noise]
     return f"{cell.value:.4f} at {at} ({cell.difference:+.4f}{verdict})"
 
@@ -205,6 +205,11 @@ def _value(column: str, cell: Cell) -> str:
         return f"{cell.value:.3g}"
     value = cell.value * (_GB if column == "intercontinental_bytes" else 1.0)
     return f"{value:.4g}"
+
+
+def _elsewhere(gains: Gains, row: Gain) -> bool:
+    """Whether its entry names another row than the baseline."""
+    return bool(row.against) and row.runs[0].against not in ("", gains.baseline)
 
 
 def _dropped(row: Gain) -> int:

@@ -23,7 +23,7 @@ from experiments.spec.errors import Problem, SpecError
 from experiments.spec.limits import read_limits
 from experiments.spec.load import find, load_all
 from experiments.spec.schema import ExperimentSpec
-from experiments.spec.study_baseline import COLUMNS, Column, baseline_problems
+from experiments.spec.study_baseline import COLUMNS, Column, against_problem, baseline_problems
 
 __all__ = [
     "Accuracy",
@@ -75,6 +75,11 @@ class StudyEntry(_Section):
         "sets no option that the library's experiment has not.",
     )
     repeats: int | None = Field(default=None, ge=1, le=50, description="Instead of the study's.")
+    against: str = Field(
+        default="",
+        max_length=30,
+        description="The label of the entry that this one is held against, instead of `compare.baseline`.",
+    )
 
 
 class Accuracy(_Section):
@@ -145,6 +150,7 @@ class Member:
     repeat: int  # from 1
     spec: ExperimentSpec
     judged: bool | None = None  # the entry's
+    against: str = ""  # the entry's
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +186,9 @@ def load_study(path_or_name: str, overrides: Sequence[str] = ()) -> LoadedStudy:
     labels = [entry.label for entry in spec.experiments]
     for key, said in baseline_problems(spec.compare.baseline, spec.compare.columns, labels):
         document.problems.append(document.problem(("compare", key), said))
+    for at, entry in enumerate(spec.experiments):
+        if said := against_problem(spec.compare.baseline, entry.against, labels):
+            document.problems.append(document.problem(("experiments", at, "against"), said))
     if spec.compare.limits:
         try:
             read_limits(_beside(path, spec.compare.limits))
@@ -250,7 +259,10 @@ def _members(spec: StudySpec, document: Document, path: Path, overrides: Sequenc
             if len(keys[-1]) > _MAX_KEY:
                 said = f"'{keys[-1]}' is longer than {_MAX_KEY} characters, and run ids begin with it; shorten the label"
                 document.problems.append(document.problem(("experiments", at), said))
-            found += [Member(key, entry.label, n, experiment, entry.judged) for n, key in enumerate(keys, 1)]
+            found += [
+                Member(key, entry.label, n, experiment, entry.judged, entry.against)
+                for n, key in enumerate(keys, 1)
+            ]
     doubled = sorted({m.key for m in found if sum(other.key == m.key for other in found) > 1})
     if doubled:
         said = f"two entries would both be called {', '.join(doubled)}; give one another label"

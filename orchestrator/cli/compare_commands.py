@@ -92,7 +92,7 @@ def _compare(
       "against": row or null, "run_ids", "dropped_rounds", "left_out": [{"run_id", "why"}],
       "figures": {"sps"|"granularity"|"usd_per_1m"|"intercontinental_bytes": {"value", "n",
       "ratio", "low", "high", "n_of": "runs"|"epochs"|""}, "loss"|"heldout_loss": {"value", "n",
-      "samples_least", "samples_most", "difference", "noise", "within_noise"}}}]}
+      "samples_least", "samples_most", "difference", "noise", "within_noise", "why"}}}]}
     Unknown is null; figures are at the study's scale.
     """
     from orchestrator.cli.comparing import compare_wanted, wanted_runs

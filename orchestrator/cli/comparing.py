@@ -41,6 +41,7 @@ class _Entry(NamedTuple):
     label: str = ""
     attempts: int = 1
     judged: bool | None = None
+    against: str = ""
 
 
 @dataclass
@@ -99,7 +100,7 @@ def wanted_study(home: Path, study: StudyDefinition, state: StudyState) -> Wante
             found.missing[one.job.key] = _why(one, state)
         else:
             folder = run_folder(home, one.result.run_id)
-            found.runs[folder] = _Entry(one.job.label, len(one.counted), one.job.judged)
+            found.runs[folder] = _Entry(one.job.label, len(one.counted), one.job.judged, one.job.against)
     return found
 
 
@@ -111,7 +112,7 @@ def compare_wanted(wanted: Wanted, logs: Path | None, limits: str, include_conte
     readable: list[Path] = []
     for folder, entry in wanted.runs.items():
         try:
-            row = compared_run(folder, replayed, *entry)
+            row = compared_run(folder, replayed, entry.label, entry.attempts, entry.judged)
         except StoreError as error:
             wanted.missing[folder.name] = f"cannot be read: {error}"
             continue
@@ -121,7 +122,7 @@ def compare_wanted(wanted: Wanted, logs: Path | None, limits: str, include_conte
         else:
             rows.append(row)
             if wanted.baseline:
-                options.append(option_run(folder, row, entry.label, include_contended))
+                options.append(option_run(folder, row, entry.label, include_contended, entry.against))
     alike = None
     if wanted.accuracy:
         alike = compare_held_out(readable, **wanted.accuracy, include_contended=include_contended)

@@ -63,7 +63,7 @@ def begin_study(
     jobs = tuple(
         Job(
             m.key, m.spec.name, m.label, plans[m.key]["raw_duration_s"],
-            _limit_s(loaded, m.key, plans[m.key]["raw_duration_s"], on), m.judged,
+            _limit_s(loaded, m.key, plans[m.key]["raw_duration_s"], on), m.judged, m.against,
         )
         for m in members
     )  # fmt: skip

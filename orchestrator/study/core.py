@@ -51,6 +51,7 @@ class Job:
     planned_s: float | None  # of this machine's clock, start and end left out; None: unknown
     limit_s: float  # the wall limit of one attempt
     judged: bool | None = None  # held against the study; None: by its label and its options
+    against: str = ""  # the label of the job that it is held against; "": the study's baseline
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,6 +173,27 @@ def test_rounds_that_overshoot_a_little_are_equal_and_others_are_not():
     assert table[1]["training loss"] == "2.2000 at 2,400 (not equal samples)"
 
 
+def test_a_row_may_name_what_it_is_held_against():
+    full = a_run(
+        "full",
+        figures=sps(100.0, 99.0, 101.0),
+        learned=losses(2.4, 2.3, 2.2, batch=2500.0),
+        target_batch=2500.0,
+    )
+    late = replace(full, label="delayed", run_id="d", figures=sps(150.0, 149.0, 151.0), against="full")
+    rows = gains([a_run("kernel"), full, late], "kernel")
+    assert [(row.label, row.against, row.is_baseline) for row in rows] == [
+        ("kernel", "NLP C-8 kernel", True), ("full", "NLP C-8 kernel", False), ("delayed", "NLP C-8 full", False),
+    ]  # fmt: skip
+    # an update from other samples is no equal learning, whatever their sum is
+    other = row_of(rows, "full").cells["loss"]
+    assert (other.value, other.difference, other.why) == (2.2, None, "another target batch")
+    own = row_of(rows, "delayed").cells["loss"]
+    assert (own.value, own.samples, own.difference) == (2.2, (7500.0, 7500.0), 0.0)
+    assert row_of(rows, "kernel").cells["loss"].samples == (3000.0, 3000.0)
+    assert "NLP C-8 delayed is held against NLP C-8 full." in gain_notes(Gains("kernel", ("sps",), rows))
+
+
 def test_the_noise_is_that_of_the_baseline_s_runs():
     base = [a_run("kernel", run_id=f"k{k}", learned=losses(2.3, last)) for k, last in enumerate((2.10, 2.12))]
     near, far = a_run("near", learned=losses(2.3, 2.13)), a_run("far", learned=losses(2.3, 2.15))
@@ -216,7 +237,7 @@ def test_the_document_s_keys():
     assert tuple(row["figures"]) == COLUMNS
     assert set(row["figures"]["usd_per_1m"]) == {"value", "n", "ratio", "low", "high", "n_of"}
     assert set(row["figures"]["loss"]) == {
-        "value", "n", "samples_least", "samples_most", "difference", "noise", "within_noise",
+        "value", "n", "samples_least", "samples_most", "difference", "noise", "within_noise", "why",
     }  # fmt: skip
 
 
@@ -239,7 +260,7 @@ def test_the_section_has_one_figure_with_a_panel_each():
     assert set(GAIN_COLUMNS) == set(gain_long_rows(found)[0])
     assert {row["origin"] for row in section.rows} == {"emulated"}
     (card,) = [card for card in gain_cards(found) if card.name == "Fastest, NLP C-8"]
-    assert (card.value, card.more) == ("1.40 x", "wan: 140 samples/s, times the baseline's")
+    assert (card.value, card.more) == ("1.40 x", "wan: 140 samples/s against 100")
 
 
 def made(folder: Path, *overrides: str) -> Path:

@@ -153,6 +153,14 @@ def test_a_path_is_relative_to_the_study(tmp_path: Path):
             "s.yaml:3:21: compare.baseline: no entry has the label 'kernal'; did you mean 'kernel'? (kernel)",
         ),
         ("name: s\nexperiments: [geo-a8]\ncompare: {baseline: x}\n", "no entry has the label 'x': none has one"),
+        (
+            "name: s\nexperiments: [{experiment: geo-a8, label: x}, {experiment: geo-c8, against: y}]\ncompare: {baseline: x}\n",
+            "s.yaml:2:77: experiments[1].against: no entry has the label 'y' (x)",
+        ),
+        (
+            "name: s\nexperiments: [{experiment: geo-a8, label: x, against: x}]\n",
+            "experiments[0].against: stands beside a baseline",
+        ),
         ("name: s\nexperiments: [geo-a8]\ncompare: {columns: [sps]}\n", "compare.columns: stand beside a baseline"),
         (
             "name: s\nexperiments: [{experiment: geo-a8, label: x}]\ncompare: {baseline: x, columns: [sps, sps]}\n",
