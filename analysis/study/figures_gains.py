@@ -99,7 +99,7 @@ def _losses(axes: Any, column: str, rows: Sequence[Gain]) -> None:
         hollow = cell.difference is None
         style = {"color": _color(row, rows), "marker": "o"}
         point(axes, cell.value, y, style, "printed" if hollow else "log", 5.0)
-        off = "  unequal samples" if hollow else "" if row.is_baseline else f"  {cell.difference:+.4f}"
+        off = "  not equal" if hollow else "" if row.is_baseline else f"  {cell.difference:+.4f}"
         _say(axes, y, f"{cell.value:.4f}{off}")
     axes.locator_params(axis="x", nbins=4)
     _widen(axes)

@@ -120,10 +120,7 @@ def gain_section(gains: Gains) -> Drawn:
         {"name": name, "origin": origins[name], **row}
         for name, row in zip(names, gain_long_rows(gains), strict=True)
     ]
-    lead = (
-        "Each option of the study beside its baseline, the dashed line; bars are its figures, the words are times the "
-        "baseline's. " + " ".join(gain_notes(gains))
-    )
+    lead = " ".join(("Each option of the study beside its baseline, the dashed line.", *gain_notes(gains)))
     return Drawn(
         "gains", "What each option gains", lead, rows, lambda: _drawn(gains), gain_table(gains),
         "Figure (times the baseline's, 95 % interval)",
@@ -182,19 +179,21 @@ def _learned(cell: Cell, row: Gain) -> str:
 
 
 def _noise_words(gains: Gains) -> str:
-    told: list[str] = []
-    for column in (c for c in gains.columns if c in LOSSES):
-        for row in gains.rows:
-            if row.is_baseline:
-                noise = row.cells[column].noise
-                told.append(
-                    f"{row.name} {_WORDS[column]} "
-                    + ("unknown (the baseline has one run)" if noise is None else f"{noise:.4f}")
-                )
+    shown = [column for column in gains.columns if column in LOSSES]
+    told = [
+        f"{row.name} {_WORDS[column]} " + ("unknown" if noise is None else f"{noise:.4f}")
+        for row in gains.rows
+        if row.is_baseline
+        for column in shown
+        for noise in (row.cells[column].noise,)
+    ]
+    known = any(
+        row.is_baseline and row.cells[column].noise is not None for row in gains.rows for column in shown
+    )
     return (
         "Losses: the last record at or before the smallest count of samples that every run of the model came to (a tenth of a "
         "target batch more is let pass), after so many samples really learned from; noise is twice the standard deviation of "
-        f"the baseline's runs: {'; '.join(told) or 'unknown'}."
+        f"the baseline's runs: {'; '.join(told) if known else 'unknown, since it has one run'}."
     )
 
 

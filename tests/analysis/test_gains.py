@@ -206,7 +206,7 @@ def test_the_noise_is_that_of_the_baseline_s_runs():
     assert table["NLP C-8 far"] == "2.1500 at 2,000 (+0.0400, BEYOND NOISE)"
     assert "NLP C-8 training loss 0.0283" in gain_notes(Gains("kernel", ("loss",), rows))[-1]
     alone = gain_notes(Gains("kernel", ("loss",), gains([base[0], near], "kernel")))
-    assert "NLP C-8 training loss unknown (the baseline has one run)" in alone[-1]
+    assert "the baseline's runs: unknown, since it has one run." in alone[-1]
 
 
 def test_a_run_that_does_not_count_is_listed_and_not_in_the_figures():
