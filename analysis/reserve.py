@@ -13,7 +13,8 @@ from itertools import product
 from cloud.prices.book import PriceBook
 from experiments.spec.averaging import exchanged, region_of
 from experiments.spec.catalog import models
-from experiments.spec.emulation import BYTES_PER_VALUE, EmulationPlan
+from experiments.spec.emulation import EmulationPlan
+from experiments.spec.gradient_bytes import gradient_bytes
 from experiments.spec.schema import ExperimentSpec
 from experiments.spec.slots import slots
 from metrics.budget import reserve_usd
@@ -102,7 +103,7 @@ def epoch_egress_usd(spec: ExperimentSpec, book: PriceBook) -> Decimal | None:
     for pairs, links in _ways(groups):
         a, b = (region_of(place) for place in links[0])
         share = vectors[a, b] / (regions.count(a) * (regions.count(b) - (a == b)))
-        pair_bytes = int(share * model.parameters * BYTES_PER_VALUE[spec.swarm.compression])
+        pair_bytes = int(share * gradient_bytes(spec.model, spec.swarm.compression))
         sent = [book.egress(src, dst, pair_bytes) for src, dst in links]
         state = [book.egress(src, dst, state_bytes) for src, dst in links]
         if None in sent or None in state:

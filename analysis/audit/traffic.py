@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from analysis.audit.evidence import Evidence, amount, percent
 from analysis.audit.findings import Finding
+from experiments.low_rank import power_sgd_rank
 from experiments.spec.averaging import exchanged, region_of
+from experiments.spec.gradient_bytes import bytes_per_value, gradient_bytes
 from metrics.egress import traffic
 from metrics.throughput import measured
 
@@ -42,18 +45,33 @@ def averaging_bytes(parameters: int, peers: int) -> float:
     return 2 * (peers - 1) / peers * parameters * 2 * OVERHEAD if peers > 0 else 0.0
 
 
+def _swarm(e: Evidence) -> dict[str, Any]:
+    experiment = e.run.meta["experiment"]
+    return experiment.get("swarm", {}) if isinstance(experiment, dict) else {}
+
+
+def _compression(e: Evidence) -> str:
+    """Of gradients on the wire; imported logs are of FP16."""
+    return str(_swarm(e).get("compression", "float16"))
+
+
+def _gradient_bytes(e: Evidence, parameters: int) -> int:
+    if power_sgd_rank(_compression(e)) is not None and e.model is not None:
+        return gradient_bytes(e.model, _compression(e))
+    return parameters * bytes_per_value(_compression(e))
+
+
 def _takes(e: Evidence, vm: str, peers: Sequence[str], parameters: int) -> float:
     """What the VM sends in one averaging among `peers`: by region where the experiment averages hierarchically."""
-    experiment = e.run.meta["experiment"]
-    swarm = experiment.get("swarm", {}) if isinstance(experiment, dict) else {}
+    swarm, sends = _swarm(e), _gradient_bytes(e, parameters)
     if swarm.get("averaging", "flat") == "flat":
-        return averaging_bytes(parameters, len(peers))
+        return averaging_bytes(parameters, len(peers)) * sends / (2 * parameters)
     region = {name: region_of(e.run.terms.locations.get(name, name)) for name in peers}
     vectors = exchanged([*region.values()], swarm["averaging"])
     share = sum(v for (src, _), v in vectors.items() if src == region[vm]) / [*region.values()].count(
         region[vm]
     )
-    return float(share) * parameters * 2 * OVERHEAD
+    return float(share) * sends * OVERHEAD
 
 
 def _sent(e: Evidence) -> tuple[dict[str, float], dict[str, list[list[str]]]]:
@@ -84,6 +102,7 @@ def egress_fits(e: Evidence) -> list[Finding]:
         )
         return [e.finding("bytes", "note", sentence, "parameters", None)]
     sent, groups = _sent(e)
+    how = "in FP16" if _compression(e) == "float16" else f"as {_compression(e)}"
     found: list[Finding] = []
     for vm, epochs in sorted(groups.items()):
         bytes_sent = sent.get(vm)
@@ -96,7 +115,7 @@ def egress_fits(e: Evidence) -> list[Finding]:
         if ratio >= FLOOR and mean <= ROOF * wanted + control:
             continue
         sentence = (
-            f"{vm} sent {amount(mean)} an epoch; averaging {parameters / 1e6:.1f} M parameters in FP16 among "
+            f"{vm} sent {amount(mean)} an epoch; averaging {parameters / 1e6:.1f} M parameters {how} among "
             f"{max(map(len, epochs))} peers takes {amount(wanted)}: {ratio:.2f} times that."
         )
         found.append(

@@ -17,12 +17,14 @@ from hivemind.compression import (
     Uniform8BitQuantization,
 )
 
+from experiments.low_rank import MOST_RANK, power_sgd_rank
 from experiments.peer.averager import RoundAverager
 from experiments.peer.config import PeerConfig, PeerConfigError
 from experiments.peer.hierarchical import HierarchicalAverager
 from experiments.peer.lamb import Lamb
 from experiments.peer.optimizer import SwarmOptimizer
 from experiments.peer.overlap import OverlappedOptimizer
+from experiments.peer.powersgd import PowerSgdAverager
 
 __all__ = ["build_optimizer", "compression_of", "state_compression", "torch_optimizer_of"]
 
@@ -42,9 +44,15 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 def compression_of(name: str) -> CompressionBase:
-    """Hivemind's compression by its name in the config. Raises PeerConfigError for another name."""
+    """Hivemind's compression by its name in the config; of PowerSGD, what its factors are sent in.
+
+    Raises PeerConfigError for another name.
+    """
+    if power_sgd_rank(name) is not None:
+        return Float16Compression()
     if name not in _COMPRESSIONS:
-        raise PeerConfigError(f"compression: {name!r} is none of {', '.join(_COMPRESSIONS)}")
+        known = f"{', '.join(_COMPRESSIONS)}, powersgd:<rank up to {MOST_RANK}>"
+        raise PeerConfigError(f"compression: {name!r} is none of {known}")
     return _COMPRESSIONS[name]()
 
 
@@ -72,6 +80,11 @@ def torch_optimizer_of(settings: Mapping[str, Any]) -> Callable[[Iterable[Any]],
 
 
 def _averager_of(config: PeerConfig) -> Callable[..., RoundAverager]:
+    rank = power_sgd_rank(config.compression)
+    if rank is not None and config.averaging != "flat":
+        raise PeerConfigError(f"compression: {config.compression} averages flat, not {config.averaging}")
+    if rank is not None:
+        return partial(PowerSgdAverager, rank=rank, seed=config.seed)
     if config.averaging == "hierarchical":
         return partial(HierarchicalAverager, region=config.averaging_region)
     if config.averaging != "flat":

@@ -38,7 +38,7 @@ class PeerConfig:
     batch_size: int  # samples an accelerator step
     coalesce: int  # accelerator steps per reported optimizer step (about one progress report a second)
     max_epochs: int  # stop after this hivemind epoch
-    compression: str  # "none" | "float16" | "uniform8bit" | "blockwise8bit"
+    compression: str  # "none" | "float16" | "uniform8bit" | "blockwise8bit" | "powersgd:<rank>"
     optimizer: Mapping[str, Any]  # {"name": "adam"|"sgd"|"lamb", "lr": ..., ...}
     matchmaking_time_s: float
     averaging_timeout_s: float
@@ -61,6 +61,8 @@ class PeerConfig:
     heldout_shards: tuple[str, ...]
     cache_bytes: int
     samples_limit: int | None = None
+    # emulated: rows and columns of the ballast's matrices; what it has else are vectors
+    matrices: tuple[tuple[int, int], ...] = ()
     averaging: str = "flat"  # "flat" | "hierarchical"
     averaging_region: str = ""  # hierarchical: peers of equal regions average among themselves first
     overlap: str = "none"  # "none" | "delayed": a round goes on behind the next epoch's calculation
@@ -99,6 +101,7 @@ class PeerConfig:
         for name in ("initial_peers", "shards", "heldout_shards"):
             raw[name] = tuple(raw.get(name, ()))
         try:
+            raw["matrices"] = tuple((rows, columns) for rows, columns in raw.get("matrices", ()))
             return cls(**raw)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise PeerConfigError(f"{path}: {error}") from error

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from typing import Any
 
-__all__ = ["FIRST", "Told", "after_round", "astray", "expected_peers", "extended", "parse_told"]
+__all__ = ["FIRST", "Told", "after_round", "astray", "expected_peers", "extended", "parse_told", "reference"]
 
 FIRST = ""  # before any round
 _DIGITS = 16
@@ -45,7 +45,7 @@ def extended(lineage: str, event: str) -> str:
     return hashlib.sha256(f"{lineage}/{event}".encode()).hexdigest()[:_DIGITS]
 
 
-def _reference(group: Mapping[Any, Told | None]) -> tuple[int, str] | None:
+def reference(group: Mapping[Any, Told | None]) -> tuple[int, str] | None:
     """Whose parameters count: the newest epoch's, of those most peers', of those the greatest lineage's."""
     known = [(told.epoch, told.lineage) for told in group.values() if told is not None]
     return max(known, key=lambda one: (one[0], known.count(one), one[1]), default=None)
@@ -64,7 +64,7 @@ def expected_peers(group: Mapping[Any, Told | None]) -> int | None:
 
 def astray(group: Mapping[Any, Told | None], own: Told) -> bool:
     """Whether this peer's parameters are not those that the group's round is for."""
-    return _reference(group) not in (None, (own.epoch, own.lineage))
+    return reference(group) not in (None, (own.epoch, own.lineage))
 
 
 def after_round(group: Mapping[Any, Told | None], own: Told) -> str:

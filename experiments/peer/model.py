@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
@@ -34,22 +37,23 @@ class Emulated(nn.Module):
     """A `DigitsNet` and ballast: parameters that are averaged as any others, but never used.
 
     The ballast's gradients are zeros from the start: Hivemind averages gradient buffers, and a
-    compressed zero is as long as any other number.
+    compressed zero is as long as any other number. It is vectors, but for the sides of `matrices`.
     """
 
-    def __init__(self, parameters: int) -> None:
+    def __init__(self, parameters: int, matrices: Sequence[tuple[int, int]] = ()) -> None:
         super().__init__()
         self.net = DigitsNet()
         small = sum(p.numel() for p in self.net.parameters())
-        if parameters < small:
+        rest = parameters - small - sum(math.prod(sides) for sides in matrices)
+        if rest < 0:
             raise ModelSizeError(
-                f"parameters: {parameters} after bytes_scale, but the network that runs has {small}; "
-                f"lower emulation.bytes_scale"
+                f"parameters: {parameters} after bytes_scale, but the network that runs has {small}"
+                f"{' beside the matrices asked for' if matrices else ''}; lower emulation.bytes_scale"
             )
-        rest = parameters - small
         share, extra = divmod(rest, BALLAST_TENSORS)
         sizes = [share + (i < extra) for i in range(BALLAST_TENSORS)]
-        self.ballast = nn.ParameterList(nn.Parameter(torch.zeros(size)) for size in sizes if size)
+        shapes = [*matrices, *((size,) for size in sizes if size)]
+        self.ballast = nn.ParameterList(nn.Parameter(torch.zeros(shape)) for shape in shapes)
         for tensor in self.ballast:
             tensor.grad = torch.zeros_like(tensor)
 
@@ -58,11 +62,11 @@ class Emulated(nn.Module):
         return self.net(pixels)
 
 
-def build_emulated(parameters: int, seed: int) -> Emulated:
+def build_emulated(parameters: int, seed: int, matrices: Sequence[tuple[int, int]] = ()) -> Emulated:
     """The emulated model with `parameters` in all. Equal seeds give equal replicas: peers start alike."""
     generator_state = torch.random.get_rng_state()
     torch.manual_seed(seed)
     try:
-        return Emulated(parameters)
+        return Emulated(parameters, matrices)
     finally:
         torch.random.set_rng_state(generator_state)

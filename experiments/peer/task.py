@@ -74,7 +74,8 @@ def build_task(config: PeerConfig) -> Task:
     """The task of the config. Raises PeerConfigError when it cannot run, ModelSizeError when too small."""
     if config.emulated:
         ran = "digits" if config.model in DIGITS else f"digits (emulates {config.model})"
-        return Task(build_emulated(config.parameters, config.seed), torch.device("cpu"), ran, None)
+        made = build_emulated(config.parameters, config.seed, config.matrices)
+        return Task(made, torch.device("cpu"), ran, None)
     if config.model in DIGITS:
         small = build_emulated(config.parameters, config.seed)
         return Task(small, torch.device("cpu"), "digits", None)

@@ -11,6 +11,7 @@ from cloud.networks.windows import kernel_bytes_scale
 from cloud.places import PlaceError, expand, nearest
 from experiments.spec import _fields as f
 from experiments.spec._document import Path
+from experiments.spec._power_sgd import power_sgd_problems
 from experiments.spec.catalog import models, step_time, step_times
 from experiments.spec.overlap import overlap_problems
 from experiments.spec.schema import Data, Emulation, ExperimentSpec, PeerGroup, Swarm
@@ -56,6 +57,7 @@ def cross_problems(parts: Parts) -> Iterator[tuple[Path, str]]:
     yield from _plain(parts)
     if parts.swarm is not None:
         yield from overlap_problems(parts.swarm, parts.emulation)
+    yield from power_sgd_problems(parts.model, parts.swarm, _asked_scale(parts))
     yield from _timeouts(parts)
     yield from _optimizer(parts)
     yield from _secrets(parts)
@@ -116,6 +118,17 @@ def _plain(parts: Parts) -> Iterator[tuple[Path, str]]:
             ("swarm", "plain"),
             f"a plain loop averages with nobody, and there are {peers} peers; remove it, or keep one peer",
         )
+
+
+def _asked_scale(parts: Parts) -> float | None:
+    """The bytes_scale that is given, or that the windows ask for; None: it is chosen."""
+    emulation = parts.emulation
+    if emulation is None or parts.network_tuning is None or ("emulation", "bytes_scale") in parts.bad:
+        return None
+    if emulation.bytes_scale != "auto":
+        return emulation.bytes_scale
+    kernel = windows_of(emulation, parts.network_tuning) == "kernel" and emulation.network != f.NO_NETWORK
+    return kernel_bytes_scale() if kernel else None
 
 
 def _timeouts(parts: Parts) -> Iterator[tuple[Path, str]]:

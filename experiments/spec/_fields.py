@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from cloud.places import PlaceError, expand, nearest
 from cloud.prices.book import AUTO
+from experiments.low_rank import MOST_RANK, power_sgd_rank
 from experiments.spec.catalog import ACCELERATORS, models, networks, price_books
 from experiments.spec.shards import ShardPatternError, shard_urls
 
@@ -20,6 +21,7 @@ __all__ = [
     "MAX_PEERS",
     "NO_NETWORK",
     "AcceleratorName",
+    "Compression",
     "Endpoint",
     "EnvironmentName",
     "GroupName",
@@ -40,6 +42,7 @@ __all__ = [
 
 MAX_PEERS = 64
 _T = TypeVar("_T")
+_COMPRESSIONS = ("none", "float16", "uniform8bit", "blockwise8bit")
 
 
 def complain(message: str) -> PydanticCustomError:
@@ -97,6 +100,14 @@ def _accelerator(value: str) -> str:
     if colon and not re.fullmatch("[1-9]|1[0-6]", count):
         raise complain(f"'{value[:40]}' is not an accelerator and a count from 1 to 16, such as 'T4:1'")
     return value if colon else f"{value}:1"
+
+
+def _compression(value: str) -> str:
+    if value not in _COMPRESSIONS and power_sgd_rank(value) is None:
+        ranks = f"or powersgd:<rank> with a rank from 1 to {MOST_RANK}"
+        said = f"found {value[:40]!r}; must be one of {', '.join(_COMPRESSIONS)}, {ranks}"
+        raise complain(said + nearest(value[:40], _COMPRESSIONS))
+    return value
 
 
 def _shards(value: str) -> str:
@@ -165,6 +176,18 @@ NetworkName = Annotated[str, _one_of("network", lambda: (*networks(), NO_NETWORK
 Location = Annotated[str, AfterValidator(_location)]
 StoreLocation = Annotated[str, AfterValidator(_store_location)]
 AcceleratorName = Annotated[str, AfterValidator(_accelerator)]
+Compression = Annotated[
+    str,
+    AfterValidator(_compression),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": list(_COMPRESSIONS)},
+                {"type": "string", "pattern": "^powersgd:([1-9]|[1-5][0-9]|6[0-4])$"},
+            ]
+        }
+    ),
+]
 ShardPattern = Annotated[str, Field(max_length=1000), AfterValidator(_shards)]
 Endpoint = Annotated[str, Field(max_length=1000), AfterValidator(_endpoint)]
 ScaleOrAuto = Annotated[

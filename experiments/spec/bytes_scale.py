@@ -42,6 +42,8 @@ class Traffic:
     time_scale: float
     parts: int | None = None  # as the experiment gives them
     switch_s_per_gb: float = SWITCH_S_PER_GB
+    sent_values: int | None = None  # of one peer's gradients; None: each parameter is one
+    largest_scale: float | None = None  # at which the model's shapes can be kept; None: any
 
     @property
     def stream_bps(self) -> float:
@@ -50,7 +52,8 @@ class Traffic:
 
     def sent_bytes(self, scale: float) -> float:
         """To each other peer: scatter or gather."""
-        return max(1, round(self.parameters / scale)) * self.bytes_per_value / self.peers
+        values = self.parameters if self.sent_values is None else self.sent_values
+        return max(1, round(values / scale)) * self.bytes_per_value / self.peers
 
     def parts_at(self, scale: float) -> int:
         """A peer sends each other peer in a round."""
@@ -85,6 +88,8 @@ def bytes_scale(traffic: Traffic, cores: int, given: float | None, given_by: str
     """The scale for so many cores; `given`: the experiment's own, or what its windows ask for, which is kept."""
     fast = max(1.0, traffic.stream_bps * traffic.time_scale / SLOWEST_STREAM_BPS)
     fits = max(1.0, traffic.parameters / MIN_PARAMETERS)  # small models have little to shrink
+    if traffic.largest_scale is not None:
+        fits = min(fits, traffic.largest_scale)
     most = max(1.0, math.floor(min(fast, fits)))
     least = least_scale(lambda scale: traffic.load(scale, cores), most)
     if given is not None:
@@ -97,7 +102,7 @@ def bytes_scale(traffic: Traffic, cores: int, given: float | None, given_by: str
         reasons = [
             f"bytes_scale {scale:g}: {PROVED:g} is proved, {needed} for {crowd} on {cores} cores, "
             f"at most {fast:.0f} (slowest stream {traffic.stream_bps / 1e6:.3g} Mb/s) "
-            f"and {fits:.0f} ({traffic.parameters} parameters)"
+            f"and {fits:.0f} ({traffic.parameters} parameters{'' if traffic.sent_values is None else ' in their shapes'})"
         ]
     load = traffic.load(scale, cores)
     reasons.append(

@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloud.networks import vm_limit
+from experiments.low_rank import power_sgd_rank
+from experiments.spec.ballast import ballast, largest_scale, shapes_lost
 from experiments.spec.bytes_scale import HIVEMIND_PART_BYTES, Traffic, bytes_scale, parts_of
 from experiments.spec.catalog import StepTime, models, step_time
 from experiments.spec.errors import SpecError
+from experiments.spec.gradient_bytes import bytes_per_value, gradient_bytes, sent_values
 from experiments.spec.host_load import KERNEL_WINDOWS_SWITCH_S_PER_GB, SWITCH_S_PER_GB
 from experiments.spec.overlap import epoch_seconds, overlapped
 from experiments.spec.schema import Emulation, ExperimentSpec
@@ -26,7 +29,6 @@ __all__ = ["EmulationPlan", "coalesced", "full_size", "resolve_emulation"]
 
 CALC_S = 14.0  # raw calculation an epoch: long against progress reports (1 s), short against one's patience
 REPORT_S = 1.0  # a report costs five DHT stores; one a second was measured to be harmless
-BYTES_PER_VALUE = {"none": 4, "float16": 2, "uniform8bit": 1, "blockwise8bit": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class EmulationPlan:
     windows: str  # what limits a stream: paced, kernel; "": no network is emulated
     window_bytes: float | None  # kernel: a stream's TCP window at full size; None: not limited by one
     reasons: tuple[str, ...]  # why each value is what it is, one sentence each
+    matrices: tuple[tuple[int, int], ...] = ()  # among the ballast; else it is vectors
 
 
 def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
@@ -91,7 +94,7 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
     traffic = Traffic(
         peers=n,
         parameters=models()[spec.model].parameters,
-        bytes_per_value=BYTES_PER_VALUE[spec.swarm.compression],
+        bytes_per_value=bytes_per_value(spec.swarm.compression),
         slowest_bps=slowest_bps,
         vm_bps=vm_limit(),
         transfer_s=_transfer_s(spec, slowest_bps) / time_scale,
@@ -99,6 +102,7 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
         time_scale=time_scale,
         parts=None if spec.emulation.parts == "auto" else spec.emulation.parts,
         switch_s_per_gb=KERNEL_WINDOWS_SWITCH_S_PER_GB if limit.windows == "kernel" else SWITCH_S_PER_GB,
+        **_shapes_kept(spec, reasons),
     )
     wished, given_by = spec.emulation.bytes_scale, "as given"
     if wished == "auto":
@@ -108,6 +112,9 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
     sent_bytes, parts = traffic.sent_bytes(shrunk.scale), traffic.parts_at(shrunk.scale)
     why = "as given" if traffic.parts else parts_of(n, sent_bytes, shrunk.scale)[1]
     reasons.append(f"parts {parts}: {why}")
+    made = ballast(spec.model, spec.swarm.compression, shrunk.scale)
+    if made is None:
+        raise SpecError.of(spec.name, shapes_lost(spec.model, spec.swarm.compression, shrunk.scale))
 
     return EmulationPlan(
         bytes_scale=shrunk.scale,
@@ -116,7 +123,7 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
         raw_target_batch_size=raw_target,
         coalesce=coalesce,
         steps=raw_target / batch / n,
-        parameters=max(1, round(traffic.parameters / shrunk.scale)),
+        parameters=made.parameters,
         parts=parts,
         part_size_bytes=math.ceil(sent_bytes / parts),
         calc_s=calc_s,
@@ -129,6 +136,7 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
         windows=limit.windows,
         window_bytes=limit.window_bytes,
         reasons=tuple(reasons),
+        matrices=made.matrices,
     )
 
 
@@ -139,7 +147,7 @@ def full_size(spec: ExperimentSpec) -> EmulationPlan:
     """
     model, batch, target = models()[spec.model], spec.swarm.batch_size, spec.swarm.target_batch_size
     n = spec.peer_count
-    sent_bytes = model.parameters * BYTES_PER_VALUE[spec.swarm.compression] / n
+    sent_bytes = gradient_bytes(spec.model, spec.swarm.compression) / n
     accelerators = [g.alternatives[0].accelerators for g in spec.peers for _ in range(g.count)]
     plain = spec.swarm.plain
     known = [t for a in accelerators if (t := step_time(spec.model, a, plain=plain)) is not None]
@@ -185,9 +193,21 @@ def _comm_s(spec: ExperimentSpec, slowest_bps: float) -> float:
 
 def _transfer_s(spec: ExperimentSpec, slowest_bps: float) -> float:
     """A round's bytes: one stream on the slowest pair, or a VM's own limit."""
-    n, total = spec.peer_count, models()[spec.model].parameters
-    pair_bits = 2 * total * BYTES_PER_VALUE[spec.swarm.compression] / n * 8
+    n = spec.peer_count
+    pair_bits = 2 * gradient_bytes(spec.model, spec.swarm.compression) / n * 8
     return max(pair_bits / slowest_bps, pair_bits * (n - 1) / vm_limit()) if n > 1 else 0.0
+
+
+def _shapes_kept(spec: ExperimentSpec, reasons: list[str]) -> dict[str, Any]:
+    """What PowerSGD makes of `Traffic`; nothing for other compressions."""
+    model, compression = spec.model, spec.swarm.compression
+    if power_sgd_rank(compression) is None:
+        return {}
+    values, total = sent_values(model, compression), models()[model].parameters
+    reasons.append(
+        f"compression {compression}: {100 * values / total:.2g} % of {model}'s {total} values are sent, as float16"
+    )
+    return {"sent_values": values, "largest_scale": largest_scale(model, compression)}
 
 
 def _times(spec: ExperimentSpec, accelerator: str) -> StepTime:

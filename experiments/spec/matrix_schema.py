@@ -46,4 +46,4 @@ def _or_placeholder(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _takes_text(part: dict[str, Any]) -> bool:
-    return any(option.get("type") == "string" and "enum" not in option for option in part["anyOf"])
+    return any(o.get("type") == "string" and not {"enum", "pattern"} & o.keys() for o in part["anyOf"])

@@ -88,8 +88,10 @@ class Swarm(_Section):
     batch_size: int = Field(
         default=32, ge=1, le=65_536, description="Samples of one step of one accelerator."
     )
-    compression: Literal["none", "float16", "uniform8bit", "blockwise8bit"] = Field(
-        default="float16", description="Of gradients on the wire."
+    compression: f.Compression = Field(
+        default="float16",
+        description="Of gradients on the wire: none, float16, uniform8bit, blockwise8bit, or powersgd:4, which sends "
+        "each large matrix as two factors of that rank (1 to 64), and what that leaves out in later rounds.",
     )
     optimizer: Optimizer = Field(
         default_factory=Optimizer, description="What each peer runs after averaging."

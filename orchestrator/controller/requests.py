@@ -191,6 +191,7 @@ def peer_config(
         model=spec.model,
         emulated=emulated,
         parameters=int(emulation["parameters"]),
+        matrices=tuple((int(rows), int(columns)) for rows, columns in emulation.get("matrices", ())),
         forward_s=padded.forward_s(batch) / c if padded else 0.0,
         backward_s=padded.backward_s(batch) / c if padded else 0.0,
         sync_work_s=padded.sync_work_s / c if padded else 0.0,

@@ -322,6 +322,16 @@ def test_hierarchical_averaging_is_held_against_what_it_sends_by_region():
     assert found.value / found.expected == pytest.approx(5 / 3, rel=0.01)
 
 
+def test_compressed_gradients_are_held_against_what_they_are_sent_as():
+    for compression, share in (("uniform8bit", 2), ("powersgd:4", 2 * 100e6 / 2_990_512)):
+        run = made_run()
+        run.values["experiment"] = {"swarm": {"compression": compression}}
+        found = only(audited(run), "bytes")
+        assert all(f.value / f.expected == pytest.approx(share, rel=0.02) for f in found)
+        assert all(f"parameters as {compression} among" in f.sentence for f in found)
+        assert found
+
+
 def test_equal_counts_of_other_steps_are_told_apart():
     run = made_run()
     run.values["imported"]["sync"]["gc-t4-1"] = {"rule": "epochs", "agree": False, "found": 6, "authors": 6}

@@ -1,0 +1,176 @@
+"""PowerSGD's arithmetic on one peer: what it sends in a round's two halves, and what it keeps for the next round.
+
+Vogels, Karimireddy, Jaggi, NeurIPS 2019 (arXiv:1905.13727), algorithms 1 and 2. Each peer adds to its gradient M (rows x
+columns) what earlier rounds did not send of its own; M Q is averaged, its columns made orthonormal: P; the average of
+M' P is the right factor, and P times it the gradient that all step with. What of M is not in P's columns is kept:
+here each peer's own remainder M - P (M' P)', so that it holds nothing of others; the paper's text has it so, its code
+(and Hivemind) subtracts the average of all. Both keep the mean of all gradients whole over the rounds.
+
+No thread, no clock, no network. All is float32 on the CPU.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from experiments.low_rank import factored
+
+__all__ = ["Kept", "LowRankRound", "Memory", "first_right", "orthonormal"]
+
+_NOISE = 1e-3  # of a column: what float16 leaves of one that is the sum of others
+_SMALL = 1e-30
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a round leaves for the next one of the same weights; per factored gradient, in their order."""
+
+    lineage: str  # of the weights after it, if it counts
+    remainders: tuple[torch.Tensor, ...]  # of this peer: rows x columns
+    rights: tuple[torch.Tensor, ...]  # of all: columns x rank, the same bits at each peer
+
+
+class Memory:
+    """What the last round left, and the one before it: a peer learns after a round whether it counts.
+
+    It does when the peer comes to its next round with the lineage that the round made. A peer that failed comes with the
+    lineage it had, and tries again with what it had then; one that took the others' state comes with another one.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[Kept] = []
+
+    @property
+    def lineages(self) -> list[str]:
+        """Of what is kept, at most two."""
+        return [kept.lineage for kept in self._kept]
+
+    def begin(self, lineage: str) -> Kept | None:
+        """For a round with weights of that lineage: what is kept for it; all else is dropped."""
+        self._kept = [kept for kept in self._kept if kept.lineage == lineage][:1]
+        return self._kept[0] if self._kept else None
+
+    def keep(self, kept: Kept) -> None:
+        """What a round left that may count."""
+        self._kept.append(kept)
+
+
+class LowRankRound:
+    """One attempt at a round: `left`, average it, `right`, average it, `finish`. Until then nothing is changed."""
+
+    def __init__(
+        self,
+        gradients: Sequence[torch.Tensor],
+        rank: int,
+        kept: Kept | None,
+        *,
+        warm: bool,
+        seed: int,
+        epoch: int,
+    ) -> None:
+        """`warm`: begin with the right factors of `kept`, as all of the group do; else with those of seed and epoch.
+
+        Raises ValueError when there are none to begin with.
+        """
+        if warm and kept is None:
+            raise ValueError("the last round's factors are not here")
+        self._gradients, self._rank, self._kept = gradients, rank, kept
+        self._seed, self._epoch, self._warm = seed, epoch, warm
+        self._sides = [factored(gradient.shape, rank) for gradient in gradients]
+        self._wanted: list[torch.Tensor] = []
+        self._lefts: list[torch.Tensor] = []
+        self._rights: list[torch.Tensor] = []
+
+    @torch.no_grad()
+    def left(self) -> torch.Tensor:
+        """The left factors' values, one after the other: the first half to average."""
+        found: list[torch.Tensor] = []
+        for at, (index, (rows, columns)) in enumerate(self._factored()):
+            wanted = self._gradients[index].to(torch.float32).reshape(rows, columns)
+            wanted = wanted.clone() if self._kept is None else wanted + self._kept.remainders[at]
+            self._wanted.append(wanted)
+            found.append(wanted @ self._start(at, index, columns))
+        return _flat(found)
+
+    def _start(self, at: int, index: int, columns: int) -> torch.Tensor:
+        first = first_right(self._seed, self._epoch, index, columns, self._rank)
+        if not self._warm or self._kept is None:
+            return first
+        last = orthonormal(self._kept.rights[at])
+        return torch.where(last.abs().amax(0) > 0, last, first)  # a column of zeros would stay one for ever
+
+    @torch.no_grad()
+    def right(self, left: torch.Tensor) -> torch.Tensor:
+        """The right factors' values and the gradients that are sent whole: the second half. `left`: the average."""
+        shapes = [(rows, self._rank) for _, (rows, _) in self._factored()]
+        self._lefts = [orthonormal(factor) for factor in _unflattened(left, shapes)]
+        self._rights = [m.T @ p for m, p in zip(self._wanted, self._lefts, strict=True)]
+        whole = [gradient.to(torch.float32) for gradient in self._whole()]
+        return _flat([*self._rights, *whole])
+
+    @torch.no_grad()
+    def finish(self, right: torch.Tensor, lineage: str) -> Kept:
+        """Put the average into the gradients. `right`: the second half's average; `lineage`: of the weights it leads to."""
+        sides = [sides for _, sides in self._factored()]
+        shapes: list[Sequence[int]] = [(columns, self._rank) for _, columns in sides]
+        averages = _unflattened(right, [*shapes, *(gradient.shape for gradient in self._whole())])
+        rights = [average.clone() for average in averages[: len(sides)]]
+        for (index, _), wanted, left, own, average in zip(
+            self._factored(), self._wanted, self._lefts, self._rights, rights, strict=True
+        ):
+            gradient = self._gradients[index]
+            gradient.copy_((left @ average.T).reshape(gradient.shape))
+            wanted.addmm_(left, own.T, alpha=-1)
+        for gradient, average in zip(self._whole(), averages[len(sides) :], strict=True):
+            gradient.copy_(average)
+        return Kept(lineage, tuple(self._wanted), tuple(rights))
+
+    def _factored(self) -> list[tuple[int, tuple[int, int]]]:
+        return [(index, sides) for index, sides in enumerate(self._sides) if sides is not None]
+
+    def _whole(self) -> list[torch.Tensor]:
+        return [g for g, sides in zip(self._gradients, self._sides, strict=True) if sides is None]
+
+
+def first_right(seed: int, epoch: int, tensor: int, columns: int, rank: int) -> torch.Tensor:
+    """A right factor to begin with (columns x rank), its columns about 1 long: equal at peers that agree on the arguments.
+
+    Uniform numbers, whose bits are the same on every processor; normal ones are not.
+    """
+    said = hashlib.sha256(f"powersgd/{seed}/{epoch}/{tensor}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(said[:7]))
+    made = torch.rand((columns, rank), generator=generator)
+    return made.sub_(0.5).mul_(math.sqrt(12 / columns))
+
+
+def orthonormal(matrix: torch.Tensor) -> torch.Tensor:
+    """An orthonormal basis of the columns; zeros for one that is, but for the wire's rounding, a sum of those before it.
+
+    Such a remainder is noise, in a direction that each processor would round differently. Gram-Schmidt, each column
+    twice (Giraud, Langou, Rozloznik 2005: twice is enough). No number stays none.
+    """
+    basis = matrix.T.clone(memory_format=torch.contiguous_format)
+    for k, column in enumerate(basis):
+        before = column.norm()
+        for _ in range(2):
+            column -= basis[:k].T @ (basis[:k] @ column)
+        after = column.norm()
+        if bool(after <= _NOISE * before + _SMALL):
+            column.zero_()
+        else:
+            column /= after
+    return basis.T
+
+
+def _flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([tensor.reshape(-1) for tensor in tensors]) if tensors else torch.zeros(0)
+
+
+def _unflattened(flat: torch.Tensor, shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+    parts = flat.split([math.prod(shape) for shape in shapes])
+    return [part.view(*shape) for part, shape in zip(parts, shapes, strict=True)]
