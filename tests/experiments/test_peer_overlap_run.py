@@ -19,7 +19,7 @@ from peer_rig import PeerProcess, config_of, serve_folder
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(150)]
 
-EPOCHS = 16
+EPOCHS = 12
 EPOCH = re.compile(r"epoch (\d+): group of (\d+), calc ([\d.]+) s, comm ([\d.]+) s, of it hidden ([\d.]+) s")
 HELD_OUT = re.compile(r"held out: accuracy ([\d.]+), loss ([\d.]+)")
 
