@@ -102,7 +102,9 @@ def test_the_options_of_c8_differ_in_nothing_but_the_options():
             "none",
             "uniform8bit",
             "blockwise8bit",
+            "powersgd",
             "hierarchical",
+            "delayed",
             "best",
         }
         for label, spec in own.items():
