@@ -18,7 +18,7 @@ __all__ = ["APART", "SAMPLES_OFF", "AccuracyComparison", "HeldOutRun", "Side", "
 
 APART = 2.0
 """Means that differ by less than so many pooled standard deviations count as equal."""
-SAMPLES_OFF = 0.01
+SAMPLES_OFF = 0.02
 """Runs whose samples differ by at most this share were trained on equally many."""
 
 

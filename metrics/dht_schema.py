@@ -2,8 +2,9 @@
 
 Under the key `<run_key>_orch_epochs` each peer owns one subkey, its VM's name followed by the owner
 marker of its record key; Hivemind's RSASignatureValidator then accepts a value only with that key's
-signature. The value carries the peer's last `KEEP_EPOCHS` epochs, so a reader that missed some seconds
-loses none, and a sequence number, so an old value served again is told from a new one.
+signature. The value carries the peer's last `KEEP_EPOCHS` epochs (of a plain loop, which waits for nobody,
+up to `MOST_EPOCHS`), so a reader that missed some seconds loses none, and a sequence number, so an old value
+served again is told from a new one.
 `<run_key>_orch_evaluations` is the same with evaluations.
 
 Needs no Hivemind: `experiments.peer.publish` builds Hivemind's validators around `OrchSchema`, the
@@ -30,6 +31,7 @@ __all__ = [
     "EXPIRATION_S",
     "KEEP_EPOCHS",
     "MAX_VALUE_BYTES",
+    "MOST_EPOCHS",
     "EpochReport",
     "Evaluation",
     "OrchSchema",
@@ -45,6 +47,7 @@ __all__ = [
 EPOCHS_FIELD = "orch_epochs"
 EVALUATIONS_FIELD = "orch_evaluations"
 KEEP_EPOCHS = 3
+MOST_EPOCHS = 32  # of a peer whose epochs may be shorter than a reader's look
 EXPIRATION_S = 300.0  # a value outlives its peer by this, for a monitor that was cut off
 MAX_VALUE_BYTES = 32 * 1024  # of the signed value; larger ones are rejected unread
 _PHASES_TOLERANCE = 0.05  # of the wall
@@ -162,7 +165,7 @@ class _Epochs(v1.BaseModel):
     gen: _Count
     seq: _Count
     ran: _Text
-    epochs: v1.conlist(_Epoch, min_items=1, max_items=KEEP_EPOCHS)  # type: ignore[valid-type]
+    epochs: v1.conlist(_Epoch, min_items=1, max_items=MOST_EPOCHS)  # type: ignore[valid-type]
 
 
 class _Evaluation(v1.BaseModel):
@@ -207,7 +210,7 @@ def vm_and_key_of(subkey: object) -> tuple[str, str]:
 def encode_epochs(
     slot: str, generation: int, sequence: int, reports: Sequence[EpochReport]
 ) -> dict[str, Any]:
-    """The value for the last (at most KEEP_EPOCHS) reports of one VM, as plain msgpack types."""
+    """The value for the last (at most MOST_EPOCHS) reports of one VM, as plain msgpack types."""
     last = reports[-1].epoch
     return {
         "vm": last.vm,
@@ -215,7 +218,7 @@ def encode_epochs(
         "gen": generation,
         "seq": sequence,
         "ran": last.ran[:300],
-        "epochs": [_encode_epoch(report) for report in reports[-KEEP_EPOCHS:]],
+        "epochs": [_encode_epoch(report) for report in reports[-MOST_EPOCHS:]],
     }
 
 

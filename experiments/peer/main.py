@@ -122,6 +122,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     from experiments.peer.train import Hooks, Trainer
     from experiments.peer.untold import Untold
     from experiments.peer.watch import set_up_logging
+    from metrics.dht_schema import KEEP_EPOCHS, MOST_EPOCHS
     from metrics.records import EgressRecord, EpochRecord, IngressRecord, JoinRecord
 
     watch = set_up_logging(folder / "peer.log")
@@ -182,7 +183,13 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
 
     orders.watch(dht, looked)
     publisher = Publisher(
-        dht, config.run_id, config.vm, config.slot, config.generation, folder / config.record_key_file
+        dht,
+        config.run_id,
+        config.vm,
+        config.slot,
+        config.generation,
+        folder / config.record_key_file,
+        keep=MOST_EPOCHS if config.plain else KEEP_EPOCHS,  # a plain loop's epochs may be over in no time
     )
     goodbyes.append(lambda: _flush(publisher, 1.5))
     membership = Membership(

@@ -107,9 +107,13 @@ class Publisher:
         generation: int,
         record_key_path: Path,
         *,
+        keep: int = KEEP_EPOCHS,
         unix_time: Callable[[], float] = time.time,
     ) -> None:
-        """Adds validators to `dht`, starts a daemon thread. Raises PublishError, RecordError (VM's name)."""
+        """Adds validators to `dht`, starts a daemon thread. Raises PublishError, RecordError (VM's name).
+
+        `keep`: so many epochs can be read at a time, at most MOST_EPOCHS.
+        """
         from hivemind.dht.crypto import RSASignatureValidator
         from hivemind.dht.schema import SchemaValidator
 
@@ -118,7 +122,7 @@ class Publisher:
         dht.add_validators([SchemaValidator(OrchSchema, prefix=run_key), RSASignatureValidator(key)])
         self._dht, self._run_key = dht, run_key
         self._vm, self._slot, self._generation = vm, slot, generation
-        self._unix_time = unix_time
+        self._unix_time, self._keep = unix_time, keep
         self._sequence = int(unix_time() * 1000)  # above the last one, should this program be started again
         self._slates = {EPOCHS_FIELD: _Slate(), EVALUATIONS_FIELD: _Slate()}
         self._changed = threading.Condition()
@@ -174,7 +178,7 @@ class Publisher:
     def _put(self, name: str, row: Any, encode: Callable[..., dict[str, Any]]) -> None:
         with self._changed:
             slate = self._slates[name]
-            slate.rows = [*slate.rows, row][-KEEP_EPOCHS:]
+            slate.rows = [*slate.rows, row][-self._keep :]
             self._sequence += 1
             slate.value = encode(self._slot, self._generation, self._sequence, slate.rows)
             while _size(slate.value) > _SOFT_LIMIT_BYTES:

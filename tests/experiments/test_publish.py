@@ -7,10 +7,11 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
+from hivemind.utils import MSGPackSerializer
 from hivemind.utils.crypto import RSAPrivateKey
 
 from experiments.peer.publish import Publisher, PublishError, use_record_key
-from metrics.dht_schema import KEEP_EPOCHS, RecordError, decode_epochs
+from metrics.dht_schema import KEEP_EPOCHS, MOST_EPOCHS, RecordError, decode_epochs
 from metrics.record_keys import generate_record_key
 from metrics.records import EgressRecord, EpochRecord, IngressRecord
 
@@ -56,8 +57,8 @@ def record_key(tmp_path, monkeypatch):
 def start(record_key):
     started = []
 
-    def make(dht):
-        started.append(Publisher(dht, "run", _VM, "a", 0, record_key[0], unix_time=lambda: _NOW_S))
+    def make(dht, **more):
+        started.append(Publisher(dht, "run", _VM, "a", 0, record_key[0], unix_time=lambda: _NOW_S, **more))
         return started[-1]
 
     yield make
@@ -105,6 +106,19 @@ def test_the_value_carries_the_last_epochs_with_rising_numbers(start, record_key
     _, reports = decode_epochs(dht.stored[-1][2], _VM, "a", 0, _NOW_S)
     assert [report.epoch for report in reports] == [_epoch(n)[0] for n in (3, 4, 5)]
     assert len(reports) == KEEP_EPOCHS
+
+
+def test_a_peer_of_short_epochs_shows_more_of_them(start):
+    """A second's look of the monitor, or five, meets them all; the value stays small enough for Hivemind's pipe."""
+    dht = _Dht()
+    publisher = start(dht, keep=MOST_EPOCHS)
+    for number in range(1, 41):
+        publisher.epoch(*_epoch(number))
+    assert publisher.flush(5)
+    value = dht.stored[-1][2]
+    _, reports = decode_epochs(value, _VM, "a", 0, _NOW_S)
+    assert [report.epoch.epoch for report in reports] == list(range(9, 41))
+    assert len(MSGPackSerializer.dumps(value)) < 12 * 1024
 
 
 def test_refused_and_failed_stores_are_tried_again(start, monkeypatch):

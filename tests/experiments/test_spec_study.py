@@ -45,10 +45,10 @@ def test_the_study_of_accuracy_differs_in_nothing_that_is_learned():
     assert swarm.swarm.optimizer == c8.swarm.optimizer
     assert (alone.swarm.plain, alone.peer_count) == (True, 1)
     plans = [resolve_emulation(spec, 2) for spec in (swarm, alone)]
-    assert plans[0].raw_target_batch_size == plans[1].raw_target_batch_size == 7680
+    assert plans[0].raw_target_batch_size == plans[1].raw_target_batch_size == 4096
     for spec, plan in zip((swarm, alone), plans, strict=True):
         (coalesce,) = plan.coalesce.values()  # whole reports: no peer goes beyond the target
-        assert 7680 % (spec.peer_count * spec.swarm.batch_size * coalesce) == 0
+        assert 4096 % (spec.peer_count * spec.swarm.batch_size * coalesce) == 0
     assert [plan.parameters > models()["digits"].parameters for plan in plans] == [True, False]  # ballast
 
 
