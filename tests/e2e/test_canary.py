@@ -1,5 +1,6 @@
-"""Known secret values in a run that succeeds and in one that fails: in the places docs/promises.md names while it
-lives, and nowhere once it has ended."""
+"""Known secret values in a run that loses a peer and succeeds, and in one that loses its network and fails: in the
+places docs/promises.md names while it lives, and nowhere once it has ended. A run takes most of a minute to come and
+go: so these two show as well that a killed peer is replaced, and that a killed switch ends a run cleanly."""
 
 from __future__ import annotations
 
@@ -11,15 +12,17 @@ import secrets
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from canaries import exposed_files, forms, in_bytes, in_command_lines, in_files, private_keys
-from running import Running, orch
+from running import Running, orch, wait_for
 
 from cloud.storage.client import make_client
 from cloud.storage.digits import make_digits
 from cloud.storage.swift import SwiftServer
 from cloud.storage.swift_environment import swift_environment
+from metrics.store import RunStore
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -27,7 +30,9 @@ _SHORT = {
     "swarm.target_batch_size": "640",
     "swarm.matchmaking_time_s": "1",
     "swarm.averaging_timeout_s": "10",
-    "measure.epochs": "3",
+    "data.shards": "s3://digits/train-{000000..000003}.tar",
+    "measure.epochs": "12",
+    "peers.eu.replace.backoff_s": "1",
     "secrets.ORCH_CANARY": "null",
 }
 # docs/promises.md, "Secrets": relative to the run's folder, while it lives.
@@ -77,39 +82,56 @@ def look(run: Running, values: dict[str, bytes], allowed: tuple[str, ...]) -> No
     assert in_command_lines(values) == []
 
 
-def test_a_run_that_succeeds_on_the_users_store(
+def test_a_run_that_loses_a_peer_succeeds_on_the_users_store(
     clean_home: Path, canary: bytes, users_store: SwiftServer, monkeypatch: pytest.MonkeyPatch
 ):
     for name, value in users_store.credentials.environment().items():
         monkeypatch.setenv(name, value)
-    data = {"data.endpoint": users_store.endpoint, "data.shards": "s3://digits/train-{000000..000003}.tar"}
-    run = Running(clean_home, "local-2", *settings(**data))
+    run = Running(clean_home, "local-2", *settings(**{"data.endpoint": users_store.endpoint}))
     try:
-        run.wait_for_epoch(2)
+        run.wait_for_epoch(1)
         values = {"canary": canary, "store": users_store.credentials.secret_key.encode()}
         values |= private_keys(run.folder / "keys")
         assert len(values) >= 6
         live = in_files(values, [run.folder])
         assert set(values) <= {name for names in live.values() for name in names}  # the search can see them
         look(run, values, _WHILE_IT_LIVES)
+        victim = next(vm for vm in run.host()["vms"] if "-eu-0-" in vm["vm"])
+        os.kill(victim["pid"], signal.SIGKILL)
+        wait_for("the next peer", lambda: any("-eu-0-1" in vm["vm"] for vm in run.host()["vms"]), 60)
+        before, values = len(values), values | private_keys(run.folder / "keys")
+        assert len(values) > before  # it has keys of its own
         status = orch("status", run.run_id, "-o", "json").stdout
         code, summary = run.finish()
         assert code == 0, run.stderr.read_text()
         look(run, values, ())
-        told = json.dumps(summary) + status + run.stderr.read_text() + orch("why", run.run_id).stdout
+        why = orch("why", run.run_id).stdout + orch("why", run.run_id, "eu-0").stdout
+        told = json.dumps(summary) + status + run.stderr.read_text() + why
         assert in_bytes(told.encode(), values) == []
+        assert "killed by signal 9" in why
+        check_replaced(run, summary)
     finally:
         run.close()
 
 
-def test_a_run_that_fails_on_the_embedded_store(
+def check_replaced(run: Running, summary: dict[str, Any]) -> None:
+    """That the next peer joined the other one: rounds of both, and the other's loss."""
+    assert {p["slot"]: p["vms"] for p in summary["peers"]} == {"us-0": 1, "eu-0": 2}
+    with RunStore.open_reader(run.folder / "run.db") as store:
+        epochs = store.records("epochs")
+    joined = [row for row in epochs if row.vm.endswith("-eu-0-1")]
+    assert any(row.group_size == 2 for row in joined), "the replacement took part in no round"
+    losses = {row.epoch: row.loss for row in epochs if row.vm.endswith("-us-0-0")}
+    assert all(row.loss < 1.5 * losses[row.epoch] + 0.5 for row in joined), "it learns as the others do"
+
+
+def test_a_run_that_loses_its_switch_fails_on_the_embedded_store(
     clean_home: Path, canary: bytes, monkeypatch: pytest.MonkeyPatch
 ):
     """The user's own keys have no business in it at all."""
     mine = f"mine-{secrets.token_hex(16)}"
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", mine)
-    shards = {"data.shards": "s3://digits/train-{000000..000003}.tar", "measure.epochs": "9"}
-    run = Running(clean_home, "local-2", *settings(**shards))
+    run = Running(clean_home, "local-2", *settings())
     try:
         run.wait_for_epoch(1)
         store = json.loads((run.folder / "cloud" / "store" / "store.json").read_text())
@@ -121,7 +143,11 @@ def test_a_run_that_fails_on_the_embedded_store(
         code, _ = run.finish(60)
         assert code == 1
         look(run, values | {"mine": mine.encode()}, ())
-        assert in_bytes(run.stderr.read_bytes(), values) == []
+        said = run.stderr.read_text()
+        assert in_bytes(said.encode(), values) == []
+        assert "switch" in said
+        assert "Traceback" not in said
+        assert orch("down", run.run_id).returncode == 0
     finally:
         run.close()
 
