@@ -20,7 +20,8 @@ from orchestrator.saved_plan import read_plan
 
 pytestmark = pytest.mark.usefixtures("nothing_of_the_users")
 
-LIBRARY = [entry.name for entry in library()]
+ALONE = "digits-alone"  # has no accelerator: no cloud's VM and no price are known
+LIBRARY = [entry.name for entry in library() if entry.name != ALONE]
 
 
 RENTED = {  # what the study rented; own: its own machines
@@ -59,6 +60,15 @@ def test_every_experiment_of_the_library_is_planned_without_network_or_credentia
         assert any(catalog in note for note in plan["notes"]) == (cloud != "onprem")
     assert Decimal(plan["usd_per_h"]) == sum(Decimal(peer["usd_per_h"]) for peer in plan["peers"])
     assert not own_home.exists()  # nothing was begun
+
+
+@pytest.mark.usefixtures("no_network")
+def test_a_peer_without_an_accelerator_is_planned_with_an_unknown_vm(capsys: pytest.CaptureFixture[str]):
+    assert run(["launch", ALONE, "--on", "sky", "--dry-run", "-o", "json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    (peer,) = plan["peers"]
+    assert (peer["instance"], peer["usd_per_h"], plan["usd_per_h"]) == ("unknown", None, None)
+    assert any("nobody knows what a VM costs" in note for note in plan["notes"])
 
 
 @pytest.mark.usefixtures("no_network")
