@@ -62,12 +62,17 @@ def announce(peer: PeerProcess, in_s: float) -> None:
     file.replace(peer.folder / "notice.json")
 
 
+def longest_comm_s(peer: PeerProcess, since_epoch: int) -> float:
+    """The longest synchronising step since the epoch; not a number before the first."""
+    steps = pd.read_csv(peer.folder / "steps.csv")
+    return float(steps[steps["epoch"] >= since_epoch]["optimizer_sync_s"].max())
+
+
 def worst_comm_s(peer: PeerProcess, epochs: int) -> float:
     """The longest synchronising step of the peer's next epochs."""
     known = peer.status()["epoch"]
     peer.wait_for(lambda s: s["epoch"] >= known + epochs, timeout_s=100.0)
-    steps = pd.read_csv(peer.folder / "steps.csv")
-    return float(steps[steps["epoch"] >= known]["optimizer_sync_s"].max())
+    return longest_comm_s(peer, known)
 
 
 def test_who_leaves_after_a_notice_stalls_nobody(tmp_path: Path, store) -> None:
@@ -95,10 +100,10 @@ def test_who_leaves_after_a_notice_stalls_nobody(tmp_path: Path, store) -> None:
 def test_who_falls_silent_stalls_the_other(tmp_path: Path, store) -> None:
     """Its connections stay and say nothing, as a VM's that lost its network do."""
     with training(tmp_path, store, "ab") as (stays, frozen):
+        known = stays.status()["epoch"]
         os.killpg(frozen.process.pid, signal.SIGSTOP)
-        silent_s = worst_comm_s(stays, 2)
-        print(f"a round at most {silent_s:.2f} s around a silent leave")
-        assert silent_s > 4.0
+        stays.wait_for(lambda _: longest_comm_s(stays, known) > 4.0)
+        print(f"a round of {longest_comm_s(stays, known):.2f} s around a silent leave")
 
 
 def test_a_lease_ends_a_paused_peer_that_hears_nobody(tmp_path: Path, store) -> None:

@@ -33,9 +33,9 @@ def peers(tmp_path: Path) -> Iterator[dict[str, PeerProcess]]:
     with serve_folder(tmp_path / "shards") as endpoint:
         try:
             for slot in "abcd":
-                known = tuple(peer.wait_for(lambda s: s.get("maddr"))["maddr"] for peer in started.values())
+                known = (started["a"].wait_for(lambda s: s.get("maddr"))["maddr"],) if started else ()
                 config = config_of(
-                    slot, endpoint, shards, initial_peers=known[:1], expected_peers=4, max_epochs=EPOCHS,
+                    slot, endpoint, shards, initial_peers=known, expected_peers=4, max_epochs=EPOCHS,
                     target_batch_size=4 * 96, averaging_timeout_s=TIMEOUT_S, next_chunk_timeout_s=5.0,
                 )  # fmt: skip
                 started[slot] = PeerProcess(tmp_path / slot, config)
