@@ -41,6 +41,7 @@ def plain_rate(config_path: Path) -> float:
     optimizer = torch_optimizer_of(config.optimizer)(task.parameters())
     opener = open_shards(config, config_path.parent / "cache", print)
     batches = Batches(DigitSource(config, opener), config.batch_size)
+    batches.start()
     padding = Padding(time.perf_counter, time.sleep)
     steps = config.target_batch_size // config.batch_size
     began = time.perf_counter()

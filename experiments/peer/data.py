@@ -47,7 +47,7 @@ def open_shards(config: PeerConfig, folder: Path, warn: Callable[[str], None]) -
 
 
 class DigitSource:
-    """Digits of this slot's share of the shards, in an order that follows from seed and slot."""
+    """Digits of a share of the shards (at first: of all), in an order that follows from the seed."""
 
     def __init__(self, config: PeerConfig, opener: ShardOpener) -> None:
         shards = shards_for(config.slot, [config.slot], config.shards)
@@ -81,7 +81,8 @@ def _stack(decoded: Sequence[tuple[np.ndarray, int]]) -> Batch:
 
 
 class Batches:
-    """Reads a source ahead in a thread, so that `next` seldom waits.
+    """Reads a source ahead in a thread, so that `next` seldom waits. It begins with `start`: once the share is known,
+    else all slots' first batches would be the same shard's.
 
     An error of the source is raised by `next`, after the batches that were read before it.
     """
@@ -92,6 +93,9 @@ class Batches:
         self._ended = threading.Event()
         self._share: tuple[str, ...] = ()
         self._thread = threading.Thread(target=self._read, name="batches", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read."""
         self._thread.start()
 
     def next(self, ended: threading.Event | None = None) -> Batch | None:
@@ -119,7 +123,8 @@ class Batches:
     def close(self, timeout_s: float = 1.0) -> None:
         """End the thread; a read that hangs is left to the process's end."""
         self._ended.set()
-        self._thread.join(timeout_s)
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
         if not self._thread.is_alive():
             self._source.close()
 

@@ -254,6 +254,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
         )
         status.set(phase="training", epoch=optimizer.local_epoch, join=asdict(joined))
         share()
+        batches.start()
         life.train(lambda: optimizer.tracker.estimated_next_update_time - get_dht_time())
         hooks = Hooks(steps.write, epoch_ended, watch.take, membership.others_training_at, share)
         joining_s = time.monotonic() - metering_since
