@@ -153,6 +153,10 @@ class StateDonor(TrainingStateAverager):
             t.shape for t in tensors
         ]:
             raise ValueError(f"an update to epoch {about['epoch']} at epoch {self.local_epoch}")
+        if (
+            about["after"] != self.lineage
+        ):  # this peer stepped alone, or with others, and nobody would see it any more
+            raise ValueError(f"an update of the weights after {about['after']!r}, not {self.lineage!r}")
         for parameter, gradient in zip(parameters, tensors, strict=True):
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)

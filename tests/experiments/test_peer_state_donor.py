@@ -105,6 +105,12 @@ def whole_and_then_updates(folder: Path) -> dict[str, Any]:
     found["again"] = b.catch_up()
     found["rest"] = [float((x - y).abs().max()) for x, y in zip(moments(a), moments(b), strict=True)]
     found["moved"] = float(a.weights.detach().abs().max())
+    b.step(55)  # alone, while A's epoch 5 is the swarm's
+    for seed in (5, 6):
+        a.step(seed)
+    found["astray"] = b.catch_up()
+    found["astray apart"] = b.apart_from(a)
+    found["astray at"] = [(p.donor.epoch, p.donor.lineage) for p in (a, b)]
     return found
 
 
@@ -125,6 +131,12 @@ def test_a_state_once_gone_on_with_and_then_only_what_is_new() -> None:
         found["apart"] <= 2.0**-11 * found["moved"] + 1e-6
     )  # what float16 rounded of the weights, nothing added
     assert found["rest"] == [0.0, 0.0, 0.0]
+    assert (found["astray"]["states"], found["astray"]["updates"]) == (
+        1,
+        0,
+    )  # an update of other weights is of no use
+    assert found["astray at"] == [(6, "round 6"), (6, "round 6")]
+    assert found["astray apart"] <= 2.0**-10 * found["moved"] + 1e-6
 
 
 class Slow(StateDonor):
