@@ -130,6 +130,10 @@ class LowRankRound:
             gradient.copy_(average)
         return Kept(lineage, tuple(self._wanted), tuple(rights))
 
+    def forget(self) -> None:
+        """Let go of what is as large as the model. What `finish` returned keeps its own."""
+        self._wanted, self._lefts, self._rights = [], [], []
+
     def _factored(self) -> list[tuple[int, tuple[int, int]]]:
         return [(index, sides) for index, sides in enumerate(self._sides) if sides is not None]
 

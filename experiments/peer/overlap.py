@@ -8,8 +8,10 @@ this peer's epoch changes when its weights do, and what it calculated meanwhile 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
+from concurrent.futures import InvalidStateError
 from typing import Any
 
 from hivemind.averaging.control import AveragingStage
@@ -80,14 +82,17 @@ class OverlappedOptimizer(SwarmOptimizer):
             super().leave_round(timeout_s)
             return
         self._leaving = True
-        while not hidden.wait(_LOOK_S) and time.monotonic() < give_up_at:
+        while not hidden.over:
             control = self.scheduled_grads
             if (
                 control is not None
                 and not control.done()
                 and control.stage == AveragingStage.LOOKING_FOR_GROUP
             ):
-                control.cancel()
+                with contextlib.suppress(InvalidStateError):  # the round's thread gave it up in this moment
+                    control.cancel()
+            if hidden.wait(_LOOK_S) or time.monotonic() >= give_up_at:
+                return
 
     def load_state_from_peers(self, joining: bool = False, **kwargs: Any) -> Caught:
         """As SwarmOptimizer's; the others hear of it, and give it time (`ahead.Ahead.move`)."""

@@ -101,13 +101,16 @@ class PowerSgdAverager(RoundAverager):
         if self._warm and kept is None:
             raise AllreduceException("the last round's factors are not here any more")
         round_ = LowRankRound(tensors, self._rank, kept, warm=self._warm, seed=self._seed, epoch=newest[0])
-        left = await _aside(round_.left)
-        if len(left):
-            await self._average(left, group_info, group_info.group_id + _LEFT, kwargs)
-        right = await _aside(lambda: round_.right(left))
-        await self._average(right, group_info, group_info.group_id, kwargs)
-        lineage = after_round(self._told, own)
-        self._memory.keep(await _aside(lambda: round_.finish(right, lineage)))
+        try:
+            left = await _aside(round_.left)
+            if len(left):
+                await self._average(left, group_info, group_info.group_id + _LEFT, kwargs)
+            right = await _aside(lambda: round_.right(left))
+            await self._average(right, group_info, group_info.group_id, kwargs)
+            lineage = after_round(self._told, own)
+            self._memory.keep(await _aside(lambda: round_.finish(right, lineage)))
+        finally:
+            round_.forget()  # a failed attempt's error is kept, and with it all that its frames hold
         self._say()
         _log.info(
             "averaged %d values for %d, %s", len(left) + len(right), self.total_size,
@@ -145,5 +148,7 @@ async def _aside(work: Callable[[], Found]) -> Found:
     try:
         return await asyncio.shield(doing)
     except asyncio.CancelledError:
-        await asyncio.wait({doing})
+        while not doing.done():  # cancelled once more: all the same
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({doing})
         raise

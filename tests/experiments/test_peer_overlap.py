@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import InvalidStateError
 from types import SimpleNamespace
 from typing import Any
 
@@ -345,6 +346,23 @@ def test_who_has_to_go_waits_no_longer_for_its_round(peer: Peer) -> None:
     assert time.monotonic() - began < 5.0
     assert cancelled == [True]
     assert peer._leaving
+
+
+def test_who_has_no_time_left_gives_the_group_up_at_once(peer: Peer) -> None:
+    """Also where the round's thread gave the same group up a moment before."""
+
+    def given_up_already() -> None:
+        asked.append(True)
+        raise InvalidStateError
+
+    asked: list[bool] = []
+    peer.calculate(1, 1, 1, 1)
+    peer.scheduled_grads = SimpleNamespace(  # type: ignore[assignment]
+        done=lambda: False, stage=AveragingStage.LOOKING_FOR_GROUP, cancel=given_up_already
+    )
+    peer.leave_round(0.0)
+    assert asked == [True]
+    peer._end.set()
 
 
 def test_leaving_ends_in_time_whatever_the_round_does(peer: Peer) -> None:

@@ -17,6 +17,7 @@ from hivemind.averaging.matchmaking import MatchmakingException
 from hivemind.compression import Float16Compression
 from hivemind.p2p import PeerID
 
+from experiments.peer import powersgd
 from experiments.peer.lineage import FIRST, Told, after_round, parse_told
 from experiments.peer.low_rank import Kept, LowRankRound, Memory
 from experiments.peer.powersgd import PowerSgdAverager
@@ -169,7 +170,16 @@ def reckoned(peers: int, rounds: int) -> list[torch.Tensor]:
 
 
 @pytest.mark.slow  # failed attempts end with their time-outs
-def test_rounds_are_what_the_arithmetic_says_though_attempts_fail() -> None:
+def test_rounds_are_what_the_arithmetic_says_though_attempts_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_rounds: list[LowRankRound] = []
+
+    class Watched(LowRankRound):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            made_rounds.append(self)
+
+    monkeypatch.setattr(powersgd, "LowRankRound", Watched)
+
     async def work() -> None:
         peers = made(3)
         for number in range(4):
@@ -181,6 +191,8 @@ def test_rounds_are_what_the_arithmetic_says_though_attempts_fail() -> None:
                 assert any("made to fail" in str(error) for error in failed)
                 for peer, own in zip(peers, before, strict=True):  # nothing was changed
                     assert all(torch.equal(a, b) for a, b in zip(peer._averaged_tensors, own, strict=True))
+                assert len(made_rounds) > 0
+                assert not any(one._wanted or one._lefts or one._rights for one in made_rounds)
                 peers[number].fails = False
             results = await attempt(peers)
             assert all(len(result) == 3 for result in results), results
