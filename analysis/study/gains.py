@@ -161,8 +161,8 @@ def _figure(column: str, cell: Cell, row: Gain) -> str:
     text = _value(column, cell)
     if cell.ratio is None or row.is_baseline:
         return text
-    spread = "" if cell.low is None or cell.high is None else f", {cell.low:.2f} to {cell.high:.2f}"
-    return f"{text} ({cell.ratio:.2f}x{spread})"
+    spread = "" if cell.low is None or cell.high is None else f", {cell.low:.3f} to {cell.high:.3f}"
+    return f"{text} ({cell.ratio:.3f}x{spread})"
 
 
 def _learned(cell: Cell, row: Gain) -> str:
