@@ -68,7 +68,7 @@ class Shaper:
         `model`: of streams between two places (`Sharing`), whose spells are drawn from `seed` and the VMs' names
         without `run_id`; `began_s`: its time 0 on the clock that `due` is told.
         """
-        self._network, self._time_scale, self._paced = network, time_scale, paced
+        self._network, self._time_scale, self.paced = network, time_scale, paced
         self._stream_scale = time_scale / bytes_scale
         self._s_per_vm_byte = 8 / (vm_bps * self._stream_scale)
         self._nodes: dict[int, Node] = {}
@@ -109,7 +109,7 @@ class Shaper:
             return _Route(delay_s, 0.0, 0.0)
         if "store" in kinds:
             return _Route(delay_s, 8 / (min(path.stream_bps, STORE_STREAM_BPS) * self._time_scale), 0.0)
-        pace = 8 / (path.stream_bps * self._stream_scale) if self._paced else 0.0
+        pace = 8 / (path.stream_bps * self._stream_scale) if self.paced else 0.0
         return _Route(delay_s, pace, self._s_per_vm_byte)
 
     def _far(self, a: Node, b: Node) -> bool:
@@ -161,7 +161,7 @@ class Shaper:
         assert self._sharing is not None
         for pair, bps in self._sharing.tick(now - self._began_s).items():
             route = self._routes[pair]
-            if self._paced:
+            if self.paced:
                 route.s_per_stream_byte = 8 / (bps * self._stream_scale)
             else:
                 alone_bps = self._model.stream_bps(self._measured(*(self._nodes[k] for k in pair)))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cloud.local import _kernel
+from cloud.local.acknowledgements import Acknowledgements
 from cloud.local.lateness import Lateness
 from cloud.local.links import Link, open_link
 from cloud.local.shaper import Node, Shaper
@@ -44,6 +45,7 @@ class Switch:
         self._packets = self._dropped = self._order = 0
         self._zero_s = time.time() - time.monotonic()
         self._lateness = Lateness(self._zero_s)
+        self._acknowledgements = None if shaper.paced else Acknowledgements()
         self._watched: list[int] = [control.fileno()]
         self._stop = False
 
@@ -89,13 +91,15 @@ class Switch:
             )
 
     def _deliver(self, now: float) -> None:
-        queue, note = self._queue, self._lateness.note
+        queue, note, acknowledgements = self._queue, self._lateness.note, self._acknowledgements
         while queue and queue[0][0] <= now:
             due, _, source, target, packet = heapq.heappop(queue)
             note(now, due)
             self._packets += 1
             if source in self._cut or target in self._cut:
                 continue
+            if acknowledgements is not None:
+                packet = acknowledgements.delivered(source, target, packet)
             try:
                 self._links[target].send(packet)
             except OSError:

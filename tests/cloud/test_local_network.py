@@ -99,6 +99,32 @@ def test_kernel_windows_limit_a_stream_and_a_tuned_one_reaches_the_vms_limit(sta
     assert cloud.counters()["dropped"] == 0
 
 
+def _retransmitted(pid: int) -> int:
+    """TCP segments that were sent again in a process's namespace."""
+    names, values = (
+        x.split() for x in Path(f"/proc/{pid}/net/snmp").read_text().splitlines() if x.startswith("Tcp:")
+    )
+    return int(values[names.index("RetransSegs")])
+
+
+def test_kernel_windows_lose_nothing_where_streams_both_ways_queue_for_the_vms_limit(start):
+    """Six connections of two VMs in one zone: data wait longer than it takes to acknowledge a window."""
+    cloud = start(windows="kernel", bytes_scale=kernel_bytes_scale())
+    names = [f"us-{k}" for k in range(6)]
+    for name in ("hub", *names):
+        rent(cloud, name, "cloud.local.probe:main", US, listen_address="")
+    hub = in_phase(cloud, "hub", "ready")
+    at_s = time.time() + 1.0
+    for name in names:
+        in_phase(cloud, name, "ready")
+        plan = [{"at_s": at_s, "do": "both", "to": hub.address, "key": name, "seconds": 5.0}]
+        write_json(Path(cloud.collect(name)) / "plan.json", plan)
+    found = [in_phase(cloud, name, "done").status["results"][0] for name in names]
+    limit_bps = 1100e6 * 1448 / 1500
+    assert sum(r["back_bps"] for r in found) * kernel_bytes_scale() == pytest.approx(limit_bps, rel=0.05)
+    assert _retransmitted(hub.pid) < 5  # now and then a probe for a lost tail
+
+
 _AS_USER = """
 import sys
 sys.path[:0] = {path!r}
