@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import multiprocessing
 import os
 import shutil
+import signal
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from experiments.peer.processes import kill_descendants, note_descendants
+from experiments.peer.processes import descendants, kill_descendants, note_descendants
 from metrics.hivemind_sockets import short_socket_folder
 from metrics.record_keys import generate_identity
 
@@ -23,7 +27,8 @@ _FORK = multiprocessing.get_context("fork")
 def apart(work: Callable[[Path], Any], limit_s: float = 60.0) -> Any:
     """`work(folder)` in a forked process; `folder` holds the identities a.key and b.key. Returns its result.
 
-    Fails with the traceback of whatever `work` raises.
+    Fails with the traceback of whatever `work` raises. Without a result in time it says on standard error where its threads
+    are, and all of its processes are killed.
     """
     folder = Path(tempfile.mkdtemp(prefix="oht-", dir="/tmp"))  # short: sockets go there
     for name in ("a", "b"):
@@ -33,7 +38,9 @@ def apart(work: Callable[[Path], Any], limit_s: float = 60.0) -> Any:
     process.start()
     theirs.close()
     try:
-        assert ours.poll(limit_s), f"no result within {limit_s:g} s"
+        if not ours.poll(limit_s):
+            _give_up(process.pid)
+            raise AssertionError(f"no result within {limit_s:g} s; where it was is on standard error")
         kind, result = ours.recv()
         assert kind == "result", result
         return result
@@ -46,7 +53,17 @@ def apart(work: Callable[[Path], Any], limit_s: float = 60.0) -> Any:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _give_up(pid: int | None) -> None:
+    assert pid is not None
+    os.kill(pid, signal.SIGUSR1)
+    time.sleep(1)  # it writes its threads' stacks
+    for below in [*reversed(descendants(pid)), pid]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(below, signal.SIGKILL)
+
+
 def _inside(work: Callable[[Path], Any], folder: Path, pipe: Any) -> None:
+    faulthandler.register(signal.SIGUSR1, file=2)
     os.environ["TMPDIR"] = str(folder)
     short_socket_folder()
     try:

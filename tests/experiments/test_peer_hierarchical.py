@@ -18,6 +18,7 @@ import torch
 from hivemind.compression import Float16Compression
 from hivemind.p2p import P2PContext
 from hivemind.proto.averaging_pb2 import AveragingData  # type: ignore[attr-defined]
+from hivemind.utils.mpfuture import MPFuture, SharedBytes
 
 from experiments.peer.agreement import State
 from experiments.peer.hierarchical import HierarchicalAverager
@@ -31,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from hivemind_here import apart
 from peer_rig import config_of
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
 REGIONS = ("us", "us", "eu", "eu", "asia", "asia")
 SHAPES = ((40, 30), (7,), (3000,))
@@ -39,10 +40,11 @@ SHAPES = ((40, 30), (7,), (3000,))
 DEATHS = ((1, "region"), (2, "between"), (5, "back"), (0, "agreement"))
 _FORK = get_context("fork")
 _PHASES = ("", *(phase for _, phase in DEATHS))
+_AT_THE_END = -1
 
 
 class Mortal(HierarchicalAverager):
-    """Dies, with its p2p daemon, when the round comes to the phase that `doom` names."""
+    """Stands still, ready to be killed, when the round comes to the phase that `doom` names."""
 
     def __init__(self, *args: Any, dht: Any, **kwargs: Any) -> None:
         self.doom = _FORK.Value("i", 0)
@@ -58,8 +60,24 @@ class Mortal(HierarchicalAverager):
 
     def reached(self, phase: str) -> None:
         if self.doom.value == _PHASES.index(phase):
-            for pid in [*self._fellows, os.getpid()]:
+            self.doom.value = _AT_THE_END
+            time.sleep(60)
+
+    def kill(self, limit_s: float) -> None:
+        """From outside, with its p2p daemon, as soon as it has come to its phase.
+
+        Here all peers are children of one process and share Hivemind's locks: a process that died with one of them would
+        stop all others for ever. So whoever kills holds them.
+        """
+        deadline = time.monotonic() + limit_s
+        while self.doom.value != _AT_THE_END:
+            assert time.monotonic() < deadline, "the round did not come to the phase"
+            time.sleep(0.005)
+        with MPFuture._initialization_lock, MPFuture._update_lock, SharedBytes._lock:
+            for pid in [*self._fellows, self.pid]:
                 os.kill(pid, signal.SIGKILL)
+            for process in (self, self.dht):
+                process.join(10)
 
     async def rpc_agree(self, request: AveragingData, context: P2PContext) -> AveragingData:
         if request.weight == State.READY:
@@ -138,6 +156,9 @@ def attempt(averagers: dict[int, Mortal]) -> dict[int, Any]:
         peer: averager.step(wait=False, timeout=20.0, reset_accumulators=False, allow_retries=False)
         for peer, averager in averagers.items()
     }
+    for averager in averagers.values():
+        if averager.doom.value:
+            averager.kill(limit_s=20.0)
     results: dict[int, Any] = {}
     for peer, control in controls.items():
         if averagers[peer].doom.value:
