@@ -136,7 +136,7 @@ def build_optimizer(
         averager_opts={
             "request_timeout": config.request_timeout_s,
             "ask_timeout_s": config.dht_timeout_s,
-            # an average that was sent in float16 is given on in it as it is; any other whole
+            # an average that was sent in float16 is given on in it as it is; factors too (below); any other whole
             "update_compression": compression_of("float16" if config.compression == "float16" else "none"),
         },
         # the default, 3 s, before anybody is seen is longer than a short first epoch: peers would step alone
@@ -145,4 +145,6 @@ def build_optimizer(
         shutdown_timeout=2,
     )
     optimizer.sync_work_s = config.sync_work_s
+    if isinstance(optimizer.grad_averager, PowerSgdAverager):
+        optimizer.state_averager.last_factors = optimizer.grad_averager.factors
     return optimizer

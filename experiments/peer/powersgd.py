@@ -2,7 +2,8 @@
 
 The group, its retries and its time-outs are RoundAverager's. Hivemind's own PowerSGDGradientAverager takes its first right
 factors from the process's random numbers, adds to the remainder before the round (an attempt that is made again adds
-twice), and computes in the event loop. What is below runs in the averager's own process, except `schedule_step`.
+twice), and computes in the event loop. What is below runs in the averager's own process, except `schedule_step` and
+`factors`.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from hivemind.averaging.group_info import GroupInfo
 from hivemind.compression import CompressionInfo
 
 from experiments.peer.averager import RoundAverager
+from experiments.peer.last_factors import LastFactors
 from experiments.peer.lineage import Told, after_round, parse_told, reference
-from experiments.peer.low_rank import LowRankRound, Memory
+from experiments.peer.low_rank import Factors, LowRankRound, Memory
 
 __all__ = ["PowerSgdAverager", "all_hold"]
 
@@ -48,6 +50,8 @@ class PowerSgdAverager(RoundAverager):
         self._said: Any = _FORK.Array("c", _SAID_BYTES)  # the lineages that `_memory` has something for
         self._told: dict[Any, Told | None] = {}  # of the group under way
         self._warm = False
+        parameters = list(parameters)
+        self._last_factors = LastFactors([tuple(parameter.shape) for parameter in parameters], rank)
         super().__init__(parameters, *args, **kwargs)
 
     def schedule_step(self, scheduled_time: float | None = None, **kwargs: Any) -> StepControl:
@@ -56,6 +60,10 @@ class PowerSgdAverager(RoundAverager):
         holds = told.lineage in self._said.value.decode().split()
         kwargs.setdefault("gather", [told.as_list(), holds])
         return super().schedule_step(scheduled_time, **kwargs)
+
+    def factors(self, lineage: str) -> Factors | None:
+        """What the last round averaged, if that led to weights of that lineage."""
+        return self._last_factors.get(lineage)
 
     @contextlib.contextmanager
     def _register_allreduce_group(self, group_info: GroupInfo) -> Iterator[None]:
@@ -100,7 +108,15 @@ class PowerSgdAverager(RoundAverager):
         self._say()
         if self._warm and kept is None:
             raise AllreduceException("the last round's factors are not here any more")
-        round_ = LowRankRound(tensors, self._rank, kept, warm=self._warm, seed=self._seed, epoch=newest[0])
+        round_ = LowRankRound(
+            tensors,
+            self._rank,
+            kept,
+            weight=kwargs["weight"],
+            warm=self._warm,
+            seed=self._seed,
+            epoch=newest[0],
+        )
         try:
             left = await _aside(round_.left)
             if len(left):
@@ -109,6 +125,7 @@ class PowerSgdAverager(RoundAverager):
             await self._average(right, group_info, group_info.group_id, kwargs)
             lineage = after_round(self._told, own)
             self._memory.keep(await _aside(lambda: round_.finish(right, lineage)))
+            self._last_factors.put(Factors(self._rank, left, right), lineage)
         finally:
             round_.forget()  # a failed attempt's error is kept, and with it all that its frames hold
         self._say()

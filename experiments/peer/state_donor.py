@@ -19,22 +19,19 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, AsyncIterator  # noqa: UP035 - Hivemind's servicer reads the name of typing's own
 
 import torch
-from hivemind.compression import (
-    CompressionBase,
-    CompressionInfo,
-    NoCompression,
-    TensorRole,
-)
+from hivemind.compression import CompressionBase, NoCompression
 from hivemind.optim.state_averager import TrainingStateAverager, load_optimizer_state
 from hivemind.p2p import P2P, P2PContext, PeerID
 from hivemind.proto.averaging_pb2 import DownloadData, DownloadRequest  # type: ignore[attr-defined]
 from hivemind.utils import MPFuture, MSGPackSerializer
 
 from experiments.peer.chase import Get, Offer
+from experiments.peer.low_rank import Factors
 from experiments.peer.state_bytes import CHUNK_BYTES, Blob, StateBytesError, pack, shared, unpack
 from experiments.peer.state_shelf import Shelf
 from experiments.peer.state_taker import Chunk, OpenStream, Taken, TakingError, Wanted, take
 from experiments.peer.state_wire import answers, chunks_of, message_of
+from experiments.peer.update_bytes import load_update, pack_update
 
 __all__ = ["StateDonor", "open_from"]
 
@@ -58,6 +55,8 @@ class StateDonor(TrainingStateAverager):
         self._update_compression = update_compression or NoCompression()
         self._ask_timeout_s = ask_timeout_s
         self.last_update: Callable[[], Sequence[torch.Tensor] | None] = lambda: None
+        # those it was made of, if a round of factors led to weights of that lineage
+        self.last_factors: Callable[[str], Factors | None] = lambda lineage: None
         self._said: Any = _FORK.Array("c", _SAID_BYTES)
         self._desk, self._window = _FORK.Pipe()  # the averager's process asks at the window
         self._whole = threading.RLock()  # held while weights change or are packed
@@ -148,19 +147,13 @@ class StateDonor(TrainingStateAverager):
         self.say(averaging=False)
 
     def _use_update(self, about: dict[str, Any], tensors: list[torch.Tensor]) -> None:
-        parameters = self._parameters()
-        if about["epoch"] != self.local_epoch + 1 or [p.shape for p in parameters] != [
-            t.shape for t in tensors
-        ]:
+        if about["epoch"] != self.local_epoch + 1:
             raise ValueError(f"an update to epoch {about['epoch']} at epoch {self.local_epoch}")
         if (
             about["after"] != self.lineage
         ):  # this peer stepped alone, or with others, and nobody would see it any more
             raise ValueError(f"an update of the weights after {about['after']!r}, not {self.lineage!r}")
-        for parameter, gradient in zip(parameters, tensors, strict=True):
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            parameter.grad.copy_(gradient)
+        load_update(self._parameters(), about, tensors)
         with self._whole:
             self.step(increment_epoch=True, optimizer_step=True)
             self.lineage = str(about["lineage"])
@@ -208,12 +201,8 @@ class StateDonor(TrainingStateAverager):
         tensors = self.last_update() if epoch == self.local_epoch else None
         if tensors is None:
             return None
-        infos = [
-            CompressionInfo.from_tensor(tensor, key=i, role=TensorRole.GRADIENT)
-            for i, tensor in enumerate(tensors)
-        ]
         about = {"epoch": epoch, "after": self._before, "lineage": self.lineage}
-        return shared(pack(about, tensors, infos, self._update_compression))
+        return shared(pack_update(about, tensors, self.last_factors(self.lineage), self._update_compression))
 
     # In the averager's process.
 

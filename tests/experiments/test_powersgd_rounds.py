@@ -14,13 +14,17 @@ from hivemind.averaging.allreduce import AllreduceException, AveragingMode
 from hivemind.averaging.control import AveragingStage
 from hivemind.averaging.group_info import GroupInfo
 from hivemind.averaging.matchmaking import MatchmakingException
-from hivemind.compression import Float16Compression
+from hivemind.compression import Float16Compression, NoCompression
 from hivemind.p2p import PeerID
 
+from experiments.low_rank import sent
 from experiments.peer import powersgd
+from experiments.peer.last_factors import LastFactors
 from experiments.peer.lineage import FIRST, Told, after_round, parse_told
 from experiments.peer.low_rank import Kept, LowRankRound, Memory
 from experiments.peer.powersgd import PowerSgdAverager
+from experiments.peer.state_bytes import ALIGNMENT, unpack
+from experiments.peer.update_bytes import load_update, pack_update
 
 SHAPES = ((40, 30), (7,), (120, 60))
 RANK, SEED = 4, 3
@@ -35,6 +39,7 @@ class Loose(PowerSgdAverager):
         self._rank, self._seed, self._memory = RANK, SEED, Memory()
         self._said = SimpleNamespace(value=b"")
         self._told, self._warm = {}, False
+        self._last_factors = LastFactors(SHAPES, RANK)
         self._control: Any = SimpleNamespace(stage=AveragingStage.AWAITING_TRIGGER)
         self._aggregating, self._registered = None, asyncio.Event()
         self._pending_groups_registered, self._state_updated = asyncio.Event(), asyncio.Event()
@@ -157,7 +162,7 @@ def reckoned(peers: int, rounds: int) -> list[torch.Tensor]:
     for epoch in range(rounds):
         tensors = [gradients(peer) for peer in found]
         halves = [
-            LowRankRound(own, RANK, peer.kept, warm=epoch > 0, seed=SEED, epoch=epoch)
+            LowRankRound(own, RANK, peer.kept, weight=1, warm=epoch > 0, seed=SEED, epoch=epoch)
             for own, peer in zip(tensors, found, strict=True)
         ]
         left = torch.stack([half.left() for half in halves]).mean(0)
@@ -221,6 +226,32 @@ def test_a_joiner_makes_all_begin_anew_and_all_stay_equal() -> None:
             assert all(isinstance(result, dict) for result in results), results
             assert [peer._warm for peer in peers] == [warm] * 4
             assert equal(peers)
+
+    run(work())
+
+
+def test_who_missed_a_round_makes_the_same_bits_of_what_it_sent() -> None:
+    async def work() -> None:
+        peers = made(3)
+        late = [torch.nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
+        for _ in range(3):
+            before = peers[0].lineage
+            await attempt(peers)
+            assert peers[0].factors(before) is None
+            blobs = [
+                pack_update({}, p._averaged_tensors, p.factors(p.lineage), NoCompression()) for p in peers
+            ]
+            assert len({blob.key for blob in blobs}) == 1  # a cut download goes on at another donor
+            assert all(torch.equal(blob.body, blobs[0].body) for blob in blobs)
+            wire_bytes = 2 * sent([(shape, 1) for shape in SHAPES], RANK).wire
+            assert wire_bytes <= blobs[0].body.numel() < wire_bytes + 2 * ALIGNMENT
+            load_update(late, *unpack(blobs[0].header, blobs[0].body))
+            for parameter, gradient in zip(late, peers[0]._averaged_tensors, strict=True):
+                assert parameter.grad is not None
+                assert torch.equal(parameter.grad, gradient)
+                parameter.data -= 0.5 * parameter.grad
+        for parameter, other in zip(late, peers[0].parameters, strict=True):
+            assert torch.equal(parameter, other)
 
     run(work())
 

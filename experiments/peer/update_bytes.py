@@ -1,0 +1,63 @@
+"""An update as bytes: of one round, what a peer that missed it needs to take the same step.
+
+It is the averaged gradient, or where the round averaged factors (PowerSGD) those: as few bytes as one peer's gradients
+are on the wire, and exact, since what came over it was float16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from hivemind.compression import CompressionBase, CompressionInfo, Float16Compression, TensorRole
+
+from experiments.peer.low_rank import Factors, rebuild
+from experiments.peer.state_bytes import Blob, pack
+
+__all__ = ["load_update", "pack_update"]
+
+
+def pack_update(
+    about: Mapping[str, Any],
+    gradients: Sequence[torch.Tensor],
+    factors: Factors | None,
+    compression: CompressionBase,
+) -> Blob:
+    """The factors that the gradients were made of, or where there are none the gradients, in `compression`."""
+    if factors is None:
+        return pack(about, gradients, _infos(gradients), compression)
+    tensors = [factors.left, factors.right]
+    return pack({**about, "rank": factors.rank}, tensors, _infos(tensors), Float16Compression())
+
+
+def load_update(
+    parameters: Sequence[torch.nn.Parameter], about: Mapping[str, Any], tensors: Sequence[torch.Tensor]
+) -> None:
+    """Put what `pack_update` was given, and `state_bytes.unpack` found, into the parameters' gradients.
+
+    Raises ValueError, and changes no gradient, when it is that of other parameters.
+    """
+    rank: int | None = about.get("rank")
+    if rank is None and [p.shape for p in parameters] != [tensor.shape for tensor in tensors]:
+        raise ValueError("an update of other parameters")
+    gradients = [_gradient_of(parameter) for parameter in parameters]
+    if rank is not None:
+        left, right = tensors
+        rebuild(gradients, Factors(rank, left, right))
+        return
+    for gradient, tensor in zip(gradients, tensors, strict=True):
+        gradient.copy_(tensor)
+
+
+def _gradient_of(parameter: torch.nn.Parameter) -> torch.Tensor:
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad
+
+
+def _infos(tensors: Sequence[torch.Tensor]) -> list[CompressionInfo]:
+    return [
+        CompressionInfo.from_tensor(tensor, key=i, role=TensorRole.GRADIENT)
+        for i, tensor in enumerate(tensors)
+    ]
