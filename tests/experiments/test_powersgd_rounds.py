@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import AsyncIterator, Coroutine
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from experiments.low_rank import sent
 from experiments.peer import powersgd
 from experiments.peer.last_factors import LastFactors
 from experiments.peer.lineage import FIRST, Told, after_round, parse_told
-from experiments.peer.low_rank import Kept, LowRankRound, Memory
+from experiments.peer.low_rank import Factors, Kept, LowRankRound, Memory
 from experiments.peer.powersgd import PowerSgdAverager
 from experiments.peer.state_bytes import ALIGNMENT, unpack
 from experiments.peer.update_bytes import load_update, pack_update
@@ -228,6 +229,23 @@ def test_a_joiner_makes_all_begin_anew_and_all_stay_equal() -> None:
             assert equal(peers)
 
     run(work())
+
+
+def test_an_averager_has_room_for_the_factors_of_its_parameters() -> None:
+    dht: Any = SimpleNamespace(client_mode=False, peer_id=PeerID(bytes([18, 32, *[1] * 32])))
+    parameters = (torch.nn.Parameter(torch.zeros(shape)) for shape in SHAPES)
+    averager = PowerSgdAverager(
+        parameters, rank=RANK, seed=SEED, dht=dht, prefix="room", start=False, reuse_grad_buffers=True
+    )
+    assert averager.total_size == sum(math.prod(shape) for shape in SHAPES)
+    wire = sent([(shape, 1) for shape in SHAPES], RANK).wire
+    averager._last_factors.put(
+        Factors(RANK, torch.ones(RANK * (40 + 120)), torch.ones(wire - RANK * (40 + 120))), "a"
+    )
+    found = averager.factors("a")
+    assert found is not None
+    assert len(found.left) + len(found.right) == wire
+    assert averager.factors("b") is None
 
 
 def test_who_missed_a_round_makes_the_same_bits_of_what_it_sent() -> None:
