@@ -14,8 +14,8 @@ from metrics.store import RunStore
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 # Two T4s at $0.18/h; the reserve is 75 s of them and of their traffic, $0.008, and a VM is requested only if it can be
-# paid for two minutes more: the second one in the first 78 s. Then the rest lasts for some 90 s.
-_BUDGET = "0.018"
+# paid for two minutes more: the second one in the first 38 s. Then the rest lasts for some 70 s.
+_BUDGET = "0.016"
 _EPOCHS = 200  # would take several minutes
 _SHORT = {
     "budget_usd": _BUDGET,
