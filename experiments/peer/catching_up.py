@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import hivemind
 import torch
+from hivemind.averaging.control import AveragingStage, StepControl
 
 from experiments.peer.chase import Caught, Get, Limits, catch_up, decide
+from experiments.peer.rounds import Round
 from experiments.peer.state_donor import StateDonor
 
 __all__ = ["CatchingUp"]
@@ -26,6 +28,10 @@ class CatchingUp(hivemind.Optimizer):
     """
 
     state_averager: StateDonor
+    round: Round
+    on_round_begins: Callable[[], None] | None
+    _lineage: str
+    waits_for_rounds = False  # whether nobody waits for one that fell behind until it is back
     _update_is_here = False  # the gradient averager holds what the last step was made with
     _asked: Any = None  # the question under way
     _asked_at = -1  # the epoch it is about
@@ -82,8 +88,31 @@ class CatchingUp(hivemind.Optimizer):
             decide(self.local_epoch, donor.lineage, offers), Get
         )
 
+    def load_state_from_peers(self, joining: bool = False, **kwargs: Any) -> Caught:
+        """`catch_up`, and what was prepared for a round is left."""
+        if self.on_round_begins is not None:
+            self.on_round_begins()
+        self.round.state_loads += 1
+        self.round_begins()
+        if self.scheduled_grads is not None and not self.scheduled_grads.done():
+            self._tag_along_with_zero_weight(self.scheduled_grads)
+        self.scheduled_grads = None
+        caught = self.catch_up(joining)
+        self._lineage = self.state_averager.lineage
+        return caught
+
+    def _tag_along_with_zero_weight(self, control: StepControl) -> None:
+        """As Hivemind's; a round without a group is left, not waited for."""
+        if control.stage == AveragingStage.LOOKING_FOR_GROUP:
+            control.cancel()
+            return
+        super()._tag_along_with_zero_weight(control)
+
     def catch_up(self, joining: bool) -> Caught:
-        """Take over what the others have; own gradients are dropped. `joining`: wait until none of them is in a round.
+        """Take over what the others have; own gradients are dropped.
+
+        `joining`, or `waits_for_rounds`: also wait until none of the newest epoch is in a round. One that others may be
+        waiting for in that round must not.
 
         The lineage of what is here then is `state_averager.lineage`. Raises chase.NoStateError, chase.ChaseError.
         """
@@ -95,9 +124,7 @@ class CatchingUp(hivemind.Optimizer):
         timeout_s = float(self.averaging_timeout or 60.0)
         limits = Limits(
             without_state_s=self.load_state_timeout if joining else timeout_s,
-            round_s=timeout_s
-            if joining
-            else 0.0,  # one that others may be waiting for in that round must not wait
+            round_s=timeout_s if joining or self.waits_for_rounds else 0.0,
         )
         with self.tracker.pause_updates():
             caught = catch_up(donor, limits, time.monotonic, time.sleep)

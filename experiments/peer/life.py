@@ -48,9 +48,10 @@ def grace(notice_at_s: float, now_s: float) -> Grace:
 def round_fits(eta_s: float | None, round_s: float | None, left_s: float) -> bool:
     """Whether this epoch's averaging will be over in `left_s`: then its work need not be thrown away.
 
-    `eta_s`: until the epoch's samples are there; `round_s`: what the last averaging took. None: not known.
+    `eta_s`: until the epoch's samples are there, below 0 where a round beside calculation has been under way for so
+    long; `round_s`: what the last averaging took. None: not known.
     """
-    return eta_s is not None and round_s is not None and max(0.0, eta_s) + round_s < left_s
+    return eta_s is not None and round_s is not None and max(0.0, eta_s + round_s) < left_s
 
 
 class Lease(Protocol):
@@ -87,7 +88,7 @@ class Life(threading.Thread):
         return self._hurry.is_set()
 
     def train(self, eta_s: Callable[[], float]) -> None:
-        """Training begins; `eta_s`: seconds until the epoch's samples are there."""
+        """Training begins; `eta_s`: as `round_fits` has it."""
         self._eta_s = eta_s
 
     def round_ended(self, comm_s: float) -> None:

@@ -8,12 +8,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hivemind.averaging.control import AveragingStage, StepControl
+from hivemind.averaging.control import StepControl
 
 from experiments.peer.catching_up import CatchingUp
-from experiments.peer.chase import Caught
 from experiments.peer.lineage import FIRST, Told, after_round, astray, extended, parse_told
-from experiments.peer.rounds import BehindError, GivenUpError, NoGroupError, Others, Round, let_go, result_of
+from experiments.peer.rounds import (
+    BehindError,
+    GivenUpError,
+    NoGroupError,
+    Others,
+    Round,
+    leave,
+    let_go,
+    result_of,
+)
 from experiments.peer.tracker import PunctualTracker
 
 __all__ = ["Round", "SwarmOptimizer"]
@@ -34,6 +42,8 @@ class SwarmOptimizer(CatchingUp):
     With `reuse_grad_buffers=True, offload_optimizer=False`, Hivemind 1.1.12 alone and without a
     pre-scheduled round steps with the *sum* of the accumulated gradients; here with their mean.
     """
+
+    news_s = 0.0  # after a failed attempt, until somebody for whom it succeeded has surely said so
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.round = Round()
@@ -109,7 +119,8 @@ class SwarmOptimizer(CatchingUp):
         except BehindError as error:
             self._went_on_without(error)
         except GivenUpError as error:
-            self._give_up(error)
+            with self.tracker.pause_updates():
+                self._give_up(error)
             self.round_ended(stepped=False)
         else:
             self.round_ended(stepped=True)
@@ -119,16 +130,15 @@ class SwarmOptimizer(CatchingUp):
         self.load_state_from_peers()
 
     def _give_up(self, error: GivenUpError) -> None:
-        """End the epoch without a step; all whom the round failed for do the same."""
+        """End the epoch without a step; all whom the round failed for do the same. For use inside `pause_updates`."""
         self.round.losses.append(f"round given up: gradients dropped ({error})")
         _log.warning("the round is given up: %s", error)
         averager: Any = self.grad_averager
         self.round.group_size = 1
         self._lineage = extended(self._lineage, "passed over")
-        with self.tracker.pause_updates():
-            self.state_averager.step(increment_epoch=True)
-            self._epoch_begins()
-            averager.reset_accumulated_grads_()
+        self.state_averager.step(increment_epoch=True)
+        self._epoch_begins()
+        averager.reset_accumulated_grads_()
 
     def _epoch_begins(self) -> None:
         """The weights are another epoch's: tell the swarm."""
@@ -203,6 +213,7 @@ class SwarmOptimizer(CatchingUp):
             self.round.failed.append(reason)
             if self._leaving:
                 raise GivenUpError(f"this peer leaves; {reason}")
+            time.sleep(self.news_s)
             if self._others_went_on():
                 raise BehindError(reason)
             if not self._look_for_others():
@@ -273,43 +284,6 @@ class SwarmOptimizer(CatchingUp):
         return self.scheduled_grads is not None and not self.scheduled_grads.done()
 
     def leave_round(self, timeout_s: float) -> None:
-        """Before this peer goes: a round that has its group is finished with weight 0, any other given up.
-
-        A group that lost a member it was formed with would wait for it, and miss its part of the average.
-        """
+        """Before this peer goes: `rounds.leave`."""
         control, self.scheduled_grads = self.scheduled_grads, None
-        if control is None or control.done():
-            return
-        if control.stage == AveragingStage.LOOKING_FOR_GROUP:
-            control.cancel()
-            return
-        if not control.triggered:
-            control.weight = 0.0
-            control.allow_allreduce()
-        try:
-            control.result(timeout_s)
-        except Exception as error:  # noqa: BLE001 - whatever became of the round: this peer leaves
-            _log.warning("left a round that was under way: %r", error)
-
-    def load_state_from_peers(self, joining: bool = False, **kwargs: Any) -> Caught:
-        """Take over what the others have; blocks until it is here. `joining`: and nobody is in a round.
-
-        Raises chase.NoStateError, chase.ChaseError.
-        """
-        if self.on_round_begins is not None:
-            self.on_round_begins()
-        self.round.state_loads += 1
-        self.round_begins()
-        if self.scheduled_grads is not None and not self.scheduled_grads.done():
-            self._tag_along_with_zero_weight(self.scheduled_grads)
-        self.scheduled_grads = None
-        caught = self.catch_up(joining)
-        self._lineage = self.state_averager.lineage
-        return caught
-
-    def _tag_along_with_zero_weight(self, control: StepControl) -> None:
-        """As Hivemind's; a round without a group is left, not waited for."""
-        if control.stage == AveragingStage.LOOKING_FOR_GROUP:
-            control.cancel()
-            return
-        super()._tag_along_with_zero_weight(control)
+        leave(control, timeout_s)

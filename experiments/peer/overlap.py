@@ -27,12 +27,16 @@ __all__ = ["OverlappedOptimizer"]
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.25  # how often a peer that waits for its round looks whether it has to go
+_NEWS_S = 2.0  # for the DHT to store a peer's report, over long paths
 
 Group = dict[Any, Told | None]
 
 
 class OverlappedOptimizer(SwarmOptimizer):
     """One round at a time: the next one begins with the weights of this one."""
+
+    waits_for_rounds = True  # it says "ready" until it is back
+    news_s = _NEWS_S  # a retry's costs little: it is behind calculation
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._hidden: HiddenRound[Group | None] | None = None
@@ -126,10 +130,17 @@ class OverlappedOptimizer(SwarmOptimizer):
         return given if part is None else round(part * self.target_batch_size)
 
     def _average_hidden(self) -> Group | None:
-        """In the round's thread. What the swarm reports meanwhile is of no use, as in any round."""
+        """In the round's thread. What the swarm reports meanwhile is of no use, as in any round.
+
+        That the average is here is told at once: those for whom this attempt failed must not average again meanwhile.
+        """
         with self.tracker.lock_global_progress:
+            self.progress.round_begins(float(self.averaging_timeout or 60.0))
             self._first_attempt()
-            return self._average(self.scheduled_grads)
+            group = self._average(self.scheduled_grads)
+            if not self._leaving:
+                self.progress.round_decided(self.local_epoch + 1)
+            return group
 
     def _go_on(self, hidden: HiddenRound[Group | None], step: int) -> None:
         stopped_s, ema = time.perf_counter(), self.tracker.performance_ema
@@ -153,34 +164,35 @@ class OverlappedOptimizer(SwarmOptimizer):
     def _end_round(self, hidden: HiddenRound[Group | None]) -> None:
         averager: Any = self.grad_averager
         self._hidden, ahead = None, self._ahead
+        self.progress.round_ends()
         try:
-            group = hidden.result()
-            if self.is_astray(ahead_too=False):
-                raise BehindError("most others have parameters of another lineage")
+            with self.tracker.pause_updates():
+                stepped = self._take_end(hidden)
+                averager.begin_with(ahead.samples, ahead.steps)
+                self.progress.credit(self.local_epoch, ahead.samples)
         except BehindError as error:
             averager.begin_with(0, 0)
             self._went_on_without(error)
             return
-        except GivenUpError as error:
-            self._give_up(error)
-            stepped = False
-        else:
-            self._update(group)
-            stepped = True
-        averager.begin_with(ahead.samples, ahead.steps)
-        with self.tracker.pause_updates():
-            self.progress.credit(self.local_epoch, ahead.samples)
         self.round.ahead, self._look_early = ahead.samples, True
         self.round_ended(stepped)
 
-    def _update(self, group: Group | None) -> None:
+    def _take_end(self, hidden: HiddenRound[Group | None]) -> bool:
+        """The next epoch begins; whether with a step. Raises BehindError, and what else the round raised."""
+        try:
+            group = hidden.result()
+        except GivenUpError as error:
+            self._give_up(error)
+            return False
+        if self.is_astray(ahead_too=False):
+            raise BehindError("most others have parameters of another lineage")
         averager: Any = self.grad_averager
-        with self.tracker.pause_updates():
-            with averager.aside_in_place():
-                if group is None:
-                    self._step_alone()
-                else:
-                    self._take_over(group)
-                self.state_averager.step(increment_epoch=True, optimizer_step=True)
-            self._should_check_synchronization_on_update = True
-            self._epoch_begins()
+        with averager.aside_in_place():
+            if group is None:
+                self._step_alone()
+            else:
+                self._take_over(group)
+            self.state_averager.step(increment_epoch=True, optimizer_step=True)
+        self._should_check_synchronization_on_update = True
+        self._epoch_begins()
+        return True

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from hivemind.averaging.control import AveragingStage, StepControl
 
-__all__ = ["BehindError", "GivenUpError", "NoGroupError", "Others", "Round", "let_go", "result_of"]
+__all__ = ["BehindError", "GivenUpError", "NoGroupError", "Others", "Round", "leave", "let_go", "result_of"]
 
 _log = logging.getLogger(__name__)
 _LET_GO_S = 5.0  # for the averager's process to end an attempt
@@ -97,3 +97,22 @@ def let_go(control: StepControl | None, averager: Any) -> None:
         control.result(_LET_GO_S)
     except Exception as error:  # noqa: BLE001 - it was to fail
         _log.info("the attempt ended with %r", error)
+
+
+def leave(control: StepControl | None, timeout_s: float) -> None:
+    """Before this peer goes: a round that has its group is finished with weight 0, any other given up.
+
+    A group that lost a member it was formed with would wait for it, and miss its part of the average.
+    """
+    if control is None or control.done():
+        return
+    if control.stage == AveragingStage.LOOKING_FOR_GROUP:
+        control.cancel()
+        return
+    if not control.triggered:
+        control.weight = 0.0
+        control.allow_allreduce()
+    try:
+        control.result(timeout_s)
+    except Exception as error:  # noqa: BLE001 - whatever became of the round: this peer leaves
+        _log.warning("left a round that was under way: %r", error)

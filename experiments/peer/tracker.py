@@ -32,6 +32,7 @@ class PunctualTracker(ProgressTracker):
     _looked_s = float("-inf")
     _rates: Mapping[bytes, float] = MappingProxyType({})  # by peer id, as of the last look
     _credited_s = float("-inf")
+    _round_since: float | None = None  # DHT time; a round goes on beside calculation
     held = False  # paused: this peer adds no samples to the epoch until it goes on
 
     def hold(self, held: bool) -> None:
@@ -42,6 +43,32 @@ class PunctualTracker(ProgressTracker):
         """
         self.held = held
         self.report_local_progress(self.local_progress.epoch, self.local_progress.samples_accumulated)
+
+    def round_begins(self, limit_s: float) -> None:
+        """A round goes on beside calculation, at most for `limit_s`. For use inside `pause_updates`.
+
+        Until `round_ends` nothing is fetched: a fetch that waited for the pause's end would make the update wait for it.
+        """
+        self._round_since = get_dht_time()
+        self.global_progress.next_fetch_time = self._round_since + limit_s
+        self.global_state_updated.set()
+
+    def round_decided(self, epoch: int) -> None:
+        """Tell the swarm that it goes on to `epoch`: this peer has the average, and takes it over after its step."""
+        self.local_progress = self._get_local_progress(epoch, 0)
+        self.should_report_progress.set()
+
+    def round_ends(self) -> None:
+        """The swarm is looked at again."""
+        self._round_since = None
+        self.global_progress.next_fetch_time = get_dht_time() + self.min_refresh_period
+        self.global_state_updated.set()
+
+    @property
+    def estimated_next_update_time(self) -> float:
+        """As Hivemind's; while a round goes on beside calculation, when that began."""
+        since = self._round_since
+        return super().estimated_next_update_time if since is None else since
 
     def credit(self, epoch: int, samples: int) -> None:
         """Tell the swarm of samples that this peer calculated before `epoch` began. For use inside `pause_updates`.

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from concurrent.futures import Future
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from experiments.peer.catching_up import CatchingUp
 from experiments.peer.chase import Offer
+from experiments.peer.optimizer import SwarmOptimizer
+from experiments.peer.overlap import OverlappedOptimizer
 
 
 class Peer:
@@ -71,3 +77,40 @@ def test_an_answer_about_the_epoch_before_is_of_no_use() -> None:
     peer.local_epoch = 5
     peer.asked[0].set_result(offers("theirs", "theirs"))
     assert not peer.astray(10)
+
+
+@dataclass
+class Donor:
+    """The swarm at epoch 5, in a round until `at` is 7 seconds; this peer has the same weights."""
+
+    at: float = 0.0
+    epoch: int = 5
+    lineage: str = "ours"
+
+    def offers(self) -> list[Offer]:
+        return [Offer("other", 0.1, 5, self.at < 7.0, 0, "ours")]
+
+    def sleep(self, seconds: float) -> None:
+        self.at += seconds
+
+    def step(self, **_: Any) -> None: ...
+    def say(self, **_: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("kind", "joining", "until_s"),
+    [(SwarmOptimizer, False, 0.0), (SwarmOptimizer, True, 7.0), (OverlappedOptimizer, False, 7.0)],
+)
+def test_who_fell_behind_comes_back_between_two_rounds_where_nobody_waits_for_it(
+    kind: type[CatchingUp], joining: bool, until_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    donor, nothing = Donor(), SimpleNamespace(reset_accumulated_grads_=lambda: None)
+    clock = SimpleNamespace(monotonic=lambda: donor.at, sleep=donor.sleep)
+    monkeypatch.setattr("experiments.peer.catching_up.time", clock)
+    tracker = SimpleNamespace(pause_updates=contextlib.nullcontext, update_epoch=lambda _: None)
+    peer = SimpleNamespace(
+        state_averager=donor, grad_averager=nothing, tracker=tracker, local_epoch=5, averaging_timeout=30.0,
+        load_state_timeout=120.0, waits_for_rounds=kind.waits_for_rounds,
+    )  # fmt: skip
+    kind.catch_up(cast(Any, peer), joining)
+    assert donor.at == until_s

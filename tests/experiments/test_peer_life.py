@@ -69,12 +69,29 @@ def test_nobody_stays_longer_than_the_vm_or_than_twenty_seconds(left_s: float) -
     assert given_s.limit_s <= max(1.0, left_s - 1.0) + 1e-6  # of the clock
 
 
-@given(st.floats(-10, 100), st.floats(0, 100), st.floats(0, 20))
+@given(st.floats(0, 100), st.floats(0, 100), st.floats(-1, 20))
 def test_a_round_is_finished_only_in_time(eta_s: float, round_s: float, left_s: float) -> None:
-    assert round_fits(eta_s, round_s, left_s) == (max(eta_s, 0.0) + round_s < left_s)
+    assert round_fits(eta_s, round_s, left_s) == (eta_s + round_s < left_s)
     assert not round_fits(None, round_s, left_s)
     assert not round_fits(eta_s, None, left_s)
     assert not round_fits(math.inf, round_s, left_s)
+
+
+@given(st.floats(0, 100), st.floats(0, 100), st.floats(-1, 20))
+def test_of_a_round_under_way_what_is_left_of_it_has_to_fit(
+    gone_s: float, round_s: float, left_s: float
+) -> None:
+    assert round_fits(-gone_s, round_s, left_s) == (max(0.0, round_s - gone_s) < left_s)
+
+
+def test_a_hidden_round_that_is_nearly_over_is_taken_over_before_leaving(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.life.train(lambda: -28.0)
+    rig.life.round_ended(30.0)
+    rig.life.noticed(Notice(NOW_S + 120.0, "terminate"))
+    assert not rig.stop.is_set()
+    rig.life.round_ended(30.0)
+    assert rig.stop.is_set()
 
 
 def test_a_notice_before_training_ends_the_peer_at_once(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -23,6 +24,7 @@ from experiments.peer.aside import AsideAverager
 from experiments.peer.build import _optimizer_of
 from experiments.peer.config import PeerConfigError
 from experiments.peer.lineage import FIRST, Told
+from experiments.peer.optimizer import SwarmOptimizer
 from experiments.peer.overlap import OverlappedOptimizer
 from experiments.peer.rounds import BehindError, GivenUpError, Round
 from experiments.peer.tracker import PunctualTracker
@@ -81,6 +83,7 @@ class Tracker:
         self.performance_ema, self.lock_global_progress = PerformanceEMA(), threading.Lock()
         self.global_progress = SimpleNamespace(num_peers=2, epoch=0)
         self.samples, self.reported = 0, list[tuple[int, int]]()
+        self.decided, self.locks, self.resting = list[int](), 0, False
 
     @property
     def global_epoch(self) -> int:
@@ -95,8 +98,22 @@ class Tracker:
 
     @contextlib.contextmanager
     def pause_updates(self) -> Iterator[None]:
+        self.locks += 1
         with self.lock_global_progress, self.performance_ema.pause():
             yield
+
+    def round_begins(self, limit_s: float) -> None:
+        assert self.lock_global_progress.locked()
+        self.resting = True
+
+    def round_decided(self, epoch: int) -> None:
+        self.decided.append(epoch)
+
+    def round_ends(self) -> None:
+        self.resting = False
+
+    def ask(self) -> Any:
+        return self.global_progress
 
     def update_epoch(self, new_epoch: int) -> None:
         assert self.lock_global_progress.locked()
@@ -104,6 +121,7 @@ class Tracker:
 
     def credit(self, epoch: int, samples: int) -> None:
         assert self.lock_global_progress.locked()
+        assert not self.resting
         self.samples = samples
         self.reported.append((epoch, samples))
 
@@ -207,7 +225,7 @@ class Peer(OverlappedOptimizer):
 def peer(monkeypatch: pytest.MonkeyPatch) -> Peer:
     made = Peer()
     monkeypatch.setattr(
-        "experiments.peer.optimizer.SwarmOptimizer.load_state_from_peers",
+        "experiments.peer.catching_up.CatchingUp.load_state_from_peers",
         lambda self, joining=False, **_: self.load_state(),
     )
     return made
@@ -373,6 +391,94 @@ def test_leaving_ends_in_time_whatever_the_round_does(peer: Peer) -> None:
     peer._end.set()
 
 
+def test_an_average_is_told_when_it_is_here_and_not_a_step_later(peer: Peer) -> None:
+    peer.calculate(1, 1, 1, 1)
+    peer.calculate(5)
+    peer.come_to("averaged")
+    assert (peer.local_epoch, peer.tracker.decided, peer.tracker.reported) == (0, [1], [])
+    peer.calculate(5)
+    assert (peer.local_epoch, peer.tracker.decided, peer.tracker.reported) == (1, [1], [(1, 2)])
+
+
+@pytest.mark.parametrize("came_to", ["given up", "behind", "averaged"])
+def test_what_this_peer_will_not_take_over_is_not_told(peer: Peer, came_to: str) -> None:
+    peer.calculate(1, 1, 1, 1)
+    peer._leaving = came_to == "averaged"
+    peer.come_to(came_to)
+    assert peer.tracker.decided == []
+
+
+def failing(swarm: Any, monkeypatch: pytest.MonkeyPatch) -> Peer:
+    """A peer whose first attempt failed, and whose second would succeed; `swarm` has an `epoch`."""
+    made, ends = Peer(), [OSError("a reducer died"), None]
+    swarm.asked_s = []
+
+    def result(_: float) -> dict[str, Any]:
+        error = ends.pop(0)
+        swarm.ended_s = time.monotonic()
+        if error is not None:
+            raise error
+        return {"b": made._told.as_list(), "c": Told(0, FIRST, "c").as_list()}
+
+    def ask() -> Any:
+        swarm.asked_s.append(time.monotonic())
+        return swarm
+
+    control = SimpleNamespace(result=result, done=lambda: True)
+    made._average = lambda control: OverlappedOptimizer._average(made, control)  # type: ignore[method-assign]
+    made._attempt = lambda control, left_s: made_control  # type: ignore[method-assign, return-value]
+    made_control = control
+    made.tracker.ask = ask  # type: ignore[attr-defined]
+    made.load_state_from_peers = lambda joining=False, **_: made.load_state()  # type: ignore[method-assign]
+    monkeypatch.setattr("experiments.peer.optimizer._LEAST_S", 0.0)
+    made.news_s = 0.0
+    return made
+
+
+def test_whom_a_round_failed_for_does_not_average_again_without_those_it_succeeded_for(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the others would have two lineages; nobody would know of them in the last epoch."""
+    failed = failing(peer.tracker, monkeypatch)
+    peer.tracker.__class__.epoch = property(lambda self: max([0, *self.decided]))  # type: ignore[attr-defined]
+    peer.calculate(1, 1, 1, 1)
+    peer.come_to("averaged")  # in the middle of a step
+    failed.calculate(1, 1, 1, 1)
+    failed.come_to("")
+    failed.calculate(1)
+    assert peer.local_epoch == 0
+    assert (failed.loads, failed.weight, failed._lineage) == (1, 0.0, FIRST)
+
+
+def test_where_it_succeeded_for_nobody_it_is_tried_again_after_the_news_had_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    swarm = SimpleNamespace(epoch=0)
+    peer = failing(swarm, monkeypatch)
+    assert OverlappedOptimizer.news_s >= 1.0
+    assert SwarmOptimizer.news_s == 0.0
+    peer.news_s = 0.3
+    monkeypatch.setattr(peer, "_on_retry", lambda _: swarm.retried.append(swarm.asked_s[0] - swarm.ended_s))
+    swarm.retried = []
+    peer.calculate(1, 1, 1, 1)
+    peer.come_to("")
+    peer.calculate(1)
+    assert (peer.loads, peer.weight, peer.local_epoch) == (0, -1.0, 1)
+    assert [waited_s >= 0.3 for waited_s in swarm.retried] == [True]
+
+
+def test_an_update_and_its_credit_wait_for_the_tracker_once(peer: Peer) -> None:
+    for came_to in ("averaged", "given up"):
+        while peer._hidden is None:
+            peer.calculate(1)
+        peer.come_to(came_to)
+        assert peer.tracker.resting
+        before = peer.tracker.locks
+        peer.calculate(1)
+        assert peer.tracker.locks == before + 1
+        assert not peer.tracker.resting
+
+
 OUTCOMES = st.sampled_from(["averaged", "alone", "given up", "behind"])
 
 
@@ -419,6 +525,7 @@ def tracker_of(own_sps: float, **others: float) -> Any:
         "global_progress": SimpleNamespace(epoch=5, samples_accumulated=70, next_fetch_time=1e12),
         "local_progress": SimpleNamespace(samples_accumulated=0), "min_refresh_period": 0.5, "client_mode": False,
         "should_report_progress": threading.Event(), "global_state_updated": threading.Event(),
+        "fetched_global_progress_this_epoch": threading.Event(), "lock_global_progress": threading.Lock(),
         "_rates": {name.encode(): sps for name, sps in others.items()},
     }  # fmt: skip
     for name, value in known.items():
@@ -441,3 +548,86 @@ def test_a_credit_is_told_at_once_and_the_others_are_asked_for_theirs() -> None:
     assert tracker.global_progress.next_fetch_time - get_dht_time() < 1.0
     tracker.credit(4, 30)  # the swarm is ahead: none of its epoch's
     assert tracker.global_progress.samples_accumulated == 100
+
+
+def test_samples_are_counted_once_where_the_epoch_was_told_before_they_were() -> None:
+    tracker = tracker_of(10.0, a=20.0)
+    tracker.performance_ema.reset_timer = lambda: None
+    tracker._get_local_progress = lambda epoch, n: SimpleNamespace(epoch=epoch, samples_accumulated=n)
+    tracker.local_progress = tracker._get_local_progress(5, 40)
+    tracker.round_decided(6)
+    assert tracker.should_report_progress.is_set()
+    assert (tracker.local_progress.epoch, tracker.local_progress.samples_accumulated) == (6, 0)
+    assert (tracker.global_progress.epoch, tracker.global_progress.samples_accumulated) == (5, 70)
+    with tracker.lock_global_progress:
+        tracker.update_epoch(6)
+        tracker.credit(6, 30)
+    assert (tracker.global_progress.epoch, tracker.global_progress.samples_accumulated) == (6, 30)
+
+
+def test_while_a_round_goes_on_its_beginning_is_the_estimate() -> None:
+    tracker = tracker_of(10.0)
+    tracker.global_progress.eta_next_epoch = 1e12
+    tracker.target_batch_size = 100
+    tracker.local_progress.epoch = 5
+    assert tracker.estimated_next_update_time == 1e12
+    tracker.round_begins(20.0)
+    began = tracker.estimated_next_update_time
+    assert 0.0 <= get_dht_time() - began < 10.0
+    time.sleep(0.01)
+    assert tracker.estimated_next_update_time == began
+    tracker.round_ends()
+    assert tracker.estimated_next_update_time == 1e12
+
+
+class SlowDht:
+    """Answers with nothing, after a while; counts the questions."""
+
+    peer_id, client_mode = SimpleNamespace(to_bytes=lambda: b"me"), False
+
+    def __init__(self) -> None:
+        self.begun = 0
+
+    def add_validators(self, _: Any) -> None: ...
+
+    def store(self, *_: Any, **__: Any) -> Any:
+        return asyncio.sleep(0.0)
+
+    def get(self, *_: Any, return_future: bool = False, **__: Any) -> Any:
+        if not return_future:
+            return None
+        self.begun += 1
+        return asyncio.sleep(0.05)
+
+
+def test_no_fetch_that_waited_for_the_round_goes_before_the_update() -> None:
+    dht: Any = SlowDht()
+    tracker = PunctualTracker(
+        dht=dht, prefix="run", target_batch_size=100, min_refresh_period=0.01, max_refresh_period=0.02,
+        default_refresh_period=0.02, start=False,
+    )  # fmt: skip
+
+    def train() -> None:
+        while not dht.begun:
+            time.sleep(0.01)
+        with tracker.lock_global_progress:
+            tracker.round_begins(600.0)
+            begun = dht.begun
+            time.sleep(0.2)  # the round; fetches are due
+        time.sleep(0.1)  # the rest of a step
+        with tracker.pause_updates():
+            assert dht.begun == begun
+        tracker.round_ends()
+        while dht.begun == begun:
+            time.sleep(0.01)
+
+    async def fetch_beside() -> None:
+        fetching = asyncio.create_task(tracker._progress_fetcher())
+        try:
+            await asyncio.to_thread(train)
+        finally:
+            tracker.shutdown_triggered.set()
+            tracker.global_state_updated.set()
+            await fetching
+
+    asyncio.run(fetch_beside())
