@@ -36,6 +36,7 @@ class HeldOutRun:
     samples: int | None  # trained on by then; None where the records of an update are missing
     heldout_samples: int | None
     host_contended: bool | None
+    dropped_rounds: int | None  # averaging rounds that lost a part, of all epochs
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,12 @@ class Side:
     def values(self) -> list[float]:
         """Their accuracies."""
         return [r.accuracy for r in self.counted if r.accuracy is not None]
+
+    @property
+    def dropped_rounds(self) -> int | None:
+        """Of the runs that count; None where it is unknown of one."""
+        known = [r.dropped_rounds for r in self.counted if r.dropped_rounds is not None]
+        return sum(known) if len(known) == len(self.counted) else None
 
     @property
     def mean(self) -> float | None:
@@ -169,6 +176,7 @@ def _side(side: Side) -> dict[str, Any]:
         "target_batch_size",
         "samples",
         "heldout_samples",
+        "dropped_rounds",
     )
     return {
         "experiment": side.experiment,

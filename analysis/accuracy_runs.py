@@ -10,6 +10,7 @@ from analysis.accuracy import AccuracyComparison, HeldOutRun, Side
 from metrics.heldout import held_out
 from metrics.run_numbers import RunNumbers
 from metrics.store import RunStore
+from metrics.throughput import dropped_rounds
 
 __all__ = ["compare_held_out", "held_out_run"]
 
@@ -37,6 +38,7 @@ def held_out_run(folder: Path) -> HeldOutRun:
         samples=samples,
         heldout_samples=None if found is None else found.samples,
         host_contended=(run.meta["host"] or {}).get("contended"),
+        dropped_rounds=len(dropped_rounds(run.raw)),
     )
 
 

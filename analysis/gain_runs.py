@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from analysis.compare import ComparedRun, why_not
-from analysis.gains import Learned, Measured, OptionRun
+from analysis.gains_cells import Learned, Measured, OptionRun
 from cloud.prices.classes import continent
 from metrics.egress import traffic
 from metrics.granularity import granularity
@@ -34,7 +34,7 @@ def option_run(
     with RunStore.open_reader(folder / "run.db") as store:
         run = RunNumbers.of(store)
     busy = replace(row, not_judged="")  # an option is what is looked for here
-    target = run.terms.raw_target
+    target, experiment = run.terms.raw_target, run.meta["experiment"]
     return OptionRun(
         name=row.experiment.removesuffix(f" {label}") if label else row.experiment,
         label=label,
@@ -48,6 +48,7 @@ def option_run(
         prices=run.terms.book.name if run.terms.book else "no price book",
         left_out=why_not(busy, include_contended),
         against=against,
+        experiment=str(experiment.get("name") if isinstance(experiment, Mapping) else experiment or ""),
     )
 
 

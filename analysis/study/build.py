@@ -17,6 +17,7 @@ from analysis.report.page import Card, Section, render, table
 from analysis.report.style import figure_style, png_bytes, svg_file, svg_inline
 from analysis.sources import opened
 from analysis.study.comparison import Compared, cards, comparison, nothing_published, runs_words
+from analysis.study.expected import expected_section
 from analysis.study.gains import gain_cards, gain_section
 from analysis.study.held_out import accuracy_section
 from analysis.study.paper import printed_runs, references
@@ -91,6 +92,8 @@ def build(
         shown.append(Section("Published, replayed, emulated", nothing_published(compared), html=""))
     if compared and compared.accuracy:
         shown.append(accuracy_section(compared.accuracy))
+    if compared and compared.gains and compared.gains.verdicts:
+        shown.append(expected_section(compared.gains.verdicts))
     with figure_style(), warnings.catch_warnings():
         # A name in letters that matplotlib's font lacks: the page and the SVG have them, the PNG has boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from analysis.gains import LOSSES, Gain, Gains
+from analysis.gains import Gain, Gains
+from analysis.gains_cells import LOSSES
 from analysis.report.style import INK, PALETTE
 from analysis.study.marks import interval, legend, point
 
@@ -18,12 +19,13 @@ _SHOWN = ("sps", "granularity", "usd_per_1m", "loss", "heldout_loss", "intercont
 _MOST = 4  # panels beside each other
 _WIDTH_IN, _BAR_IN = 11.0, 0.24
 _BASELINE, _OPTION, _OTHER = INK, PALETTE[0], PALETTE[2]
-_DRAWN = 0.68  # of a panel's width: the rest is for the words
+_DRAWN = 0.64  # of a panel's width: the rest is for the words
 
 
 def gain_figure(gains: Gains, words: Mapping[str, str]) -> Figure:
     """`words`: what the figures are called. Of the columns asked for at most four are drawn; the table has all."""
     from matplotlib.figure import Figure as New
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     columns = _chosen(gains.columns)
@@ -35,9 +37,12 @@ def gain_figure(gains: Gains, words: Mapping[str, str]) -> Figure:
     for line, model, part in zip(places, models, parts, strict=True):
         for k, (axes, column) in enumerate(zip(line, columns, strict=True)):
             (_losses if column in LOSSES else _bars)(axes, column, part)
+            for y, row in enumerate(part):
+                if gains.elsewhere(row):
+                    _other_base(axes, y, column, gains.against(row))
             axes.set_ylim(len(part) - 0.4, -0.6)
             axes.set_yticks(
-                range(len(part)), [_name(row, part) for row in part] if k == 0 else [""] * len(part)
+                range(len(part)), [_name(row, part, gains) for row in part] if k == 0 else [""] * len(part)
             )
             axes.tick_params(labelsize=8)
             axes.grid(visible=False, axis="y")
@@ -46,9 +51,15 @@ def gain_figure(gains: Gains, words: Mapping[str, str]) -> Figure:
         line[0].set_title(f"{model}{' (emulated)' if emulated else ''}", fontsize=9.5, loc="left", pad=9)
     kinds = [("baseline", _BASELINE), ("with an option", _OPTION), ("another experiment", _OTHER)]
     used = {_color(row, part) for part in parts for row in part}
-    entries = [(name, Patch(facecolor=color, linewidth=0)) for name, color in kinds if color in used]
+    entries: list[tuple[str, Any]] = [
+        (name, Patch(facecolor=color, linewidth=0)) for name, color in kinds if color in used
+    ]
+    if any(gains.elsewhere(row) for row in gains.rows):
+        entries.append(("what it is held against instead", Line2D([], [], color=_BASELINE, linestyle=":")))
     if any(row.cells[c].noise is not None for c in columns if c in LOSSES for row in gains.rows):
-        entries.append(("noise of the baseline's runs", Patch(facecolor=_BASELINE, alpha=0.2, linewidth=0)))
+        entries.append(
+            ("noise of one run against the baseline", Patch(facecolor=_BASELINE, alpha=0.2, linewidth=0))
+        )
     legend(figure, entries)
     return figure
 
@@ -76,7 +87,7 @@ def _bars(axes: Any, column: str, rows: Sequence[Gain]) -> None:
         if cell.ratio and cell.low is not None and cell.high is not None:
             base = value / cell.ratio
             interval(axes, y, cell.low * base, cell.high * base, INK, along="x")
-        times = "" if cell.ratio is None or row.is_baseline else f"  {cell.ratio:.2f}x"
+        times = "" if cell.ratio is None or row.is_baseline else f"  {cell.ratio:.3f}x"
         _say(axes, y, f"{value:.3g}{times}")
     _widen(axes)
 
@@ -105,6 +116,14 @@ def _losses(axes: Any, column: str, rows: Sequence[Gain]) -> None:
     _widen(axes)
 
 
+def _other_base(axes: Any, y: int, column: str, base: Gain | None) -> None:
+    """The figure of the row that this one is held against, where that is not the dashed line."""
+    value = base.cells[column].value if base else None
+    if value is not None:
+        x = value * (1e-9 if column == "intercontinental_bytes" else 1.0)
+        axes.plot([x, x], [y - 0.5, y + 0.5], color=_BASELINE, linewidth=1.5, linestyle=":", zorder=4)
+
+
 def _widen(axes: Any) -> None:
     """Room for the words at the right edge; intervals are cut before it."""
     left, right = axes.get_xlim()
@@ -122,6 +141,8 @@ def _color(row: Gain, rows: Sequence[Gain]) -> str:
     return _BASELINE if row.is_baseline else _OPTION
 
 
-def _name(row: Gain, rows: Sequence[Gain]) -> str:
+def _name(row: Gain, rows: Sequence[Gain], gains: Gains) -> str:
     base = next((one for one in rows if one.is_baseline), None)
-    return row.label if base is not None and row.name == base.name and row.label else row.title
+    name = row.label if base is not None and row.name == base.name and row.label else row.title
+    other = gains.against(row) if gains.elsewhere(row) else None
+    return f"{name} (against {other.label or other.title})" if other else name

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from analysis.gains import LOSSES, Cell, Gain, Gains
+from analysis.gains import Gain, Gains
+from analysis.gains_cells import LOSSES, Cell
 from analysis.report.page import Card
+from analysis.study.expected import expected_card
 from analysis.study.rows import Row
 from analysis.study.sections import Drawn
+from analysis.study.words import WORDS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,29 +22,15 @@ __all__ = [
     "gain_notes",
     "gain_section",
     "gain_table",
-    "words",
 ]
 
 GAIN_COLUMNS = (
     "experiment", "label", "figure", "value", "n", "ratio", "ratio_low", "ratio_high", "ratio_n_of", "samples_least",
-    "samples_most", "difference_to_baseline", "noise", "within_noise", "against", "run_ids",
+    "samples_most", "difference_to_baseline", "noise", "noise_n", "within_noise", "why", "against", "run_ids",
 )  # fmt: skip
 """Columns of `gain_long_rows`."""
 
-_WORDS = {
-    "sps": "samples/s",
-    "granularity": "granularity",
-    "usd_per_1m": "$/1M samples",
-    "intercontinental_bytes": "intercontinental GB an epoch",
-    "loss": "training loss",
-    "heldout_loss": "held-out loss",
-}
 _GB = 1e-9
-
-
-def words(figure: str) -> str:
-    """What a column is called."""
-    return _WORDS[figure]
 
 
 def gain_table(gains: Gains) -> list[Row]:
@@ -51,7 +40,7 @@ def gain_table(gains: Gains) -> list[Row]:
         line: Row = {"experiment": row.title, "runs": len(row.counted)}
         for column in gains.columns:
             cell = row.cells[column]
-            line[_WORDS[column]] = _learned(cell, row) if column in LOSSES else _figure(column, cell, row)
+            line[WORDS[column]] = _learned(cell, row) if column in LOSSES else _figure(column, cell, row)
         line["note"] = "; ".join(
             [
                 *(["baseline"] if row.is_baseline else []),
@@ -69,14 +58,14 @@ def gain_notes(gains: Gains) -> list[str]:
     said = [
         f"x: times the baseline '{gains.baseline}' of the same experiment, or of the same model, with its 95 % interval over "
         "runs, or over epochs where one side has one run.",
-        *(f"{row.title} is held against {row.against}." for row in gains.rows if _elsewhere(gains, row)),
+        *(f"{row.title} is held against {row.against}." for row in gains.rows if gains.elsewhere(row)),
     ]
     if "usd_per_1m" in gains.columns and prices:
         said.append(
             f"$: VMs and egress of the measured epochs, without the data; prices of {', '.join(prices)}."
         )
     if any(column in LOSSES for column in gains.columns):
-        said.append(_noise_words(gains))
+        said += _noise_words(gains)
     lone = [row.title for row in gains.rows if not row.against]
     if lone:
         said.append(f"Nothing to compare with: {', '.join(lone)}.")
@@ -104,7 +93,9 @@ def gain_long_rows(gains: Gains) -> list[Row]:
                     "samples_most": None if most is None else round(most),
                     "difference_to_baseline": cell.difference,
                     "noise": cell.noise,
+                    "noise_n": cell.noise_n,
                     "within_noise": cell.within_noise,
+                    "why": cell.why,
                     "against": row.against,
                     "run_ids": " ".join(run.run_id for run in row.counted),
                 }
@@ -128,31 +119,33 @@ def gain_section(gains: Gains) -> Drawn:
 
 
 def gain_cards(gains: Gains) -> list[Card]:
-    """Headlines: by model the fastest and the cheapest row of the baseline's experiment."""
-    found: list[Card] = []
+    """Headlines: what was expected, and by model the fastest and the cheapest row of the baseline's experiment.
+
+    Such a row's factor is the table's: against the row that it is held against.
+    """
+    expected = expected_card(gains.verdicts)
+    found = [expected] if expected else []
     for model in dict.fromkeys(row.model for row in gains.rows):
         base = next((row for row in gains.rows if row.model == model and row.is_baseline), None)
         for figure, name, best in (("sps", "Fastest", max), ("usd_per_1m", "Cheapest", min)):
-            theirs = base.cells[figure].value if base else None
-            if base is None or not theirs:
-                continue
-            own = [row for row in gains.rows if row.name == base.name]
+            own = [row for row in gains.rows if base is not None and row.name == base.name]
             known = [(value, row) for row in own if (value := row.cells[figure].value) is not None]
-            value, row = best(known, key=lambda pair: pair[0])
-            if not row.is_baseline:
-                told = f"{_value(figure, row.cells[figure])} {_WORDS[figure]} against {_value(figure, base.cells[figure])}"
-                found.append(
-                    Card(
-                        f"{name}, {row.name}", f"{value / theirs:.2f} x", f"{row.label or row.title}: {told}"
-                    )
-                )
+            if not known:
+                continue
+            row = best(known, key=lambda pair: pair[0])[1]
+            other, ratio = gains.against(row), row.cells[figure].ratio
+            if row.is_baseline or other is None or ratio is None:
+                continue
+            theirs = f"{other.label or other.title}'s {_value(figure, other.cells[figure])}"
+            told = f"{row.label or row.title}: {_value(figure, row.cells[figure])} {WORDS[figure]} against {theirs}"
+            found.append(Card(f"{name}, {row.name}", f"{ratio:.3f} x", told))
     return found
 
 
 def _drawn(gains: Gains) -> Figure:
     from analysis.study.figures_gains import gain_figure
 
-    return gain_figure(gains, _WORDS)
+    return gain_figure(gains, WORDS)
 
 
 def _figure(column: str, cell: Cell, row: Gain) -> str:
@@ -167,34 +160,48 @@ def _figure(column: str, cell: Cell, row: Gain) -> str:
 
 def _learned(cell: Cell, row: Gain) -> str:
     if cell.value is None or cell.samples is None:
-        return "unknown"
+        return f"unknown ({cell.why})" if row.counted and cell.why else "unknown"
     least, most = cell.samples
     at = f"{least:,.0f}" if least == most else f"{least:,.0f} to {most:,.0f}"
     if row.is_baseline:
         return f"{cell.value:.4f} at {at}"
     if cell.difference is None:
         return f"{cell.value:.4f} at {at} ({cell.why})"
-    verdict = {True: ", noise", False: ", BEYOND NOISE", None: ""}[cell.within_noise]
-    return f"{cell.value:.4f} at {at} ({cell.difference:+.4f}{verdict})"
+    noise = "noise unknown"
+    if cell.noise is not None:
+        noise = f"{'within' if cell.within_noise else 'BEYOND'} noise {cell.noise:.4f}"
+    return f"{cell.value:.4f} at {at} ({cell.difference:+.4f}, {noise})"
 
 
-def _noise_words(gains: Gains) -> str:
+def _noise_words(gains: Gains) -> list[str]:
+    """How losses are compared, what the noise is for one run of a row, and of which rows it is unknown."""
     shown = [column for column in gains.columns if column in LOSSES]
     told = [
-        f"{row.name} {_WORDS[column]} " + ("unknown" if noise is None else f"{noise:.4f}")
+        f"{row.title} (n {row.cells[column].noise_n}) {WORDS[column]} {noise:.4f}"
         for row in gains.rows
         if row.is_baseline
         for column in shown
-        for noise in (row.cells[column].noise,)
+        if (noise := row.cells[column].noise) is not None
     ]
-    known = any(
-        row.is_baseline and row.cells[column].noise is not None for row in gains.rows for column in shown
-    )
-    return (
+    of_one = f"; of one run against {'; '.join(told)}" if told else ""
+    said = [
         "Losses: the last record at or before the smallest count of samples that every run of the model came to (a tenth of a "
-        "target batch more is let pass), after so many samples really learned from; noise is twice the standard deviation of "
-        f"the baseline's runs: {'; '.join(told) if known else 'unknown, since it has one run'}."
-    )
+        "target batch more is let pass), after so many samples really learned from. Noise: what chance makes of a difference "
+        "in 95 of 100 cases, t(n - 1) times the standard deviation of the n runs that a row is held against, times the root of "
+        f"1/n + 1/its own runs{of_one}.",
+    ]
+    lone: dict[str, list[str]] = {}
+    for row in gains.rows:
+        for column in shown:
+            cell = row.cells[column]
+            if cell.difference is not None and cell.noise is None:
+                lone.setdefault(cell.why, []).append(f"{row.title} {WORDS[column]}")
+    unknown = [f"{_capital(why)} ({', '.join(of)})." for why, of in lone.items()]
+    return [*said, *unknown]
+
+
+def _capital(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _value(column: str, cell: Cell) -> str:
@@ -204,11 +211,6 @@ def _value(column: str, cell: Cell) -> str:
         return f"{cell.value:.3g}"
     value = cell.value * (_GB if column == "intercontinental_bytes" else 1.0)
     return f"{value:.4g}"
-
-
-def _elsewhere(gains: Gains, row: Gain) -> bool:
-    """Whether its entry names another row than the baseline."""
-    return bool(row.against) and row.runs[0].against not in ("", gains.baseline)
 
 
 def _dropped(row: Gain) -> int:

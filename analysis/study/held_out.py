@@ -32,6 +32,7 @@ def accuracy_section(found: AccuracyComparison) -> Section:
             "target batch size": run.target_batch_size,
             "samples trained on": run.samples,
             "held-out samples": run.heldout_samples,
+            "dropped rounds": run.dropped_rounds,
             "judged": "" if side.counts(run) else "not counted: the host was too busy",
         }
         for side in (found.of, found.against)
@@ -61,7 +62,9 @@ def _sides(found: AccuracyComparison) -> list[str]:
 def _side(side: Side) -> str:
     single = ", ".join(f"{value:.4f}" for value in side.values)
     mean = f"mean {_number(side.mean)}, standard deviation {_number(side.sd)}, n {len(side.values)}"
-    return f"{mean} ({single})" if single else mean
+    dropped = side.dropped_rounds
+    lost = "" if dropped == 0 else f"; dropped rounds: {'unknown' if dropped is None else dropped}"
+    return f"{mean}{f' ({single})' if single else ''}{lost}"
 
 
 def _verdict(found: AccuracyComparison) -> str:

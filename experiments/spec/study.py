@@ -23,7 +23,8 @@ from experiments.spec.errors import Problem, SpecError
 from experiments.spec.limits import read_limits
 from experiments.spec.load import find, load_all
 from experiments.spec.schema import ExperimentSpec
-from experiments.spec.study_baseline import COLUMNS, Column, against_problem, baseline_problems
+from experiments.spec.study_baseline import COLUMNS, Column, against_problem, baseline_problems, row_problems
+from experiments.spec.study_expect import Expectation, expect_problems
 
 __all__ = [
     "Accuracy",
@@ -110,6 +111,10 @@ class Comparison(_Section):
     columns: Annotated[tuple[Column, ...], Field(strict=False, min_length=1)] = Field(
         default=COLUMNS, description="Which figures of them are shown."
     )
+    expect: Annotated[tuple[Expectation, ...], Field(strict=False, max_length=200)] = Field(
+        default=(),
+        description="Figures of rows against other rows', each with a limit and its verdict; without one they are told.",
+    )
     accuracy: Accuracy | None = Field(
         default=None,
         description="Held-out accuracy of one experiment's runs against another's; none: not compared.",
@@ -151,6 +156,7 @@ class Member:
     spec: ExperimentSpec
     judged: bool | None = None  # the entry's
     against: str = ""  # the entry's
+    entry: int = 0  # its place in the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +189,7 @@ def load_study(path_or_name: str, overrides: Sequence[str] = ()) -> LoadedStudy:
     members = _members(spec, document, path, overrides)
     if spec.compare.accuracy is not None:
         _two_of_them(spec.compare.accuracy, members, document)
-    labels = [entry.label for entry in spec.experiments]
-    for key, said in baseline_problems(spec.compare.baseline, spec.compare.columns, labels):
-        document.problems.append(document.problem(("compare", key), said))
-    for at, entry in enumerate(spec.experiments):
-        if said := against_problem(spec.compare.baseline, entry.against, labels):
-            document.problems.append(document.problem(("experiments", at, "against"), said))
+    _compared_rows(spec, members, document)
     if spec.compare.limits:
         try:
             read_limits(_beside(path, spec.compare.limits))
@@ -260,7 +261,7 @@ def _members(spec: StudySpec, document: Document, path: Path, overrides: Sequenc
                 said = f"'{keys[-1]}' is longer than {_MAX_KEY} characters, and run ids begin with it; shorten the label"
                 document.problems.append(document.problem(("experiments", at), said))
             found += [
-                Member(key, entry.label, n, experiment, entry.judged, entry.against)
+                Member(key, entry.label, n, experiment, entry.judged, entry.against, at)
                 for n, key in enumerate(keys, 1)
             ]
     doubled = sorted({m.key for m in found if sum(other.key == m.key for other in found) > 1})
@@ -286,6 +287,27 @@ def _two_of_them(wanted: Accuracy, members: Sequence[Member], document: Document
     if wanted.of == wanted.against:
         said = f"'{wanted.of}' stands on both sides; name two experiments"
         document.problems.append(document.problem(("compare", "accuracy", "against"), said))
+
+
+def _compared_rows(spec: StudySpec, members: Sequence[Member], document: Document) -> None:
+    """Every name by which rows are held against each other means one; rows are looked at where all could be read."""
+    whole = {(m.spec.name, m.label): m for m in members} if not document.problems else {}
+    rows = {key: member.spec.model for key, member in whole.items()}
+    against = {key: member.against for key, member in whole.items() if member.against}
+    baseline, labels = spec.compare.baseline, [entry.label for entry in spec.experiments]
+    found: list[tuple[tuple[str | int, ...], str]] = [
+        (("compare", key), said) for key, said in baseline_problems(baseline, spec.compare.columns, labels)
+    ]
+    for at, entry in enumerate(spec.experiments):
+        if said := against_problem(baseline, entry.against, labels):
+            found.append((("experiments", at, "against"), said))
+    if baseline and not found:
+        for key, said in row_problems(baseline, rows, against):
+            place = ("experiments", whole[key].entry, "against") if key else ("compare", "baseline")
+            found.append((place, said))
+    for place, said in expect_problems(spec.compare.expect, baseline, {} if found else rows, against):
+        found.append((("compare", "expect", *place), said))
+    document.problems += [document.problem(place, said) for place, said in found]
 
 
 def _experiments(entry: StudyEntry, study: Path, overrides: Sequence[str]) -> list[ExperimentSpec]:

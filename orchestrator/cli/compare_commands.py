@@ -57,6 +57,13 @@ def _compare(
             metavar="FILE|none", help="A csv of how far a figure may be off. [the study's, else paper-abc's]"
         ),
     ] = "",
+    expect: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE|NAME|none",
+            help="A study's file whose compare.expect judges the rows. [the study's own]",
+        ),
+    ] = "",
     include_contended: Annotated[
         bool, typer.Option("--include-contended", help="Judge runs too that the host disturbed.")
     ] = False,
@@ -86,22 +93,30 @@ def _compare(
       "why"}], "missing": [{"experiment", "why"}], "accuracy" (of a study that compares it,
       else null): {"of": {"experiment", "n", "mean", "sd", "runs": [{"run_id", "seed",
       "accuracy", "loss", "updates", "target_batch_size", "samples", "heldout_samples",
-      "counted"}]}, "against": {same}, "difference", "pooled_sd", "limit", "inside", "why"},
+      "counted", "dropped_rounds"}]}, "against": {same}, "difference", "pooled_sd", "limit", "inside", "why"},
       "baseline" (a label; null where the study names none), "gains" (rows of experiment and
       label; [] without a baseline): [{"experiment", "label", "model", "baseline": bool,
       "against": row or null, "run_ids", "dropped_rounds", "left_out": [{"run_id", "why"}],
       "figures": {"sps"|"granularity"|"usd_per_1m"|"intercontinental_bytes": {"value", "n",
-      "ratio", "low", "high", "n_of": "runs"|"epochs"|""}, "loss"|"heldout_loss": {"value", "n",
-      "samples_least", "samples_most", "difference", "noise", "within_noise", "why"}}}]}
+      "ratio", "low", "high", "n_of": "runs"|"epochs"|"", "why"}, "loss"|"heldout_loss":
+      {"value", "n", "samples_least", "samples_most", "difference", "noise", "noise_n",
+      "within_noise", "why"}}}], "expected": [{"row", "against", "figure", "at_least",
+      "at_most", "within", "times_lower", "within_noise", "found" (times; of a loss the
+      difference), "low", "high", "n_of", "noise", "noise_n", "verdict":
+      "met"|"missed"|"unknown"|"told" (no limit), "clear" (the whole interval on the same
+      side), "why"}]}
     Unknown is null; figures are at the study's scale.
     """
-    from orchestrator.cli.comparing import compare_wanted, wanted_runs
+    from orchestrator.cli.comparing import compare_wanted, expected_of, wanted_runs
     from orchestrator.errors import UsageError
     from orchestrator.home import home_folder
 
     if report is not None and (report.is_dir() or not report.resolve().parent.is_dir()):
         raise UsageError(f"{report}: name a file in a folder that exists, such as --report compare.html")
     wanted = wanted_runs(home_folder(), targets)
+    if expect and not wanted.baseline:
+        raise UsageError(f"--expect {expect}: is for one study with a `compare.baseline`; leave it out")
+    wanted.expect = expected_of(expect) if expect else wanted.expect
     compared = compare_wanted(wanted, logs, limits, include_contended)
     if not compared.rows:
         whys = "; ".join(f"{name}: {why}" for name, why in wanted.missing.items())
@@ -127,6 +142,7 @@ def comparison_text(study: str | None, compared: Compared, form: Format) -> str:
     """The comparison in the form asked for, ending in a newline."""
     from analysis.compare import long_rows
     from analysis.study.comparison import study_checks
+    from analysis.study.expected import expected_lines
     from analysis.study.gains import GAIN_COLUMNS, gain_long_rows, gain_notes, gain_table
     from analysis.study.held_out import accuracy_lines
 
@@ -146,6 +162,7 @@ def comparison_text(study: str | None, compared: Compared, form: Format) -> str:
         table = gain_table(compared.gains)
         lines = [rows_text("rows", table, list(table[0]), Format.table).rstrip("\n")]
         lines += [*gain_notes(compared.gains), *study_checks(compared)]
+        lines += expected_lines(compared.gains.verdicts)
     else:
         columns = (_TABLE[0], "run", *_TABLE[1:]) if compared.named_twice else _TABLE
         lines = [rows_text("rows", _table_rows(rows), columns, Format.table).rstrip("\n")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,11 +12,14 @@ from analysis.accuracy_runs import compare_held_out
 from analysis.compare import ComparedRun
 from analysis.compare_runs import compared_run, replayed_figures
 from analysis.gain_runs import option_run
-from analysis.gains import Gains, OptionRun, gains
+from analysis.gains import Gains, gains
+from analysis.gains_cells import OptionRun
+from analysis.gains_expected import Listed, judge_expected
 from analysis.importers.base import ImportFailed
 from analysis.study.comparison import Compared
 from experiments.spec.limits import Limit, read_limits
-from experiments.spec.study import STUDIES, studies
+from experiments.spec.study import STUDIES, load_study, studies
+from experiments.spec.study_expect import Expectation
 from metrics.store import StoreError
 from orchestrator.cli.terminal import say
 from orchestrator.errors import UsageError
@@ -30,7 +33,7 @@ from orchestrator.study.definition import (
     studies_folder,
 )
 
-__all__ = ["Wanted", "compare_wanted", "limits_of", "wanted_runs", "wanted_study"]
+__all__ = ["Wanted", "compare_wanted", "expected_of", "limits_of", "wanted_runs", "wanted_study"]
 
 _NO_LIMITS = "none"
 
@@ -56,6 +59,8 @@ class Wanted:
     accuracy: Mapping[str, str] | None = None  # {"of", "against"}: whose held-out accuracy is compared
     baseline: str = ""  # the label of the entry that the others are held against
     columns: tuple[str, ...] = ()  # of what they gain
+    listed: list[tuple[Listed, Path | None]] = field(default_factory=list)  # each job's row, its run's folder
+    expect: tuple[Expectation, ...] = ()  # of the rows
 
     @property
     def folders(self) -> list[Path]:
@@ -95,12 +100,16 @@ def wanted_study(home: Path, study: StudyDefinition, state: StudyState) -> Wante
     found = Wanted(study.study_id, replay=study.compare["replay"], limits=own, accuracy=accuracy)
     found.baseline = study.compare.get("baseline", "")
     found.columns = tuple(study.compare.get("columns", ()))
+    found.expect = tuple(Expectation.model_validate(one) for one in study.compare.get("expect", ()))
     for one in state.jobs:
+        job, folder, missing = one.job, None, ""
         if one.result is None:
-            found.missing[one.job.key] = _why(one, state)
+            found.missing[job.key] = missing = _why(one, state)
         else:
             folder = run_folder(home, one.result.run_id)
-            found.runs[folder] = _Entry(one.job.label, len(one.counted), one.job.judged, one.job.against)
+            found.runs[folder] = _Entry(job.label, len(one.counted), job.judged, job.against)
+        model = str(study.documents[job.key].get("model"))
+        found.listed.append((Listed(job.experiment, job.label, model, job.against, missing), folder))
     return found
 
 
@@ -126,11 +135,24 @@ def compare_wanted(wanted: Wanted, logs: Path | None, limits: str, include_conte
     alike = None
     if wanted.accuracy:
         alike = compare_held_out(readable, **wanted.accuracy, include_contended=include_contended)
-    gained = (
-        Gains(wanted.baseline, wanted.columns, gains(options, wanted.baseline)) if wanted.baseline else None
-    )
+    gained = _gained(wanted, options) if wanted.baseline else None
     asked = limits_of(limits or wanted.limits)
     return Compared(rows, asked, wanted.missing, include_contended, alike, gained)
+
+
+def expected_of(study: str) -> tuple[Expectation, ...]:
+    """What a study's file or name expects of rows; nothing for "none". Raises SpecError."""
+    return () if study == _NO_LIMITS else load_study(study).spec.compare.expect
+
+
+def _gained(wanted: Wanted, options: Sequence[OptionRun]) -> Gains:
+    """The rows, and the verdicts on them."""
+    listed = [
+        replace(one, missing=wanted.missing.get(folder.name, "")) if folder else one
+        for one, folder in wanted.listed
+    ]
+    verdicts = judge_expected(wanted.expect, listed, options, wanted.baseline)
+    return Gains(wanted.baseline, wanted.columns, gains(options, wanted.baseline), verdicts)
 
 
 def _why(one: JobState, state: StudyState) -> str:

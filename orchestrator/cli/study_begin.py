@@ -91,6 +91,7 @@ def begin_study(
             "accuracy": loaded.spec.compare.accuracy and loaded.spec.compare.accuracy.model_dump(),
             "baseline": loaded.spec.compare.baseline,
             "columns": list(loaded.spec.compare.columns),
+            "expect": [one.model_dump(exclude_defaults=True) for one in loaded.spec.compare.expect],
         },
         created_s=now.timestamp(),
     )

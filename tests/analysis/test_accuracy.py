@@ -23,7 +23,9 @@ from made_up_run import write_run
 
 
 def run(seed: int, accuracy: float | None, experiment: str = "c8") -> HeldOutRun:
-    return HeldOutRun(experiment, f"{experiment}-{seed}", seed, accuracy, 0.3, 21, 7680, 161_280, 364, False)
+    return HeldOutRun(
+        experiment, f"{experiment}-{seed}", seed, accuracy, 0.3, 21, 7680, 161_280, 364, False, 0
+    )
 
 
 def side(experiment: str, values: Sequence[float | None]) -> Side:
@@ -150,12 +152,28 @@ def test_both_figures_and_the_verdict_are_said():
     assert accuracy_document(None) is None
 
 
+def test_dropped_rounds_are_told_beside_the_figures():
+    runs = (replace(run(1, 0.90), dropped_rounds=2), run(2, 0.92), replace(run(3, None), dropped_rounds=9))
+    found = AccuracyComparison(Side("c8", runs), side("alone", (0.91, 0.92)))
+    assert accuracy_lines(found)[1].endswith("n 2 (0.9000, 0.9200); dropped rounds: 2")
+    assert "dropped" not in accuracy_lines(found)[2]
+    assert "<td>2</td>" in accuracy_section(found).html
+    document = accuracy_document(found)
+    assert document is not None
+    assert [r["dropped_rounds"] for r in document["of"]["runs"]] == [2, 0, 9]
+    unknown = replace(run(2, 0.92), dropped_rounds=None)
+    found = AccuracyComparison(Side("c8", (run(1, 0.90), unknown)), side("alone", (0.91, 0.92)))
+    assert accuracy_lines(found)[1].endswith("dropped rounds: unknown")
+
+
 def test_a_run_s_own_accuracy(tmp_path: Path):
     write_run(tmp_path)
     with RunStore.open_writer(tmp_path / "run.db") as store:
         store.set_meta("experiment", to_document(load("geo-c8", ["seed=4"], shipped=True)))
     found = held_out_run(tmp_path)
-    assert found == HeldOutRun("geo-c8", "geo-c8-20231114-aaaa", 4, 0.934, 0.2, 5, 4096, 5 * 4096, 300, False)
+    assert found == HeldOutRun(
+        "geo-c8", "geo-c8-20231114-aaaa", 4, 0.934, 0.2, 5, 4096, 5 * 4096, 300, False, 0
+    )
     with RunStore.open_writer(tmp_path / "run.db") as store:
         store.set_meta("evaluations", [])
     assert replace(found, accuracy=None, loss=None, updates=None, samples=None, heldout_samples=None) == (

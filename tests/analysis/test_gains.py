@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,8 @@ from made_up_run import write_run
 
 from analysis.compare_runs import compared_run
 from analysis.gain_runs import learned_by_run, option_run
-from analysis.gains import FIGURES, LOSSES, Gain, Gains, Learned, Measured, OptionRun, gains, gains_document
+from analysis.gains import Gain, Gains, gains, gains_document
+from analysis.gains_cells import FIGURES, LOSSES, Learned, Measured, OptionRun
 from analysis.replay import run_row
 from analysis.study.gains import (
     GAIN_COLUMNS,
@@ -67,6 +69,10 @@ def losses(*values: float, batch: float = BATCH) -> dict[str, tuple[Learned, ...
 
 def sps(value: float, *by_epoch: float) -> dict[str, Measured]:
     return {**a_run("").figures, "sps": Measured(value, by_epoch)}
+
+
+def rows_of(rows: list[Gain]) -> list[OptionRun]:
+    return [run for row in rows for run in row.runs]
 
 
 def row_of(rows: list[Gain], label: str) -> Gain:
@@ -139,8 +145,20 @@ def test_losses_are_those_at_the_smallest_common_count_and_never_between():
     assert (cell.value, cell.samples) == (2.11, (3000.0, 3000.0))
     assert cell.difference == pytest.approx(0.01)
     assert (cell.noise, cell.within_noise) == (None, None)
+    assert cell.why == "noise unknown: NLP C-8 kernel has 1 run, and a standard deviation needs two"
     # its held-out loss was only taken after 4000 samples, which the baseline never came to
-    assert row_of(gains([a_run("kernel"), long], "kernel"), "wan").cells["heldout_loss"].value is None
+    rows = gains([a_run("kernel"), long], "kernel")
+    late = row_of(rows, "wan").cells["heldout_loss"]
+    assert (late.value, late.why) == (None, "not equal samples")
+    table = gain_table(Gains("kernel", ("heldout_loss",), rows))
+    assert table[1]["held-out loss"] == "unknown (not equal samples)"
+    none = replace(a_run("wan"), learned={"loss": a_run("").learned["loss"]})
+    assert (
+        row_of(gains([a_run("kernel"), none], "kernel"), "wan").cells["heldout_loss"].why
+        == "NLP C-8 wan kept none"
+    )
+    other = row_of(gains([replace(none, label="kernel"), a_run("x")], "kernel"), "x").cells["heldout_loss"]
+    assert (other.value, other.why) == (2.1, "NLP C-8 kernel: NLP C-8 wan kept none")
 
 
 @given(
@@ -195,18 +213,34 @@ def test_a_row_may_name_what_it_is_held_against():
 
 
 def test_the_noise_is_that_of_the_baseline_s_runs():
-    base = [a_run("kernel", run_id=f"k{k}", learned=losses(2.3, last)) for k, last in enumerate((2.10, 2.12))]
-    near, far = a_run("near", learned=losses(2.3, 2.13)), a_run("far", learned=losses(2.3, 2.15))
+    base = [
+        a_run("kernel", run_id=f"k{k}", learned=losses(2.3, last))
+        for k, last in enumerate((2.10, 2.11, 2.12))
+    ]
+    near, far = a_run("near", learned=losses(2.3, 2.13)), a_run("far", learned=losses(2.3, 2.17))
     rows = gains([*base, near, far], "kernel")
-    noise = 2 * math.sqrt(2 * 0.01**2)  # standard deviation of 2.10 and 2.12 is 0.01 x sqrt 2
-    assert row_of(rows, "near").cells["loss"].noise == pytest.approx(noise)
+    # standard deviation of 2.10, 2.11 and 2.12 is 0.01; t of 2 degrees is 4.3027; one run against three
+    noise = 4.302653 * 0.01 * math.sqrt(1 + 1 / 3)
+    cell = row_of(rows, "near").cells["loss"]
+    assert (cell.noise, cell.noise_n, cell.why) == (pytest.approx(noise), 3, "")
     assert [row_of(rows, label).cells["loss"].within_noise for label in ("near", "far")] == [True, False]
     table = {row["experiment"]: row["training loss"] for row in gain_table(Gains("kernel", ("loss",), rows))}
-    assert table["NLP C-8 near"] == "2.1300 at 2,000 (+0.0200, noise)"
-    assert table["NLP C-8 far"] == "2.1500 at 2,000 (+0.0400, BEYOND NOISE)"
-    assert "NLP C-8 training loss 0.0283" in gain_notes(Gains("kernel", ("loss",), rows))[-1]
-    alone = gain_notes(Gains("kernel", ("loss",), gains([base[0], near], "kernel")))
-    assert "the baseline's runs: unknown, since it has one run." in alone[-1]
+    assert table["NLP C-8 near"] == "2.1300 at 2,000 (+0.0200, within noise 0.0497)"
+    assert table["NLP C-8 far"] == "2.1700 at 2,000 (+0.0600, BEYOND noise 0.0497)"
+    notes = gain_notes(Gains("kernel", ("loss",), rows))
+    assert "of one run against NLP C-8 kernel (n 3) training loss 0.0497." in notes[-1]
+    two = row_of(gains([*rows_of(rows), replace(near, run_id="n2")], "kernel"), "near").cells["loss"]
+    assert two.noise == pytest.approx(4.302653 * 0.01 * math.sqrt(1 / 2 + 1 / 3))
+    alone = Gains("kernel", ("loss",), gains([base[0], near], "kernel"))
+    assert gain_table(alone)[1]["training loss"] == "2.1300 at 2,000 (+0.0300, noise unknown)"
+    assert gain_notes(alone)[-1] == (
+        "Noise unknown: NLP C-8 kernel has 1 run, and a standard deviation needs two (NLP C-8 kernel training loss, "
+        "NLP C-8 near training loss)."
+    )
+    still = [replace(run, learned=losses(2.3, 2.1)) for run in base]
+    told = row_of(gains([*still, near], "kernel"), "near").cells["loss"]
+    assert (told.noise, told.within_noise) == (None, None)
+    assert told.why == "noise unknown: NLP C-8 kernel has runs whose losses do not vary"
 
 
 def test_a_run_that_does_not_count_is_listed_and_not_in_the_figures():
@@ -221,13 +255,15 @@ def test_a_run_that_does_not_count_is_listed_and_not_in_the_figures():
     alone = gains([a_run("kernel"), busy], "kernel")
     line = gain_table(Gains("kernel", ("sps", "loss"), alone))[1]
     assert (line["runs"], line["samples/s"], line["training loss"]) == (0, "unknown", "unknown")
+    assert row_of(alone, "wan").cells["sps"].why == "the host was too busy"
     assert line["note"] == "the host was too busy"
     base = replace(a_run("kernel"), left_out="the host was too busy")
-    assert row_of(gains([base, a_run("wan")], "kernel"), "wan").cells["sps"].ratio is None
+    cell = row_of(gains([base, a_run("wan")], "kernel"), "wan").cells["sps"]
+    assert (cell.ratio, cell.why) == (None, "NLP C-8 kernel: the host was too busy")
 
 
 def test_the_document_s_keys():
-    assert gains_document(None) == {"baseline": None, "gains": []}
+    assert gains_document(None) == {"baseline": None, "gains": [], "expected": []}
     document = gains_document(Gains("kernel", ("sps",), gains([a_run("kernel"), a_run("wan")], "kernel")))
     assert document["baseline"] == "kernel"
     row = document["gains"][1]
@@ -235,9 +271,9 @@ def test_the_document_s_keys():
         "experiment", "label", "model", "baseline", "against", "run_ids", "dropped_rounds", "left_out", "figures",
     ]  # fmt: skip
     assert tuple(row["figures"]) == COLUMNS
-    assert set(row["figures"]["usd_per_1m"]) == {"value", "n", "ratio", "low", "high", "n_of"}
+    assert set(row["figures"]["usd_per_1m"]) == {"value", "n", "ratio", "low", "high", "n_of", "why"}
     assert set(row["figures"]["loss"]) == {
-        "value", "n", "samples_least", "samples_most", "difference", "noise", "within_noise", "why",
+        "value", "n", "samples_least", "samples_most", "difference", "noise", "noise_n", "within_noise", "why",
     }  # fmt: skip
 
 
@@ -249,7 +285,7 @@ def test_the_section_has_one_figure_with_a_panel_each():
     figure = section.draw()
     assert len(figure.axes) == 2 * 4
     shown = [text.get_text() for text in figure.axes[0].texts]
-    assert shown[:3] == ["100  1.00x", "100", "140  1.40x"]
+    assert shown[:3] == ["100  1.000x", "100", "140  1.400x"]
     assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["NLP A-8", "kernel", "wan"]
     assert [row["experiment"] for row in section.table] == [
         "NLP A-8",
@@ -260,7 +296,25 @@ def test_the_section_has_one_figure_with_a_panel_each():
     assert set(GAIN_COLUMNS) == set(gain_long_rows(found)[0])
     assert {row["origin"] for row in section.rows} == {"emulated"}
     (card,) = [card for card in gain_cards(found) if card.name == "Fastest, NLP C-8"]
-    assert (card.value, card.more) == ("1.40 x", "wan: 140 samples/s against 100")
+    assert (card.value, card.more) == ("1.400 x", "wan: 140 samples/s against kernel's 100")
+
+
+def test_a_row_held_against_another_one_says_so_in_the_card_and_the_figure():
+    full = a_run("full", figures=sps(120.0, 119.0, 121.0), target_batch=2500.0)
+    best = replace(full, label="best", run_id="b", figures=sps(150.0, 149.0, 151.0), against="full")
+    found = Gains("kernel", ("sps",), gains([a_run("kernel"), full, best], "kernel"))
+    (card,) = (card for card in gain_cards(found) if card.name == "Fastest, NLP C-8")
+    assert (card.value, card.more) == ("1.250 x", "best: 150 samples/s against full's 120")
+    figure = gain_section(found).draw()
+    (axes,) = figure.axes
+    assert [t.get_text() for t in axes.get_yticklabels()] == ["kernel", "full", "best (against full)"]
+    assert axes.texts[2].get_text() == "150  1.250x"
+    dotted = [
+        [float(x) for x in np.asarray(line.get_xdata())] for line in axes.lines if line.get_linestyle() == ":"
+    ]
+    assert dotted == [[120.0, 120.0]]
+    (legend,) = figure.legends
+    assert "what it is held against instead" in [text.get_text() for text in legend.get_texts()]
 
 
 def made(folder: Path, *overrides: str) -> Path:

@@ -12,6 +12,7 @@ from experiments.spec.emulation import resolve_emulation
 from experiments.spec.errors import SpecError
 from experiments.spec.load import load
 from experiments.spec.study import STUDIES, load_study, studies, study_schema
+from experiments.spec.study_expect import of_row
 from experiments.spec.windows import windows_of
 
 
@@ -93,7 +94,7 @@ def test_the_options_of_c8_differ_in_nothing_but_the_options():
     of_label = {(m.spec.name, m.label): m.spec for m in study.members}
     for name in ("geo-c8", "geo-c8-nlp"):
         base = of_label[name, "kernel"]
-        assert [m.repeat for m in study.members if (m.spec.name, m.label) == (name, "kernel")] == [1, 2]
+        assert [m.repeat for m in study.members if (m.spec.name, m.label) == (name, "kernel")] == [1, 2, 3]
         own = {label: spec for (other, label), spec in of_label.items() if other == name}
         assert set(own) >= {
             "default",
@@ -125,6 +126,32 @@ def test_a_path_is_relative_to_the_study(tmp_path: Path):
     (tmp_path / "mine" / "x.yaml").write_text(source)
     study = load_study(_written(tmp_path, "name: s\nexperiments: [./mine/x.yaml]\n"))
     assert study.members[0].spec.name == "local-2"
+
+
+_ROWS = "name: s\nexperiments: [{experiment: geo-a8, label: x}, geo-a8-nlp]\n"
+
+
+def _expect(entry: str) -> str:
+    rows = "{experiment: geo-a8, label: x}, {experiment: geo-a8, label: y}"
+    return f"name: s\nexperiments: [{rows}]\ncompare: {{baseline: x, expect: [{entry}]}}\n"
+
+
+def test_what_is_expected_of_c8_is_of_rows_that_there_are():
+    study = load_study("beyond-c8")
+    rows = {(m.spec.name, m.label): m.spec.model for m in study.members}
+    asked = {(key, one.figure, one.words) for one in study.spec.compare.expect for key in of_row(rows, one)}
+    nlp, cv = "geo-c8-nlp", "geo-c8"
+    assert {
+        ((nlp, "wan"), "sps", "within 10 %"),
+        ((nlp, "wan"), "sps", "at least 1.4"),
+        ((nlp, "hierarchical"), "intercontinental_bytes", "at most 0.53"),
+        ((cv, "hierarchical"), "intercontinental_bytes", "at most 0.53"),
+        ((nlp, "hierarchical"), "usd_per_1m", "at least 1.5 times lower"),
+        ((cv, "wan-hierarchical"), "heldout_loss", "within noise"),
+    } <= asked
+    assert {key[1] for key, figure, words in asked if figure in ("loss", "heldout_loss") and words} == {
+        "wan", "hierarchical", "wan-hierarchical",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -162,6 +189,31 @@ def test_a_path_is_relative_to_the_study(tmp_path: Path):
         (
             "name: s\nexperiments: [{experiment: geo-a8, label: x, against: x}]\n",
             "experiments[0].against: stands beside a baseline",
+        ),
+        (
+            f"{_ROWS}compare: {{baseline: x}}\n",
+            "s.yaml:3:21: compare.baseline: no entry of the model RoBERTaXLM has the label 'x', so geo-a8-nlp is held",
+        ),
+        (
+            _ROWS.replace("geo-a8-nlp", "{experiment: geo-a8-nlp, against: x}") + "compare: {baseline: x}\n",
+            "s.yaml:2:81: experiments[1].against: no entry of geo-a8-nlp or of its model RoBERTaXLM with the label 'x'",
+        ),
+        (_expect("{row: y, figure: speed}"), "s.yaml:3:50: compare.expect[0].figure: found 'speed'; must be one of sps"),
+        (
+            _expect("{row: z, figure: sps}"),
+            "s.yaml:3:39: compare.expect[0].row: no entry has the label 'z', and no experiment that name (x, geo-a8, y)",
+        ),
+        (_expect("{row: y, experiment: geo-a9, figure: sps}"), "compare.expect[0].experiment: no experiment of this study"),
+        (_expect("{row: y, against: geo-a9, figure: sps}"), "compare.expect[0].against: no entry has the label 'geo-a9'"),
+        (_expect("{row: x, figure: sps}"), "compare.expect[0].against: geo-a8 x would be held against itself"),
+        (_expect("{row: geo-a8, against: x, figure: sps}"), "compare.expect[0].against: geo-a8 x would be held against itself"),
+        (_expect("{row: y, against: geo-a8, figure: sps}"), "compare.expect[0].against: several rows are 'geo-a8' for geo-a8 y"),
+        (_expect("{row: y, figure: sps, at_least: 1, within: 0.1}"), "compare.expect[0]: has 2 limits (at_least, within)"),
+        (_expect("{row: y, figure: loss, at_most: 1}"), "compare.expect[0].at_most: a loss is judged by its difference"),
+        (_expect("{row: y, figure: sps, within_noise: true}"), "compare.expect[0].within_noise: 'sps' has no noise"),
+        (
+            "name: s\nexperiments: [geo-a8]\ncompare: {expect: [{row: geo-a8, figure: sps}]}\n",
+            "compare.expect: stands beside a baseline",
         ),
         ("name: s\nexperiments: [geo-a8]\ncompare: {columns: [sps]}\n", "compare.columns: stand beside a baseline"),
         (

@@ -164,7 +164,11 @@ def test_what_options_gain_is_one_table_and_one_section_of_the_page(
         "geo-c8, label: x, set: {seed: 1}",
     ]
     listed = ", ".join(f"{{experiment: {entry}}}" for entry in entries)
-    compare = "{replay: never, baseline: base, columns: [sps, usd_per_1m, loss]}"
+    expect = (
+        "[{row: geo-a8, figure: sps, within: 0.1}, {row: geo-a8, figure: sps, at_least: 2}, {row: x, figure: sps, at_least: 1}, "
+        "{row: geo-a8, figure: usd_per_1m}, {row: geo-a8, figure: loss, within_noise: true}]"
+    )
+    compare = f"{{replay: never, baseline: base, columns: [sps, usd_per_1m, loss], expect: {expect}}}"
     Path(study).write_text(f"name: s\nexperiments: [{listed}]\ncompare: {compare}\n")
     MadeRuns.busy = {"geo-c8-x": 9}
     assert run(["study", "run", study, "--yes", "-o", "json"]) == 0
@@ -178,6 +182,14 @@ def test_what_options_gain_is_one_table_and_one_section_of_the_page(
     assert told["gains"][0]["figures"]["loss"]["samples_least"] == 3 * 4096
     assert told["gains"][2]["left_out"][0]["why"] == "the host was too busy"
     assert len(told["rows"]) == 4  # as without a baseline
+    verdicts = [(one["row"], one["verdict"], one["why"]) for one in told["expected"]]
+    assert verdicts == [
+        ("CV A-8", "met", ""),
+        ("CV A-8", "missed", ""),
+        ("CV C-8 x", "unknown", "the host was too busy"),
+        ("CV A-8", "told", ""),
+        ("CV A-8", "unknown", "noise unknown: CV C-8 base has runs whose losses do not vary"),
+    ]
     page = tmp_path / "c.html"
     assert run(["compare", "s", "--report", str(page)]) == 0
     table = capsys.readouterr().out.splitlines()
@@ -185,7 +197,20 @@ def test_what_options_gain_is_one_table_and_one_section_of_the_page(
     assert "$/1M SAMPLES" in table[0]
     assert "GRANULARITY" not in table[0]
     assert table[2].endswith("baseline")
+    assert "Expected: 1 of 4 met, 1 MISSED, 2 unknown; 1 without a limit" in table
     assert "What each option gains" in (text := page.read_text())
+    assert "What was expected" in text
+    assert "1 of 4" in text
+    other = tmp_path / "other.yaml"
+    other.write_text(
+        Path(study).read_text().replace(f", expect: {expect}", ", expect: [{row: x, figure: sps}]")
+    )
+    assert run(["compare", "s", "--expect", str(other), "-o", "json"]) == 0
+    assert [(one["row"], one["verdict"]) for one in _json(capsys)["expected"]] == [("CV C-8 x", "unknown")]
+    assert run(["compare", "s", "--expect", "none", "-o", "json"]) == 0
+    assert _json(capsys)["expected"] == []
+    assert run(["compare", MadeRuns.made[0], "--expect", str(other)]) == 2
+    assert "is for one study with a `compare.baseline`" in capsys.readouterr().err
     assert "Published, replayed, emulated" not in text
     assert (tmp_path / "c_files" / "gains.csv").is_file()
     assert run(["compare", "s", "-o", "csv"]) == 0
