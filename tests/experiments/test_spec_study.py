@@ -147,6 +147,7 @@ def test_what_is_expected_of_c8_is_of_rows_that_there_are():
         ((nlp, "hierarchical"), "intercontinental_bytes", "at most 0.53"),
         ((cv, "hierarchical"), "intercontinental_bytes", "at most 0.53"),
         ((nlp, "hierarchical"), "usd_per_1m", "at least 1.5 times lower"),
+        ((cv, "best"), "usd_per_1m", "at least 1.5 times lower"),
         ((cv, "wan-hierarchical"), "heldout_loss", "within noise"),
     } <= asked
     assert {key[1] for key, figure, words in asked if figure in ("loss", "heldout_loss") and words} == {
