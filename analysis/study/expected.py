@@ -49,7 +49,7 @@ def expected_section(verdicts: Sequence[Verdict]) -> Section:
             "row": one.row,
             "against": one.against,
             "figure": WORDS[one.expectation.figure],
-            "found": _found(one),
+            "found": "unknown" if one.found is None else _found(one),
             "asked": one.expectation.words,
             "judged": _SAID[one.verdict],
             "why": "; ".join(part for part in (_reach(one), one.why) if part),
