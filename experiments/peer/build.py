@@ -146,5 +146,6 @@ def build_optimizer(
     )
     optimizer.sync_work_s = config.sync_work_s
     if isinstance(optimizer.grad_averager, PowerSgdAverager):
+        optimizer.state_averager.rank = power_sgd_rank(config.compression)
         optimizer.state_averager.last_factors = optimizer.grad_averager.factors
     return optimizer

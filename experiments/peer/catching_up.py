@@ -65,6 +65,15 @@ class CatchingUp(hivemind.Optimizer):
         self._update_is_here = False
         self.state_averager.say(averaging=True)
 
+    def withdraw_update(self) -> None:
+        """Before a round that this peer takes no step with: it may be written where the last update is.
+
+        When this returns nobody reads it there any more.
+        """
+        if self._update_is_here:
+            self._update_is_here = False
+            self.state_averager.say(averaging=False)
+
     def round_ended(self, stepped: bool) -> None:
         """The epoch is the next one; `stepped`: with what the gradient averager holds."""
         self._update_is_here = stepped
@@ -106,6 +115,7 @@ class CatchingUp(hivemind.Optimizer):
         if control.stage == AveragingStage.LOOKING_FOR_GROUP:
             control.cancel()
             return
+        self.withdraw_update()
         super()._tag_along_with_zero_weight(control)
 
     def catch_up(self, joining: bool) -> Caught:

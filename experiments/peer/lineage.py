@@ -11,7 +11,17 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from typing import Any
 
-__all__ = ["FIRST", "Told", "after_round", "astray", "expected_peers", "extended", "parse_told", "reference"]
+__all__ = [
+    "FIRST",
+    "Told",
+    "after_round",
+    "alone",
+    "astray",
+    "expected_peers",
+    "extended",
+    "parse_told",
+    "reference",
+]
 
 FIRST = ""  # before any round
 _DIGITS = 16
@@ -43,6 +53,11 @@ def parse_told(value: Any) -> Told | None:
 def extended(lineage: str, event: str) -> str:
     """The lineage after `event` changed the parameters, or passed over a round without a change."""
     return hashlib.sha256(f"{lineage}/{event}".encode()).hexdigest()[:_DIGITS]
+
+
+def alone(lineage: str, peer: object) -> str:
+    """The lineage after the peer of that id stepped with its own gradients only."""
+    return extended(lineage, f"alone {peer}")
 
 
 def reference(group: Mapping[Any, Told | None]) -> tuple[int, str] | None:

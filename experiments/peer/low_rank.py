@@ -141,11 +141,13 @@ class LowRankRound:
             if kept is not None:
                 return Kept(lineage, kept.remainders, rights, kept.weight)
             return Kept(lineage, tuple(wanted.zero_() for wanted in self._wanted), rights, 0.0)
-        for at, (wanted, left, own) in enumerate(zip(self._wanted, self._lefts, self._rights, strict=True)):
+        for wanted, left, own in zip(self._wanted, self._lefts, self._rights, strict=True):
             wanted.addmm_(left, own.T, alpha=-1)
-            if kept is not None and self._later > 0:
-                wanted.add_(kept.remainders[at], alpha=self._later)
-        return Kept(lineage, tuple(self._wanted), rights, self._weight)
+        if kept is None or self._later <= 0:
+            return Kept(lineage, tuple(self._wanted), rights, self._weight)
+        for wanted, rest in zip(self._wanted, kept.remainders, strict=True):
+            wanted.add_(rest, alpha=self._later).mul_(self._weight / kept.weight)
+        return Kept(lineage, tuple(self._wanted), rights, kept.weight)  # its limit is the next round's too
 
     def forget(self) -> None:
         """Let go of what is as large as the model. What `finish` returned keeps its own."""

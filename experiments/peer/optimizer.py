@@ -11,7 +11,7 @@ from typing import Any
 from hivemind.averaging.control import StepControl
 
 from experiments.peer.catching_up import CatchingUp
-from experiments.peer.lineage import FIRST, Told, after_round, astray, extended, parse_told
+from experiments.peer.lineage import FIRST, Told, after_round, alone, astray, extended, parse_told
 from experiments.peer.rounds import (
     BehindError,
     GivenUpError,
@@ -175,7 +175,7 @@ class SwarmOptimizer(CatchingUp):
         self.round.group_size = 1
         if not self._local_gradients_loaded:
             self._load_local_gradients_into_optimizer()
-        self._lineage = extended(self._lineage, f"alone {self.dht.peer_id}")
+        self._lineage = alone(self._lineage, self.dht.peer_id)
 
     def _load_local_gradients_into_optimizer(self) -> None:
         super()._load_local_gradients_into_optimizer()
@@ -214,9 +214,11 @@ class SwarmOptimizer(CatchingUp):
             if self._leaving:
                 raise GivenUpError(f"this peer leaves; {reason}")
             time.sleep(self.news_s)
+            # where epochs are told before the weights are there: a dead peer's is nobody's, so first who is dead
+            others = self._look_for_others() if self.news_s else None
             if self._others_went_on():
                 raise BehindError(reason)
-            if not self._look_for_others():
+            if not (self._look_for_others() if others is None else others):
                 return None
             time.sleep(max(0.0, began + _LEAST_S - time.monotonic()))
             if give_up_at - time.monotonic() < float(self.matchmaking_time or 5.0):
@@ -286,4 +288,6 @@ class SwarmOptimizer(CatchingUp):
     def leave_round(self, timeout_s: float) -> None:
         """Before this peer goes: `rounds.leave`."""
         control, self.scheduled_grads = self.scheduled_grads, None
+        if control is not None:
+            self.withdraw_update()
         leave(control, timeout_s)

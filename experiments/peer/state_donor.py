@@ -26,6 +26,7 @@ from hivemind.proto.averaging_pb2 import DownloadData, DownloadRequest  # type: 
 from hivemind.utils import MPFuture, MSGPackSerializer
 
 from experiments.peer.chase import Get, Offer
+from experiments.peer.lineage import alone
 from experiments.peer.low_rank import Factors
 from experiments.peer.state_bytes import CHUNK_BYTES, Blob, StateBytesError, pack, shared, unpack
 from experiments.peer.state_shelf import Shelf
@@ -55,6 +56,7 @@ class StateDonor(TrainingStateAverager):
         self._update_compression = update_compression or NoCompression()
         self._ask_timeout_s = ask_timeout_s
         self.last_update: Callable[[], Sequence[torch.Tensor] | None] = lambda: None
+        self.rank: int | None = None  # of the factors that rounds average, if they do
         # those it was made of, if a round of factors led to weights of that lineage
         self.last_factors: Callable[[str], Factors | None] = lambda lineage: None
         self._said: Any = _FORK.Array("c", _SAID_BYTES)
@@ -153,7 +155,7 @@ class StateDonor(TrainingStateAverager):
             about["after"] != self.lineage
         ):  # this peer stepped alone, or with others, and nobody would see it any more
             raise ValueError(f"an update of the weights after {about['after']!r}, not {self.lineage!r}")
-        load_update(self._parameters(), about, tensors)
+        load_update(self._parameters(), about, tensors, self.rank)
         with self._whole:
             self.step(increment_epoch=True, optimizer_step=True)
             self.lineage = str(about["lineage"])
@@ -201,8 +203,12 @@ class StateDonor(TrainingStateAverager):
         tensors = self.last_update() if epoch == self.local_epoch else None
         if tensors is None:
             return None
+        factors = self.last_factors(self.lineage)
+        whole = self.rank is None or self.lineage == alone(self._before, self.dht.peer_id)
+        if factors is None and not whole:
+            return None  # what the averager holds is another round's by now
         about = {"epoch": epoch, "after": self._before, "lineage": self.lineage}
-        return shared(pack_update(about, tensors, self.last_factors(self.lineage), self._update_compression))
+        return shared(pack_update(about, tensors, factors, self._update_compression))
 
     # In the averager's process.
 

@@ -32,20 +32,26 @@ def pack_update(
 
 
 def load_update(
-    parameters: Sequence[torch.nn.Parameter], about: Mapping[str, Any], tensors: Sequence[torch.Tensor]
+    parameters: Sequence[torch.nn.Parameter],
+    about: Mapping[str, Any],
+    tensors: Sequence[torch.Tensor],
+    rank: int | None,
 ) -> None:
     """Put what `pack_update` was given, and `state_bytes.unpack` found, into the parameters' gradients.
 
-    Raises ValueError, and changes no gradient, when it is that of other parameters.
+    `rank`: of this swarm's factors, if it averages such. Raises ValueError, and changes no gradient, when it is that of
+    other parameters or of another rank, or no numbers that a round can have had.
     """
-    rank: int | None = about.get("rank")
-    if rank is None and [p.shape for p in parameters] != [tensor.shape for tensor in tensors]:
+    if (said := about.get("rank")) is not None:
+        if type(said) is not int or said != rank:
+            raise ValueError(f"factors of rank {said!r}, not {rank}")
+        if (kinds := [tensor.dtype for tensor in tensors]) != [torch.float32] * 2:
+            raise ValueError(f"factors of {kinds}, not two of {torch.float32}")
+        rebuild([_gradient_of(parameter) for parameter in parameters], Factors(said, *tensors))
+        return
+    if [p.shape for p in parameters] != [tensor.shape for tensor in tensors]:
         raise ValueError("an update of other parameters")
     gradients = [_gradient_of(parameter) for parameter in parameters]
-    if rank is not None:
-        left, right = tensors
-        rebuild(gradients, Factors(rank, left, right))
-        return
     for gradient, tensor in zip(gradients, tensors, strict=True):
         gradient.copy_(tensor)
 

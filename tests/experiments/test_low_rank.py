@@ -204,6 +204,28 @@ def test_a_remainder_counts_for_the_samples_it_is_left_of_and_at_most_four_times
         assert torch.allclose(lefts[weight], times * lefts[8.0], rtol=1e-5)
 
 
+def test_what_a_small_round_leaves_for_later_has_its_limit_in_the_next_one_too() -> None:
+    """Samples 256, then 1 and 1: nothing new in the small rounds, and nothing of it that their factors could hold."""
+    rest, right = gradients(1, ((24, 30), (30, 2)))
+    kept, added, none = Kept("", (rest,), (right,), 256.0), list[float](), torch.zeros(2 * 30)
+    for _ in range(2):
+        round_ = LowRankRound([torch.zeros(24, 30)], 2, kept, weight=1.0, warm=False, seed=1, epoch=0)
+        once = LowRankRound(
+            [torch.zeros(24, 30)],
+            2,
+            Kept("", (rest,), (right,), 1.0),
+            weight=1.0,
+            warm=False,
+            seed=1,
+            epoch=0,
+        )
+        added.append(float(round_.left().norm() / once.left().norm()))
+        round_.right(torch.zeros(2 * 24))  # no column: nothing is sent
+        kept = round_.finish(none, "")
+        assert torch.allclose(kept.weight * kept.remainders[0], 256.0 * rest, rtol=1e-4)
+    assert added == pytest.approx([MOST_TIMES, MOST_TIMES], rel=1e-3)
+
+
 def test_a_retry_is_as_if_the_first_attempt_had_never_been() -> None:
     once, again = [Peer(), Peer()], [Peer(), Peer()]
     for epoch in range(3):

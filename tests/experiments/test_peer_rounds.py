@@ -41,7 +41,7 @@ class Control:
 
 
 def leave(control: Control | None) -> list[str]:
-    optimizer = SimpleNamespace(scheduled_grads=control)
+    optimizer = SimpleNamespace(scheduled_grads=control, withdraw_update=lambda: None)
     SwarmOptimizer.leave_round(cast(Any, optimizer), 7.0)
     assert optimizer.scheduled_grads is None
     return control.did if control is not None else []

@@ -263,7 +263,7 @@ def test_who_missed_a_round_makes_the_same_bits_of_what_it_sent() -> None:
             assert all(torch.equal(blob.body, blobs[0].body) for blob in blobs)
             wire_bytes = 2 * sent([(shape, 1) for shape in SHAPES], RANK).wire
             assert wire_bytes <= blobs[0].body.numel() < wire_bytes + 2 * ALIGNMENT
-            load_update(late, *unpack(blobs[0].header, blobs[0].body))
+            load_update(late, *unpack(blobs[0].header, blobs[0].body), RANK)
             for parameter, gradient in zip(late, peers[0]._averaged_tensors, strict=True):
                 assert parameter.grad is not None
                 assert torch.equal(parameter.grad, gradient)

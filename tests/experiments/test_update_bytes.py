@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import threading
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +15,13 @@ from hivemind.compression import Float16Compression, NoCompression
 
 from experiments.peer.chase import Get
 from experiments.peer.last_factors import LastFactors
+from experiments.peer.lineage import alone
 from experiments.peer.low_rank import Factors, LowRankRound, rebuild
+from experiments.peer.state_bytes import pack, unpack
 from experiments.peer.state_donor import StateDonor
 from experiments.peer.state_shelf import Shelf
 from experiments.peer.state_taker import Taken, TakingError
+from experiments.peer.update_bytes import _infos
 
 SHAPES = ((24, 30), (7,), (16, 3, 5, 2), (2, 3))
 RANK = 2
@@ -27,9 +31,10 @@ VALUES, WIRE = 24 * 30 + 7 + 16 * 30 + 6, 2 * (24 + 30 + 16 + 30) + 7 + 6
 class Loose(StateDonor):
     """As it is in the peer's own process, without the averager's."""
 
-    def __init__(self, compression: Any) -> None:
+    def __init__(self, compression: Any, rank: int | None = RANK) -> None:
         self._parent_pid = -1  # none: there is nothing to shut down
-        self.lineage, self._before, self.local_epoch = "", "", 0
+        self.lineage, self._before, self.local_epoch, self.rank = "", "", 0, rank
+        self.dht: Any = SimpleNamespace(peer_id="donor")
         self._update_compression, self._whole, self._shelf = compression, threading.RLock(), Shelf()
         self.last_update = lambda: self.averaged
         self.last_factors = lambda lineage: self.factors.get(lineage)
@@ -47,12 +52,12 @@ class Loose(StateDonor):
         self.optimizer.step()
         self._before, self.local_epoch = self.lineage, self.local_epoch + 1
 
-    def round(self, factors: Factors | None) -> None:
-        """Its round is over, and its step."""
+    def round(self, factors: Factors | None, lineage: str = "") -> None:
+        """Its round is over, and its step; of factors, or of what `averaged` holds."""
         for weight, gradient in zip(self.weights, self.averaged, strict=True):
             weight.grad = gradient.clone()
         self.step()
-        self.lineage = f"round {self.local_epoch}"
+        self.lineage = lineage or f"round {self.local_epoch}"
         if factors is not None:
             self.factors[self.lineage] = factors
 
@@ -96,9 +101,9 @@ def test_a_step_that_was_not_made_of_factors_is_handed_on_whole() -> None:
     donor, late = Loose(NoCompression()), Loose(NoCompression())
     donor.round(a_round(donor, 1))
     late.takes(donor.gives())
-    for tensor in donor.averaged:  # alone
+    for tensor in donor.averaged:
         tensor.copy_(torch.randn(tensor.shape))
-    donor.round(None)
+    donor.round(None, alone(donor.lineage, "donor"))
     taken = donor.gives()
     assert taken.received >= 4 * VALUES
     late.takes(taken)
@@ -106,7 +111,7 @@ def test_a_step_that_was_not_made_of_factors_is_handed_on_whole() -> None:
 
 
 def test_the_average_of_another_compression_is_handed_on_as_ever() -> None:
-    donor, late = Loose(Float16Compression()), Loose(Float16Compression())
+    donor, late = Loose(Float16Compression(), None), Loose(Float16Compression(), None)
     for tensor in donor.averaged:
         tensor.copy_(torch.randn(tensor.shape).half())
     donor.round(None)
@@ -136,6 +141,53 @@ def test_what_does_not_fit_changes_nothing(change: str, why: str) -> None:
         late.takes(taken)
     assert why in str(error.value)
     assert all(map(torch.equal, late.weights, before))
+
+
+def test_the_average_of_another_round_than_the_last_step_is_not_handed_on() -> None:
+    donor = Loose(NoCompression())
+    donor.round(a_round(donor, 1))
+    donor.gives()
+    donor.factors = {"round 2": a_round(donor, 2)}  # a round that it took no step with
+    assert donor._packed_update(donor.local_epoch) is None
+
+
+@pytest.mark.parametrize(
+    ("rank", "dtype"),
+    [
+        ("2", torch.float32),
+        ([2], torch.float32),
+        (2.0, torch.float32),
+        (3, torch.float32),
+        (1, torch.float32),
+        (RANK, torch.int64),
+        (RANK, torch.float64),
+        (RANK, torch.float16),
+        (RANK, torch.bool),
+    ],
+)
+def test_strange_factors_are_refused_and_change_nothing(rank: Any, dtype: torch.dtype) -> None:
+    donor, late = Loose(NoCompression()), Loose(NoCompression())
+    donor.round(a_round(donor, 1))
+    taken = donor.gives()
+    about, tensors = unpack(taken.header, taken.body)
+    assert (about["rank"], *(tensor.dtype for tensor in tensors)) == (RANK, torch.float32, torch.float32)
+    if rank in (1, 3):  # as many values as it needs
+        tensors = [torch.ones(rank * (24 + 16)), torch.ones(rank * (30 + 30) + 7 + 6)]
+    strange = [tensor.to(dtype) for tensor in tensors]
+    blob = pack({**about, "rank": rank}, strange, _infos(strange), NoCompression())
+    before = [weight.detach().clone() for weight in late.weights]
+    with pytest.raises(TakingError, match=r"does not fit: ValueError\(.factors of"):
+        late.takes(Taken(header=blob.header, body=blob.body, donor="donor", received=blob.body.numel()))
+    assert all(map(torch.equal, late.weights, before))
+    late.takes(taken)
+    assert equal(donor, late)
+
+
+def test_factors_are_refused_where_rounds_average_none() -> None:
+    donor, late = Loose(NoCompression()), Loose(NoCompression(), None)
+    donor.round(a_round(donor, 1))
+    with pytest.raises(TakingError, match="factors of rank 2, not None"):
+        late.takes(donor.gives())
 
 
 def test_factors_of_other_shapes_are_refused() -> None:
