@@ -26,6 +26,8 @@ _LEAVE_WITHIN_S = 20.0  # of a notice, however late the VM is taken
 _LAST_WORDS_S = 4.0  # publishing, goodbye, the last reading of the meter
 _LEASE_SOFT_S, _LEASE_LIMIT_S = 2.0, 4.0  # nobody may be listening any more
 _PERIOD_S = 0.5
+_UNDER_WAY_S = 0.1  # a round that began so long ago goes on beside calculation
+_OVERRUN_S = 2.0  # for `leave_round`, and for a round that takes longer than the last
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,13 @@ def round_fits(eta_s: float | None, round_s: float | None, left_s: float) -> boo
     """Whether this epoch's averaging will be over in `left_s`: then its work need not be thrown away.
 
     `eta_s`: until the epoch's samples are there, below 0 where a round beside calculation has been under way for so
-    long; `round_s`: what the last averaging took. None: not known.
+    long; `round_s`: what the last averaging took. None: not known. A round that takes longer than the last is waited
+    for until 2 s are left, in which this peer takes its leave of it.
     """
-    return eta_s is not None and round_s is not None and max(0.0, eta_s + round_s) < left_s
+    if eta_s is None or round_s is None:
+        return False
+    least_s = _OVERRUN_S if eta_s < -_UNDER_WAY_S else 0.0
+    return max(least_s, eta_s + round_s) < left_s
 
 
 class Lease(Protocol):

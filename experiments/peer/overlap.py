@@ -95,8 +95,9 @@ class OverlappedOptimizer(SwarmOptimizer):
             ):
                 with contextlib.suppress(InvalidStateError):  # the round's thread gave it up in this moment
                     control.cancel()
-            if hidden.wait(_LOOK_S) or time.monotonic() >= give_up_at:
+            if not hidden.wait(_LOOK_S) and time.monotonic() >= give_up_at:
                 return
+        self.progress.tell_epoch(self.local_epoch)  # the next one's weights leave with this peer
 
     def load_state_from_peers(self, joining: bool = False, **kwargs: Any) -> Caught:
         """As SwarmOptimizer's; the others hear of it, and give it time (`ahead.Ahead.move`)."""
@@ -139,7 +140,7 @@ class OverlappedOptimizer(SwarmOptimizer):
             self._first_attempt()
             group = self._average(self.scheduled_grads)
             if not self._leaving:
-                self.progress.round_decided(self.local_epoch + 1)
+                self.progress.tell_epoch(self.local_epoch + 1)
             return group
 
     def _go_on(self, hidden: HiddenRound[Group | None], step: int) -> None:
@@ -172,6 +173,7 @@ class OverlappedOptimizer(SwarmOptimizer):
                 self.progress.credit(self.local_epoch, ahead.samples)
         except BehindError as error:
             averager.begin_with(0, 0)
+            self.progress.tell_epoch(self.local_epoch)  # nobody is to look here for the weights of the next
             self._went_on_without(error)
             return
         self.round.ahead, self._look_early = ahead.samples, True

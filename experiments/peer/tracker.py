@@ -53,8 +53,8 @@ class PunctualTracker(ProgressTracker):
         self.global_progress.next_fetch_time = self._round_since + limit_s
         self.global_state_updated.set()
 
-    def round_decided(self, epoch: int) -> None:
-        """Tell the swarm that it goes on to `epoch`: this peer has the average, and takes it over after its step."""
+    def tell_epoch(self, epoch: int) -> None:
+        """Tell the swarm that this peer is at `epoch`, with no samples of it. What it knows of the swarm stays."""
         self.local_progress = self._get_local_progress(epoch, 0)
         self.should_report_progress.set()
 

@@ -83,7 +83,7 @@ class Tracker:
         self.performance_ema, self.lock_global_progress = PerformanceEMA(), threading.Lock()
         self.global_progress = SimpleNamespace(num_peers=2, epoch=0)
         self.samples, self.reported = 0, list[tuple[int, int]]()
-        self.decided, self.locks, self.resting = list[int](), 0, False
+        self.told, self.locks, self.resting = list[int](), 0, False
 
     @property
     def global_epoch(self) -> int:
@@ -106,8 +106,8 @@ class Tracker:
         assert self.lock_global_progress.locked()
         self.resting = True
 
-    def round_decided(self, epoch: int) -> None:
-        self.decided.append(epoch)
+    def tell_epoch(self, epoch: int) -> None:
+        self.told.append(epoch)
 
     def round_ends(self) -> None:
         self.resting = False
@@ -395,9 +395,9 @@ def test_an_average_is_told_when_it_is_here_and_not_a_step_later(peer: Peer) -> 
     peer.calculate(1, 1, 1, 1)
     peer.calculate(5)
     peer.come_to("averaged")
-    assert (peer.local_epoch, peer.tracker.decided, peer.tracker.reported) == (0, [1], [])
+    assert (peer.local_epoch, peer.tracker.told, peer.tracker.reported) == (0, [1], [])
     peer.calculate(5)
-    assert (peer.local_epoch, peer.tracker.decided, peer.tracker.reported) == (1, [1], [(1, 2)])
+    assert (peer.local_epoch, peer.tracker.told, peer.tracker.reported) == (1, [1], [(1, 2)])
 
 
 @pytest.mark.parametrize("came_to", ["given up", "behind", "averaged"])
@@ -405,7 +405,29 @@ def test_what_this_peer_will_not_take_over_is_not_told(peer: Peer, came_to: str)
     peer.calculate(1, 1, 1, 1)
     peer._leaving = came_to == "averaged"
     peer.come_to(came_to)
-    assert peer.tracker.decided == []
+    assert peer.tracker.told == []
+
+
+@pytest.mark.parametrize(("why", "told"), [("astray", [1, 0]), ("behind", [0])])
+def test_an_epoch_that_is_not_taken_over_is_taken_back_before_the_state_is_loaded(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, why: str, told: list[int]
+) -> None:
+    """Else the others would look for weights that nobody has, for as long as that takes."""
+    told_when_loading: list[list[int]] = []
+    monkeypatch.setattr(peer, "load_state", lambda: told_when_loading.append(list(peer.tracker.told)))  # type: ignore[attr-defined]
+    peer.calculate(1, 1, 1, 1)
+    peer.is_out = why == "astray"
+    peer.come_to("averaged" if peer.is_out else why)
+    peer.calculate(1)
+    assert told_when_loading == [told]
+
+
+def test_who_leaves_with_an_average_takes_its_epoch_back(peer: Peer) -> None:
+    peer.calculate(1, 1, 1, 1)
+    peer.come_to("averaged")
+    assert peer.tracker.told == [1]
+    peer.leave_round(10.0)
+    assert (peer.local_epoch, peer.tracker.told) == (0, [1, 0])
 
 
 def failing(swarm: Any, monkeypatch: pytest.MonkeyPatch) -> Peer:
@@ -440,7 +462,7 @@ def test_whom_a_round_failed_for_does_not_average_again_without_those_it_succeed
 ) -> None:
     """Else the others would have two lineages; nobody would know of them in the last epoch."""
     failed = failing(peer.tracker, monkeypatch)
-    peer.tracker.__class__.epoch = property(lambda self: max([0, *self.decided]))  # type: ignore[attr-defined]
+    peer.tracker.__class__.epoch = property(lambda self: [0, *self.told][-1])  # type: ignore[attr-defined]
     peer.calculate(1, 1, 1, 1)
     peer.come_to("averaged")  # in the middle of a step
     failed.calculate(1, 1, 1, 1)
@@ -465,6 +487,29 @@ def test_where_it_succeeded_for_nobody_it_is_tried_again_after_the_news_had_time
     peer.calculate(1)
     assert (peer.loads, peer.weight, peer.local_epoch) == (0, -1.0, 1)
     assert [waited_s >= 0.3 for waited_s in swarm.retried] == [True]
+
+
+@pytest.mark.parametrize(("news_s", "weight", "loads"), [(0.01, -1.0, 0), (0.0, 0.0, 1)])
+def test_the_word_of_one_that_died_with_the_average_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, news_s: float, weight: float, loads: int
+) -> None:
+    """It told the next epoch and was killed: the survivor of the pair would wait for a state that nobody has.
+
+    Without overlap an epoch is told with its weights: there the swarm is looked at first, as ever.
+    """
+    swarm = SimpleNamespace(epoch=1)
+    peer = failing(swarm, monkeypatch)
+
+    def found_dead(_: int, seen: int) -> int:
+        swarm.epoch = 0  # the tracker leaves the dead out
+        return 0
+
+    monkeypatch.setattr(peer._others, "others_training_at", found_dead)
+    peer.news_s = news_s
+    peer.calculate(1, 1, 1, 1)
+    peer.come_to("")
+    peer.calculate(1)
+    assert (peer.weight, peer.loads, peer.local_epoch) == (weight, loads, 1 - loads)
 
 
 def test_an_update_and_its_credit_wait_for_the_tracker_once(peer: Peer) -> None:
@@ -555,7 +600,7 @@ def test_samples_are_counted_once_where_the_epoch_was_told_before_they_were() ->
     tracker.performance_ema.reset_timer = lambda: None
     tracker._get_local_progress = lambda epoch, n: SimpleNamespace(epoch=epoch, samples_accumulated=n)
     tracker.local_progress = tracker._get_local_progress(5, 40)
-    tracker.round_decided(6)
+    tracker.tell_epoch(6)
     assert tracker.should_report_progress.is_set()
     assert (tracker.local_progress.epoch, tracker.local_progress.samples_accumulated) == (6, 0)
     assert (tracker.global_progress.epoch, tracker.global_progress.samples_accumulated) == (5, 70)
