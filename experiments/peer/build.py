@@ -9,17 +9,16 @@ from typing import Any
 import hivemind
 import torch
 from hivemind.compression import (
-    BlockwiseQuantization,
     CompressionBase,
     Float16Compression,
     NoCompression,
     RoleAdaptiveCompression,
-    Uniform8BitQuantization,
 )
 
 from experiments.low_rank import MOST_RANK, power_sgd_rank
 from experiments.peer.averager import RoundAverager
 from experiments.peer.config import PeerConfig, PeerConfigError
+from experiments.peer.eight_bit import Blockwise8Bit, Uniform8Bit, use_eight_bit_formats
 from experiments.peer.hierarchical import HierarchicalAverager
 from experiments.peer.lamb import Lamb
 from experiments.peer.optimizer import SwarmOptimizer
@@ -33,8 +32,8 @@ _FIRST_ATTEMPT = 0.7  # of the averaging time-out, for one all-reduce: the rest 
 _COMPRESSIONS: dict[str, Callable[[], CompressionBase]] = {
     "none": NoCompression,
     "float16": Float16Compression,
-    "uniform8bit": Uniform8BitQuantization,
-    "blockwise8bit": BlockwiseQuantization,
+    "uniform8bit": Uniform8Bit,
+    "blockwise8bit": Blockwise8Bit,
 }
 _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
@@ -46,13 +45,14 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 def compression_of(name: str) -> CompressionBase:
     """Hivemind's compression by its name in the config; of PowerSGD, what its factors are sent in.
 
-    Raises PeerConfigError for another name.
+    Raises PeerConfigError for another name. From then on this process writes and reads 8 bits by our own classes.
     """
     if power_sgd_rank(name) is not None:
         return Float16Compression()
     if name not in _COMPRESSIONS:
         known = f"{', '.join(_COMPRESSIONS)}, powersgd:<rank up to {MOST_RANK}>"
         raise PeerConfigError(f"compression: {name!r} is none of {known}")
+    use_eight_bit_formats()
     return _COMPRESSIONS[name]()
 
 

@@ -13,12 +13,12 @@ import torch
 from hivemind.averaging import DecentralizedAverager
 from hivemind.averaging.allreduce import AllReduceRunner
 from hivemind.averaging.control import AveragingStage
-from hivemind.compression import Float16Compression
 from hivemind.proto.averaging_pb2 import BAD_GROUP_ID, AveragingData
 from hivemind.utils import get_dht_time
 from hivemind.utils.asyncio import as_aiter
 
 from experiments.peer.averager import EqualRunner, RoundAverager
+from experiments.peer.build import compression_of
 from experiments.peer.mend import mend_hivemind
 
 PEERS = ("a", "b", "c", "d")
@@ -36,8 +36,10 @@ class Id(str):
 class Network:
     """All-reduces of one group that call each other directly; `outside` were left behind by matchmaking."""
 
-    def __init__(self, kind: type[AllReduceRunner], outside: tuple[str, ...] = ()) -> None:
-        self.kind, self.outside = kind, outside
+    def __init__(
+        self, kind: type[AllReduceRunner], outside: tuple[str, ...] = (), compression: str = "float16"
+    ) -> None:
+        self.kind, self.outside, self.compression = kind, outside, compression_of(compression)
         self.runners: dict[str, AllReduceRunner] = {}
         self.tensors = {
             peer: [torch.randn(VALUES, generator=torch.Generator().manual_seed(i))]
@@ -74,7 +76,7 @@ class Network:
                 sender_timeout=CHUNK_S,
                 reducer_timeout=2 * CHUNK_S,
                 part_size_bytes=512,
-                compression=Float16Compression(),
+                compression=self.compression,
             )
             runner._get_peer_stub = lambda other, own=peer: self.stub(own, other)  # type: ignore[method-assign]
             self.runners[peer] = runner
@@ -87,13 +89,16 @@ def differing(results: dict[str, torch.Tensor]) -> int:
     return int(sum((first != other) for other in others).count_nonzero())
 
 
-def test_all_peers_hold_the_same_bits() -> None:
+@pytest.mark.parametrize(
+    ("compression", "error"), [("float16", 1e-3), ("uniform8bit", 0.05), ("blockwise8bit", 0.05)]
+)
+def test_all_peers_hold_the_same_bits(compression: str, error: float) -> None:
     mend_hivemind()
-    network = Network(EqualRunner)
+    network = Network(EqualRunner, compression=compression)
     results = asyncio.run(network.run())
     mean = torch.stack([tensors[0] for tensors in network.tensors.values()]).mean(0)
     assert differing(results) == 0
-    assert torch.allclose(results["a"], mean, atol=2e-3)
+    assert float((results["a"] - mean).norm()) < error * float(mean.norm())
     assert not torch.equal(results["a"], mean)  # it was compressed
 
 
