@@ -83,7 +83,7 @@ class Rows:
                 for row in changed:
                     self._store.upsert_vm(row)
                     self._rows[row.vm] = row
-                self._write_nodes(state, seen)
+        self._write_nodes(state, seen)
 
     def _row(self, state: RunState, o: Observed) -> VmRecord:
         """What was read back after creation wins over what was planned."""
@@ -111,8 +111,9 @@ class Rows:
             self._preempted.add(vm)
 
     def _write_nodes(self, state: RunState, seen: Iterable[Observed]) -> None:
-        addresses = dict(self._store.meta("addresses", {}))
-        locations = dict(self._store.meta("locations", {}))
+        """Who has which address, and where it is; the monitor too, whose own row nobody keeps."""
+        before = self._store.meta("addresses", {}), self._store.meta("locations", {})
+        addresses, locations = dict(before[0]), dict(before[1])
         monitors = state.monitor_vms()  # one node of the traffic matrix, whichever lives
         nodes = [(name, *node) for name, node in self._nodes.nodes().items()]
         nodes += [(MONITOR if o.vm in monitors else o.vm, o.address or "", o.location) for o in seen]
@@ -121,8 +122,10 @@ class Rows:
                 locations[name] = location
             if address:
                 addresses[address] = name
-        self._store.set_meta("addresses", addresses)
-        self._store.set_meta("locations", locations)
+        if (addresses, locations) != before:
+            with self._store.transaction():
+                self._store.set_meta("addresses", addresses)
+                self._store.set_meta("locations", locations)
 
 
 _UNLISTED = "no longer listed by the provider"

@@ -54,6 +54,31 @@ def test_a_vm_that_goes_after_its_notice_was_preempted(world, by):
     assert any(c.startswith("preempted, as announced for 00:16:52; next at") for c in causes)
 
 
+def test_a_monitor_whose_address_comes_last_is_known_while_the_run_goes_on(world):
+    """Else what peers send it goes to an unknown place, and the cost is unknown until a VM ends."""
+    observe = world.observe
+
+    def observed() -> list[Observed]:
+        late = world.now_s < 1010.0  # all VMs have long been as they will be
+        return [
+            replace(o, address=("10.0.0.8" if not late else None) if o.vm == "monitor" else o.address)
+            for o in observe()
+        ]
+
+    world.observe = observed
+    known_from_s = None
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        controller = shell(world, store)
+        while not controller.tick():
+            if known_from_s is None and store.meta("addresses", {}).get("10.0.0.8") == "monitor":
+                known_from_s = world.now_s
+                assert all(row.ended_s is None for row in store.records("vms"))
+            world.now_s += 1.0
+            assert world.now_s < 1200.0
+    assert known_from_s is not None
+    assert known_from_s <= 1012.0
+
+
 def test_a_vm_that_was_refused_after_its_creation_is_billed_and_no_loss(world):
     """Dearer than the ceiling: it was there for a minute, and the provider's list says so from then on."""
     request = world.request
