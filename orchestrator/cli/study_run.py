@@ -123,7 +123,7 @@ def _run(home: Path, folder: Path, only: Sequence[str], output: ResultForm) -> i
     from orchestrator.cli.study_launcher import RunLauncher
     from orchestrator.cli.study_screen import StudyScreen
     from orchestrator.controller.ray_session import claim
-    from orchestrator.study.core import Retry
+    from orchestrator.study.core import Retry, to_retry
     from orchestrator.study.definition import hold_study, read_study
     from orchestrator.study.journal import StudyJournal
     from orchestrator.study.runner import LeftRunning, StudyRunner
@@ -137,10 +137,9 @@ def _run(home: Path, folder: Path, only: Sequence[str], output: ResultForm) -> i
         state = runner.state
         _refuse_unknown(state, only, study)
         say(f"{study.study_id}: {folder}")
-        if state.failed and not state.unsettled:
-            again = [one.job.key for one in state.failed]
+        if again := to_retry(state, only):
             say(f"trying again what failed: {', '.join(again)}")
-            journal.append(Retry(time.time(), tuple(again)))
+            journal.append(Retry(time.time(), again))
         claim(home)  # one Ray for all runs: it stays while this process lives
         try:
             state = runner.run(only)

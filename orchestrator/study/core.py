@@ -32,6 +32,7 @@ __all__ = [
     "next_action",
     "replay_study",
     "run_id_of",
+    "to_retry",
 ]
 
 DONE = "done"
@@ -203,6 +204,15 @@ def next_action(state: StudyState, only: Sequence[str] = ()) -> Action:
         if not only or any(_named(job.job, pattern) for pattern in only):
             return Start(job.job, len(job.attempts) + 1)
     return Finish()
+
+
+def to_retry(state: StudyState, only: Sequence[str] = ()) -> tuple[str, ...]:
+    """Keys of the failed jobs that who goes on with the study wants to have tried again: those it names, or, where it names
+    none, all once everything else has run."""
+    if not only and state.unsettled:
+        return ()
+    named = (j.job for j in state.failed if not only or any(_named(j.job, pattern) for pattern in only))
+    return tuple(job.key for job in named)
 
 
 def run_id_of(study_id: str, job: str, attempt: int) -> str:

@@ -25,6 +25,7 @@ from orchestrator.study.core import (
     next_action,
     replay_study,
     run_id_of,
+    to_retry,
 )
 from orchestrator.study.eta import OVERHEAD_S, remaining_s
 
@@ -106,6 +107,17 @@ def test_failed_ones_are_tried_again_when_that_is_wished():
     state = runner_of(world, [A, B]).run()
     assert table(state)[0] == ("a", "done", (), 3)  # the failed one has taken no repeat away
     assert world.made["b-20231114-abcd-1"] == 1
+
+
+def test_failed_ones_wait_until_all_have_run_unless_they_are_named():
+    world = StudyWorld({"a": [FAILED], "b": [FAILED], "c": [DONE]})
+    begun = runner_of(world, [A, B, job("c")]).run(["a", "b"])
+    assert to_retry(begun) == ()
+    assert to_retry(begun, ["b"]) == ("b",)
+    assert to_retry(begun, ["c"]) == ()
+    over = runner_of(world, [A, B, job("c")]).run()
+    assert to_retry(over) == ("a", "b")
+    assert to_retry(over, ["a"]) == ("a",)
 
 
 def test_only_some_jobs():
