@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_up_run import write_run
 
 from analysis.accuracy import AccuracyComparison, HeldOutRun, Side, accuracy_document
 from analysis.accuracy_runs import held_out_run
@@ -17,9 +17,6 @@ from analysis.study.held_out import accuracy_lines, accuracy_section
 from experiments.spec.load import load, to_document
 from metrics.records import EpochRecord
 from metrics.store import RunStore
-
-sys.path.insert(0, str(Path(__file__).parent))
-from made_up_run import write_run
 
 
 def run(seed: int, accuracy: float | None, experiment: str = "c8") -> HeldOutRun:

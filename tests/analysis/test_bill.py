@@ -7,7 +7,6 @@ import gzip
 import io
 import json
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,8 +19,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
 from made_up_run import write_run
 
 from analysis.export.bill import BillComparison, compare_bill

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import kendalltau
-
-sys.path.insert(0, str(Path(__file__).parent))
 from made_up_run import write_run
+from scipy.stats import kendalltau
 
 from analysis.compare import (
     KEYS,

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from made_up_run import write_run
 
 from analysis.costs import cost_row

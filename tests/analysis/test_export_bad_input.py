@@ -6,13 +6,10 @@ import hashlib
 import json
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from made_up_run import write_run
 
 from analysis.export.focus_file import export_focus

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import sys
 from collections.abc import Mapping
 from dataclasses import fields
 from decimal import Decimal
@@ -16,8 +15,6 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
 from made_up_run import write_run
 
 from analysis.export.tables import ExportError, export_tables, sha256_of

@@ -5,18 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from focus_rules import MANDATORY, findings
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-from focus_rules import MANDATORY, findings
 from made_up_run import write_run
 
 from analysis.export.focus import focus_csv, focus_metadata, focus_rows

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import csv
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from two_swarms import BAD, GOOD, HOSTS, imported, write_both
 from wandb_logs import Swarm, Truth, write_swarm
 

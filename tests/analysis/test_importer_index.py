@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from two_swarms import BAD, GOOD, HOSTS, imported, write_both
 from wandb_logs import Truth, write_index
 

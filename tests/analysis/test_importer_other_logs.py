@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +10,6 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from wandb_logs import Swarm, Truth, write_baseline, write_index, write_swarm
 
 from analysis.importers.wandb.files import parse_name

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from wandb_logs import Swarm, Truth, write_baseline, write_index, write_swarm
 
 from analysis.importers.base import ImportFailed

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from made_up_run import write_run
 from wandb_logs import Swarm, write_baseline, write_swarm
 

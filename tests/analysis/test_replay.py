@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from wandb_logs import Swarm, write_swarm
 
 from analysis.replay import KEYS, RunRow, replay_rows, row_of_folder, run_row, with_speedups
 from analysis.sources import opened
@@ -23,9 +23,6 @@ from metrics.records import (
     VmRecord,
 )
 from metrics.store import RunStore
-
-sys.path.insert(0, str(Path(__file__).parent))
-from wandb_logs import Swarm, write_swarm
 
 # The authors' rule on their logs, unrounded where PAPER.md's table has one digit.
 AUTHORS_GRANULARITY = {

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import csv
 import re
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from made_up_run import write_run
 from wandb_logs import Swarm, write_swarm
 

@@ -8,8 +8,6 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from contract import CHECKS, CLOSING, Rig, a_vm_above_its_ceiling_is_refused_and_gone, checks_for
 from local_fixtures import EU, US, left_of, options, wait_for
 

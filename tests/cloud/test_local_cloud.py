@@ -11,8 +11,6 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from local_fixtures import EU, US, in_phase, left_of, look, options, rent, wait_for
 
 from cloud.local import LocalCloud, PreemptOptions, StoreOptions, reap

@@ -12,8 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from local_fixtures import EU, US, in_phase, left_of, look, options, rent, wait_for
 
 from cloud.local import LocalCloud, StoreOptions

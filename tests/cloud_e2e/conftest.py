@@ -11,9 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
-sys.path.insert(0, str(Path(__file__).parent))
 from machine import clusters, in_ec2, processes, wait_until_gone
 
 _MEMORY = Path("/dev/shm")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from contract import CLOSING, OWNER, checks_for
 from fate import instances, no_capacity
 from machine import clusters, in_ec2
 
@@ -18,9 +18,6 @@ from cloud.provider import LaunchRequest, Offer, Provider, ProviderError
 from cloud.sky import SkyCloud, sdk
 from cloud.sky.clusters import Clusters
 from cloud.sky.names import cluster_name, label_value
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "cloud"))
-from contract import CLOSING, OWNER, checks_for
 
 pytestmark = [
     pytest.mark.cloud,

@@ -15,11 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from peer_rig import RUN, PeerProcess, config_of, kill_group
+
 from metrics.orders import OrderPeer, Orders, generate_run_key, record_key_digest, sign
 from metrics.record_keys import generate_identity, generate_record_key
-
-sys.path.insert(0, str(Path(__file__).parent))
-from peer_rig import RUN, PeerProcess, config_of, kill_group
 
 __all__ = ["ClosedSwarm", "Stranger"]
 

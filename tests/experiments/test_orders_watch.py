@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import math
 import os
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +16,10 @@ from hivemind.dht.validation import DHTRecord
 from hivemind.p2p import P2PDaemonError, PeerID
 from hivemind.p2p.p2p_daemon_bindings.control import ControlClient
 from hivemind.utils import MSGPackSerializer
+from hivemind_here import apart
 from hypothesis import given
 from hypothesis import strategies as st
+from peer_rig import RUN, config_of
 
 from experiments.peer.config import PeerConfig, PeerConfigError
 from experiments.peer.guard import Guard, close_the_door
@@ -26,10 +27,6 @@ from experiments.peer.orders import OrdersValidator, OrdersWatch
 from experiments.peer.swarm import start_dht
 from metrics.orders import OrderPeer, Orders, generate_run_key, orders_key, sign
 from metrics.record_keys import generate_identity
-
-sys.path.insert(0, str(Path(__file__).parent))
-from hivemind_here import apart
-from peer_rig import RUN, config_of
 
 PEM, PUBLIC = generate_run_key()
 OTHER_PEM, _ = generate_run_key()

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from peer_rig import config_of
 
 from experiments.peer.build import _averager_of
 from experiments.peer.config import PeerConfigError
 from experiments.peer.hierarchical import HierarchicalAverager
-
-sys.path.insert(0, str(Path(__file__).parent))
-from peer_rig import config_of
 
 
 def test_hierarchical_is_made_with_the_peers_region() -> None:

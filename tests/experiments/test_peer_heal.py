@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +9,11 @@ from typing import Any
 
 import pytest
 from hivemind.utils import get_dht_time
+from hivemind_here import apart
+from peer_rig import config_of
 
 from experiments.peer.membership import Membership
 from experiments.peer.swarm import start_dht
-
-sys.path.insert(0, str(Path(__file__).parent))
-from hivemind_here import apart
-from peer_rig import config_of
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(90)]
 

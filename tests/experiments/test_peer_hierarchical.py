@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,8 @@ from hivemind.compression import Float16Compression
 from hivemind.p2p import P2PContext
 from hivemind.proto.averaging_pb2 import AveragingData  # type: ignore[attr-defined]
 from hivemind.utils.mpfuture import MPFuture, SharedBytes
+from hivemind_here import apart
+from peer_rig import config_of
 
 from experiments.peer.agreement import State
 from experiments.peer.hierarchical import HierarchicalAverager
@@ -27,10 +28,6 @@ from experiments.peer.processes import descendants
 from experiments.peer.swarm import start_dht
 from experiments.peer.two_level import Level, TwoLevelRound
 from metrics.record_keys import generate_identity
-
-sys.path.insert(0, str(Path(__file__).parent))
-from hivemind_here import apart
-from peer_rig import config_of
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -15,12 +14,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from peer_rig import RUN, PeerProcess, config_of, serve_folder
 
 from cloud.storage.digits import write_shards
 from metrics.orders import Orders, generate_run_key, sign
-
-sys.path.insert(0, str(Path(__file__).parent))
-from peer_rig import RUN, PeerProcess, config_of, serve_folder
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 

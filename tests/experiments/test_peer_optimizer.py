@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,8 @@ import torch
 from hivemind.averaging.control import StepControl
 from hivemind.optim.grad_averager import GradientAverager
 from hivemind.optim.progress_tracker import ProgressTracker
+from hivemind_here import apart
+from peer_rig import config_of
 
 from experiments.peer import optimizer as optimizer_module
 from experiments.peer.averager import RoundAverager
@@ -21,10 +22,6 @@ from experiments.peer.build import build_optimizer
 from experiments.peer.optimizer import SwarmOptimizer
 from experiments.peer.rounds import Round
 from experiments.peer.swarm import start_dht
-
-sys.path.insert(0, str(Path(__file__).parent))
-from hivemind_here import apart
-from peer_rig import config_of
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(90)]
 

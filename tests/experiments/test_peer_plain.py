@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from typing import Any, cast
 import pandas as pd
 import pytest
 import torch
+from peer_rig import PeerProcess, config_of, serve_folder
 
 from cloud.storage.counter import ByteCounter
 from cloud.storage.digits import write_shards
@@ -22,9 +22,6 @@ from experiments.peer.train import Hooks, Trainer
 from metrics.granularity import calculation, communication, granularity
 from metrics.records import EpochRecord
 from metrics.throughput import swarm_epochs
-
-sys.path.insert(0, str(Path(__file__).parent))
-from peer_rig import PeerProcess, config_of, serve_folder
 
 BATCH, TARGET = 4, 12
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from peer_rig import PeerProcess, config_of, serve_folder
 
 from cloud.storage.digits import write_shards
 from experiments.low_rank import sent
 from experiments.peer.model import build_emulated
-
-sys.path.insert(0, str(Path(__file__).parent))
-from peer_rig import PeerProcess, config_of, serve_folder
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
+import virtual_time
 from hivemind.averaging import DecentralizedAverager
 from hivemind.averaging.allreduce import AllReduceRunner
 from hivemind.averaging.control import AveragingStage
@@ -95,7 +95,7 @@ def differing(results: dict[str, torch.Tensor]) -> int:
 def test_all_peers_hold_the_same_bits(compression: str, error: float) -> None:
     mend_hivemind()
     network = Network(EqualRunner, compression=compression)
-    results = asyncio.run(network.run())
+    results = virtual_time.run(network.run())
     mean = torch.stack([tensors[0] for tensors in network.tensors.values()]).mean(0)
     assert differing(results) == 0
     assert float((results["a"] - mean).norm()) < error * float(mean.norm())
@@ -105,15 +105,18 @@ def test_all_peers_hold_the_same_bits(compression: str, error: float) -> None:
 def test_with_hivemind_each_peers_average_has_its_own_rounding() -> None:
     """If this fails, peers stay equal by themselves and `EqualRunner` may send differences again."""
     mend_hivemind()
-    assert differing(asyncio.run(Network(AllReduceRunner).run())) > VALUES / 10
+    assert differing(virtual_time.run(Network(AllReduceRunner).run())) > VALUES / 10
 
 
 def timed(kind: type[AllReduceRunner]) -> tuple[float, Network, dict[str, torch.Tensor]]:
     mend_hivemind()
     network = Network(kind, outside=("d",))
-    began = time.monotonic()
-    results = asyncio.run(network.run())
-    return time.monotonic() - began, network, results
+
+    async def measured() -> tuple[float, Network, dict[str, torch.Tensor]]:
+        results = await network.run()
+        return asyncio.get_running_loop().time(), network, results
+
+    return virtual_time.run(measured())
 
 
 def test_who_is_not_in_the_group_is_not_waited_for() -> None:
@@ -213,7 +216,7 @@ async def left_behind(kind: type[DecentralizedAverager], looks_on: bool) -> Any:
 
 @pytest.mark.parametrize("looks_on", [True, False])
 def test_a_part_of_a_group_without_this_peer_is_answered(looks_on: bool) -> None:
-    answer = asyncio.run(left_behind(RoundAverager, looks_on))
+    answer = virtual_time.run(left_behind(RoundAverager, looks_on))
     assert answer is not None
     assert answer.code == BAD_GROUP_ID
 
@@ -221,7 +224,7 @@ def test_a_part_of_a_group_without_this_peer_is_answered(looks_on: bool) -> None
 @pytest.mark.parametrize("looks_on", [True, False])
 def test_hivemind_never_answers_it(looks_on: bool) -> None:
     """The first message of a new stream is lost: its sender waits for two chunk time-outs."""
-    assert asyncio.run(left_behind(DecentralizedAverager, looks_on)) is None
+    assert virtual_time.run(left_behind(DecentralizedAverager, looks_on)) is None
 
 
 async def a_sender_dies_before_the_runner_is_there(kind: type[DecentralizedAverager]) -> str:
@@ -247,12 +250,12 @@ async def a_sender_dies_before_the_runner_is_there(kind: type[DecentralizedAvera
 
 
 def test_a_sender_that_dies_early_breaks_nobodys_round() -> None:
-    assert asyncio.run(a_sender_dies_before_the_runner_is_there(RoundAverager)) == "averages for c"
+    assert virtual_time.run(a_sender_dies_before_the_runner_is_there(RoundAverager)) == "averages for c"
 
 
 def test_with_hivemind_it_breaks_all_of_them() -> None:
     """If this fails, Hivemind no longer awaits the runner's future in every call."""
-    outcome = asyncio.run(a_sender_dies_before_the_runner_is_there(DecentralizedAverager))
+    outcome = virtual_time.run(a_sender_dies_before_the_runner_is_there(DecentralizedAverager))
     assert outcome == "this peer's all-reduce broke"
 
 
@@ -272,7 +275,7 @@ def test_a_first_part_waits_for_a_round_that_comes(when: str) -> None:
             averager._running_groups[b"group"].set_result(SimpleNamespace(rpc_aggregate_part=parts))
             return await asking
 
-    assert asyncio.run(run()) == "averages"
+    assert virtual_time.run(run()) == "averages"
 
 
 def test_who_waits_for_an_all_reduce_that_never_began_is_answered() -> None:
@@ -283,4 +286,4 @@ def test_who_waits_for_an_all_reduce_that_never_began_is_answered() -> None:
             await asyncio.sleep(0.01)
         return await asking
 
-    assert asyncio.run(run()).code == BAD_GROUP_ID
+    assert virtual_time.run(run()).code == BAD_GROUP_ID

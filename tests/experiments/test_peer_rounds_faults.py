@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +11,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from peer_rig import PeerProcess, config_of, serve_folder
 
 from cloud.storage.digits import write_shards
-
-sys.path.insert(0, str(Path(__file__).parent))
-from peer_rig import PeerProcess, config_of, serve_folder
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 

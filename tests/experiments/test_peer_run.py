@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from peer_rig import PeerProcess, config_of, serve_folder
 
 from cloud.storage.digits import write_shards
 from experiments.peer.processes import descendants
 from metrics.records import PHASES
-
-sys.path.insert(0, str(Path(__file__).parent))
-from peer_rig import PeerProcess, config_of, serve_folder
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 

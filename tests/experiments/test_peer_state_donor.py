@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import time
 from pathlib import Path
@@ -13,16 +12,14 @@ import hivemind
 import pytest
 import torch
 from hivemind.compression import Float16Compression
+from hivemind_here import apart
+from peer_rig import config_of
 
 from experiments.peer.build import state_compression
 from experiments.peer.chase import Get, Limits, Offer, catch_up
 from experiments.peer.state_donor import StateDonor
 from experiments.peer.state_taker import Chunk
 from experiments.peer.swarm import start_dht
-
-sys.path.insert(0, str(Path(__file__).parent))
-from hivemind_here import apart
-from peer_rig import config_of
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(90)]
 

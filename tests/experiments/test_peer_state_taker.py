@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
+import virtual_time
 from hivemind.compression import CompressionInfo, Float16Compression, NoCompression, TensorRole
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,7 +75,7 @@ class Streams:
 
 def download(*donors: Donor, silence_s: float = 5.0) -> tuple[Taken, Streams]:
     streams = Streams()
-    taken = asyncio.run(take(streams, donors, STATE, silence_s))
+    taken = virtual_time.run(take(streams, donors, STATE, silence_s))
     assert streams.open == 0
     return taken, streams
 
@@ -135,7 +136,7 @@ def test_a_silent_donor_is_left_and_its_stream_closed() -> None:
                     await asyncio.sleep(60.0)
 
     streams, silent, other = Silent(), Donor(blob_of(3)), Donor(blob_of(3))
-    taken = asyncio.run(take(streams, [silent, other], STATE, 0.05))
+    taken = virtual_time.run(take(streams, [silent, other], STATE, 0.05))
     assert [wanted.offset for wanted in silent.asked] == [0, 32, 32]  # then twice nothing
     assert (taken.whole, taken.donor, taken.received) == (True, other, 80)
     assert (streams.open, streams.most) == (0, 1)
@@ -164,12 +165,12 @@ def test_the_dead_are_not_waited_for_where_anybody_answers() -> None:
         found = await answers([call(*one) for one in calls], 0.1, 0.3)
         return found, loop.time() - began
 
-    found, took_s = asyncio.run(asked((0.0, "a"), (9.0, "dead"), (0.02, "b"), (0.0, None)))
+    found, took_s = virtual_time.run(asked((0.0, "a"), (9.0, "dead"), (0.02, "b"), (0.0, None)))
     assert found == ["a", "b"]
     assert took_s < 0.2
-    assert asyncio.run(asked((0.2, "late"), (0.0, None)))[0] == ["late"]
-    assert asyncio.run(asked((9.0, "dead")))[0] == []
-    assert asyncio.run(asked())[0] == []
+    assert virtual_time.run(asked((0.2, "late"), (0.0, None)))[0] == ["late"]
+    assert virtual_time.run(asked((9.0, "dead")))[0] == []
+    assert virtual_time.run(asked())[0] == []
 
 
 def test_a_state_arrives_as_its_compression_keeps_it() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
+import virtual_time
 from hivemind.compression import CompressionBase, CompressionInfo, Float16Compression, NoCompression
 
 from experiments.peer.agreement import State
@@ -20,18 +20,6 @@ from experiments.peer.two_level import Level, RoundFailedError, TwoLevelRound
 SIX = ("us", "us", "eu", "eu", "asia", "asia")
 PART_VALUES = 40
 _GONE = object()
-
-
-class Inline(ThreadPoolExecutor):
-    """Does the work at once: no threads, and every run is the same."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        done: Future[Any] = Future()
-        try:
-            done.set_result(fn(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001 - as executors do
-            done.set_exception(error)
-        return done
 
 
 @dataclass
@@ -154,7 +142,6 @@ async def a_round(
     shapes: tuple[tuple[int, ...], ...] = ((11, 10), (), (3,), (90,)),
     weights: Callable[[int], float] = weight_of,
 ) -> Outcome:
-    asyncio.get_running_loop().set_default_executor(Inline())
     generator = torch.Generator().manual_seed(1)
     n, hierarchy = len(regions), Hierarchy.of(regions)
     before = {p: [torch.randn(shape, generator=generator) for shape in shapes] for p in range(n)}
@@ -213,7 +200,7 @@ async def a_round(
     ],
 )
 def test_all_get_the_flat_mean_up_to_float16_and_equal_to_the_bit(regions: tuple[str, ...]) -> None:
-    outcome = asyncio.run(a_round(regions))
+    outcome = virtual_time.run(a_round(regions))
     assert [*outcome.kept.values()] == [True] * len(regions)
     assert outcome.survivors_agree()
     largest = max(float(t.abs().max()) for tensors in outcome.before.values() for t in tensors)
@@ -223,7 +210,7 @@ def test_all_get_the_flat_mean_up_to_float16_and_equal_to_the_bit(regions: tuple
 
 
 def test_without_compression_it_is_the_mean() -> None:
-    outcome = asyncio.run(a_round(SIX, compression=NoCompression()))
+    outcome = virtual_time.run(a_round(SIX, compression=NoCompression()))
     for mean, found in zip(outcome.mean, outcome.tensors[0], strict=True):
         torch.testing.assert_close(found.double(), mean, rtol=1e-6, atol=1e-6)
 
@@ -231,7 +218,7 @@ def test_without_compression_it_is_the_mean() -> None:
 def test_a_peer_that_leaves_gives_weight_0() -> None:
     """The leaver's own samples are not in the mean, also when it is all of its region."""
     regions = ("us", "us", "eu")
-    leaver = asyncio.run(
+    leaver = virtual_time.run(
         a_round(regions, weights=lambda p: 0.0 if p == 2 else 1.0, compression=NoCompression())
     )
     for i, found in enumerate(leaver.tensors[0]):
@@ -240,7 +227,7 @@ def test_a_peer_that_leaves_gives_weight_0() -> None:
 
 
 def test_nobody_keeps_the_mean_of_no_samples() -> None:
-    outcome = asyncio.run(a_round(SIX, weights=lambda _: 0.0))
+    outcome = virtual_time.run(a_round(SIX, weights=lambda _: 0.0))
     assert not any(outcome.kept.values())
     assert outcome.survivors_agree()
 
@@ -277,7 +264,7 @@ def test_a_groupmate_that_hangs_up_ends_the_round_at_once() -> None:
         with pytest.raises(RoundFailedError, match="peer 1 left"):
             await asyncio.wait_for(running, 1.0)
 
-    asyncio.run(hung_up())
+    virtual_time.run(hung_up())
 
 
 @pytest.mark.slow
@@ -295,7 +282,7 @@ def test_a_peer_that_dies_at_any_message_leaves_the_others_in_agreement() -> Non
                 kept[outcome.net.kinds[at - 1]] |= {*outcome.kept.values()}
         return kept
 
-    kept = asyncio.run(all_deaths())
+    kept = virtual_time.run(all_deaths())
     assert {"to REGION", "to BETWEEN", "from BETWEEN", "from REGION", "ask", "answer"} == {*kept}
     # as long as parts are missing nobody keeps a result; in the agreement the last words decide
     assert kept["to REGION"] == kept["to BETWEEN"] == {False}
@@ -315,7 +302,7 @@ def test_a_peer_that_falls_silent_is_not_waited_for_long(share: float) -> None:
         outcome = await a_round(SIX, {at: 3}, timeout_s=0.3, silent=True)
         return outcome, asyncio.get_running_loop().time() - began
 
-    outcome, seconds = asyncio.run(timed())
+    outcome, seconds = virtual_time.run(timed())
     assert len(outcome.kept) == 5
     assert outcome.survivors_agree()
     assert seconds < 5 * 0.3
@@ -330,4 +317,4 @@ def test_two_that_die_one_after_the_other_leave_the_others_in_agreement() -> Non
                 assert 2 not in outcome.kept
                 assert outcome.survivors_agree(), (first, gap)
 
-    asyncio.run(deaths())
+    virtual_time.run(deaths())

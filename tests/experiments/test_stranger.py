@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from cloud.storage.digits import write_shards
-
-sys.path.insert(0, str(Path(__file__).parent))
 from closed_swarm import ClosedSwarm, Stranger
 from peer_rig import serve_folder
+
+from cloud.storage.digits import write_shards
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(150)]
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from dht_entries import NOW_S, egress, epoch_record, ingress
 from hypothesis import given
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-from dht_entries import NOW_S, egress, epoch_record, ingress
 from synthetic_runs import epoch
 
 from metrics.dht_schema import EpochReport, RecordError, decode_epochs, encode_epochs

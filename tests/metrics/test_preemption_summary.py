@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from test_preemptions import JOINS, RECORDS, VMS, run_event
 
 from analysis.report.build import build
 from metrics.run_numbers import RunNumbers
@@ -15,9 +15,6 @@ from metrics.store import RunStore
 from metrics.summary import summarise
 from orch.frames import preemption_rows
 from orchestrator.cli.summary import summary_lines
-
-sys.path.insert(0, str(Path(__file__).parent))
-from test_preemptions import JOINS, RECORDS, VMS, run_event
 
 
 @pytest.fixture

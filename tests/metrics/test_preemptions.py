@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from synthetic_runs import epoch, vm
 
 from metrics.preemptions import Preemptions, preemptions
 from metrics.records import EpochRecord, EventRecord, JoinRecord, VmRecord
 from metrics.scale import Scales, study_epochs
 from metrics.throughput import swarm_epochs
-
-sys.path.insert(0, str(Path(__file__).parent))
-from synthetic_runs import epoch, vm
 
 NONE = Scales()
 H = Decimal(3600)

@@ -148,7 +148,7 @@ def test_counted_bytes_at_scales_of_one_are_the_measured_ones(rate, calc_s, sett
 
 
 @given(
-    _RATE, st.floats(1, 1e3), st.floats(0, 100), _SIZES, st.floats(1, 1e9), st.floats(0, 1),
+    _RATE, st.floats(1, 1e3), st.just(0.0) | st.floats(1e-6, 100), _SIZES, st.floats(1, 1e9), st.floats(0, 1),
     st.floats(1, 1e3), st.floats(1, 64), st.floats(1, 4),
 )  # fmt: skip
 def test_the_model_grows_with_the_bytes_and_the_rest_with_the_calculation(

@@ -12,8 +12,6 @@ from typing import Literal
 
 import pandas as pd
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 from made_up_run import write_run
 
 import orch

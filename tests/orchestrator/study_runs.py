@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any, ClassVar
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 from made_up_run import write_run
 
 from metrics.store import RunStore

@@ -5,12 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 from audited_run import made_baseline, made_run
 
 from orchestrator.cli.app import run

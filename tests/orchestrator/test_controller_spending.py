@@ -1,15 +1,11 @@
 """What the budget guard is told, by hand from a made-up run's rows."""
 
-import sys
 from dataclasses import replace
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 from made_up_run import write_run
 
 from metrics.store import RunStore

@@ -5,13 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 from made_up_run import write_run
 
 from cloud.prices.book import load

@@ -4,7 +4,6 @@ on with from the store: the same end each time."""
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -15,8 +14,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from crash_rig import EPOCHS, ScriptedRun, use_quick_keys
 
 from metrics.store import RunStore

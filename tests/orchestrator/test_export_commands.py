@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 from made_up_run import write_run
 
 from experiments.spec.load import find, load

@@ -7,17 +7,14 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 import urllib.request
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 from made_up_run import write_run
+from prometheus_client.parser import text_string_to_metric_families
 
 from metrics.cost import cost_so_far
 from metrics.run_numbers import RunNumbers, terms_of

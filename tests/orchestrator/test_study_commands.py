@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
+from made_up_run import write_run
 
 from orchestrator.cli.app import run
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
-from made_up_run import write_run
 
 pytestmark = pytest.mark.slow
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
 from itertools import accumulate
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
 from study_world import Died, RunEnd, StudyWorld, job, runner_of, table
 
 from orchestrator.study.core import (
