@@ -8,7 +8,7 @@ FAST := $(BIN)/python -m pytest -q -n 2 --dist loadfile -m
 # What the tests may use: the study's logs (never in this repository).
 export ORCH_SHARED ?= $(abspath ../shared)
 
-.PHONY: help demo install test test-fast test-cloud lint format soak clean
+.PHONY: help demo install test test-fast test-cloud lint format soak soak-robustness clean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -52,7 +52,11 @@ soak: $(STAMP) ## hours: the same tests again and again, and the benchmarks
 	for i in 1 2 3 4 5 6 7 8 9 10; do $(BIN)/python -m pytest -q -m 'processes or e2e' || exit 1; done
 	ORCH_SEEDS=50000 $(BIN)/python -m pytest -q tests/orchestrator/test_simulation.py
 	$(BIN)/python benchmarks/one_peer.py
-	$(BIN)/python -m benchmarks.robustness --seeds 20 --keep build/robustness
+	$(MAKE) soak-robustness
+
+soak-robustness: $(STAMP) ## hours: 8 peers, six disturbances, 20 seeds; what build/robustness.jsonl has is not run again
+	mkdir -p build
+	$(BIN)/python -m benchmarks.robustness --seeds 20 -o build/robustness.jsonl --keep build/robustness
 
 clean: ## remove the environment and caches
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache

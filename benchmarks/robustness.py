@@ -7,7 +7,7 @@ gives no namespaces: each line says which), without a controller. Each case and 
 line; lines that are there already are not run again. `--together` runs the cases one after the other in one swarm.
 
 - hang: an epoch of a peer that lives took longer than its steps and the quiet epochs' communication by more than the
-  averaging time-out. The time in which a peer was stopped does not count.
+  averaging time-out. The time in which a peer was stopped does not count for that peer, and does for the others.
 - divergence: the peers' weights, downloaded from all of them at the end, differ by more than float16 rounds of the
   largest: a joiner gets its weights in float16, and the comparison does too.
 - left: processes, network namespaces, sockets and shared memory of the swarm after its end.

@@ -42,10 +42,11 @@ def test_lateness_is_what_an_epoch_took_beyond_its_due_seconds() -> None:
     assert lateness_s(ends, ["a", "b"], 50.0, 5.0) == 0.0
 
 
-def test_the_time_a_peer_was_stopped_is_not_lateness() -> None:
-    ends = {"a": ended(5.0, 22.0)}
+def test_the_time_a_peer_was_stopped_is_its_own_and_not_the_others_excuse() -> None:
+    ends = {"a": ended(5.0, 22.0), "b": ended(5.0, 22.0)}
     assert lateness_s(ends, ["a"], 0.0, 5.0, [Outage("a", 8.0, 18.0)]) == pytest.approx(2.0)
     assert lateness_s(ends, ["a"], 0.0, 5.0, [Outage("a", 30.0, 40.0)]) == pytest.approx(12.0)
+    assert lateness_s(ends, ["a", "b"], 0.0, 5.0, [Outage("a", 8.0, 18.0)]) == pytest.approx(12.0)
 
 
 def test_fewer_peers_take_longer() -> None:

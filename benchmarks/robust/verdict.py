@@ -32,7 +32,7 @@ class Ends:
 
 @dataclass(frozen=True)
 class Outage:
-    """A peer could do nothing in between: its own epoch, and the others' if they wait for it, is so much longer."""
+    """A peer could do nothing in between: its own epoch is so much longer; the others' must not be."""
 
     peer: str
     began_s: float
@@ -60,13 +60,14 @@ def lateness_s(
     due_s: float,
     outages: Sequence[Outage] = (),
 ) -> float:
-    """The most by which an epoch that ended after `since_s` was longer than `due_s`, less the outages in it."""
+    """The most by which an epoch that ended after `since_s` was longer than `due_s`, less the peer's own outages in it."""
     worst = 0.0
     for peer in peers:
         for number, seconds in ends[peer].durations().items():
             end = ends[peer].at[number]
             if end < since_s:
                 continue
-            out = sum(max(0.0, min(end, o.ended_s) - max(end - seconds, o.began_s)) for o in outages)
+            own = (o for o in outages if o.peer == peer)
+            out = sum(max(0.0, min(end, o.ended_s) - max(end - seconds, o.began_s)) for o in own)
             worst = max(worst, seconds - out - due_s)
     return worst

@@ -53,6 +53,24 @@ def test_the_study_of_accuracy_differs_in_nothing_that_is_learned():
     assert [plan.parameters > models()["digits"].parameters for plan in plans] == [True, False]  # ballast
 
 
+def test_the_study_of_the_path_model_has_all_with_several_peers_a_region_and_changes_nothing_else():
+    study = load_study("path-model")
+    pairs = [study.members[n : n + 2] for n in range(0, len(study.members), 2)]
+    assert [[m.label for m in pair] for pair in pairs] == [["with", "without"]] * len(pairs)
+    for one, other in pairs:
+        assert one.spec.emulation.path_model == "study"
+        calm = other.spec.emulation.model_copy(update={"path_model": "study"})
+        assert one.spec == other.spec.model_copy(update={"emulation": calm})
+    several = {
+        member.key
+        for member in load_study("paper-abc").members
+        if member.key.endswith("-nlp")
+        and len(member.spec.peers) > 1
+        and max(group.count for group in member.spec.peers) > 1
+    }
+    assert {pair[0].key.removesuffix("-with") for pair in pairs} == several
+
+
 @pytest.mark.parametrize("name", studies())
 def test_what_ships_loads_and_names_its_schema(name: str):
     study = load_study(name)
