@@ -13,6 +13,9 @@ from benchmarks.robust.verdict import Ends, Outage, expected_s, lateness_s, quie
 from benchmarks.robustness import APART, CASES
 
 
+HIT = {"kill-local": "calculation", "kill-matchmaking": "matchmaking", "kill-averaging": "averaging"}
+
+
 def ended(*times: float, began: tuple[int, float] | None = (0, 0.0)) -> Ends:
     ends = Ends(began=began)
     for number, time_s in enumerate(times, start=1 if began is None else began[0] + 1):
@@ -53,6 +56,7 @@ def test_fewer_peers_take_longer() -> None:
     assert expected_s(1000, 50, 1.0, 4, 2.0) == 8.0
     assert expected_s(1000, 50, 1.0, 3, 2.0) == 10.0
     assert quiet_s({"a": ended(5.0, 10.0), "b": ended(5.0, 12.0)}, [2]) == 6.0
+    assert quiet_s({"a": ended(5.0, 25.0, 31.0)}, [2, 3]) == 6.0
     assert quiet_s({"a": ended(5.0)}, [7]) is None
 
 
@@ -72,4 +76,5 @@ def test_four_peers_survive_every_case_one_after_the_other(tmp_path: Path) -> No
     for row in found:
         assert (row["hang"], row["left"], row["ok"]) == ("", [], True), row
         assert row["apart"] <= APART
+        assert row["hit"] == HIT.get(row["case"], "")
     assert process.returncode == 0

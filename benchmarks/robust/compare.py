@@ -94,7 +94,7 @@ def _distances(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
         return {"apart": None, "equal_to_first": {}}
     names = sorted(weights)
     first = weights[names[0]]
-    if any(weights[name].shape != first.shape for name in names):
+    if any(w.shape != first.shape or not bool(w.isfinite().all()) for w in weights.values()):
         return {"apart": float("inf"), "equal_to_first": {}}
     rounding = float(first.abs().max()) * 2.0**-11
     most = max(float((weights[name] - first).abs().max()) for name in names)

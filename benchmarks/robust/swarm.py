@@ -24,8 +24,12 @@ __all__ = ["PLACES", "Settings", "StuckError", "Swarm"]
 PLACES = ("gcp/us-central1/us-central1-a", "gcp/europe-west1/europe-west1-b")  # the peers in turns
 _RUN = "robust"
 _LOOK_S = 0.05
-_ROUND = re.compile(r"Beginning optimizer step")
-_MATCHMAKING = re.compile(r"Pre-scheduling gradient averaging round")
+_LEASE_S = 900.0  # longer than anything that is waited for without a word to the cloud
+_PHASES = re.compile(
+    r"(?P<matchmaking>Pre-scheduling gradient averaging round)|(?P<averaging>Averaging begins)"
+    r"|(?P<calculation>Averaged gradients|Transitioning to epoch|the round is given up)"
+)
+_GIVEN_UP = b"the round is given up"
 
 
 class StuckError(Exception):
@@ -50,9 +54,12 @@ class Settings:
     averaging_timeout_s: float = 30.0
     dht_timeout_s: float = 5.0
     overlap: str = "none"
+    averaging: str = "flat"
+    compression: str = "float16"
     max_epochs: int = 10_000
     epochs_after: int = 2  # whole ones after a disturbance
     pause_s: float = 10.0
+    averaging_s: float = 0.9  # of a round in which a kill is tried: it lasts longer
 
     @property
     def step_s(self) -> float:
@@ -78,8 +85,10 @@ class Settings:
             batch_size=self.batch_size,
             coalesce=self.coalesce,
             max_epochs=self.max_epochs,
-            compression="float16",
+            compression=self.compression,
             overlap=self.overlap,
+            averaging=self.averaging,
+            averaging_region=_place(slot),
             optimizer={"name": "adam", "lr": 0.01},
             matchmaking_time_s=self.matchmaking_time_s,
             averaging_timeout_s=self.averaging_timeout_s,
@@ -99,6 +108,10 @@ class Settings:
             heldout_shards=(),
             **changes,
         )
+
+
+def _place(slot: str) -> str:
+    return PLACES[(ord(slot) - ord("a")) % len(PLACES)]
 
 
 @dataclass
@@ -137,7 +150,7 @@ class Swarm:
             mode=self._mode,  # type: ignore[arg-type]
             store=StoreOptions(kind="forward", location=PLACES[0], url=endpoint),
             preload=("torch", "hivemind", "experiments.peer.build", "experiments.peer.task", "boto3"),
-            lease_s=120.0,
+            lease_s=_LEASE_S,
         )
         self._cloud = LocalCloud.start(self._folder, options)
         try:
@@ -152,8 +165,10 @@ class Swarm:
             )
             yield self
         finally:
-            self._remember()
-            self._cloud.close()
+            try:
+                self._remember()
+            finally:
+                self._cloud.close()
 
     def start(self, slot: str) -> Peer:
         """A new VM with a peer of the slot; it joins those that are up."""
@@ -173,12 +188,11 @@ class Swarm:
             config.identity_file: generate_identity()[0],
             config.record_key_file: generate_record_key()[0],
         }
-        place = PLACES[(ord(slot) - ord("a")) % len(PLACES)]
         assert self._cloud is not None
         self._cloud.request(
             LaunchRequest(
                 config.vm,
-                Offer(place, "emulated", "T4:1", True, None, ""),
+                Offer(_place(slot), "emulated", "T4:1", True, None, ""),
                 "experiments.peer.main:main",
                 config.to_json(),
                 files,
@@ -226,29 +240,35 @@ class Swarm:
         with contextlib.suppress(StuckError):
             self.wait(lambda: time.monotonic() >= end_s, seconds + 1.0, "time")
 
-    def wait_for_line(self, peer: Peer, kind: str, limit_s: float) -> None:
-        """Until the peer logs that matchmaking, or averaging, begins."""
-        pattern = {"matchmaking": _MATCHMAKING, "averaging": _ROUND}[kind]
+    def wait_for_phase(self, peer: Peer, phase: str, limit_s: float) -> None:
+        """Until the peer's log says that matchmaking, or averaging, begins once more."""
         log = peer.folder / "peer.log"
         seen = log.stat().st_size
+        self.wait(lambda: phase in _phases(log, seen), limit_s, f"{phase} of {peer.vm}")
 
-        def said() -> bool:
-            with log.open("rb") as file:
-                file.seek(seen)
-                return pattern.search(file.read().decode(errors="replace")) is not None
+    def phase_of(self, peer: Peer) -> str:
+        """ "matchmaking", "averaging" or "calculation", by the last that its log says of them."""
+        return (_phases(peer.folder / "peer.log") or ["calculation"])[-1]
 
-        self.wait(said, limit_s, f"{kind} of {peer.vm}")
+    def given_up(self) -> int:
+        """How often a peer gave a round up, its gradients with it, since the swarm began."""
+        logs = [peer.folder / "peer.log" for peer in self.peers.values()]
+        return sum(log.read_bytes().count(_GIVEN_UP) for log in logs if log.exists())
 
     def pid_of(self, peer: Peer) -> int:
         """Of the peer's process, as this machine numbers it."""
         assert self._cloud is not None
         return next(vm["pid"] for vm in self._cloud.state()["vms"] if vm["vm"] == peer.vm)
 
-    def kill(self, peer: Peer) -> None:
-        """SIGKILL for the peer's process; Hivemind's follow it."""
+    def kill(self, peer: Peer, phase: str) -> bool:
+        """SIGKILL for the peer's process, if it is in that phase; Hivemind's follow it. Whether it was."""
         self._remember()
-        os.kill(self.pid_of(peer), signal.SIGKILL)
+        pid = self.pid_of(peer)
+        if self.phase_of(peer) != phase:
+            return False
+        os.kill(pid, signal.SIGKILL)
         peer.gone = True
+        return True
 
     def pause(self, peer: Peer, seconds: float) -> None:
         """SIGSTOP for all of the VM's processes, p2pd too, and SIGCONT after so long."""
@@ -324,6 +344,13 @@ class Swarm:
             if str(self._folder) in text or network in self.namespaces:
                 found.append(f"process {entry} {text[:80]!r} {network}")
         return found
+
+
+def _phases(log: Path, start: int = 0) -> list[str]:
+    with log.open("rb") as file:
+        file.seek(start)
+        found = _PHASES.finditer(file.read().decode(errors="replace"))
+    return [str(match.lastgroup) for match in found]
 
 
 def _family(pid: int) -> set[int]:

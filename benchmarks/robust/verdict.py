@@ -48,9 +48,13 @@ def expected_s(
 
 
 def quiet_s(ends: Mapping[str, Ends], epochs: Iterable[int]) -> float | None:
-    """Median seconds of those epochs over all peers; None: nobody ended one."""
-    seconds = [d for peer in ends.values() for n, d in peer.durations().items() if n in set(epochs)]
-    return median(seconds) if seconds else None
+    """Seconds of the shortest of those epochs, in the median over all peers; None: nobody ended one.
+
+    The shortest: one whose first attempt failed must not loosen what is asked of all later ones.
+    """
+    lasted = [peer.durations() for peer in ends.values()]
+    seconds = {n: [d[n] for d in lasted if n in d] for n in epochs}
+    return min((median(all_) for all_ in seconds.values() if all_), default=None)
 
 
 def lateness_s(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator as AsyncIterates
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, AsyncIterator  # noqa: UP035 - Hivemind reads handlers' types by this name
@@ -29,6 +30,8 @@ from experiments.peer.aside import AsideAverager
 from experiments.peer.lineage import FIRST, Told, astray, expected_peers, parse_told
 
 __all__ = ["EqualRunner", "RoundAverager"]
+
+_log = logging.getLogger(__name__)
 
 
 class EqualRunner(AllReduceRunner):
@@ -190,6 +193,7 @@ class RoundAverager(AsideAverager):
             kwargs["weight"] = (
                 0.0  # these gradients are of other parameters; the others need this peer all the same
             )
+        _log.info("Averaging begins in a group of %d", len(group))
         self._aggregating = asyncio.current_task()
         try:
             return await super()._aggregate_with_group(group_info, *args, **kwargs)
