@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from fnmatch import fnmatchcase
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING
@@ -16,11 +15,12 @@ from orchestrator.cli.launch_commands import ResultForm, Where
 from orchestrator.cli.output import as_json
 from orchestrator.cli.terminal import confirm, say
 from orchestrator.errors import UsageError
+from orchestrator.study.core import Job, named_jobs
 
 if TYPE_CHECKING:
     from experiments.spec.study import LoadedStudy, Member
 
-__all__ = ["begin_study", "none_named"]
+__all__ = ["begin_study", "named_by"]
 
 _LIMIT_TIMES, _LIMIT_MORE_S = 3.0, {"local": 180.0, "sky": 3600.0}
 
@@ -53,7 +53,6 @@ def begin_study(
         return None
     from orchestrator.controller.preflight import preflight
     from orchestrator.home import new_run_id
-    from orchestrator.study.core import Job
     from orchestrator.study.definition import StudyDefinition, create_study
 
     for line in lines:
@@ -68,6 +67,12 @@ def begin_study(
         for m in members
     )  # fmt: skip
     _refuse_beside(home, loaded.spec.name)
+    part = len(members) < len(loaded.members)
+    if part:
+        say(
+            f"a study of {len(members)} of the {len(loaded.members)} runs of {loaded.spec.name}: afterwards that name alone "
+            "means the newest study with all of them, where there is one, and this one is named by its id"
+        )
     for m in members:
         refuse_money(m.spec, plans[m.key], on.value)
         preflight(m.spec, home, on.value)
@@ -94,24 +99,22 @@ def begin_study(
             "expect": [one.model_dump(exclude_defaults=True) for one in loaded.spec.compare.expect],
         },
         created_s=now.timestamp(),
+        part=part,
     )
     return create_study(home, definition, loaded.text, limits.read_text(encoding="utf-8") if limits else "")
 
 
-def none_named(only: Sequence[str], keys: Sequence[str]) -> str:
-    """Why nothing is chosen by `--only`."""
-    return f"--only {' '.join(only)}: no run of that name (there are: {', '.join(keys)})"
+def named_by(only: Sequence[str], names: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """See `orchestrator.study.core.named_jobs`. Raises UsageError for a pattern that names nothing."""
+    try:
+        return named_jobs(names, only)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def _chosen(loaded: LoadedStudy, only: Sequence[str]) -> list[Member]:
-    found = [
-        m
-        for m in loaded.members
-        if not only or any(fnmatchcase(n, p) for p in only for n in (m.key, m.spec.name, m.label) if n)
-    ]
-    if not found:
-        raise UsageError(none_named(only, [m.key for m in loaded.members]))
-    return found
+    keys = named_by(only, {m.key: (m.key, m.spec.name, m.label) for m in loaded.members})
+    return [m for m in loaded.members if m.key in keys]
 
 
 def _limit_s(loaded: LoadedStudy, key: str, planned_s: float | None, on: Where) -> float:
@@ -127,12 +130,14 @@ def _limit_s(loaded: LoadedStudy, key: str, planned_s: float | None, on: Where) 
 
 
 def _refuse_beside(home: Path, name: str) -> None:
-    """Raise HeldError while a study of this name is being run, UsageError while one of its runs goes on."""
+    """Raise HeldError while a study of this name is being run, UsageError while a run of one goes on; say which one could
+    be gone on with instead."""
     from orchestrator.controller.actor import controller_alive
     from orchestrator.home import run_folder
     from orchestrator.study.definition import hold_study, list_studies, read_state, read_study
 
-    for folder in list_studies(home, name)[:1]:
+    unfinished: list[str] = []
+    for folder in list_studies(home, name):
         with hold_study(folder):
             state = read_state(folder, read_study(folder))
         going = next((one.open.run_id for one in state.jobs if one.open is not None), None)
@@ -142,6 +147,8 @@ def _refuse_beside(home: Path, name: str) -> None:
                 "takes the run down"
             )
         if state.unsettled:
-            say(
-                f"{folder.name} has {len(state.unsettled)} runs left: --resume would go on with it; this is a new study"
-            )
+            unfinished.append(f"{folder.name} has {len(state.unsettled)} of {len(state.jobs)} runs left")
+    if unfinished:
+        more = f" ({len(unfinished) - 1} more in `orch study ls`)" if len(unfinished) > 1 else ""
+        known = unfinished[0].partition(" ")[0]
+        say(f"{unfinished[0]}: `orch study run {known} --resume` goes on with it{more}; this is a new study")

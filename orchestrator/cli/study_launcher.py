@@ -56,7 +56,9 @@ class RunLauncher:
             status, error, target = (str(store.meta(key, "")) for key in ("status", "error", "target"))
         if status != "running":
             return Seen("ended", status, error)
-        gone = began(folder) and not controller_alive(folder) and not LocalCloud(folder).alive
+        if not began(folder):
+            return Seen("made")
+        gone = not controller_alive(folder) and not LocalCloud(folder).alive
         return Seen("lost" if gone and target != "sky" else "running")
 
     def start(self, job: Job, run_id: str) -> None:
@@ -100,7 +102,7 @@ class RunLauncher:
 
     def take_down(self, run_id: str, why: str) -> None:
         """Politely where a controller lives."""
-        if self.look(run_id).state == "running":
+        if self.look(run_id).state in ("made", "running"):
             take_down(run_id, self._home, why)
             return
         left = client.down(run_id, self._home)

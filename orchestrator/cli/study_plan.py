@@ -11,6 +11,7 @@ from orchestrator.study.eta import OVERHEAD_S
 
 __all__ = ["plan_document", "study_plan_lines", "study_question"]
 
+_WARNING = "warning: "  # so begins a reason of a run's scales that says why its figures may be doubtful
 _STARTING_S = {"local": OVERHEAD_S, "sky": 600.0}  # of one run: renting and booting, the end
 
 
@@ -37,7 +38,7 @@ def plan_document(name: str, on: str, plans: Mapping[str, Mapping[str, Any]], re
 
 
 def study_plan_lines(document: Mapping[str, Any]) -> list[str]:
-    """`plan_document` as lines."""
+    """`plan_document` as lines; what several runs' plans note is told once."""
     runs: Sequence[Mapping[str, Any]] = document["runs"]
     rented = document["on"] == "sky"
     where = "on VMs rented through SkyPilot" if rented else "on the emulated cloud of this machine"
@@ -61,13 +62,14 @@ def study_plan_lines(document: Mapping[str, Any]) -> list[str]:
     if document["contended_retries"]:
         times = "once" if document["contended_retries"] == 1 else "twice"
         lines.append(f"  a run that the host disturbs is repeated, at most {times}: not counted above")
-    against: dict[str, list[str]] = {}
+    about: dict[str, list[str]] = {}
     for run in runs:
-        for note in run["notes"]:
-            if note.startswith("cannot be launched"):
-                said = note.replace(f": {run['experiment']}: ", ": ")  # the run is named before it
-                against.setdefault(said, []).append(run["run"])
-    lines += [f"  note: {_several(keys, len(runs))}: {note}" for note, keys in against.items()]
+        for note in (*run["notes"], *(r for r in run["scale_reasons"] if r.startswith(_WARNING))):
+            # The run is named before it.
+            said = note.removeprefix(_WARNING).replace(f": {run['experiment']}: ", ": ")
+            about.setdefault(said, []).append(run["run"])
+    worst_first = sorted(about.items(), key=lambda told: not told[0].startswith("cannot be launched"))
+    lines += [f"  note: {_several(keys, len(runs))}: {note}" for note, keys in worst_first]
     return lines
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +17,8 @@ from orchestrator.cli.terminal import say
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
-    from orchestrator.study.core import StudyState
+    from analysis.study.comparison import Compared
+    from orchestrator.study.core import JobState, StudyState
     from orchestrator.study.definition import StudyDefinition
 
 __all__ = ["run_study"]
@@ -44,7 +44,8 @@ def run_study(
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume", help="Go on with the newest study of that name; what failed is tried again."
+            "--resume",
+            help="Go on with the study of that id, or the newest of that name; what failed is tried again.",
         ),
     ] = False,
     on: Annotated[
@@ -53,12 +54,12 @@ def run_study(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and end: nothing is contacted or rented.")
+        bool, typer.Option("--dry-run", help="Print the plan (--resume: of what is left), run nothing.")
     ] = False,
     price_tolerance: Annotated[
-        float,
-        typer.Option(min=0, max=10, help="A VM may be dearer than planned by this share of its price."),
-    ] = 0.1,
+        float | None,
+        typer.Option(min=0, max=10, help="A VM may be dearer than planned by this share of its price. [0.1]"),
+    ] = None,
     output: Annotated[ResultForm, typer.Option("--output", "-o", help="text or json.")] = ResultForm.text,
 ) -> None:
     """Run a study: its experiments one after the other, then one comparison and one page.
@@ -68,13 +69,15 @@ def run_study(
     The journal is on the disk before each step: after a crash, a kill -9 or Ctrl-C (which takes the current run
     down), --resume goes on where it was, attaches to a run that still goes on, and runs nothing twice.
 
-    Exit: 0 all have their numbers, 1 one has not (it is named), 2 wrong file or option, 3 refused, 5 something may
-    still be running, 6 another orch runs this study, 130 interrupted.
+    Exit: 0 all that were asked for (with --only: those) have their numbers, 1 one has not (it is named), 2 wrong file or
+    option, 3 refused, 5 something may still be running, 6 another orch runs this study, 130 interrupted.
 
     \b
-    JSON: {"schema_version", "study_id", "study", "status": "done"|"failed"|"unfinished", "runs":
-      [{"run", "experiment", "label", "run_id", "status", "attempts", "disturbed": [], "error",
-      "seconds"}], "comparison": as `orch compare STUDY -o json` or null, "report": path or null};
+    JSON: {"schema_version", "study_id", "study", "status": "done"|"failed"|"unfinished" (of the
+      whole study), "runs": [{"run", "experiment", "label", "run_id", "status", "attempts",
+      "disturbed": [], "error" (of a run that is done: why its repeat failed), "seconds"}],
+      "comparison": as `orch compare STUDY -o json` or null, "report": path or null,
+      "report_error": why there is no page};
       --dry-run: {"schema_version", "study", "on", "runs": [{"run", as `orch plan`}],
       "raw_duration_s", "duration_s", "vm_usd", "egress_usd", "most_vms", "contended_retries"}
     """
@@ -83,16 +86,21 @@ def run_study(
 
     home = home_folder()
     patterns = only or []
-    if resume and overrides:
+    if resume and (overrides or price_tolerance is not None):
+        changed = "--set" if overrides else "--price-tolerance"
         raise UsageError(
-            "--resume goes on with what was approved: leave --set out, or begin a new study without --resume"
+            f"--resume goes on with what was approved: leave {changed} out, or begin a new study without --resume"
         )
     if resume:
         folder = _resumed(home, study, on)
+        if dry_run:
+            _show_left(folder, patterns, output)
+            return
     else:
         folder = begin_study(
-            home, study, overrides or [], patterns, on or Where.local, yes, dry_run, price_tolerance, output
-        )
+            home, study, overrides or [], patterns, on or Where.local, yes, dry_run,
+            0.1 if price_tolerance is None else price_tolerance, output,
+        )  # fmt: skip
     if folder is None:
         return
     code = _run(home, folder, patterns if resume else [], output)
@@ -103,12 +111,12 @@ def run_study(
 def _resumed(home: Path, study: str, on: Where | None) -> Path:
     """The study to go on with."""
     from experiments.spec.study import load_study
-    from orchestrator.study.definition import find_study_folder, list_studies, read_study
+    from orchestrator.study.definition import find_study_folder, newest_named, read_study
 
     folder = find_study_folder(home, study)
     if folder is None:
         name = load_study(study).spec.name
-        folder = next(iter(list_studies(home, name)), None)
+        folder = newest_named(home, name)
         if folder is None:
             raise UsageError(f"{study}: no study of the name '{name}' was begun here; leave --resume out")
     begun_on = read_study(folder).on
@@ -117,9 +125,34 @@ def _resumed(home: Path, study: str, on: Where | None) -> Path:
     return folder
 
 
+def _show_left(folder: Path, only: Sequence[str], output: ResultForm) -> None:
+    """The plan, as approved, of what going on with the study would run."""
+    from orchestrator.cli.study_begin import named_by
+    from orchestrator.cli.study_plan import plan_document, study_plan_lines
+    from orchestrator.study.core import Retry, left_to_run, replay_study, to_retry
+    from orchestrator.study.definition import read_state, read_study
+    from orchestrator.study.journal import read_journal
+
+    study = read_study(folder)
+    state = read_state(folder, study)
+    named_by(only, {job.key: job.names for job in study.jobs})
+    if again := to_retry(state, only):
+        state = replay_study(study.jobs, study.retries, [*read_journal(folder), Retry(0.0, again)])
+    left = left_to_run(state, only)
+    plans = {one.job.key: study.plans[one.job.key] for one in left}
+    document = plan_document(study.name, study.on, plans, study.retries)
+    lines = study_plan_lines(document) if left else [f"{study.study_id}: nothing is left to run"]
+    typer.echo(as_json(document) if output is ResultForm.json else "\n".join(lines) + "\n", nl=False)
+    for one in left:
+        if one.open is not None:
+            say(f"{one.open.run_id} has no end in the journal: going on looks at it first")
+    say(f"dry run: {study.study_id} is as it was, nothing was contacted and nothing was rented")
+
+
 def _run(home: Path, folder: Path, only: Sequence[str], output: ResultForm) -> int:
     """Run what is left, and say what came of it."""
     from orchestrator.cli.follow import terminated_is_interrupted
+    from orchestrator.cli.study_begin import named_by
     from orchestrator.cli.study_launcher import RunLauncher
     from orchestrator.cli.study_screen import StudyScreen
     from orchestrator.controller.ray_session import claim
@@ -130,12 +163,12 @@ def _run(home: Path, folder: Path, only: Sequence[str], output: ResultForm) -> i
 
     study = read_study(folder)
     with hold_study(folder), terminated_is_interrupted():
-        screen = StudyScreen(lambda run_id: _headline(home, run_id))
+        screen = StudyScreen(lambda run_id: _headline(home, run_id), only=only)
         launcher = RunLauncher(home, study, screen)
         journal = StudyJournal(folder)
         runner = StudyRunner(study.study_id, study.jobs, study.retries, journal, launcher, screen, time.time)
         state = runner.state
-        _refuse_unknown(state, only, study)
+        asked = named_by(only, {job.key: job.names for job in study.jobs})
         say(f"{study.study_id}: {folder}")
         if again := to_retry(state, only):
             say(f"trying again what failed: {', '.join(again)}")
@@ -151,43 +184,71 @@ def _run(home: Path, folder: Path, only: Sequence[str], output: ResultForm) -> i
             return INTERRUPTED
         finally:
             journal.close()
-        return _finish(home, folder, study, state, output)
+        _finish(home, folder, study, state, output)
+        return DONE if all(one.result for one in state.jobs if one.job.key in asked) else FAILED
 
 
-def _finish(home: Path, folder: Path, study: StudyDefinition, state: StudyState, output: ResultForm) -> int:
+def _finish(home: Path, folder: Path, study: StudyDefinition, state: StudyState, output: ResultForm) -> None:
     """The comparison on stdout, the page in the study's folder, the failed ones at the end."""
-    from orchestrator.cli.compare_commands import comparison_document, comparison_text, write_page
+    from orchestrator.cli.compare_commands import comparison_document, comparison_text
     from orchestrator.cli.comparing import compare_wanted, wanted_study
 
     wanted = wanted_study(home, study, state)
     compared = compare_wanted(wanted, None, "", False)
-    page = folder / "report.html" if compared.rows else None
+    if output is ResultForm.text and compared.rows:
+        typer.echo(comparison_text(study.study_id, compared, Format.table), nl=False)
+        sys.stdout.flush()  # the numbers are there before the page, which takes seconds
+    page, why = _page(folder, wanted.folders, compared) if compared.rows else (None, "no run has numbers")
     if output is ResultForm.json:
         document = {
             **_document(study, state),
             "comparison": comparison_document(study.study_id, compared) if compared.rows else None,
             "report": page,
+            "report_error": why,
         }
         typer.echo(as_json(document), nl=False)
-    elif compared.rows:
-        typer.echo(comparison_text(study.study_id, compared, Format.table), nl=False)
-    sys.stdout.flush()  # whoever reads the numbers should have them even if the page fails
     for one in state.failed:
-        end = one.counted[-1].end
-        assert end is not None
-        say(f"{one.job.key}: {end.status.replace('_', ' ')}{f': {end.error}' if end.error else ''}")
+        say(f"{one.job.key}: {_end_words(one)}")
+    for one in state.repeat_failed:
+        say(_repeat_words(one))
     if state.failed or state.unsettled:
         count = f"{len(state.failed)} failed, {len(state.unsettled)} not run"
         say(
             f"{study.study_id}: {count}, of {len(state.jobs)}; `orch study run {study.study_id} --resume` goes on"
         )
     if page is not None:
-        say(f"report: {write_page(wanted.folders, compared, page)}")
-    return FAILED if state.failed else DONE
+        say(f"report: {page}")
+    elif compared.rows:
+        say(f"no page: {why}; `orch compare {study.study_id} --report FILE.html` tries again")
+
+
+def _page(folder: Path, runs: Sequence[Path], compared: Compared) -> tuple[Path | None, str]:
+    """The page that was written, or None and why."""
+    from orchestrator.cli.compare_commands import write_page
+
+    try:
+        return write_page(runs, compared, folder / "report.html"), ""
+    except Exception as error:  # noqa: BLE001 - told; a drawing fails no study that is over
+        return None, f"it could not be drawn ({type(error).__name__}: {error})"
+
+
+def _end_words(one: JobState) -> str:
+    """How the last attempt of a job ended that is over."""
+    end = one.counted[-1].end
+    assert end is not None
+    return f"{end.status.replace('_', ' ')}{f': {end.error}' if end.error else ''}"
+
+
+def _repeat_words(one: JobState) -> str:
+    """Which numbers a job has whose repeat failed."""
+    assert one.result is not None
+    kept = f"its numbers are those of {one.result.run_id} ({'; '.join(one.result.disturbed)})"
+    return f"{one.job.key}: its repeat {one.counted[-1].run_id} {_end_words(one)}; {kept}"
 
 
 def _document(study: StudyDefinition, state: StudyState) -> dict[str, Any]:
     runs: list[dict[str, Any]] = []
+    again = {one.job.key: _repeat_words(one) for one in state.repeat_failed}
     for one in state.jobs:
         shown = one.result or (one.attempts[-1] if one.attempts else None)
         end = shown.end if shown else None
@@ -200,7 +261,7 @@ def _document(study: StudyDefinition, state: StudyState) -> dict[str, Any]:
                 "status": end.status if end else "running" if shown else "not run",
                 "attempts": len(one.counted),
                 "disturbed": end.disturbed if end else [],
-                "error": end.error if end else "",
+                "error": again.get(one.job.key, end.error if end else ""),
                 "seconds": end.at_s - shown.began_s if end and shown else None,
             }
         )
@@ -226,11 +287,3 @@ def _headline(home: Path, run_id: str) -> str:
     if off is not None:
         said += f" ({off:+.1%} of the published)"
     return f"{said}, communication {number(comm)} s" if comm is not None else said
-
-
-def _refuse_unknown(state: StudyState, only: Sequence[str], study: StudyDefinition) -> None:
-    from orchestrator.cli.study_begin import none_named
-
-    names = {n for one in state.jobs for n in (one.job.key, one.job.experiment, one.job.label)}
-    if only and not any(fnmatchcase(n, p) for p in only for n in names if n):
-        raise UsageError(f"{study.study_id}: {none_named(only, [one.job.key for one in state.jobs])}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -28,9 +28,10 @@ class StudyScreen:
         write: Callable[[str], None] = say,
         now_s: Callable[[], float] = time.time,
         redraw: bool | None = None,
+        only: Sequence[str] = (),
     ) -> None:
-        """`headline`: what a run that is done came to, in a few words, by its id."""
-        self._headline, self._write, self._now_s = headline, write, now_s
+        """`headline`: what a run that is done came to, in a few words, by its id; `only`: which jobs are run."""
+        self._headline, self._write, self._now_s, self._only = headline, write, now_s, only
         self._state: StudyState | None = None
         self._job, self._written_s, self._warned = "", now_s(), set[str]()
         self._redraws = wants_live_view() if redraw is None else redraw
@@ -71,7 +72,7 @@ class StudyScreen:
 
     def _head(self) -> str:
         assert self._state is not None
-        left = left_words(remaining_s(self._state, self._now_s()))
+        left = left_words(remaining_s(self._state, self._now_s(), self._only))
         return f"{place_words(self._state, self._job)}, {left}"
 
     def _draw(self, snapshot: Mapping[str, Any]) -> None:

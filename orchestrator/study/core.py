@@ -8,9 +8,11 @@ repeated so often as the study says.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+
+from orchestrator.study.verdict import of_host
 
 __all__ = [
     "DONE",
@@ -19,6 +21,7 @@ __all__ = [
     "TOO_LONG",
     "Action",
     "Attempt",
+    "Begun",
     "Ended",
     "Finish",
     "Job",
@@ -29,6 +32,8 @@ __all__ = [
     "Started",
     "StudyEvent",
     "StudyState",
+    "left_to_run",
+    "named_jobs",
     "next_action",
     "replay_study",
     "run_id_of",
@@ -54,6 +59,11 @@ class Job:
     judged: bool | None = None  # held against the study; None: by its label and its options
     against: str = ""  # the label of the job that it is held against; "": the study's baseline
 
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """What `--only` may call it."""
+        return self.key, self.experiment, self.label
+
 
 @dataclass(frozen=True, slots=True)
 class Started:
@@ -63,6 +73,15 @@ class Started:
     job: str
     attempt: int  # from 1
     run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """An attempt whose study died before its run had a controller begins only now: its time counts from here."""
+
+    at_s: float
+    job: str
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +104,7 @@ class Retry:
     jobs: tuple[str, ...]
 
 
-StudyEvent = Started | Ended | Retry
+StudyEvent = Started | Begun | Ended | Retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +125,11 @@ class Attempt:
     def done(self) -> bool:
         """Whether it has its numbers."""
         return self.end is not None and self.end.status == DONE
+
+    @property
+    def disturbed(self) -> tuple[str, ...]:
+        """Why it should be repeated, one sentence each."""
+        return self.end.disturbed if self.end is not None else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +152,12 @@ class JobState:
 
     @property
     def result(self) -> Attempt | None:
-        """The run whose numbers count: the last that nothing disturbed, else the last that was done."""
+        """The run whose numbers count: the last that nothing disturbed, else whose host was not too busy, else the last
+        that was done."""
         done = [a for a in self.attempts if a.done]
-        calm = [a for a in done if a.end is not None and not a.end.disturbed]
-        return (calm or done or [None])[-1]
+        calm = [a for a in done if not a.disturbed]
+        usable = [a for a in done if not of_host(a.disturbed)]
+        return (calm or usable or done or [None])[-1]
 
     def settled(self, retries: int) -> bool:
         """Whether nothing more is to be run; a disturbed run is repeated at most `retries` times."""
@@ -139,7 +165,7 @@ class JobState:
         if not recent or self.open is not None:
             return False
         last = recent[-1]
-        return not (last.done and last.end is not None and last.end.disturbed and len(recent) <= retries)
+        return not (last.done and last.disturbed and len(recent) <= retries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +179,12 @@ class StudyState:
     def failed(self) -> tuple[JobState, ...]:
         """Jobs that are over and have no numbers."""
         return tuple(j for j in self.jobs if j.settled(self.retries) and j.result is None)
+
+    @property
+    def repeat_failed(self) -> tuple[JobState, ...]:
+        """Jobs that are over and have the numbers of a disturbed run only, since its repeat failed."""
+        over = (j for j in self.jobs if j.settled(self.retries) and not j.counted[-1].done)
+        return tuple(j for j in over if j.result is not None and j.result.disturbed)
 
     @property
     def unsettled(self) -> tuple[JobState, ...]:
@@ -197,22 +229,37 @@ def replay_study(jobs: Sequence[Job], retries: int, events: Iterable[StudyEvent]
 
 def next_action(state: StudyState, only: Sequence[str] = ()) -> Action:
     """What comes next. `only`: names or patterns; other jobs are left as they are, but for a run that may go on."""
-    for job in state.jobs:
+    left = left_to_run(state, only)
+    for job in left:
         if job.open is not None:
             return Look(job.job, job.open)
-    for job in state.unsettled:
-        if not only or any(_named(job.job, pattern) for pattern in only):
-            return Start(job.job, len(job.attempts) + 1)
-    return Finish()
+    return Start(left[0].job, len(left[0].attempts) + 1) if left else Finish()
+
+
+def left_to_run(state: StudyState, only: Sequence[str] = ()) -> tuple[JobState, ...]:
+    """Jobs that `next_action` still comes to with the same `only`, in the study's order."""
+    return tuple(j for j in state.unsettled if j.open is not None or _named(j.job.names, only))
+
+
+def named_jobs(names: Mapping[str, Sequence[str]], only: Sequence[str]) -> tuple[str, ...]:
+    """The keys of `names` (to all that a job is called) that `only` means; all where it is empty.
+
+    Raises ValueError with the patterns that mean no job.
+    """
+    nobody = [p for p in only if not any(_named(called, [p]) for called in names.values())]
+    if nobody:
+        said = " ".join(p or "''" for p in nobody)
+        raise ValueError(f"--only {said}: no run of that name (there are: {', '.join(names)})")
+    return tuple(key for key, called in names.items() if _named(called, only))
 
 
 def to_retry(state: StudyState, only: Sequence[str] = ()) -> tuple[str, ...]:
-    """Keys of the failed jobs that who goes on with the study wants to have tried again: those it names, or, where it names
-    none, all once everything else has run."""
+    """Keys of the jobs that failed, or whose repeat did, which who goes on with the study wants to have tried again: those it
+    names, or, where it names none, all once everything else has run."""
     if not only and state.unsettled:
         return ()
-    named = (j.job for j in state.failed if not only or any(_named(j.job, pattern) for pattern in only))
-    return tuple(job.key for job in named)
+    again = {j.job.key for j in (*state.failed, *state.repeat_failed) if _named(j.job.names, only)}
+    return tuple(j.job.key for j in state.jobs if j.job.key in again)
 
 
 def run_id_of(study_id: str, job: str, attempt: int) -> str:
@@ -227,16 +274,16 @@ def _after(state: JobState, event: StudyEvent) -> JobState:
                 raise ValueError(f"attempt {event.attempt} of '{event.job}' begins out of turn")
             begun = Attempt(event.attempt, event.run_id, event.at_s)
             return JobState(state.job, (*state.attempts, begun), state.retried_after)
-        case Ended():
+        case Begun() | Ended():
             last = state.open
             if last is None or last.number != event.attempt:
-                raise ValueError(f"attempt {event.attempt} of '{event.job}' ends, and is not going on")
-            over = Attempt(last.number, last.run_id, last.began_s, event)
-            return JobState(state.job, (*state.attempts[:-1], over), state.retried_after)
+                verb = "ends" if isinstance(event, Ended) else "begins now"
+                raise ValueError(f"attempt {event.attempt} of '{event.job}' {verb}, and is not going on")
+            now = replace(last, end=event) if isinstance(event, Ended) else replace(last, began_s=event.at_s)
+            return JobState(state.job, (*state.attempts[:-1], now), state.retried_after)
         case Retry():
             return JobState(state.job, state.attempts, len(state.attempts))
 
 
-def _named(job: Job, pattern: str) -> bool:
-    names: tuple[str, ...] = (job.key, job.experiment, job.label)
-    return any(name and fnmatchcase(name, pattern) for name in names)
+def _named(names: Sequence[str], only: Sequence[str]) -> bool:
+    return not only or any(name and fnmatchcase(name, pattern) for name in names for pattern in only)

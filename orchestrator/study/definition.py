@@ -27,6 +27,7 @@ __all__ = [
     "find_study_folder",
     "hold_study",
     "list_studies",
+    "newest_named",
     "read_state",
     "read_study",
     "studies_folder",
@@ -50,6 +51,7 @@ class StudyDefinition:
     # "expect": [as in the file]}
     compare: Mapping[str, Any]
     created_s: float
+    part: bool = False  # of its file's runs only some were chosen
 
 
 def studies_folder(home: Path) -> Path:
@@ -117,13 +119,20 @@ def list_studies(home: Path, name: str = "") -> list[Path]:
 
 
 def find_study_folder(home: Path, text: str) -> Path | None:
-    """The study that `text` means: its id, the newest of that name, or a beginning that only one id has."""
-    folders = list_studies(home)
-    for folder in folders:
-        if text in (folder.name, folder.name.rsplit("-", 2)[0]):
-            return folder
-    fitting = [folder for folder in folders if text and folder.name.startswith(text)]
-    return fitting[0] if len(fitting) == 1 else None
+    """The study that `text` means: its id, its name (see `newest_named`), or a beginning that only one id has.
+
+    Raises UsageError for a name where a study's file cannot be read.
+    """
+    fitting = [folder for folder in list_studies(home) if text and folder.name.startswith(text)]
+    exact = next((folder for folder in fitting if folder.name == text), None) or newest_named(home, text)
+    return exact or (fitting[0] if len(fitting) == 1 else None)
+
+
+def newest_named(home: Path, name: str) -> Path | None:
+    """The newest study of that name with all runs of its file; where each has only some, the newest. Raises UsageError."""
+    folders = list_studies(home, name) if name else []
+    whole = (folder for folder in folders if not read_study(folder).part)
+    return next(whole, folders[0] if folders else None)
 
 
 @contextmanager

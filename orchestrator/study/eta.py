@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
 
-from orchestrator.study.core import JobState, StudyState
+from orchestrator.study.core import JobState, StudyState, left_to_run
 
 __all__ = ["OVERHEAD_S", "remaining_s"]
 
 OVERHEAD_S = 45.0  # of one run before the first one was seen: start-up, the last words, taking down
 
 
-def remaining_s(state: StudyState, now_s: float) -> float | None:
-    """Seconds until all jobs are over, by their plans and by what runs took beyond theirs so far (the median).
+def remaining_s(state: StudyState, now_s: float, only: Sequence[str] = ()) -> float | None:
+    """Seconds until the jobs that `only` names (none: all) are over, by their plans and by what runs took beyond theirs so
+    far (the median).
 
     None where a plan says nothing. Repeats of disturbed runs are not foreseen.
     """
     overhead_s = _overhead_s(state)
     total_s = 0.0
-    for job in state.unsettled:
+    for job in left_to_run(state, only):
         if job.job.planned_s is None:
             return None
         expected_s = job.job.planned_s + overhead_s

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UsageError
-from orchestrator.study.core import Ended, Retry, Started, StudyEvent
+from orchestrator.study.core import Begun, Ended, Retry, Started, StudyEvent
 
 __all__ = ["JOURNAL", "StudyJournal", "read_journal"]
 
 JOURNAL = "journal.jsonl"
-_KINDS: dict[str, type[StudyEvent]] = {"started": Started, "ended": Ended, "retry": Retry}
+_KINDS: dict[str, type[StudyEvent]] = {
+    "started": Started, "begun": Begun, "ended": Ended, "retry": Retry,
+}  # fmt: skip
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol
 
 from orchestrator.study.core import (
@@ -12,6 +12,7 @@ from orchestrator.study.core import (
     LOST,
     TOO_LONG,
     Attempt,
+    Begun,
     Ended,
     Finish,
     Job,
@@ -28,6 +29,9 @@ from orchestrator.study.core import (
 __all__ = ["Journal", "Launcher", "LeftRunning", "RunError", "Seen", "StudyRunner", "Teller", "Watched"]
 
 
+_NOT_BEGUN, _THERE = ("absent", "made"), ("made", "running", "lost")
+
+
 class RunError(Exception):
     """A run could not be started or watched; the study goes on without it."""
 
@@ -38,9 +42,9 @@ class LeftRunning(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What there is of a run. `status`, `error`: of one that has ended."""
+    """What there is of a run. `status`, `error`: of one that has ended. "made": it never had a controller."""
 
-    state: Literal["absent", "running", "lost", "ended"]
+    state: Literal["absent", "made", "running", "lost", "ended"]
     status: str = ""
     error: str = ""
 
@@ -130,6 +134,9 @@ class StudyRunner:
                     self._teller.begins(self.state, job, attempt, run_id)
                     self._pursue(job, Attempt(attempt, run_id, self._now_s()))
                 case Look(job, attempt):
+                    if self._launcher.look(attempt.run_id).state in _NOT_BEGUN:  # maybe long after its intent
+                        attempt = replace(attempt, began_s=self._now_s())
+                        self._journal.append(Begun(attempt.began_s, job.key, attempt.number))
                     self._teller.begins(self.state, job, attempt.number, attempt.run_id)
                     self._pursue(job, attempt)
 
@@ -139,10 +146,10 @@ class StudyRunner:
             outcome = self._outcome(job, attempt)
         except KeyboardInterrupt:
             seen = self._launcher.look(attempt.run_id)
-            if seen.state in ("running", "lost"):
+            if seen.state in _THERE:
                 self._launcher.take_down(attempt.run_id, "interrupted")
             # One that ended by itself meanwhile keeps its numbers: whoever goes on finds them.
-            if seen.state in ("running", "lost") or seen.status == "stopped":
+            if seen.state in _THERE or seen.status == "stopped":
                 self._end(job, attempt, _Outcome(INTERRUPTED))
             raise
         self._end(job, attempt, outcome)
@@ -174,7 +181,7 @@ class StudyRunner:
             disturbed = self._launcher.disturbed(run_id) if seen.status == DONE else ()
             return _Outcome(seen.status, seen.error, disturbed)
         except RunError as error:
-            if self._launcher.look(run_id).state in ("running", "lost"):
+            if self._launcher.look(run_id).state in _THERE:
                 self._launcher.take_down(run_id, "failed")
             return _Outcome("failed", str(error))
 

@@ -21,7 +21,7 @@ __all__ = ["MadeRuns"]
 class MadeRuns:
     """In place of `orchestrator.cli.study_launcher.RunLauncher`. Class attributes are the script."""
 
-    refused: ClassVar[set[str]] = set()  # jobs that do not start
+    refused: ClassVar[set[str]] = set()  # jobs that do not start; "geo-a2 2": the second attempt
     busy: ClassVar[dict[str, int]] = {}  # so many runs of a job find the host too busy
     interrupt: ClassVar[set[str]] = set()  # jobs whose first watching is interrupted
     made: ClassVar[list[str]] = []
@@ -37,7 +37,7 @@ class MadeRuns:
             return Seen("ended", str(store.meta("status")))
 
     def start(self, job: Job, run_id: str) -> None:
-        if job.key in self.refused:
+        if {job.key, f"{job.key} {run_id.rpartition('-')[2]}"} & self.refused:
             raise RunError(f"{run_id}: no memory for 8 peers; end something")
         self.made.append(run_id)
 

@@ -35,7 +35,7 @@ class RunEnd:
 @dataclass
 class _Run:
     end: RunEnd  # what it comes to if nobody takes it down
-    state: Literal["running", "ended", "lost"] = "running"
+    state: Literal["made", "running", "ended", "lost"] = "made"  # "made": it has no controller yet
     status: str = ""
 
 
@@ -64,6 +64,18 @@ class StudyWorld:
         """A second a look."""
         self.now += 1.0
         return self.now
+
+    def pass_s(self, seconds: float) -> None:
+        """Time between two lives of the study, 0 or beyond any limit: what goes on comes to its end meanwhile."""
+        self.now += seconds
+        for run in self.runs.values():
+            if seconds and run.state == "running" and run.end.status != "hangs":
+                run.state, run.status = "ended", run.end.status
+
+    @property
+    def going(self) -> bool:
+        """Whether there is a run that has not ended."""
+        return any(run.state in ("made", "running") for run in self.runs.values())
 
     def _step(self) -> None:
         self.steps += 1
@@ -102,16 +114,20 @@ class StudyWorld:
         if end.status == "refused":
             raise RunError("refused")
         self.made[run_id] += 1
-        self.overlapped = self.overlapped or any(run.state == "running" for run in self.runs.values())
-        self.runs[run_id] = _Run(end)
+        self.overlapped = self.overlapped or self.going
+        run = self.runs[run_id] = _Run(end)
         try:
             self._step()
+            run.state = "running"
+            self._step()
         except KeyboardInterrupt:
-            self._down(self.runs[run_id])
+            self._down(run)
             raise
 
     def watch(self, job: Job, run_id: str, until_s: float) -> Watched:
         run = self.runs[run_id]
+        if run.state == "made":
+            run.state = "running"
         try:
             self._step()
         except KeyboardInterrupt:
@@ -120,7 +136,7 @@ class StudyWorld:
             return Watched("taken_down")
         if run.state == "lost":
             raise RunError("gone")
-        if run.end.status == "hangs":
+        if run.end.status == "hangs" or self.now >= until_s:
             self.now = max(self.now, until_s)
             return Watched("expired")
         run.state, run.status = "ended", run.end.status

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from study_world import Died, RunEnd, StudyWorld, job, runner_of, table
 
 from orchestrator.study.core import (
+    Begun,
     Ended,
     Finish,
     Job,
@@ -18,6 +19,8 @@ from orchestrator.study.core import (
     Retry,
     Start,
     Started,
+    left_to_run,
+    named_jobs,
     next_action,
     replay_study,
     run_id_of,
@@ -26,7 +29,8 @@ from orchestrator.study.core import (
 from orchestrator.study.eta import OVERHEAD_S, remaining_s
 
 DONE, FAILED = RunEnd("done"), RunEnd("failed")
-BUSY = RunEnd("done", ("the host was busy",))
+BUSY = RunEnd("done", ("the host was too busy (late)",))
+DROPPED = RunEnd("done", ("1 round was dropped without a planned fault",))
 A, B = job("a"), job("b")
 
 
@@ -52,8 +56,11 @@ def test_a_failed_run_does_not_end_the_study():
     [
         ([BUSY, DONE], 2, ()),
         ([BUSY, BUSY, DONE], 3, ()),
-        ([BUSY], 3, ("the host was busy",)),
-        ([BUSY, FAILED], 2, ("the host was busy",)),  # the numbers that there are
+        ([BUSY], 3, BUSY.disturbed),
+        ([BUSY, FAILED], 2, BUSY.disturbed),  # the numbers that there are
+        ([DROPPED, BUSY], 3, DROPPED.disturbed),  # a dropped round counts, a busy host does not
+        ([BUSY, DROPPED, BUSY], 3, DROPPED.disturbed),
+        ([DROPPED, DONE], 2, ()),
     ],
 )
 def test_a_disturbed_run_is_repeated_at_most_twice(script, runs, disturbed):
@@ -61,6 +68,18 @@ def test_a_disturbed_run_is_repeated_at_most_twice(script, runs, disturbed):
     state = runner_of(world, [A]).run()
     assert table(state) == [("a", "done", disturbed, runs)]
     assert not state.failed
+
+
+def test_a_repeat_that_fails_is_told_and_tried_again_when_that_is_wished():
+    world = StudyWorld({"a": [BUSY, FAILED, DONE], "b": [FAILED]})
+    state = runner_of(world, [A, B]).run()
+    assert [one.job.key for one in state.failed] == ["b"]
+    assert [one.job.key for one in state.repeat_failed] == ["a"]
+    assert to_retry(state) == ("a", "b")
+    world.append(Retry(0.0, to_retry(state, ["a"])))
+    state = runner_of(world, [A, B]).run()
+    assert table(state)[0] == ("a", "done", (), 3)
+    assert not state.repeat_failed
 
 
 def test_no_repeats_where_none_are_wanted():
@@ -76,8 +95,32 @@ def test_a_run_that_hangs_is_taken_down_at_its_limit():
     assert world.runs["a-20231114-abcd-1"].state == "ended"
 
 
+# Once journalled, while it is made, without a controller.
+@pytest.mark.parametrize(("first", "second"), [(2, 8), (3, 9), (4, 7)])
+def test_the_limit_of_a_run_that_never_began_counts_from_when_it_does(first: int, second: int):
+    world = StudyWorld({}, faults={first: "kill", second: "kill"})
+    for later_s in (86400.0, 0.0):  # the second life dies too, in the run that it has begun
+        with suppress(Died):
+            runner_of(world, [A]).run()
+        world.pass_s(later_s)
+    state = runner_of(world, [A]).run()
+    assert table(state) == [("a", "done", (), 1)]
+    assert set(world.made.values()) == {1}
+
+
+def test_a_run_that_goes_on_beyond_its_limit_is_taken_down_however_often_the_study_died():
+    world = StudyWorld({"a": [RunEnd("hangs")]}, faults={6: "kill"})
+    with pytest.raises(Died):
+        runner_of(world, [A]).run()
+    world.pass_s(86400.0)
+    before_s = world.now
+    (failed,) = runner_of(world, [A]).run().failed
+    assert failed.attempts[0].end.status == "too_long"
+    assert world.now - before_s < 100  # at once
+
+
 def test_an_interrupted_run_is_taken_down_and_run_again_by_who_goes_on():
-    world = StudyWorld({}, faults={13: "interrupt"})  # while the second run is watched
+    world = StudyWorld({}, faults={15: "interrupt"})  # while the second run is watched
     with pytest.raises(KeyboardInterrupt):
         runner_of(world, [A, B]).run()
     assert world.runs["b-20231114-abcd-1"].status == "stopped"
@@ -88,7 +131,7 @@ def test_an_interrupted_run_is_taken_down_and_run_again_by_who_goes_on():
 
 
 def test_a_run_that_ended_just_before_ctrl_c_keeps_its_numbers():
-    world = StudyWorld({}, faults={14: "interrupt"})
+    world = StudyWorld({}, faults={16: "interrupt"})
     with pytest.raises(KeyboardInterrupt):
         runner_of(world, [A, B]).run()
     state = runner_of(world, [A, B]).run()
@@ -123,6 +166,19 @@ def test_only_some_jobs():
         assert [k for k, one in enumerate(state.jobs) if one.attempts] == expected
     begun = replay_study(jobs, 2, [Started(0.0, "geo-a2", 1, "r")])
     assert isinstance(next_action(begun, ["geo-c8"]), Look)  # a run that may go on is never left alone
+    assert [one.job.key for one in left_to_run(begun, ["wan"])] == ["geo-a2", "geo-c8-wan"]
+
+
+def test_each_pattern_of_only_names_a_job():
+    names = {"geo-a2": ("geo-a2", "geo-a2", ""), "geo-c8-wan": ("geo-c8-wan", "geo-c8", "wan")}
+    assert named_jobs(names, []) == ("geo-a2", "geo-c8-wan")
+    assert named_jobs(names, ["wan", "geo-c*"]) == ("geo-c8-wan",)
+    with pytest.raises(
+        ValueError, match=r"--only geo-typo: no run of that name \(there are: geo-a2, geo-c8-wan\)"
+    ):
+        named_jobs(names, ["geo-a2", "geo-typo"])
+    with pytest.raises(ValueError, match="--only '': no run of that name"):
+        named_jobs(names, [""])
 
 
 def test_a_journal_of_something_else_is_refused():
@@ -131,6 +187,8 @@ def test_a_journal_of_something_else_is_refused():
         [Started(0.0, "x", 1, "r")],
         [start, start],
         [Ended(0.0, "a", 1, "done")],
+        [Begun(0.0, "a", 1)],
+        [start, Begun(0.0, "a", 2)],
         [Retry(0.0, ("x",))],
     ):
         with pytest.raises(ValueError, match=r"no run|out of turn|not going on"):
@@ -147,7 +205,9 @@ ENDS = st.lists(
 )  # fmt: skip
 
 
-FAULTS = st.tuples(st.integers(1, 25), st.sampled_from(["kill", "kill all", "interrupt"]))
+FAULTS = st.tuples(
+    st.integers(1, 25), st.sampled_from(["kill", "kill all", "interrupt"]), st.sampled_from([0.0, 86400.0])
+)
 
 
 @settings(max_examples=150)
@@ -157,21 +217,23 @@ FAULTS = st.tuples(st.integers(1, 25), st.sampled_from(["kill", "kill all", "int
     retries=st.integers(0, 2),
 )
 def test_any_faults_end_in_the_same_table(scripts, faults, retries):
-    """kill -9 at any step, any number of times, the runs dying with the study or not, Ctrl-C between and during: the
-    study that goes on ends as one that nothing happened to, and no run is made twice or beside another."""
+    """kill -9 at any step, any number of times, the runs dying with the study or not, Ctrl-C between and during, a day
+    before somebody goes on: the study ends as one that nothing happened to, and no run is made twice or beside another.
+    """
     jobs = [job(f"j{k}") for k in range(len(scripts))]
     ends = {one.key: script for one, script in zip(jobs, scripts, strict=True)}
     undisturbed = table(runner_of(StudyWorld(ends), jobs, retries).run())
-    steps = accumulate(step for step, _ in faults)
-    world = StudyWorld(ends, faults={at: kind for at, (_, kind) in zip(steps, faults, strict=True)})
-    for _ in faults:
+    steps = accumulate(step for step, _, _ in faults)
+    world = StudyWorld(ends, faults={at: kind for at, (_, kind, _) in zip(steps, faults, strict=True)})
+    for _, _, later_s in faults:
         with suppress(Died, KeyboardInterrupt):
             runner_of(world, jobs, retries).run()
+        world.pass_s(later_s)
     world.faults = {}
     state = runner_of(world, jobs, retries).run()
     assert set(world.made.values()) <= {1}
     assert not world.overlapped
-    assert not any(run.state == "running" for run in world.runs.values())
+    assert not world.going
     assert table(state) == undisturbed
 
 
@@ -184,6 +246,10 @@ def test_the_time_left_is_learned_from_what_runs_took():
     assert remaining_s(replay_study(jobs, 2, events), 990.0) == 120
     unknown = replay_study([*jobs, job("d", None)], 2, events)
     assert remaining_s(unknown, 150.0) is None
+    assert remaining_s(unknown, 150.0, ["c"]) == (120 - 30) + 120  # what goes on, and what will run
+    # The study was away before it made the run.
+    late = replay_study(jobs, 2, [*events, Begun(5000.0, "b", 1)])
+    assert remaining_s(late, 5030.0, ["b"]) == 120 - 30
 
 
 def test_starting_is_told_before_looking():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import HeldError, UsageError
-from orchestrator.study.core import Ended, Job, Retry, Started
+from orchestrator.study.core import Begun, Ended, Job, Retry, Started
 from orchestrator.study.definition import (
     StudyDefinition,
     create_study,
     find_study_folder,
     hold_study,
     list_studies,
+    newest_named,
     read_state,
     read_study,
 )
@@ -26,6 +28,7 @@ EVENTS = [
     Started(1.5, "geo-a2", 1, "geo-a2-20231114-abcd-1"),
     Ended(90.0, "geo-a2", 1, "done", "", ("the host was too busy (ä)",)),
     Started(91.0, "geo-a2", 2, "geo-a2-20231114-abcd-2"),
+    Begun(92.0, "geo-a2", 2),
     Ended(180.0, "geo-a2", 2, "failed", "a sentence\nof two lines"),
     Retry(200.0, ("geo-a2",)),
 ]
@@ -94,6 +97,14 @@ def test_studies_are_made_whole_and_found_by_name(tmp_path: Path):
     assert find_study_folder(tmp_path, "two-20231115-abce") == second
     assert find_study_folder(tmp_path, "two-m").name == "two-more-20231115-abcf"
     assert find_study_folder(tmp_path, "tw") is None
+    part = create_study(tmp_path, replace(_study("two-20231116-abce"), part=True), "")
+    assert list_studies(tmp_path, "two")[0] == part
+    # Not one of a few runs.
+    assert find_study_folder(tmp_path, "two") == newest_named(tmp_path, "two") == first
+    assert find_study_folder(tmp_path, "two-20231116-abce") == part
+    for whole in (first, second):
+        (whole / "study.json").unlink()
+    assert find_study_folder(tmp_path, "two") == part
     with pytest.raises(UsageError, match="cannot write the study's folder"):
         create_study(tmp_path, _study("two-20231114-abcd"), "")
     (tmp_path / "runs" / "geo-x-20231116-aaaa-1").mkdir(parents=True)

@@ -53,9 +53,8 @@ def test_what_there_is_of_a_run(tmp_path: Path, launcher: RunLauncher):
     assert launcher.look(RUN) == Seen("ended", "failed", "no capacity")
     with RunStore.open_writer(folder / "run.db") as store:
         store.set_meta("status", "running")
-    assert launcher.look(RUN) == Seen(
-        "running"
-    )  # its launcher died before it had a controller: it can be brought up
+    # Its launcher died before it had a controller: it can be brought up.
+    assert launcher.look(RUN) == Seen("made")
     (folder / "controller.json").write_text(json.dumps({"pid": 2**22 + 1, "began": "0"}))
     assert launcher.look(RUN) == Seen("lost")  # neither a controller nor a cloud
     with RunStore.open_writer(folder / "run.db") as store:

@@ -12,6 +12,7 @@ def a_plan(name: str, **changes: Any) -> dict[str, Any]:
     plan = {
         "experiment": name, "raw_duration_s": 100.0, "duration_s": 3600.0, "vm_usd": "2.50", "usd_per_h": "2.50",
         "peers": [{}, {}], "budget": {"egress_usd_per_h": "4"}, "scales": {"bytes": 100.0, "samples": 8.0}, "notes": [],
+        "scale_reasons": ["time_scale 1: the only one proved"],
     }  # fmt: skip
     return plan | changes
 
@@ -40,8 +41,14 @@ def test_what_is_unknown_is_at_most_nothing():
 def test_a_reason_names_each_run_once():
     why = "cannot be launched on rented VMs as it is: {}: no step time is known"
     plans = {name: a_plan(name, notes=[why.format(name), "traffic is old"]) for name in ("a-1", "a-2")}
+    plans["a-1"]["scale_reasons"] = [
+        "parts 48: fewer",
+        "warning: bytes_scale 4 does not keep this host under half busy",
+    ]
     lines = study_plan_lines(plan_document("s", "sky", plans, 2))
     notes = [line for line in lines if "note:" in line]
     assert notes == [
         "  note: every run: cannot be launched on rented VMs as it is: no step time is known",
+        "  note: every run: traffic is old",
+        "  note: a-1: bytes_scale 4 does not keep this host under half busy",
     ]

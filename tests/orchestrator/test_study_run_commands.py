@@ -72,6 +72,101 @@ def test_a_failed_run_is_told_at_the_end_and_tried_again(study: str, capsys: pyt
     assert [made.rsplit("-", 3)[0] for made in MadeRuns.made] == ["geo-a2", "geo-c8-x", "geo-b2"]
 
 
+def test_going_on_is_shown_before_it_is_done(study: str, own_home: Path, capsys: pytest.CaptureFixture[str]):
+    MadeRuns.refused, MadeRuns.interrupt = {"geo-a2"}, {"geo-b2"}
+    assert run(["study", "run", study, "--yes"]) == 130
+    (folder,) = list_studies(own_home)
+    journal = (folder / "journal.jsonl").read_bytes()
+    capsys.readouterr()
+    left = ["study", "run", "s", "--resume", "--dry-run", "-o", "json"]
+    assert run(left) == 0
+    assert [r["run"] for r in _json(capsys)["runs"]] == ["geo-b2", "geo-c8-x"]
+    assert run([*left, "--only", "geo-a2"]) == 0
+    assert [r["run"] for r in _json(capsys)["runs"]] == ["geo-a2"]
+    assert run([*left, "--only", "geo-a2", "--only", "typo"]) == 2
+    # A run that may go on is looked at, whatever --only names.
+    with (folder / "journal.jsonl").open("a") as file:
+        file.write('{"kind": "started", "at_s": 1, "job": "geo-b2", "attempt": 2, "run_id": "b2"}\n')
+    assert run(["study", "run", "s", "--resume", "--dry-run", "--only", "x"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("s: 2 runs one after the other")
+    assert "b2 has no end in the journal: going on looks at it first" in shown.err
+    (folder / "journal.jsonl").write_bytes(journal)
+    MadeRuns.refused = set()
+    assert run(["study", "run", "s", "--resume"]) == 1  # the failed one waits until all have run
+    assert run(["study", "run", "s", "--resume"]) == 0
+    assert len(MadeRuns.made) == 4
+    capsys.readouterr()
+    assert run(["study", "run", "s", "--resume", "--dry-run"]) == 0
+    assert capsys.readouterr().out == f"{folder.name}: nothing is left to run\n"
+    assert len(MadeRuns.made) == 4
+
+
+def test_what_was_asked_for_decides_the_exit_code(study: str, capsys: pytest.CaptureFixture[str]):
+    MadeRuns.refused, MadeRuns.interrupt = {"geo-a2"}, {"geo-b2"}
+    assert run(["study", "run", study, "--yes"]) == 130
+    capsys.readouterr()
+    only = ["study", "run", "s", "--resume", "-o", "json", "--only"]
+    assert run([*only, "geo-b2"]) == 0
+    assert _json(capsys)["status"] == "failed"  # of the whole study
+    assert run([*only, "geo-a2"]) == 1
+    capsys.readouterr()
+    MadeRuns.refused = set()
+    assert run([*only, "geo-a2"]) == 0
+    assert _json(capsys)["status"] == "unfinished"
+
+
+def test_a_failed_repeat_is_told(study: str, capsys: pytest.CaptureFixture[str]):
+    MadeRuns.busy, MadeRuns.refused = {"geo-a2": 1}, {"geo-a2 2"}
+    assert run(["study", "run", study, "--yes", "-o", "json"]) == 0  # it has numbers
+    shown = capsys.readouterr()
+    told = json.loads(shown.out)["runs"][0]
+    assert (told["status"], told["attempts"]) == ("done", 2)
+    (line,) = [line for line in shown.err.splitlines() if line == f"{told['error']}"]
+    first = MadeRuns.made[0]
+    assert line.startswith(f"geo-a2: its repeat {first[:-1]}2 failed: {first[:-1]}2: no memory")
+    assert line.endswith(f"its numbers are those of {first} (the host was too busy (late))")
+    assert run(["study", "run", "s", "--resume", "-o", "json"]) == 0  # tried again
+    told = _json(capsys)["runs"][0]
+    assert (told["attempts"], told["disturbed"], told["error"]) == (3, [], "")
+
+
+def test_a_report_that_cannot_be_drawn_fails_no_study(
+    study: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def full(*_: object) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("orchestrator.cli.compare_commands.write_page", full)
+    assert run(["study", "run", study, "--yes", "--only", "geo-a2", "-o", "json"]) == 0
+    shown = capsys.readouterr()
+    told = json.loads(shown.out)
+    assert (told["status"], told["report"]) == ("done", None)
+    assert told["report_error"] == "it could not be drawn (OSError: [Errno 28] No space left on device)"
+    assert f"no page: {told['report_error']}; `orch compare {told['study_id']} --report" in shown.err
+
+
+def test_a_study_of_a_few_runs_hides_no_whole_one(
+    study: str, own_home: Path, capsys: pytest.CaptureFixture[str]
+):
+    MadeRuns.interrupt = {"geo-c8-x"}
+    assert run(["study", "run", study, "--yes"]) == 130
+    (whole,) = list_studies(own_home)
+    capsys.readouterr()
+    assert run(["study", "run", study, "--yes", "--only", "geo-a2"]) == 0
+    said = capsys.readouterr().err
+    assert (
+        f"{whole.name} has 1 of 3 runs left: `orch study run {whole.name} --resume` goes on with it" in said
+    )
+    assert (
+        "a study of 1 of the 3 runs of s: afterwards that name alone means the newest study with all" in said
+    )
+    assert run(["compare", "s", "-o", "json"]) == 0
+    assert _json(capsys)["study"] == whole.name
+    assert run(["study", "run", "s", "--resume", "-o", "json"]) == 0
+    assert _json(capsys)["study_id"] == whole.name
+
+
 def test_a_contended_run_is_repeated(study: str, capsys: pytest.CaptureFixture[str]):
     MadeRuns.busy = {"geo-a2": 1, "geo-b2": 9}
     assert run(["study", "run", study, "--yes", "-o", "json"]) == 0
@@ -270,6 +365,16 @@ def test_only_some_and_values_for_all(study: str, own_home: Path, capsys: pytest
         (["study", "run", "{file}", "--only", "geo-x"], 2, "there are: geo-a2, geo-b2, geo-c8-x"),
         (["study", "run", "{file}", "--set", "swarm.batch_siz=1"], 2, "did you mean 'batch_size'"),
         (["study", "run", "{file}", "--resume", "--set", "seed=1"], 2, "leave --set out"),
+        (
+            ["study", "run", "{file}", "--only", "geo-a2", "--only", "geo-typo"],
+            2,
+            "--only geo-typo: no run of that",
+        ),
+        (
+            ["study", "run", "{file}", "--resume", "--price-tolerance", "0.2"],
+            2,
+            "leave --price-tolerance out",
+        ),
         (["study", "run", "{tmp}/bad.yaml", "--yes"], 2, "bad.csv:2: limit 'much' is not a number"),
         (["study", "run", "{tmp}/bad.yaml", "--dry-run"], 2, "bad.csv:2: limit 'much' is not a number"),
         (["study", "run", "geo-c8"], 2, "is an experiment, not a study; `orch launch geo-c8` runs it"),
