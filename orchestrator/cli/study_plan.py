@@ -64,7 +64,8 @@ def study_plan_lines(document: Mapping[str, Any]) -> list[str]:
         lines.append(f"  a run that the host disturbs is repeated, at most {times}: not counted above")
     about: dict[str, list[str]] = {}
     for run in runs:
-        for note in (*run["notes"], *(r for r in run["scale_reasons"] if r.startswith(_WARNING))):
+        scales = [] if rented else run["scale_reasons"]  # rented VMs are not this host
+        for note in (*run["notes"], *(reason for reason in scales if reason.startswith(_WARNING))):
             # The run is named before it.
             said = note.removeprefix(_WARNING).replace(f": {run['experiment']}: ", ": ")
             about.setdefault(said, []).append(run["run"])
