@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from metrics.marks import host_mark, origin_mark
+
 __all__ = ["APART", "SAMPLES_OFF", "AccuracyComparison", "HeldOutRun", "Side", "accuracy_document"]
 
 APART = 2.0
@@ -37,6 +39,18 @@ class HeldOutRun:
     heldout_samples: int | None
     host_contended: bool | None
     dropped_rounds: int | None  # averaging rounds that lost a part, of all epochs
+    target: str | None = None  # "local", "loopback", "sky"
+    emulated: bool | None = None
+
+    @property
+    def origin(self) -> str:
+        """What it ran on, in a word: `metrics.marks.origin_mark`."""
+        return origin_mark(self.target, self.emulated)
+
+    @property
+    def host(self) -> str:
+        """What is to be said of its host: `metrics.marks.host_mark`."""
+        return host_mark(self.host_contended, self.target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +191,9 @@ def _side(side: Side) -> dict[str, Any]:
         "samples",
         "heldout_samples",
         "dropped_rounds",
+        "target",
+        "emulated",
+        "host_contended",
     )
     return {
         "experiment": side.experiment,

@@ -39,6 +39,8 @@ def held_out_run(folder: Path) -> HeldOutRun:
         heldout_samples=None if found is None else found.samples,
         host_contended=(run.meta["host"] or {}).get("contended"),
         dropped_rounds=len(dropped_rounds(run.raw)),
+        target=run.meta["target"],
+        emulated=run.meta["emulated"],
     )
 
 

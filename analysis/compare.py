@@ -17,6 +17,7 @@ from typing import Any
 
 from experiments.spec.limits import FIGURES as COMPARED
 from experiments.spec.limits import Limit
+from metrics.marks import host_mark, origin_mark, scales_mark
 
 __all__ = [
     "COMPARED",
@@ -48,11 +49,24 @@ class ComparedRun:
     published: Figures  # {}: nothing was published of such a run
     emulated: Figures
     replayed: Figures | None  # from the logs of the published run; None: there are none at hand
-    host_contended: bool | None  # None: nobody watched the host, as on rented VMs
+    host_contended: bool | None  # None: nobody knows, as of rented VMs: counts as a calm one, and is told
     dropped_rounds: int | None
     attempts: int
     epoch_sps: tuple[float, ...] = ()  # the published epochs whose mean its sps is, where they are known
     not_judged: str = ""  # why it is shown and does not count, whatever the host did; "": it does
+    target: str | None = None  # "local", "loopback" (no distance), "sky" (rented VMs), "imported"
+    is_emulated: bool | None = None
+    scales: Mapping[str, float] | None = None  # bytes, time, samples; None: unknown, or not scaled
+
+    @property
+    def origin(self) -> str:
+        """What its figures were measured on, in a word: `metrics.marks.origin_mark`."""
+        return origin_mark(self.target, self.is_emulated)
+
+    @property
+    def host(self) -> str:
+        """What is to be said of its host: `metrics.marks.host_mark`."""
+        return host_mark(self.host_contended, self.target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +170,9 @@ def compare_document(
                 "host_contended": row.host_contended,
                 "dropped_rounds": row.dropped_rounds,
                 "attempts": row.attempts,
+                "target": row.target,
+                "origin": row.origin,
+                "scales": None if row.scales is None else dict(row.scales),
             }
             for row in rows
         ],
@@ -197,6 +214,9 @@ def long_rows(rows: Iterable[ComparedRun], checks: Iterable[Check] = ()) -> list
                         "host_contended": row.host_contended,
                         "dropped_rounds": row.dropped_rounds,
                         "attempts": row.attempts,
+                        "target": row.target,
+                        "origin": row.origin,
+                        "scales": scales_mark(row.scales),
                     }
                 )
     return found

@@ -19,7 +19,10 @@ from metrics.run_numbers import RunNumbers
 from metrics.store import RunStore
 from metrics.throughput import dropped_rounds
 
-__all__ = ["compared_run", "figures_of", "published_figures", "replayed_figures"]
+__all__ = ["LOOPBACK", "compared_run", "figures_of", "published_figures", "replayed_figures"]
+
+LOOPBACK = "loopback: no distance"
+"""Why a run whose peers talk over loopback is neither ranked nor judged."""
 
 
 def compared_run(
@@ -33,7 +36,7 @@ def compared_run(
 
     `replayed`: figures by the published run's name (`replayed_figures`). `label` tells runs of one experiment apart.
     `judged`: whether it is held against the study; None: without a label, and without an option that the study had
-    not. Raises metrics.store.StoreError.
+    not, and never without distance. Raises metrics.store.StoreError.
     """
     with RunStore.open_reader(folder / "run.db") as store:
         run, row = RunNumbers.of(store), run_row(store)
@@ -54,7 +57,10 @@ def compared_run(
         dropped_rounds=len(dropped_rounds(run.raw)),
         attempts=attempts,
         epoch_sps=known.epoch_sps if known else (),
-        not_judged=_not_judged(basis, label, judged),
+        not_judged=_not_judged(basis, label, judged, run.meta["target"]),
+        target=run.meta["target"],
+        is_emulated=run.meta["emulated"],
+        scales=run.meta["scales"],
     )
 
 
@@ -65,9 +71,11 @@ def _basis(experiment: Any) -> Basis:
         return Basis(None, "the run keeps no whole experiment, so whether it is the study's is unknown")
 
 
-def _not_judged(basis: Basis, label: str, judged: bool | None) -> str:
+def _not_judged(basis: Basis, label: str, judged: bool | None, target: str | None) -> str:
     if basis.published is None:
         return basis.why
+    if target == "loopback":
+        return LOOPBACK
     if judged is False:
         return "its entry says `judged: false`"
     if judged:

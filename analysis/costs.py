@@ -56,6 +56,7 @@ def cost_row(
         "label": row.label,
         "model": row.model,
         "peers": row.peers,
+        **row.ran._asdict(),
     }
     if "measured" in bases:
         result["measured"] = _measured(run, every, even, partial)

@@ -10,10 +10,11 @@ from statistics import fmean
 from typing import Any
 
 from analysis.compare import ComparedRun, why_not
+from analysis.compare_runs import LOOPBACK
 from analysis.gains_cells import Learned, Measured, OptionRun
 from cloud.prices.classes import continent
-from metrics.egress import traffic
-from metrics.granularity import granularity
+from metrics.egress import Flow, traffic
+from metrics.granularity import communication, granularity
 from metrics.run_cost import steady
 from metrics.run_numbers import RunNumbers
 from metrics.store import RunStore
@@ -29,11 +30,12 @@ def option_run(
 ) -> OptionRun:
     """The run of a folder with `run.db`. `row`: the same run as it is compared otherwise. `against`: a label.
 
-    It does not count where its host was too busy, unless asked for. Raises metrics.store.StoreError.
+    It does not count where its host was too busy, unless asked for, and without distance. Raises metrics.store.StoreError.
     """
     with RunStore.open_reader(folder / "run.db") as store:
         run = RunNumbers.of(store)
-    busy = replace(row, not_judged="")  # an option is what is looked for here
+    # An option is what is looked for here, so it alone takes no run out.
+    busy = replace(row, not_judged=LOOPBACK if row.target == "loopback" else "")
     target, experiment = run.terms.raw_target, run.meta["experiment"]
     return OptionRun(
         name=row.experiment.removesuffix(f" {label}") if label else row.experiment,
@@ -49,6 +51,9 @@ def option_run(
         left_out=why_not(busy, include_contended),
         against=against,
         experiment=str(experiment.get("name") if isinstance(experiment, Mapping) else experiment or ""),
+        target=row.target,
+        scales=row.scales,
+        host_contended=row.host_contended,
     )
 
 
@@ -60,7 +65,7 @@ def option_figures(run: RunNumbers) -> dict[str, Measured]:
     """
     epochs = measured(run.study)
     single = [replace(run, study=(epoch,)) for epoch in epochs]
-    rate, ratio = throughput_epoch_mean(epochs), granularity(epochs)
+    rate, ratio, comm = throughput_epoch_mean(epochs), granularity(epochs), communication(epochs)
     return {
         "sps": Measured(
             rate.value if rate else None, tuple(e.samples / e.duration_s for e in epochs if e.duration_s)
@@ -69,7 +74,14 @@ def option_figures(run: RunNumbers) -> dict[str, Measured]:
             ratio.value if ratio else None,
             tuple(g.value for e in epochs if (g := granularity([e])) is not None),
         ),
+        "comm_s": Measured(
+            comm.value if comm else None,
+            tuple(c.value for e in epochs if (c := communication([e])) is not None),
+        ),
         "usd_per_1m": Measured(_usd_per_1m(run), _known([_usd_per_1m(one) for one in single])),
+        "egress_bytes_per_vm_epoch": Measured(
+            _sent(run, epochs), _known([_sent(run, [epoch]) for epoch in epochs])
+        ),
         "intercontinental_bytes": Measured(
             _between(run, epochs), _known([_between(run, [epoch]) for epoch in epochs])
         ),
@@ -112,21 +124,35 @@ def _usd_per_1m(run: RunNumbers) -> float | None:
     return sum(known) * found.vm_hours / found.samples * 1e6 if len(known) == len(parts) else None
 
 
+def _flows(run: RunNumbers, epochs: Sequence[SwarmEpoch]) -> list[Flow]:
+    """What peers sent each other in these epochs."""
+    numbers, names = {e.epoch for e in epochs}, {row.vm for row in run.vms}
+    return [f for f in run.flows if f.epoch in numbers and f.dst in names and f.phase not in _OUTSIDE]
+
+
+def _sent(run: RunNumbers, epochs: Sequence[SwarmEpoch]) -> float | None:
+    """Bytes to other peers, a VM and epoch, over the VMs whose bytes were counted; None where nobody's were."""
+    sent = _flows(run, epochs)
+    metered = {f.src for f in sent}
+    turns = sum(1 for e in epochs for p in e.peers if p.vm in metered)
+    cells = traffic(sent, run.study, run.terms.scales, {row.vm for row in run.vms})
+    return math.fsum(cell.bytes for cell in cells) / turns if turns else None
+
+
 def _between(run: RunNumbers, epochs: Sequence[SwarmEpoch]) -> float | None:
     """Bytes to peers on another continent, a swarm epoch; None where they were not counted or a place is unknown."""
-    numbers, names = {e.epoch for e in epochs}, {row.vm for row in run.vms}
-    sent = [f for f in run.flows if f.epoch in numbers and f.dst in names and f.phase not in _OUTSIDE]
+    sent = _flows(run, epochs)
     if not sent:
         return None
     total = 0.0
-    for cell in traffic(sent, run.study, run.terms.scales, names):
+    for cell in traffic(sent, run.study, run.terms.scales, {row.vm for row in run.vms}):
         here, there = (
             continent(place) if place else None for place in (cell.src_location, cell.dst_location)
         )
         if here is None or there is None:
             return None
         total += cell.bytes if here != there else 0.0
-    return total / len(numbers)
+    return total / len({e.epoch for e in epochs})
 
 
 def _known(values: Sequence[float | None]) -> tuple[float, ...]:

@@ -14,6 +14,7 @@ from typing import Any
 from analysis.gains_cells import FIGURES, LOSSES, Cell, Cells, OptionRun
 from analysis.gains_expected import Verdict, verdicts_document
 from experiments.spec.study_baseline import meant
+from metrics.marks import all_marks, contended_of
 
 __all__ = ["Gain", "Gains", "gains", "gains_document"]
 
@@ -39,6 +40,16 @@ class Gain:
     def counted(self) -> tuple[OptionRun, ...]:
         """Runs that are in the figures."""
         return tuple(run for run in self.runs if not run.left_out)
+
+    @property
+    def ran_on(self) -> str:
+        """What its figures were measured on; where no run counts, what its runs ran on."""
+        return all_marks(run.ran_on for run in self.counted or self.runs)
+
+    @property
+    def host_contended(self) -> bool | None:
+        """Whether a run that is in the figures had a host that was too busy; None: unknown, or none counts."""
+        return contended_of(run.host_contended for run in self.counted)
 
 
 @dataclass(frozen=True)
@@ -92,11 +103,23 @@ def gains_document(found: Gains | None) -> dict[str, Any]:
                 "run_ids": [run.run_id for run in row.counted],
                 "dropped_rounds": sum(run.dropped_rounds for run in row.counted),
                 "left_out": [{"run_id": r.run_id, "why": r.left_out} for r in row.runs if r.left_out],
+                "host_contended": row.host_contended,
+                "runs": [_run(run) for run in row.runs],
                 "figures": {figure: _cell(row.cells[figure], figure in LOSSES) for figure in row.cells},
             }
             for row in rows
         ],
         "expected": verdicts_document(found.verdicts if found else ()),
+    }
+
+
+def _run(run: OptionRun) -> dict[str, Any]:
+    return {
+        "run_id": run.run_id,
+        "target": run.target,
+        "origin": run.ran_on,
+        "scales": None if run.scales is None else dict(run.scales),
+        "host_contended": run.host_contended,
     }
 
 

@@ -20,11 +20,15 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev
 
 from metrics.interval import quotient_spread, t_quantile
+from metrics.marks import host_mark, origin_mark
 
 __all__ = ["FIGURES", "LOSSES", "Cell", "Cells", "Learned", "Measured", "OptionRun"]
 
-FIGURES = ("sps", "granularity", "usd_per_1m", "intercontinental_bytes")
-"""Figures with a ratio: samples/s, calculation over communication, dollars a million samples, bytes a swarm epoch."""
+FIGURES = (
+    "sps", "granularity", "comm_s", "usd_per_1m", "egress_bytes_per_vm_epoch", "intercontinental_bytes",
+)  # fmt: skip
+"""Figures with a ratio: samples/s, calculation over communication, seconds of it, dollars a million samples, bytes that a VM
+sends in an epoch, bytes a swarm epoch to another continent."""
 LOSSES = ("loss", "heldout_loss")
 """Figures that are compared after equal samples: of training (mean of the epoch that ends there), of held-out data."""
 _OFF = 0.1  # of a target batch: rounds overshoot the target by some samples
@@ -68,11 +72,24 @@ class OptionRun:
     )
     left_out: str = ""
     experiment: str = ""  # the experiment's own name: "geo-c8-nlp"
+    target: str | None = None  # "local", "loopback", "sky"
+    scales: Mapping[str, float] | None = None
+    host_contended: bool | None = None  # None: nobody knows
 
     @property
     def title(self) -> str:
         """Of its row: `NLP C-8 wan`."""
         return f"{self.name} {self.label}".strip()
+
+    @property
+    def ran_on(self) -> str:
+        """What its figures were measured on, in a word: `metrics.marks.origin_mark`."""
+        return origin_mark(self.target, self.origin == "emulated")
+
+    @property
+    def host(self) -> str:
+        """What is to be said of its host: `metrics.marks.host_mark`."""
+        return host_mark(self.host_contended, self.target)
 
 
 @dataclass(frozen=True, slots=True)

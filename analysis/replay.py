@@ -1,7 +1,6 @@
 """One row of numbers a run, ours or somebody's imported logs, with everything that is null explained.
 
-The keys are those of `orch replay -o json` (docs/replay.md says how each is made). Numbers are at the study's
-scale, which for imported runs is the logs' own. Nothing is computed here that a function of `metrics` gives.
+Keys as in docs/replay.md; numbers at the study's scale (imported runs: the logs' own), all by functions of `metrics`.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 from metrics import granularity as granularities
 from metrics.egress import traffic
 from metrics.interval import Estimate, mean_interval
+from metrics.marks import NOBODY_KNOWS, RanOn
 from metrics.records import IngressRecord, SwarmEpochRecord
 from metrics.run_numbers import RunNumbers
 from metrics.scale import study_ingress_bytes
@@ -28,8 +28,8 @@ __all__ = ["KEYS", "RunRow", "Store", "replay_rows", "row_of_folder", "run_row",
 
 KEYS = (
     "label", "run_id", "model", "peers", "tbs", "sps_epoch_mean", "sps", "n_epochs", "sps_low", "sps_high",
-    "granularity_phase_timed", "granularity", "calc_s", "comm_s", "epoch_s", "egress_bytes_per_vm_epoch",
-    "ingress_bytes_per_vm_h", "sps_wall", "sps_phase_timed", "speedup", "speedup_phase_timed", "warnings",
+    "granularity_phase_timed", "granularity", "calc_s", "comm_s", "epoch_s", "egress_bytes_per_vm_epoch", "ingress_bytes_per_vm_h",
+    "sps_wall", "sps_phase_timed", "speedup", "speedup_phase_timed", "target", "emulated", "scales", "host_contended", "warnings",
 )  # fmt: skip
 
 _EPOCH_KEYS = "sps, sps_low, sps_high, granularity, calc_s, comm_s, epoch_s, egress_bytes_per_vm_epoch"
@@ -76,6 +76,7 @@ class RunRow:
     sps_phase_timed: Estimate | None = None  # of a baseline
     speedup: float | None = None
     speedup_phase_timed: float | None = None
+    ran: RanOn = NOBODY_KNOWS
     warnings: tuple[str, ...] = ()
     not_applicable: tuple[str, ...] = field(default=())  # why numbers are null that such a run never has
 
@@ -86,12 +87,11 @@ class RunRow:
 
     def to_json(self) -> dict[str, Any]:
         """The row with exactly `KEYS`, in their order."""
-        known: dict[str, Any] = {key: getattr(self, key, None) for key in KEYS}
+        known: dict[str, Any] = {key: getattr(self, key, getattr(self.ran, key, None)) for key in KEYS}
         values = {k: v.value if isinstance(v, Estimate) else v for k, v in known.items()}
-        values["sps_low"] = None if self.sps is None else self.sps.low
-        values["sps_high"] = None if self.sps is None else self.sps.high
-        values["warnings"] = [*self.warnings, *self.not_applicable]
-        return values
+        low, high = (self.sps.low, self.sps.high) if self.sps else (None, None)
+        told = [*self.warnings, *self.not_applicable, *self.ran.unknown]
+        return values | {"sps_low": low, "sps_high": high, "warnings": told}
 
 
 def replay_rows(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
@@ -120,6 +120,7 @@ def run_row(store: Store) -> RunRow:
         baseline=bool(imported.get("baseline")),
         accelerators=tuple(sorted({vm.accelerator for vm in run.vms})),
         locations={vm.vm: vm.location for vm in run.vms},
+        ran=RanOn.of(run.meta),
     )
     return _baseline(row, run, store) if row.baseline else _swarm(row, run, store)
 

@@ -206,7 +206,7 @@ def runs(home: str | Path | None = None) -> pd.DataFrame:
 
 def _row(folder: Path) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(
-        ("experiment", "started_at", "ended_at", "target", "emulated", "peers")
+        ("experiment", "started_at", "ended_at", "target", "emulated", "scales", "host_contended", "peers")
     )
     row |= {"model": None, "target_batch_size": None, "run_id": folder.name, "folder": str(folder)}
     try:
@@ -223,6 +223,8 @@ def _row(folder: Path) -> dict[str, Any]:
         "ended_at": _time(meta.get("ended_s")),
         "target": meta.get("target"),
         "emulated": meta.get("emulated"),
+        "scales": meta.get("scales"),
+        "host_contended": (meta.get("host") or {}).get("contended"),
         "peers": len(slots),
         "model": (meta.get("model") or {}).get("name"),
         "target_batch_size": meta.get("target_batch_size"),

@@ -66,7 +66,8 @@ def comparison(compared: Compared) -> Drawn | None:
         return None
     lead = (
         "The study's published figures, the same figures recomputed from its own logs where they are at hand, and what the "
-        "emulated runs measured: samples/s is the mean of the epochs' rates, as the study's is. A percentage is "
+        "runs measured (emulated, unless the column 'on' says otherwise): samples/s is the mean of the epochs' rates, as the "
+        "study's is. A percentage is "
         "(emulated - published) / published."
     )
     reasons = Counter(why_not(row, compared.include_contended) for row in compared.rows)
@@ -128,19 +129,19 @@ def wide_rows(compared: Compared) -> list[Row]:
         own = by_run.get(row.run_id, {})
         outside = [_SHORT[name] for name, r in own.items() if r["inside"] is False]
         judged = any(r["inside"] is not None for r in own.values())
-        busy = "too busy" if row.host_contended else ""
         line: Row = {"experiment": row.experiment} | ({"run": row.run_id} if compared.named_twice else {})
+        line["on"] = row.origin
         line["judged"] = f"outside: {', '.join(outside)}" if outside else "inside" if judged else ""
         if why_not(row, compared.include_contended):
             line["judged"] = "not judged"
         line |= {words: _cell(own.get(name)) for name, words in _WORDS.items() if name in _FIGURES}
-        line |= {"host": busy, "dropped rounds": row.dropped_rounds, "attempts": row.attempts}
+        line |= {"host": row.host, "dropped rounds": row.dropped_rounds, "attempts": row.attempts}
         found.append(line)
     return found
 
 
 def study_checks(compared: Compared) -> list[str]:
-    """The limits on the study as a whole and on medians, a sentence each."""
+    """The limits on the study as a whole and on medians, a sentence each; Kendall's tau, where it is known, without one too."""
     said: list[str] = []
     for check in compared.checks:
         if check.scope == "each":
@@ -156,6 +157,10 @@ def study_checks(compared: Compared) -> list[str]:
         )
         held = {True: "inside", False: "OUTSIDE", None: "unknown"}[check.inside]
         said.append(f"{what}: {_number(check.found, share)} ({bound}: {held})")
+    counted = comparable(compared.rows, compared.include_contended)
+    tau = kendall_tau(counted)
+    if tau is not None and not any(check.figure == "kendall_tau" for check in compared.checks):
+        said.append(f"{_WORDS['kendall_tau']}: {_number(tau, False)} ({runs_words(len(counted))}, no limit)")
     return said
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.report.style import INK, PALETTE
 from analysis.study.marks import WIDTH_IN, handle, legend, point
+from metrics.marks import all_marks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,9 +38,9 @@ def dots(panels: Sequence[tuple[str, str, Sequence[Row]]]) -> Figure:
     entries: list[tuple[str, Any]] = [("published", handle(_PUBLISHED, "printed"))]
     if any(row["replayed"] is not None for row in every):
         entries.append(("replayed from its logs", handle(_REPLAYED, "log")))
-    entries.append(("emulated", handle(_EMULATED, "emulated")))
+    entries.append((all_marks(row["origin"] for row in every), handle(_EMULATED, "emulated")))
     if any(row["host_contended"] for row in every):
-        entries.append(("emulated on a host that was too busy", handle(_CONTENDED, "log")))
+        entries.append(("the same on a host that was too busy", handle(_CONTENDED, "log")))
     if any(row["low"] is not None for row in every):
         entries.append(("accepted", Patch(color=PALETTE[2], alpha=0.25)))
     legend(figure, entries, columns=3)

@@ -9,13 +9,17 @@ from analysis.gains import Gain, Gains
 from analysis.gains_cells import LOSSES
 from analysis.report.style import INK, PALETTE
 from analysis.study.marks import interval, legend, point
+from analysis.study.words import shown_factor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["gain_figure"]
 
-_SHOWN = ("sps", "granularity", "usd_per_1m", "loss", "heldout_loss", "intercontinental_bytes")
+_SHOWN = (
+    "sps", "granularity", "usd_per_1m", "loss", "heldout_loss", "intercontinental_bytes", "comm_s",
+    "egress_bytes_per_vm_epoch",
+)  # fmt: skip
 _MOST = 4  # panels beside each other
 _WIDTH_IN, _BAR_IN = 11.0, 0.24
 _BASELINE, _OPTION, _OTHER = INK, PALETTE[0], PALETTE[2]
@@ -73,7 +77,7 @@ def _chosen(columns: Sequence[str]) -> list[str]:
 
 
 def _bars(axes: Any, column: str, rows: Sequence[Gain]) -> None:
-    scale = 1e-9 if column == "intercontinental_bytes" else 1.0
+    scale = shown_factor(column)
     values = [(row.cells[column].value or 0.0) * scale for row in rows]
     axes.set_xlim(0, 1.3 * max(values, default=0.0) or 1.0)
     for y, (row, value) in enumerate(zip(rows, values, strict=True)):
@@ -120,7 +124,7 @@ def _other_base(axes: Any, y: int, column: str, base: Gain | None) -> None:
     """The figure of the row that this one is held against, where that is not the dashed line."""
     value = base.cells[column].value if base else None
     if value is not None:
-        x = value * (1e-9 if column == "intercontinental_bytes" else 1.0)
+        x = value * shown_factor(column)
         axes.plot([x, x], [y - 0.5, y + 0.5], color=_BASELINE, linewidth=1.5, linestyle=":", zorder=4)
 
 

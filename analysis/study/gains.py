@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from analysis.gains import Gain, Gains
@@ -10,7 +12,8 @@ from analysis.report.page import Card
 from analysis.study.expected import expected_card
 from analysis.study.rows import Row
 from analysis.study.sections import Drawn
-from analysis.study.words import WORDS
+from analysis.study.words import WORDS, shown_factor
+from metrics.marks import all_marks, scales_mark
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,17 +30,17 @@ __all__ = [
 GAIN_COLUMNS = (
     "experiment", "label", "figure", "value", "n", "ratio", "ratio_low", "ratio_high", "ratio_n_of", "samples_least",
     "samples_most", "difference_to_baseline", "noise", "noise_n", "within_noise", "why", "against", "run_ids",
+    "origin", "scales", "host_contended",
 )  # fmt: skip
 """Columns of `gain_long_rows`."""
-
-_GB = 1e-9
+_NAMED = 6  # so many rows of one scale are named
 
 
 def gain_table(gains: Gains) -> list[Row]:
     """One line a row, the columns that the study asked for: `212 (1.42x, 1.30 to 1.55)`; losses with their difference."""
     found: list[Row] = []
     for row in gains.rows:
-        line: Row = {"experiment": row.title, "runs": len(row.counted)}
+        line: Row = {"experiment": row.title, "runs": len(row.counted), "on": row.ran_on}
         for column in gains.columns:
             cell = row.cells[column]
             line[WORDS[column]] = _learned(cell, row) if column in LOSSES else _figure(column, cell, row)
@@ -45,6 +48,7 @@ def gain_table(gains: Gains) -> list[Row]:
             [
                 *(["baseline"] if row.is_baseline else []),
                 *dict.fromkeys(run.left_out for run in row.runs if run.left_out),
+                *_hosts(row),
                 *([f"{dropped} dropped rounds"] if (dropped := _dropped(row)) else []),
             ]
         )
@@ -56,6 +60,7 @@ def gain_notes(gains: Gains) -> list[str]:
     """What the table does not say of itself, a sentence each."""
     prices = sorted({run.prices for row in gains.rows for run in row.counted})
     said = [
+        *_scales(gains),
         f"x: times the baseline '{gains.baseline}' of the same experiment, or of the same model, with its 95 % interval over "
         "runs, or over epochs where one side has one run.",
         *(f"{row.title} is held against {row.against}." for row in gains.rows if gains.elsewhere(row)),
@@ -98,6 +103,9 @@ def gain_long_rows(gains: Gains) -> list[Row]:
                     "why": cell.why,
                     "against": row.against,
                     "run_ids": " ".join(run.run_id for run in row.counted),
+                    "origin": row.ran_on,
+                    "scales": all_marks(scales_mark(run.scales) for run in row.counted or row.runs) or None,
+                    "host_contended": row.host_contended,
                 }
             )
     return found
@@ -105,12 +113,11 @@ def gain_long_rows(gains: Gains) -> list[Row]:
 
 def gain_section(gains: Gains) -> Drawn:
     """The section, with its one figure."""
-    origins = {row.title: row.runs[0].origin for row in gains.rows}
-    names = [f"{r['experiment']} {r['label']}".strip() for r in gain_long_rows(gains)]
-    rows = [
-        {"name": name, "origin": origins[name], **row}
-        for name, row in zip(names, gain_long_rows(gains), strict=True)
-    ]
+    kinds = {row.title: row.runs[0].origin for row in gains.rows}  # what a figure's marks go by
+    rows: list[Row] = []
+    for row in gain_long_rows(gains):
+        name = f"{row['experiment']} {row['label']}".strip()
+        rows.append({"name": name, **row, "origin": kinds[name], "ran_on": row["origin"]})
     lead = " ".join(("Each option of the study beside its baseline, the dashed line.", *gain_notes(gains)))
     return Drawn(
         "gains", "What each option gains", lead, rows, lambda: _drawn(gains), gain_table(gains),
@@ -209,9 +216,35 @@ def _value(column: str, cell: Cell) -> str:
         return "unknown"
     if column == "usd_per_1m":
         return f"{cell.value:.3g}"
-    value = cell.value * (_GB if column == "intercontinental_bytes" else 1.0)
-    return f"{value:.4g}"
+    return f"{cell.value * shown_factor(column):.4g}"
 
 
 def _dropped(row: Gain) -> int:
     return sum(run.dropped_rounds for run in row.counted)
+
+
+def _hosts(row: Gain) -> list[str]:
+    """Of the runs that are in the figures: how many had a host that was too busy, and of how many nobody knows."""
+    said = {"TOO BUSY": "host TOO BUSY", "unknown": "host unknown"}
+    count = Counter(run.host for run in row.counted)
+    return [f"{words} in {count[mark]} of {len(row.counted)}" for mark, words in said.items() if count[mark]]
+
+
+def _scales(gains: Gains) -> list[str]:
+    """What was emulated, and at what scales, a sentence; none where nothing was."""
+    found: dict[str, list[str]] = {}
+    for row in gains.rows:
+        for run in row.runs:
+            if run.origin == "emulated":
+                found.setdefault(scales_mark(run.scales) or "scales unknown", []).append(row.title)
+    if not found:
+        return []
+    named = [f"{mark} ({_few(titles)})" for mark, titles in found.items()]
+    alike = len(found) == 1 and all(run.origin == "emulated" for row in gains.rows for run in row.runs)
+    told = next(iter(found)) if alike else "; ".join(named)
+    return [f"Emulated, and multiplied back to the study's scale; scales: {told}."]
+
+
+def _few(titles: Sequence[str]) -> str:
+    names = list(dict.fromkeys(titles))
+    return ", ".join(names) if len(names) <= _NAMED else f"{len(names)} rows"

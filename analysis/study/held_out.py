@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from analysis.accuracy import APART, AccuracyComparison, HeldOutRun, Side
 from analysis.report.page import Section, table
+from metrics.marks import all_marks
 
 __all__ = ["accuracy_lines", "accuracy_section"]
 
@@ -33,12 +35,18 @@ def accuracy_section(found: AccuracyComparison) -> Section:
             "samples trained on": run.samples,
             "held-out samples": run.heldout_samples,
             "dropped rounds": run.dropped_rounds,
+            "on": run.origin,
+            "host": run.host,
             "judged": "" if side.counts(run) else "not counted: the host was too busy",
         }
         for side in (found.of, found.against)
         for run in side.runs
     ]
-    return Section("Held-out accuracy", lead, html=table(rows, "Runs", text=("experiment", "run", "judged")))
+    return Section(
+        "Held-out accuracy",
+        lead,
+        html=table(rows, "Runs", text=("experiment", "run", "on", "host", "judged")),
+    )
 
 
 def _basis(found: AccuracyComparison) -> str:
@@ -64,7 +72,17 @@ def _side(side: Side) -> str:
     mean = f"mean {_number(side.mean)}, standard deviation {_number(side.sd)}, n {len(side.values)}"
     dropped = side.dropped_rounds
     lost = "" if dropped == 0 else f"; dropped rounds: {'unknown' if dropped is None else dropped}"
-    return f"{mean}{f' ({single})' if single else ''}{lost}"
+    return f"{mean}{f' ({single})' if single else ''}{_marks(side)}{lost}"
+
+
+def _marks(side: Side) -> str:
+    """What the runs that count ran on, and of how many the host was too busy or is unknown."""
+    runs = side.counted
+    origin = all_marks(run.origin for run in runs)
+    told = {"TOO BUSY": "host TOO BUSY", "unknown": "host unknown"}
+    count = Counter(run.host for run in runs)
+    hosts = [f"{words} in {count[mark]} of {len(runs)}" for mark, words in told.items() if count[mark]]
+    return "".join(f"; {mark}" for mark in (origin, *hosts) if mark)
 
 
 def _verdict(found: AccuracyComparison) -> str:

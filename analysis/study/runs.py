@@ -185,7 +185,9 @@ def study_run(row: RunRow, run: RunNumbers, study_book: PriceBook | None = None)
         study_usd_per_vm_h={} if study_book is None else _study_dollars(row, run, study_book),
         cost_basis=f"price book {run.terms.book.name}" if run.terms.book else "no price book",
         links=_links(run),
-        published=meta["published"],
+        published=None
+        if meta["target"] == "loopback"
+        else meta["published"],  # without distance: not the study's
         cost_unknown=why,
         warnings=row.warnings,
         places=tuple(sorted(_region(place) for place in row.locations.values())),

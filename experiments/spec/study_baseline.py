@@ -12,7 +12,9 @@ from cloud.places import nearest
 
 __all__ = ["COLUMNS", "Column", "Rows", "against_problem", "baseline_problems", "meant", "row_problems"]
 
-Column = Literal["sps", "granularity", "usd_per_1m", "intercontinental_bytes", "loss", "heldout_loss"]
+Column = Literal[
+    "sps", "granularity", "comm_s", "usd_per_1m", "egress_bytes_per_vm_epoch", "intercontinental_bytes", "loss", "heldout_loss",
+]  # fmt: skip
 COLUMNS: tuple[Column, ...] = get_args(Column)
 Rows: TypeAlias = Mapping[tuple[str, str], str]
 """The model of each row, by experiment and label."""

@@ -20,12 +20,12 @@ _STUDY_BOOK = "study-2023-04"
 _COLUMNS = (
     "run_id", "label", "basis", "vm_usd", "egress_usd", "data_usd", "storage_usd", "controller_usd", "total_usd",
     "usd_per_vm_h", "usd_per_1m_samples", "steady_usd_per_vm_h", "steady_usd_per_1m_samples", "price_book",
-    "price_book_sha256",
+    "price_book_sha256", "target", "emulated", "scales", "host_contended",
 )  # fmt: skip
 _SHOWN = {
     "run": "run_id", "label": "label", "basis": "basis", "vm": "vm_usd", "egress": "egress_usd", "data": "data_usd",
     "total": "total_usd", "$/VM-h": "usd_per_vm_h", "$/1M": "usd_per_1m_samples", "steady $/VM-h": "steady_usd_per_vm_h",
-    "steady $/1M": "steady_usd_per_1m_samples",
+    "steady $/1M": "steady_usd_per_1m_samples", "on": "on", "host": "host",
 }  # fmt: skip
 _LINKED = 3  # up to so many runs' links and warnings are printed
 
@@ -83,7 +83,8 @@ def _cost(
     rates (one GPU: phase timers). docs/numbers.md has both in full.
 
     \b
-    JSON: {"schema_version", "runs": [{"run_id", "label", "model", "peers",
+    JSON: {"schema_version", "runs": [{"run_id", "label", "model", "peers", "target", "emulated",
+      "scales", "host_contended",
       "measured": {"price_book", "price_book_sha256",
         "run": {"usd": {"vm", "egress", "data", "storage", "controller", "total"},
           "vm_hours", "samples", "usd_per_vm_h", "usd_per_1m_samples"},
@@ -165,8 +166,13 @@ def _text(rows: Sequence[Mapping[str, Any]], problems: Sequence[str], form: Outp
 
 def _lines(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A run's flat rows, one a basis; what a basis does not have is empty."""
+    from metrics.marks import host_mark, origin_mark, scales_mark
+
     lines: list[dict[str, Any]] = []
-    names = {"run_id": row["run_id"], "label": row["label"] or ""}
+    names = {"run_id": row["run_id"], "label": row["label"] or "", "target": row["target"]}
+    names |= {"emulated": row["emulated"], "host_contended": row["host_contended"]}
+    names |= {"scales": scales_mark(row["scales"]), "on": origin_mark(row["target"], row["emulated"])}
+    names["host"] = host_mark(row["host_contended"], row["target"])
     if "measured" in row:
         ours = row["measured"]
         every, even = ours["run"], ours["steady"] or {}

@@ -14,7 +14,10 @@ from orchestrator.cli.output import SCHEMA_VERSION, Format, as_json, rows_text
 
 __all__ = ["register"]
 
-_LS = ("run", "status", "experiment", "peers", "epoch", "started", "elapsed_s", "spent_usd")
+_LS = (
+    "run", "status", "experiment", "target", "emulated", "host_contended", "peers", "epoch", "started", "elapsed_s",
+    "spent_usd",
+)  # fmt: skip
 _PEERS = ("slot", "location", "accelerator", "use_spot", "state", "epoch", "sps", "preemptions", "cause")
 _WHY = ("at", "slot", "generation", "vm", "kind", "from_state", "to_state", "cause")
 _OTHER_LOGS = {
@@ -40,7 +43,8 @@ def _ls(output: FormatOption = Format.table) -> None:
 
     \b
     JSON: {"schema_version", "runs": [{"run", "status", "experiment", "peers", "epoch",
-      "started" (UTC), "elapsed_s", "spent_usd" (study scale), "controller", "error"}]}
+      "started" (UTC), "elapsed_s", "spent_usd" (study scale), "controller", "error", "target",
+      "emulated", "scales", "host_contended" (null: nobody knows)}]}
     A run that cannot be read has status "unreadable" and the reason in "error".
     """
     from orchestrator.home import home_folder, list_runs
@@ -70,6 +74,7 @@ def _ls_row(run_id: str, home: Path) -> dict[str, Any]:
         "spent_usd": _amount((snapshot.get("cost") or {}).get("spent_usd")),
         "controller": snapshot.get("controller"),
         "error": snapshot.get("error"),
+        **{key: snapshot.get(key) for key in ("target", "emulated", "scales", "host_contended")},
     }
 
 
@@ -84,7 +89,7 @@ def _status(
 
     \b
     JSON: {"schema_version", "run_id", "experiment", "status", "error", "target", "emulated", "scales",
-      "started_s", "ended_s", "at_s", "elapsed_s", "controller": "alive"|"none",
+      "host_contended", "started_s", "ended_s", "at_s", "elapsed_s", "controller": "alive"|"none",
       "peers": [{"slot", "vm", "generation", "state", "location", "accelerator", "use_spot",
         "usd_per_h", "epoch", "samples", "sps", "preemptions", "cause", "since_s"}],
       "epoch": {"current", "last", "warmup", "measured", "samples", "target", "sps", "eta_s"},

@@ -67,7 +67,8 @@ def _replay(
       "granularity_phase_timed" (the authors' rule), "granularity" (wall clock), "calc_s",
       "comm_s", "epoch_s", "egress_bytes_per_vm_epoch", "ingress_bytes_per_vm_h",
       "sps_wall", "sps_phase_timed" (of one GPU alone, on both clocks), "speedup" (one clock),
-      "speedup_phase_timed" (the study's two), "warnings": []}], "problems": []}
+      "speedup_phase_timed" (the study's two), "target", "emulated", "scales", "host_contended",
+      "warnings": []}], "problems": []}
     What a log cannot give is null, with the reason in "warnings".
     """
     from analysis.replay import replay_rows, row_of_folder
@@ -155,13 +156,23 @@ def _text(rows: Sequence[Mapping[str, Any]], problems: Sequence[str], form: Form
 
         return yaml.safe_dump(plain(document), sort_keys=False, allow_unicode=True)
     if form is Format.csv:
-        flat = [{**row, "warnings": " | ".join(row["warnings"])} for row in rows]
+        from metrics.marks import scales_mark
+
+        told = (
+            {"warnings": " | ".join(row["warnings"]), "scales": scales_mark(row["scales"])} for row in rows
+        )
+        flat = [{**row, **more} for row, more in zip(rows, told, strict=True)]
         return rows_text("runs", flat, tuple(rows[0]), form)
-    return rows_text("runs", [_line(row) for row in rows], _TABLE, form) + _notes(rows)
+    # Of logs alone there is nothing to tell apart, and no host of ours.
+    marks = () if all(row["target"] == "imported" for row in rows) else ("on", "host")
+    columns = (*_TABLE[:-1], *marks, _TABLE[-1])
+    return rows_text("runs", [_line(row) for row in rows], columns, form) + _notes(rows)
 
 
 def _line(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of the table; of a single GPU `sps` is its wall-clock rate, what it has not is empty."""
+    from metrics.marks import host_mark, origin_mark
+
     egress = row["egress_bytes_per_vm_epoch"]
     alone = row["sps_wall"] is not None
     values = {
@@ -178,6 +189,8 @@ def _line(row: Mapping[str, Any]) -> dict[str, Any]:
         "comm_s": row["comm_s"],
         "egress_gb": None if egress is None else egress / 1e9,
         "speedup": row["speedup"],
+        "on": origin_mark(row["target"], row["emulated"]),
+        "host": host_mark(row["host_contended"], row["target"]),
         "notes": len(row["warnings"]),
     }
     return {key: "-" if value is None else value for key, value in values.items()} if alone else values

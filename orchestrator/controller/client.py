@@ -154,13 +154,14 @@ def attach(run_id: str, home: Path) -> RunConnection:
 def snapshot(run_id: str, home: Path) -> dict[str, Any]:
     """How the run is, read from run.db alone (works with and without a controller).
 
-    `{"run_id", "experiment" (name), "status", "error", "target", "emulated", "scales", "started_s",
-    "ended_s", "at_s", "elapsed_s", "controller" ("alive"|"none"), "peers": [{"slot", "vm", "generation",
-    "state", "phase", "location", "accelerator", "use_spot", "usd_per_h", "epoch", "samples", "sps",
-    "preemptions", "cause", "since_s"}], "epoch": {"current", "last", "completed", "warmup", "measured",
-    "samples", "target", "sps", "eta_s"}, "granularity": float|None, "cost": {"spent_usd", "usd_per_h",
-    "budget_usd"} (strings or None: study scale), "paused_s", "dropped_rounds", "events": [{"at_s", "slot", "text"}]
-    (last 20), "warnings": [str], "metrics_url" (for Prometheus; None: not served)}`. Raises StoreError.
+    `{"run_id", "experiment" (name), "status", "error", "target", "emulated", "scales", "host_contended"
+    (None: nobody knows), "started_s", "ended_s", "at_s", "elapsed_s", "controller" ("alive"|"none"),
+    "peers": [{"slot", "vm", "generation", "state", "phase", "location", "accelerator", "use_spot",
+    "usd_per_h", "epoch", "samples", "sps", "preemptions", "cause", "since_s"}], "epoch": {"current",
+    "last", "completed", "warmup", "measured", "samples", "target", "sps", "eta_s"}, "granularity":
+    float|None, "cost": {"spent_usd", "usd_per_h", "budget_usd"} (strings or None: study scale), "paused_s",
+    "dropped_rounds", "events": [{"at_s", "slot", "text"}] (last 20), "warnings": [str], "metrics_url" (for
+    Prometheus; None: not served)}`. Raises StoreError.
     """
     folder = run_folder(home, run_id)
     alive = controller_alive(folder)

@@ -72,6 +72,7 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
         "target": meta.get("target"),
         "emulated": meta.get("emulated"),
         "scales": meta.get("scales"),
+        "host_contended": (meta.get("host") or {}).get("contended"),
         "started_s": started_s,
         "ended_s": ended_s,
         "at_s": at_s,

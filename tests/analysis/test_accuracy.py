@@ -21,7 +21,19 @@ from metrics.store import RunStore
 
 def run(seed: int, accuracy: float | None, experiment: str = "c8") -> HeldOutRun:
     return HeldOutRun(
-        experiment, f"{experiment}-{seed}", seed, accuracy, 0.3, 21, 7680, 161_280, 364, False, 0
+        experiment,
+        f"{experiment}-{seed}",
+        seed,
+        accuracy,
+        0.3,
+        21,
+        7680,
+        161_280,
+        364,
+        False,
+        0,
+        "local",
+        True,
     )
 
 
@@ -139,8 +151,8 @@ def test_both_figures_and_the_verdict_are_said():
     found = AccuracyComparison(side("c8", (0.90, 0.92, 0.94)), side("alone", (0.92, 0.93, 0.94)))
     assert accuracy_lines(found) == [
         "held-out accuracy after 21 updates of 7680 samples (364 held out, seeds 1, 2, 3):",
-        "  c8     mean 0.9200, standard deviation 0.0200, n 3 (0.9000, 0.9200, 0.9400)",
-        "  alone  mean 0.9300, standard deviation 0.0100, n 3 (0.9200, 0.9300, 0.9400)",
+        "  c8     mean 0.9200, standard deviation 0.0200, n 3 (0.9000, 0.9200, 0.9400); emulated",
+        "  alone  mean 0.9300, standard deviation 0.0100, n 3 (0.9200, 0.9300, 0.9400); emulated",
         "  difference -0.0100, pooled standard deviation 0.0158: less than 2 of them (0.0316)",
     ]
     far = AccuracyComparison(side("c8", (0.1, 0.12, 0.1)), side("alone", (0.92, 0.93, 0.94)))
@@ -152,7 +164,7 @@ def test_both_figures_and_the_verdict_are_said():
 def test_dropped_rounds_are_told_beside_the_figures():
     runs = (replace(run(1, 0.90), dropped_rounds=2), run(2, 0.92), replace(run(3, None), dropped_rounds=9))
     found = AccuracyComparison(Side("c8", runs), side("alone", (0.91, 0.92)))
-    assert accuracy_lines(found)[1].endswith("n 2 (0.9000, 0.9200); dropped rounds: 2")
+    assert accuracy_lines(found)[1].endswith("n 2 (0.9000, 0.9200); emulated; dropped rounds: 2")
     assert "dropped" not in accuracy_lines(found)[2]
     assert "<td>2</td>" in accuracy_section(found).html
     document = accuracy_document(found)
@@ -163,13 +175,30 @@ def test_dropped_rounds_are_told_beside_the_figures():
     assert accuracy_lines(found)[1].endswith("dropped rounds: unknown")
 
 
+def test_what_the_runs_ran_on_is_told_beside_the_figures():
+    busy = replace(run(1, 0.90), host_contended=True)
+    rented = replace(run(2, 0.92), target="sky", emulated=False, host_contended=None)
+    runs = (busy, rented, replace(run(3, 0.94), host_contended=None))
+    found = AccuracyComparison(Side("c8", runs, include_contended=True), side("alone", (0.92, 0.93, 0.94)))
+    assert accuracy_lines(found)[1].endswith(
+        "; emulated; rented; host TOO BUSY in 1 of 3; host unknown in 1 of 3"
+    )
+    document = accuracy_document(found)
+    assert document is not None
+    assert [(r["target"], r["emulated"], r["host_contended"]) for r in document["of"]["runs"]] == [
+        ("local", True, True), ("sky", False, None), ("local", True, None),
+    ]  # fmt: skip
+    assert '<td class="text">TOO BUSY</td>' in (html := accuracy_section(found).html)
+    assert '<td class="text">rented</td>' in html
+
+
 def test_a_run_s_own_accuracy(tmp_path: Path):
     write_run(tmp_path)
     with RunStore.open_writer(tmp_path / "run.db") as store:
         store.set_meta("experiment", to_document(load("geo-c8", ["seed=4"], shipped=True)))
     found = held_out_run(tmp_path)
     assert found == HeldOutRun(
-        "geo-c8", "geo-c8-20231114-aaaa", 4, 0.934, 0.2, 5, 4096, 5 * 4096, 300, False, 0
+        "geo-c8", "geo-c8-20231114-aaaa", 4, 0.934, 0.2, 5, 4096, 5 * 4096, 300, False, 0, "local", True
     )
     with RunStore.open_writer(tmp_path / "run.db") as store:
         store.set_meta("evaluations", [])

@@ -85,6 +85,7 @@ def test_the_document_has_the_agreed_keys():
     (told,) = document["rows"]
     assert list(told) == [
         "experiment", "run_id", "published", "emulated", "replayed", "host_contended", "dropped_rounds", "attempts",
+        "target", "origin", "scales",
     ]  # fmt: skip
     for part in ("published", "emulated", "replayed"):
         assert tuple(told[part]) == KEYS
@@ -278,6 +279,55 @@ def test_an_option_lies_beside_the_figures_and_is_not_judged(tmp_path: Path, ove
     (share,) = (check for check in document["checks"] if check["figure"] == "host_contended")
     assert share["found"] == 0  # what is not judged is no run of the study's
     assert compared_run(folder, {}, judged=True).not_judged == ""
+
+
+def test_without_distance_nothing_is_ranked_or_judged(tmp_path: Path):
+    folder = ran(tmp_path)
+    with RunStore.open_writer(folder / "run.db") as store:
+        store.set_meta("target", "loopback")
+    for judged in (None, True):
+        row = compared_run(folder, {}, judged=judged)
+        assert (row.published["sps"], row.not_judged) == (244.3, "loopback: no distance")
+    document = compare_document(None, [row, a_run("CV A-2")], LIMITS, include_contended=True)
+    assert (document["rows"][0]["target"], document["rows"][0]["origin"]) == ("loopback", "loopback")
+    assert (document["compared"], document["kendall_tau"]) == (1, None)
+    assert row.run_id not in {check["run_id"] for check in document["checks"]}
+    (line,) = wide_rows(Compared([row], LIMITS))
+    assert (line["on"], line["judged"]) == ("loopback", "not judged")
+    runs, _ = load_runs([folder], load_book("study-2023-04"))
+    assert difference_rows(runs) == []
+
+
+@pytest.mark.parametrize(
+    ("target", "emulated", "contended", "origin", "host"),
+    [
+        ("local", True, False, "emulated", ""),
+        ("local", True, None, "emulated", "unknown"),
+        ("local", True, True, "emulated", "TOO BUSY"),
+        ("loopback", True, None, "loopback", "unknown"),
+        ("sky", False, None, "rented", ""),
+        ("sky", True, None, "rented, padded", ""),
+        ("imported", False, None, "logs", ""),
+        (None, None, None, "unknown", "unknown"),
+    ],
+)
+def test_what_a_run_ran_on_stands_beside_its_figures(target, emulated, contended, origin, host):
+    scales = {"bytes": 100, "time": 1, "samples": 8}
+    row = a_run(target=target, is_emulated=emulated, host_contended=contended, scales=scales)
+    (told,) = compare_document(None, [row])["rows"]
+    assert (told["target"], told["origin"], told["scales"]) == (target, origin, scales)
+    line = long_rows([row])[0]
+    assert (line["origin"], line["scales"]) == (origin, "bytes 100, time 1, samples 8")
+    (wide,) = wide_rows(Compared([row]))
+    assert (wide["on"], wide["host"]) == (origin, host)
+    assert bool(comparable([row])) is not (contended is True)  # nobody knows: it counts
+
+
+def test_kendall_s_tau_is_told_without_a_limit():
+    rows = [a_run("CV A-2"), a_run("CV A-4")]
+    assert study_checks(Compared(rows)) == ["Kendall's tau of samples/s: 1 (2 runs, no limit)"]
+    assert len([said for said in study_checks(Compared(rows, LIMITS)) if "tau" in said]) == 1
+    assert study_checks(Compared(rows[:1])) == []
 
 
 def test_a_label_stays_out_unless_its_entry_says_otherwise(tmp_path: Path):

@@ -43,7 +43,9 @@ def a_run(
     figures = {
         "sps": Measured(100.0, (99.0, 101.0)),
         "granularity": Measured(0.5, (0.5, 0.5)),
+        "comm_s": Measured(40.0, (40.0, 40.0)),
         "usd_per_1m": Measured(12.0, (12.0, 12.0)),
+        "egress_bytes_per_vm_epoch": Measured(2e9, (2e9, 2e9)),
         "intercontinental_bytes": Measured(8e9, (8e9, 8e9)),
     }
     run = OptionRun(
@@ -259,13 +261,55 @@ def test_a_run_that_does_not_count_is_listed_and_not_in_the_figures():
     assert (cell.ratio, cell.why) == (None, "NLP C-8 kernel: the host was too busy")
 
 
+def test_what_runs_ran_on_and_a_busy_host_are_told_beside_what_they_gain():
+    scales = {"bytes": 100.0, "time": 1.0, "samples": 8.0}
+    calm = a_run("kernel", target="local", scales=scales, host_contended=False)
+    busy = a_run("wan", run_id="w1", target="local", scales=scales, host_contended=True)
+    unknown = a_run("wan", run_id="w2", target="local", scales={**scales, "samples": 1.0})
+    rented = a_run("none", target="sky", origin="own")
+    found = Gains("kernel", COLUMNS, gains([calm, busy, unknown, rented], "kernel"))
+    table = gain_table(found)
+    assert [line["on"] for line in table] == ["emulated", "emulated", "rented"]
+    assert [line["note"] for line in table] == [
+        "baseline",
+        "host TOO BUSY in 1 of 2; host unknown in 1 of 2",
+        "",
+    ]
+    assert gain_notes(found)[0] == (
+        "Emulated, and multiplied back to the study's scale; scales: bytes 100, time 1, samples 8 (NLP C-8 kernel, NLP C-8 wan); "
+        "bytes 100, time 1, samples 1 (NLP C-8 wan)."
+    )
+    assert gain_notes(Gains("kernel", COLUMNS, gains([calm], "kernel")))[0].endswith(
+        "scales: bytes 100, time 1, samples 8."
+    )
+    document = gains_document(found)["gains"]
+    assert [row["host_contended"] for row in document] == [False, True, None]
+    assert document[1]["runs"][0] == {
+        "run_id": "w1", "target": "local", "origin": "emulated", "scales": scales, "host_contended": True,
+    }  # fmt: skip
+    long = {row["label"]: row for row in gain_long_rows(found)}
+    assert (long["wan"]["origin"], long["wan"]["host_contended"]) == ("emulated", True)
+    assert long["wan"]["scales"] == "bytes 100, time 1, samples 8; bytes 100, time 1, samples 1"
+    assert table[1]["communication, s"] == "40 (1.000x, 1.000 to 1.000)"
+    assert table[1]["egress GB a VM and epoch"] == "2 (1.000x, 1.000 to 1.000)"
+    shown = {(row["label"], row["ran_on"]) for row in gain_section(found).rows}
+    assert ("none", "rented") in shown
+
+
+def test_without_distance_nothing_is_gained(tmp_path: Path):
+    row = replace(compared_run(made(tmp_path), {}), target="loopback")
+    run = option_run(tmp_path, row, "wan", include_contended=True)
+    assert (run.left_out, run.ran_on) == ("loopback: no distance", "loopback")
+
+
 def test_the_document_s_keys():
     assert gains_document(None) == {"baseline": None, "gains": [], "expected": []}
     document = gains_document(Gains("kernel", ("sps",), gains([a_run("kernel"), a_run("wan")], "kernel")))
     assert document["baseline"] == "kernel"
     row = document["gains"][1]
     assert list(row) == [
-        "experiment", "label", "model", "baseline", "against", "run_ids", "dropped_rounds", "left_out", "figures",
+        "experiment", "label", "model", "baseline", "against", "run_ids", "dropped_rounds", "left_out",
+        "host_contended", "runs", "figures",
     ]  # fmt: skip
     assert tuple(row["figures"]) == COLUMNS
     assert set(row["figures"]["usd_per_1m"]) == {"value", "n", "ratio", "low", "high", "n_of", "why"}
@@ -333,6 +377,15 @@ def test_a_run_s_own_figures(tmp_path: Path):
     # of eight peers, two in each of four places, 6 of 7 partners are on another continent
     egress = row.emulated["egress_bytes_per_vm_epoch"]
     assert run.figures["intercontinental_bytes"].value == pytest.approx(8 * egress * 6 / 7, rel=1e-6)
+    assert run.figures["egress_bytes_per_vm_epoch"].value == pytest.approx(egress)
+    assert run.figures["egress_bytes_per_vm_epoch"].by_epoch == pytest.approx([egress] * 4)
+    assert run.figures["comm_s"].value == row.emulated["comm_s"]
+    assert run.figures["comm_s"].by_epoch == pytest.approx([row.emulated["comm_s"]] * 4)
+    assert (run.target, run.scales, run.host_contended) == (
+        "local",
+        {"bytes": 100, "time": 1, "samples": 8},
+        False,
+    )
     assert [one.samples for one in run.learned["loss"]] == [4096.0 * k for k in range(1, 6)]
     assert run.learned["loss"][-1].loss == pytest.approx(2.3 / 5 + 0.02 * 3.5)
     assert run.learned["heldout_loss"] == (Learned(5 * 4096.0, 0.2),)

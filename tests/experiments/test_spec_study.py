@@ -167,9 +167,10 @@ def test_what_is_expected_of_c8_is_of_rows_that_there_are():
         ((nlp, "hierarchical"), "usd_per_1m", "at least 1.5 times lower"),
         ((cv, "best"), "usd_per_1m", "at least 1.5 times lower"),
         ((cv, "wan-hierarchical"), "heldout_loss", "within noise"),
+        *(((name, "none"), loss, "within noise") for name in (nlp, cv) for loss in ("loss", "heldout_loss")),
     } <= asked
     assert {key[1] for key, figure, words in asked if figure in ("loss", "heldout_loss") and words} == {
-        "wan", "hierarchical", "wan-hierarchical",
+        "wan", "hierarchical", "wan-hierarchical", "none",
     }  # fmt: skip
 
 

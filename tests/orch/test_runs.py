@@ -178,6 +178,8 @@ def test_runs_lists_them_the_newest_first(own_home: Path):
         "local",
         True,
     )
+    assert (row["scales"], bool(row["host_contended"])) == ({"bytes": 100, "time": 1, "samples": 8}, False)
+    assert found["host_contended"].iloc[0] is pd.NA
     assert str(row["started_at"]) == "2023-11-14 22:13:20+00:00"
     assert pd.isna(found["peers"].iloc[0])
 

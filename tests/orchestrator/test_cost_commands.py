@@ -55,7 +55,8 @@ def test_json_has_what_the_help_says(folder: Path, output: Output):
     assert document.keys() == {"schema_version", "runs", "problems"}
     (row,) = document["runs"]
     assert row.keys() == {
-        "run_id", "label", "model", "peers", "measured", "published", "difference", "warnings",
+        "run_id", "label", "model", "peers", "target", "emulated", "scales", "host_contended", "measured", "published",
+        "difference", "warnings",
     }  # fmt: skip
     ours, theirs = row["measured"], row["published"]
     assert ours.keys() == {"price_book", "price_book_sha256", "run", "steady", "links", "unknown"}
@@ -75,6 +76,25 @@ def test_csv_has_a_row_a_run_and_basis(folder: Path, output: Output):
     assert float(measured["steady_usd_per_vm_h"]) > 0
     assert published["storage_usd"] == published["steady_usd_per_vm_h"] == ""
     assert {measured["run_id"], published["run_id"]} == {"geo-c8-20231114-aaaa"}
+    for row in (measured, published):
+        assert (row["target"], row["emulated"], row["host_contended"]) == ("local", "True", "False")
+        assert row["scales"] == "bytes 100, time 1, samples 8"
+
+
+def test_many_runs_say_what_they_ran_on(folder: Path, tmp_path: Path, output: Output):
+    folders = [folder, *(tmp_path / name for name in ("b", "c", "d"))]
+    for number, one in enumerate(folders):
+        if one is not folder:
+            one.mkdir()
+            write_run(one)
+        with RunStore.open_writer(one / "run.db") as store:
+            store.set_meta("run_id", f"r{number}")
+            store.set_meta("host", {"contended": True, "reasons": ["late"]} if number == 1 else None)
+    assert run(["cost", *map(str, folders)]) == 0
+    lines = output()[0].splitlines()
+    assert lines[0].endswith("HOST")
+    assert lines[1].endswith("unknown")
+    assert lines[3].endswith("emulated  TOO BUSY")
 
 
 def test_one_basis_alone(folder: Path, output: Output):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from made_up_run import write_run
 
 from analysis.replay import KEYS
 from metrics.records import EpochRecord, VmRecord
@@ -127,6 +128,30 @@ def test_many_runs_warnings_are_counted(tmp_path: Path, output: Output):
     text, _ = output()
     assert "warnings of 5 runs" in text.splitlines()[-1]
     assert len(text.splitlines()) == 1 + 5 + 1
+
+
+def test_runs_of_ours_say_what_they_ran_on(tmp_path: Path, output: Output):
+    folders = [tmp_path / name for name in ("a", "b", "c", "d")]
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        write_run(folder)
+        with RunStore.open_writer(folder / "run.db") as store:
+            store.set_meta("run_id", f"r{number}")
+            if number == 1:
+                store.set_meta("host", {"contended": True, "reasons": ["late"]})
+            if number == 2:
+                store.set_meta("target", "loopback")
+    places = [str(folder) for folder in folders]
+    assert run(["replay", *places]) == 0
+    header, *lines = output()[0].splitlines()
+    assert header.split()[-3:] == ["ON", "HOST", "NOTES"]
+    assert ["TOO BUSY" in line for line in lines[:4]] == [False, True, False, False]
+    assert ["emulated" in line for line in lines[:4]] == [True, True, False, True]
+    assert "loopback" in lines[2]
+    assert run(["replay", *places, "-o", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(output()[0])))
+    assert [row["host_contended"] for row in rows] == ["False", "True", "False", "False"]
+    assert {(row["emulated"], row["scales"]) for row in rows} == {("True", "bytes 100, time 1, samples 8")}
 
 
 def test_the_table_fits_120_columns(paper_traces: Path, output: Output):

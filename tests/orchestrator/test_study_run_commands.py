@@ -288,6 +288,8 @@ def test_what_options_gain_is_one_table_and_one_section_of_the_page(
     assert table[0].split("  ")[0] == "EXPERIMENT"
     assert "$/1M SAMPLES" in table[0]
     assert "GRANULARITY" not in table[0]
+    assert table[0].split()[:3] == ["EXPERIMENT", "RUNS", "ON"]
+    assert table[1].split()[:4] == ["CV", "A-8", "1", "emulated"]
     assert table[2].endswith("baseline")
     assert "Expected: 1 of 4 met, 1 MISSED, 2 unknown; 1 without a limit" in table
     assert "What each option gains" in (text := page.read_text())
@@ -363,8 +365,6 @@ def test_only_some_and_values_for_all(study: str, own_home: Path, capsys: pytest
         (["study", "run", "nowhere"], 2, "no such study file"),
         (["study", "run", "{file}", "--resume"], 2, "no study of the name 's' was begun here"),
         (["study", "run", "{file}", "--only", "geo-x"], 2, "there are: geo-a2, geo-b2, geo-c8-x"),
-        (["study", "run", "{file}", "--set", "swarm.batch_siz=1"], 2, "did you mean 'batch_size'"),
-        (["study", "run", "{file}", "--resume", "--set", "seed=1"], 2, "leave --set out"),
         (
             ["study", "run", "{file}", "--only", "geo-a2", "--only", "geo-typo"],
             2,
@@ -375,6 +375,8 @@ def test_only_some_and_values_for_all(study: str, own_home: Path, capsys: pytest
             2,
             "leave --price-tolerance out",
         ),
+        (["study", "run", "{file}", "--set", "swarm.batch_siz=1"], 2, "did you mean 'batch_size'"),
+        (["study", "run", "{file}", "--resume", "--set", "seed=1"], 2, "leave --set out"),
         (["study", "run", "{tmp}/bad.yaml", "--yes"], 2, "bad.csv:2: limit 'much' is not a number"),
         (["study", "run", "{tmp}/bad.yaml", "--dry-run"], 2, "bad.csv:2: limit 'much' is not a number"),
         (["study", "run", "geo-c8"], 2, "is an experiment, not a study; `orch launch geo-c8` runs it"),
@@ -464,5 +466,10 @@ def test_runs_are_compared_by_name_and_drawn_on_a_page(
     assert "Kendall&#x27;s tau" in text
     assert text.count("<svg") >= 5
     assert run(["compare", "s", "--limits", "none"]) == 0
-    assert "OUTSIDE" not in capsys.readouterr().out
+    assert "OUTSIDE" not in (shown := capsys.readouterr()).out
+    assert shown.out.splitlines()[0].split()[:3] == ["EXPERIMENT", "ON", "SPS"]
+    assert " 115 / 143 (" in shown.out  # calculation: published / emulated
+    assert " emulated " in shown.out
+    assert run(["compare", "s", "--wide"]) == 0
+    assert " 115 / - / 143 (" in capsys.readouterr().out
     assert run(["compare", "s", "--limits", str(tmp_path / "no.csv")]) == 2
