@@ -46,6 +46,7 @@ QUICK = {
     "calc_steps": 8,
     "epochs_after": 0,
     "averaging_s": 0.4,
+    "next_chunk_timeout_s": 5.0,
 }
 
 
