@@ -12,7 +12,6 @@ import pytest
 from benchmarks.robust.verdict import Ends, Outage, expected_s, lateness_s, quiet_s
 from benchmarks.robustness import APART, CASES
 
-
 HIT = {"kill-local": "calculation", "kill-matchmaking": "matchmaking", "kill-averaging": "averaging"}
 
 
