@@ -193,7 +193,7 @@ class RoundAverager(AsideAverager):
             kwargs["weight"] = (
                 0.0  # these gradients are of other parameters; the others need this peer all the same
             )
-        _log.info("Averaging begins in a group of %d", len(group))
+        _log.info("Averaging begins with %d peers", len(group) - 1)
         self._aggregating = asyncio.current_task()
         try:
             return await super()._aggregate_with_group(group_info, *args, **kwargs)

@@ -110,9 +110,10 @@ class Membership(threading.Thread):
     def others_training_at(self, epoch: int, seen: int) -> int:
         """How many other peers are training within one epoch of `epoch`, by their announcements.
 
-        When that is more than the `seen` ones, the DHT is asked again: they may have left or died meanwhile.
+        When more than the `seen` ones are to be expected, the DHT is asked again: they may have left or died meanwhile,
+        and in the first epoch those last known to be ready train by now.
         """
-        if self._count_others(epoch, ("training",)) > seen:
+        if self.others_training(epoch) > seen:
             try:
                 self._read(self._config.dht_timeout_s)
                 self._look()

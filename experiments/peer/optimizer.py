@@ -178,7 +178,16 @@ class SwarmOptimizer(CatchingUp):
         self._lineage = alone(self._lineage, self.dht.peer_id)
 
     def _load_local_gradients_into_optimizer(self) -> None:
-        super()._load_local_gradients_into_optimizer()
+        """As others will read them who take this step over: unrounded, a gradient that is nothing in float16 moves a weight here.
+
+        By Adam's first step as far as any other.
+        """
+        _log.info("Proceeding with local gradients")
+        averager: Any = self.grad_averager
+        averager.load_accumulators_into_averager_()
+        with averager.get_tensors() as gradients:
+            self.state_averager.round_as_given_away(gradients)
+        self._load_averaged_gradients_into_optimizer_()
         self._local_gradients_loaded = True
 
     def _average_gradients_and_load_into_optimizer(self, maybe_step_control: StepControl | None) -> None:

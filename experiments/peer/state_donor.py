@@ -32,7 +32,7 @@ from experiments.peer.state_bytes import CHUNK_BYTES, Blob, StateBytesError, pac
 from experiments.peer.state_shelf import Shelf
 from experiments.peer.state_taker import Chunk, OpenStream, Taken, TakingError, Wanted, take
 from experiments.peer.state_wire import answers, chunks_of, message_of
-from experiments.peer.update_bytes import load_update, pack_update
+from experiments.peer.update_bytes import load_update, pack_update, round_for_update
 
 __all__ = ["StateDonor", "open_from"]
 
@@ -92,6 +92,10 @@ class StateDonor(TrainingStateAverager):
             result = super().step(*args, **kwargs)
             self._before, self.lineage = self.lineage, self.next_lineage()
         return result
+
+    def round_as_given_away(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Make of them, in place, what who takes the update of them over will have."""
+        round_for_update(gradients, self._update_compression)
 
     @property
     def epoch(self) -> int:

@@ -10,12 +10,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from hivemind.compression import CompressionBase, CompressionInfo, Float16Compression, TensorRole
+from hivemind.compression import (
+    CompressionBase,
+    CompressionInfo,
+    Float16Compression,
+    NoCompression,
+    TensorRole,
+)
 
 from experiments.peer.low_rank import Factors, rebuild
 from experiments.peer.state_bytes import Blob, pack
 
-__all__ = ["load_update", "pack_update"]
+__all__ = ["load_update", "pack_update", "round_for_update"]
 
 
 def pack_update(
@@ -29,6 +35,15 @@ def pack_update(
         return pack(about, gradients, _infos(gradients), compression)
     tensors = [factors.left, factors.right]
     return pack({**about, "rank": factors.rank}, tensors, _infos(tensors), Float16Compression())
+
+
+@torch.no_grad()
+def round_for_update(gradients: Sequence[torch.Tensor], compression: CompressionBase) -> None:
+    """Make of them, in place, what `pack_update` in `compression` and `load_update` would leave of them."""
+    if isinstance(compression, NoCompression):
+        return
+    for gradient, info in zip(gradients, _infos(gradients), strict=True):
+        gradient.copy_(compression.extract(compression.compress(gradient, info)))
 
 
 def load_update(

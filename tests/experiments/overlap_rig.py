@@ -53,11 +53,15 @@ class Weights:
     def __init__(self, parameter: torch.nn.Parameter) -> None:
         self.optimizer, self.local_epoch, self.lineage = torch.optim.SGD([parameter], 1.0), 0, FIRST
         self.state_sharing_priority, self.said = 0, list[bool]()
+        self.rounded = list[list[float]]()
 
     def step(self, increment_epoch: bool = False, optimizer_step: bool = False, **_: Any) -> None:
         if optimizer_step:
             self.optimizer.step()
         self.local_epoch += increment_epoch
+
+    def round_as_given_away(self, gradients: list[torch.Tensor]) -> None:
+        self.rounded.append([float(gradient) for gradient in gradients])
 
     def say(self, averaging: bool) -> None:
         self.said.append(averaging)

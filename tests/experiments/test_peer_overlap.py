@@ -103,6 +103,7 @@ def test_nobody_else_is_left(peer: OverlappedPeer) -> None:
     peer.come_to("alone")
     said = peer.calculate(10)
     assert (peer.weight, said.group_size, peer.tracker.reported) == (-2.5, 1, [(1, 2)])
+    assert peer.state_averager.rounded == [[2.5]]  # as others will read it who take the step over
 
 
 def test_alone_from_the_beginning_nothing_is_hidden(peer: OverlappedPeer) -> None:

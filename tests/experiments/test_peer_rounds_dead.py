@@ -85,6 +85,24 @@ def test_who_is_ready_is_expected_in_the_first_round_only() -> None:
     assert membership.others_training_at(0, seen=0) == 0  # a round is not said to have missed it
 
 
+def test_who_was_ready_when_the_first_round_began_is_asked_for_before_a_peer_steps_alone() -> None:
+    """Announcements are read each 10 s: a first epoch that is shorter ends with what was known before it."""
+    config = SimpleNamespace(run_id="r", vm="me", initial_peers=(), dht_timeout_s=1.0)
+    membership = Membership(cast(Any, None), cast(Any, config), maddr("me"), lambda _: None)
+
+    def members(phase: str) -> tuple[Member, ...]:
+        return tuple(Member(n, n, phase, 0, maddr(n)) for n in ("me", "connected"))
+
+    def read(_: float) -> None:
+        membership._members = members("training")
+
+    membership._members = members("ready")
+    membership._read, membership._look = read, lambda: None  # type: ignore[method-assign]
+    assert membership.others_training_at(0, seen=0) == 1
+    membership._members = members("ready")
+    assert membership.others_training_at(1, seen=0) == 0
+
+
 def progress(kind: type[ProgressTracker], gone: frozenset[bytes]) -> Any:
     """What a tracker makes of two peers' reports, the killed one's some seconds old."""
     tracker: Any = object.__new__(kind)

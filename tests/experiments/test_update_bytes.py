@@ -121,6 +121,22 @@ def test_the_average_of_another_compression_is_handed_on_as_ever() -> None:
     assert equal(donor, late)
 
 
+@pytest.mark.parametrize("rounded", [True, False])
+def test_who_steps_alone_does_it_as_others_will_read_it(rounded: bool) -> None:
+    """Adam's first step has one length for every gradient that is not nothing: in float16 some of these are nothing."""
+    donor, late = Loose(Float16Compression(), None), Loose(Float16Compression(), None)
+    for tensor in donor.averaged:
+        tensor.copy_(torch.randn(tensor.shape) * 1e-7)
+    if rounded:
+        donor.round_as_given_away(donor.averaged)
+    donor.round(None, alone("", "donor"))
+    late.takes(donor.gives())
+    assert equal(donor, late) == rounded
+    with torch.no_grad():
+        apart = max(float((a - b).abs().max()) for a, b in zip(donor.weights, late.weights, strict=True))
+    assert (apart == 0.0) if rounded else (apart > 0.005)
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [("shapes", "factors of"), ("epoch", "to epoch 1 at epoch 1"), ("lineage", "after '', not 'alone'")],
