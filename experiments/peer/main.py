@@ -108,7 +108,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     from experiments.peer.join import Download, take_over
     from experiments.peer.life import Life
     from experiments.peer.membership import Membership, alive_slots
-    from experiments.peer.mend import mend_hivemind
+    from experiments.peer.mend import mend_hivemind, own_locks
     from experiments.peer.model_bytes import ModelBytes, address_of, by_address, count_tensors
     from experiments.peer.notices import NoticeWatch, Source
     from experiments.peer.optimizer import SwarmOptimizer
@@ -130,6 +130,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     children_die_with_us()
     if config.emulated:
         torch.set_num_threads(1)
+    own_locks()
     mend_hivemind()
     orders, guard = OrdersWatch(config), Guard()
     if orders.closed:  # before anything listens

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-__all__ = ["mend_hivemind"]
+__all__ = ["mend_hivemind", "own_locks"]
 
 
 def mend_hivemind() -> None:
@@ -29,6 +29,21 @@ def mend_hivemind() -> None:
 
     accumulate_part.unmended = original  # type: ignore[attr-defined]
     TensorPartReducer.accumulate_part = accumulate_part  # type: ignore[method-assign]
+
+
+def own_locks() -> None:
+    """Give this process, and those it will fork, Hivemind's module-wide locks for themselves. For a VM's first process.
+
+    The emulated cloud forks its VMs from one process that has Hivemind loaded, and with it those locks: a VM killed
+    while it holds one would stop all the others for ever, which no real VM can do.
+    """
+    import multiprocessing
+
+    from hivemind.utils import asyncio as hivemind_asyncio
+    from hivemind.utils.mpfuture import MPFuture
+
+    MPFuture.reset_backend()
+    hivemind_asyncio._AsyncContextWrapper.EXECUTOR_LOCK = multiprocessing.Lock()
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:

@@ -8,6 +8,8 @@ import os
 import re
 from pathlib import Path
 
+from metrics.log_file import LogFile
+
 __all__ = ["LossWatch", "loss_reason", "set_up_logging"]
 
 # Hivemind says these in the averager's process; no result or exception tells of them.
@@ -77,7 +79,7 @@ def set_up_logging(path: Path) -> LossWatch:
     root = logging.getLogger()
     for handler in list(root.handlers):
         root.removeHandler(handler)
-    to_file = logging.FileHandler(path)
+    to_file = LogFile(path)
     to_file.setFormatter(
         logging.Formatter("%(asctime)s.%(msecs)03d %(levelname)s %(process)d %(name)s: %(message)s")
     )

@@ -19,6 +19,7 @@ from typing import Any
 
 from metrics.dht_schema import EPOCHS_FIELD, EVALUATIONS_FIELD, EpochReport
 from metrics.hivemind_sockets import SocketFolderError, short_socket_folder
+from metrics.log_file import LogFile
 from metrics.monitor.roster import Roster, RosterError, load_roster
 from metrics.monitor.sink import Sink, line_of, read_back, rejected_before, write_status
 from metrics.orders import Orders, OrdersError, orders_key, verify
@@ -67,7 +68,7 @@ def main(config_path: str) -> int:
     """Run until SIGTERM or SIGINT. Exit code: 0 after a stop, 1 on a failure (told in status.json)."""
     path = Path(config_path).absolute()
     folder = path.parent
-    handler = logging.FileHandler(folder / "monitor.log")
+    handler = LogFile(folder / "monitor.log")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     _log.addHandler(handler)
     _log.setLevel(logging.INFO)
