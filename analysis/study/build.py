@@ -203,7 +203,7 @@ def _whence(rows: Sequence[Row], runs: Sequence[StudyRun]) -> str:
     """Where a figure's points are from; what is emulated or printed is named."""
     names: dict[str, list[str]] = {}
     for row in rows:
-        origin, name = row.get("origin"), str(row.get("name"))
+        origin, name = row.get("origin"), str(row.get("name") or row.get("experiment"))
         if origin and name not in names.setdefault(str(origin), []):
             names[str(origin)].append(name)
     words = {

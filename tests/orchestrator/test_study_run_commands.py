@@ -462,7 +462,9 @@ def test_runs_are_compared_by_name_and_drawn_on_a_page(
     assert f"report: {page}" in shown.err
     assert (tmp_path / "c_files" / "comparison.csv").is_file()
     text = page.read_text()
-    assert "Published, replayed, emulated" in text
+    lead = text[text.index("Published, replayed, emulated") :].partition("<figure>")[0]
+    assert "Emulated: CV " in lead
+    assert "Emulated: None" not in text
     assert "Kendall&#x27;s tau" in text
     assert text.count("<svg") >= 5
     assert run(["compare", "s", "--limits", "none"]) == 0
