@@ -9,7 +9,8 @@ line; lines that are there already are not run again. `--together` runs the case
 - hang: an epoch of a peer that lives took longer than its steps and the quiet epochs' communication by more than the
   averaging time-out. The time in which a peer was stopped does not count for that peer, and does for the others.
 - divergence: the peers' weights, downloaded from all of them at the end, differ by more than float16 rounds of the
-  largest: a joiner gets its weights in float16, and the comparison does too.
+  largest: a joiner gets its weights in float16, and the comparison does too. And after each case (`split`) the rounds that
+  their weights have been through, by their logs, are not the same. `forked`: epochs in which they were not, for a while.
 - left: processes, network namespaces, sockets and shared memory of the swarm after its end.
 
 Exit code 1 when any line failed.
@@ -56,6 +57,7 @@ def disturb(swarm: Swarm, case: str, chance: random.Random, quiet: float) -> dic
     line: dict[str, Any] = {
         "case": case,
         "hang": "",
+        "split": "",
         "late_s": None,
         "epoch": swarm.alive()[0].epoch,
         "hit": "",
@@ -79,6 +81,10 @@ def disturb(swarm: Swarm, case: str, chance: random.Random, quiet: float) -> dic
         line["late_s"] = round(late_s, 2)
         if late_s > settings.averaging_timeout_s:
             line["hang"] = f"an epoch was {late_s:.1f} s late"
+        ever = {epoch: swarm.lineages(alive, epoch) for epoch in range(line["epoch"] + 1, target + 1)}
+        line["forked"] = sum(len(lineages) > 1 for lineages, _ in ever.values())
+        if len(now := ever[target][1]) != 1:
+            line["split"] = f"{len(now)} lineages at epoch {target}"
     except StuckError as error:
         line["hang"] = str(error)
     line["hit"], line["given_up"] = disturbance.hit, swarm.given_up() - given_up
@@ -129,10 +135,15 @@ def swarm_of(
             lines.append({"case": cases[len(lines)]})
         lines[-1]["hang"] = lines[-1].get("hang") or str(error) or repr(error)
     left = swarm.left()
-    failed = bool(left) or any(line["hang"] for line in lines) or (common["apart"] or 0.0) > APART
+    failed = (
+        bool(left)
+        or any(line["hang"] or line.get("split") for line in lines)
+        or (common["apart"] or 0.0) > APART
+    )
     for line in lines:
         line |= {**common, "left": left}
-        line["ok"] = not line["hang"] and not left and line["apart"] is not None and line["apart"] <= APART
+        same = not line.get("split") and line["apart"] is not None and line["apart"] <= APART
+        line["ok"] = same and not line["hang"] and not left
         if failed and keep is not None:
             line["folder"] = str(folder)
     for case in cases[len(lines) :]:
@@ -169,6 +180,7 @@ def main() -> int:
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
     parser.add_argument("--peers", type=int, default=8)
     parser.add_argument("--together", action="store_true", help="the cases one after the other in one swarm")
+    parser.add_argument("--quick", action="store_true", help="short epochs, and none after the disturbed one")
     parser.add_argument("--overlap", default="none", choices=("none", "delayed"))
     parser.add_argument("--averaging", default="flat", choices=("flat", "hierarchical"))
     parser.add_argument("--compression", default="float16", help="as swarm.compression in an experiment")
@@ -183,7 +195,7 @@ def main() -> int:
         averaging=arguments.averaging,
         compression=arguments.compression,
     )
-    if arguments.together:
+    if arguments.quick:
         settings = replace(settings, **QUICK)
     done = _done(arguments.output, settings)
     wanted = [(case, seed) for seed in _seeds(arguments) for case in arguments.cases]

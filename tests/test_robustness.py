@@ -63,7 +63,8 @@ def test_fewer_peers_take_longer() -> None:
 @pytest.mark.timeout(220)
 def test_four_peers_survive_every_case_one_after_the_other(tmp_path: Path) -> None:
     lines, root = tmp_path / "lines.jsonl", Path(__file__).parents[1]
-    command = [sys.executable, "-m", "benchmarks.robustness", "--peers", "4", "--together", "-o", str(lines)]
+    command = [sys.executable, "-m", "benchmarks.robustness", "--peers", "4"]
+    command += ["--together", "--quick", "-o", str(lines)]
     process = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         said, _ = process.communicate(timeout=190.0)

@@ -30,6 +30,7 @@ _PHASES = re.compile(
     r"|(?P<calculation>Averaged gradients|Transitioning to epoch|the round is given up)"
 )
 _GIVEN_UP = b"the round is given up"
+_LINEAGE = re.compile(r"epoch (\d+) is of lineage (\w*)")
 
 
 class StuckError(Exception):
@@ -254,6 +255,19 @@ class Swarm:
         """How often a peer gave a round up, its gradients with it, since the swarm began."""
         logs = [peer.folder / "peer.log" for peer in self.peers.values()]
         return sum(log.read_bytes().count(_GIVEN_UP) for log in logs if log.exists())
+
+    def lineages(self, peers: Sequence[Peer], epoch: int) -> tuple[set[str], set[str]]:
+        """Which rounds the weights of these peers had been through at `epoch`: at some time, and as they have it now.
+
+        One each, or the swarm was, or is, split: equal lineages are equal weights. Who skipped the epoch has none.
+        """
+        ever, now = set[str](), set[str]()
+        for peer in peers:
+            text = (peer.folder / "peer.log").read_text(errors="replace")
+            if found := [lineage for number, lineage in _LINEAGE.findall(text) if int(number) == epoch]:
+                ever |= set(found)
+                now.add(found[-1])
+        return ever, now
 
     def pid_of(self, peer: Peer) -> int:
         """Of the peer's process, as this machine numbers it."""

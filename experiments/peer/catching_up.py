@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +16,8 @@ from experiments.peer.rounds import Round
 from experiments.peer.state_donor import StateDonor
 
 __all__ = ["CatchingUp"]
+
+_log = logging.getLogger(__name__)
 
 
 class CatchingUp(hivemind.Optimizer):
@@ -78,6 +81,7 @@ class CatchingUp(hivemind.Optimizer):
         """The epoch is the next one; `stepped`: with what the gradient averager holds."""
         self._update_is_here = stepped
         self.state_averager.round_ended()
+        self._log_lineage()
 
     def is_astray(self, ahead_too: bool = True) -> bool:
         """Whether other weights count than this peer's. The others are asked once an epoch, in its middle; returns at once.
@@ -108,7 +112,12 @@ class CatchingUp(hivemind.Optimizer):
         self.scheduled_grads = None
         caught = self.catch_up(joining)
         self._lineage = self.state_averager.lineage
+        self._log_lineage()
         return caught
+
+    def _log_lineage(self) -> None:
+        """Equal at equal epochs: equal weights. benchmarks/robustness.py reads it."""
+        _log.info("epoch %d is of lineage %s", self.local_epoch, self._lineage)
 
     def _tag_along_with_zero_weight(self, control: StepControl) -> None:
         """As Hivemind's; a round without a group is left, not waited for."""

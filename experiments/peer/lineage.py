@@ -69,12 +69,14 @@ def reference(group: Mapping[Any, Told | None]) -> tuple[int, str] | None:
 def expected_peers(group: Mapping[Any, Told | None]) -> int | None:
     """How many peers the group should have, if it is to be refused for having fewer; all members find the same.
 
-    Only a first attempt is refused: two groups that formed apart find together, and one who does not come is
-    waited for once.
+    A first attempt: all. Two groups that formed apart find together, and one who does not come is waited for once.
+    Later ones: more than half, so that no two groups average apart. The others of a swarm that died, or that a network
+    keeps away, are not known as training soon after.
     """
     known = [told for told in group.values() if told is not None]
     most = max((told.peers for told in known), default=0)
-    return most if most > len(group) and all(told.attempt == 1 for told in known) else None
+    needed = most if all(told.attempt == 1 for told in known) else most // 2 + 1
+    return most if len(group) < min(needed, most) else None
 
 
 def astray(group: Mapping[Any, Told | None], own: Told) -> bool:

@@ -23,6 +23,10 @@ __all__ = ["Member", "Membership", "alive_slots", "parse_members"]
 _log = logging.getLogger(__name__)
 _RECORD_LIFE_S = 30.0
 _LOOK_S, _CONNECT_S = 3.0, 2.0  # how often connections are looked at, and how long making one again may take
+_ANSWER_S, _SILENT_FOR_S = (
+    3.0,
+    10.0,
+)  # for an answer to a ping; so long after it who gave none is not reckoned with
 _GOODBYE_S = 1.0
 
 
@@ -65,7 +69,9 @@ class Membership(threading.Thread):
     on purpose: they cross the emulated links every period.
 
     A killed peer stays announced for half a minute, and its connections end at once. So between two periods this
-    thread asks the own p2pd, which costs no traffic, who is connected; who is not, and cannot be, is dead.
+    thread asks the own p2pd, which costs no traffic, who is connected; who is not, and cannot be, is dead. Where a whole
+    machine is gone, nothing ends its connections: after a round that failed, or that somebody missed, all are pinged, and
+    who does not answer is silent: dead or stopped. Nobody waits for it in a round, but what it said of its epoch holds.
     """
 
     def __init__(
@@ -84,6 +90,8 @@ class Membership(threading.Thread):
         self._phase, self._epoch = "ready", 0
         self._members: tuple[Member, ...] = ()
         self._gone: frozenset[bytes] = frozenset()
+        self._silent: frozenset[bytes] = frozenset()
+        self._silent_until_s = 0.0
         self._known: dict[str, str] = {_peer_of(m): m for m in config.initial_peers}
         self._linked: set[str] = set()
         self._next_try: dict[str, tuple[float, float]] = {}  # peer -> (not before, wait after a failure)
@@ -116,7 +124,7 @@ class Membership(threading.Thread):
         if self.others_training(epoch) > seen:
             try:
                 self._read(self._config.dht_timeout_s)
-                self._look()
+                self._look(ping=True)
             except Exception as error:  # noqa: BLE001 - a slow DHT: what was known before holds
                 _log.warning("membership: %r", error)
         return self._count_others(epoch, ("training",))
@@ -133,8 +141,9 @@ class Membership(threading.Thread):
         return sum(member.phase == "ready" and peer not in self._gone for peer, member in self._others())
 
     def _count_others(self, epoch: int, phases: tuple[str, ...]) -> int:
+        away = self._gone | (self._silent if time.monotonic() < self._silent_until_s else frozenset())
         return sum(
-            member.phase in phases and abs(member.epoch - epoch) <= 1 and peer not in self._gone
+            member.phase in phases and abs(member.epoch - epoch) <= 1 and peer not in away
             for peer, member in self._others()
         )
 
@@ -175,15 +184,21 @@ class Membership(threading.Thread):
                 _log.warning("membership: %r", error)
             self._wake.wait(min(_LOOK_S, period_s))
 
-    def _look(self) -> None:
-        """Who of the others is dead. A peer whose connection stands is not, whatever it does."""
+    def _look(self, ping: bool = False) -> None:
+        """Who of the others is dead: a peer whose connection stands is not, whatever it does. With `ping`, who is silent."""
         maddrs = {_peer_of(member.maddr): member.maddr for _, member in self._others()}
-        look = partial(_unreachable, maddrs=maddrs, timeout_s=_CONNECT_S)
-        dead = self._dht.run_coroutine(look, return_future=True).result(2.0 * self._config.dht_timeout_s)
-        gone = frozenset(PeerID.from_base58(peer).to_bytes() for peer in dead)
+        answer_s = min(_ANSWER_S, self._config.dht_timeout_s)
+        look = partial(_away, maddrs=maddrs, connect_s=_CONNECT_S, answer_s=answer_s if ping else None)
+        timeout_s = 2.0 * self._config.dht_timeout_s + _CONNECT_S
+        dead, silent = self._dht.run_coroutine(look, return_future=True).result(timeout_s)
+        gone = _raw(dead)
         if gone - self._gone:
             _log.warning("dead: %s", ", ".join(dead))
         self._gone = gone
+        if ping:
+            self._silent, self._silent_until_s = _raw(silent), time.monotonic() + _SILENT_FOR_S
+            if silent:
+                _log.warning("silent: %s", ", ".join(silent))
 
     def stop(self) -> None:
         """Take this peer's announcement back, wait a moment until the DHT has it, and end the thread."""
@@ -252,7 +267,7 @@ async def _relink(_dht: Any, node: Any, maddrs: dict[str, str], timeout_s: float
 
     async def one(peer: str, maddr: str) -> str:
         peer_id = PeerID.from_base58(peer)
-        if peer_id in node.protocol.routing_table:
+        if peer_id in node.protocol.routing_table and peer_id not in node.blacklist:
             return "linked"
         try:
             await asyncio.wait_for(_connect(node, peer, maddr), timeout_s)
@@ -268,22 +283,43 @@ async def _relink(_dht: Any, node: Any, maddrs: dict[str, str], timeout_s: float
     return dict(zip(maddrs, states, strict=True))
 
 
-async def _unreachable(_dht: Any, node: Any, maddrs: dict[str, str], timeout_s: float) -> list[str]:
-    """In the DHT's process: those of the peers that are not connected and cannot be."""
+def _raw(peers: Sequence[str]) -> frozenset[bytes]:
+    return frozenset(PeerID.from_base58(peer).to_bytes() for peer in peers)
+
+
+async def _away(
+    _dht: Any, node: Any, maddrs: dict[str, str], connect_s: float, answer_s: float | None
+) -> tuple[list[str], list[str]]:
+    """In the DHT's process: those of the peers that are not connected and cannot be; and those that are, and do not answer.
+
+    `answer_s` None: nobody is asked. The DHT asks neither kind for a while: else each of its calls waits for them.
+    """
     connected = {str(info.peer_id) for info in await node.p2p.list_peers()}
 
-    async def one(peer: str, maddr: str) -> bool:
+    async def one(peer: str, maddr: str) -> str:
         if peer in connected:
-            return False
+            return "" if answer_s is None or await _answers(node, peer, answer_s) else "silent"
         try:
-            await asyncio.wait_for(_connect(node, peer, maddr), timeout_s)
+            await asyncio.wait_for(_connect(node, peer, maddr), connect_s)
         except Exception as error:  # noqa: BLE001 - refused, or nobody there: that is what is asked
             _log.info("membership: %s is dead: %r", maddr, error)
-            return True
-        return False
+            return "dead"
+        return ""
 
-    dead = await asyncio.gather(*(one(peer, maddr) for peer, maddr in maddrs.items()))
-    return [peer for peer, is_dead in zip(maddrs, dead, strict=True) if is_dead]
+    found = dict(zip(maddrs, await asyncio.gather(*(one(*item) for item in maddrs.items())), strict=True))
+    for peer in (PeerID.from_base58(peer) for peer, how in found.items() if how):
+        node.blacklist.register_failure(peer)  # until a ping of `_relink` is answered, or some seconds
+        await node.protocol.update_routing_table(None, peer, responded=False)
+    return [p for p, how in found.items() if how == "dead"], [
+        p for p, how in found.items() if how == "silent"
+    ]
+
+
+async def _answers(node: Any, peer: str, answer_s: float) -> bool:
+    try:
+        return await asyncio.wait_for(node.protocol.call_ping(PeerID.from_base58(peer)), answer_s) is not None
+    except TimeoutError:
+        return False
 
 
 async def _connect(node: Any, peer: str, maddr: str) -> None:

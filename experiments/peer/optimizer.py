@@ -231,6 +231,8 @@ class SwarmOptimizer(CatchingUp):
                 return None
             time.sleep(max(0.0, began + _LEAST_S - time.monotonic()))
             if give_up_at - time.monotonic() < float(self.matchmaking_time or 5.0):
+                if self._others_go_on_before(give_up_at):
+                    raise BehindError(reason)
                 raise GivenUpError(reason)
             self._on_retry(reason)
 
@@ -260,6 +262,16 @@ class SwarmOptimizer(CatchingUp):
 
     def _others_went_on(self) -> bool:
         return self.progress.ask().epoch > self.local_epoch
+
+    def _others_go_on_before(self, end_s: float) -> bool:
+        """Their last attempt may succeed while this peer has no time for another one."""
+        while (
+            not (went_on := self._others_went_on())
+            and time.monotonic() + _LOOK_S < end_s
+            and not self._leaving
+        ):
+            time.sleep(_LOOK_S)
+        return went_on
 
     def _look_for_others(self) -> int:
         if self._others is None:

@@ -129,6 +129,11 @@ def epochs(folder: Path) -> dict[str, tuple[float, Round, Any]]:
     optimizer.progress.ask = lambda: newer
     run("the others went on", 2, 1, "breaks")
     optimizer.grad_averager.reset_accumulated_grads_()
+    older, at = replace(newer, epoch=optimizer.local_epoch), time.monotonic() + 3.2
+    optimizer.progress.ask = lambda: newer if time.monotonic() > at else older
+    run("the others' last attempt", 2, 1, "breaks")
+    optimizer.progress.ask = lambda: newer
+    optimizer.grad_averager.reset_accumulated_grads_()
     for ours, theirs, name in MENDS:
         setattr(ours, name, getattr(theirs, name))
     run("unmended, alone", 1, 0, "breaks")
@@ -187,6 +192,13 @@ def test_whose_parameters_are_not_the_others_takes_their_state(found, why: str) 
     assert (moved, done.losses, extra["epochs"]) == (0.0, [], 0)
     assert len(extra["loads"]) == 1
     assert extra["attempts"] == 1
+
+
+def test_what_the_others_last_attempt_comes_to_is_waited_for_as_long_as_there_is_time(found) -> None:
+    """After its third attempt this peer has 0.6 s left; whoever gave up then had weights of its own (seen)."""
+    moved, done, extra = found["the others' last attempt"]
+    assert (moved, done.losses, extra["epochs"], extra["attempts"]) == (0.0, [], 0, 3)
+    assert len(extra["loads"]) == 1
 
 
 def test_unmended_hivemind_still_has_the_faults(found) -> None:

@@ -14,7 +14,7 @@ from hivemind.utils.timed_storage import ValueWithExpiration
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.peer.membership import Member, Membership, _unreachable
+from experiments.peer.membership import Member, Membership, _away
 from experiments.peer.tracker import PunctualTracker
 from experiments.spec.round_limits import averaging_timeout_s
 from metrics.record_keys import generate_identity
@@ -29,10 +29,15 @@ def maddr(name: str) -> str:
 
 
 class Node:
-    """A DHT node whose p2pd has some connections; "reachable" can be connected to, "silent" never answers."""
+    """A DHT node whose p2pd has some connections; "reachable" can be connected to, "silent" never answers.
+
+    "frozen" is connected, and does not answer a ping: stopped, or its machine is gone."""
 
     def __init__(self) -> None:
         self.tried: list[str] = []
+        self.pinged: list[str] = []
+        self.forgotten: list[str] = []
+        self.banned: list[str] = []
         names = {peer: name for name, peer in PEERS.items()}
 
         async def list_peers() -> list[Any]:
@@ -46,19 +51,47 @@ class Node:
             if name == "silent":
                 await asyncio.Event().wait()
 
+        async def call_ping(peer_id: PeerID) -> str:
+            name = names[str(peer_id)]
+            self.pinged.append(name)
+            if name == "frozen":
+                await asyncio.Event().wait()
+            return name
+
         self.p2p = SimpleNamespace(list_peers=list_peers, _client=SimpleNamespace(connect=connect))
+
+        async def update_routing_table(node_id: Any, peer_id: PeerID, responded: bool) -> None:
+            assert (node_id, responded) == (None, False)
+            self.forgotten.append(names[str(peer_id)])
+
+        self.protocol = SimpleNamespace(call_ping=call_ping, update_routing_table=update_routing_table)
+        self.blacklist = SimpleNamespace(register_failure=lambda peer: self.banned.append(names[str(peer)]))
+
+
+KNOWN = {PEERS[name]: maddr(name) for name in PEERS if name != "me"}
 
 
 def test_dead_is_who_is_not_connected_and_cannot_be() -> None:
     node = Node()
-    known = {PEERS[name]: maddr(name) for name in PEERS if name != "me"}
-    dead = asyncio.run(_unreachable(None, node, known, timeout_s=0.05))
+    dead, silent = asyncio.run(_away(None, node, KNOWN, connect_s=0.05, answer_s=None))
     assert dead == [PEERS["killed"], PEERS["silent"]]
+    assert (silent, node.pinged) == ([], [])  # it costs no traffic
     assert sorted(node.tried) == [
         "killed",
         "reachable",
         "silent",
     ]  # whose connection stands is not even asked
+
+
+def test_who_is_connected_and_does_not_answer_is_silent_and_not_dead() -> None:
+    node = Node()
+    dead, silent = asyncio.run(_away(None, node, KNOWN, connect_s=0.05, answer_s=0.05))
+    assert dead == [PEERS["killed"], PEERS["silent"]]
+    assert silent == [PEERS["frozen"]]
+    assert sorted(node.pinged) == ["connected", "frozen"]
+    assert (
+        node.forgotten == node.banned == ["frozen", "killed", "silent"]
+    )  # by the DHT, whose calls waited for them
 
 
 def raw(name: str) -> bytes:
@@ -74,6 +107,27 @@ def test_the_dead_are_not_counted_as_training() -> None:
     assert membership.others_training(5) == 1
     assert membership.others_training(6) == 1
     assert membership.others_training(7) == 0
+
+
+def test_the_silent_are_not_waited_for_and_what_they_said_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr("experiments.peer.membership.time", SimpleNamespace(monotonic=lambda: clock.now))
+    config = SimpleNamespace(run_id="r", vm="me", initial_peers=(), dht_timeout_s=1.0)
+    dht = SimpleNamespace(
+        run_coroutine=lambda look, return_future: SimpleNamespace(
+            result=lambda _: asyncio.run(look(None, Node()))
+        )
+    )
+    membership = Membership(cast(Any, dht), cast(Any, config), maddr("me"), lambda _: None)
+    members = tuple(Member(n, n, "training", 5, maddr(n)) for n in ("me", "connected", "frozen"))
+    membership._members, membership._read = members, lambda _: None  # type: ignore[method-assign]
+    assert membership.others_training(5) == 2
+    assert membership.others_training_at(5, seen=0) == membership.others_training(5) == 1
+    assert membership.gone == frozenset()
+    membership._look()  # the next one, without a ping
+    assert membership.others_training(5) == 1
+    clock.now += 10.0
+    assert membership.others_training(5) == 2
 
 
 def test_who_is_ready_is_expected_in_the_first_round_only() -> None:
@@ -97,7 +151,7 @@ def test_who_was_ready_when_the_first_round_began_is_asked_for_before_a_peer_ste
         membership._members = members("training")
 
     membership._members = members("ready")
-    membership._read, membership._look = read, lambda: None  # type: ignore[method-assign]
+    membership._read, membership._look = read, lambda ping=False: None  # type: ignore[method-assign]
     assert membership.others_training_at(0, seen=0) == 1
     membership._members = members("ready")
     assert membership.others_training_at(1, seen=0) == 0

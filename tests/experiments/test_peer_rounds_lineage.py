@@ -83,15 +83,37 @@ def test_the_most_of_the_newest_epoch_are_right() -> None:
     assert [astray(group, told) for told in group.values()] == [True, True, True, False]
 
 
-def test_a_part_of_the_swarm_is_refused_once_by_all_of_its_members() -> None:
-    def group(*said: tuple[int, int]) -> dict[int, Told | None]:
-        return {i: Told(4, "x", str(i), peers, attempt) for i, (peers, attempt) in enumerate(said)}
+def group(*said: tuple[int, int]) -> dict[int, Told | None]:
+    """Of members that know so many peers and are at that attempt."""
+    return {i: Told(4, "x", str(i), peers, attempt) for i, (peers, attempt) in enumerate(said)}
 
+
+def test_a_part_of_the_swarm_is_refused_at_first_and_a_smaller_half_ever() -> None:
     assert expected_peers(group((2, 1), (4, 1))) == 4  # one of them knows of two others
     assert expected_peers(group((2, 1), (2, 1))) is None
     assert expected_peers(group((1, 1), (1, 1))) is None  # who has not heard of the other counts itself
-    assert expected_peers(group((4, 2), (4, 1))) is None  # not twice
+    assert expected_peers(group((4, 2), (4, 1))) == 4  # the other two may be a group as well
+    assert (
+        expected_peers(group((4, 2), (4, 1), (4, 2))) is None
+    )  # one who does not come is not waited for twice
+    assert expected_peers(group((3, 2), (3, 2))) is None
+    assert expected_peers(group((2, 7))) == 2
     assert expected_peers({0: None, 1: None}) is None
+
+
+@given(st.integers(1, 9), st.data())
+def test_two_groups_that_form_apart_are_never_both_accepted(peers: int, data: st.DataObject) -> None:
+    one = data.draw(st.sets(st.integers(0, peers - 1)))
+    other = (
+        data.draw(st.sets(st.sampled_from(sorted(set(range(peers)) - one)))) if len(one) < peers else set()
+    )
+    attempts = data.draw(st.lists(st.integers(1, 3), min_size=peers, max_size=peers))
+    accepted = [
+        members
+        for members in (one, other)
+        if members and expected_peers(group(*((peers, attempts[peer]) for peer in members))) is None
+    ]
+    assert len(accepted) <= 1
 
 
 def test_what_is_no_peers_word_counts_for_nothing() -> None:
