@@ -71,7 +71,8 @@ class Membership(threading.Thread):
     A killed peer stays announced for half a minute, and its connections end at once. So between two periods this
     thread asks the own p2pd, which costs no traffic, who is connected; who is not, and cannot be, is dead. Where a whole
     machine is gone, nothing ends its connections: after a round that failed, or that somebody missed, all are pinged, and
-    who does not answer is silent: dead or stopped. Nobody waits for it in a round, but what it said of its epoch holds.
+    who does not answer is silent: dead or stopped. A round does without it; but what it said of its epoch holds, and nobody
+    takes itself for the last one because of it.
     """
 
     def __init__(
@@ -116,12 +117,12 @@ class Membership(threading.Thread):
             self._wake.set()
 
     def others_training_at(self, epoch: int, seen: int) -> int:
-        """How many other peers are training within one epoch of `epoch`, by their announcements.
+        """How many other peers are training within one epoch of `epoch`, by their announcements; the silent too.
 
         When more than the `seen` ones are to be expected, the DHT is asked again: they may have left or died meanwhile,
         and in the first epoch those last known to be ready train by now.
         """
-        if self.others_training(epoch) > seen:
+        if self._count_others(epoch, _expected_at(epoch)) > seen:
             try:
                 self._read(self._config.dht_timeout_s)
                 self._look(ping=True)
@@ -132,16 +133,19 @@ class Membership(threading.Thread):
     def others_training(self, epoch: int) -> int:
         """How many other peers are to be expected in the round of `epoch`, as far as is known; returns at once.
 
-        In the first, all that are ready: they begin together, and the news of it travels a while.
+        In the first, all that are ready: they begin together, and the news of it travels a while. The silent are not.
         """
-        return self._count_others(epoch, ("training",) if epoch else ("training", "ready"))
+        silent = self._silent if time.monotonic() < self._silent_until_s else frozenset()
+        return self._count_others(epoch, _expected_at(epoch), silent)
 
     def others_coming(self) -> int:
         """How many other peers are about to take the swarm's state over, as far as is known; returns at once."""
         return sum(member.phase == "ready" and peer not in self._gone for peer, member in self._others())
 
-    def _count_others(self, epoch: int, phases: tuple[str, ...]) -> int:
-        away = self._gone | (self._silent if time.monotonic() < self._silent_until_s else frozenset())
+    def _count_others(
+        self, epoch: int, phases: tuple[str, ...], silent: frozenset[bytes] = frozenset()
+    ) -> int:
+        away = self._gone | silent
         return sum(
             member.phase in phases and abs(member.epoch - epoch) <= 1 and peer not in away
             for peer, member in self._others()
@@ -256,6 +260,11 @@ class Membership(threading.Thread):
             self.heals += healed
             _log.warning("the DHT had forgotten %d peer(s): linked again", healed)
             self._on_heal(self.heals)
+
+
+def _expected_at(epoch: int) -> tuple[str, ...]:
+    """The phases of those who will come to the round."""
+    return ("training",) if epoch else ("training", "ready")
 
 
 def _peer_of(maddr: str) -> str:

@@ -122,7 +122,8 @@ def test_the_silent_are_not_waited_for_and_what_they_said_holds(monkeypatch: pyt
     members = tuple(Member(n, n, "training", 5, maddr(n)) for n in ("me", "connected", "frozen"))
     membership._members, membership._read = members, lambda _: None  # type: ignore[method-assign]
     assert membership.others_training(5) == 2
-    assert membership.others_training_at(5, seen=0) == membership.others_training(5) == 1
+    assert membership.others_training_at(5, seen=0) == 2  # else this peer might take itself for the last one
+    assert membership.others_training(5) == 1
     assert membership.gone == frozenset()
     membership._look()  # the next one, without a ping
     assert membership.others_training(5) == 1
