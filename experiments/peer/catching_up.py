@@ -12,6 +12,7 @@ import torch
 from hivemind.averaging.control import AveragingStage, StepControl
 
 from experiments.peer.chase import Caught, Get, Limits, catch_up, decide
+from experiments.peer.lineage import FIRST
 from experiments.peer.rounds import Round
 from experiments.peer.state_donor import StateDonor
 
@@ -33,7 +34,7 @@ class CatchingUp(hivemind.Optimizer):
     state_averager: StateDonor
     round: Round
     on_round_begins: Callable[[], None] | None
-    _lineage: str
+    _lineage = FIRST
     waits_for_rounds = False  # whether nobody waits for one that fell behind until it is back
     _update_is_here = False  # the gradient averager holds what the last step was made with
     _asked: Any = None  # the question under way
