@@ -116,19 +116,23 @@ class Membership(threading.Thread):
         if changed:
             self._wake.set()
 
-    def others_training_at(self, epoch: int, seen: int) -> int:
+    def others_training_at(self, epoch: int, seen: int, ping: bool = False) -> int:
         """How many other peers are training within one epoch of `epoch`, by their announcements; the silent too.
 
         When more than the `seen` ones are to be expected, the DHT is asked again: they may have left or died meanwhile,
-        and in the first epoch those last known to be ready train by now.
+        and in the first epoch those last known to be ready train by now. `ping`: who of them is silent is found out first,
+        in at most `dht_timeout_s`.
         """
         if self._count_others(epoch, _expected_at(epoch)) > seen:
-            try:
-                self._read(self._config.dht_timeout_s)
-                self._look(ping=True)
-            except Exception as error:  # noqa: BLE001 - a slow DHT: what was known before holds
-                _log.warning("membership: %r", error)
+            self._warned(partial(self._look, ping))  # first: the DHT would wait for those that it finds
+            self._warned(partial(self._read, self._config.dht_timeout_s))
         return self._count_others(epoch, ("training",))
+
+    def _warned(self, ask: Callable[[], None]) -> None:
+        try:
+            ask()
+        except Exception as error:  # noqa: BLE001 - a slow DHT: what was known before holds
+            _log.warning("membership: %r", error)
 
     def others_training(self, epoch: int) -> int:
         """How many other peers are to be expected in the round of `epoch`, as far as is known; returns at once.
@@ -191,8 +195,9 @@ class Membership(threading.Thread):
     def _look(self, ping: bool = False) -> None:
         """Who of the others is dead: a peer whose connection stands is not, whatever it does. With `ping`, who is silent."""
         maddrs = {_peer_of(member.maddr): member.maddr for _, member in self._others()}
-        answer_s = min(_ANSWER_S, self._config.dht_timeout_s)
-        look = partial(_away, maddrs=maddrs, connect_s=_CONNECT_S, answer_s=answer_s if ping else None)
+        # as long as any call: the answer may stand behind what a failed round left
+        answer_s = self._config.dht_timeout_s if ping else None
+        look = partial(_away, maddrs=maddrs, connect_s=_CONNECT_S, answer_s=answer_s)
         timeout_s = 2.0 * self._config.dht_timeout_s + _CONNECT_S
         dead, silent = self._dht.run_coroutine(look, return_future=True).result(timeout_s)
         gone = _raw(dead)
@@ -307,12 +312,15 @@ async def _away(
 
     async def one(peer: str, maddr: str) -> str:
         if peer in connected:
-            return "" if answer_s is None or await _answers(node, peer, answer_s) else "silent"
+            if answer_s is None:
+                return ""
+            return "" if await _answers(node, peer, answer_s) else "silent"
         try:
             await asyncio.wait_for(_connect(node, peer, maddr), connect_s)
         except Exception as error:  # noqa: BLE001 - refused, or nobody there: that is what is asked
             _log.info("membership: %s is dead: %r", maddr, error)
             return "dead"
+        node.blacklist.register_success(PeerID.from_base58(peer))
         return ""
 
     found = dict(zip(maddrs, await asyncio.gather(*(one(*item) for item in maddrs.items())), strict=True))
@@ -325,10 +333,15 @@ async def _away(
 
 
 async def _answers(node: Any, peer: str, answer_s: float) -> bool:
+    """Whether it does in time; then nothing keeps the DHT from asking it."""
+    peer_id = PeerID.from_base58(peer)
     try:
-        return await asyncio.wait_for(node.protocol.call_ping(PeerID.from_base58(peer)), answer_s) is not None
+        if await asyncio.wait_for(node.protocol.call_ping(peer_id), answer_s) is None:
+            return False
     except TimeoutError:
         return False
+    node.blacklist.register_success(peer_id)
+    return True
 
 
 async def _connect(node: Any, peer: str, maddr: str) -> None:

@@ -27,8 +27,12 @@ from experiments.peer.tracker import PunctualTracker
 __all__ = ["Round", "SwarmOptimizer"]
 
 _log = logging.getLogger(__name__)
+_PASSED_OVER = "passed over"  # the lineage of a round without a step
 _LEAST_S = 1.0  # of an attempt: what fails at once is not tried again at once
 _GIVE_UP_S, _LOOK_S = 5.0, 0.25  # for the others' step, and how often the DHT is asked meanwhile
+_LAST_RESORT = (
+    2 / 3
+)  # of the averaging time-out, after which the half that can be had is better than no round
 
 
 class SwarmOptimizer(CatchingUp):
@@ -53,6 +57,7 @@ class SwarmOptimizer(CatchingUp):
         self._on_retry: Callable[[str], None] = lambda reason: None
         self._lineage, self._told = FIRST, Told(0, FIRST, "")
         self._local_gradients_loaded = False
+        self._any_group_at_s = float("inf")  # of this round
         self._leaving = False
         self.stopped: Callable[[], bool] = lambda: False  # whether to stop waiting for a round
         super().__init__(*args, **kwargs)
@@ -86,6 +91,8 @@ class SwarmOptimizer(CatchingUp):
 
     def _tell(self) -> Told:
         peers, attempt = 1 + self._others_known(), 1 + len(self.round.failed)
+        if attempt > 1 and time.monotonic() >= self._any_group_at_s:
+            peers = 1
         self._told = Told(self.local_epoch, self._lineage, os.urandom(8).hex(), peers, attempt)
         return self._told
 
@@ -135,7 +142,7 @@ class SwarmOptimizer(CatchingUp):
         _log.warning("the round is given up: %s", error)
         averager: Any = self.grad_averager
         self.round.group_size = 1
-        self._lineage = extended(self._lineage, "passed over")
+        self._lineage = extended(self._lineage, _PASSED_OVER)
         self.state_averager.step(increment_epoch=True)
         self._epoch_begins()
         averager.reset_accumulated_grads_()
@@ -205,6 +212,7 @@ class SwarmOptimizer(CatchingUp):
         """
         limit_s = float(self.averaging_timeout or 60.0)
         give_up_at = time.monotonic() + limit_s
+        self._any_group_at_s = give_up_at - (1.0 - _LAST_RESORT) * limit_s
         while True:
             began = time.monotonic()
             try:
@@ -226,7 +234,7 @@ class SwarmOptimizer(CatchingUp):
             # where epochs are told before the weights are there: a dead peer's is nobody's, so first who is dead
             others = self._look_for_others() if self.news_s else None
             if self._others_went_on():
-                raise BehindError(reason)
+                raise GivenUpError(reason) if self._passed_over() else BehindError(reason)
             if not (self._look_for_others() if others is None else others):
                 return None
             time.sleep(max(0.0, began + _LEAST_S - time.monotonic()))
@@ -263,20 +271,24 @@ class SwarmOptimizer(CatchingUp):
     def _others_went_on(self) -> bool:
         return self.progress.ask().epoch > self.local_epoch
 
+    def _passed_over(self) -> bool:
+        """Whether all that others did about this epoch was to give its round up: nothing is to be had of them then."""
+        passed = extended(self._lineage, _PASSED_OVER)
+        newer = [one.lineage for one in self.state_averager.offers() if one.epoch > self.local_epoch]
+        return bool(newer) and all(lineage == passed for lineage in newer)
+
     def _others_go_on_before(self, end_s: float) -> bool:
         """Their last attempt may succeed while this peer has no time for another one."""
-        while (
-            not (went_on := self._others_went_on())
-            and time.monotonic() + _LOOK_S < end_s
-            and not self._leaving
-        ):
-            time.sleep(_LOOK_S)
-        return went_on
+        while (left_s := end_s - time.monotonic()) > 0.0 and not self._leaving:
+            if self.progress.ask(left_s).epoch > self.local_epoch and not self._passed_over():
+                return True
+            time.sleep(min(_LOOK_S, max(0.0, end_s - time.monotonic())))
+        return False
 
     def _look_for_others(self) -> int:
         if self._others is None:
             return self.tracker.global_progress.num_peers - 1
-        return self._others.others_training_at(self.local_epoch, seen=0)
+        return self._others.others_training_at(self.local_epoch, seen=0, ping=True)
 
     def _attempt(self, control: StepControl | None, left_s: float) -> StepControl:
         """Begin a round with a copy of the gradients, in the group of `control` or in a new one.

@@ -26,8 +26,8 @@ class Others(Protocol):
     def others_training(self, epoch: int) -> int: ...  # at about this epoch, as known
 
     def others_training_at(
-        self, epoch: int, seen: int
-    ) -> int: ...  # asked for now, if more than `seen` are known
+        self, epoch: int, seen: int, ping: bool = False
+    ) -> int: ...  # asked for now, if more than `seen` are known; the silent too
 
     def others_coming(self) -> int: ...  # that take the swarm's state over, as known
 

@@ -69,6 +69,9 @@ class Weights:
     def round_ended(self) -> None:
         self.say(averaging=False)
 
+    def offers(self) -> list[Any]:
+        return []
+
 
 class Tracker:
     """The swarm's progress, as far as this peer makes it."""
@@ -133,7 +136,7 @@ class Others:
     def others_training(self, _: int) -> int:
         return self.training
 
-    def others_training_at(self, _: int, seen: int) -> int:
+    def others_training_at(self, _: int, seen: int, ping: bool = False) -> int:
         return self.training
 
     def others_coming(self) -> int:

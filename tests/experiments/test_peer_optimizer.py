@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hivemind
@@ -19,6 +20,8 @@ from peer_rig import config_of
 from experiments.peer import optimizer as optimizer_module
 from experiments.peer.averager import RoundAverager
 from experiments.peer.build import build_optimizer
+from experiments.peer.chase import Offer
+from experiments.peer.lineage import expected_peers, extended
 from experiments.peer.optimizer import SwarmOptimizer
 from experiments.peer.rounds import Round
 from experiments.peer.swarm import start_dht
@@ -84,7 +87,7 @@ class Others:
     def others_training(self, _: int) -> int:
         return self.training
 
-    def others_training_at(self, _: int, seen: int) -> int:
+    def others_training_at(self, _: int, seen: int, ping: bool = False) -> int:
         assert seen == 0
         return self.training
 
@@ -126,14 +129,18 @@ def epochs(folder: Path) -> dict[str, tuple[float, Round, Any]]:
     run("astray", 2, 1, "other lineage")
     optimizer.grad_averager.reset_accumulated_grads_()  # as a loaded state does
     newer = replace(optimizer.tracker.global_progress, epoch=optimizer.local_epoch + 1)
-    optimizer.progress.ask = lambda: newer
+    optimizer.progress.ask = lambda _=0.0: newer
     run("the others went on", 2, 1, "breaks")
     optimizer.grad_averager.reset_accumulated_grads_()
     older, at = replace(newer, epoch=optimizer.local_epoch), time.monotonic() + 3.2
-    optimizer.progress.ask = lambda: newer if time.monotonic() > at else older
+    optimizer.progress.ask = lambda _=0.0: newer if time.monotonic() > at else older
     run("the others' last attempt", 2, 1, "breaks")
-    optimizer.progress.ask = lambda: newer
+    optimizer.progress.ask = lambda _=0.0: newer
     optimizer.grad_averager.reset_accumulated_grads_()
+    passed = Offer("b", 0.1, newer.epoch, False, 0, extended(optimizer._lineage, "passed over"))
+    optimizer.state_averager.offers = lambda: [passed]
+    run("the others gave up", 2, 1, "breaks")
+    del optimizer.state_averager.offers
     for ours, theirs, name in MENDS:
         setattr(ours, name, getattr(theirs, name))
     run("unmended, alone", 1, 0, "breaks")
@@ -199,6 +206,27 @@ def test_what_the_others_last_attempt_comes_to_is_waited_for_as_long_as_there_is
     moved, done, extra = found["the others' last attempt"]
     assert (moved, done.losses, extra["epochs"], extra["attempts"]) == (0.0, [], 0, 3)
     assert len(extra["loads"]) == 1
+
+
+def test_who_hears_that_the_others_gave_up_does_so_too_and_downloads_nothing(found) -> None:
+    """Their weights are its own; they have no update to give, so it would be the whole state."""
+    moved, done, extra = found["the others gave up"]
+    assert (moved, extra["epochs"], extra["attempts"], extra["loads"]) == (0.0, 1, 1, [])
+    assert done.losses[0].startswith("round given up")
+
+
+@pytest.mark.parametrize(
+    ("failed", "late_s", "peers"), [([], 1.0, 8), (["x"], -1.0, 8), (["x"], 1.0, 1), (["x", "y"], 1.0, 1)]
+)
+def test_late_in_a_round_any_group_is_better_than_none(failed: list[str], late_s: float, peers: int) -> None:
+    """A majority that lives and does not come (it downloads a state, it is paused) would cost everybody the round."""
+    peer: Any = SimpleNamespace(
+        _others_known=lambda: 7, round=Round(failed=failed), local_epoch=4, _lineage="x",
+        _any_group_at_s=time.monotonic() - late_s,
+    )  # fmt: skip
+    told = SwarmOptimizer._tell(peer)
+    assert (told.peers, told.attempt) == (peers, 1 + len(failed))
+    assert expected_peers({"a": told, "b": told}) == (None if peers == 1 else 8)
 
 
 def test_unmended_hivemind_still_has_the_faults(found) -> None:

@@ -342,7 +342,7 @@ def test_the_word_of_one_that_died_with_the_average_does_not_count(
     swarm = SimpleNamespace(epoch=1)
     peer = failing(swarm, monkeypatch)
 
-    def found_dead(_: int, seen: int) -> int:
+    def found_dead(_: int, seen: int, ping: bool = False) -> int:
         swarm.epoch = 0  # the tracker leaves the dead out
         return 0
 
