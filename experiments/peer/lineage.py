@@ -70,8 +70,8 @@ def expected_peers(group: Mapping[Any, Told | None]) -> int | None:
     """How many peers the group should have, if it is to be refused for having fewer; all members find the same.
 
     A first attempt: all. Two groups that formed apart find together, and one who does not come is waited for once.
-    Later ones: more than half, so that no two groups average apart. The others of a swarm that died, or that a network
-    keeps away, are not known as training soon after.
+    Later ones: more than half, so that no two groups average apart that know of the same peers. The dead are not known as
+    training soon after; and who has little time left says that it knows of nobody, so that any group will do.
     """
     known = [told for told in group.values() if told is not None]
     most = max((told.peers for told in known), default=0)

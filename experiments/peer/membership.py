@@ -23,10 +23,7 @@ __all__ = ["Member", "Membership", "alive_slots", "parse_members"]
 _log = logging.getLogger(__name__)
 _RECORD_LIFE_S = 30.0
 _LOOK_S, _CONNECT_S = 3.0, 2.0  # how often connections are looked at, and how long making one again may take
-_ANSWER_S, _SILENT_FOR_S = (
-    3.0,
-    10.0,
-)  # for an answer to a ping; so long after it who gave none is not reckoned with
+_SILENT_FOR_S = 10.0  # after a ping that was not answered
 _GOODBYE_S = 1.0
 
 
@@ -70,7 +67,7 @@ class Membership(threading.Thread):
 
     A killed peer stays announced for half a minute, and its connections end at once. So between two periods this
     thread asks the own p2pd, which costs no traffic, who is connected; who is not, and cannot be, is dead. Where a whole
-    machine is gone, nothing ends its connections: after a round that failed, or that somebody missed, all are pinged, and
+    machine is gone, nothing ends its connections: after an attempt to average that failed all are pinged, and
     who does not answer is silent: dead or stopped. A round does without it; but what it said of its epoch holds, and nobody
     takes itself for the last one because of it.
     """
@@ -327,9 +324,8 @@ async def _away(
     for peer in (PeerID.from_base58(peer) for peer, how in found.items() if how):
         node.blacklist.register_failure(peer)  # until a ping of `_relink` is answered, or some seconds
         await node.protocol.update_routing_table(None, peer, responded=False)
-    return [p for p, how in found.items() if how == "dead"], [
-        p for p, how in found.items() if how == "silent"
-    ]
+    dead, silent = ([peer for peer, how in found.items() if how == one] for one in ("dead", "silent"))
+    return dead, silent
 
 
 async def _answers(node: Any, peer: str, answer_s: float) -> bool:

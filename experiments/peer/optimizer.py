@@ -30,9 +30,7 @@ _log = logging.getLogger(__name__)
 _PASSED_OVER = "passed over"  # the lineage of a round without a step
 _LEAST_S = 1.0  # of an attempt: what fails at once is not tried again at once
 _GIVE_UP_S, _LOOK_S = 5.0, 0.25  # for the others' step, and how often the DHT is asked meanwhile
-_LAST_RESORT = (
-    2 / 3
-)  # of the averaging time-out, after which the half that can be had is better than no round
+_LAST_RESORT = 2 / 3  # of the averaging time-out: from then on any group is better than none
 
 
 class SwarmOptimizer(CatchingUp):
