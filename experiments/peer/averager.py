@@ -27,7 +27,8 @@ from hivemind.utils import get_dht_time
 from hivemind.utils.asyncio import achain, amap_in_executor, anext, as_aiter, azip
 
 from experiments.peer.aside import AsideAverager
-from experiments.peer.lineage import FIRST, Told, astray, expected_peers, parse_told
+from experiments.peer.lineage import FIRST, Told, astray, expected_peers, parse_told, patient
+from experiments.peer.rounds import TooFewError
 
 __all__ = ["EqualRunner", "RoundAverager"]
 
@@ -35,24 +36,54 @@ _log = logging.getLogger(__name__)
 
 
 class EqualRunner(AllReduceRunner):
-    """An all-reduce after which all peers hold the same bits, and that waits for nobody it has lost.
+    """An all-reduce after which all peers hold the same bits, or some of them none.
 
     Hivemind's reducers send each peer the difference to what it sent, compressed: each peer's average has its own
     rounding, and parameters that were equal drift apart. Here they send the average, compressed once for all,
     and use it themselves as the others will read it. It must be iterated with `azip` over whole tensors:
-    what it yields are averages, no differences.
+    what it yields are averages, no differences. Raises AllreduceException when a part will not come: at once, and who
+    fails is a sender that the others lose, so they do not wait either; when it is `patient`, never: look at `lost`
+    after the last tensor.
     """
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, patient: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.tensor_part_container.return_deltas = False  # a part nobody averaged stays as it is
+        self._patient = patient
         self._wire: dict[int, asyncio.Task[Any]] = {}  # part -> its average as it is sent
+        self._loss: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # why to stop at once
 
     @property
     def lost(self) -> float:
-        """The share of the results that never came."""
+        """The share of the results that will not come."""
         container = self.tensor_part_container
         return container.failed_size / max(1, container.total_size)
+
+    async def run(self) -> AsyncIterates[torch.Tensor]:
+        """Yields the averages of the tensors, one after the other."""
+        averages: Any = super().run()
+        reading = asyncio.ensure_future(anext(averages))
+        try:
+            while True:
+                await asyncio.wait({reading, self._loss}, return_when=asyncio.FIRST_COMPLETED)
+                if self._loss.done():
+                    raise AllreduceException(self._loss.result())
+                try:
+                    average: Any = reading.result()
+                except StopAsyncIteration:
+                    break
+                yield average
+                reading = asyncio.ensure_future(anext(averages))
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            await averages.aclose()
+            if self._future.done() and not self._future.cancelled():
+                self._future.exception()  # told by this method: else the loop complains that nobody looked at it
+
+    def _lose(self, peer_id: Any, why: str) -> None:
+        if not self._patient and not self._loss.done():
+            self._loss.set_result(f"{peer_id} {why}")
 
     async def _communicate_with_peer(self, peer_id: Any) -> None:
         if peer_id == self.peer_id:
@@ -60,12 +91,19 @@ class EqualRunner(AllReduceRunner):
             return
         try:
             await super()._communicate_with_peer(peer_id)
-        except Exception:
+        except Exception as error:
+            if self.lost:
+                self._lose(peer_id, f"does not average its share: {error!r}")
             # who does not average its part will not send this peer's either: without this it is waited for
             await self._ban_sender(peer_id)
             raise
 
     async def _ban_sender(self, peer_id: Any) -> None:
+        """It is silent, or gone."""
+        reducer, index = self.tensor_part_reducer, self.sender_peer_ids.index(peer_id)
+        if not self._patient and reducer.num_parts_received[index] < reducer.num_parts:
+            self._lose(peer_id, "does not send its parts")
+            return  # nobody is to get an average without its parts any more
         await super()._ban_sender(peer_id)
         if not set(self.sender_peer_ids) - self.active_senders - self.banned_senders:
             self.all_senders_started.set()  # else the round's end waits a chunk's time-out for the banned
@@ -134,6 +172,7 @@ class RoundAverager(AsideAverager):
         self.told: Callable[[], Told] = lambda: Told(0, FIRST, "")
         self._control: StepControl | None = None  # of the attempt under way
         self._aggregating: asyncio.Task[Any] | None = None
+        self._patient = False  # the group's round
         self._registered = asyncio.Event()  # replaced at each registration
         super().__init__(*args, **kwargs)
 
@@ -187,7 +226,8 @@ class RoundAverager(AsideAverager):
         said = [parse_told(load(load(raw)[2])) for raw in group_info.gathered]
         group = dict(zip(group_info.peer_ids, said, strict=True))
         if (expected := expected_peers(group)) is not None:
-            raise AllreduceException(f"group of {len(group)} of {expected}")
+            raise TooFewError(f"group of {len(group)} of {expected}")
+        self._patient = patient(group)
         own = group[self.peer_id]
         if own is not None and astray(group, own):
             kwargs["weight"] = (
@@ -215,6 +255,7 @@ class RoundAverager(AsideAverager):
             tensors=tensors,
             group_id=group_id,
             ordered_peer_ids=group_info.peer_ids,
+            patient=self._patient,
             **kwargs,
         )
         self._running_groups[group_id].set_result(runner)
@@ -224,6 +265,7 @@ class RoundAverager(AsideAverager):
             tensor.copy_(average)
             self.last_updated = get_dht_time()
             self._state_updated.set()
+        # not at the runner's own end: azip ends with the last tensor, and nobody would hear of it
         if runner.lost:
             raise AllreduceException(f"received {100.0 * (1.0 - runner.lost):.1f} % of the results")
 

@@ -20,6 +20,7 @@ __all__ = [
     "expected_peers",
     "extended",
     "parse_told",
+    "patient",
     "reference",
 ]
 
@@ -36,6 +37,7 @@ class Told:
     nonce: str  # new for each attempt: no two rounds have the same
     peers: int = 1  # that it knows to be training, itself included
     attempt: int = 1  # at this epoch's round
+    lost: int = 0  # of those that went before: began, and missed a part
 
     def as_list(self) -> list[Any]:
         """For the wire."""
@@ -44,7 +46,7 @@ class Told:
 
 def parse_told(value: Any) -> Told | None:
     """What a peer sent; None for what does not look like it."""
-    kinds = (int, str, str, int, int)
+    kinds = (int, str, str, int, int, int)
     if not isinstance(value, list | tuple) or len(value) != len(kinds):
         return None
     return Told(*value) if all(map(isinstance, value, kinds)) else None
@@ -77,6 +79,15 @@ def expected_peers(group: Mapping[Any, Told | None]) -> int | None:
     most = max((told.peers for told in known), default=0)
     needed = most if all(told.attempt == 1 for told in known) else most // 2 + 1
     return most if len(group) < min(needed, most) else None
+
+
+def patient(group: Mapping[Any, Told | None]) -> bool:
+    """Whether the group's round goes on for those whom it may succeed for when a part is lost; all members find the same.
+
+    The first one is over for all, to begin anew at once without who was lost. Where two of a group cannot reach each other,
+    it would be over as soon as it began, again and again: whoever has lost one lets the next one go on.
+    """
+    return any(told.lost > 0 for told in group.values() if told is not None)
 
 
 def astray(group: Mapping[Any, Told | None], own: Told) -> bool:

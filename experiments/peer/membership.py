@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
@@ -13,17 +12,17 @@ from typing import Any
 
 import hivemind
 from hivemind.p2p import PeerID
-from hivemind.utils.multiaddr import Multiaddr
 from hivemind.utils.timed_storage import get_dht_time
 
 from experiments.peer.config import PeerConfig
+from experiments.peer.links import away, enough_answer, peer_of, relink
+from experiments.peer.rounds import Until
 
 __all__ = ["Member", "Membership", "alive_slots", "parse_members"]
 
 _log = logging.getLogger(__name__)
 _RECORD_LIFE_S = 30.0
 _LOOK_S, _CONNECT_S = 3.0, 2.0  # how often connections are looked at, and how long making one again may take
-_SILENT_FOR_S = 10.0  # after a ping that was not answered
 _GOODBYE_S = 1.0
 
 
@@ -36,6 +35,7 @@ class Member:
     phase: str  # "ready", "training", "serving"
     epoch: int
     maddr: str
+    until_s: float = 0.0  # the announcement lives, DHT time: later in each new one
 
 
 def parse_members(value: Any) -> list[Member]:
@@ -47,7 +47,7 @@ def parse_members(value: Any) -> list[Member]:
             continue
         vm, slot, phase, epoch, maddr = raw
         if all(isinstance(text, str) for text in (vm, slot, phase, maddr)) and isinstance(epoch, int):
-            members.append(Member(vm, slot, phase, epoch, maddr))
+            members.append(Member(vm, slot, phase, epoch, maddr, entry.expiration_time))
     return sorted(members, key=lambda member: member.vm)
 
 
@@ -69,7 +69,8 @@ class Membership(threading.Thread):
     thread asks the own p2pd, which costs no traffic, who is connected; who is not, and cannot be, is dead. Where a whole
     machine is gone, nothing ends its connections: after an attempt to average that failed all are pinged, and
     who does not answer is silent: dead or stopped. A round does without it; but what it said of its epoch holds, and nobody
-    takes itself for the last one because of it.
+    takes itself for the last one because of it. When enough answer for a group,
+    another attempt begins; the rest is found out meanwhile.
     """
 
     def __init__(
@@ -88,9 +89,10 @@ class Membership(threading.Thread):
         self._phase, self._epoch = "ready", 0
         self._members: tuple[Member, ...] = ()
         self._gone: frozenset[bytes] = frozenset()
-        self._silent: frozenset[bytes] = frozenset()
-        self._silent_until_s = 0.0
-        self._known: dict[str, str] = {_peer_of(m): m for m in config.initial_peers}
+        # peer -> until when its announcement lived when it did not answer
+        self._silent: dict[bytes, float] = {}
+        self._pinging: threading.Thread | None = None
+        self._known: dict[str, str] = {peer_of(m): m for m in config.initial_peers}
         self._linked: set[str] = set()
         self._next_try: dict[str, tuple[float, float]] = {}  # peer -> (not before, wait after a failure)
         self._wake, self._ended = threading.Event(), threading.Event()
@@ -113,17 +115,57 @@ class Membership(threading.Thread):
         if changed:
             self._wake.set()
 
-    def others_training_at(self, epoch: int, seen: int, ping: bool = False) -> int:
+    def others_training_at(self, epoch: int, seen: int) -> int:
         """How many other peers are training within one epoch of `epoch`, by their announcements; the silent too.
 
         When more than the `seen` ones are to be expected, the DHT is asked again: they may have left or died meanwhile,
-        and in the first epoch those last known to be ready train by now. `ping`: who of them is silent is found out first,
-        in at most `dht_timeout_s`.
+        and in the first epoch those last known to be ready train by now.
         """
         if self._count_others(epoch, _expected_at(epoch)) > seen:
-            self._warned(partial(self._look, ping))  # first: the DHT would wait for those that it finds
+            self._warned(self._look)  # first: the DHT would wait for those that it finds
             self._warned(partial(self._read, self._config.dht_timeout_s))
         return self._count_others(epoch, ("training",))
+
+    def others_left(self, epoch: int, until: Until = "enough answered") -> int:
+        """How many others another attempt at the round of `epoch` may find, after one that failed; the silent too.
+
+        Returns at once ("now"; the rest is found out meanwhile), or as soon as more than half of all answer, this peer included: so
+        many a group needs (`expected_peers`). When they do not, and where all is to be "known", once it is known who is dead
+        and who is silent, and the DHT was asked again.
+        """
+        awaited = self._others_at(epoch, _expected_at(epoch), self._gone)
+        if not awaited:
+            return 0
+        peers = [peer_of(member.maddr) for member in awaited]
+        began = self._pinging is None or not self._pinging.is_alive()
+        if began:
+            asked = peers if until == "now" else []
+            self._pinging = threading.Thread(target=self._find_out, args=(asked,), name="ping", daemon=True)
+            self._pinging.start()
+        if until == "now" or (until == "enough answered" and self._enough_answer(peers)):
+            return len(awaited)
+        if self._pinging is not None:
+            self._pinging.join()
+        if not began:  # it had looked before this attempt failed
+            self._find_out([])
+        return self._count_others(epoch, ("training",))
+
+    def _find_out(self, peers: list[str]) -> None:
+        """Who is dead, who is silent, and then, without waiting for those, what the others announce; `peers`: are asked first."""
+        if peers:
+            self._enough_answer(peers)
+        self._warned(partial(self._look, ping=True))
+        self._warned(partial(self._read, self._config.dht_timeout_s))
+
+    def _enough_answer(self, peers: list[str]) -> bool:
+        # as long as any call: the answer may stand behind what a failed round left
+        answer_s = self._config.dht_timeout_s
+        ask = partial(enough_answer, peers=peers, enough=(1 + len(peers)) // 2, answer_s=answer_s)
+        try:
+            return bool(self._dht.run_coroutine(ask, return_future=True).result(answer_s + _CONNECT_S))
+        except Exception as error:  # noqa: BLE001 - a slow DHT: what the ping finds out counts
+            _log.warning("membership: %r", error)
+            return False
 
     def _warned(self, ask: Callable[[], None]) -> None:
         try:
@@ -134,9 +176,10 @@ class Membership(threading.Thread):
     def others_training(self, epoch: int) -> int:
         """How many other peers are to be expected in the round of `epoch`, as far as is known; returns at once.
 
-        In the first, all that are ready: they begin together, and the news of it travels a while. The silent are not.
+        In the first, all that are ready: they begin together, and the news of it travels a while. The silent are not,
+        until they answer a ping or announce themselves again.
         """
-        silent = self._silent if time.monotonic() < self._silent_until_s else frozenset()
+        silent = frozenset(p for p, member in self._others() if member.until_s <= self._silent.get(p, -1.0))
         return self._count_others(epoch, _expected_at(epoch), silent)
 
     def others_coming(self) -> int:
@@ -146,16 +189,19 @@ class Membership(threading.Thread):
     def _count_others(
         self, epoch: int, phases: tuple[str, ...], silent: frozenset[bytes] = frozenset()
     ) -> int:
-        away = self._gone | silent
-        return sum(
-            member.phase in phases and abs(member.epoch - epoch) <= 1 and peer not in away
+        return len(self._others_at(epoch, phases, self._gone | silent))
+
+    def _others_at(self, epoch: int, phases: tuple[str, ...], absent: frozenset[bytes]) -> list[Member]:
+        return [
+            member
             for peer, member in self._others()
-        )
+            if member.phase in phases and abs(member.epoch - epoch) <= 1 and peer not in absent
+        ]
 
     def _others(self) -> list[tuple[bytes, Member]]:
         """The other members, each with its libp2p id."""
         return [
-            (PeerID.from_base58(_peer_of(member.maddr)).to_bytes(), member)
+            (PeerID.from_base58(peer_of(member.maddr)).to_bytes(), member)
             for member in self._members
             if member.vm != self._config.vm and "/p2p/" in member.maddr
         ]
@@ -191,10 +237,10 @@ class Membership(threading.Thread):
 
     def _look(self, ping: bool = False) -> None:
         """Who of the others is dead: a peer whose connection stands is not, whatever it does. With `ping`, who is silent."""
-        maddrs = {_peer_of(member.maddr): member.maddr for _, member in self._others()}
-        # as long as any call: the answer may stand behind what a failed round left
-        answer_s = self._config.dht_timeout_s if ping else None
-        look = partial(_away, maddrs=maddrs, connect_s=_CONNECT_S, answer_s=answer_s)
+        maddrs = {peer_of(member.maddr): member.maddr for _, member in self._others()}
+        until_s = {peer: member.until_s for peer, member in self._others()}
+        answer_s = self._config.dht_timeout_s if ping else None  # as `_enough_answer`
+        look = partial(away, maddrs=maddrs, connect_s=_CONNECT_S, answer_s=answer_s)
         timeout_s = 2.0 * self._config.dht_timeout_s + _CONNECT_S
         dead, silent = self._dht.run_coroutine(look, return_future=True).result(timeout_s)
         gone = _raw(dead)
@@ -202,7 +248,7 @@ class Membership(threading.Thread):
             _log.warning("dead: %s", ", ".join(dead))
         self._gone = gone
         if ping:
-            self._silent, self._silent_until_s = _raw(silent), time.monotonic() + _SILENT_FOR_S
+            self._silent = {peer: until_s.get(peer, 0.0) for peer in _raw(silent)}
             if silent:
                 _log.warning("silent: %s", ", ".join(silent))
 
@@ -234,7 +280,7 @@ class Membership(threading.Thread):
         self._read(timeout)
         for member in self._members:
             if member.vm != self._config.vm and "/p2p/" in member.maddr:
-                self._known[_peer_of(member.maddr)] = member.maddr
+                self._known[peer_of(member.maddr)] = member.maddr
         self._heal(timeout)
 
     def _read(self, timeout: float) -> None:
@@ -247,7 +293,7 @@ class Membership(threading.Thread):
         if not due:
             return
         wait_s = self._config.dht_timeout_s
-        future = self._dht.run_coroutine(partial(_relink, maddrs=due, timeout_s=wait_s), return_future=True)
+        future = self._dht.run_coroutine(partial(relink, maddrs=due, timeout_s=wait_s), return_future=True)
         states = future.result(timeout + 2.0 * wait_s)
         healed = 0
         for peer, state in states.items():
@@ -269,77 +315,5 @@ def _expected_at(epoch: int) -> tuple[str, ...]:
     return ("training",) if epoch else ("training", "ready")
 
 
-def _peer_of(maddr: str) -> str:
-    return maddr.rsplit("/p2p/", 1)[1]
-
-
-async def _relink(_dht: Any, node: Any, maddrs: dict[str, str], timeout_s: float) -> dict[str, str]:
-    """In the DHT's process: ping the peers missing in the routing table. Returns each one's state."""
-
-    async def one(peer: str, maddr: str) -> str:
-        peer_id = PeerID.from_base58(peer)
-        if peer_id in node.protocol.routing_table and peer_id not in node.blacklist:
-            return "linked"
-        try:
-            await asyncio.wait_for(_connect(node, peer, maddr), timeout_s)
-        except Exception as error:  # noqa: BLE001 - dead peers are expected here; the state tells
-            _log.info("membership: cannot reach %s: %r", maddr, error)
-            return "unreachable"
-        if await node.protocol.call_ping(peer_id) is None:
-            return "unreachable"
-        node.blacklist.register_success(peer_id)
-        return "relinked"
-
-    states = await asyncio.gather(*(one(peer, maddr) for peer, maddr in maddrs.items()))
-    return dict(zip(maddrs, states, strict=True))
-
-
 def _raw(peers: Sequence[str]) -> frozenset[bytes]:
     return frozenset(PeerID.from_base58(peer).to_bytes() for peer in peers)
-
-
-async def _away(
-    _dht: Any, node: Any, maddrs: dict[str, str], connect_s: float, answer_s: float | None
-) -> tuple[list[str], list[str]]:
-    """In the DHT's process: those of the peers that are not connected and cannot be; and those that are, and do not answer.
-
-    `answer_s` None: nobody is asked. The DHT asks neither kind for a while: else each of its calls waits for them.
-    """
-    connected = {str(info.peer_id) for info in await node.p2p.list_peers()}
-
-    async def one(peer: str, maddr: str) -> str:
-        if peer in connected:
-            if answer_s is None:
-                return ""
-            return "" if await _answers(node, peer, answer_s) else "silent"
-        try:
-            await asyncio.wait_for(_connect(node, peer, maddr), connect_s)
-        except Exception as error:  # noqa: BLE001 - refused, or nobody there: that is what is asked
-            _log.info("membership: %s is dead: %r", maddr, error)
-            return "dead"
-        node.blacklist.register_success(PeerID.from_base58(peer))
-        return ""
-
-    found = dict(zip(maddrs, await asyncio.gather(*(one(*item) for item in maddrs.items())), strict=True))
-    for peer in (PeerID.from_base58(peer) for peer, how in found.items() if how):
-        node.blacklist.register_failure(peer)  # until a ping of `_relink` is answered, or some seconds
-        await node.protocol.update_routing_table(None, peer, responded=False)
-    dead, silent = ([peer for peer, how in found.items() if how == one] for one in ("dead", "silent"))
-    return dead, silent
-
-
-async def _answers(node: Any, peer: str, answer_s: float) -> bool:
-    """Whether it does in time; then nothing keeps the DHT from asking it."""
-    peer_id = PeerID.from_base58(peer)
-    try:
-        if await asyncio.wait_for(node.protocol.call_ping(peer_id), answer_s) is None:
-            return False
-    except TimeoutError:
-        return False
-    node.blacklist.register_success(peer_id)
-    return True
-
-
-async def _connect(node: Any, peer: str, maddr: str) -> None:
-    address = Multiaddr(maddr.rsplit("/p2p/", 1)[0])
-    await node.p2p._client.connect(PeerID.from_base58(peer), [address])

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Any
+
+from metrics.hivemind_calls import keep_tasks, mend_calls
 
 __all__ = ["mend_hivemind", "own_locks"]
 
+_EMPTYING_S = 5.0  # a reader sees within milliseconds that its handler has ended
+
 
 def mend_hivemind() -> None:
-    """`_mend_reducer` and `_mend_contexts`. Safe to call twice."""
+    """All that is below, and late answers (`metrics.hivemind_calls`). Safe to call twice."""
     _mend_reducer()
     _mend_contexts()
+    _mend_loops()
+    _mend_streams()
+    mend_calls()
 
 
 def _mend_reducer() -> None:
@@ -61,6 +70,61 @@ def _mend_contexts() -> None:
 
     enter.unmended = original  # type: ignore[attr-defined]
     _AsyncContextWrapper.__aenter__ = enter  # type: ignore[method-assign]
+
+
+def _mend_loops() -> None:
+    """Keep each task of the DHT's and the averagers' processes until it is done."""
+    import hivemind.averaging.averager as averager
+    import hivemind.dht.dht as dht
+
+    original = dht.switch_to_uvloop
+    if hasattr(original, "unmended"):
+        return
+
+    def switch_to_uvloop() -> asyncio.AbstractEventLoop:
+        loop = original()
+        keep_tasks(loop)
+        return loop
+
+    switch_to_uvloop.unmended = original  # type: ignore[attr-defined]
+    dht.switch_to_uvloop = averager.switch_to_uvloop = switch_to_uvloop
+
+
+def _mend_streams() -> None:
+    """Let a stream end when its handler has ended, though its sender went on.
+
+    What a stream's reader takes in waits in a short queue for the handler. When the handler ends while the queue is
+    full, the reader waits for ever: the stream is not closed, and whoever sends it is not told that this peer has failed.
+    """
+    from hivemind.p2p import P2P
+
+    streams: Any = P2P
+    original = streams._add_protobuf_stream_handler
+    if hasattr(original, "unmended"):
+        return
+
+    async def add(self: Any, name: str, handler: Any, *args: Any, **kwargs: Any) -> None:
+        async def handle(requests: Any, context: Any) -> AsyncIterator[Any]:
+            try:
+                async with contextlib.aclosing(handler(requests, context)) as responses:
+                    async for response in responses:
+                        yield response
+            finally:
+                task = asyncio.ensure_future(_empty(requests))
+                task.add_done_callback(_look_at)
+
+        await original(self, name, handle, *args, **kwargs)
+
+    add.unmended = original  # type: ignore[attr-defined]
+    streams._add_protobuf_stream_handler = add
+
+
+async def _empty(requests: AsyncIterator[Any]) -> None:
+    """Take what is left, so that the reader goes on to see that the handler has ended."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_EMPTYING_S):
+            async for _ in requests:
+                pass
 
 
 def _leave(context: Any, entered: asyncio.Future[Any]) -> None:

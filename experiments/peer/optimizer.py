@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hivemind.averaging.control import StepControl
+from hivemind.averaging.matchmaking import MatchmakingException
 
 from experiments.peer.catching_up import CatchingUp
 from experiments.peer.lineage import FIRST, Told, after_round, alone, astray, extended, parse_told
@@ -18,6 +19,8 @@ from experiments.peer.rounds import (
     NoGroupError,
     Others,
     Round,
+    TooFewError,
+    Until,
     leave,
     let_go,
     result_of,
@@ -91,7 +94,8 @@ class SwarmOptimizer(CatchingUp):
         peers, attempt = 1 + self._others_known(), 1 + len(self.round.failed)
         if attempt > 1 and time.monotonic() >= self._any_group_at_s:
             peers = 1
-        self._told = Told(self.local_epoch, self._lineage, os.urandom(8).hex(), peers, attempt)
+        nonce = os.urandom(8).hex()
+        self._told = Told(self.local_epoch, self._lineage, nonce, peers, attempt, self.round.lost)
         return self._told
 
     def _others_known(self) -> int:
@@ -219,8 +223,11 @@ class SwarmOptimizer(CatchingUp):
                     control, give_up_at - time.monotonic(), self.matchmaking_time or 5.0, self._others_went_on
                 )
             except Exception as error:  # noqa: BLE001 - any failure of an attempt: what can be done about it follows
+                too_few = isinstance(error, TooFewError)
                 reason = f"averaging failed ({type(error).__name__}: {error})"
                 _log.warning("an attempt to average failed with %r", error)
+                # as Hivemind calls an all-reduce's end
+                self.round.lost += isinstance(error, MatchmakingException)
             else:
                 return self._of_this_lineage(group)
             let_go(control, self.grad_averager)
@@ -229,11 +236,13 @@ class SwarmOptimizer(CatchingUp):
             if self._leaving:
                 raise GivenUpError(f"this peer leaves; {reason}")
             time.sleep(self.news_s)
-            # where epochs are told before the weights are there: a dead peer's is nobody's, so first who is dead
-            others = self._look_for_others() if self.news_s else None
-            if self._others_went_on():
+            # first: the DHT waits for who is silent; and thoroughly where epochs are told before the weights are there,
+            # since what a dead peer told is nobody's. Groups that are too small would never meet if each first looked around
+            until: Until = "known" if self.news_s > 0.0 else "now" if too_few else "enough answered"
+            others = self._look_for_others(until)
+            if self._others_went_on(_LEAST_S if too_few else None):
                 raise GivenUpError(reason) if self._passed_over() else BehindError(reason)
-            if not (self._look_for_others() if others is None else others):
+            if not others:
                 return None
             time.sleep(max(0.0, began + _LEAST_S - time.monotonic()))
             if give_up_at - time.monotonic() < float(self.matchmaking_time or 5.0):
@@ -266,8 +275,10 @@ class SwarmOptimizer(CatchingUp):
         while self.progress.ask().epoch < epoch and time.monotonic() < give_up_at:
             time.sleep(_LOOK_S)
 
-    def _others_went_on(self) -> bool:
-        return self.progress.ask().epoch > self.local_epoch
+    def _others_went_on(self, limit_s: float | None = None) -> bool:
+        """As far as the DHT says so in time: it may wait for one that is silent, and the next attempt asks again."""
+        limit_s = float(self.matchmaking_time or 5.0) if limit_s is None else limit_s
+        return self.progress.ask(limit_s).epoch > self.local_epoch
 
     def _passed_over(self) -> bool:
         """Whether all that others did about this epoch was to give its round up: nothing is to be had of them then."""
@@ -283,10 +294,10 @@ class SwarmOptimizer(CatchingUp):
             time.sleep(min(_LOOK_S, max(0.0, end_s - time.monotonic())))
         return False
 
-    def _look_for_others(self) -> int:
+    def _look_for_others(self, until: Until) -> int:
         if self._others is None:
             return self.tracker.global_progress.num_peers - 1
-        return self._others.others_training_at(self.local_epoch, seen=0, ping=True)
+        return self._others.others_left(self.local_epoch, until)
 
     def _attempt(self, control: StepControl | None, left_s: float) -> StepControl:
         """Begin a round with a copy of the gradients, in the group of `control` or in a new one.

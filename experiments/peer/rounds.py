@@ -7,14 +7,29 @@ import time
 from collections.abc import Callable, Collection
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from hivemind.averaging.control import AveragingStage, StepControl
+from hivemind.averaging.partition import AllreduceException
 
-__all__ = ["BehindError", "GivenUpError", "NoGroupError", "Others", "Round", "leave", "let_go", "result_of"]
+__all__ = [
+    "BehindError",
+    "GivenUpError",
+    "NoGroupError",
+    "Others",
+    "Round",
+    "TooFewError",
+    "Until",
+    "leave",
+    "let_go",
+    "result_of",
+]
 
 _log = logging.getLogger(__name__)
 _LET_GO_S = 5.0  # for the averager's process to end an attempt
+
+
+Until = Literal["now", "enough answered", "known"]  # how long to look for others
 
 
 class Others(Protocol):
@@ -25,9 +40,9 @@ class Others(Protocol):
 
     def others_training(self, epoch: int) -> int: ...  # at about this epoch, as known
 
-    def others_training_at(
-        self, epoch: int, seen: int, ping: bool = False
-    ) -> int: ...  # asked for now, if more than `seen` are known; the silent too
+    def others_left(
+        self, epoch: int, until: Until = "enough answered"
+    ) -> int: ...  # for another attempt at its round, asked for now
 
     def others_coming(self) -> int: ...  # that take the swarm's state over, as known
 
@@ -36,6 +51,10 @@ class Others(Protocol):
 
 class NoGroupError(Exception):
     """Nobody to average with was found in time, although others are training."""
+
+
+class TooFewError(AllreduceException):
+    """A group was found, and is too small to average in."""
 
 
 class BehindError(Exception):
@@ -55,6 +74,7 @@ class Round:
     losses: list[str] = field(default_factory=list)
     swarm_peers: int = 0  # peers the tracker knew of when the round began
     failed: list[str] = field(default_factory=list)  # why attempts failed, in their order
+    lost: int = 0  # of these: had begun to average
     # of a round behind calculation (overlap.py)
     busied: bool = False  # it took this call's time: it was begun, waited for or taken over
     hidden_s: float = 0.0  # of the round that ended, in which the peer calculated

@@ -21,6 +21,7 @@ from hivemind.p2p import P2P, PeerID
 from hivemind.utils import MSGPackSerializer
 from hivemind.utils.multiaddr import Multiaddr
 
+from metrics.hivemind_calls import keep_tasks, mend_calls
 from metrics.monitor.acceptance import Raw
 
 __all__ = ["SwarmReader"]
@@ -55,6 +56,8 @@ class SwarmReader:
 
         `identity`: the file with the key peers know this node by; without it p2pd makes one.
         """
+        mend_calls()
+        keep_tasks(asyncio.get_running_loop())
         for left in (2, 1, 0):
             try:
                 self._p2p = await P2P.create(

@@ -111,7 +111,7 @@ class Tracker:
     def round_ends(self) -> None:
         self.resting = False
 
-    def ask(self) -> Any:
+    def ask(self, _: float = 10.0) -> Any:
         return self.global_progress
 
     def update_epoch(self, new_epoch: int) -> None:
@@ -136,7 +136,7 @@ class Others:
     def others_training(self, _: int) -> int:
         return self.training
 
-    def others_training_at(self, _: int, seen: int, ping: bool = False) -> int:
+    def others_left(self, _: int, until: str = "enough answered") -> int:
         return self.training
 
     def others_coming(self) -> int:

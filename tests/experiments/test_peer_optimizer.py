@@ -12,6 +12,7 @@ import hivemind
 import pytest
 import torch
 from hivemind.averaging.control import StepControl
+from hivemind.averaging.matchmaking import MatchmakingException
 from hivemind.optim.grad_averager import GradientAverager
 from hivemind.optim.progress_tracker import ProgressTracker
 from hivemind_here import apart
@@ -71,6 +72,8 @@ class Controls:
         end = self.ends.pop(0) if len(self.ends) > 1 else self.ends[0]
         if end == "breaks":
             raise RuntimeError("the round broke off")
+        if end == "misses a part":
+            raise MatchmakingException("Unable to run All-Reduce: a part is missing")
         own = self.optimizer._told
         other = replace(own, nonce="other") if end == "succeeds" else replace(own, epoch=own.epoch + 7)
         return {"a": own.as_list(), "b": other.as_list()}
@@ -87,8 +90,7 @@ class Others:
     def others_training(self, _: int) -> int:
         return self.training
 
-    def others_training_at(self, _: int, seen: int, ping: bool = False) -> int:
-        assert seen == 0
+    def others_left(self, _: int, until: str = "enough answered") -> int:
         return self.training
 
 
@@ -116,6 +118,7 @@ def epochs(folder: Path) -> dict[str, tuple[float, Round, Any]]:
         moved, done = epoch(optimizer, parameter)
         extra = {
             "epochs": optimizer.local_epoch - before, "attempts": controls.began, "retried": list(retried),
+            "lost": optimizer._told.lost,
             "seconds": time.monotonic() - began, "loads": list(loads), "new lineage": optimizer._lineage != lineage,
         }  # fmt: skip
         found[name] = moved, done, extra
@@ -124,6 +127,7 @@ def epochs(folder: Path) -> dict[str, tuple[float, Round, Any]]:
     run("alone", 1, 0, "breaks")
     run("not seen yet", 1, 1, "succeeds")
     run("second attempt", 2, 1, "breaks", "succeeds")
+    run("a part is missing", 2, 1, "misses a part", "succeeds")
     run("no attempt", 2, 1, "breaks")
     run("the others died", 2, 0, "breaks")
     run("astray", 2, 1, "other lineage")
@@ -157,6 +161,12 @@ def test_alone_it_steps_with_the_mean_of_the_gradients(found) -> None:
     moved, done, extra = found["alone"]
     assert moved == 2.5
     assert (done.group_size, done.losses, extra["epochs"]) == (1, [], 1)
+
+
+def test_an_all_reduce_that_was_lost_is_told_in_the_next_attempt(found) -> None:
+    """Its group then goes on for those whom it may succeed for (`lineage.patient`)."""
+    assert found["second attempt"][2]["lost"] == 0
+    assert found["a part is missing"][2]["lost"] == 1
 
 
 def test_who_is_announced_is_averaged_with_before_its_progress_is_seen(found) -> None:

@@ -89,13 +89,13 @@ def test_egress_is_the_difference_of_two_readings() -> None:
 
 def test_strange_member_records_are_left_out() -> None:
     def entry(value: object) -> SimpleNamespace:
-        return SimpleNamespace(value=value)
+        return SimpleNamespace(value=value, expiration_time=70.0)
 
     good = ("v1", "b", "training", 3, "/ip4/…/p2p/x")
     found = parse_members(
         {"v1": entry(good), "v2": entry(None), "v3": entry([1, 2, 3, 4, 5]), "v4": entry("x")}
     )
-    assert found == [Member(*good)]
+    assert found == [Member(*good, until_s=70.0)]
     assert parse_members(None) == []
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import virtual_time
 from hivemind.averaging import DecentralizedAverager
 from hivemind.averaging.allreduce import AllReduceRunner
 from hivemind.averaging.control import AveragingStage
+from hivemind.averaging.partition import AllreduceException
 from hivemind.proto.averaging_pb2 import BAD_GROUP_ID, AveragingData
 from hivemind.utils import get_dht_time
 from hivemind.utils.asyncio import as_aiter
@@ -34,12 +36,23 @@ class Id(str):
 
 
 class Network:
-    """All-reduces of one group that call each other directly; `outside` were left behind by matchmaking."""
+    """All-reduces of one group that call each other directly.
+
+    `outside` were left behind by matchmaking, `stopped` take what is sent and do nothing, those `apart` cannot reach each other.
+    """
 
     def __init__(
-        self, kind: type[AllReduceRunner], outside: tuple[str, ...] = (), compression: str = "float16"
+        self,
+        kind: type[AllReduceRunner],
+        outside: tuple[str, ...] = (),
+        stopped: tuple[str, ...] = (),
+        apart: frozenset[str] = frozenset(),
+        patient: bool = False,
+        compression: str = "float16",
     ) -> None:
-        self.kind, self.outside, self.compression = kind, outside, compression_of(compression)
+        self.kind, self.outside, self.stopped, self.apart = kind, outside, stopped, apart
+        self.settings: dict[str, Any] = {"patient": True} if patient else {}
+        self.compression = compression_of(compression)
         self.runners: dict[str, AllReduceRunner] = {}
         self.tensors = {
             peer: [torch.randn(VALUES, generator=torch.Generator().manual_seed(i))]
@@ -50,20 +63,31 @@ class Network:
         async def rpc_aggregate_part(stream: AsyncIterator[Any]) -> AsyncIterator[Any]:
             if peer in self.outside:
                 return as_aiter(AveragingData(code=BAD_GROUP_ID))
-            return self.runners[peer].rpc_aggregate_part(
-                stream, cast(Any, SimpleNamespace(remote_id=Id(caller)))
-            )
+            if peer in self.stopped or {caller, peer} == self.apart:
+                return never()
+            context = cast(Any, SimpleNamespace(remote_id=Id(caller)))
+            return served(self.runners[peer].rpc_aggregate_part(stream, context))
 
         return SimpleNamespace(rpc_aggregate_part=rpc_aggregate_part)
 
     async def average(self, peer: str) -> torch.Tensor:
-        results = [result async for result in self.runners[peer]]
         if self.kind is AllReduceRunner:  # yields what to add
-            results = [own + result for own, result in zip(self.tensors[peer], results, strict=True)]
-        return results[0]
+            results = [result async for result in self.runners[peer]]
+            return self.tensors[peer][0] + results[0]
+        averager: Any = object.__new__(RoundAverager)
+        averager._parent_pid = 0  # not ours to shut down
+        averager.dht = averager._p2p = SimpleNamespace(peer_id=Id(peer))
+        averager.prefix, averager._patient = None, False
+        averager._running_groups = {b"group": asyncio.get_running_loop().create_future()}
+        averager._state_updated = asyncio.Event()
+        tensors = [tensor.clone() for tensor in self.tensors[peer]]
+        group = cast(Any, SimpleNamespace(group_id=b"group", peer_ids=[Id(p) for p in PEERS]))
+        await RoundAverager._run_allreduce_inplace_(averager, tensors, group)
+        return tensors[0]
 
-    async def run(self) -> dict[str, torch.Tensor]:
-        inside = [peer for peer in PEERS if peer not in self.outside]
+    async def run(self) -> dict[str, Any]:
+        """The average of each peer, or why it has none."""
+        inside = [peer for peer in PEERS if peer not in (*self.outside, *self.stopped)]
         for peer in inside:
             runner = self.kind(
                 p2p=cast(Any, SimpleNamespace(peer_id=Id(peer))),
@@ -77,10 +101,30 @@ class Network:
                 reducer_timeout=2 * CHUNK_S,
                 part_size_bytes=512,
                 compression=self.compression,
+                **self.settings,
             )
             runner._get_peer_stub = lambda other, own=peer: self.stub(own, other)  # type: ignore[method-assign]
             self.runners[peer] = runner
-        return dict(zip(inside, await asyncio.gather(*(self.average(peer) for peer in inside)), strict=True))
+        made = "experiments.peer.averager.EqualRunner"
+        with mock.patch(made, lambda **kwargs: self.runners[kwargs["p2p"].peer_id]):
+            averages = await asyncio.gather(*(self.average(peer) for peer in inside), return_exceptions=True)
+        return dict(zip(inside, averages, strict=True))
+
+
+async def served(answers: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """Ends where the other peer's handler was cancelled, as a connection does."""
+    caller = asyncio.current_task()
+    try:
+        async for answer in answers:
+            yield answer
+    except asyncio.CancelledError:
+        if caller is None or caller.cancelling():
+            raise
+
+
+async def never() -> AsyncIterator[Any]:
+    await asyncio.Event().wait()
+    yield None
 
 
 def differing(results: dict[str, torch.Tensor]) -> int:
@@ -108,28 +152,67 @@ def test_with_hivemind_each_peers_average_has_its_own_rounding() -> None:
     assert differing(virtual_time.run(Network(AllReduceRunner).run())) > VALUES / 10
 
 
-def timed(kind: type[AllReduceRunner]) -> tuple[float, Network, dict[str, torch.Tensor]]:
+def timed(kind: type[AllReduceRunner], **how: Any) -> tuple[float, dict[str, Any]]:
+    """How long the all-reduce took, in chunk time-outs, and what each peer has."""
     mend_hivemind()
-    network = Network(kind, outside=("d",))
 
-    async def measured() -> tuple[float, Network, dict[str, torch.Tensor]]:
-        results = await network.run()
-        return asyncio.get_running_loop().time(), network, results
+    async def measured() -> tuple[float, dict[str, Any]]:
+        results = await Network(kind, **how).run()
+        return asyncio.get_running_loop().time() / CHUNK_S, results
 
     return virtual_time.run(measured())
 
 
-def test_who_is_not_in_the_group_is_not_waited_for() -> None:
-    seconds, network, _ = timed(EqualRunner)
-    assert seconds < 0.5 * CHUNK_S
-    lost = [cast(EqualRunner, runner).lost for runner in network.runners.values()]
-    assert lost == pytest.approx([0.25] * 3, abs=0.02)  # its share: every attempt of the group's fails
+@pytest.mark.parametrize(
+    ("lost", "chunks", "why"),
+    [("outside", 0.0, "does not average its share"), ("stopped", 1.0, "does not send")],
+)
+def test_the_round_is_over_for_all_as_soon_as_one_is_lost(lost: str, chunks: float, why: str) -> None:
+    took, results = timed(EqualRunner, **{lost: ("d",)})
+    assert took == pytest.approx(chunks, abs=0.1)
+    assert len(results) == 3
+    for error in results.values():
+        assert isinstance(error, AllreduceException)
+        assert str(error).startswith(f"d {why}")
 
 
-def test_hivemind_waits_for_who_is_not_in_the_group() -> None:
-    """If this fails, Hivemind stops waiting for a peer that has refused it, and banning it can go."""
-    seconds, _, results = timed(AllReduceRunner)
-    assert seconds > 0.9 * CHUNK_S
+@pytest.mark.parametrize(("lost", "chunks"), [("outside", 0.0), ("stopped", 2.0)])
+def test_a_patient_round_without_one_is_for_nobody(lost: str, chunks: float) -> None:
+    took, results = timed(EqualRunner, **{lost: ("d",)}, patient=True)
+    assert took == pytest.approx(chunks, abs=0.1)
+    assert len(results) == 3
+    assert all("% of the results" in str(error) for error in results.values())
+
+
+def test_two_that_cannot_reach_each_other_do_not_stop_the_others() -> None:
+    """A round that is over with the first lost part is over for all; so the next one of that group is patient."""
+    took, results = timed(EqualRunner, apart=frozenset("ad"))
+    assert took == pytest.approx(1.0, abs=0.1)
+    assert all(isinstance(result, AllreduceException) for result in results.values())
+    took, results = timed(EqualRunner, apart=frozenset("ad"), patient=True)
+    assert took < 2.1
+    assert [peer for peer, result in results.items() if isinstance(result, AllreduceException)] == ["a", "d"]
+    assert torch.equal(results["b"], results["c"])
+
+
+def test_who_is_lost_is_not_left_out_of_an_average_that_others_may_keep() -> None:
+    """Its share is there and a part of its own is not: the others had an average without it, this peer none."""
+    mend_hivemind()
+    network = Network(EqualRunner, outside=("d",))
+
+    async def lose_one() -> Any:
+        await network.run()
+        runner: Any = network.runners["a"]
+        return runner.tensor_part_reducer.sender_failed_after
+
+    assert virtual_time.run(lose_one()) == [float("inf")] * len(PEERS)
+
+
+@pytest.mark.parametrize(("lost", "chunks"), [("outside", 1.0), ("stopped", 2.0)])
+def test_hivemind_waits_for_who_is_lost(lost: str, chunks: float) -> None:
+    """If this fails, Hivemind stops waiting for a peer that has refused it, or is silent, and `EqualRunner.run` can go."""
+    took, results = timed(AllReduceRunner, **{lost: ("d",)})
+    assert took > 0.9 * chunks
     assert differing(results) > VALUES / 10  # and calls that averaged: each has its own values of the share
 
 

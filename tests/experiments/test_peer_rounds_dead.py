@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,14 +16,17 @@ from hivemind.utils.timed_storage import ValueWithExpiration
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.peer.membership import Member, Membership, _away
+from experiments.peer.links import away, enough_answer
+from experiments.peer.membership import Member, Membership
 from experiments.peer.tracker import PunctualTracker
 from experiments.spec.round_limits import averaging_timeout_s
 from metrics.record_keys import generate_identity
 
 PEERS = {
-    name: generate_identity()[1] for name in ("me", "connected", "frozen", "reachable", "killed", "silent")
+    name: generate_identity()[1]
+    for name in ("me", "connected", "frozen", "stopped", "reachable", "killed", "silent")
 }
+CONNECTED = ("connected", "frozen", "stopped")
 
 
 def maddr(name: str) -> str:
@@ -31,7 +36,7 @@ def maddr(name: str) -> str:
 class Node:
     """A DHT node whose p2pd has some connections; "reachable" can be connected to, "silent" never answers.
 
-    "frozen" is connected, and does not answer a ping: stopped, or its machine is gone."""
+    "frozen" and "stopped" are connected, and do not answer a ping: they stand still, or their machines are gone."""
 
     def __init__(self) -> None:
         self.tried: list[str] = []
@@ -42,7 +47,7 @@ class Node:
         names = {peer: name for name, peer in PEERS.items()}
 
         async def list_peers() -> list[Any]:
-            return [SimpleNamespace(peer_id=PeerID.from_base58(PEERS[n])) for n in ("connected", "frozen")]
+            return [SimpleNamespace(peer_id=PeerID.from_base58(PEERS[n])) for n in CONNECTED]
 
         async def connect(peer_id: PeerID, maddrs: list[Any]) -> None:
             name = names[str(peer_id)]
@@ -55,7 +60,7 @@ class Node:
         async def call_ping(peer_id: PeerID) -> str:
             name = names[str(peer_id)]
             self.pinged.append(name)
-            if name == "frozen":
+            if name != "connected":
                 await asyncio.Event().wait()
             return name
 
@@ -72,12 +77,12 @@ class Node:
         )
 
 
-KNOWN = {PEERS[name]: maddr(name) for name in PEERS if name != "me"}
+KNOWN = {PEERS[name]: maddr(name) for name in PEERS if name not in ("me", "stopped")}
 
 
 def test_dead_is_who_is_not_connected_and_cannot_be() -> None:
     node = Node()
-    dead, silent = asyncio.run(_away(None, node, KNOWN, connect_s=0.05, answer_s=None))
+    dead, silent = asyncio.run(away(None, node, KNOWN, connect_s=0.05, answer_s=None))
     assert dead == [PEERS["killed"], PEERS["silent"]]
     assert (silent, node.pinged) == ([], [])  # it costs no traffic
     assert sorted(node.tried) == [
@@ -89,7 +94,7 @@ def test_dead_is_who_is_not_connected_and_cannot_be() -> None:
 
 def test_who_is_connected_and_does_not_answer_is_silent_and_not_dead() -> None:
     node = Node()
-    dead, silent = asyncio.run(_away(None, node, KNOWN, connect_s=0.05, answer_s=0.05))
+    dead, silent = asyncio.run(away(None, node, KNOWN, connect_s=0.05, answer_s=0.05))
     assert dead == [PEERS["killed"], PEERS["silent"]]
     assert silent == [PEERS["frozen"]]
     assert sorted(node.pinged) == ["connected", "frozen"]
@@ -113,28 +118,174 @@ def test_the_dead_are_not_counted_as_training() -> None:
     assert membership.others_training(7) == 0
 
 
-def test_the_silent_are_not_waited_for_and_what_they_said_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr("experiments.peer.membership.time", SimpleNamespace(monotonic=lambda: clock.now))
-    config = SimpleNamespace(run_id="r", vm="me", initial_peers=(), dht_timeout_s=1.0)
+def membership_of(*names: str, node: Node | None = None) -> Membership:
+    """This peer's, who knows that those train at epoch 5; what it asks of the DHT is asked of `node`."""
+    config = SimpleNamespace(run_id="r", vm="me", initial_peers=(), dht_timeout_s=0.05)
     dht = SimpleNamespace(
-        run_coroutine=lambda look, return_future: SimpleNamespace(
-            result=lambda _: asyncio.run(look(None, Node()))
+        run_coroutine=lambda ask, return_future: SimpleNamespace(
+            result=lambda _: asyncio.run(ask(None, node or Node()))
         )
     )
     membership = Membership(cast(Any, dht), cast(Any, config), maddr("me"), lambda _: None)
-    members = tuple(Member(n, n, "training", 5, maddr(n)) for n in ("me", "connected", "frozen"))
-    membership._members, membership._read = members, lambda _: None  # type: ignore[method-assign]
+    membership._members = tuple(Member(n, n, "training", 5, maddr(n)) for n in ("me", *names))
+    membership._read = lambda _: None  # type: ignore[method-assign]
+    return membership
+
+
+def test_the_silent_are_not_waited_for_until_they_announce_themselves_again() -> None:
+    membership = membership_of("connected", "frozen")
     assert membership.others_training(5) == 2
-    assert (
-        membership.others_training_at(5, seen=0, ping=True) == 2
-    )  # else this peer might take itself for the last one
+    assert membership.others_left(5, until="known") == 2  # else this peer might take itself for the last one
     assert membership.others_training(5) == 1
     assert membership.gone == frozenset()
     membership._look()  # the next one, without a ping
     assert membership.others_training(5) == 1
-    clock.now += 10.0
+    membership._members = tuple(replace(member, until_s=30.0) for member in membership._members)
     assert membership.others_training(5) == 2
+
+
+def test_who_answers_is_silent_no_more() -> None:
+    membership = membership_of("connected", "frozen")
+    membership._silent = {raw("connected"): 0.0}
+    assert membership.others_training(5) == 1
+    membership._look(ping=True)
+    assert membership._silent == {raw("frozen"): 0.0}
+
+
+def test_the_dht_leaves_out_who_is_late_when_enough_have_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("experiments.peer.links._GRACE_S", 0.05)
+    node = Node()
+    peers = [PEERS[name] for name in ("frozen", "connected", "killed")]
+    assert asyncio.run(enough_answer(None, node, peers, enough=1, answer_s=60.0))
+    assert node.banned == node.forgotten == ["frozen", "killed"]  # who is not connected is not even asked
+    assert (node.cleared, node.tried) == (["connected"], [])
+
+
+def test_a_silent_one_that_announced_itself_meanwhile_is_counted() -> None:
+    membership = membership_of("connected", "frozen")
+    run = membership._dht.run_coroutine
+
+    def announces(look: Any, return_future: bool) -> Any:
+        membership._members = tuple(replace(member, until_s=30.0) for member in membership._members)
+        return run(look, return_future)
+
+    membership._dht = SimpleNamespace(run_coroutine=announces)
+    membership._look(ping=True)
+    assert membership.others_training(5) == 2
+
+
+def test_who_came_back_while_others_were_pinged_is_not_dead() -> None:
+    node = Node()
+    looked = list[str]()
+
+    async def list_peers() -> list[Any]:
+        looked.append("")
+        names = CONNECTED if len(looked) == 1 else (*CONNECTED, "killed")
+        return [SimpleNamespace(peer_id=PeerID.from_base58(PEERS[n])) for n in names]
+
+    node.p2p.list_peers = list_peers
+    dead, _ = asyncio.run(away(None, node, KNOWN, connect_s=0.05, answer_s=0.05))
+    assert dead == [PEERS["silent"]]
+
+
+def test_when_more_than_half_answer_another_attempt_begins() -> None:
+    """Who is silent is found out meanwhile."""
+    membership = membership_of("connected", "frozen")
+    held, look = threading.Event(), membership._look
+
+    def looks_late(ping: bool = False) -> None:
+        held.wait()
+        look(ping)
+
+    membership._look = looks_late  # type: ignore[method-assign]
+    assert membership.others_left(5) == 2
+    assert membership.others_training(5) == 2
+    held.set()
+    assert membership._pinging is not None
+    membership._pinging.join()
+    assert membership.others_training(5) == 1
+
+
+def test_after_a_group_that_was_too_small_nobody_is_waited_for() -> None:
+    """Else two such groups, each looking around while the other one gathers, would never meet."""
+    node, held, asked = Node(), threading.Event(), list[list[str]]()
+    membership = membership_of("connected", "frozen", node=node)
+    look = membership._look
+    membership._enough_answer = lambda peers: bool(asked.append(peers))  # type: ignore[method-assign]
+
+    def looks_late(ping: bool = False) -> None:
+        held.wait()
+        look(ping)
+
+    membership._look = looks_late  # type: ignore[method-assign]
+    assert membership.others_left(5, until="now") == 2
+    held.set()
+    assert membership._pinging is not None
+    membership._pinging.join()
+    assert membership.others_training(5) == 1
+    assert asked == [
+        [PEERS["connected"], PEERS["frozen"]]
+    ]  # in the background, where the late are left out of the DHT
+
+
+def test_when_half_are_silent_a_group_would_be_refused_until_they_are_known() -> None:
+    membership = membership_of("connected", "frozen", "stopped")
+    assert membership.others_left(5) == 3
+    assert membership.others_training(5) == 1
+
+
+def test_a_ping_that_began_before_the_attempt_failed_is_not_the_last_word() -> None:
+    membership, looks = membership_of("frozen"), list[bool]()
+    membership._look = lambda ping=False: looks.append(ping)  # type: ignore[method-assign]
+    held = threading.Event()
+    membership._pinging = threading.Thread(target=held.wait)
+    membership._pinging.start()
+    threading.Timer(0.3, held.set).start()
+    assert membership.others_left(5) == 1
+    assert not membership._pinging.is_alive()
+    assert looks == [True]
+
+
+@pytest.mark.parametrize(("other", "left"), [("killed", 0), ("frozen", 1)])
+def test_when_nobody_answers_it_is_known_who_is_dead_before_the_next_attempt(other: str, left: int) -> None:
+    membership = membership_of(other)
+    assert membership.others_left(5) == left
+    assert membership.others_training(5) == 0
+
+
+def test_where_nobody_is_known_nobody_is_asked() -> None:
+    node = Node()
+    assert membership_of(node=node).others_left(5) == 0
+    assert (node.pinged, node.tried) == ([], [])
+
+
+def test_a_dht_that_fails_does_not_end_the_round() -> None:
+    membership = membership_of("connected")
+
+    def fails(*_: object, **__: object) -> Any:
+        raise RuntimeError("no DHT")
+
+    membership._dht = SimpleNamespace(run_coroutine=fails)
+    assert membership.others_left(5) == 1
+
+
+@pytest.mark.parametrize(
+    ("peers", "enough", "answered"),
+    [
+        (("frozen", "connected"), 1, True),
+        (("frozen", "connected"), 2, False),
+        (("frozen",), 1, False),
+        (("killed",), 1, False),
+    ],
+)
+def test_enough_answer_of_those_who_are_connected(
+    peers: tuple[str, ...], enough: int, answered: bool
+) -> None:
+    node = Node()
+    asked = enough_answer(None, node, [PEERS[name] for name in peers], enough=enough, answer_s=0.05)
+    assert asyncio.run(asked) is answered
+    assert node.tried == []
+    assert node.cleared == [name for name in peers if name == "connected"]
 
 
 def test_who_is_ready_is_expected_in_the_first_round_only() -> None:

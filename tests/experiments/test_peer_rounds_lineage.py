@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.peer.digest import SAMPLED, parameters_sha, write_sample
-from experiments.peer.lineage import FIRST, Told, after_round, astray, expected_peers, extended, parse_told
+from experiments.peer.lineage import (
+    FIRST,
+    Told,
+    after_round,
+    astray,
+    expected_peers,
+    extended,
+    parse_told,
+    patient,
+)
 
 PEERS = st.integers(2, 6)
 
@@ -117,17 +126,28 @@ def test_two_groups_that_form_apart_are_never_both_accepted(peers: int, data: st
 
 
 def test_what_is_no_peers_word_counts_for_nothing() -> None:
-    assert parse_told(Told(3, "x", "n", 8, 2).as_list()) == Told(3, "x", "n", 8, 2)
+    assert parse_told(Told(3, "x", "n", 8, 2, 1).as_list()) == Told(3, "x", "n", 8, 2, 1)
     for nonsense in (
         None,
         3,
         [3, "x", "n"],
-        ["3", "x", "n", 1, 1],
-        [3, None, "n", 1, 1],
-        [3, "x", "n", 1, "1"],
+        [3, "x", "n", 1, 1],
+        ["3", "x", "n", 1, 1, 0],
+        [3, None, "n", 1, 1, 0],
+        [3, "x", "n", 1, "1", 0],
+        [3, "x", "n", 1, 1, None],
     ):
         assert parse_told(nonsense) is None
     assert not astray({"a": None, "b": None}, Told(0, FIRST, "n"))
+
+
+def test_a_round_is_patient_once_one_of_its_group_has_lost_one() -> None:
+    def told(*lost: int) -> dict[int, Told | None]:
+        return {i: Told(4, "x", str(i), lost=one) for i, one in enumerate(lost)}
+
+    assert not patient(told(0, 0, 0))
+    assert patient(told(0, 1, 0))
+    assert not patient({0: None})
 
 
 def test_passing_over_a_round_is_an_event_too() -> None:
