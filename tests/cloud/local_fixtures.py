@@ -35,6 +35,14 @@ def wait_for(what: Callable[[], Any], timeout_s: float = 15.0) -> Any:
     return found
 
 
+def limited_to(limit: float, rate: float) -> bool:
+    """Is this the limit that holds a measured rate? A busy host sends late: that takes from a rate and adds nothing.
+
+    How near to its limit a rate comes on a quiet host is told by `orch net check`.
+    """
+    return 0.8 * limit < rate < 1.05 * limit
+
+
 def in_phase(cloud: LocalCloud, vm: str, phase: str) -> Any:
     return wait_for(lambda: look(cloud, vm).status.get("phase") == phase and look(cloud, vm))
 
