@@ -4,11 +4,14 @@ import itertools
 from pathlib import Path
 
 import pytest
+from study_runs import MadeRuns
 
 from metrics.records import EventRecord
 from metrics.store import RunStore
 from orchestrator.core.journal import created
 from tests.orchestrator.shell_world import RUN, World
+
+_STUDY = "name: s\nexperiments: [geo-a2, geo-b2, {experiment: geo-c8, label: x, set: {seed: 1}}]\ncompare: {replay: never}\n"
 
 
 @pytest.fixture
@@ -53,3 +56,16 @@ def nothing_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("SKY_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    """A study file, and runs that need no process."""
+    monkeypatch.setattr("orchestrator.cli.study_launcher.RunLauncher", MadeRuns)
+    monkeypatch.setattr("orchestrator.controller.preflight.preflight", lambda *_: None)
+    if "page" not in request.node.name:  # drawing takes seconds
+        monkeypatch.setattr("orchestrator.cli.compare_commands.write_page", lambda _, __, page: page)
+    for name, value in (("refused", set()), ("busy", {}), ("interrupt", set()), ("made", [])):
+        monkeypatch.setattr(MadeRuns, name, value)
+    (tmp_path / "s.yaml").write_text(_STUDY)
+    return str(tmp_path / "s.yaml")
