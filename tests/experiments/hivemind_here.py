@@ -65,6 +65,7 @@ def _give_up(pid: int | None) -> None:
 def _inside(work: Callable[[Path], Any], folder: Path, pipe: Any) -> None:
     faulthandler.register(signal.SIGUSR1, file=2)
     os.environ["TMPDIR"] = str(folder)
+    tempfile.tempdir = None  # the tests have looked it up; multiprocessing's sockets go there too
     short_socket_folder()
     try:
         result = work(folder)

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -32,8 +33,13 @@ def _record(epoch, vm=_VM):
     )
 
 
+def _temporary(folder):
+    """Multiprocessing's sockets go there too: the tests have looked the folder up."""
+    os.environ["TMPDIR"], tempfile.tempdir = str(folder), None
+
+
 def _dht(folder, **more):
-    os.environ["TMPDIR"] = str(folder)
+    _temporary(folder)
     from metrics.hivemind_sockets import short_socket_folder
 
     short_socket_folder()
@@ -93,7 +99,7 @@ def _forger(folder, pipe):
 
 
 def _monitor(folder):
-    os.environ["TMPDIR"] = str(folder)
+    _temporary(folder)
     from metrics.monitor.main import main
 
     os._exit(main(str(folder / "config.json")))
