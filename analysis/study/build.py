@@ -202,10 +202,15 @@ def _shown(row: Row) -> dict[str, Any]:
 def _whence(rows: Sequence[Row], runs: Sequence[StudyRun]) -> str:
     """Where a figure's points are from; what is emulated or printed is named."""
     names: dict[str, list[str]] = {}
+    counted: dict[str, set[str]] = {}
     for row in rows:
         origin, name = row.get("origin"), str(row.get("name") or row.get("experiment"))
-        if origin and name not in names.setdefault(str(origin), []):
+        if not origin:
+            continue
+        if name not in names.setdefault(str(origin), []):
             names[str(origin)].append(name)
+        several = str(row.get("run_ids") or "").split()
+        counted.setdefault(str(origin), set()).update(several or [name])
     words = {
         "log": ("From logs", False),
         "own": ("Measured on rented VMs", False),
@@ -218,7 +223,7 @@ def _whence(rows: Sequence[Row], runs: Sequence[StudyRun]) -> str:
         if origin in names:
             own = names[origin]
             listed = named and len(own) <= _NAMED
-            said.append(f"{text}: {', '.join(own) if listed else runs_words(len(own))}.")
+            said.append(f"{text}: {', '.join(own) if listed else runs_words(len(counted[origin]))}.")
     emulated = [run.name for run in runs if run.origin == "emulated"]
     if not said and emulated:  # rows of all runs together
         said.append(

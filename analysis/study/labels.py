@@ -1,10 +1,12 @@
 """Labels beside points that overlap neither each other nor a point: tried at some offsets, else left out.
 
 `arrange` is pure and deterministic. Where the names do not all fit, the figure shows numbers and a key.
+A line leads from a label that is far, or nearer to another point, to its own.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ from analysis.report.style import INK
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Box", "arrange", "attach"]
+__all__ = ["Box", "arrange", "attach", "wants_leader"]
 
 Box = tuple[float, float, float, float]  # left, bottom, right, top
 
@@ -49,6 +51,14 @@ def arrange(
         if box is not None:
             taken.append(box)
     return placed
+
+
+def wants_leader(
+    box: Box, own: tuple[float, float], points: Sequence[tuple[float, float]], far: float
+) -> bool:
+    """Whether a label is `far` from its own point, or nearer to another of the `points`: a line has to tell whose it is."""
+    near = _distance(box, own)
+    return near > far or any(_distance(box, point) < near for point in points)
 
 
 def attach(
@@ -91,7 +101,7 @@ def attach(
             if box is None:
                 complete = False
                 continue
-            far = max(box[0] - px, px - box[2], box[1] - py, py - box[3]) > (radius_pt + 10) * pixel
+            led = wants_leader(box, (px, py), points, (radius_pt + 10) * pixel)
             # Anchored on the side of the point, so that another font's width grows away from it.
             side, at_x = (
                 ("left", box[0])
@@ -110,7 +120,7 @@ def attach(
                 va="bottom",
                 label="label",  # for whoever looks for them
                 in_layout=False,
-                arrowprops=_LEADER if far else None,
+                arrowprops=_LEADER if led else None,
             )
     return complete
 
@@ -133,6 +143,11 @@ def _along(one: Sequence[float], other: Sequence[float]) -> list[Box]:
     steps = max(1, round(max(abs(x1 - x0), abs(y1 - y0)) / _STEP))
     spots = [(x0 + (x1 - x0) * k / steps, y0 + (y1 - y0) * k / steps) for k in range(steps + 1)]
     return [(x - 1, y - 1, x + 1, y + 1) for x, y in spots]
+
+
+def _distance(box: Box, point: tuple[float, float]) -> float:
+    x, y = point
+    return math.hypot(max(box[0] - x, 0.0, x - box[2]), max(box[1] - y, 0.0, y - box[3]))
 
 
 def _inside(box: Box, bounds: Box) -> bool:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from analysis.gains import Gain, Gains, gains, gains_document
 from analysis.gains_cells import FIGURES, LOSSES, Learned, Measured, OptionRun
+from analysis.study.build import _NAMED, _whence
 from analysis.study.gains import (
     GAIN_COLUMNS,
     gain_cards,
@@ -322,6 +323,13 @@ def test_the_section_has_one_figure_with_a_panel_each():
     assert {row["origin"] for row in section.rows} == {"emulated"}
     (card,) = [card for card in gain_cards(found) if card.name == "Fastest, NLP C-8"]
     assert (card.value, card.more) == ("1.400 x", "wan: 140 samples/s against kernel's 100")
+
+
+def test_the_section_counts_runs_and_not_rows():
+    labels = [f"row-{k}" for k in range(_NAMED)]
+    runs = [a_run("kernel", run_id=f"r{k}") for k in range(3)] + [a_run(k, run_id=k) for k in labels]
+    section = gain_section(Gains("kernel", COLUMNS, gains(runs, "kernel")))
+    assert _whence(section.rows, []) == f"Emulated: {3 + _NAMED} runs."
 
 
 def test_a_row_held_against_another_one_says_so_in_the_card_and_the_figure():

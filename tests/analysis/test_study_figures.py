@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from analysis.report.style import figure_style, svg_file
 from analysis.study import figures_bars, figures_lines, figures_scatter
-from analysis.study.labels import arrange
+from analysis.study.labels import arrange, wants_leader
 from analysis.study.paper import ONE_CLOCK, references
 from analysis.study.rows import Row
 
@@ -121,6 +121,14 @@ def test_a_lonely_label_is_not_laid_on_a_line():
     (box,) = arrange([(100, 100)], [(20, 10)], (0, 0, 400, 300), 4.0, [(0, 99, 400, 101)])
     assert box is not None
     assert box[1] > 101 or box[3] < 99
+
+
+def test_a_line_leads_from_a_label_that_is_far_or_nearer_to_another_point():
+    box, own = (10.0, 0.0, 30.0, 8.0), (5.0, 4.0)  # 5 from its own point
+    assert not wants_leader(box, own, [own, (36.0, 4.0)], 12.0)
+    assert wants_leader(box, own, [own, (34.0, 4.0)], 12.0)
+    assert wants_leader(box, own, [own, (20.0, 11.0)], 12.0)
+    assert wants_leader(box, own, [own], 4.0)
 
 
 def test_an_interval_beyond_the_axes_ends_in_an_arrow():
