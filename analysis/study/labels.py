@@ -1,7 +1,7 @@
 """Labels beside points that overlap neither each other nor a point: tried at some offsets, else left out.
 
 `arrange` is pure and deterministic. Where the names do not all fit, the figure shows numbers and a key.
-A line leads from a label that is far, or nearer to another point, to its own.
+A line leads from a label that is far, or about as near to another point, to its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, 
 _REACH = (2.0, 8.0, 16.0, 28.0, 44.0)  # how far from the point's edge
 _GAP = 1.5
 _STEP = 4.0
-_LEADER = {"arrowstyle": "-", "color": INK, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3}
+_LEADER = {"arrowstyle": "-", "color": INK, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 1, "zorder": 9}
+_APART = 1.5  # so many times farther than its own point the others are from a label that needs no leader
+_EDGE = {"boxstyle": "square,pad=0", "facecolor": "none", "edgecolor": "none"}  # where a leader begins
 
 
 def arrange(
@@ -56,9 +58,9 @@ def arrange(
 def wants_leader(
     box: Box, own: tuple[float, float], points: Sequence[tuple[float, float]], far: float
 ) -> bool:
-    """Whether a label is `far` from its own point, or nearer to another of the `points`: a line has to tell whose it is."""
+    """Whether a label is `far` from its own point, or about as near to another of the `points`: a line has to tell whose it is."""
     near = _distance(box, own)
-    return near > far or any(_distance(box, point) < near for point in points)
+    return near > far or any(_distance(box, point) < _APART * near for point in points if point != own)
 
 
 def attach(
@@ -120,6 +122,7 @@ def attach(
                 va="bottom",
                 label="label",  # for whoever looks for them
                 in_layout=False,
+                bbox=_EDGE if led else None,
                 arrowprops=_LEADER if led else None,
             )
     return complete

@@ -123,12 +123,21 @@ def test_a_lonely_label_is_not_laid_on_a_line():
     assert box[1] > 101 or box[3] < 99
 
 
-def test_a_line_leads_from_a_label_that_is_far_or_nearer_to_another_point():
+def test_a_line_leads_from_a_label_that_is_far_or_about_as_near_to_another_point():
     box, own = (10.0, 0.0, 30.0, 8.0), (5.0, 4.0)  # 5 from its own point
-    assert not wants_leader(box, own, [own, (36.0, 4.0)], 12.0)
-    assert wants_leader(box, own, [own, (34.0, 4.0)], 12.0)
+    assert not wants_leader(box, own, [own, (38.0, 4.0)], 12.0)
+    assert wants_leader(box, own, [own, (37.0, 4.0)], 12.0)
     assert wants_leader(box, own, [own, (20.0, 11.0)], 12.0)
     assert wants_leader(box, own, [own], 4.0)
+
+
+def test_leaders_are_long_enough_to_be_seen():
+    figure = figures_scatter.scatter([("one", points(30, crowded=True))])
+    shown_labels(figure)  # which draws it
+    labels = [t for axes in figure.axes for t in axes.texts if t.get_label() == "label"]
+    leaders = [t.arrow_patch for t in labels if t.arrow_patch is not None]
+    assert leaders
+    assert all(leader.get_path().get_extents().size.max() > 0.5 for leader in leaders)
 
 
 def test_an_interval_beyond_the_axes_ends_in_an_arrow():
