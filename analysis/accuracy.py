@@ -16,8 +16,6 @@ from typing import Any
 
 from metrics.marks import host_mark, origin_mark
 
-__all__ = ["APART", "SAMPLES_OFF", "AccuracyComparison", "HeldOutRun", "Side", "accuracy_document"]
-
 APART = 2.0
 """Means that differ by less than so many pooled standard deviations count as equal."""
 SAMPLES_OFF = 0.02

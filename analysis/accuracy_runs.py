@@ -12,8 +12,6 @@ from metrics.run_numbers import RunNumbers
 from metrics.store import RunStore
 from metrics.throughput import dropped_rounds
 
-__all__ = ["compare_held_out", "held_out_run"]
-
 
 def held_out_run(folder: Path) -> HeldOutRun:
     """One run of a folder with `run.db`. Raises metrics.store.StoreError."""

@@ -19,8 +19,6 @@ from metrics.run_numbers import RunNumbers
 from metrics.store import RunStore
 from metrics.throughput import dropped_rounds
 
-__all__ = ["LOOPBACK", "compared_run", "figures_of", "published_figures", "replayed_figures"]
-
 LOOPBACK = "loopback: no distance"
 """Why a run whose peers talk over loopback is neither ranked nor judged."""
 

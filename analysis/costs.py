@@ -16,8 +16,6 @@ from metrics.published_run import PublishedRun, published_run
 from metrics.run_cost import Repriced, Steady, Whole, not_billed, steady, whole
 from metrics.run_numbers import RunNumbers
 
-__all__ = ["BASES", "cost_row"]
-
 BASES = ("measured", "published")
 _PARTS = ("vm", *EGRESS_KINDS, "loading")
 _NONE = Fraction(0)

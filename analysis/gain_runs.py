@@ -20,8 +20,6 @@ from metrics.run_numbers import RunNumbers
 from metrics.store import RunStore
 from metrics.throughput import SwarmEpoch, measured, throughput_epoch_mean
 
-__all__ = ["learned_by_run", "option_figures", "option_run"]
-
 _OUTSIDE = ("joining", "leaving")
 
 

@@ -16,8 +16,6 @@ from analysis.gains_expected import Verdict, verdicts_document
 from experiments.spec.study_baseline import meant
 from metrics.marks import all_marks, contended_of
 
-__all__ = ["Gain", "Gains", "gains", "gains_document"]
-
 
 @dataclass(frozen=True)
 class Gain:

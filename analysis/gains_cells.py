@@ -22,8 +22,6 @@ from statistics import fmean, stdev
 from metrics.interval import quotient_spread, t_quantile
 from metrics.marks import host_mark, origin_mark
 
-__all__ = ["FIGURES", "LOSSES", "Cell", "Cells", "Learned", "Measured", "OptionRun"]
-
 FIGURES = (
     "sps", "granularity", "comm_s", "usd_per_1m", "egress_bytes_per_vm_epoch", "intercontinental_bytes",
 )  # fmt: skip

@@ -14,8 +14,6 @@ from analysis.gains_cells import LOSSES, Cell, Cells, OptionRun
 from experiments.spec.study_baseline import meant
 from experiments.spec.study_expect import LIMITS, Expectation, of_row
 
-__all__ = ["Listed", "Verdict", "judge_expected", "verdicts_document"]
-
 
 @dataclass(frozen=True, slots=True)
 class Listed:

@@ -16,19 +16,6 @@ from experiments.spec.overlap import overlap_note
 from experiments.spec.schema import ExperimentSpec
 from experiments.spec.slots import Slot, slots
 
-__all__ = [
-    "TOLERANCE",
-    "Plan",
-    "PlannedPeer",
-    "PlannedPlace",
-    "Quote",
-    "Quoter",
-    "book_quoter",
-    "ceiling",
-    "place_key",
-    "plan_of",
-]
-
 TOLERANCE = Decimal("0.1")
 """A VM may be so much dearer than planned, as a share of its price."""
 

@@ -11,8 +11,6 @@ from cloud.prices.book import PriceBook
 from experiments.spec.emulation import EmulationPlan
 from experiments.spec.schema import ExperimentSpec
 
-__all__ = ["PlannedBudget", "limits_of", "planned_budget"]
-
 _CENT = Decimal("0.01")
 
 

@@ -24,8 +24,6 @@ from metrics.study_rules import RULE_COLUMNS, SINGLE_COLUMNS, single_rates, stud
 from metrics.throughput import SwarmEpoch, epoch_seconds, measured, throughput, throughput_epoch_mean
 from metrics.warnings import sentences
 
-__all__ = ["KEYS", "RunRow", "Store", "replay_rows", "row_of_folder", "run_row", "with_speedups"]
-
 KEYS = (
     "label", "run_id", "model", "peers", "tbs", "sps_epoch_mean", "sps", "n_epochs", "sps_low", "sps_high",
     "granularity_phase_timed", "granularity", "calc_s", "comm_s", "epoch_s", "egress_bytes_per_vm_epoch", "ingress_bytes_per_vm_h",

@@ -19,16 +19,6 @@ from experiments.spec.schema import ExperimentSpec
 from experiments.spec.slots import slots
 from metrics.budget import reserve_usd
 
-__all__ = [
-    "LOCAL_PACE",
-    "RENTED_PACE",
-    "Pace",
-    "egress_ceiling_usd_per_h",
-    "epoch_egress_usd",
-    "pace_of",
-    "unpriced_traffic",
-]
-
 _STATE_BYTES_PER_VALUE = 12  # weights and Adam's two moments, 32 bits each: what one that joins downloads
 _OVERHEAD = Decimal("1.25")  # frames, repeated rounds, the DHT
 

@@ -12,8 +12,6 @@ from analysis.importers.base import Importer, ImportFailed
 from cloud.prices.book import PriceBook
 from metrics.store import RunStore, StoreError
 
-__all__ = ["Opened", "Source", "importers", "opened"]
-
 
 @dataclass(frozen=True, slots=True)
 class Source:

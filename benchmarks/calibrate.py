@@ -24,18 +24,6 @@ import pandas as pd
 from cloud.networks import Network
 from experiments.spec.catalog import models
 
-__all__ = [
-    "COLUMNS",
-    "Round",
-    "SpellFit",
-    "Spells",
-    "delays",
-    "fit_streams",
-    "main",
-    "read_rounds",
-    "rows",
-]
-
 COLUMNS = ("name", "key", "value", "low", "high", "unit", "calibrated_on", "source")
 
 _LABEL = re.compile(r"(CV|NLP) B-([2468])")

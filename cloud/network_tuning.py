@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["BUFFER_BYTES", "DEFAULT_RECEIVE_BYTES", "SYSCTLS", "NetworkTuning", "widening"]
-
 NetworkTuning = Literal["default", "wan"]
 
 DEFAULT_RECEIVE_BYTES = 6 << 20  # tcp_rmem's third figure on a Linux of some GB

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-__all__ = ["Place", "PlaceError", "continent", "expand", "find", "nearest", "places"]
-
 _DATA = Path(__file__).with_name("places.csv")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["steady_clock"]
-
 
 def _ticks_s() -> float:
     # With the time the machine slept, where the system can tell: a VM is billed for it.

@@ -11,8 +11,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["MOST_RANK", "Sent", "factored", "power_sgd_rank", "sent"]
-
 MOST_RANK = 64
 _NAME = re.compile("powersgd:([1-9][0-9]?)")
 _WORTH = 2  # both factors together have at most half of the matrix's values, as in Hivemind

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-__all__ = ["reserve_usd"]
-
 
 def reserve_usd(
     burn_usd_per_h: Decimal,

@@ -23,8 +23,6 @@ from metrics.records import EgressRecord, EpochRecord, VmRecord
 from metrics.scale import open_epoch_seconds, study_epochs, study_seconds, vm_epoch_seconds
 from metrics.throughput import SwarmEpoch, swarm_epochs
 
-__all__ = ["CostSoFar", "bill_so_far", "cost_so_far", "ledger"]
-
 
 @dataclass(frozen=True, slots=True)
 class CostSoFar:

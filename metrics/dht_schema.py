@@ -25,25 +25,6 @@ from pydantic import v1
 
 from metrics.records import EgressRecord, EpochRecord, IngressRecord
 
-__all__ = [
-    "EPOCHS_FIELD",
-    "EVALUATIONS_FIELD",
-    "EXPIRATION_S",
-    "KEEP_EPOCHS",
-    "MAX_VALUE_BYTES",
-    "MOST_EPOCHS",
-    "EpochReport",
-    "Evaluation",
-    "OrchSchema",
-    "RecordError",
-    "decode_epochs",
-    "decode_evaluations",
-    "encode_epochs",
-    "encode_evaluations",
-    "subkey_of",
-    "vm_and_key_of",
-]
-
 EPOCHS_FIELD = "orch_epochs"
 EVALUATIONS_FIELD = "orch_evaluations"
 KEEP_EPOCHS = 3

@@ -16,23 +16,6 @@ from metrics.records import OUT_OF_SYNC, EgressRecord, VmRecord
 from metrics.scale import PhaseBytes, Scales, counted_bytes, study_bytes
 from metrics.throughput import SwarmEpoch
 
-__all__ = [
-    "MONITOR",
-    "STORE",
-    "Agreement",
-    "Flow",
-    "PairAgreement",
-    "Traffic",
-    "agreement",
-    "died",
-    "flows",
-    "handed_over",
-    "pair_bytes",
-    "switch_pairs",
-    "tails",
-    "traffic",
-]
-
 STORE = "store"
 MONITOR = "monitor"
 

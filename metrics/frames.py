@@ -8,8 +8,6 @@ from typing import Any
 from metrics.granularity import epoch_granularity
 from metrics.run_numbers import Records, RunNumbers
 
-__all__ = ["cost_lines", "joins", "per_epoch", "preemptions", "traffic"]
-
 
 def per_epoch(store: Records | RunNumbers) -> list[dict[str, Any]]:
     """One row an epoch: epoch, warmup, measured, peers, samples, calc_s, comm_s, overlapped_s, epoch_s, sps, granularity,

@@ -12,15 +12,6 @@ from collections.abc import Iterable
 from metrics.interval import Estimate, mean_interval
 from metrics.throughput import SwarmEpoch, measured
 
-__all__ = [
-    "calculation",
-    "communication",
-    "epoch_granularity",
-    "granularity",
-    "granularity_phase_timed",
-    "overlapped",
-]
-
 
 def epoch_granularity(epoch: SwarmEpoch) -> float | None:
     """Mean over the peers of calc / comm; None when none of them communicated."""

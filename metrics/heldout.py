@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["HeldOut", "held_out"]
-
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-__all__ = ["keep_tasks", "mend_calls"]
-
 
 class _OpenCalls(dict[Any, "asyncio.Future[Any]"]):
     """Calls by their id; one that was given up is none of them any more, though its caller has not taken it out yet."""

@@ -11,8 +11,6 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["SocketFolderError", "short_socket_folder"]
-
 # sockaddr_un.sun_path holds 108 bytes with its NUL; Hivemind appends "hivemind-p2pclient-XXXXXXXXXXX.sock"
 _PATH_LIMIT_BYTES = 107
 _NAME_BYTES = len("/hivemind-p2pclient-") + 11 + len(".sock")

@@ -22,8 +22,6 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["InetDiag", "InetDiagError", "SocketCounters"]
-
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
 _SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP = 270, 1

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-__all__ = ["Estimate", "mean_interval", "quotient_spread", "ratio_interval", "t_quantile"]
-
 
 @dataclass(frozen=True, slots=True)
 class Estimate:

@@ -13,8 +13,6 @@ from decimal import Decimal
 from metrics.records import JoinRecord, VmRecord
 from metrics.scale import Scales
 
-__all__ = ["Join", "join_costs"]
-
 Price = Callable[[str, str, int], Decimal | None]  # (from location, to location, bytes) -> dollars
 
 

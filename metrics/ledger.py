@@ -21,23 +21,6 @@ from metrics.records import VmRecord
 from metrics.scale import Scales, study_seconds
 from metrics.throughput import SwarmEpoch
 
-__all__ = [
-    "CONTROLLER",
-    "KINDS",
-    "MONTH_S",
-    "CostLine",
-    "Ledger",
-    "Terms",
-    "billed_seconds",
-    "by_month",
-    "data_lines",
-    "egress_lines",
-    "month_of",
-    "storage_lines",
-    "unmetered_lines",
-    "vm_lines",
-]
-
 KINDS = ("vm", "egress", "data", "storage", "controller")
 CONTROLLER = "controller"  # the slot of a VM that trains nothing: it runs the controller
 MONTH_S = 730 * 3600  # a stored byte's month: a twelfth of a year

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 
 from metrics.records import EpochRecord, VmRecord
 
-__all__ = ["last_life"]
-
 
 def last_life(records: Iterable[EpochRecord], vms: Iterable[VmRecord]) -> Sequence[EpochRecord]:
     """The records since training last began anew, in the order of their beginnings; all, where it never did.

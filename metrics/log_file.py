@@ -7,8 +7,6 @@ import logging
 import os
 from pathlib import Path
 
-__all__ = ["LogFile"]
-
 
 class LogFile(logging.Handler):
     """Appends lines to a file, and has no lock that a fork could take along.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["NOBODY_KNOWS", "RanOn", "all_marks", "contended_of", "host_mark", "origin_mark", "scales_mark"]
-
 _WITHOUT_A_HOST = ("sky", "imported")  # nobody watches a machine of ours there
 
 

@@ -22,19 +22,6 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
-__all__ = [
-    "MAX_BYTES",
-    "MAX_PEERS",
-    "OrderPeer",
-    "Orders",
-    "OrdersError",
-    "generate_run_key",
-    "orders_key",
-    "record_key_digest",
-    "sign",
-    "verify",
-]
-
 # Hivemind's pipe to its DHT process is not locked: above 16 KiB Python writes in two parts.
 MAX_BYTES = 12 * 1024
 MAX_PEERS = 150  # with names as ours; the monitor is one more

@@ -25,8 +25,6 @@ from metrics.records import EpochRecord, EventRecord, JoinRecord, VmRecord
 from metrics.scale import Scales, open_epoch_seconds
 from metrics.throughput import PeerEpoch, SwarmEpoch
 
-__all__ = ["Pause", "Preemption", "Preemptions", "pauses", "preemptions"]
-
 _NOISE = 0.1  # of an epoch: less is not called slow
 _HOUR = Decimal(3600)
 

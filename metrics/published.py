@@ -10,8 +10,6 @@ from metrics.egress import Traffic
 from metrics.granularity import calculation, communication, granularity
 from metrics.throughput import SwarmEpoch, epoch_seconds, throughput_epoch_mean
 
-__all__ = ["compare", "peer_egress_gb_per_epoch"]
-
 
 def peer_egress_gb_per_epoch(
     matrix: Sequence[Traffic], epochs: Sequence[SwarmEpoch], vms: Sequence[str]

@@ -28,20 +28,6 @@ from fractions import Fraction
 from cloud.prices.book import PriceBook
 from cloud.prices.classes import continent
 
-__all__ = [
-    "EGRESS_KINDS",
-    "LOADING_USD_PER_GB",
-    "STUDY_GB",
-    "PublishedCost",
-    "gb_per_h",
-    "kind_of",
-    "pairs",
-    "split",
-    "usd_per_gb",
-    "usd_per_million",
-    "vm_usd_per_h",
-]
-
 STUDY_GB = 1_024_000_000  # bytes
 LOADING_USD_PER_GB = Decimal("0.01")  # Backblaze B2, from anywhere
 

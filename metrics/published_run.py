@@ -25,8 +25,6 @@ from metrics.published_basis import (
 from metrics.records import VmRecord
 from metrics.run_numbers import RunNumbers
 
-__all__ = ["PublishedRun", "published_run"]
-
 _STORE = "b2"  # Backblaze B2, the study's store
 
 

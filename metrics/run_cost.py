@@ -16,8 +16,6 @@ from metrics.run_numbers import Records, RunNumbers
 from metrics.scale import study_ingress_bytes
 from metrics.throughput import measured
 
-__all__ = ["Repriced", "Steady", "Whole", "not_billed", "steady", "whole"]
-
 
 class Repriced:
     """A run's records as if it had been billed by another price book; RunNumbers.of reads it like a store.

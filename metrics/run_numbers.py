@@ -36,8 +36,6 @@ from metrics.records import (
 from metrics.scale import Scales, study_epochs, study_ingress_bytes
 from metrics.throughput import SwarmEpoch, swarm_epochs
 
-__all__ = ["Records", "RunNumbers", "terms_of"]
-
 # Backblaze B2: where the study's data came from, and what its logs' stores and our embedded one stand for.
 _STUDY_STORE = "b2"
 

@@ -25,22 +25,6 @@ from dataclasses import dataclass, replace
 
 from metrics.throughput import SwarmEpoch
 
-__all__ = [
-    "PACKET_PER_LOAD",
-    "PhaseBytes",
-    "Scales",
-    "calculation_factor",
-    "counted_bytes",
-    "open_epoch_seconds",
-    "study_bytes",
-    "study_epoch",
-    "study_epochs",
-    "study_ingress_bytes",
-    "study_seconds",
-    "vm_epoch_seconds",
-]
-
-
 # IP packets of a full load on the emulated cloud's links: MTU 1500, of it 20 bytes of IP, 32 of TCP with timestamps.
 # Acknowledgements are not in it: how many there are depends on the receiver's card, and on real ones they are few.
 PACKET_PER_LOAD = 1500 / 1448

@@ -12,8 +12,6 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from metrics.records import TABLES
 
-__all__ = ["KEYS", "MIGRATIONS", "SCHEMA_VERSION", "SINCE", "STRICT", "columns_of", "from_sql", "to_sql"]
-
 # What makes a row the same row: a second one is ignored (the monitor may say a thing twice).
 KEYS: dict[str, tuple[str, ...]] = {
     "events": ("seq",),

@@ -17,16 +17,6 @@ from numpy.typing import NDArray
 
 from metrics.interval import Estimate, mean_interval, ratio_interval
 
-__all__ = [
-    "PHASE_TIMERS",
-    "RULE_COLUMNS",
-    "SINGLE_COLUMNS",
-    "SingleRates",
-    "StudyGranularity",
-    "single_rates",
-    "study_granularity",
-]
-
 Columns = Mapping[str, Sequence[Any]]
 _Floats = NDArray[np.float64]
 

@@ -17,19 +17,6 @@ from metrics.interval import Estimate, mean_interval, ratio_interval
 from metrics.lives import last_life
 from metrics.records import EpochRecord, ProgressRecord, SwarmEpochRecord, VmRecord
 
-__all__ = [
-    "PeerEpoch",
-    "SwarmEpoch",
-    "dropped_rounds",
-    "epoch_seconds",
-    "local_throughput",
-    "measured",
-    "swarm_epochs",
-    "throughput",
-    "throughput_epoch_mean",
-    "throughput_phase_timed",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class PeerEpoch:

@@ -18,18 +18,6 @@ from typing import Any
 from metrics.records import EpochRecord
 from metrics.throughput import SwarmEpoch, measured
 
-__all__ = [
-    "MEASURED",
-    "WHOLE",
-    "PaceSecond",
-    "host_trust",
-    "limits",
-    "pace_of",
-    "spans_of",
-    "stretched_share",
-    "told",
-]
-
 MEASURED, WHOLE = "measured epochs", "whole run"  # what `basis` begins with
 
 _WORDS = {

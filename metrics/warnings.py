@@ -9,8 +9,6 @@ from metrics.run_numbers import RunNumbers
 from metrics.throughput import dropped_rounds, measured
 from metrics.trust import told
 
-__all__ = ["AGREEMENT_LIMIT", "sentences"]
-
 AGREEMENT_LIMIT = 0.03  # meters and switch may differ by this share before it is a warning
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["FRAMES", "Column"]
-
 
 class Column(NamedTuple):
     """`dtype`: what pandas is told. In float64 unknown is NaN, in Int64 and boolean <NA>, in object None."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
-__all__ = ["OrchError", "sentences"]
-
 
 class OrchError(Exception):
     """One sentence: what cannot be read, why, what to do. The original exception is its `__cause__`."""

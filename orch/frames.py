@@ -17,16 +17,6 @@ if TYPE_CHECKING:
 
     from metrics.run_numbers import RunNumbers
 
-__all__ = [
-    "cost_rows",
-    "frame",
-    "frame_of_columns",
-    "peer_epoch_rows",
-    "peer_rows",
-    "preemption_rows",
-    "traffic_rows",
-]
-
 
 def frame(name: str, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Rows as the frame called `name` in FRAMES; None becomes the column type's own missing value."""

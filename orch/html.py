@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-__all__ = ["run_html", "study_html"]
-
 _UNKNOWN = "unknown"
 
 

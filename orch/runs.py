@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from metrics.run_numbers import RunNumbers
     from metrics.store import RunStore
 
-__all__ = ["STUDY_BOOK", "Run", "open", "runs"]
-
 STUDY_BOOK = "study-2023-04"  # the prices of when the study's logs were written
 
 _RUNNING = "running"

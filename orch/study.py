@@ -15,8 +15,6 @@ from orch.runs import STUDY_BOOK, Run
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Study", "replay"]
-
 
 class _Folder:
     """The temporary folder of imported runs: gone with the last study or run that reads it, or at exit."""

@@ -13,22 +13,6 @@ from cloud.provider import (
 )
 from metrics.store import FencedError, SchemaError, StoreError
 
-__all__ = [
-    "EXIT_CODES",
-    "STATUS_CODES",
-    "CapacityError",
-    "ControllerLostError",
-    "HeldError",
-    "OrchError",
-    "RaySessionError",
-    "RefusedError",
-    "RunFailedError",
-    "StalePlanError",
-    "TeardownError",
-    "UsageError",
-    "exit_code",
-]
-
 
 # OrchError                       1
 # ├── RunFailedError              1  the run ended without its result

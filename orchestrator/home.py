@@ -15,19 +15,6 @@ import platformdirs
 
 from orchestrator.errors import UsageError
 
-__all__ = [
-    "checked_owner",
-    "home_folder",
-    "kept_owner",
-    "list_runs",
-    "new_run_id",
-    "owner",
-    "resolve_run",
-    "run_folder",
-    "runs_folder",
-]
-
-
 _OWNER = re.compile(r"[a-z0-9_-]{1,63}")
 
 

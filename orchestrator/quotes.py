@@ -9,8 +9,6 @@ from cloud.places import find
 from cloud.prices.book import PriceBook
 from cloud.sky.catalog import here
 
-__all__ = ["sky_quoter"]
-
 
 def sky_quoter(book: PriceBook, environ: Mapping[str, str]) -> Quoter:
     """The cheapest offer of each place (see `cloud.sky.catalog`); contacts nothing. Raises PriceBookError.

@@ -19,8 +19,6 @@ from experiments.spec.load import from_document, to_document
 from experiments.spec.schema import ExperimentSpec
 from orchestrator.errors import StalePlanError, UsageError
 
-__all__ = ["PLAN_SCHEMA", "SavedPlan", "plan_document", "read_plan", "refuse_if_stale"]
-
 PLAN_SCHEMA = 1
 
 _OWN = (

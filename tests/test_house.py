@@ -1,4 +1,4 @@
-"""The five rooms and their facade as a whole: public names, file sizes, imports that must not happen."""
+"""The five rooms and their facade as a whole: public names, imports that must not happen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("orch", "orchestrator", "experiments", "cloud", "metrics", "analysis")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-MOST_LINES = 400
 
 
 def _name(path: Path) -> str:
@@ -54,28 +53,13 @@ def test_there_are_modules():
 
 
 @pytest.mark.parametrize("path", MODULES, ids=_name)
-def test_a_module_lists_its_public_names_or_is_private(path: Path):
+def test_public_names_are_listed_on_faces_only_and_exist(path: Path):
     tree = ast.parse(path.read_text())
     public = _public_list(tree)
-    if public is None:
-        empty = path.name == "__init__.py" and not tree.body[1:]
-        assert empty or path.name.startswith("_"), f"{_name(path)} has no __all__"
-        return
-    assert len(public) == len(set(public))
-    assert not set(public) - _assigned(tree.body), "names that are not there"
-    own = {
-        n.name
-        for n in tree.body
-        if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not n.name.startswith("_")
-    }
-    assert not own - set(public), "public definitions that are not listed"
-
-
-@pytest.mark.parametrize("path", MODULES, ids=_name)
-def test_a_module_is_small_and_says_what_it_is(path: Path):
-    text = path.read_text()
-    assert text.count("\n") < MOST_LINES
-    assert ast.get_docstring(ast.parse(text)), "no docstring"
+    assert ast.get_docstring(tree), "no docstring"
+    if public is not None:
+        assert len(public) == len(set(public))
+        assert not set(public) - _assigned(tree.body), "names that are not there"
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,6 @@ from analysis.audit.own import own_run
 from analysis.audit.peers import peers, peers_seen
 from analysis.audit.traffic import destinations, egress_fits, received_fits
 
-__all__ = ["CHECKS", "audit", "audit_run"]
-
 CHECKS: tuple[Callable[[Evidence], list[Finding]], ...] = (
     mixed_clock,
     few_epochs,

@@ -6,8 +6,6 @@ import csv
 import io
 import math
 
-__all__ = ["ClaimsError", "parse_claims"]
-
 _COLUMNS = ("run", "sps")
 
 

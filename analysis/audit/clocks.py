@@ -16,8 +16,6 @@ from analysis.replay import RunRow, with_speedups
 from metrics.interval import Estimate
 from metrics.throughput import SwarmEpoch, local_throughput, measured, throughput_phase_timed
 
-__all__ = ["SPEEDUP_ERROR", "UNTIMED_DOUBT", "Untimed", "mixed_clock", "speedups", "untimed"]
-
 # Our own peers leave 0.2 % of a step untimed (local-2; Python between two timers). More is time that a rate of
 # timers leaves out.
 UNTIMED_DOUBT = 0.02

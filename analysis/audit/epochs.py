@@ -7,17 +7,6 @@ from analysis.audit.findings import Finding
 from metrics.interval import mean_interval
 from metrics.throughput import measured, throughput_epoch_mean, throughput_phase_timed
 
-__all__ = [
-    "FEW_EPOCHS",
-    "FIRST_EPOCH_DOUBT",
-    "FIRST_EPOCH_NOTE",
-    "HALF_WIDTH_DOUBT",
-    "PUBLISHED_DOUBT",
-    "claimed",
-    "few_epochs",
-    "first_epoch",
-]
-
 # Below this Student's factor is 4.3 and more: one odd epoch decides what the interval is.
 FEW_EPOCHS = 4
 # The differences that the study discusses (one place against two, one cloud against another) are 2 to 25 %:

@@ -14,8 +14,6 @@ from metrics.run_numbers import RunNumbers
 from metrics.study_rules import SINGLE_COLUMNS, SingleRates, single_rates
 from metrics.throughput import measured
 
-__all__ = ["Evidence", "amount", "counted", "percent", "rounded"]
-
 
 @dataclass(frozen=True)
 class Evidence:

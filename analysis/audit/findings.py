@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-__all__ = ["SEVERITIES", "Finding", "Severity", "reaches"]
-
 Severity = Literal["error", "doubt", "note"]
 
 SEVERITIES: tuple[Severity, ...] = ("error", "doubt", "note")

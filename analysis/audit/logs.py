@@ -5,16 +5,6 @@ from __future__ import annotations
 from analysis.audit.evidence import Evidence, amount, counted, percent
 from analysis.audit.findings import Finding
 
-__all__ = [
-    "SAMPLES_DOUBT",
-    "TARGET_NOTE",
-    "clocks_and_gaps",
-    "doubled_counters",
-    "importer_warnings",
-    "sample_sums",
-    "sync_rule",
-]
-
 # Peers report to the DHT each step or so: what the watcher sees may lag by a batch or two of each of them,
 # below 1 % of the study's target.
 SAMPLES_DOUBT = 0.02

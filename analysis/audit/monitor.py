@@ -7,16 +7,6 @@ from statistics import median
 from analysis.audit.evidence import Evidence, counted, percent, rounded
 from analysis.audit.findings import Finding
 
-__all__ = [
-    "GAP_PERIODS",
-    "GAP_S",
-    "PERIOD_DOUBT",
-    "monitor_gaps",
-    "monitor_missing",
-    "monitor_period",
-    "skipped_epochs",
-]
-
 # An epoch's end is known to one scrape at each side: at 2 % of the epoch its rate has as much error as the
 # differences between the study's places.
 PERIOD_DOUBT = 0.02

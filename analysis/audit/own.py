@@ -10,8 +10,6 @@ from metrics.throughput import dropped_rounds
 from metrics.trust import told
 from metrics.warnings import AGREEMENT_LIMIT
 
-__all__ = ["own_run"]
-
 
 def own_run(e: Evidence) -> list[Finding]:
     """What makes a run of ours doubtful; nothing for an imported one."""

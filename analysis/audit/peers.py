@@ -8,8 +8,6 @@ from analysis.audit.evidence import Evidence, counted, percent, rounded
 from analysis.audit.findings import Finding
 from metrics.throughput import measured
 
-__all__ = ["ABSENT_DOUBT", "ENDED_EARLY_S", "IDLE_SHARE", "peers", "peers_seen"]
-
 # Without an epoch's length: more than starting and stopping the VMs of a run one after the other takes.
 ENDED_EARLY_S = 60.0
 # Equal GPUs differ by a few percent: one that does half of what the others do waited or failed.

@@ -14,18 +14,6 @@ from experiments.spec.gradient_bytes import bytes_per_value, gradient_bytes
 from metrics.egress import traffic
 from metrics.throughput import measured
 
-__all__ = [
-    "CONTROL_BYTES_PER_S",
-    "FLOOR",
-    "OVERHEAD",
-    "RECEIVED_FLOOR",
-    "ROOF",
-    "averaging_bytes",
-    "destinations",
-    "egress_fits",
-    "received_fits",
-]
-
 # Hivemind's averaging costs 2 % beyond the parameters themselves (chunk headers, TCP/IP), in
 # the study's logs.
 OVERHEAD = 1.02

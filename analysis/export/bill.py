@@ -15,8 +15,6 @@ from analysis.export.providers import provider_of
 from cloud.prices.book import exact
 from metrics.run_numbers import RunNumbers
 
-__all__ = ["TAG", "BillComparison", "ServiceRow", "compare_bill"]
-
 TAG = "orch-run"  # the tag that names the run on everything rented for it
 _Usd = TypeVar("_Usd", Decimal, Decimal | None)
 _NOT_ON_BILL = "not on this bill"

@@ -17,8 +17,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BillError", "BillRow", "read_bill"]
-
 _NEEDED = ("BilledCost", "BillingCurrency", "ChargePeriodStart", "ChargePeriodEnd", "ServiceName")
 _WHOLE = "download the export again"
 

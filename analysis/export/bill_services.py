@@ -12,8 +12,6 @@ import re
 from analysis.export.bill_file import BillRow
 from cloud.prices.classes import EGRESS_CLASSES
 
-__all__ = ["UNCLASSED", "link_class_of", "service_of"]
-
 UNCLASSED = "egress, class not told"
 
 _TRANSFER = re.compile(

@@ -28,8 +28,6 @@ from metrics.ledger import CostLine
 from metrics.records import VmRecord
 from metrics.run_numbers import RunNumbers
 
-__all__ = ["FocusRows", "focus_csv", "focus_metadata", "focus_rows", "line_place", "run_times"]
-
 Row = dict[str, str | None]
 
 _HOUR_S = Decimal(3600)

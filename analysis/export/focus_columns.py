@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["CUSTOM_COLUMNS", "FOCUS_COLUMNS", "FOCUS_VERSION"]
-
 FOCUS_VERSION = "1.2"
 
 # Name: the spec's data type. All columns of the version are there, so that a file fits whatever reads FOCUS;

@@ -14,8 +14,6 @@ from analysis.export.tables import EXPORT_FORMAT, EXPORT_VERSION, MANIFEST, Expo
 from metrics.run_numbers import RunNumbers
 from metrics.store_schema import SCHEMA_VERSION
 
-__all__ = ["export_focus"]
-
 _NAMED = 3  # so many lines of unknown cost are named in the refusal; the manifest has all
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Names", "Service", "names_of", "provider_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Service:

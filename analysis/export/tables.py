@@ -28,20 +28,6 @@ from metrics.store_schema import SCHEMA_VERSION, columns_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "CHUNK_ROWS",
-    "EXPORT_FORMAT",
-    "EXPORT_VERSION",
-    "MANIFEST",
-    "NULL",
-    "ExportError",
-    "export_tables",
-    "new_folder",
-    "parquet_schema",
-    "sha256_of",
-    "snapshot",
-]
-
 EXPORT_FORMAT = "orch-export"
 EXPORT_VERSION = 1  # of the folder's layout; the records' own version is `schema_version`
 MANIFEST = "manifest.json"

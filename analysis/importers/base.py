@@ -9,8 +9,6 @@ from typing import Protocol
 
 from cloud.prices.book import PriceBook
 
-__all__ = ["ImportFailed", "Imported", "Importer"]
-
 
 # ImportFailed   nothing of what was asked for can be computed (exit 2)
 class ImportFailed(Exception):

@@ -32,8 +32,6 @@ from metrics.records import TABLES
 from metrics.store import RunStore, StoreError
 from metrics.store_schema import SCHEMA_VERSION, SINCE, columns_of
 
-__all__ = ["OrchExport"]
-
 _AGAIN = "export the run again with `orch export`"
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)

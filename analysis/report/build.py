@@ -24,8 +24,6 @@ from metrics.summary import summarise
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["build"]
-
 
 def build(run_folder: Path) -> Path:
     """Write `<run_folder>/report/`, replacing an older one; returns the page's path.

@@ -10,23 +10,6 @@ from metrics.records import EpochRecord
 from metrics.run_numbers import RunNumbers
 from metrics.trust import told
 
-__all__ = [
-    "JOINS",
-    "basis_line",
-    "budget_line",
-    "cards",
-    "comparison_rows",
-    "cost_rows",
-    "epoch_table",
-    "join_table",
-    "learning_rows",
-    "preemption_line",
-    "preemption_table",
-    "timeline_rows",
-    "title",
-    "traffic_table",
-]
-
 Summary = Mapping[str, Any]
 
 

@@ -10,8 +10,6 @@ from analysis.report.style import PALETTE
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["calc_comm", "comparison", "cost_stack", "learning", "timeline", "traffic_matrix"]
-
 Row = Mapping[str, Any]
 _WIDTH_IN = 9.0
 

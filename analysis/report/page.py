@@ -8,8 +8,6 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-__all__ = ["Card", "Section", "render", "table"]
-
 
 @dataclass(frozen=True)
 class Card:

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["INK", "PALETTE", "figure_style", "png_bytes", "svg_file", "svg_inline"]
-
 # Okabe and Ito's palette, without black and yellow, which vanish on one of the two page colours.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C6D31", "#7B6FBF")
 INK = "#59636e"  # text and axes in files; inline it becomes the page's own ink

@@ -29,8 +29,6 @@ from cloud.prices.book import load as load_book
 from metrics.run_numbers import RunNumbers
 from metrics.store import RunStore, StoreError
 
-__all__ = ["build", "csv_text", "load", "page_html"]
-
 _DPI = 120
 _NAMED = 12  # so many runs are named beside a figure; the page's first line names all that are emulated, if not all are
 _STUDY_BOOK = "study-2023-04"

@@ -18,8 +18,6 @@ from experiments.spec.limits import Limit
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Compared", "cards", "comparison", "nothing_published", "runs_words", "study_checks", "wide_rows"]
-
 _PANELS = (("sps", "throughput (samples/s)"), ("comm_s", "communication (s of a VM's epoch)"))
 _WORDS = {
     "sps": "samples/s",

@@ -10,8 +10,6 @@ from analysis.gains_expected import Verdict
 from analysis.report.page import Card, Section, table
 from analysis.study.words import WORDS
 
-__all__ = ["expected_card", "expected_lines", "expected_section"]
-
 _SAID = {"met": "met", "missed": "MISSED", "unknown": "unknown", "told": "told"}
 
 

@@ -12,8 +12,6 @@ from analysis.study.runs import COST_KINDS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["costs", "differences", "phases", "places"]
-
 Row = Mapping[str, Any]
 _BAR_IN = 0.2
 _HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "ooo")

@@ -12,8 +12,6 @@ from metrics.marks import all_marks
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["dots"]
-
 Row = Mapping[str, Any]
 _ROW_IN = 0.24
 _PUBLISHED = {"color": INK, "marker": "o"}

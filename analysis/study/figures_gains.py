@@ -14,8 +14,6 @@ from analysis.study.words import shown_factor
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["gain_figure"]
-
 _SHOWN = (
     "sps", "granularity", "usd_per_1m", "loss", "heldout_loss", "intercontinental_bytes", "comm_s",
     "egress_bytes_per_vm_epoch",

@@ -11,8 +11,6 @@ from analysis.study.marks import grid, handle, interval, legend, n_words, origin
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["against_peers"]
-
 Row = Mapping[str, Any]
 
 

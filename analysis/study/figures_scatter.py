@@ -16,8 +16,6 @@ from analysis.study.runs import natural
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["scatter"]
-
 Row = Mapping[str, Any]
 _OTHER_CLOCK = "†"
 _KEY_COLUMNS = 5

@@ -18,15 +18,6 @@ from metrics.marks import all_marks, scales_mark
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "GAIN_COLUMNS",
-    "gain_cards",
-    "gain_long_rows",
-    "gain_notes",
-    "gain_section",
-    "gain_table",
-]
-
 GAIN_COLUMNS = (
     "experiment", "label", "figure", "value", "n", "ratio", "ratio_low", "ratio_high", "ratio_n_of", "samples_least",
     "samples_most", "difference_to_baseline", "noise", "noise_n", "within_noise", "why", "against", "run_ids",

@@ -9,8 +9,6 @@ from analysis.accuracy import APART, AccuracyComparison, HeldOutRun, Side
 from analysis.report.page import Section, table
 from metrics.marks import all_marks
 
-__all__ = ["accuracy_lines", "accuracy_section"]
-
 
 def accuracy_lines(found: AccuracyComparison | None) -> list[str]:
     """What was compared, a line for each side, and how far they are apart; none where nothing was."""

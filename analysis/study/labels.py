@@ -15,8 +15,6 @@ from analysis.report.style import INK
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Box", "arrange", "attach", "wants_leader"]
-
 Box = tuple[float, float, float, float]  # left, bottom, right, top
 
 _DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))

@@ -10,19 +10,6 @@ from analysis.report.style import INK, PALETTE
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "ORIGINS",
-    "WIDTH_IN",
-    "grid",
-    "handle",
-    "interval",
-    "legend",
-    "n_words",
-    "origin_entries",
-    "point",
-    "styles",
-]
-
 Row = Mapping[str, Any]
 WIDTH_IN = 9.0
 ORIGINS = {

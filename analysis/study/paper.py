@@ -21,18 +21,6 @@ from cloud.prices.classes import egress_class
 from experiments.spec.catalog import Published, models, published, published_runs
 from metrics.interval import Estimate, mean_interval
 
-__all__ = [
-    "ONE_CLOCK",
-    "STUDY",
-    "PublishedCost",
-    "Reference",
-    "alone",
-    "printed_runs",
-    "published_costs",
-    "references",
-    "run_name",
-]
-
 STUDY = "study"
 ONE_CLOCK = "one clock"
 _HERE = Path(__file__).parent

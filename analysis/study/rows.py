@@ -12,24 +12,6 @@ from analysis.study.paper import ONE_CLOCK, STUDY, PublishedCost, Reference, alo
 from analysis.study.runs import COST_KINDS, Link, StudyRun, natural, sum_known
 from metrics.interval import Estimate
 
-__all__ = [
-    "Figure",
-    "Row",
-    "comparable",
-    "cost_rows",
-    "difference_rows",
-    "difference_table",
-    "link_rows",
-    "pareto",
-    "peer_rows",
-    "phase_rows",
-    "place_rows",
-    "place_table",
-    "published_cost_rows",
-    "scatter_rows",
-    "unknown_rows",
-]
-
 Row = dict[str, Any]
 _PER_1M = 1e6 / 3600  # $/h / 3600 / sps x 10^6
 

@@ -24,19 +24,6 @@ from metrics.scale import Scales
 from metrics.throughput import measured
 from metrics.trust import told
 
-__all__ = [
-    "COST_KINDS",
-    "Link",
-    "StudyRun",
-    "cost_kind",
-    "distinct",
-    "natural",
-    "series_of",
-    "spread_of",
-    "study_run",
-    "sum_known",
-]
-
 COST_KINDS: dict[str, str] = {
     "vm": "VM",
     "inside": "egress inside a continent",

@@ -25,8 +25,6 @@ from analysis.study.runs import StudyRun
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Drawn", "sections"]
-
 _BASES = ((STUDY, "the study's basis"), (ONE_CLOCK, "one clock"))
 _FAMILIES = (("CV", "cost-cv", "Figure 1"), ("NLP", "cost-nlp", "Figure 15"))
 _SCATTER_LEAD = (

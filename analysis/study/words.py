@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["WORDS", "shown_factor"]
-
 WORDS = {
     "sps": "samples/s",
     "granularity": "granularity",

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from benchmarks.robust.swarm import Peer, StuckError, Swarm
 from benchmarks.robust.verdict import Outage
 
-__all__ = ["CASES", "Disturbance"]
-
 _JOIN_S = 60.0
 _TRIES = 5  # rounds, until one is caught in the phase that is meant
 

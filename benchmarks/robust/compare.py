@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["main"]
-
 
 def main(config_path: str) -> int:
     """`config.json`: run_id, peers {name: multiaddr}, listen_address, listen_port, silence_s, limit_s.

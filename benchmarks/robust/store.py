@@ -9,8 +9,6 @@ from pathlib import Path
 from cloud.storage.digits import write_shards
 from tests.experiments.peer_rig import serve_folder
 
-__all__ = ["serve_shards"]
-
 
 @contextlib.contextmanager
 def serve_shards(folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -19,8 +19,6 @@ from cloud.provider import LaunchRequest, Offer
 from experiments.peer.config import PeerConfig
 from metrics.record_keys import generate_identity, generate_record_key
 
-__all__ = ["PLACES", "Settings", "StuckError", "Swarm"]
-
 PLACES = ("gcp/us-central1/us-central1-a", "gcp/europe-west1/europe-west1-b")  # the peers in turns
 _RUN = "robust"
 _LOOK_S = 0.05

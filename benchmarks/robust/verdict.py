@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-__all__ = ["Ends", "Outage", "expected_s", "lateness_s", "quiet_s"]
-
 
 @dataclass
 class Ends:

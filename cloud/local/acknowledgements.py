@@ -9,8 +9,6 @@ less than the largest window before what it already knows (RFC 5961, section 5.2
 
 from __future__ import annotations
 
-__all__ = ["Acknowledgements"]
-
 _FORGET_ABOVE = (
     4096  # streams remembered before all are dropped: a stream is known again with its next packet
 )

@@ -17,8 +17,6 @@ from cloud.networks import Network, vm_limit
 from cloud.networks.windows import default_window_bytes
 from cloud.provider import InvalidRequestError, LaunchRequest, Offer, TransientError
 
-__all__ = ["CheckRow", "check_network"]
-
 _READY_S = 30.0
 _STREAM_S = 4.0
 _GAP_S = 1.0  # between rounds: what is still under way arrives

@@ -33,8 +33,6 @@ from cloud.provider import (
     TransientError,
 )
 
-__all__ = ["LocalCloud"]
-
 _START_S, _CALL_S, _CLOSE_S = 60.0, 120.0, 30.0  # a call may wait for the host's imports
 
 

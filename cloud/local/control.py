@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ControlServer"]
-
 _CLIENT_S = 10.0  # a client that does not take its answer within this is dropped
 
 

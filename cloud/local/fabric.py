@@ -23,8 +23,6 @@ from cloud.local.windows import store_settings, tcp_settings, vm_limit_share
 from cloud.networks import Network, NetworkError, path_model, vm_limit
 from cloud.provider import InvalidRequestError, QuotaError
 
-__all__ = ["Fabric", "LoopbackFabric", "NodeHandle", "SwitchFabric"]
-
 _LAST_INDEX = 250
 _ANSWER_S = 15.0
 

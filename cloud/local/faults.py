@@ -8,8 +8,6 @@ from pathlib import Path
 
 from cloud.provider import InvalidRequestError, NoCapacityError
 
-__all__ = ["available_memory", "belongs", "check_capacity", "check_memory", "lifetime_s", "victim"]
-
 
 def lifetime_s(seed: int, vm: str, rate_per_h: float) -> float | None:
     """Seconds from a VM's start to its preemption, exponentially distributed; None: never.

@@ -18,8 +18,6 @@ from typing import Any
 from cloud.local import _kernel
 from cloud.local.options import LocalOptions
 
-__all__ = ["HOST_FILE", "LOCK_FILE", "TEMP_FILE", "guard", "is_alive", "reap", "write_json"]
-
 HOST_FILE, LOCK_FILE, TEMP_FILE = "host.json", "host.lock", "temp"
 _GONE_S = 3.0  # from SIGKILL to the last of a group's processes
 

@@ -32,8 +32,6 @@ from cloud.local.vms import Vm, announce, furnish, vm_folder
 from cloud.provider import InvalidRequestError, ProviderError, is_monitor
 from cloud.steady_clock import steady_clock
 
-__all__ = ["main"]
-
 _GRACE_S = 10.0  # from SIGTERM to SIGKILL when a VM is terminated
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-__all__ = ["KEPT_S", "LATE_EDGES_MS", "Lateness"]
-
 LATE_EDGES_MS = (0.5, 1, 2, 5, 10, 20, 50, 100, 1e9)
 KEPT_S = 3600  # seconds kept one by one: longer than the epochs of any emulated run, 200 kB of JSON at most
 _LATE_S = 0.01

@@ -17,8 +17,6 @@ from typing import Literal, Protocol
 from cloud.local import _kernel
 from cloud.local.windows import TcpSettings
 
-__all__ = ["Link", "LinkKind", "NodeNet", "PacketLink", "TunLink", "make_node", "open_link", "tun_usable"]
-
 LinkKind = Literal["tun", "veth"]
 
 

@@ -11,8 +11,6 @@ from typing import Any, Literal
 from cloud.local.windows import Windows
 from cloud.network_tuning import NetworkTuning
 
-__all__ = ["LocalOptions", "Mode", "PreemptOptions", "StoreOptions"]
-
 Mode = Literal["auto", "namespaces", "loopback"]
 
 

@@ -9,8 +9,6 @@ from cloud.local import faults
 from cloud.local.options import PreemptOptions
 from cloud.local.vms import Vm
 
-__all__ = ["Preemptions"]
-
 
 class Preemptions:
     """`after(seconds, do)` sets a timer, `take` takes a VM back, `announced` writes down a notice."""

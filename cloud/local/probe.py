@@ -14,8 +14,6 @@ from typing import Any
 
 from cloud.local.guardian import write_json
 
-__all__ = ["PORT", "main", "rounds", "steady_bps"]
-
 PORT = 5201
 _ECHOES = 5
 _BLOCK = 1 << 14

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from cloud.local import _kernel
 
-__all__ = ["call", "end_all", "end_surely", "namespace_inode", "outer_pid", "start"]
-
 _PASSES = 50  # of killing a VM's processes; a fork bomb would need more
 
 

@@ -8,8 +8,6 @@ from typing import Literal
 from cloud.local.sharing import LastingSpell, Sharing
 from cloud.networks import NO_PATH_MODEL, Network, NetworkError, Path, PathModel
 
-__all__ = ["STORE_STREAM_BPS", "Node", "NodeKind", "Shaper"]
-
 NodeKind = Literal["vm", "store", "monitor"]
 
 # Training data is not byte-scaled (the emulated model's samples are small anyway), so streams to and from

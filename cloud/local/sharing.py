@@ -8,8 +8,6 @@ from typing import NamedTuple
 from cloud.local.spells import Spells
 from cloud.networks import Path, PathModel
 
-__all__ = ["LastingSpell", "Sharing"]
-
 Pair = tuple[int, int]  # (source, target)
 
 _TICKS = 4  # a second's counts are kept in so many parts

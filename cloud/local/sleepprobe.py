@@ -17,8 +17,6 @@ from pathlib import Path
 
 from cloud.local import _kernel
 
-__all__ = ["Pace", "PaceSecond", "SleepProbe"]
-
 _PERIOD_S = 0.05
 _FORMAT = "dQQ"  # worst lateness, sleeps, sleeps over 10 ms late
 _PRESSURE, _STAT = Path("/proc/pressure/cpu"), Path("/proc/stat")

@@ -6,8 +6,6 @@ import random
 
 from cloud.networks import PathModel
 
-__all__ = ["Spell", "Spells"]
-
 # (begins, ends) in seconds since the switch began
 Spell = tuple[float, float]
 

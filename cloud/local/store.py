@@ -22,16 +22,6 @@ from cloud.local.guardian import write_json
 from cloud.local.options import StoreOptions
 from cloud.provider import InvalidRequestError, TransientError
 
-__all__ = [
-    "STORE_FILE",
-    "forget_store",
-    "forward_target",
-    "make_digits",
-    "serve_forward",
-    "serve_swift",
-    "start",
-]
-
 STORE_FILE = "store.json"
 _LOOK_S = 0.5
 

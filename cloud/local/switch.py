@@ -24,8 +24,6 @@ from cloud.local.links import Link, open_link
 from cloud.local.shaper import Node, Shaper
 from cloud.local.sleepprobe import SleepProbe
 
-__all__ = ["Switch"]
-
 _REPORT_S = 1.0
 _BATCH = 64  # packets read from one link before the next link has its turn
 

@@ -14,9 +14,6 @@ from typing import Any
 from cloud.local.guardian import write_json
 from cloud.provider import Observed, Owned, VmState, is_monitor
 
-__all__ = ["NOTICE_FILE", "Vm", "announce", "furnish", "observed", "owned", "read_status", "vm_folder"]
-
-
 NOTICE_FILE = "notice.json"  # in the VM's folder, once the provider has announced its end
 
 

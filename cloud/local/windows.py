@@ -9,8 +9,6 @@ from cloud.network_tuning import NetworkTuning, widening
 from cloud.networks import Network
 from cloud.networks.windows import KERNEL_MTU_BYTES, UNSCALED_WINDOW_BYTES
 
-__all__ = ["TcpSettings", "Windows", "store_settings", "tcp_settings", "vm_limit_share"]
-
 Windows = Literal["paced", "kernel"]
 
 # Paced: buffers in windows of the network. Receive: plenty, half of it becomes the window offered. Send: little, since

@@ -12,9 +12,6 @@ from importlib import resources
 
 from cloud.networks.network import Network, NetworkError, Path
 
-__all__ = ["NO_PATH_MODEL", "PathModel", "VmModel", "path_model", "path_model_names", "vm_model"]
-
-
 # A path whose iperf figure x round trip is this much of the window, or more, is taken as limited by it: a test of ten
 # seconds loses some seven round trips to slow start, 19 % at 270 ms. Others (a slower link, a larger window) keep theirs.
 _OF_WINDOW = 0.75

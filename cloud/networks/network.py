@@ -10,8 +10,6 @@ from fnmatch import fnmatch
 from importlib import resources
 from importlib.resources.abc import Traversable
 
-__all__ = ["Network", "NetworkError", "Path", "network_names", "vm_limit"]
-
 _NOT_NETWORKS = {"places", "path_models", "vm_models"}
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from cloud.networks.models import path_model
 
-__all__ = ["KERNEL_MTU_BYTES", "UNSCALED_WINDOW_BYTES", "default_window_bytes", "kernel_bytes_scale"]
-
 # Of the links where kernel windows limit: packets of this size cost the switch less than half of what 1500 bytes do.
 KERNEL_MTU_BYTES = 4420
 _SEGMENT_BYTES = KERNEL_MTU_BYTES - 52  # IPv4, TCP and its time stamps

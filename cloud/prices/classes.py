@@ -7,8 +7,6 @@ from typing import Literal
 
 from cloud.places import PlaceError, find
 
-__all__ = ["CONTINENTS", "EGRESS_CLASSES", "INTERNET", "EgressClass", "continent", "egress_class", "is_own"]
-
 CONTINENTS = ("US", "EU", "ASIA", "AUS", "SA")  # the study's names, as in `cloud.places`
 
 EgressClass = Literal[

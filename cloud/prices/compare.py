@@ -10,8 +10,6 @@ from cloud.prices.book import PriceBook
 from cloud.prices.ladder import UNIT_BYTES, exact
 from cloud.prices.rows import Price
 
-__all__ = ["Difference", "differences"]
-
 
 @dataclass(frozen=True, slots=True)
 class Difference:

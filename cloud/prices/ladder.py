@@ -9,8 +9,6 @@ from decimal import Context, Decimal, localcontext
 
 from cloud.prices.rows import Price
 
-__all__ = ["UNIT_BYTES", "Ladder", "exact", "tiered_usd"]
-
 UNIT_BYTES: Mapping[str, int] = {"GB": 10**9, "GiB": 2**30, "GB-month": 10**9, "GiB-month": 2**30}
 
 

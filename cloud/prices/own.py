@@ -8,8 +8,6 @@ from decimal import Decimal
 from cloud.prices.ladder import UNIT_BYTES, Ladder
 from cloud.prices.rows import Price
 
-__all__ = ["own_ladder", "own_vm"]
-
 _SOURCE = "your own machine: nobody bills it by the hour, nor its uplink by the byte"
 
 

@@ -17,8 +17,6 @@ from itertools import pairwise
 
 from cloud.prices.classes import CONTINENTS, EGRESS_CLASSES, continent
 
-__all__ = ["COLUMNS", "PRODUCTS", "Price", "PriceBookError", "parse"]
-
 COLUMNS = (
     "provider", "product", "from", "to", "item", "unit", "tier_start", "usd", "minimum_s", "increment_s",
     "valid_from", "source",

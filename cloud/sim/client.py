@@ -24,8 +24,6 @@ from cloud.provider import (
 from cloud.sim.faults import Faults
 from cloud.sim.world import SimVm, SimWorld, VirtualClock
 
-__all__ = ["Reply", "SimCloud"]
-
 _LATENCY_S = (0.2, 2.0)  # of every call but `request`, which lasts until the VM runs
 _REFUSAL_S = (2.0, 12.0)  # a refused request's
 _DEADLINE_S = 900.0  # a caller that hears nothing gives up after this

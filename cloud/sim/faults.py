@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal, get_args
 
-__all__ = ["FAULTS", "Fault", "Faults", "Window"]
-
 Fault = Literal[
     "lost_reply",  # it happened, no answer came: AmbiguousError
     "lost_request",  # it did not happen, and no answer came: AmbiguousError all the same

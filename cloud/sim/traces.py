@@ -29,17 +29,6 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-__all__ = [
-    "SAMPLE",
-    "TraceError",
-    "TraceEvent",
-    "TraceKind",
-    "load_trace",
-    "read_aws",
-    "read_csv",
-    "write_csv",
-]
-
 TraceKind = Literal["preempt", "capacity", "price", "refuse"]
 _COLUMNS = ("at_s", "location", "event", "value")
 

@@ -15,8 +15,6 @@ from cloud.provider import LaunchRequest, NoCapacityError, Observed, VmState, is
 from cloud.sim.meter import Meter
 from cloud.sim.traces import TraceEvent
 
-__all__ = ["SimPlace", "SimVm", "SimWorld", "VirtualClock"]
-
 Change = Literal["created", "ready", "noticed", "ended"]
 _REMEMBERED_S = 900.0  # a VM that ended is listed so long
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from cloud.provider import CredentialsError, InvalidRequestError, Owned, ProviderError, TransientError
 
-__all__ = ["has_credentials", "list_tagged", "release", "why_gone"]
-
 _ALIVE = ("pending", "running", "stopping", "stopped", "shutting-down")
 
 

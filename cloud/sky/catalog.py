@@ -22,8 +22,6 @@ from cloud.prices.rows import Price
 from cloud.provider import Offer
 from cloud.sky.catalog_files import CLOUDS, Catalog, CatalogRow, catalog_folder, read_catalog
 
-__all__ = ["Catalogs", "Found", "here"]
-
 _LEAST_VCPUS = 4
 _LEAST_GIB = 28
 # The families SkyPilot itself takes first where only CPUs are asked for.

@@ -17,8 +17,6 @@ from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["CLOUDS", "SCHEMA", "Catalog", "CatalogRow", "catalog_folder", "catalog_path", "read_catalog"]
-
 CLOUDS = ("gcp", "aws", "azure", "lambda")
 SCHEMA = "v8"
 

@@ -11,8 +11,6 @@ from typing import TypeVar
 from cloud.sky import records, sdk, server
 from cloud.sky.errors import is_gone, is_server_lost, translate
 
-__all__ = ["SERVER_TRIES", "Clusters"]
-
 SERVER_TRIES = 4
 _T = TypeVar("_T")
 

@@ -14,8 +14,6 @@ from cloud.provider import (
     TransientError,
 )
 
-__all__ = ["is_gone", "is_server_lost", "sentence", "translate"]
-
 _CREDENTIALS = {
     "NoCloudAccessError", "InvalidCloudCredentials", "CloudUserIdentityError", "ClusterOwnerIdentityMismatchError",
     "PermissionDeniedError", "NoWorkspaceAccessError", "ApiServerAuthenticationError",

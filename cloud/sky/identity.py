@@ -13,8 +13,6 @@ import shlex
 from collections.abc import Collection
 from typing import Any
 
-__all__ = ["removal", "settings"]
-
 # Clouds whose part of SkyPilot's configuration knows `remote_identity`.
 _SWITCHED = ("aws", "gcp", "azure", "kubernetes", "ssh", "slurm", "oci", "vast", "nebius")
 _WITH_ROLES = ("aws", "gcp")  # a VM of theirs ends itself by its own role

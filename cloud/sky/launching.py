@@ -16,8 +16,6 @@ from cloud.sky.script import peek_command
 from cloud.sky.shipping import ship_folder
 from cloud.sky.state import parse_peek
 
-__all__ = ["launch"]
-
 _log = logging.getLogger("cloud.sky")
 
 _PEEK_S = 8.0

@@ -11,8 +11,6 @@ from cloud.sky.clusters import Clusters
 from cloud.sky.names import label_value
 from cloud.sky.records import VmRecord
 
-__all__ = ["end_in_aws", "left", "sweep"]
-
 _log = logging.getLogger("cloud.sky")
 
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from cloud.provider import LaunchRequest, Observed
 
-__all__ = ["end", "observe", "start"]
-
 _FILE = "monitor.pid.json"
 _CODE = """
 import importlib, os, sys

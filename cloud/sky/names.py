@@ -6,8 +6,6 @@ import hashlib
 import re
 from collections.abc import Mapping
 
-__all__ = ["CLUSTER_NAME_MAX", "LABELS", "cluster_name", "label_value", "labels_of"]
-
 # The shortest limit is Google's: 35 characters, of which SkyPilot takes 9 for "-" and its user's hash. A longer
 # name would be cut by SkyPilot itself to a few characters of hash, which two of our names might share.
 CLUSTER_NAME_MAX = 26

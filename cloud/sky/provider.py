@@ -35,8 +35,6 @@ from cloud.sky.records import VmRecord
 from cloud.sky.script import FOLDER, peek_command, stop_command
 from cloud.sky.state import Listed, absent, after_peek, gone, observed, parse_peek, whom_to_join
 
-__all__ = ["SkyCloud"]
-
 _log = logging.getLogger("cloud.sky")
 
 _LIST_PERIOD_S = 4.0  # SkyPilot's own list is read so often

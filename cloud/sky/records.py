@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-__all__ = ["VmRecord", "lock", "read", "read_all", "update", "write"]
-
 
 @dataclass(frozen=True)
 class VmRecord:

@@ -7,8 +7,6 @@ import shlex
 from cloud.network_tuning import SYSCTLS
 from cloud.provider import LaunchRequest
 
-__all__ = ["CHECK", "FOLDER", "PEERS_VARIABLE", "peek_command", "run_script", "stop_command", "tuning_block"]
-
 FOLDER = "orch-vm"  # in the VM user's home
 PEERS_VARIABLE = "ORCH_INITIAL_PEERS"  # whom the program is to join, when its config asks for it
 _WAIT_S = 900  # to be told whom to join: one first peer may fail on the way

@@ -19,10 +19,6 @@ from cloud.sky.names import cluster_name, labels_of
 from cloud.sky.script import FOLDER
 from cloud.sky.seal import KEY_VARIABLE
 
-__all__ = [
-    "Cluster", "cancel", "down", "find", "launch", "list_clusters", "pending_launch", "skypilot", "wait_launch",
-]  # fmt: skip
-
 IDLE_MINUTES = 5
 _configuring = threading.Lock()  # SkyPilot's configuration is one for the process
 _NO_LAUNCH = ("SUCCEEDED", "FAILED", "CANCELLED")

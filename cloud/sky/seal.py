@@ -15,8 +15,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["KEY_VARIABLE", "open_sealed", "seal"]
-
 KEY_VARIABLE = "ORCH_SEAL_KEY"
 
 

@@ -25,8 +25,6 @@ from typing import Any
 
 from cloud.provider import InvalidRequestError, ProviderError, TransientError
 
-__all__ = ["claim", "ensure", "healthy", "leave"]
-
 _START_S = 180.0
 _HANGS_S = 90.0  # on a busy machine an answer takes its time
 _MODULE = "sky.server.server"

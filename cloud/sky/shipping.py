@@ -17,8 +17,6 @@ from cloud.provider import InvalidRequestError, LaunchRequest
 from cloud.sky.script import CHECK, run_script
 from cloud.sky.seal import seal
 
-__all__ = ["build_wheel", "requirements", "ship_folder"]
-
 _ROOMS = ("cloud", "experiments", "metrics")  # what a peer may import; the controller stays at home
 _SUFFIXES = {".py", ".csv", ".json", ".yaml", ".typed"}
 _DIRECT = ("hivemind", "torch", "webdataset", "boto3", "cryptography", "numpy", "transformers")

@@ -12,8 +12,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-__all__ = ["fetch", "hang_up", "run_on", "ssh_command"]
-
 
 def ssh_command(address: str, how: Mapping[str, Any], control: Path) -> list[str]:
     """The ssh command line, without what to run. No secret is on it: the key is named by its file."""

@@ -11,8 +11,6 @@ from typing import Any
 from cloud.provider import Observed, VmState
 from cloud.sky.records import VmRecord
 
-__all__ = ["Listed", "absent", "after_peek", "gone", "observed", "parse_peek", "whom_to_join"]
-
 _ABSENT_READS = 3  # lists are eventually consistent
 _SILENT_S = 15.0  # a VM that does not answer for so long is worth a word in its cause
 

@@ -16,8 +16,6 @@ from typing import BinaryIO
 from cloud.storage.errors import CacheInUseError
 from cloud.storage.url import S3Url
 
-__all__ = ["CacheWriter", "ShardCache"]
-
 _log = logging.getLogger(__name__)
 _TEMPORARY = ".part"
 

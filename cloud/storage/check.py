@@ -12,8 +12,6 @@ from cloud.storage.client import storage_errors
 from cloud.storage.errors import BadUrlError, CorruptShardError, TruncatedShardError
 from cloud.storage.url import S3Url
 
-__all__ = ["check_shards"]
-
 _BLOCK_BYTES = tarfile.BLOCKSIZE  # 512
 _AT_ONCE = 8
 _LOOKED_AT = 64  # two requests each: a few seconds at the far end of the world

@@ -19,8 +19,6 @@ from cloud.storage.errors import (
     StoreUnreachableError,
 )
 
-__all__ = ["ClientPerProcess", "is_transient", "make_client", "storage_errors", "translate"]
-
 _REFUSED_CODES = {
     "403",
     "401",

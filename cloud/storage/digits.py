@@ -16,16 +16,6 @@ from cloud.storage.url import S3Url
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = [
-    "DigitsMade",
-    "decode_digit",
-    "make_bucket",
-    "make_digits",
-    "shard_name",
-    "upload_shards",
-    "write_shards",
-]
-
 HELD_OUT_SHARE = 0.2  # of the originals, of each digit
 SIDE = 8  # pixels
 

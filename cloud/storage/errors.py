@@ -19,25 +19,6 @@ StorageError
 
 from __future__ import annotations
 
-__all__ = [
-    "BadUrlError",
-    "BucketMissingError",
-    "CacheInUseError",
-    "CorruptShardError",
-    "EmbeddedStoreError",
-    "KeyMissingError",
-    "PortTakenError",
-    "ShardChangedError",
-    "ShardError",
-    "StorageError",
-    "StoreFailedError",
-    "StoreFullError",
-    "StoreRefusedError",
-    "StoreUnreachableError",
-    "TruncatedShardError",
-    "is_final",
-]
-
 
 class StorageError(Exception):
     """Object storage did not do what was asked. The message never holds a secret."""

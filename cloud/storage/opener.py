@@ -16,8 +16,6 @@ from cloud.storage.counter import ByteCounter
 from cloud.storage.errors import ShardChangedError, StorageError, StoreUnreachableError
 from cloud.storage.url import S3Url
 
-__all__ = ["RetryPolicy", "ShardOpener", "ShardStream", "install"]
-
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:

@@ -12,8 +12,6 @@ from typing import Any, BinaryIO, cast
 
 from cloud.storage.errors import BadUrlError, CorruptShardError, TruncatedShardError
 
-__all__ = ["Cursor", "Sample", "SampleReader", "read_shard"]
-
 Sample = dict[str, Any]
 """Members of one sample by extension (bytes), with `__key__` (its name) and `__url__` (its shard)."""
 

@@ -7,8 +7,6 @@ from hashlib import blake2b
 
 from cloud.storage.errors import BadUrlError
 
-__all__ = ["shards_for"]
-
 
 def shards_for(slot: str, slots: Sequence[str], shards: Sequence[str]) -> tuple[str, ...]:
     """The share of `shards` that `slot` reads while `slots` are there; pure, the same on every peer.

@@ -25,8 +25,6 @@ from cloud.storage.swift_config import (
 )
 from cloud.storage.swift_environment import swift_environment
 
-__all__ = ["SwiftServer"]
-
 _SERVERS = (*INNER_SERVERS, "proxy")
 _CHILD = Path(_swift_child.__file__).absolute()
 _PR_SET_PDEATHSIG = 1

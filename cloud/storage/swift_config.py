@@ -11,15 +11,6 @@ from pathlib import Path
 
 from cloud.storage.errors import EmbeddedStoreError
 
-__all__ = [
-    "INNER_SERVERS",
-    "REGION",
-    "StoreCredentials",
-    "load_or_make_credentials",
-    "write_private",
-    "write_swift",
-]
-
 INNER_SERVERS = ("account", "container", "object")
 REGION = "us-east-1"
 _CREDENTIALS_FILE = "credentials.json"

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from cloud.storage.errors import EmbeddedStoreError
 
-__all__ = ["SWIFT_VERSION", "state_folder", "swift_environment"]
-
 SWIFT_VERSION = "2.38.3"
 _BEGUN = ".orch-begun"  # removed last: an installation that was interrupted still has it
 

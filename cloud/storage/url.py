@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from cloud.storage.errors import BadUrlError
 
-__all__ = ["S3Url"]
-
 
 @dataclass(frozen=True, slots=True)
 class S3Url:

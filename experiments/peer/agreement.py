@@ -18,8 +18,6 @@ from collections.abc import Hashable, Iterable
 from enum import IntEnum
 from typing import Generic, TypeVar
 
-__all__ = ["Agreement", "State"]
-
 Peer = TypeVar("Peer", bound=Hashable)
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Ahead", "Move"]
-
 
 class Move(Enum):
     """What comes after a step."""

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 import torch
 from hivemind.optim.grad_averager import GradientAverager
 
-__all__ = ["AsideAverager"]
-
 
 class AsideAverager(GradientAverager):
     """Made with `reuse_grad_buffers=True`; until `set_aside` is called it is Hivemind's."""

@@ -10,8 +10,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from experiments.peer.agreement import Agreement, State
 from experiments.peer.two_level import RoundFailedError, TwoLevelRound
 
-__all__ = ["Ask", "Attempt"]
-
 _log = logging.getLogger(__name__)
 
 Ask = Callable[

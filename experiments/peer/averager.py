@@ -30,8 +30,6 @@ from experiments.peer.aside import AsideAverager
 from experiments.peer.lineage import FIRST, Told, astray, expected_peers, parse_told, patient
 from experiments.peer.rounds import TooFewError
 
-__all__ = ["EqualRunner", "RoundAverager"]
-
 _log = logging.getLogger(__name__)
 
 

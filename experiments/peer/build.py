@@ -25,8 +25,6 @@ from experiments.peer.optimizer import SwarmOptimizer
 from experiments.peer.overlap import OverlappedOptimizer
 from experiments.peer.powersgd import PowerSgdAverager
 
-__all__ = ["build_optimizer", "compression_of", "state_compression", "torch_optimizer_of"]
-
 _NEVER = 10**9
 _FIRST_ATTEMPT = 0.7  # of the averaging time-out, for one all-reduce: the rest is for trying again
 _COMPRESSIONS: dict[str, Callable[[], CompressionBase]] = {

@@ -16,8 +16,6 @@ from experiments.peer.lineage import FIRST
 from experiments.peer.rounds import Round
 from experiments.peer.state_donor import StateDonor
 
-__all__ = ["CatchingUp"]
-
 _log = logging.getLogger(__name__)
 
 

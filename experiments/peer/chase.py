@@ -17,19 +17,6 @@ from typing import Protocol
 from experiments.peer.state_shelf import KEPT_UPDATES
 from experiments.peer.state_taker import Taken, TakingError
 
-__all__ = [
-    "Caught",
-    "ChaseError",
-    "Get",
-    "Limits",
-    "NoStateError",
-    "Offer",
-    "Source",
-    "Wait",
-    "catch_up",
-    "decide",
-]
-
 _log = logging.getLogger(__name__)
 
 _STATES = 3  # downloads of the whole state, at most

@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PeerConfig", "PeerConfigError"]
-
 
 class PeerConfigError(Exception):
     """The config is not one this peer can read."""

@@ -20,8 +20,6 @@ from cloud.storage.samples import SampleReader, read_shard
 from cloud.storage.shares import shards_for
 from experiments.peer.config import PeerConfig
 
-__all__ = ["Batch", "BatchSource", "Batches", "DigitSource", "open_shards", "read_heldout"]
-
 Batch = tuple[torch.Tensor, torch.Tensor]
 """(float32[n, 64] pixels from 0 to 1, int64[n] digits)."""
 

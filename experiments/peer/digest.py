@@ -8,8 +8,6 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["SAMPLED", "parameters_sha", "write_sample"]
-
 SAMPLED = 65_536  # values, at most
 
 

@@ -15,8 +15,6 @@ import torch
 from hivemind.compression import BlockwiseQuantization, Uniform8BitQuantization, serialization
 from hivemind.compression.quantization import average_buckets
 
-__all__ = ["BLOCK", "Blockwise8Bit", "Uniform8Bit", "use_eight_bit_formats"]
-
 BLOCK = 4096
 """Values that share one scale in the blockwise format."""
 _LEVELS = 256

@@ -9,8 +9,6 @@ from experiments.peer.rounds import Round
 from experiments.peer.steps import EpochTimes
 from metrics.records import EgressRecord, EpochRecord, IngressRecord, StepRecord
 
-__all__ = ["EpochLedger", "egress_between", "loss_reasons"]
-
 
 def loss_reasons(done: Round, logged: Sequence[str], others_training: int) -> list[str]:
     """Why the round lost a part; empty for a whole round and for a peer that is alone.

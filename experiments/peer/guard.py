@@ -18,8 +18,6 @@ from typing import Any
 from hivemind.p2p import P2PDaemonError, PeerID
 from hivemind.p2p.p2p_daemon_bindings.control import ControlClient
 
-__all__ = ["Guard", "close_the_door", "disconnect_strangers"]
-
 _HEADER = struct.Struct("<QI")  # version of the list, its bytes
 _COUNT = struct.Struct("<Q")
 # What strangers are refused, by the call's name; "call" is what we do not ask of them.

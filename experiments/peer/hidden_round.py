@@ -6,8 +6,6 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ["HiddenRound"]
-
 Result = TypeVar("Result")
 
 

@@ -30,8 +30,6 @@ from experiments.peer.averager import RoundAverager
 from experiments.peer.hierarchy import Hierarchy, cut
 from experiments.peer.two_level import Level, Messages, RoundFailedError, TwoLevelRound
 
-__all__ = ["HierarchicalAverager"]
-
 _REMEMBERED = 4  # attempts whose end others may still ask for
 _PATIENCE_S = 60.0  # where no chunk time-out is set
 _PART, _AVERAGE = MessageCode.Value("PART_FOR_AVERAGING"), MessageCode.Value("AVERAGED_PART")

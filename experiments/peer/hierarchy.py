@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Hierarchy", "Part", "Traffic", "cut", "flat_traffic", "traffic"]
-
 Traffic = dict[tuple[int, int], float]  # values sent, by (sender, receiver)
 
 

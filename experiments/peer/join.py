@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from experiments.peer.membership import Member
 from experiments.peer.optimizer import SwarmOptimizer
 
-__all__ = ["Download", "take_over"]
-
 _log = logging.getLogger(__name__)
 
 

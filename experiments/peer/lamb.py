@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Lamb"]
-
 
 class Lamb(torch.optim.Optimizer):
     """Adam's direction scaled per tensor by ‖w‖ / ‖update‖, at most `clamp`; weight decay is decoupled."""

@@ -15,8 +15,6 @@ import torch
 from experiments.low_rank import sent
 from experiments.peer.low_rank import Factors
 
-__all__ = ["LastFactors"]
-
 _FORK = multiprocessing.get_context("fork")
 _LINEAGE_BYTES = 32
 

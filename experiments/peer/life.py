@@ -17,8 +17,6 @@ from experiments.peer.notices import Notice
 from experiments.peer.processes import Departure
 from experiments.peer.status import Status
 
-__all__ = ["LEASE_EXPIRED", "Grace", "Lease", "Life", "grace", "round_fits"]
-
 _log = logging.getLogger(__name__)
 
 LEASE_EXPIRED = 3  # exit code

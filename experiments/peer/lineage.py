@@ -11,19 +11,6 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from typing import Any
 
-__all__ = [
-    "FIRST",
-    "Told",
-    "after_round",
-    "alone",
-    "astray",
-    "expected_peers",
-    "extended",
-    "parse_told",
-    "patient",
-    "reference",
-]
-
 FIRST = ""  # before any round
 _DIGITS = 16
 

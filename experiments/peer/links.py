@@ -10,8 +10,6 @@ from typing import Any
 from hivemind.p2p import PeerID
 from hivemind.utils.multiaddr import Multiaddr
 
-__all__ = ["away", "enough_answer", "peer_of", "relink"]
-
 _log = logging.getLogger(__name__)
 _GRACE_S = 1.0  # for the slower ones, once enough have answered
 

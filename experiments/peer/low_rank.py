@@ -24,8 +24,6 @@ import torch
 
 from experiments.low_rank import factored, sent
 
-__all__ = ["MOST_TIMES", "Factors", "Kept", "LowRankRound", "Memory", "first_right", "orthonormal", "rebuild"]
-
 MOST_TIMES = 4.0  # a remainder counts in a round so often at most: float16 ends at 65504
 _NOISE = 1e-3  # of a column: what float16 leaves of one that is the sum of others
 _SMALL = 1e-30

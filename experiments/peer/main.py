@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from experiments.peer.publish import Publisher
     from experiments.peer.untold import Untold
 
-__all__ = ["main"]
-
 _log = logging.getLogger("experiments.peer")
 _SERVE_S = 120.0
 _LEAVE_S, _LEAVE_SOFT_S = 9.5, 6.0

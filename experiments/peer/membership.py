@@ -18,8 +18,6 @@ from experiments.peer.config import PeerConfig
 from experiments.peer.links import away, enough_answer, peer_of, relink
 from experiments.peer.rounds import Until
 
-__all__ = ["Member", "Membership", "alive_slots", "parse_members"]
-
 _log = logging.getLogger(__name__)
 _RECORD_LIFE_S = 30.0
 _LOOK_S, _CONNECT_S = 3.0, 2.0  # how often connections are looked at, and how long making one again may take

@@ -9,8 +9,6 @@ from typing import Any
 
 from metrics.hivemind_calls import keep_tasks, mend_calls
 
-__all__ = ["mend_hivemind", "own_locks"]
-
 _EMPTYING_S = 5.0  # a reader sees within milliseconds that its handler has ended
 
 

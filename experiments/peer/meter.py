@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from metrics.inet_diag import InetDiag, InetDiagError, SocketCounters
 
-__all__ = ["EgressMeter", "EgressTally"]
-
 _FORGET_AFTER_READS = 120  # a dump may skip a socket that is being moved; this long, it is gone
 
 

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-__all__ = ["BALLAST_TENSORS", "DIGITS", "DigitsNet", "Emulated", "ModelSizeError", "build_emulated"]
-
 BALLAST_TENSORS = 16
 DIGITS = ("digits", "digits-12m")
 """Models of models.csv that are this network: as it is, and with ballast."""

@@ -18,8 +18,6 @@ from typing import Any
 
 from hivemind.p2p import P2P, PeerID
 
-__all__ = ["ModelBytes", "address_of", "by_address", "count_tensors"]
-
 _ENTRY = struct.Struct("<B47pQ")  # (used, peer id, bytes)
 _PEERS = 512  # twice the addresses that an emulated cloud has
 _LAST = _ENTRY.size * (_PEERS - 1)  # where all are counted for whom there is no room

@@ -10,8 +10,6 @@ from torch import nn
 
 from experiments.peer.config import PeerConfigError
 
-__all__ = ["MODELS", "VISION", "build_model"]
-
 VISION = ("ConvNextLarge", "ResNet18", "ResNet50", "ResNet152", "WideResNet101_2")
 _IMAGE_CLASSES = 1000
 

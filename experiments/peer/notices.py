@@ -23,8 +23,6 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["Notice", "NoticeError", "NoticeWatch", "Source", "azure_notice", "gcp_notice", "instance_action"]
-
 _log = logging.getLogger(__name__)
 
 _METADATA = "http://169.254.169.254"

@@ -21,8 +21,6 @@ from experiments.peer.config import PeerConfig, PeerConfigError
 from experiments.peer.guard import disconnect_strangers
 from metrics.orders import MAX_BYTES, Orders, OrdersError, orders_key, verify
 
-__all__ = ["OrdersValidator", "OrdersWatch"]
-
 _log = logging.getLogger(__name__)
 
 _PERIOD_S = 2.0

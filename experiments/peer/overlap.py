@@ -23,8 +23,6 @@ from experiments.peer.lineage import Told
 from experiments.peer.optimizer import SwarmOptimizer
 from experiments.peer.rounds import BehindError, GivenUpError, Round
 
-__all__ = ["OverlappedOptimizer"]
-
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.25  # how often a peer that waits for its round looks whether it has to go
 _NEWS_S = 2.0  # for the DHT to store a peer's report, over long paths

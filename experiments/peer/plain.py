@@ -14,8 +14,6 @@ from experiments.peer.config import PeerConfig
 from experiments.peer.optimizer import Round
 from experiments.peer.tracker import PunctualTracker
 
-__all__ = ["PlainOptimizer", "build_plain"]
-
 
 class _Progress(Protocol):
     """What of `PunctualTracker` a plain loop uses: telling the run's watcher how far it is."""

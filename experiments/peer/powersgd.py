@@ -27,8 +27,6 @@ from experiments.peer.last_factors import LastFactors
 from experiments.peer.lineage import Told, after_round, parse_told, reference
 from experiments.peer.low_rank import Factors, LowRankRound, Memory
 
-__all__ = ["PowerSgdAverager", "all_hold"]
-
 _log = logging.getLogger(__name__)
 _FORK = multiprocessing.get_context("fork")
 _SAID_BYTES = 64  # two lineages

@@ -17,16 +17,6 @@ from pathlib import Path
 
 from metrics.hivemind_sockets import short_socket_folder
 
-__all__ = [
-    "Departure",
-    "children_die_with_us",
-    "descendants",
-    "kill_descendants",
-    "note_descendants",
-    "own_temporary_folder",
-    "remove_folder",
-]
-
 _PR_SET_PDEATHSIG = 1
 _SHARED_MEMORY = Path("/dev/shm")
 _family: set[int] = set()  # this process and all below it that were ever noted

@@ -35,8 +35,6 @@ from metrics.dht_schema import (
 )
 from metrics.records import EgressRecord, EpochRecord, IngressRecord
 
-__all__ = ["PublishError", "Publisher", "use_record_key"]
-
 _log = logging.getLogger(__name__)
 
 _STORE_TIMEOUT_S = 15.0

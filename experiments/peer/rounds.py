@@ -12,19 +12,6 @@ from typing import Any, Literal, Protocol
 from hivemind.averaging.control import AveragingStage, StepControl
 from hivemind.averaging.partition import AllreduceException
 
-__all__ = [
-    "BehindError",
-    "GivenUpError",
-    "NoGroupError",
-    "Others",
-    "Round",
-    "TooFewError",
-    "Until",
-    "leave",
-    "let_go",
-    "result_of",
-]
-
 _log = logging.getLogger(__name__)
 _LET_GO_S = 5.0  # for the averager's process to end an attempt
 

@@ -17,18 +17,6 @@ from hivemind.compression import CompressionBase, CompressionInfo, deserialize_t
 from hivemind.proto import runtime_pb2
 from hivemind.utils import MSGPackSerializer
 
-__all__ = [
-    "ALIGNMENT",
-    "CHUNK_BYTES",
-    "Blob",
-    "StateBytesError",
-    "aligned",
-    "key_of",
-    "pack",
-    "shared",
-    "unpack",
-]
-
 _protobuf: Any = runtime_pb2  # generated: its names are not in its types
 ALIGNMENT = 8  # bytes
 CHUNK_BYTES = 64 * 1024

@@ -34,8 +34,6 @@ from experiments.peer.state_taker import Chunk, OpenStream, Taken, TakingError, 
 from experiments.peer.state_wire import answers, chunks_of, message_of
 from experiments.peer.update_bytes import load_update, pack_update, round_for_update
 
-__all__ = ["StateDonor", "open_from"]
-
 _log = logging.getLogger(__name__)
 _FORK = multiprocessing.get_context("fork")
 _SAID_BYTES = 256

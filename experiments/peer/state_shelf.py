@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from experiments.peer.state_bytes import Blob
 
-__all__ = ["KEPT_UPDATES", "Shelf"]
-
 # Averaged gradients kept from a snapshot on: with Adam together as large as the state, which is then the shorter way.
 KEPT_UPDATES = 5
 

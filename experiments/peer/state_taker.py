@@ -13,8 +13,6 @@ import torch
 
 from experiments.peer.state_bytes import ALIGNMENT, key_of
 
-__all__ = ["Chunk", "OpenStream", "Taken", "TakingError", "Wanted", "take"]
-
 _PATIENCE = 2  # attempts of one donor that bring nothing, or another blob than the one begun
 
 

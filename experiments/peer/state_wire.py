@@ -12,8 +12,6 @@ from hivemind.utils import MSGPackSerializer
 
 from experiments.peer.state_taker import Chunk
 
-__all__ = ["answers", "chunks_of", "message_of"]
-
 Answer = TypeVar("Answer")
 
 

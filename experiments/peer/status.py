@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Status"]
-
 
 class Status:
     """The peer's status.json. Every change is written to a temporary name and renamed; thread-safe.

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from metrics.records import StepRecord
 
-__all__ = ["StepLog"]
-
 
 class StepLog:
     """Appends StepRecords to a CSV file with their field names as header. Raises OSError (disk full)."""

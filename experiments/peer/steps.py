@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 from metrics.records import PHASES, StepRecord
 
-__all__ = ["EpochTimes", "Padding", "StepClock"]
-
 _TIMED = tuple(name for name in PHASES if name != "other")
 
 

@@ -14,8 +14,6 @@ import hivemind
 
 from experiments.peer.config import PeerConfig, PeerConfigError
 
-__all__ = ["SwarmError", "announced_address", "first_peers", "own_address", "start_dht"]
-
 _log = logging.getLogger(__name__)
 _ATTEMPTS, _CLOSED_ATTEMPTS = 3, 10  # to join; seconds apart
 

@@ -13,8 +13,6 @@ from experiments.peer.data import Batch
 from experiments.peer.model import DIGITS, build_emulated
 from experiments.peer.models import VISION, build_model
 
-__all__ = ["Task", "build_task"]
-
 _IMAGE_SIDE = 224
 _EVALUATION_SAMPLES = 64  # at once
 

@@ -11,8 +11,6 @@ from typing import Any
 from hivemind.optim.progress_tracker import GlobalTrainingProgress, LocalTrainingProgress, ProgressTracker
 from hivemind.utils.timed_storage import get_dht_time
 
-__all__ = ["PunctualTracker"]
-
 _log = logging.getLogger(__name__)
 _LATE_S = 3.0  # a DHT that answers late is no standstill
 _CREDITS_COME_S = 5.0  # after an own credit

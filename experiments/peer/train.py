@@ -19,8 +19,6 @@ from experiments.peer.steps import Padding, StepClock
 from experiments.peer.task import Task
 from metrics.records import OUT_OF_SYNC, EgressRecord, EpochRecord, IngressRecord, StepRecord
 
-__all__ = ["Hooks", "Leaving", "Trainer"]
-
 _log = logging.getLogger(__name__)
 _PAUSE_LOOK_S = 1.0
 

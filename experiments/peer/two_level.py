@@ -19,8 +19,6 @@ from hivemind.utils.asyncio import aiter_with_timeout, amap_in_executor
 
 from experiments.peer.hierarchy import Hierarchy, Part
 
-__all__ = ["Call", "Level", "RoundFailedError", "TwoLevelRound"]
-
 _BETWEEN_PATIENCE = 1.5  # of the time-out: what a region sends on waited for its own peers first
 _RESULT_PATIENCE = 2.0
 

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from metrics.records import EgressRecord
 
-__all__ = ["Untold"]
-
 
 class Untold:
     """The difference between the meter and the records published so far. Safe to write several times."""

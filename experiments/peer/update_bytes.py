@@ -21,8 +21,6 @@ from hivemind.compression import (
 from experiments.peer.low_rank import Factors, rebuild
 from experiments.peer.state_bytes import Blob, pack
 
-__all__ = ["load_update", "pack_update", "round_for_update"]
-
 
 def pack_update(
     about: Mapping[str, Any],

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from metrics.log_file import LogFile
 
-__all__ = ["LossWatch", "loss_reason", "set_up_logging"]
-
 # Hivemind says these in the averager's process; no result or exception tells of them.
 _LOSSES = (
     (re.compile(r"Averaging: received ([\d.]+)% results"), "received {0} % of results"),

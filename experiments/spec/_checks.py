@@ -17,8 +17,6 @@ from experiments.spec.overlap import overlap_problems
 from experiments.spec.schema import Data, Emulation, ExperimentSpec, PeerGroup, Swarm
 from experiments.spec.windows import windows_of
 
-__all__ = ["Parts", "cross_problems"]
-
 _PROTECTED = ("SECRET", "PASSWORD", "TOKEN", "ACCESS_KEY", "PRIVATE_KEY")
 _SCALE_OFF = 0.02  # what the kernel's windows are exact to anyway
 # Nobody knows here where it will run: on rented VMs no network is emulated.

@@ -9,8 +9,6 @@ import yaml
 
 from experiments.spec.errors import Problem
 
-__all__ = ["Document", "Path", "dotted", "parse"]
-
 Path: TypeAlias = tuple[str | int, ...]
 
 _MAX_VALUES = 20_000

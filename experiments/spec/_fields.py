@@ -17,29 +17,6 @@ from experiments.low_rank import MOST_RANK, power_sgd_rank
 from experiments.spec.catalog import ACCELERATORS, models, networks, price_books
 from experiments.spec.shards import ShardPatternError, shard_urls
 
-__all__ = [
-    "MAX_PEERS",
-    "NO_NETWORK",
-    "AcceleratorName",
-    "Compression",
-    "Endpoint",
-    "EnvironmentName",
-    "GroupName",
-    "Location",
-    "ModelName",
-    "NetworkName",
-    "PartsOrAuto",
-    "PriceBook",
-    "ScaleOrAuto",
-    "Seconds",
-    "ShardPattern",
-    "StoreLocation",
-    "Text",
-    "Usd",
-    "complain",
-    "word",
-]
-
 MAX_PEERS = 64
 _T = TypeVar("_T")
 _COMPRESSIONS = ("none", "float16", "uniform8bit", "blockwise8bit")

@@ -12,8 +12,6 @@ from cloud.places import nearest
 from experiments.spec._document import Document, Path
 from experiments.spec.errors import Problem
 
-__all__ = ["problems_of", "wrong_paths"]
-
 _KINDS = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",

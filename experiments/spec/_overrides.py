@@ -9,8 +9,6 @@ from cloud.places import nearest
 from experiments.spec._document import Document, Path, dotted, parse
 from experiments.spec.errors import Problem
 
-__all__ = ["apply"]
-
 _PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_/-]*|\[[0-9]{1,4}\])*")
 _WORD_OR_INDEX = re.compile(r"\[([0-9]+)\]|([^.\[\]]+)")
 

@@ -11,8 +11,6 @@ from experiments.spec.catalog import models
 from experiments.spec.gradient_bytes import sent_values
 from experiments.spec.schema import Swarm
 
-__all__ = ["power_sgd_problems"]
-
 _AT: Path = ("swarm", "compression")
 
 

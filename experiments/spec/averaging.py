@@ -7,8 +7,6 @@ from fractions import Fraction
 
 from experiments.spec.schema import ExperimentSpec
 
-__all__ = ["averaging_note", "between_share", "exchanged", "region_of"]
-
 FLAT, HIERARCHICAL = "flat", "hierarchical"
 
 

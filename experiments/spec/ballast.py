@@ -18,8 +18,6 @@ from experiments.spec.catalog import models
 from experiments.spec.gradient_bytes import factors_of
 from experiments.spec.model_shapes import model_shapes
 
-__all__ = ["LEARNS", "Ballast", "ballast", "largest_scale", "shapes_lost"]
-
 LEARNS = "digits"  # the small network that really learns, beside the ballast
 
 

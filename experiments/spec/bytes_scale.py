@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from experiments.spec.host_load import NEARLY_ALL, SWITCH_S_PER_GB, HostLoad, Round, host_load, least_scale
 
-__all__ = ["HIVEMIND_PART_BYTES", "BytesScale", "Traffic", "bytes_scale", "chunk_timeout_s", "parts_of"]
-
 PROVED = 100.0  # nothing moved at it, on hosts of any load; the study's runs were compared at it
 SLOWEST_STREAM_BPS = 0.7e6  # below, yamux's window (256 KiB, unscaled) is larger than what is in flight
 MIN_PARAMETERS = 10_000  # the small network that really learns must fit into the scaled size

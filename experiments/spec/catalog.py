@@ -13,20 +13,6 @@ from pathlib import Path
 
 from cloud.networks.network import network_names
 
-__all__ = [
-    "ACCELERATORS",
-    "Model",
-    "Published",
-    "StepTime",
-    "models",
-    "networks",
-    "price_books",
-    "published",
-    "published_runs",
-    "step_time",
-    "step_times",
-]
-
 _EXPERIMENTS = Path(__file__).resolve().parent.parent
 
 ACCELERATORS = (

@@ -25,8 +25,6 @@ from experiments.spec.overlap import epoch_seconds, overlapped
 from experiments.spec.schema import Emulation, ExperimentSpec
 from experiments.spec.windows import stream_limit
 
-__all__ = ["EmulationPlan", "coalesced", "full_size", "resolve_emulation"]
-
 CALC_S = 14.0  # raw calculation an epoch: long against progress reports (1 s), short against one's patience
 REPORT_S = 1.0  # a report costs five DHT stores; one a second was measured to be harmless
 

@@ -8,8 +8,6 @@ from experiments.low_rank import Sent, power_sgd_rank, sent
 from experiments.spec.catalog import models
 from experiments.spec.model_shapes import model_shapes
 
-__all__ = ["bytes_per_value", "factors_of", "gradient_bytes", "sent_values"]
-
 _BYTES_PER_VALUE = {"none": 4, "float16": 2, "uniform8bit": 1, "blockwise8bit": 1}
 _POWER_SGD_BYTES = 2  # factors, and what is sent whole, are float16
 

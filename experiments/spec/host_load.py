@@ -10,8 +10,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["HALF", "NEARLY_ALL", "HostLoad", "Round", "host_load", "least_scale"]
-
 HALF = 0.5  # above, packets are late and sleeps stretched as soon as anything else runs
 NEARLY_ALL = 0.8  # of all cores: with a reckoning that is good for some 20 % it may be all of them
 

@@ -7,8 +7,6 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FIGURES", "Limit", "read_limits"]
-
 FIGURES = ("sps", "calc_s", "comm_s", "epoch_s", "granularity", "egress_bytes_per_vm_epoch")
 """The figures of a run that are compared."""
 

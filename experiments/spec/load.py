@@ -24,18 +24,6 @@ from experiments.spec.matrix import Variant, choose, expand, is_matrix, several_
 from experiments.spec.matrix_schema import with_matrix
 from experiments.spec.schema import ExperimentSpec, PeerGroup
 
-__all__ = [
-    "LibraryEntry",
-    "find",
-    "from_document",
-    "json_schema",
-    "library",
-    "load",
-    "load_all",
-    "source",
-    "to_document",
-]
-
 _LIBRARY = Path(__file__).resolve().parent.parent / "library"
 _MAX_BYTES = 1_000_000
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from experiments.spec.matrix import MAX_COMBINATIONS
 
-__all__ = ["with_matrix"]
-
 _SCALAR = {"type": ["string", "number", "boolean"]}
 _ENTRIES = {"type": "array", "items": {"type": "object", "additionalProperties": _SCALAR, "minProperties": 1}}
 _MATRIX = {

@@ -6,8 +6,6 @@ import csv
 from functools import cache
 from pathlib import Path
 
-__all__ = ["Shapes", "model_shapes"]
-
 Shapes = tuple[tuple[tuple[int, ...], int], ...]
 """(shape, how many parameters have it)."""
 

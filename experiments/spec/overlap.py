@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 from experiments.spec.schema import Emulation, ExperimentSpec, Swarm
 
-__all__ = ["epoch_seconds", "overlap_note", "overlap_problems", "overlapped"]
-
 
 def overlapped(spec: ExperimentSpec) -> bool:
     """Whether rounds go on behind calculation."""

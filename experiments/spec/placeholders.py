@@ -13,8 +13,6 @@ from typing import Any, TypeAlias
 from cloud.places import nearest
 from experiments.spec._document import Document, Path
 
-__all__ = ["NAME", "Combination", "check_plain", "substituted", "text_of", "words_of"]
-
 Combination: TypeAlias = dict[str, str | int | float | bool]
 
 NAME = "[A-Za-z_][A-Za-z0-9_-]{0,39}"

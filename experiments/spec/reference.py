@@ -10,8 +10,6 @@ from pydantic_core import PydanticUndefined
 
 from experiments.spec import schema
 
-__all__ = ["markdown"]
-
 _HEAD = """# The experiment file
 
 Written from the models in `experiments/spec/schema.py` by `python -m experiments.spec.reference > docs/yaml.md`; a

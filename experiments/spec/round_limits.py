@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["averaging_timeout_s"]
-
 _TIMES_EXPECTED = 4.0  # the study's slowest round, NLP B-8's second, took 1.9 times what is expected
 _SECOND_ATTEMPT = 2.0  # times the expected round
 

@@ -13,20 +13,6 @@ from pydantic_core import CoreSchema
 
 from experiments.spec import _fields as f
 
-__all__ = [
-    "Data",
-    "Emulation",
-    "ExperimentSpec",
-    "Limits",
-    "Measure",
-    "Optimizer",
-    "PeerGroup",
-    "Preempt",
-    "Replace",
-    "Resources",
-    "Swarm",
-]
-
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=False)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 
-__all__ = ["MAX_SHARDS", "ShardPatternError", "shard_urls"]
-
 MAX_SHARDS = 100_000
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _URL = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[^\s{}]*[^\s{}/]")

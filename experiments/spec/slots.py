@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from cloud.places import expand
 from experiments.spec.schema import ExperimentSpec, Replace, Resources
 
-__all__ = ["Slot", "slots"]
-
 
 @dataclass(frozen=True, slots=True)
 class Slot:

@@ -26,19 +26,6 @@ from experiments.spec.schema import ExperimentSpec
 from experiments.spec.study_baseline import COLUMNS, Column, against_problem, baseline_problems, row_problems
 from experiments.spec.study_expect import Expectation, expect_problems
 
-__all__ = [
-    "Accuracy",
-    "Comparison",
-    "LoadedStudy",
-    "Member",
-    "StudyEntry",
-    "StudySpec",
-    "find_study",
-    "load_study",
-    "studies",
-    "study_schema",
-]
-
 STUDIES = Path(__file__).resolve().parent.parent / "studies"
 _MAX_BYTES = 1_000_000
 _MAX_KEY = 46  # a run's id is the key, the day, four digits and the attempt: at most 63 characters

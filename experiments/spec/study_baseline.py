@@ -10,8 +10,6 @@ from typing import Literal, TypeAlias, get_args
 
 from cloud.places import nearest
 
-__all__ = ["COLUMNS", "Column", "Rows", "against_problem", "baseline_problems", "meant", "row_problems"]
-
 Column = Literal[
     "sps", "granularity", "comm_s", "usd_per_1m", "egress_bytes_per_vm_epoch", "intercontinental_bytes", "loss", "heldout_loss",
 ]  # fmt: skip

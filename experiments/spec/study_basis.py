@@ -19,8 +19,6 @@ from experiments.spec.catalog import Published, published
 from experiments.spec.load import load
 from experiments.spec.schema import ExperimentSpec, PeerGroup
 
-__all__ = ["Basis", "study_basis"]
-
 _MAKES_IT = ("target_batch_size", "batch_size", "plain")
 _FREE = (
     "averaging_timeout_s",

@@ -10,8 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from cloud.places import nearest
 from experiments.spec.study_baseline import Column, Rows, meant
 
-__all__ = ["LIMITS", "Expectation", "expect_problems", "of_row"]
-
 LIMITS = ("at_least", "at_most", "within", "times_lower", "within_noise")
 """The keys of an expectation that are a limit; at most one of them is given."""
 _LOSSES = ("loss", "heldout_loss")

@@ -12,8 +12,6 @@ from cloud.networks.windows import default_window_bytes, kernel_bytes_scale
 from experiments.spec._fields import NO_NETWORK
 from experiments.spec.schema import Emulation, ExperimentSpec
 
-__all__ = ["StreamLimit", "stream_limit", "windows_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class StreamLimit:

@@ -33,8 +33,6 @@ from metrics.dht_schema import (
 )
 from metrics.monitor.roster import Roster, RosterPeer
 
-__all__ = ["Gate", "Raw", "Verifier", "Wrong"]
-
 _REMEMBERED = 4096  # digests of records already judged
 _CLOCK_SLACK_S = 60.0
 

@@ -24,8 +24,6 @@ from metrics.monitor.roster import Roster, RosterError, load_roster
 from metrics.monitor.sink import Sink, line_of, read_back, rejected_before, write_status
 from metrics.orders import Orders, OrdersError, orders_key, verify
 
-__all__ = ["MonitorConfig", "MonitorConfigError", "main"]
-
 _log = logging.getLogger("metrics.monitor")
 
 _LAST_SCRAPE_S = 2.0

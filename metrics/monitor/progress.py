@@ -24,8 +24,6 @@ from metrics.monitor.acceptance import Raw, Verifier, Wrong
 from metrics.monitor.roster import Roster
 from metrics.records import ProgressRecord
 
-__all__ = ["Progress", "ProgressBoard"]
-
 _OWNER = re.compile(rb"\[owner:(ssh-rsa [A-Za-z0-9+/=]{100,800})\]")
 _SILENT_AFTER_S = 45.0  # Hivemind repeats a report at least each 30 s (half of metadata_expiration)
 _LIMIT_BYTES = 4096

@@ -10,8 +10,6 @@ from typing import Any
 
 from metrics.dht_schema import RecordError, subkey_of
 
-__all__ = ["Roster", "RosterError", "RosterPeer", "load_roster"]
-
 
 class RosterError(Exception):
     """roster.json cannot be read."""

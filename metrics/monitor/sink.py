@@ -12,8 +12,6 @@ from typing import Any
 from metrics.dht_schema import EpochReport, Evaluation
 from metrics.records import EgressRecord, EpochRecord, IngressRecord
 
-__all__ = ["Sink", "line_of", "read_back", "rejected_before", "write_status"]
-
 
 class Sink:
     """monitor.jsonl. A line cut off by a crash is closed, so that the next one starts on its own."""

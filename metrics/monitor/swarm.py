@@ -24,8 +24,6 @@ from hivemind.utils.multiaddr import Multiaddr
 from metrics.hivemind_calls import keep_tasks, mend_calls
 from metrics.monitor.acceptance import Raw
 
-__all__ = ["SwarmReader"]
-
 _log = logging.getLogger(__name__)
 
 _REPLICAS_ASKED = 10  # of each key, the nearest; Hivemind stores on 5

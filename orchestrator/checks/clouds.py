@@ -12,8 +12,6 @@ from orchestrator.checks.findings import Finding
 from orchestrator.errors import UsageError
 from orchestrator.home import kept_owner
 
-__all__ = ["catalogs", "credentials", "owner"]
-
 _OLD_DAYS = 14
 
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["CLOUDS", "CloudAccess", "cloud_access", "package_there"]
-
 CLOUDS = ("aws", "gcp", "azure", "lambda")
 
 _PACKAGES = {"aws": ("boto3",), "gcp": ("googleapiclient",), "azure": ("azure.identity",), "lambda": ()}

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Finding", "State", "usable"]
-
 State = Literal["ok", "warning", "missing", "unknown"]
 
 

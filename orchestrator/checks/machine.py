@@ -18,8 +18,6 @@ from cloud.local.links import tun_usable
 from cloud.local.options import LocalOptions
 from orchestrator.checks.findings import Finding
 
-__all__ = ["Listener", "disk", "listeners", "memory", "namespaces", "ports", "versions"]
-
 _PORTS = {46580: "SkyPilot's API server", 50011: "the queue of SkyPilot's API server"}
 _EXTRA = {"ray": "local", "hivemind": "local", "torch": "local", "webdataset": "local", "skypilot": "sky"}
 _NEEDED = {

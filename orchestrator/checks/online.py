@@ -17,8 +17,6 @@ from email.utils import parsedate_to_datetime
 
 from orchestrator.checks.findings import Finding
 
-__all__ = ["accepted", "clock", "quotas"]
-
 _TIMEOUT_S = 10.0
 _CHECK_S = 120.0
 _SKEW_S = 60.0  # the clouds refuse signatures that are five minutes off

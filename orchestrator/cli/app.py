@@ -13,8 +13,6 @@ import typer
 
 from orchestrator.cli.exits import DONE, INTERRUPTED, verdict
 
-__all__ = ["COMMANDS", "build_app", "main", "run"]
-
 # Command: its module, and what the list of commands says of it. Only the module of the command that was
 # typed is imported (`orch --help` imports none), so that no command pays for the imports of another.
 # tests/orchestrator/test_cli_app.py compares this table with the modules.

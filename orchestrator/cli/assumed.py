@@ -8,8 +8,6 @@ from cloud.networks.network import Network, NetworkError
 from experiments.spec._fields import NO_NETWORK
 from experiments.spec.schema import ExperimentSpec
 
-__all__ = ["assumed_paths"]
-
 
 def assumed_paths(spec: ExperimentSpec) -> list[str]:
     """One sentence for each path between the experiment's places that its network file only assumes."""

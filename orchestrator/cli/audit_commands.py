@@ -19,8 +19,6 @@ from orchestrator.cli.terminal import say
 if TYPE_CHECKING:
     from analysis.audit.findings import Finding
 
-__all__ = ["register"]
-
 _COLUMNS = ("label", "run_id", "severity", "check", "sentence", "figure", "value", "expected", "n", "file")
 _WIDEST = 120  # columns: longer lines are hard to read
 

@@ -17,8 +17,6 @@ from orchestrator.controller import client
 from orchestrator.controller.launching import prepare
 from orchestrator.home import kept_owner
 
-__all__ = ["make_run", "start_run"]
-
 
 def make_run(
     spec: ExperimentSpec, document: bytes, plan: Mapping[str, Any], run_id: str, home: Path, on: str

@@ -12,8 +12,6 @@ from orchestrator.checks.findings import Finding, usable
 from orchestrator.cli.launch_commands import Where
 from orchestrator.cli.output import SCHEMA_VERSION, Format, as_json, rows_text
 
-__all__ = ["register"]
-
 _COLUMNS = ("check", "state", "found", "next")
 
 

@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["MatrixOption"]
-
 MatrixOption = Annotated[
     list[str] | None,
     typer.Option(

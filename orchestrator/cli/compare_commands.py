@@ -14,8 +14,6 @@ from orchestrator.cli.terminal import say
 if TYPE_CHECKING:
     from analysis.study.comparison import Compared
 
-__all__ = ["comparison_document", "comparison_text", "register", "write_page"]
-
 _LONG = (
     "experiment", "run_id", "figure", "published", "replayed", "emulated", "difference", "inside", "host_contended",
     "dropped_rounds", "attempts", "target", "origin", "scales",

@@ -33,8 +33,6 @@ from orchestrator.study.definition import (
     studies_folder,
 )
 
-__all__ = ["Wanted", "compare_wanted", "expected_of", "limits_of", "wanted_runs", "wanted_study"]
-
 _NO_LIMITS = "none"
 
 

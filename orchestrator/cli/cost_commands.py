@@ -14,8 +14,6 @@ from orchestrator.cli.output import SCHEMA_VERSION, as_json, rows_text
 from orchestrator.cli.output import Format as _Text
 from orchestrator.cli.terminal import say
 
-__all__ = ["Basis", "Output", "register"]
-
 _STUDY_BOOK = "study-2023-04"
 _COLUMNS = (
     "run_id", "label", "basis", "vm_usd", "egress_usd", "data_usd", "storage_usd", "controller_usd", "total_usd",

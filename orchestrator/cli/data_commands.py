@@ -14,8 +14,6 @@ import typer
 from orchestrator.cli.output import SCHEMA_VERSION, Format, as_json, rows_text
 from orchestrator.cli.terminal import say
 
-__all__ = ["register"]
-
 
 class _Dataset(StrEnum):
     digits = "digits"

@@ -14,8 +14,6 @@ from orchestrator.cli.terminal import confirm, say
 if TYPE_CHECKING:
     from orchestrator.controller.reaping import Reaped
 
-__all__ = ["register"]
-
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""

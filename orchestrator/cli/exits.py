@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["DONE", "FAILED", "INTERRUPTED", "NOT_TORN_DOWN", "REFUSED", "WRONG", "Verdict", "verdict"]
-
 DONE = 0
 FAILED = 1  # the run failed, or orch did
 WRONG = 2  # the command or the YAML is wrong

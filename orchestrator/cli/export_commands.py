@@ -16,8 +16,6 @@ from orchestrator.cli.words import usd
 if TYPE_CHECKING:
     from analysis.export.bill import BillComparison
 
-__all__ = ["ExportForm", "register"]
-
 _COLUMNS = ("provider", "service", "estimate_usd", "bill_usd", "difference_usd", "difference_pct", "note")
 
 

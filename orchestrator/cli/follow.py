@@ -17,17 +17,6 @@ from orchestrator.cli.terminal import is_interactive, say, wants_colour, wants_l
 from orchestrator.controller import client
 from orchestrator.errors import OrchError, TeardownError
 
-__all__ = [
-    "LineScreen",
-    "LiveScreen",
-    "Outcome",
-    "Screen",
-    "choose_screen",
-    "follow",
-    "take_down",
-    "terminated_is_interrupted",
-]
-
 
 @dataclass(frozen=True)
 class Outcome:

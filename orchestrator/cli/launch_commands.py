@@ -16,8 +16,6 @@ from orchestrator.cli.names import RunArgument, find_run
 from orchestrator.cli.output import SCHEMA_VERSION, as_json
 from orchestrator.cli.terminal import confirm, say
 
-__all__ = ["ResultForm", "Where", "register"]
-
 
 class ResultForm(StrEnum):
     """How the end of a run is printed."""

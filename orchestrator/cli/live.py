@@ -13,8 +13,6 @@ from orchestrator.cli.words import clock, duration, emulation_line, number, plac
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["event_line", "lines", "progress_line", "view"]
-
 _STYLES = {
     "TRAINING": "green",
     "DONE": "green",

@@ -12,8 +12,6 @@ import typer
 from orchestrator.cli.names import RunArgument, find_run
 from orchestrator.cli.output import SCHEMA_VERSION, Format, as_json, rows_text
 
-__all__ = ["register"]
-
 _LS = (
     "run", "status", "experiment", "target", "emulated", "host_contended", "peers", "epoch", "started", "elapsed_s",
     "spent_usd",

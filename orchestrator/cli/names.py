@@ -7,8 +7,6 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-__all__ = ["Found", "RunArgument", "find_run", "find_source"]
-
 
 class Found(NamedTuple):
     """A run that exists."""

@@ -11,8 +11,6 @@ import typer
 from orchestrator.cli.output import Format, rows_text
 from orchestrator.cli.terminal import say
 
-__all__ = ["register"]
-
 _net = typer.Typer(name="net", no_args_is_help=True, help="The emulated network.")
 
 _PLACES = ("gcp/us-central1", "gcp/europe-west1", "gcp/asia-east1", "gcp/australia-southeast1")

@@ -12,8 +12,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SCHEMA_VERSION", "Format", "as_json", "plain", "rows_text"]
-
 SCHEMA_VERSION = 1
 
 

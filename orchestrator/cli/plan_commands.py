@@ -12,8 +12,6 @@ from orchestrator.cli.choosing import MatrixOption
 from orchestrator.cli.launch_commands import Where
 from orchestrator.cli.terminal import say
 
-__all__ = ["register"]
-
 _COLUMNS = (
     "slot",
     "choice",

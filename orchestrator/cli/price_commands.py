@@ -13,8 +13,6 @@ from orchestrator.cli.output import Format, rows_text
 if TYPE_CHECKING:
     from cloud.prices.book import Price, PriceBook
 
-__all__ = ["DEFAULT_BOOK", "register"]
-
 DEFAULT_BOOK = "study-2023-04"  # an emulated experiment's default too; a test compares
 
 _WHAT = ("provider", "product", "from", "to", "item")

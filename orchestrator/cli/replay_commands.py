@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from analysis.replay import RunRow
     from analysis.sources import Source
 
-__all__ = ["register"]
-
 _TABLE = (
     "run", "label", "model", "peers", "sps", "low", "high", "n", "gran", "calc_s", "comm_s", "egress_gb", "speedup", "notes",
 )  # fmt: skip

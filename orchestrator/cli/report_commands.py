@@ -11,8 +11,6 @@ import typer
 from orchestrator.cli.names import RunArgument, find_run
 from orchestrator.cli.output import as_json
 
-__all__ = ["ReportForm", "build_report", "register", "summary_of"]
-
 
 class ReportForm(StrEnum):
     """What `orch report` gives."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from orchestrator.simulation.driver import Outcome
     from orchestrator.simulation.scenario import FaultClass, Scenario
 
-__all__ = ["register"]
-
 _TABLE = (
     "seed", "status", "hours", "vms", "preemptions", "replacements", "refusals", "vm_hours", "spent_usd",
     "budget_usd", "epochs", "training_share", "restarts",

@@ -14,8 +14,6 @@ from experiments.spec import Problem, SpecError, json_schema, library, load_all,
 from orchestrator.cli.choosing import MatrixOption
 from orchestrator.cli.output import SCHEMA_VERSION, Format, as_json, rows_text
 
-__all__ = ["register"]
-
 
 class _Report(StrEnum):
     text = "text"

@@ -25,8 +25,6 @@ from orchestrator.errors import RefusedError, UsageError
 from orchestrator.home import new_run_id
 from orchestrator.quotes import sky_quoter
 
-__all__ = ["blocking", "checked_id", "cores", "new_id", "plan_for", "plan_json", "refuse_money"]
-
 _CANNOT = "cannot be launched"  # so begins a note that tells what stands against launching the plan
 _RUN_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 

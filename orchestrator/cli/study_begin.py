@@ -20,8 +20,6 @@ from orchestrator.study.core import Job, named_jobs
 if TYPE_CHECKING:
     from experiments.spec.study import LoadedStudy, Member
 
-__all__ = ["begin_study", "named_by"]
-
 _LIMIT_TIMES, _LIMIT_MORE_S = 3.0, {"local": 180.0, "sky": 3600.0}
 
 

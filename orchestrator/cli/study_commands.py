@@ -12,8 +12,6 @@ from orchestrator.cli.output import SCHEMA_VERSION, Format, as_json, rows_text
 from orchestrator.cli.study_run import run_study
 from orchestrator.cli.terminal import say
 
-__all__ = ["register"]
-
 _study = typer.Typer(name="study", no_args_is_help=True)
 
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from orchestrator.study.core import Job
     from orchestrator.study.definition import StudyDefinition
 
-__all__ = ["RunLauncher"]
-
 _RUN_FAULTS = (
     OrchError, ProviderError, StoreError, StorageError, SpecError, PriceBookError, NetworkError, PlaceError,
 )  # fmt: skip

@@ -9,8 +9,6 @@ from typing import Any
 from orchestrator.cli.words import duration, number, usd
 from orchestrator.study.eta import OVERHEAD_S
 
-__all__ = ["plan_document", "study_plan_lines", "study_question"]
-
 _WARNING = "warning: "  # so begins a reason of a run's scales that says why its figures may be doubtful
 _STARTING_S = {"local": OVERHEAD_S, "sky": 600.0}  # of one run: renting and booting, the end
 

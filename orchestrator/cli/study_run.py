@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from orchestrator.study.core import JobState, StudyState
     from orchestrator.study.definition import StudyDefinition
 
-__all__ = ["run_study"]
-
 
 def run_study(
     study: Annotated[

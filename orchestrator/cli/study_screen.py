@@ -14,8 +14,6 @@ from orchestrator.study.core import DONE, Attempt, Job, StudyState
 from orchestrator.study.eta import remaining_s
 from orchestrator.study.verdict import of_host
 
-__all__ = ["StudyScreen", "ended_line", "left_words", "place_words"]
-
 _PERIOD_S = 30.0
 
 

@@ -12,8 +12,6 @@ from metrics.trust import told
 from orchestrator.cli.output import Format, rows_text
 from orchestrator.cli.words import counted, duration, emulation_line, interval, number, place, usd
 
-__all__ = ["plan_lines", "plan_table", "rent_question", "summary_lines"]
-
 _COLUMNS = (
     "slot",
     "choice",

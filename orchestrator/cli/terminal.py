@@ -11,8 +11,6 @@ import typer
 
 from orchestrator.errors import RefusedError
 
-__all__ = ["confirm", "is_interactive", "say", "wants_colour", "wants_live_view"]
-
 
 def is_interactive() -> bool:
     """True when a person can be asked: input and messages are both a terminal, and this is no CI job."""

@@ -7,18 +7,6 @@ from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-__all__ = [
-    "clock",
-    "counted",
-    "duration",
-    "emulation_line",
-    "interval",
-    "number",
-    "owner_words",
-    "place",
-    "usd",
-]
-
 
 def clock(at_s: float | None) -> str:
     """Local time of day of a unix time."""

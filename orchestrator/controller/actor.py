@@ -28,19 +28,6 @@ from orchestrator.controller.spending import spent_of
 from orchestrator.controller.view import snapshot_of
 from orchestrator.errors import UsageError
 
-__all__ = [
-    "NAMESPACE",
-    "ControllerActor",
-    "began",
-    "controller_address",
-    "controller_alive",
-    "controller_failure",
-    "controller_left_open",
-    "controller_metrics",
-    "make_provider",
-    "start_actor",
-]
-
 NAMESPACE = "orch"
 _PERIOD_S = 1.0
 _CLOSE_TRIES = 5

@@ -19,8 +19,6 @@ from cloud.provider import (
 )
 from orchestrator.core.events import Refusal
 
-__all__ = ["Call", "Calls", "Done", "InlineCalls", "Line", "RayCalls", "is_under_way", "refusal_of"]
-
 _log = logging.getLogger("orchestrator.controller")
 
 _IDLE_CALLERS = 4  # so many workers wait for the next call; SkyPilot's take 250 MB each

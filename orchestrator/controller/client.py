@@ -52,8 +52,6 @@ from orchestrator.errors import (
 )
 from orchestrator.home import list_runs, run_folder
 
-__all__ = ["RunConnection", "attach", "down", "launch", "reap", "snapshot", "stop"]
-
 _RUNNING = "running"
 _GRACE_S = 20.0  # Ray restarts a killed controller within this
 _GONE_S = 4.0  # unless Ray is gone too

@@ -23,8 +23,6 @@ from metrics.trust import PaceSecond, host_trust, pace_of, spans_of, stretched_s
 from orchestrator.controller.calls import Call, Calls
 from orchestrator.controller.keys import forget_keys
 
-__all__ = ["close_provider", "close_run", "host_report", "read_egress", "read_steps"]
-
 _log = logging.getLogger("orchestrator.controller")
 _Row = TypeVar("_Row", StepRecord, EgressRecord)
 

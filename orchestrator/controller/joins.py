@@ -11,8 +11,6 @@ from cloud.provider import Observed
 from metrics.records import JoinRecord
 from metrics.store import RunStore
 
-__all__ = ["Joins", "join_of"]
-
 _LONGEST_NAME = 200
 _log = logging.getLogger("orchestrator.controller")
 

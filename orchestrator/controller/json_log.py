@@ -8,8 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-__all__ = ["JsonFormatter", "about", "as_text", "log_to"]
-
 _FIELDS = ("slot", "generation", "vm", "cause")
 
 _LEVELS = {logging.WARNING: "warning", logging.ERROR: "error", logging.INFO: "info", logging.DEBUG: "debug"}

@@ -12,8 +12,6 @@ from pathlib import Path
 from metrics.orders import generate_run_key
 from metrics.record_keys import generate_identity, generate_record_key
 
-__all__ = ["VmKeys", "forget_keys", "run_key", "vm_keys"]
-
 _FORGOTTEN = "removed at the run's end"
 
 

@@ -37,15 +37,6 @@ from orchestrator.core.journal import created
 from orchestrator.errors import RunFailedError, UsageError
 from orchestrator.home import run_folder as folder_of
 
-__all__ = [
-    "LOCAL",
-    "dataset_of",
-    "prepare",
-    "secret_values",
-    "start_cloud",
-    "write_environment",
-]
-
 LOCAL = "cloud.local:LocalCloud"
 
 _DATASET_S = 180.0

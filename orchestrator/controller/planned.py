@@ -13,8 +13,6 @@ from orchestrator.controller.wishes import check_money, run_spec
 from orchestrator.core.state import RunSpec
 from orchestrator.errors import RefusedError, UsageError
 
-__all__ = ["PlannedRun", "planned_run"]
-
 
 class PlannedRun(NamedTuple):
     """What follows from an experiment and its plan."""

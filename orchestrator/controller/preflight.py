@@ -21,8 +21,6 @@ from orchestrator.controller.launching import dataset_of, secret_values
 from orchestrator.controller.rentable import STORE_KEYS, check_own_keys, check_rentable
 from orchestrator.errors import RaySessionError, UsageError
 
-__all__ = ["preflight"]
-
 _CONNECT_S = 5.0
 _PRIVATE = "or set data.private: true where only the VMs {}, and nobody looks before they are rented"
 _ROOM_BYTES = 100_000_000  # the data set, its copies in the peers' caches, records, logs

@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-__all__ = ["end_processes", "identity", "is_alive", "marked"]
-
 
 def identity(pid: int) -> str:
     """What tells this process from a later one of the same pid; "" when there is none (zombies are none)."""

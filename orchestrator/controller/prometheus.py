@@ -29,8 +29,6 @@ from orchestrator.controller.view import bill_of
 from orchestrator.core.state import RunState, SlotState
 from orchestrator.errors import UsageError
 
-__all__ = ["MetricsServer", "RunCollector", "address_of", "chosen_address"]
-
 _DEFAULT_ADDRESS = "127.0.0.1:0"  # port 0: any that is free
 _KEPT = "prometheus"  # the key of meta with what the counters said last
 _FRESH_S = 5.0

@@ -17,8 +17,6 @@ from types import FrameType
 from orchestrator.controller.processes import end_processes, identity, marked
 from orchestrator.controller.ray_session import LOOPBACK_ONLY, RaySession, live_claims, session_lock
 
-__all__ = ["main"]
-
 _IDLE_S = 4.0
 _PERIOD_S = 0.5
 _OBJECT_STORE_BYTES = 100_000_000  # the controller passes no large object

@@ -22,19 +22,6 @@ from pathlib import Path
 from orchestrator.controller.processes import end_processes, identity, is_alive, marked
 from orchestrator.errors import RaySessionError
 
-__all__ = [
-    "LOOPBACK_ONLY",
-    "RaySession",
-    "claim",
-    "connect",
-    "disconnect",
-    "ensure_ray",
-    "live_claims",
-    "read_session",
-    "session_lock",
-    "stop_ray",
-]
-
 _START_S = 90.0
 
 # Ray turns the wish for 127.0.0.1 into this machine's address unless it is told to form no clusters.

@@ -15,8 +15,6 @@ from orchestrator.controller.sky_runs import SKY
 from orchestrator.errors import UsageError
 from orchestrator.home import checked_owner, kept_owner, run_folder
 
-__all__ = ["Reach", "Reaped", "owners_to_ask_for", "reach", "reap_clouds", "to_end"]
-
 _PAUSE_S = 5.0  # between the two listings that prove
 _PATIENCE_S = 60.0  # for what was ended to vanish from the listings
 

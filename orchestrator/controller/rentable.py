@@ -13,8 +13,6 @@ from experiments.spec.catalog import models
 from experiments.spec.schema import ExperimentSpec
 from orchestrator.errors import UsageError
 
-__all__ = ["OWN_SECRET", "STORE_KEYS", "check_own_keys", "check_rentable", "obstacles", "reads_by_role"]
-
 OWN_SECRET = "ORCH_SECRET_"  # goes before a secret's name in the environment
 STORE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _TRAINED = ("vision", "digits")  # kinds of models that learn from shards of images

@@ -30,8 +30,6 @@ from orchestrator.controller.sky_runs import BARRIER_S, labels_of, store_node
 from orchestrator.core.events import MONITOR, RequestVm
 from orchestrator.core.state import Place
 
-__all__ = ["RunRequests", "peer_config"]
-
 _PEER = "experiments.peer.main:main"
 _MONITOR = "metrics.monitor.main:main"
 _MIN_PART_BYTES = 4096  # below, a part is mostly headers

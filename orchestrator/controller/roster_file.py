@@ -17,8 +17,6 @@ from orchestrator.core.events import MONITOR
 from orchestrator.core.state import RunState, Slot, SlotState
 from orchestrator.core.watch import roster
 
-__all__ = ["ORDERS_FILE", "RosterFile"]
-
 ORDERS_FILE = "orders.bin"
 _RENEWALS = 4  # a lease
 _JOIN_AT = 16  # addresses that VMs are told: the first that answers is enough

@@ -26,8 +26,6 @@ from orchestrator.core.policy import Jitter
 from orchestrator.core.state import Place, RunState, SlotState
 from orchestrator.core.watch import Swarm, Unlisted, missing, news, silent
 
-__all__ = ["Pace", "Requests", "Shell", "Spent"]
-
 _log = logging.getLogger("orchestrator.controller")
 
 _SPENDING_PERIOD_S = 5.0

@@ -15,8 +15,6 @@ from orchestrator.controller.json_log import about
 from orchestrator.core.events import MONITOR, Fact
 from orchestrator.core.state import RunState
 
-__all__ = ["Nodes", "Rows"]
-
 _log = logging.getLogger("orchestrator.controller")
 
 

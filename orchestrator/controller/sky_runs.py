@@ -16,17 +16,6 @@ from experiments.spec.schema import ExperimentSpec
 from orchestrator.core.state import RunSpec
 from orchestrator.home import owner
 
-__all__ = [
-    "BARRIER_S",
-    "SKY",
-    "labels_of",
-    "patient",
-    "planned_quoter",
-    "sky_meta",
-    "store_node",
-    "unscaled",
-]
-
 SKY = "cloud.sky:SkyCloud"
 
 # A launch by SkyPilot was measured to take 25 to 65 s, and some minutes when it fails over or waits for ssh (at

@@ -13,8 +13,6 @@ from orchestrator.controller.shell import Spent
 from orchestrator.controller.view import bill_of
 from orchestrator.core.state import RunState, SlotState
 
-__all__ = ["spent_of"]
-
 
 def spent_of(store: RunStore, now_s: float, state: RunState) -> Spent:
     """The bill until now, the VMs rented now, and traffic as dear as that of the dearest epoch so far.

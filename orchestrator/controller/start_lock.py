@@ -10,8 +10,6 @@ from pathlib import Path
 
 from orchestrator.errors import HeldError
 
-__all__ = ["start_lock"]
-
 
 @contextmanager
 def start_lock(folder: Path) -> Generator[None, None, None]:

@@ -12,8 +12,6 @@ from metrics.records import EgressRecord, EpochRecord, IngressRecord, ProgressRe
 from metrics.store import RunStore
 from orchestrator.core.watch import FRESH_S
 
-__all__ = ["MonitorTail"]
-
 _CHUNK_BYTES = 4_000_000
 
 

@@ -19,8 +19,6 @@ from metrics.trust import told
 from orchestrator.core.journal import JournalError, replay
 from orchestrator.core.state import Slot
 
-__all__ = ["bill_of", "cost_of", "snapshot_of"]
-
 _EVENTS = 20
 
 

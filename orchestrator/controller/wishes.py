@@ -18,8 +18,6 @@ from orchestrator.core.policy import first_place
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec
 from orchestrator.errors import RefusedError
 
-__all__ = ["check_money", "run_spec"]
-
 
 def run_spec(
     spec: ExperimentSpec,

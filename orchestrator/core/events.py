@@ -6,27 +6,6 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
-__all__ = [
-    "MONITOR",
-    "EndRun",
-    "Event",
-    "Fact",
-    "Instruction",
-    "Missing",
-    "Observed",
-    "OfferRefused",
-    "Refusal",
-    "RequestVm",
-    "Requested",
-    "RunComplete",
-    "Silent",
-    "Spending",
-    "StartMonitor",
-    "StopWanted",
-    "TerminateVm",
-    "Tick",
-]
-
 MONITOR = "monitor"  # the name of the first monitor's VM, and of its folder; the next is "monitor-1"
 
 Refusal = Literal["no_capacity", "quota", "credentials", "invalid", "transient", "ambiguous"]

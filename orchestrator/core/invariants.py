@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from orchestrator.core.state import LIVE, OVER, RunState, SlotState
 
-__all__ = ["InvariantError", "validate", "validate_step"]
-
 
 class InvariantError(AssertionError):
     """The controller's state is one that must not be: a fault of ours."""

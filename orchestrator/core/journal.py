@@ -21,8 +21,6 @@ from orchestrator.core.limits import remember
 from orchestrator.core.policy import clock, first_place, times
 from orchestrator.core.state import Place, Policy, RunSpec, RunState, Slot, SlotSpec, SlotState, Zone
 
-__all__ = ["JournalError", "begin", "created", "facts", "note", "replay", "story"]
-
 _RUN_FIELDS = (
     *("monitor", "monitors_lost", "monitor_retry_at_s", "monitor_cause"),
     *("finishing_s", "stop_status", "stop_cause", "ended"),

@@ -9,8 +9,6 @@ from decimal import Decimal
 from metrics.budget import reserve_usd
 from orchestrator.core.state import Place, RunSpec, RunState, Slot
 
-__all__ = ["is_replacement", "over_budget", "over_rate", "remember", "unaffordable"]
-
 MINUTE_S = 60.0
 HOUR_S = 3600.0
 

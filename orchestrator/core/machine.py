@@ -37,8 +37,6 @@ from orchestrator.core.seek import seek
 from orchestrator.core.state import LIVE, OVER, RunState, Slot, SlotState
 from orchestrator.core.work import Work, work_on
 
-__all__ = ["Step", "advance", "step"]
-
 
 @dataclass(frozen=True, slots=True)
 class Step:

@@ -7,8 +7,6 @@ from dataclasses import replace
 from orchestrator.core.events import Observed
 from orchestrator.core.state import RunState
 
-__all__ = ["monitor_lost", "monitor_observed"]
-
 
 def monitor_observed(state: RunState, event: Observed) -> RunState:
     """What the provider says of a VM that is or was the monitor's."""

@@ -8,19 +8,6 @@ from decimal import Decimal
 
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec, Zone
 
-__all__ = [
-    "Jitter",
-    "back_off_s",
-    "clock",
-    "first_place",
-    "gives_up",
-    "next_place",
-    "places_in_order",
-    "priced",
-    "refused_zone",
-    "times",
-]
-
 Jitter = Callable[[], float]
 """A number in [0, 1) from the controller's seeded generator."""
 

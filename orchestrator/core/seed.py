@@ -6,8 +6,6 @@ from dataclasses import replace
 
 from orchestrator.core.work import Work
 
-__all__ = ["choose_seed"]
-
 
 def choose_seed(work: Work, now_s: float) -> None:
     """Let one of the VMs that wait to be told whom to join begin the swarm, where there is none to be joined.

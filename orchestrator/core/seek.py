@@ -10,8 +10,6 @@ from orchestrator.core.policy import Jitter, back_off_s, clock, places_in_order,
 from orchestrator.core.state import OVER, Place, Slot, SlotState
 from orchestrator.core.work import Work
 
-__all__ = ["seek"]
-
 
 def seek(work: Work, now_s: float, jitter: Jitter) -> str:
     """Wish for VMs. Returns why the run has to stop for lack of money, or "".

@@ -18,8 +18,6 @@ from orchestrator.core.policy import (
 from orchestrator.core.state import OVER, Slot, SlotState
 from orchestrator.core.work import READY, WAITS, Work
 
-__all__ = ["confirm", "end", "end_next", "finish", "leave", "lose", "note", "overdue", "refuse", "see"]
-
 _RANK = {SlotState.PROVISIONING: 0, SlotState.BOOTING: 1, SlotState.JOINING: 2, SlotState.TRAINING: 3}
 _PHASE_RANK = {
     "": 0,

@@ -9,20 +9,6 @@ from typing import Literal
 
 from orchestrator.core.events import MONITOR
 
-__all__ = [
-    "LIVE",
-    "OVER",
-    "Place",
-    "Policy",
-    "Replace",
-    "RunSpec",
-    "RunState",
-    "Slot",
-    "SlotSpec",
-    "SlotState",
-    "Zone",
-]
-
 Replace = Literal["same_place", "next_place", "cheapest_place", "wait", "never"]
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from orchestrator.core.events import Event, Missing, Observed, Silent
 from orchestrator.core.state import RunState, SlotState
 
-__all__ = ["FRESH_S", "RosterEntry", "Swarm", "Unlisted", "missing", "news", "roster", "silent"]
-
 FRESH_S = 15.0  # a swarm's list older than this says nothing about anybody
 _ENDING_S = 5.0  # a VM being ended that is no longer listed is gone after this
 _READS = 3  # lists in a row without a VM, before its absence counts

@@ -11,8 +11,6 @@ from decimal import Decimal
 from orchestrator.core.limits import remember
 from orchestrator.core.state import LIVE, OVER, Place, RunState, Slot, SlotSpec, SlotState, Zone
 
-__all__ = ["READY", "WAITS", "Work", "work_on"]
-
 READY = frozenset({"ready", "training", "leaving", "done"})  # phases of a peer that has joined
 WAITS = "waiting"  # phase of a VM that is to be told whom to join
 

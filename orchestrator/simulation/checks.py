@@ -12,8 +12,6 @@ from orchestrator.core.state import LIVE, OVER, RunState, SlotState
 from orchestrator.simulation.controller import Disk
 from orchestrator.simulation.scenario import Scenario
 
-__all__ = ["Checks", "SimulationError"]
-
 _LATE_H = Decimal("0.05")
 _LOOK_S = 600.0  # progress is looked at so often
 

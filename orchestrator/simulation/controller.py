@@ -27,8 +27,6 @@ from orchestrator.core.watch import Swarm, Unlisted, missing, silent
 from orchestrator.simulation.ledger import Ledger
 from orchestrator.simulation.peers import Peers
 
-__all__ = ["OWNER", "CrashPoint", "Crashed", "Disk", "SimController"]
-
 OWNER = "simulated-00000000"
 CrashPoint = Literal["before_write", "after_write", "before_reply"]
 

@@ -18,8 +18,6 @@ from orchestrator.simulation.controller import OWNER, Crashed, CrashPoint, Disk,
 from orchestrator.simulation.peers import Peers
 from orchestrator.simulation.scenario import AUTODOWN_S, BEGAN_S, FaultClass, Scenario
 
-__all__ = ["Outcome", "Simulation", "simulate"]
-
 _LOOK_AHEAD_S = 3.0  # a list is asked for so long before the round that uses it
 _LISTING_S = 60.0  # between the listings that prove that nothing is left
 _END_WITHIN_S = 6 * 3600.0  # after the stop and the last fault, the controller has ended the run

@@ -17,8 +17,6 @@ from orchestrator.quotes import sky_quoter
 from orchestrator.simulation.peers import PeerModel
 from orchestrator.simulation.scenario import FaultClass, Scenario, with_history
 
-__all__ = ["of_experiment"]
-
 _PREEMPT_PER_H = 0.05  # of each spot VM: one in 20 hours
 
 

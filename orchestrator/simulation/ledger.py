@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 
-__all__ = ["Ledger"]
-
 _HOUR = Decimal(3600)
 _BLIND_S = 120.0  # without a list for longer than this, any VM may cost its ceiling
 

@@ -11,8 +11,6 @@ from typing import Any
 from cloud.provider import is_monitor
 from cloud.sim import SimVm, SimWorld
 
-__all__ = ["PeerModel", "Peers"]
-
 _LEAVE_S = (2.0, 20.0)  # a peer that got a notice has left the swarm after this
 
 

@@ -13,19 +13,6 @@ from orchestrator.core.state import Place, Policy, Replace, RunSpec, SlotSpec
 from orchestrator.simulation.controller import CrashPoint
 from orchestrator.simulation.peers import PeerModel
 
-__all__ = [
-    "AUTODOWN_S",
-    "BEGAN_S",
-    "FAULT_CLASSES",
-    "Crash",
-    "Cut",
-    "FaultClass",
-    "Scenario",
-    "faults_option",
-    "scenario",
-    "with_history",
-]
-
 BEGAN_S = 1_763_000_000.0  # when every simulated run is launched
 AUTODOWN_S = 60.0  # a VM whose program ended is gone after this
 _HOUR = 3600.0

@@ -14,32 +14,6 @@ from fnmatch import fnmatchcase
 
 from orchestrator.study.verdict import of_host
 
-__all__ = [
-    "DONE",
-    "INTERRUPTED",
-    "LOST",
-    "TOO_LONG",
-    "Action",
-    "Attempt",
-    "Begun",
-    "Ended",
-    "Finish",
-    "Job",
-    "JobState",
-    "Look",
-    "Retry",
-    "Start",
-    "Started",
-    "StudyEvent",
-    "StudyState",
-    "left_to_run",
-    "named_jobs",
-    "next_action",
-    "replay_study",
-    "run_id_of",
-    "to_retry",
-]
-
 DONE = "done"
 INTERRUPTED = "interrupted"  # taken down by whoever ran the study: nothing is known of the experiment
 LOST = "lost"  # gone with the machine, or with all that ran on it

@@ -21,18 +21,6 @@ from orchestrator.home import runs_folder
 from orchestrator.study.core import Job, StudyState, replay_study
 from orchestrator.study.journal import read_journal
 
-__all__ = [
-    "StudyDefinition",
-    "create_study",
-    "find_study_folder",
-    "hold_study",
-    "list_studies",
-    "newest_named",
-    "read_state",
-    "read_study",
-    "studies_folder",
-]
-
 _SCHEMA = 1
 
 

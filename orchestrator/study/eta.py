@@ -7,8 +7,6 @@ from statistics import median
 
 from orchestrator.study.core import JobState, StudyState, left_to_run
 
-__all__ = ["OVERHEAD_S", "remaining_s"]
-
 OVERHEAD_S = 45.0  # of one run before the first one was seen: start-up, the last words, taking down
 
 

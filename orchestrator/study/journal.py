@@ -16,8 +16,6 @@ from typing import Any
 from orchestrator.errors import UsageError
 from orchestrator.study.core import Begun, Ended, Retry, Started, StudyEvent
 
-__all__ = ["JOURNAL", "StudyJournal", "read_journal"]
-
 JOURNAL = "journal.jsonl"
 _KINDS: dict[str, type[StudyEvent]] = {
     "started": Started, "begun": Begun, "ended": Ended, "retry": Retry,

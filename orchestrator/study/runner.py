@@ -26,9 +26,6 @@ from orchestrator.study.core import (
     run_id_of,
 )
 
-__all__ = ["Journal", "Launcher", "LeftRunning", "RunError", "Seen", "StudyRunner", "Teller", "Watched"]
-
-
 _NOT_BEGUN, _THERE = ("absent", "made"), ("made", "running", "lost")
 
 

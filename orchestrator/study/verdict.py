@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["disturbances", "of_host"]
-
 _HOST = "the host was too busy"
 
 

@@ -19,8 +19,6 @@ from metrics.records import (
 )
 from metrics.store import RunStore
 
-__all__ = ["START_S", "MadeRun", "made_baseline", "made_run"]
-
 START_S = 1_700_000_000.0
 PARAMETERS = 100_000_000
 _STEPS = 8  # in an epoch

@@ -16,8 +16,6 @@ from datetime import datetime
 from decimal import Decimal
 from typing import NamedTuple
 
-__all__ = ["MANDATORY", "Finding", "findings"]
-
 
 class Finding(NamedTuple):
     """One broken rule; `row` counts data rows from 1, 0 is the header."""

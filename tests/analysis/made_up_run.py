@@ -9,8 +9,6 @@ from pathlib import Path
 from metrics.records import EgressRecord, EpochRecord, IngressRecord, VmRecord
 from metrics.store import RunStore
 
-__all__ = ["write_run"]
-
 _PLACES = (
     "gcp/us-central1/us-central1-a",
     "gcp/europe-west1/europe-west1-b",

@@ -13,8 +13,6 @@ from experiments.spec.catalog import published
 from experiments.spec.load import load, to_document
 from metrics.store import RunStore
 
-__all__ = ["a_run", "ran"]
-
 
 def a_run(name: str = "NLP C-8", **changes: object) -> ComparedRun:
     """A run that is exactly as published."""

@@ -9,8 +9,6 @@ from wandb_logs import Swarm, Truth, write_swarm
 from analysis.importers.wandb import WandbLogs
 from metrics.store import RunStore
 
-__all__ = ["BAD", "GOOD", "HOSTS", "imported", "write_both"]
-
 BAD, GOOD = "hivemind-7", "hivemind-8"
 HOSTS = ("gc-us-t4-1", "gc-us-t4-2")
 

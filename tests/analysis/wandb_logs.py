@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BEE_HEADER", "MONITOR_HEADER", "Swarm", "Truth", "write_baseline", "write_index", "write_swarm"]
-
 BEE_HEADER = (
     "_step", "_runtime", "cpu/logical_core_count", "_timestamp", "bandwidth/net_sent_sys_bandwidth_Mbits",
     "bandwidth/net_recv_sys_bandwidth_Mbits", "02_timing/dataload_cuda_move_time_s", "03_hivemind/num_peers",

@@ -11,8 +11,6 @@ from pathlib import Path
 from canaries import in_bytes, in_command_lines, private_keys
 from fate import instances, user_data
 
-__all__ = ["CommandLines", "in_launches"]
-
 
 class CommandLines:
     """Looks, time and again, at what `ps` shows on this machine and on the VMs (a context manager).

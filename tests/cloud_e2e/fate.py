@@ -6,8 +6,6 @@ import json
 import urllib.request
 from typing import Any
 
-__all__ = ["call", "instances", "no_capacity", "preempt", "user_data"]
-
 _URL = "http://127.0.0.1:5567"
 
 

@@ -11,8 +11,6 @@ from typing import Any
 import boto3
 from fate import instances
 
-__all__ = ["clusters", "in_ec2", "pids", "processes", "wait_until_gone"]
-
 _REGIONS = ("us-east-1", "us-west-2", "eu-central-1", "ap-northeast-1", "ap-southeast-2")
 
 

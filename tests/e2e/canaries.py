@@ -8,8 +8,6 @@ import stat
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-__all__ = ["exposed_files", "forms", "in_bytes", "in_command_lines", "in_files", "private_keys"]
-
 _AS_IS_BYTES = 24  # so much of a key's middle is enough to know it by
 
 

@@ -7,8 +7,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Machine", "command_of", "look", "our_processes", "wait_until_clean"]
-
 # What libraries put there whatever TMPDIR says.
 _ELSEWHERE = {"/tmp": ("hivemind", "ray"), "/dev/shm": ("orch", "hivemind", "ray", "plasma", "torch", "pymp")}
 

@@ -15,8 +15,6 @@ from leftovers import command_of, our_processes
 
 from metrics.store import RunStore, StoreError
 
-__all__ = ["Running", "orch", "wait_for"]
-
 _ORCH = Path(sys.executable).with_name("orch")
 
 

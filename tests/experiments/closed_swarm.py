@@ -20,8 +20,6 @@ from peer_rig import RUN, PeerProcess, config_of, kill_group
 from metrics.orders import OrderPeer, Orders, generate_run_key, record_key_digest, sign
 from metrics.record_keys import generate_identity, generate_record_key
 
-__all__ = ["ClosedSwarm", "Stranger"]
-
 _STRANGER = Path(__file__).with_name("stranger.py")
 
 

@@ -19,8 +19,6 @@ from experiments.peer.processes import descendants, kill_descendants, note_desce
 from metrics.hivemind_sockets import short_socket_folder
 from metrics.record_keys import generate_identity
 
-__all__ = ["apart"]
-
 _FORK = multiprocessing.get_context("fork")
 
 

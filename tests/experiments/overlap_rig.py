@@ -19,8 +19,6 @@ from experiments.peer.lineage import FIRST, Told
 from experiments.peer.overlap import OverlappedOptimizer
 from experiments.peer.rounds import BehindError, GivenUpError, Round
 
-__all__ = ["SHARE", "OverlappedPeer"]
-
 SHARE = 4  # samples of an epoch, which this peer calculates alone: the others only average
 
 

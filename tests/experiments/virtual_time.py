@@ -11,8 +11,6 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-__all__ = ["run"]
-
 _T = TypeVar("_T")
 
 

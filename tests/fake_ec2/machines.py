@@ -13,8 +13,6 @@ from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models.instances import Instance, InstanceBackend, StateReason
 from vm import VM
 
-__all__ = ["REGIONS", "Machine", "Machines", "hang_on_moto"]
-
 REGIONS = ("us-east-1", "us-west-2", "eu-central-1", "ap-northeast-1", "ap-southeast-2")
 _ROOTFS = os.environ["ORCH_FAKE_EC2_DIR"] + "/rootfs"
 _STATE = Path(os.environ["FAKE_EC2_STATE"])

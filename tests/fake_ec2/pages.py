@@ -8,8 +8,6 @@ from typing import Any
 
 from machines import Machine, Machines
 
-__all__ = ["admin", "metadata"]
-
 _ROLE = "meta-data/iam/security-credentials/"
 _ROLE_NAME = "skypilot-v1"
 

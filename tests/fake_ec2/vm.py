@@ -21,8 +21,6 @@ from typing import Any
 
 import yaml
 
-__all__ = ["VM", "script_of_user_data"]
-
 _INIT = Path(__file__).resolve().with_name("vm_init.sh")
 _BRIDGE, _GATEWAY = "fake0", "198.18.0.1"
 _link_lock = threading.Lock()

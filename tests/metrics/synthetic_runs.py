@@ -6,8 +6,6 @@ from random import Random
 
 from metrics.records import EgressRecord, EpochRecord, VmRecord
 
-__all__ = ["egress", "epoch", "random_run", "vm"]
-
 
 def epoch(
     vm: str = "a", number: int = 1, began_s: float = 0.0, calc_s: float = 10.0, comm_s: float = 2.0, **other

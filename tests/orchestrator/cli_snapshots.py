@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["event", "snapshot"]
-
 
 def event(at_s: float, slot: str, text: str) -> dict[str, Any]:
     return {"at_s": at_s, "slot": slot, "text": text}

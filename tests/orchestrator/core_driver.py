@@ -6,8 +6,6 @@ from orchestrator.core.journal import begin
 from orchestrator.core.machine import step
 from orchestrator.core.state import RunSpec
 
-__all__ = ["Driver"]
-
 
 class Driver:
     """Feeds events, checks the invariants after each, remembers facts and instructions."""

@@ -25,8 +25,6 @@ from orchestrator.core import events as ev
 from orchestrator.core.journal import created, replay
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec
 
-__all__ = ["RUN", "Killed", "Points", "ScriptedRun", "use_quick_keys"]
-
 BEGAN_S = 1000.0
 EPOCHS = 16
 EPOCH_S = 12.0

@@ -11,8 +11,6 @@ from orchestrator.controller.calls import InlineCalls
 from orchestrator.controller.shell import Shell
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec
 
-__all__ = ["LAST", "PLACE", "RUN", "Requests", "World", "run", "shell"]
-
 PLACE = Place("gcp/us-central1/us-central1-a", "n1", "T4:1", True, Decimal("0.18"), "book")
 RUN = RunSpec("r", (SlotSpec("a", (PLACE,), Policy()), SlotSpec("b", (PLACE,), Policy())))
 LAST = 3

@@ -15,8 +15,6 @@ from orchestrator.study.core import Job
 from orchestrator.study.definition import StudyDefinition
 from orchestrator.study.runner import RunError, Seen, Watched
 
-__all__ = ["MadeRuns"]
-
 
 class MadeRuns:
     """In place of `orchestrator.cli.study_launcher.RunLauncher`. Class attributes are the script."""

@@ -14,8 +14,6 @@ from typing import Literal
 from orchestrator.study.core import Attempt, Ended, Job, StudyEvent, StudyState
 from orchestrator.study.runner import RunError, Seen, StudyRunner, Watched
 
-__all__ = ["Died", "Fault", "Quiet", "RunEnd", "StudyWorld", "job", "runner_of", "table"]
-
 Fault = Literal["kill", "kill all", "interrupt"]
 VOID = ("interrupted", "lost")
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from cloud.provider import LaunchRequest, NoCapacityError, Observed, Offer
 
-__all__ = ["ToyCloud"]
-
 
 class ToyCloud:
     """Stateless in this process, like a real provider: all is in `<run folder>/toy/`."""

@@ -11,8 +11,6 @@ from analysis.importers.wandb.bee import Bee
 from analysis.importers.wandb.sync import Boundary, Sync
 from metrics.records import EpochRecord
 
-__all__ = ["Account", "Span", "account"]
-
 
 @dataclass(frozen=True, slots=True)
 class Span:

@@ -9,8 +9,6 @@ import numpy as np
 from analysis.importers.wandb.clock import Clock, one_clock, step_ends
 from analysis.importers.wandb.tables import Table, TableError
 
-__all__ = ["BEE_COLUMNS", "Bee", "Nic", "read_bee"]
-
 _STEP = "_step"
 _RUNTIME = "_runtime"
 _UNIX = "_timestamp"

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Clock", "one_clock", "step_ends"]
-
 _APART_S = 2.5  # two clocks, each cut to whole seconds, may differ so much between two rows
 
 

@@ -12,8 +12,6 @@ from pathlib import Path
 from analysis.importers.base import ImportFailed
 from analysis.importers.wandb.words import accelerator, host_part, model_name
 
-__all__ = ["INDEX_NAME", "Log", "RunLogs", "discover", "looks_like_logs", "parse_name"]
-
 INDEX_NAME = "INDEX.csv"
 _NAME = re.compile(r"(?P<run>[A-Za-z]+-\d+)-(?P<rest>.+?)\.csv(?:\.gz)?", re.ASCII)
 _ROLES = ("bee", "monitor", "baseline")

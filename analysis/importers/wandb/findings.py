@@ -9,8 +9,6 @@ from analysis.importers.wandb.bee import Bee
 from analysis.importers.wandb.monitor import Monitor
 from analysis.importers.wandb.sync import Sync
 
-__all__ = ["findings"]
-
 _OFF_S = 5.0  # an epoch may be so much longer or shorter on one VM than for the monitor, and a tenth of it,
 _APART_S = 30.0  # clocks of different machines may differ so much without a word
 

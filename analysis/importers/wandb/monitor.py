@@ -11,8 +11,6 @@ from analysis.importers.wandb.clock import one_clock
 from analysis.importers.wandb.tables import Table, TableError
 from metrics.records import SwarmEpochRecord
 
-__all__ = ["MONITOR_COLUMNS", "Monitor", "aligned", "inferred_target", "read_monitor"]
-
 _RUNTIME = "_runtime"
 _UNIX = "_timestamp"
 _RATE = "03_hivemind/epoch_based_sps"

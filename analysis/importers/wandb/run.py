@@ -24,8 +24,6 @@ from experiments.spec.catalog import models, published_runs
 from metrics.records import SwarmEpochRecord
 from metrics.store import RunStore
 
-__all__ = ["RunUnusable", "import_run"]
-
 _STORE = "b2/us-west-1"  # where the study's data lay (Backblaze B2)
 
 

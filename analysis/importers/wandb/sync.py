@@ -14,8 +14,6 @@ from itertools import pairwise
 
 import numpy as np
 
-__all__ = ["Boundary", "Sync", "authors_rule", "by_bytes", "by_epochs", "find_sync"]
-
 _NEAR = 2  # steps by which the two loggers' rows may be shifted against each other
 _LONG = 5.0  # an averaging takes at least so many times the local optimizer step,
 _SHORTEST_S = 0.5  # and so many seconds

@@ -20,8 +20,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
-__all__ = ["Table", "TableError", "read_table"]
-
 _GZIP = b"\x1f\x8b"
 _CHUNK = 1 << 12  # of packed bytes: so many at most are lost where a file is damaged
 _MOST = 1e12  # of anything in a log: unix seconds and sample counts are far below

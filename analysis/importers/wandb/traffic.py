@@ -13,8 +13,6 @@ from analysis.importers.wandb.account import Account, Span
 from analysis.importers.wandb.bee import Bee, Nic
 from metrics.records import EpochRecord, IngressRecord
 
-__all__ = ["averaging_bytes", "doubled", "egress_columns", "halved", "ingress_rows"]
-
 _FP16_BYTES = 2
 _OVERHEAD = 1.02  # headers, matchmaking, the DHT
 _TWICE = (1.7, 2.3)

@@ -11,8 +11,6 @@ from analysis.importers.wandb.words import UNKNOWN, Where, where
 from cloud.prices.book import PriceBook
 from metrics.records import VmRecord
 
-__all__ = ["vm_rows"]
-
 
 def vm_rows(
     bees: Mapping[str, Bee], logs: Mapping[str, Log], book: PriceBook

@@ -11,8 +11,6 @@ from pathlib import Path
 from cloud.places import PlaceError, find
 from experiments.spec.catalog import models
 
-__all__ = ["UNKNOWN", "Where", "accelerator", "host_part", "model_name", "where"]
-
 UNKNOWN = "unknown"
 _DATA = Path(__file__).with_name("words.csv")
 

@@ -16,8 +16,6 @@ from typing import Any
 from metrics.store import RunStore
 from orchestrator.core.journal import replay
 
-__all__ = ["kept", "write"]
-
 
 def kept(run_folder: Path) -> dict[str, Any]:
     """The journal's rows and what they come to."""
