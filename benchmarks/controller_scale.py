@@ -27,7 +27,7 @@ _GROWTH = 2.0
 
 def measure(peers: int, days: float) -> dict[str, Any]:
     """One simulation in this process."""
-    from orchestrator.simulation import controller as simulated
+    from orchestrator.controller import shell as loop
     from orchestrator.simulation.driver import simulate
     from orchestrator.simulation.scenario import scenario
 
@@ -45,7 +45,7 @@ def measure(peers: int, days: float) -> dict[str, Any]:
         return call
 
     for name in ("advance", "missing", "silent"):
-        setattr(simulated, name, timed(getattr(simulated, name)))
+        setattr(loop, name, timed(getattr(loop, name)))
     made = scenario(7, days=days, peers=peers, faults=("preemption", "storm"))
     spec = replace(made.spec, budget_usd=None, max_usd_per_h=None)
     places = tuple(replace(place, preempt_per_h=0.05) for place in made.places)

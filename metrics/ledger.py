@@ -8,8 +8,8 @@ reason. The quantities are at the study's scale.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -40,6 +40,8 @@ class Terms:
     bytes_per_sample: float | None
     store_location: str | None  # where the store's egress is billed, e.g. "b2/us-west-1"
     dataset_bytes: int | None = None  # what the store keeps for this run only; None: nothing, or not known
+    # By VM: (until unix s, USD an hour) of each price it had before its row's.
+    price_changes: Mapping[str, Sequence[tuple[float, Decimal]]] = field(default_factory=dict)
     elsewhere: str = ""  # the node of addresses that are nobody's; "": their place is unknown
 
 
@@ -110,7 +112,7 @@ def vm_lines(
     lines: list[CostLine] = []
     for row in vms:
         billed = billed_seconds(row, now_s, seconds.get(row.vm, []), terms)
-        usd = None if row.usd_per_h is None else row.usd_per_h * billed / _HOUR
+        usd = None if row.usd_per_h is None else _mean_usd_per_h(row, now_s, terms) * billed / _HOUR
         market = "spot" if row.use_spot else "on demand"
         source = row.price_source
         if usd is None:
@@ -120,6 +122,22 @@ def vm_lines(
         kind = "controller" if row.slot == CONTROLLER else "vm"
         lines.append(CostLine(kind, what, row.vm, "", float(billed), "s", usd, source))
     return lines
+
+
+def _mean_usd_per_h(row: VmRecord, now_s: float, terms: Terms) -> Decimal:
+    """A VM's price over its life: its row's, or the mean of those it had, weighted with their seconds."""
+    assert row.usd_per_h is not None
+    changes = terms.price_changes.get(row.vm)
+    ended_s = now_s if row.ended_s is None else row.ended_s
+    if not changes or ended_s <= row.requested_s:
+        return row.usd_per_h
+    usd, at_s = Decimal(0), row.requested_s
+    for until_s, usd_per_h in changes:
+        until_s = min(max(until_s, at_s), ended_s)
+        usd += usd_per_h * Decimal(repr(until_s - at_s))
+        at_s = until_s
+    usd += row.usd_per_h * Decimal(repr(ended_s - at_s))
+    return usd / Decimal(repr(ended_s - row.requested_s))
 
 
 def egress_lines(rows: Iterable[Traffic], terms: Terms, month: str = "") -> list[CostLine]:

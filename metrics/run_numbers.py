@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Protocol
 
 from cloud.prices.book import PriceBook, PriceBookError
@@ -154,7 +156,7 @@ def terms_of(meta: Mapping[str, Any]) -> tuple[Terms, tuple[str, ...]]:
     book: PriceBook | None = None
     known: dict[str, Any] = meta.get("price_book") or {}
     try:
-        book = PriceBook.from_text(str(known["csv"]), str(known["name"])) if known.get("csv") else None
+        book = _book(str(known["csv"]), str(known["name"])) if known.get("csv") else None
     except PriceBookError as error:
         notes.append(f"The run's price book cannot be read, so prices are unknown: {error}.")
     locations: dict[str, str] = meta.get("locations") or {}
@@ -179,10 +181,20 @@ def terms_of(meta: Mapping[str, Any]) -> tuple[Terms, tuple[str, ...]]:
         bytes_per_sample=None if per_sample in (None, "") else float(per_sample),
         store_location=store,
         dataset_bytes=meta.get("dataset_bytes"),
+        price_changes={
+            vm: [(float(until_s), Decimal(usd)) for until_s, usd in changes]
+            for vm, changes in (meta.get("price_changes") or {}).items()
+        },
         # what a rented VM sends to no node of the run (the controller's machine, strangers) leaves its cloud
         elsewhere=INTERNET if rented else "",
     )
     return terms, tuple(notes)
+
+
+@lru_cache(maxsize=8)
+def _book(text: str, name: str) -> PriceBook:
+    """A run's own price book, read once: the budget's guard asks for the bill every few seconds."""
+    return PriceBook.from_text(text, name)
 
 
 def _forgotten(epochs: list[EpochRecord], vms: list[VmRecord]) -> int:

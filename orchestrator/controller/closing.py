@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -24,6 +25,7 @@ from orchestrator.controller.calls import Call, Calls
 from orchestrator.controller.keys import forget_keys
 
 _log = logging.getLogger("orchestrator.controller")
+_LARGEST_BYTES = 512_000_000  # of a CSV that a VM left: more than any run writes
 _Row = TypeVar("_Row", StepRecord, EgressRecord)
 
 
@@ -42,14 +44,19 @@ def close_run(
     for vm in vms:
         try:
             collected = Path(calls.wait(Call(f"collect {vm.vm}", "collect", (vm.vm,), 60.0)))
-            steps = collected / "steps.csv"
-            if steps.is_file():
-                store.append("steps", read_steps(steps, vm.vm))
-            untold = collected / "egress.csv"
-            if untold.is_file():
-                store.append("egress", read_egress(untold, vm.vm))
-        except (ProviderError, ValueError, OSError) as error:
+        except ProviderError as error:
             warnings.append(f"the logs of {vm.vm} could not be collected: {error}")
+            continue
+        for table, read in (
+            ("egress", read_egress),
+            ("steps", read_steps),
+        ):  # one broken file costs only itself
+            path = collected / f"{table}.csv"
+            try:
+                if path.is_file():
+                    store.append(table, read(path, vm.vm))
+            except (ValueError, OSError) as error:
+                warnings.append(f"{table}.csv of {vm.vm} cannot be read, and is left out: {error}")
     switch = _read_json(folder / "cloud" / "switch.json")
     close_provider(store, calls)
     forget_keys(folder)
@@ -125,22 +132,40 @@ def read_egress(path: Path, vm: str) -> Iterable[EgressRecord]:
 
 
 def _read_rows(path: Path, vm: str, kind: type[_Row]) -> list[_Row]:
+    """A VM's CSV as rows. It comes from a machine that may be broken: whatever it holds, ValueError is all it raises."""
     hints = get_type_hints(kind)
     names = [f.name for f in fields(kind) if f.default is MISSING]
     later = [f.name for f in fields(kind) if f.default is not MISSING]  # may be empty: unknown
     rows: list[_Row] = []
-    with path.open(newline="") as file:
+    if path.stat().st_size > _LARGEST_BYTES:
+        raise ValueError(f"{path}: more than {_LARGEST_BYTES} bytes")
+    with path.open(newline="", encoding="utf-8") as file:
         lines = file.read().splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         lines.pop()
-    for row in csv.DictReader(lines):
-        values = {"vm": vm, **{k: v for k, v in row.items() if k in names}}
-        missing = [n for n in names if values.get(n) in (None, "")]
-        if missing:
-            raise ValueError(f"{path}: no column {', '.join(missing)}")
-        known: dict[str, Any] = {n: int(row[n]) for n in later if row.get(n)}
-        rows.append(kind(**{n: hints[n](values[n]) for n in names}, **known))
+    reader = csv.DictReader(lines)
+    try:
+        for row in reader:
+            values = {"vm": vm, **{k: v for k, v in row.items() if k in names}}
+            missing = [n for n in names if values.get(n) in (None, "")]
+            if missing:
+                raise ValueError(f"{path}: no column {', '.join(missing)}")
+            known: dict[str, Any] = {n: _value(int, row[n]) for n in later if row.get(n)}
+            rows.append(kind(**{n: _value(hints[n], values[n]) for n in names}, **known))
+    except (csv.Error, ValueError, OverflowError) as error:
+        at = "" if str(error).startswith(str(path)) else f"{path}:{reader.line_num}: "
+        raise ValueError(f"{at}{str(error)[:200]}") from error
     return rows
+
+
+def _value(kind: type, text: str) -> Any:
+    """One cell. Raises ValueError for what no column of the store holds: NaN, infinity, more than 63 bits."""
+    value = kind(text)
+    if kind is float and not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is not a finite number")
+    if kind is int and not -(2**63) <= value < 2**63:
+        raise ValueError(f"an integer of {len(text)} digits")
+    return value
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

@@ -32,6 +32,10 @@ class RosterFile:
         self._orders: Orders | None = None
         self._keys: dict[str, VmKeys] = {}
 
+    def public_key(self) -> str:
+        """The public half of the key that signs the orders. Raises FileNotFoundError after the run's end."""
+        return run_key(self._run_folder)[1]
+
     def write(self, state: RunState, vms: Iterable[tuple[str, str, int]], now_s: float) -> None:
         """Called at each tick, with every VM (name, slot, generation) the run ever had.
 

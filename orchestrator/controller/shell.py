@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -15,10 +15,9 @@ from orchestrator.controller.calls import Call, Calls, Done, refusal_of
 from orchestrator.controller.closing import close_provider, close_run
 from orchestrator.controller.joins import Joins
 from orchestrator.controller.json_log import about
-from orchestrator.controller.keys import run_key
 from orchestrator.controller.roster_file import RosterFile
 from orchestrator.controller.shell_rows import Rows
-from orchestrator.controller.tail import MonitorTail
+from orchestrator.controller.tail import MonitorTail, Source
 from orchestrator.core import events as ev
 from orchestrator.core.journal import replay
 from orchestrator.core.machine import advance
@@ -67,6 +66,14 @@ class Requests(Protocol):
         ...
 
 
+class Roster(Protocol):
+    """Who tells the monitor and the peers which VMs there are (`roster_file.RosterFile`)."""
+
+    def public_key(self) -> str: ...
+
+    def write(self, state: RunState, vms: Iterable[tuple[str, str, int]], now_s: float) -> None: ...
+
+
 class Shell:
     """One run's controller, without Ray. Everything that is not a decision is passed in."""
 
@@ -81,19 +88,24 @@ class Shell:
         jitter: Jitter,
         spent: Callable[[RunStore, float, RunState], Spent] | None = None,
         pace: Pace = Pace(),
+        log: Source | None = None,
+        roster: Roster | None = None,
     ) -> None:
-        """Goes on from the store's journal. Raises JournalError when it has none."""
+        """Goes on from the store's journal. Raises JournalError when it has none.
+
+        `log`, `roster`: what a simulation has instead of the monitor's file and the files of the run's folder.
+        """
         events = store.records("events")
         self.state: RunState = replay(events)
         self.finished = bool(events) and self.state.ended and store.meta("status") != "running"
         self._store, self._calls, self._requests, self._folder = store, calls, requests, run_folder
         self._now_s, self._jitter, self._spent, self._pace = now_s, jitter, spent, pace
-        self._tail = MonitorTail(store, run_folder / "monitor" / "monitor.jsonl")
+        self._tail = MonitorTail(store, run_folder / "monitor" / "monitor.jsonl", log)
         self._rows = Rows(store, events, requests)
         self._joins = Joins(store)
-        self._roster = RosterFile(run_folder)
+        self._roster: Roster = roster or RosterFile(run_folder)
         if not self.state.ended:
-            store.set_meta("run_public_key", run_key(run_folder)[1])
+            store.set_meta("run_public_key", self._roster.public_key())
         self._seen: tuple[Observed, ...] = ()
         self._told: dict[str, ev.Observed] = {}
         self._unlisted: dict[str, Unlisted] = {}

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from cloud.provider import Observed
 from metrics.records import EventRecord, VmRecord
@@ -33,10 +33,17 @@ class Rows:
         self._store, self._nodes = store, nodes
         self._seq = events[-1].seq + 1
         self._wished: dict[str, tuple[str, int, int]] = {}  # by VM: slot, generation, place
+        self._intended_s: dict[str, float] = {}  # by VM: when it was journalled, by our clock
+        self._shift_s: dict[str, float] = {}  # by VM: from the provider's clock to ours
         self._preempted: set[str] = set()
         for event in events:
-            self._remember(event.kind, event.vm, event.slot, event.generation, event.cause, event.data_json)
+            self._remember(
+                event.kind, event.vm, event.slot, event.generation, event.cause, event.data_json, event.at_s
+            )
         self._rows: dict[str, VmRecord] = {r.vm: r for r in store.records("vms")}
+        self._prices: dict[str, list[list[Any]]] = dict(store.meta(PRICE_CHANGES, {}))
+        self._list: object = None  # the provider's last list
+        self._listed_s = self._listed_before_s = events[-1].at_s
 
     @property
     def vms(self) -> list[VmRecord]:
@@ -58,7 +65,7 @@ class Rows:
                     to_state=fact.to_state, cause=fact.cause, data_json=fact.data_json,
                 )
             )  # fmt: skip
-            self._remember(fact.kind, fact.vm, fact.slot, fact.generation, fact.cause, fact.data_json)
+            self._remember(fact.kind, fact.vm, fact.slot, fact.generation, fact.cause, fact.data_json, now_s)
             _log.info(
                 "%s %s %s -> %s: %s", fact.kind, fact.vm, fact.from_state, fact.to_state, fact.cause,
                 extra=about(fact.slot, fact.generation, fact.vm, fact.cause),
@@ -68,6 +75,8 @@ class Rows:
 
     def write_vms(self, state: RunState, seen: Iterable[Observed], now_s: float) -> None:
         """Rows of the VMs the provider has said anything of; one no longer listed has ended."""
+        if seen is not self._list:
+            self._list, self._listed_before_s, self._listed_s = seen, self._listed_s, now_s
         seen = list(seen)
         listed = {o.vm: o for o in seen if o.vm in self._wished}
         held = {vm for s in state.slots for vm in (s.vm, s.ending) if vm}
@@ -78,10 +87,30 @@ class Rows:
         changed = [row for vm, row in fresh.items() if self._rows.get(vm) != row]
         if changed:
             with self._store.transaction():
+                self._note_prices(changed)
                 for row in changed:
                     self._store.upsert_vm(row)
                     self._rows[row.vm] = row
         self._write_nodes(state, seen)
+
+    def _note_prices(self, changed: Iterable[VmRecord]) -> None:
+        """Keep what a VM cost until its price changed: spot prices move, and the past is billed as it was.
+
+        When it changed between two lists nobody knows: a rise counts from the first one, a fall from the second.
+        """
+        fresh = dict(self._prices)
+        for row in changed:
+            known = self._rows.get(row.vm)
+            if known is None or known.usd_per_h is None or row.usd_per_h is None:
+                continue
+            if known.usd_per_h == row.usd_per_h:
+                continue
+            rose = row.usd_per_h > known.usd_per_h
+            until_s = self._listed_before_s if rose else self._listed_s
+            fresh[row.vm] = [*fresh.get(row.vm, []), [until_s, str(known.usd_per_h)]]
+        if fresh != self._prices:
+            self._store.set_meta(PRICE_CHANGES, fresh)
+            self._prices = fresh
 
     def _row(self, state: RunState, o: Observed) -> VmRecord:
         """What was read back after creation wins over what was planned."""
@@ -90,11 +119,12 @@ class Rows:
         usd_per_h, source = place.usd_per_h, place.price_source
         if o.usd_per_h is not None:
             usd_per_h, source = o.usd_per_h, o.price_source or "as the provider said after creation"
+        requested_s, ready_s, ended_s = self._timed(o)
         return VmRecord(
             vm=o.vm, slot=slot, generation=generation, location=o.location or place.location,
             instance=o.instance or place.instance, accelerator=place.accelerator, use_spot=place.use_spot,
             usd_per_h=usd_per_h, price_source=source, address=o.address or "",
-            requested_s=o.requested_at_s, ready_s=o.ready_at_s, ended_s=o.ended_at_s,
+            requested_s=requested_s, ready_s=ready_s, ended_s=ended_s,
             end_cause=self._end_cause(o.vm, _end_cause(o)),
         )  # fmt: skip
 
@@ -102,8 +132,31 @@ class Rows:
         """A VM that went after its notice was preempted, whatever its end looked like."""
         return "preempted" if said and vm in self._preempted else said
 
-    def _remember(self, kind: str, vm: str, slot: str, generation: int, cause: str, data_json: str) -> None:
+    def _timed(self, o: Observed) -> tuple[float, float | None, float | None]:
+        """When a VM was requested, ready and ended, by the controller's clock.
+
+        The provider's clock, and ours after it was set between two controllers, may be off. A VM cannot have been
+        requested before its intent was journalled, nor after it was first listed: where the provider says so, its
+        times are moved to make both agree. Otherwise the running VM would be billed by two clocks.
+        """
+        if o.vm not in self._shift_s:
+            known, intended_s = self._rows.get(o.vm), self._intended_s[o.vm]
+            if known is not None:
+                self._shift_s[o.vm] = known.requested_s - o.requested_at_s
+            elif intended_s - _CLOCKS_S <= o.requested_at_s <= self._listed_s:
+                self._shift_s[o.vm] = 0.0
+            else:
+                self._shift_s[o.vm] = intended_s - o.requested_at_s
+        shift_s = self._shift_s[o.vm]
+        ready_s = None if o.ready_at_s is None else o.ready_at_s + shift_s
+        ended_s = None if o.ended_at_s is None else o.ended_at_s + shift_s
+        return o.requested_at_s + shift_s, ready_s, ended_s
+
+    def _remember(
+        self, kind: str, vm: str, slot: str, generation: int, cause: str, data_json: str, at_s: float
+    ) -> None:
         if kind == "intent":
+            self._intended_s[vm] = at_s
             self._wished[vm] = (slot, generation, json.loads(data_json)["place"])
         elif kind == "transition" and cause.startswith("preempted"):
             self._preempted.add(vm)
@@ -126,6 +179,8 @@ class Rows:
                 self._store.set_meta("locations", locations)
 
 
+PRICE_CHANGES = "price_changes"  # meta: by VM, [until unix s, USD an hour] of each price before the row's
+_CLOCKS_S = 5.0  # clocks that differ by no more are taken for the same
 _UNLISTED = "no longer listed by the provider"
 
 

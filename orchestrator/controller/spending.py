@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 
 from analysis.reserve import Pace, egress_ceiling_usd_per_h
 from cloud.prices.book import PriceBookError
 from metrics.ledger import Ledger
-from metrics.records import EgressRecord
+from metrics.records import EgressRecord, EventRecord
 from metrics.store import RunStore
 from orchestrator.controller.shell import Spent
 from orchestrator.controller.view import bill_of
@@ -30,7 +31,7 @@ def spent_of(store: RunStore, now_s: float, state: RunState) -> Spent:
     rented = [row.usd_per_h for row in rows if row.ended_s is None]
     known = [usd for usd in rented if usd is not None]
     burn = sum(known, Decimal(0)) if len(known) == len(rented) else None
-    spent, asked = bill.sum(), _asked_usd(state, {row.vm for row in rows}, now_s)
+    spent, asked = bill.sum(), _asked_usd(store, state, {row.vm for row in rows}, now_s)
     if asked != 0:  # a sum is exact as long as nothing is added to it
         spent = None if spent is None or asked is None else spent + asked
     epoch_usd = _dearest_epoch_usd(bill, store.records("egress"))
@@ -39,21 +40,30 @@ def spent_of(store: RunStore, now_s: float, state: RunState) -> Spent:
     return Spent(spent, burn, egress_ceiling_usd_per_h(epoch_usd, _epoch_s(store, pace), pace))
 
 
-def _asked_usd(state: RunState, listed: set[str], now_s: float) -> Decimal | None:
-    """The most that VMs which were asked for, and not seen yet, may have cost; None: a price is unknown.
+def _asked_usd(store: RunStore, state: RunState, listed: set[str], now_s: float) -> Decimal | None:
+    """The most that VMs which were asked for, and were in no list yet, may have cost; None: a price is unknown.
 
-    A request that only stands in line counts as if it had been made: rather too much than too little.
+    A request that only stands in line counts as if it had been made, and so does a VM that is being replaced or ended
+    although no list ever showed it: rather too much than too little.
     """
     usd = Decimal(0)
+    intents: dict[str, EventRecord] | None = None
     for wish, slot in zip(state.spec.slots, state.slots, strict=True):
-        if slot.state is not SlotState.PROVISIONING or slot.vm in listed:
-            continue
-        ceiling = wish.places[slot.place].ceiling_usd_per_h
-        if ceiling is None:
-            return None
-        # What was refused for the moment made nothing, and is not asked again before its time.
-        from_s = slot.since_s if slot.ambiguous else max(slot.since_s, slot.retry_at_s)
-        usd += ceiling * Decimal(str(max(0.0, now_s - from_s))) / Decimal(3600)
+        for vm in (slot.vm, slot.ending):
+            if not vm or vm in listed:
+                continue
+            if intents is None:
+                intents = {e.vm: e for e in store.records("events") if e.kind == "intent"}
+            asked = intents.get(vm)
+            place = slot.place if asked is None else json.loads(asked.data_json)["place"]
+            ceiling = wish.places[place].ceiling_usd_per_h
+            if ceiling is None:
+                return None
+            from_s = slot.since_s if asked is None else asked.at_s
+            if vm == slot.vm and slot.state is SlotState.PROVISIONING and not slot.ambiguous:
+                # What was refused for the moment made nothing, and is not asked again before its time.
+                from_s = max(slot.since_s, slot.retry_at_s)
+            usd += ceiling * Decimal(str(max(0.0, now_s - from_s))) / Decimal(3600)
     return usd
 
 

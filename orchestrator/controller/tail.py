@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,18 @@ from orchestrator.core.watch import FRESH_S
 
 _CHUNK_BYTES = 4_000_000
 
+# Up to so many bytes of the log from an offset on; None: there is no log yet.
+Source = Callable[[int, int], bytes | None]
+
 
 class MonitorTail:
     """Reads what the monitor appended since the last time."""
 
-    def __init__(self, store: RunStore, path: Path) -> None:
+    def __init__(self, store: RunStore, path: Path, source: Source | None = None) -> None:
+        """`source`: who reads the log instead of the file `path` (a simulation)."""
         self._store = store
         self._path = path
+        self._source = source or self._read_file
         self._caught_up = False  # what comes next is written now
         self._shift_s = 0.0  # from the monitor's time of day to our clock
         self.swarm_at_s = 0.0  # of the newest list of who is in the DHT
@@ -34,11 +39,8 @@ class MonitorTail:
         times they came with.
         """
         offset = self._store.tail_offset(self._path.name)
-        try:
-            with self._path.open("rb") as file:
-                file.seek(offset)
-                chunk = file.read(_CHUNK_BYTES)
-        except FileNotFoundError:
+        chunk = self._source(offset, _CHUNK_BYTES)
+        if chunk is None:
             self._caught_up = True
             return 0
         end = chunk.rfind(b"\n") + 1  # the last line may be half written
@@ -52,6 +54,14 @@ class MonitorTail:
                 self._ingest(lines)
                 self._store.set_tail_offset(self._path.name, offset + end)
         return len(lines)
+
+    def _read_file(self, offset: int, most_bytes: int) -> bytes | None:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(offset)
+                return file.read(most_bytes)
+        except FileNotFoundError:
+            return None
 
     def _ingest(self, lines: list[bytes]) -> None:
         rows: dict[str, list[Any]] = {"progress": [], "epochs": [], "egress": [], "ingress": []}

@@ -9,8 +9,8 @@ from cloud.provider import is_monitor
 from cloud.sim import SimVm, SimWorld
 from orchestrator.core.journal import story
 from orchestrator.core.state import LIVE, OVER, RunState, SlotState
-from orchestrator.simulation.controller import Disk
 from orchestrator.simulation.scenario import Scenario
+from orchestrator.simulation.store import MemoryStore
 
 _LATE_H = Decimal("0.05")
 _LOOK_S = 600.0  # progress is looked at so often
@@ -29,8 +29,8 @@ class _Slot:
 class Checks:
     """The invariants of one simulation."""
 
-    def __init__(self, scenario: Scenario, world: SimWorld, disk: Disk) -> None:
-        self._scenario, self._world, self._disk = scenario, world, disk
+    def __init__(self, scenario: Scenario, world: SimWorld, store: MemoryStore) -> None:
+        self._scenario, self._world, self._store = scenario, world, store
         spec = scenario.spec
         self._slots = {s.name: _Slot(world.now_s) for s in spec.slots}
         self._born: set[tuple[str, int]] = set()
@@ -54,14 +54,14 @@ class Checks:
         if is_monitor(vm.vm):
             return
         if change == "created":
-            if vm.vm not in self._disk.intents:
+            if vm.vm not in self._store.intents:
                 self.fail(f"{vm.vm} lives, and the journal does not say so")
-            who = self._disk.intents[vm.vm]
+            who = self._store.intents[vm.vm]
             if who in self._born:
                 self.fail(f"slot {who[0]} has a second VM of generation {who[1]}", who[0])
             self._born.add(who)
-        if change == "ended" and vm.vm in self._disk.intents:
-            self._slots[self._disk.intents[vm.vm][0]].calm_since_s = at_s
+        if change == "ended" and vm.vm in self._store.intents:
+            self._slots[self._store.intents[vm.vm][0]].calm_since_s = at_s
 
     def clock_jumped(self, by_s: float) -> None:
         """The controller comes back with another time of day."""
@@ -86,7 +86,7 @@ class Checks:
         if broken:
             return
         stay = [vm for vm in self._world.alive("sim") if vm.notice_s is None and not is_monitor(vm.vm)]
-        names = [self._disk.intents[vm.vm][0] for vm in stay]
+        names = [self._store.intents[vm.vm][0] for vm in stay]
         twice = {name for name in names if names.count(name) > 1}
         if twice:
             self.fail(f"slot {min(twice)} has two VMs", min(twice))
@@ -127,23 +127,36 @@ class Checks:
                     f"{slot.name} {where} after {calm_s:.0f} s without a fault ({slot.cause})", slot.name
                 )
 
-    def books(self, now_s: float) -> None:
+    def books(self, known: Decimal | None) -> None:
         """No dollar is lost: what the controller knows of covers what the provider bills, but for what an old list
-        hides for a round or two, and a clock that was put back."""
-        spent, burn = self._world.meter.spent(self._scenario.spec.run_id, self._world.now_s)
-        known, _ = self._disk.ledger.spent(now_s)
-        if spent > known + spent / 200 + burn * _LATE_H + self._put_back_usd:
+        hides for a round or two, VMs that the provider does not list yet, and a clock that was put back."""
+        now_s = self._world.now_s
+        spent, burn = self._world.meter.spent(self._scenario.spec.run_id, now_s)
+        hidden = [vm for vm in self._world.vms.values() if vm.billed and vm.visible_s > (vm.ended_s or now_s)]
+        hidden_usd = sum(
+            (
+                self._world.price(vm.place.location, vm.spot)
+                * Decimal(repr((vm.ended_s or now_s) - vm.created_s))
+                / 3600
+                for vm in hidden
+            ),
+            Decimal(0),
+        )
+        if known is None:
+            self.fail("the controller does not know what it has spent")
+        elif spent > known + spent / 200 + burn * _LATE_H + self._put_back_usd + hidden_usd:
             self.fail(f"the provider bills {spent:.4f} USD, the controller knows of {known:.4f}")
 
     def dead(self, since_s: float) -> None:
         """Everything is dead within the bound after the end."""
         alive = [vm for vm in self._world.alive("sim") if not is_monitor(vm.vm)]
         if alive and self._world.now_s - since_s > self._scenario.death_bound_s:
-            slot = self._disk.intents.get(alive[0].vm, ("", 0))[0]
+            slot = self._store.intents.get(alive[0].vm, ("", 0))[0]
             self.fail(f"{alive[0].vm} lives {self._world.now_s - since_s:.0f} s after the end", slot)
 
     def fail(self, what: str, slot: str = "") -> None:
         """Raise SimulationError."""
-        at_s = self._world.now_s - self._disk.journal[0].at_s
-        lines = "\n  ".join(story(self._disk.journal, slot)[-40:])
+        journal = self._store.records("events")
+        at_s = self._world.now_s - journal[0].at_s
+        lines = "\n  ".join(story(journal, slot)[-40:])
         raise SimulationError(f"+{at_s:.0f} s: {what}\nreplay it: {self._scenario.command}\n  {lines}")

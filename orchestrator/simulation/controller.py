@@ -1,70 +1,237 @@
-"""The controller of a simulated run: the real core, with calls, a journal and a clock that are simulated.
+"""The controller of a simulated run: the real loop (`orchestrator.controller.shell`) on simulated ports.
 
-Its tick is the real shell's (`orchestrator.controller.shell`): hear, think, write down, act. It may be killed at
-each of these points; what is on the `Disk` is what the next one finds.
+The store, the provider's calls, the monitor's log and the roster are in memory and on a virtual clock; the loop, its
+rows, its accounting and its closing are the ones a real run has. What is on the `MemoryStore` is what the next
+controller finds when this one is killed.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from decimal import Decimal
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-from cloud import provider
-from cloud.provider import AmbiguousError, LaunchRequest, Offer
-from cloud.sim import Reply, SimCloud
-from metrics.records import EventRecord
-from orchestrator.controller.calls import refusal_of
+from cloud.prices.book import PriceBook
+from cloud.prices.classes import EGRESS_CLASSES
+from cloud.provider import AmbiguousError, LaunchRequest, Offer, ProviderError, is_monitor
+from cloud.sim import Reply, SimCloud, SimWorld, VirtualClock
+from metrics.records import EgressRecord, EpochRecord, EventRecord
+from orchestrator.controller.calls import Call, Done, Line, is_under_way, refusal_of
+from orchestrator.controller.shell import Pace, Shell
+from orchestrator.controller.spending import spent_of
 from orchestrator.core import events as ev
 from orchestrator.core.invariants import validate_step
-from orchestrator.core.journal import created, replay
-from orchestrator.core.machine import advance
-from orchestrator.core.state import RunSpec, RunState
-from orchestrator.core.watch import Swarm, Unlisted, missing, silent
-from orchestrator.simulation.ledger import Ledger
+from orchestrator.core.journal import created
+from orchestrator.core.state import Place, RunSpec, RunState, SlotState
 from orchestrator.simulation.peers import Peers
+from orchestrator.simulation.store import MemoryStore
 
 OWNER = "simulated-00000000"
 CrashPoint = Literal["before_write", "after_write", "before_reply"]
 
-_DEADLINES_S = {"observe": 30.0, "request": 900.0, "terminate": 60.0}
-_WHOLE_EACH = 30  # as in the shell: every so many lists, what is unchanged is told to the core as well
-_READ_S = 5.0  # all peers done: their last records are read by then
+_FOLDER = Path("/simulated/sim")  # of the run: nothing is there, and nothing is written there
+_PACE = Pace(
+    request_deadline_s=900.0, observe_deadline_s=30.0, observe_period_s=6.0, terminate_deadline_s=60.0
+)
+_MAX_PARALLEL = 32
+_CLOSE_TRIES = 5  # as `actor.ControllerActor`
 
 
-class Crashed(Exception):
-    """The controller was killed here."""
+class Crashed(BaseException):
+    """The controller was killed here. No handler of errors may catch it."""
 
 
-@dataclass
-class Disk:
-    """What outlives a controller: run.db."""
+def price_book() -> PriceBook:
+    """What the simulated clouds ask for a byte; made up. VMs cost what the market says."""
+    rows = ["provider,product,from,to,item,unit,tier_start,usd,minimum_s,increment_s,valid_from,source"]
+    for cloud in ("gcp", "aws"):
+        for kind, usd in zip(
+            EGRESS_CLASSES, ("0.01", "0.01", "0.02", "0.08", "0.15", "0.09", "0.12"), strict=False
+        ):
+            rows.append(f"{cloud},egress,*,*,{kind},GB,0,{usd},,,2026-01-01,made up")
+    return PriceBook.from_text("\n".join(rows) + "\n", "simulated")
 
-    journal: list[EventRecord]
-    ledger: Ledger = field(default_factory=Ledger)
-    intents: dict[str, tuple[str, int]] = field(default_factory=dict)  # slot, generation
-    writes: int = 0  # transactions so far
 
-    @classmethod
-    def launched(cls, spec: RunSpec, at_s: float) -> Disk:
-        """Of a run that was just launched."""
-        fact = created(spec)
-        return cls([EventRecord(0, at_s, fact.kind, "", -1, "", "", "", fact.cause, fact.data_json)])
+def launched(spec: RunSpec, at_s: float) -> MemoryStore:
+    """The store of a run that was just launched."""
+    book = price_book()
+    meta = {
+        "run_id": spec.run_id,
+        "status": "running",
+        "target": "sky",  # as it is billed
+        "emulated": False,
+        "scales": None,
+        "price_book": {"name": book.name, "sha256": book.sha256, "csv": book.text},
+        "started_s": at_s,
+    }
+    store = MemoryStore(_FOLDER / "run.db", meta)
+    fact = created(spec)
+    store.take_over()
+    store.append("events", [EventRecord(0, at_s, fact.kind, "", -1, "", "", "", fact.cause, fact.data_json)])
+    store.commits = 0
+    return store
 
-    def write(self, facts: tuple[ev.Fact, ...], spec: RunSpec, at_s: float) -> None:
-        """One transaction."""
-        for f in facts:
-            row = EventRecord(
-                len(self.journal), at_s, f.kind, f.slot, f.generation, f.vm, f.from_state, f.to_state, f.cause,
-                f.data_json,
-            )  # fmt: skip
-            self.journal.append(row)
-            if f.kind == "intent":
-                self.intents[f.vm] = (f.slot, f.generation)
-        self.writes += 1
+
+class SimCalls:
+    """The provider's calls on the virtual clock: each is made at once, and answered when its reply comes."""
+
+    def __init__(self, cloud: SimCloud, world: SimWorld, clock: VirtualClock) -> None:
+        self._cloud, self._world, self._clock = cloud, world, clock
+        self._line = Line(_MAX_PARALLEL)
+        self._under_way: dict[str, tuple[Call, Reply, float]] = {}  # with the deadline
+        self.counts: Counter[str] = Counter()
+        self.called: Callable[[], None] = lambda: None  # after a call was made, before its reply
+
+    def submit(self, call: Call) -> bool:
+        """Make the call, or put it in line; False when one of that key is under way."""
+        if call.key in self._under_way or call.key in self._line:
+            return False
+        self._line.add(call)
+        self._start()
+        if call.method != "observe":
+            self.called()
+        return True
+
+    def _start(self) -> None:
+        for call in self._line.take([call for call, *_ in self._under_way.values()]):
+            reply = self._cloud.begin(call.method, *call.arguments)
+            self._under_way[call.key] = (call, reply, self._clock.now_s + call.deadline_s)
+
+    def poll(self) -> list[Done]:
+        """What was answered, or is past its deadline."""
+        now_s = self._clock.now_s
+        done: list[Done] = []
+        for key, (call, reply, deadline_s) in list(self._under_way.items()):
+            if reply.at_s > now_s and deadline_s > now_s:
+                continue
+            del self._under_way[key]
+            if reply.at_s > deadline_s:
+                self.counts["abandoned"] += 1
+                done.append(Done(call, error=_unanswered(call)))
+            else:
+                done.append(Done(call, reply.result, reply.error))
+            error = done[-1].error
+            if call.method == "request" and error is not None:
+                self.counts[f"refused_{refusal_of(error)}"] += 1
+        self._start()
+        return done
+
+    def drop(self, key: str) -> bool:
+        """Out of the line."""
+        return self._line.drop(key)
+
+    def busy(self, what: str) -> bool:
+        """Whether such a call is under way or in line."""
+        return is_under_way(what, (*self._under_way, *self._line))
+
+    def wait(self, call: Call) -> Any:
+        """Make the call and let the virtual clock go on until its reply. Raises ProviderError."""
+        if call.method == "collect":
+            return str(_FOLDER / "vms" / call.arguments[0])  # simulated peers write no logs
+        reply = self._cloud.begin(call.method, *call.arguments)
+        deadline_s = self._clock.now_s + call.deadline_s
+        self._clock.advance_to(min(reply.at_s, deadline_s))
+        self._world.advance_to(self._clock.now_s)
+        error = reply.error if reply.at_s <= deadline_s else _unanswered(call)
+        if error is not None:
+            raise error
+        return reply.result
+
+
+def _unanswered(call: Call) -> AmbiguousError:
+    return AmbiguousError(f"{call.method}: no answer within {call.deadline_s:.0f} s")
+
+
+class SimMonitor:
+    """What the monitor writes into its log: who is in the DHT at each look, and each peer's last epoch."""
+
+    def __init__(self, world: SimWorld, peers: Peers, run: str, last_epoch: int) -> None:
+        self._world, self._peers, self._run, self._last_epoch = world, peers, run, last_epoch
+        self._log = bytearray()
+        self._written: set[str] = set()  # finished peers whose last epoch is in the log
+        self._at_s = float("-inf")
+
+    def read(self, offset: int, most_bytes: int) -> bytes | None:
+        """The log from an offset on. The monitor looks at the swarm just before, if its VM runs."""
+        now_s = self._world.now_s
+        running = [vm for vm in self._world.alive(self._run) if is_monitor(vm.vm) and vm.state == "running"]
+        if now_s > self._at_s and running:
+            self._at_s = now_s
+            self._look(now_s)
+        return bytes(self._log[offset : offset + most_bytes])
+
+    def _look(self, now_s: float) -> None:
+        for vm in self._peers.finished():
+            if vm not in self._written:
+                self._written.add(vm)
+                epoch = EpochRecord(
+                    vm, self._last_epoch, now_s, now_s, 1, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
+                    None, 1, "", "simulated",
+                )  # fmt: skip
+                # A peer that trained with others sent something; what is not simulated.
+                sent = EgressRecord(vm, self._last_epoch, "", "comm", 0.0, 0)
+                self._line(
+                    {"kind": "epoch", "epoch": asdict(epoch), "egress": [asdict(sent)], "ingress": None}
+                )
+        self._line({"kind": "swarm", "at_s": now_s, "alive": self._peers.heard()})
+
+    def _line(self, said: Mapping[str, Any]) -> None:
+        self._log += json.dumps(said).encode() + b"\n"
+
+
+class SimRoster:
+    """What the controller tells its peers, heard at once by all that are connected."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+
+    def public_key(self) -> str:
+        """No key: nothing is signed here."""
+        return "simulated"
+
+    def write(self, state: RunState, vms: Iterable[tuple[str, str, int]], now_s: float) -> None:
+        """Renew the leases, pause or go on, tell who waits whom to join; nothing once the run stops."""
+        if state.ended or state.stop_status:
+            return
+        self._peers.renew(state.paused)
+        if self._peers.waiting:
+            self._peers.tell(state.seed, bool(state.maddrs()))
+
+
+class SimRequests:
+    """What is asked of the provider for a slot or the monitor."""
+
+    evaluates = False
+
+    def __init__(self, spec: RunSpec, last_epoch: int) -> None:
+        self._spec, self.last_epoch = spec, last_epoch
+
+    def peer(self, wish: ev.RequestVm, place: Place) -> LaunchRequest:
+        """A slot's VM at a place."""
+        return _request(wish.vm, place, self._labels(wish.slot))
+
+    def monitor(self, vm: str) -> LaunchRequest:
+        """The monitor's program, where the first slot is."""
+        return _request(vm, self._spec.slots[0].places[0], self._labels(""))
+
+    def nodes(self) -> dict[str, tuple[str, str]]:
+        """No others."""
+        return {}
+
+    def _labels(self, slot: str) -> dict[str, str]:
+        return {"orch-run": self._spec.run_id, "orch-slot": slot, "orch-owner": OWNER}
+
+
+def _request(vm: str, place: Place, labels: dict[str, str]) -> LaunchRequest:
+    offer = Offer(
+        place.location, place.instance, place.accelerator, place.use_spot, place.usd_per_h, place.price_source
+    )
+    ceiling = place.max_usd_per_h if place.max_usd_per_h is not None else place.usd_per_h
+    return LaunchRequest(vm, offer, "simulated:peer", {}, labels=labels, max_usd_per_h=ceiling)
 
 
 class SimController:
@@ -72,215 +239,77 @@ class SimController:
 
     def __init__(
         self,
-        disk: Disk,
+        store: MemoryStore,
         cloud: SimCloud,
+        world: SimWorld,
+        clock: VirtualClock,
         peers: Peers,
+        monitor: SimMonitor,
         *,
+        spec: RunSpec,
+        last_epoch: int,
         seed: str,
         wall_s: float,
-        true_s: float,
         check: bool,
-        write_late: bool = False,
     ) -> None:
-        """Goes on from the disk. `wall_s`: what the machine's clock says at `true_s`. `check`: the core's
-        invariants at each change. `write_late`: a fault of the controller, for the tests: it acts before it writes."""
-        self.state: RunState = replay(disk.journal)
-        self._disk, self._cloud, self._peers = disk, cloud, peers
+        """Goes on from the store. `wall_s`: what the machine's clock says now. `check`: the core's invariants at each
+        change."""
+        self._clock, self._peers, self._check = clock, peers, check
         # As `cloud.steady_clock`: the machine's time of now, or the journal's last, and nobody sets it after that.
-        self._offset_s = max(wall_s, disk.journal[-1].at_s) - true_s
-        self._began_s = true_s + self._offset_s
-        self._jitter: Callable[[], float] = Random(f"jitter {seed}").random
-        self._check, self._write_late = check, write_late
-        self._index = {s.name: i for i, s in enumerate(self.state.slots)}
-        self._under_way: dict[str, tuple[float, Reply, str]] = {}  # by key: until, reply, VM
-        self._told: dict[str, provider.Observed] = {}  # the last list
-        self._unlisted: dict[str, Unlisted] = {}
-        self._lists = 0
-        self._listed_s = float("-inf")
-        self._dying: set[str] = set()  # asked to end, and not seen ended
-        self.ended = False
-        self.crash_at_stop: CrashPoint | None = None
-        self.stopping_s: float | None = None  # when it first thought of stopping
-        self.on_stop: Callable[[], None] = lambda: None  # called then, before it acts
-        self._stop_wanted: tuple[str, str] | None = None
-        self.counts: Counter[str] = Counter()
+        self._offset_s = max(wall_s, store.records("events")[-1].at_s) - clock.now_s
+        store.take_over()
+        self.calls = SimCalls(cloud, world, clock)
+        self.shell = Shell(
+            store, self.calls, SimRequests(spec, last_epoch), _FOLDER, now_s=self.now_s,
+            jitter=Random(f"jitter {seed}").random, spent=spent_of, pace=_PACE, log=monitor.read,
+            roster=SimRoster(peers),
+        )  # fmt: skip
+        self.ticks = 0
+        self._closing_failed = 0
+        self.gave_up = False  # the run is over, and its cloud could not be closed
+
+    @property
+    def state(self) -> RunState:
+        """The core's state."""
+        return self.shell.state
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has nothing left to do."""
+        return self.shell.finished or self.gave_up
 
     def stop(self, status: str, cause: str) -> None:
         """End the run at the next tick."""
-        self._stop_wanted = (status, cause)
+        self.shell.stop(status, cause)
 
-    def now_s(self, true_s: float) -> float:
+    def now_s(self) -> float:
         """What its clock says."""
-        return true_s + self._offset_s
+        return self._clock.now_s + self._offset_s
 
     @property
     def busy(self) -> bool:
         """Whether something is to be looked after more often than in quiet times."""
-        return self._peers.working_count < len(self.state.slots) or bool(self._dying)
+        slots = self.state.slots
+        return self._peers.working_count < len(slots) or any(s.ending for s in slots)
 
-    def look(self, true_s: float) -> None:
-        """Ask for the list, unless that was asked and not answered yet."""
-        self._call("observe", "observe", "", true_s)
-
-    def tick(self, true_s: float, crash: CrashPoint | None = None) -> bool:
-        """One round. True when there was something to write down. Raises Crashed at the point wished for, if
-        the round comes to it."""
-        now_s = self.now_s(true_s)
-        happened = self._replies(true_s, now_s)
-        watched_s = now_s if self.state.monitor == "up" else 0.0
-        swarm = Swarm(watched_s, self._peers.last_seen(now_s), self._began_s)
-        happened += silent(self.state, swarm, now_s)
-        if self.state.spec.budget_usd is not None and not self.state.stop_status:
-            happened.append(ev.Spending(now_s, *self._disk.ledger.spent(now_s)))
-        finishing_s = self.state.finishing_s
-        if finishing_s is not None and not self.state.stop_status and now_s - finishing_s >= _READ_S:
-            happened.append(ev.RunComplete(now_s))
-        if self._stop_wanted is not None:
-            happened.append(ev.StopWanted(now_s, *self._stop_wanted))
-        before = self.state
-        done = advance(before, happened, now_s, self._jitter)
-        if done.state.stop_status and not before.stop_status:
-            self.stopping_s = now_s
-            self.on_stop()
-            crash = self.crash_at_stop or crash
-        if done.facts and self._check:
-            validate_step(before, done.state)
-        if crash == "before_write" and done.facts:
-            raise Crashed
-        if self._write_late:
-            self._act_all(done.instructions, true_s, crash if done.facts else None)
-        if done.facts:
-            self._disk.write(done.facts, before.spec, now_s)
-            for fact in done.facts:
-                if fact.kind == "intent":
-                    self._disk.ledger.wished(fact.vm, self._ceiling(done.state, fact), now_s)
-        if crash == "after_write" and done.facts:
-            raise Crashed
-        self.state = done.state
-        if not self.state.stop_status:
-            self._peers.renew(self.state.paused)
-            if self._peers.waiting:
-                self._peers.tell(self.state.seed, bool(self.state.maddrs()))
-        if not self._write_late:
-            self._act_all(done.instructions, true_s, crash if done.facts else None)
-        return bool(done.facts)
-
-    # hearing
-
-    def _replies(self, true_s: float, now_s: float) -> list[ev.Event]:
-        out: list[ev.Event] = []
-        for key, (until_s, reply, vm) in list(self._under_way.items()):
-            if reply.at_s > true_s and until_s > true_s:
-                continue
-            del self._under_way[key]
-            method = key.partition(" ")[0]
-            late = reply.at_s > until_s
-            error = AmbiguousError(f"{method}: no answer in time") if late else reply.error
-            if late:
-                self.counts["abandoned"] += 1
-            if method == "observe" and error is None:
-                out += self._listed(reply.result, now_s)
-            elif method == "request":
-                out.append(self._answered(vm, error, now_s))
-        return out
-
-    def _answered(self, vm: str, error: provider.ProviderError | None, now_s: float) -> ev.Event:
-        if error is None:
-            return ev.Requested(now_s, vm)
-        kind = refusal_of(error)
-        self.counts[f"refused_{kind}"] += 1
-        if kind == "no_capacity":
-            self._disk.ledger.refused(vm)
-        return ev.OfferRefused(now_s, vm, kind, str(error))
-
-    def _listed(self, seen: list[provider.Observed], now_s: float) -> list[ev.Event]:
-        everything = self._lists % _WHOLE_EACH == 0
-        self._lists += 1
-        before, ledger, before_s = self._told, self._disk.ledger, self._listed_s
-        ledger.heard(now_s)
-        self._listed_s = now_s
-        self._told = {o.vm: o for o in seen}
-        out: list[ev.Event] = []
-        dying = self._dying
-        for o in seen if everything else [o for o in seen if before.get(o.vm) is not o or o.vm in dying]:
-            out.append(_event(o, now_s))
-            if o.ended_at_s is None:
-                ledger.seen(o.vm, o.usd_per_h, now_s, before_s)
-            else:
-                ledger.ended(o.vm, now_s)
-                dying.discard(o.vm)
-        if everything:
-            self._forget(now_s)
-        asked = {vm for key, (_, _, vm) in self._under_way.items() if key.startswith("request ")}
-        gone, self._unlisted = missing(self.state, self._told, now_s, self._unlisted, asked)
-        return out + gone
-
-    def _forget(self, now_s: float) -> None:
-        """What nobody wishes for and the provider does not list is over."""
-        held = {vm for s in self.state.slots for vm in (s.vm, s.ending) if vm}
-        self._dying &= self._told.keys()
-        for vm in self._disk.ledger.open():
-            if vm not in self._told and vm not in held:
-                self._disk.ledger.absent(vm, now_s)
-
-    # acting
-
-    def _act_all(self, wanted: tuple[ev.Instruction, ...], true_s: float, crash: CrashPoint | None) -> None:
-        for instruction in wanted:
-            self._act(instruction, true_s)
-            if crash == "before_reply":
-                raise Crashed
-
-    def _act(self, instruction: ev.Instruction, true_s: float) -> None:
-        match instruction:
-            case ev.RequestVm(vm=vm, slot=slot, place=place):
-                self._call(f"request {vm}", "request", vm, true_s, self._peer(vm, slot, place))
-            case ev.StartMonitor(vm=vm):
-                offer = self.state.spec.slots[0].places[0]
-                self._call(
-                    f"request {vm}",
-                    "request",
-                    vm,
-                    true_s,
-                    _request(vm, offer.location, offer, self._labels("")),
-                )
-            case ev.TerminateVm(vm=vm):
-                self._dying.add(vm)
-                self._call(f"terminate {vm}", "terminate", vm, true_s, vm)
-            case ev.EndRun():
-                if not any(key.startswith("request") for key in self._under_way):
-                    self.ended = True
-
-    def _ceiling(self, state: RunState, fact: ev.Fact) -> Decimal:
-        """Of the VM wished for; a price nobody knows counts as nothing here: a budget refuses it anyway."""
-        i = self._index[fact.slot]
-        return state.spec.slots[i].places[state.slots[i].place].ceiling_usd_per_h or Decimal(0)
-
-    def _peer(self, vm: str, slot: str, place: int) -> LaunchRequest:
-        where = self.state.spec.slots[self._index[slot]].places[place]
-        return _request(vm, where.location, where, self._labels(slot))
-
-    def _labels(self, slot: str) -> dict[str, str]:
-        return {"orch-run": self.state.spec.run_id, "orch-slot": slot, "orch-owner": OWNER}
-
-    def _call(self, key: str, method: str, vm: str, true_s: float, *arguments: Any) -> None:
-        if key not in self._under_way:
-            reply = self._cloud.begin(method, *arguments)
-            self._under_way[key] = (true_s + _DEADLINES_S[method], reply, vm)
+    def tick(self) -> None:
+        """One round. Raises Crashed."""
+        before = self.shell.state
+        self.ticks += 1
+        try:
+            self.shell.tick()
+        except ProviderError:  # the cloud could not be closed: tried again, as the actor does
+            self._closing_failed += 1
+            self.gave_up = self._closing_failed >= _CLOSE_TRIES
+        if self._check and self.shell.state is not before:
+            validate_step(before, self.shell.state)
 
 
-def _request(vm: str, location: str, place: Any, labels: dict[str, str]) -> LaunchRequest:
-    offer = Offer(
-        location, place.instance, place.accelerator, place.use_spot, place.usd_per_h, place.price_source
-    )
-    ceiling = place.max_usd_per_h if place.max_usd_per_h is not None else place.usd_per_h
-    return LaunchRequest(vm, offer, "simulated:peer", {}, labels=labels, max_usd_per_h=ceiling)
+def stops(rows: Iterable[EventRecord]) -> bool:
+    """Whether one of these journal rows says that the run is to end."""
+    return any(row.kind == "run" and json.loads(row.data_json)["stop_status"] for row in rows)
 
 
-def _event(o: provider.Observed, now_s: float) -> ev.Observed:
-    phase = str(o.status.get("phase", ""))
-    cause = o.cause or str(o.status.get("error", ""))
-    return ev.Observed(
-        now_s, o.vm, o.state, phase, str(o.status.get("maddr", "")), o.address or "", cause,
-        ended=o.ended_at_s is not None, notice_at_s=o.notice_at_s,
-    )  # fmt: skip
+def training(state: RunState) -> int:
+    """Slots whose peers train."""
+    return sum(s.state is SlotState.TRAINING for s in state.slots)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -12,14 +14,25 @@ from typing import Any
 from cloud.provider import is_monitor
 from cloud.sim import Faults, SimCloud, SimVm, SimWorld, VirtualClock
 from metrics.records import EventRecord
+from orchestrator.controller.spending import spent_of
 from orchestrator.core.journal import replay
 from orchestrator.simulation.checks import Checks
-from orchestrator.simulation.controller import OWNER, Crashed, CrashPoint, Disk, SimController
+from orchestrator.simulation.controller import (
+    OWNER,
+    Crashed,
+    CrashPoint,
+    SimController,
+    SimMonitor,
+    launched,
+    stops,
+)
 from orchestrator.simulation.peers import Peers
 from orchestrator.simulation.scenario import AUTODOWN_S, BEGAN_S, FaultClass, Scenario
 
-_LOOK_AHEAD_S = 3.0  # a list is asked for so long before the round that uses it
+_HEAR_S = 3.0  # after each tick that asks for a list, another one hears it: the real loop ticks every second
+_BOOKS_S = 300.0  # the controller's bill is compared with the provider's so often
 _LISTING_S = 60.0  # between the listings that prove that nothing is left
+_NEVER = 10**9  # the last epoch of peers that train until they are stopped
 _END_WITHIN_S = 6 * 3600.0  # after the stop and the last fault, the controller has ended the run
 
 # Faults against the contract, or beyond what the core waits for: a slot may have two VMs for a while.
@@ -56,8 +69,8 @@ class Outcome:
 def simulate(scenario: Scenario, *, check: bool = True, write_late: bool = False) -> Outcome:
     """Run it to its end. Raises SimulationError when a promise is broken.
 
-    `check`: also the core's own invariants, which cost time in proportion to the slots. `write_late`: with a
-    controller that acts before it writes, to see the checks fail.
+    `check`: also the core's own invariants and the bill, which cost time in proportion to the slots. `write_late`:
+    with a controller that acts before it writes, to see the checks fail.
     """
     return Simulation(scenario, check=check, write_late=write_late).run()
 
@@ -75,8 +88,12 @@ class Simulation:
         self._peers = Peers(self._world, scenario.peers, scenario.seed)
         run = Path(scenario.spec.run_id)
         self._cloud = SimCloud(run, self._world, self._clock, self._faults, scenario.seed)
-        self._disk = Disk.launched(scenario.spec, BEGAN_S)
-        self._checks = Checks(scenario, self._world, self._disk)
+        self._store = launched(scenario.spec, BEGAN_S)
+        self._store.before_commit = self._committing
+        self._store.after_commit = self._committed
+        self._last_epoch = scenario.peers.max_epochs or _NEVER
+        self._monitor = SimMonitor(self._world, self._peers, scenario.spec.run_id, self._last_epoch)
+        self._checks = Checks(scenario, self._world, self._store)
         self._wall_s = 0.0  # what the machine's clock is wrong by
         self._controller: SimController | None = None
         self._returns_s = math.inf
@@ -88,6 +105,8 @@ class Simulation:
         self._struck = 0
         self._born = self._dead = self._preempted = 0
         self._slots_born: set[str] = set()
+        self._crash: CrashPoint | None = None  # of this tick, once it writes
+        self._books_s = BEGAN_S
         self._over_s: float | None = None  # the run was stopped, or its controller is lost
         self._last_death_s = BEGAN_S
         self._lost = False
@@ -96,13 +115,22 @@ class Simulation:
 
     def run(self) -> Outcome:
         """To the end of everything."""
+        log = logging.getLogger("orchestrator.controller")
+        level = log.level
+        log.setLevel(logging.CRITICAL)  # a history of faults would be tens of thousands of warnings
+        try:
+            return self._run()
+        finally:
+            log.setLevel(level)
+
+    def _run(self) -> Outcome:
         scenario, world = self._scenario, self._world
         ends_s = BEGAN_S + scenario.duration_s
         self._start()
         tick_s = BEGAN_S
-        looked = False
+        hears = False  # the next tick only hears what the last one asked
         while True:
-            rounds_s = tick_s - (0.0 if looked else _LOOK_AHEAD_S) if self._controller else self._returns_s
+            rounds_s = tick_s if self._controller else self._returns_s
             now_s = min(rounds_s, world.next_s())
             if self._over_s is not None and world.now_s < self._over_s + scenario.death_bound_s + 1.0:
                 now_s = min(now_s, self._over_s + scenario.death_bound_s + 1.0)  # to look who still lives
@@ -118,24 +146,24 @@ class Simulation:
                     break
             if now_s < rounds_s:
                 continue
-            controller = self._controller
-            if controller is None:
+            if self._controller is None:
                 self._start()
-                tick_s, looked = now_s, True
-            elif not looked:
-                controller.look(now_s)
-                looked = True
+            controller = self._controller
+            assert controller is not None
+            if now_s >= ends_s:
+                controller.stop("stopped", "the simulated time is over")
+            self._round(controller)
+            now_s = world.now_s
+            if self._controller is not None:
+                if controller.ended:
+                    break
+                period_s = scenario.busy_tick_s if controller.busy else scenario.tick_s
+                hears = not hears
+                tick_s = now_s + (_HEAR_S if hears else period_s - _HEAR_S)
             else:
-                if now_s >= ends_s:
-                    controller.stop("stopped", "the simulated time is over")
-                self._round(controller, now_s)
-                if self._controller is not None:
-                    if controller.ended:
-                        break
-                    tick_s = now_s + (scenario.busy_tick_s if controller.busy else scenario.tick_s)
-                    looked = False
-                if self._over_s is not None and now_s - max(self._over_s, self._calm_s()) > _END_WITHIN_S:
-                    self._checks.fail("the controller does not end the run")
+                hears = False
+            if self._over_s is not None and now_s - max(self._over_s, self._calm_s()) > _END_WITHIN_S:
+                self._checks.fail("the controller does not end the run")
         self._prove_nothing_left()
         return self._outcome()
 
@@ -144,26 +172,28 @@ class Simulation:
     def _start(self) -> None:
         now_s = self._world.now_s
         self._controller = SimController(
-            self._disk, self._cloud, self._peers, seed=f"{self._scenario.seed} {self._starts}",
-            wall_s=now_s + self._wall_s, true_s=now_s, check=self._check, write_late=self._write_late,
+            self._store, self._cloud, self._world, self._clock, self._peers, self._monitor,
+            spec=self._scenario.spec, last_epoch=self._last_epoch, seed=f"{self._scenario.seed} {self._starts}",
+            wall_s=now_s + self._wall_s, check=self._check,
         )  # fmt: skip
+        self._controller.calls.called = self._called
         self._starts += 1
         self._returns_s = math.inf
 
-    def _round(self, controller: SimController, now_s: float) -> None:
-        crash = self._crash_due(now_s)
+    def _round(self, controller: SimController) -> None:
         self._rounds += 1
-        controller.crash_at_stop = self._crash_at_stop.point if self._crash_at_stop else None
-        controller.on_stop = self._stopping
+        self._crash = None
+        if self._write_late:
+            self._store.held = []
         try:
-            controller.tick(now_s, crash)
+            controller.tick()
+            if self._write_late:
+                self._store.release()
         except Crashed:
-            if controller.stopping_s is not None and self._crash_at_stop is not None:
-                self._crashes.insert(0, self._crash_at_stop)
-                self._crash_at_stop = None
-            self._kill(now_s)
-        self._counts.update(controller.counts)
-        controller.counts.clear()
+            self._kill(self._world.now_s)
+        now_s = self._world.now_s
+        self._counts.update(controller.calls.counts)
+        controller.calls.counts.clear()
         if controller.state.stop_status and self._over_s is None and self._controller is not None:
             self._over_s = self._last_death_s = now_s
         struck = sum(self._faults.counts.values())
@@ -175,7 +205,32 @@ class Simulation:
             self._checks.one_vm_a_slot(broken)
             self._checks.one_swarm(self._peers.second, broken)
             self._checks.progress(controller.state)
-            self._checks.books(controller.now_s(now_s))
+            # A controller that has just come back knows more once it has heard a list.
+            if now_s - self._books_s >= _BOOKS_S and self._controller is not None and controller.ticks > 2:
+                self._books_s = now_s
+                self._checks.books(spent_of(self._store, controller.now_s(), controller.state).spent_usd)
+
+    # where a controller may be killed
+
+    def _committing(self, rows: Sequence[EventRecord]) -> None:
+        now_s = self._world.now_s
+        self._crash = self._crash_due(now_s)
+        if stops(rows) and not self._stops:
+            self._stopping()
+            if self._crash_at_stop is not None:
+                self._crash = self._crash_at_stop.point
+                self._crashes.insert(0, self._crash_at_stop)
+                self._crash_at_stop = None
+        if self._crash == "before_write":
+            raise Crashed
+
+    def _committed(self, _: Sequence[EventRecord]) -> None:
+        if self._crash == "after_write":
+            raise Crashed
+
+    def _called(self) -> None:
+        if self._crash == "before_reply":
+            raise Crashed
 
     def _stopping(self) -> None:
         """The controller thinks of stopping and has told no VM yet: what strikes at that moment strikes now."""
@@ -187,7 +242,7 @@ class Simulation:
 
     def _crash_due(self, now_s: float) -> CrashPoint | None:
         for crash in self._crashes[:1]:
-            if now_s - BEGAN_S >= crash.at_s and self._disk.writes >= crash.writes:
+            if now_s - BEGAN_S >= crash.at_s and self._store.commits >= crash.writes:
                 return crash.point
         return None
 
@@ -257,7 +312,8 @@ class Simulation:
     def _outcome(self) -> Outcome:
         scenario, world = self._scenario, self._world
         self._peers.settle()
-        state = replay(self._disk.journal)
+        journal = self._store.records("events")
+        state = replay(journal)
         spent, _ = world.meter.spent(scenario.spec.run_id, world.now_s)
         hours = world.meter.vm_hours(scenario.spec.run_id, world.now_s)
         joining = sorted(self._peers.joined_after_s)
@@ -280,11 +336,11 @@ class Simulation:
             samples=self._peers.samples,
             training_share=self._peers.working_s / 3600.0 / hours if hours else 0.0,
             restarts=self._starts - 1,
-            writes=self._disk.writes,
+            writes=self._store.commits,
             rounds=self._rounds,
             fired=fired,
             median_joining_s=joining[len(joining) // 2] if joining else None,
-            journal=tuple(self._disk.journal),
+            journal=tuple(journal),
         )
 
     def _fired(self) -> dict[FaultClass, int]:

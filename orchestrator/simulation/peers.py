@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -53,6 +53,7 @@ class Peers:
         self._paused = False
         self._waiting: dict[str, SimVm] = {}
         self._finish = 0  # of the newest estimate of the end
+        self._finished_vms: list[str] = []
         self.epochs = 0
         self.samples = 0.0
         self.working_s = 0.0  # of all peers together
@@ -192,9 +193,16 @@ class Peers:
         """VMs whose peers train now, heard by the others."""
         return [vm for vm, peer in self._peers.items() if peer.works]
 
-    def last_seen(self, now_s: float) -> Mapping[str, float]:
-        """When each peer was last seen in the DHT, by a clock that says `now_s` now."""
-        return _Seen(self._peers, now_s, now_s - self._world.now_s)
+    def heard(self) -> list[str]:
+        """VMs whose peers are in the DHT now."""
+        return [
+            vm for vm, peer in self._peers.items()
+            if peer.cut_s is None and peer.phase not in ("waiting", "starting", "failed")
+        ]  # fmt: skip
+
+    def finished(self) -> list[str]:
+        """VMs whose peers did all epochs, gone ones too, in the order in which they were done."""
+        return list(self._finished_vms)
 
     def status(self, vm: SimVm) -> Mapping[str, Any]:
         """What its program wrote into status.json."""
@@ -202,7 +210,11 @@ class Peers:
         if peer is None:
             return {}
         known = peer.phase not in ("waiting", "starting", "failed")
-        return {"phase": peer.phase, "maddr": f"/ip4/{vm.address}" if known else "", "error": peer.error}
+        return {
+            "phase": peer.phase,
+            "maddr": f"/ip4/{vm.address}/tcp/31337" if known else "",
+            "error": peer.error,
+        }
 
     # training
 
@@ -256,31 +268,9 @@ class Peers:
             return
         for peer in list(self._peers.values()):
             if self._set(peer.vm, "training", "done"):
+                self._finished_vms.append(peer.vm.vm)
                 self._world.program_ended(peer.vm)
 
     def settle(self) -> None:
         """Count what was trained until now."""
         self._progress()
-
-
-class _Seen(Mapping[str, float]):
-    """By VM, without a copy of all of them."""
-
-    def __init__(self, peers: Mapping[str, _Peer], now_s: float, offset_s: float) -> None:
-        self._peers, self._now_s, self._offset_s = peers, now_s, offset_s
-
-    def __getitem__(self, vm: str) -> float:
-        cut_s = self._peers[vm].cut_s
-        return self._now_s if cut_s is None else cut_s + self._offset_s
-
-    def get(self, vm: str, default: Any = None) -> Any:
-        peer = self._peers.get(vm)
-        if peer is None:
-            return default
-        return self._now_s if peer.cut_s is None else peer.cut_s + self._offset_s
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._peers)
-
-    def __len__(self) -> int:
-        return len(self._peers)

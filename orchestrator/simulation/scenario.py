@@ -237,7 +237,7 @@ def _crash(random: Random, kind: FaultClass, at_s: float) -> Crash:
 
 
 def _api(random: Random, kind: FaultClass, at_s: float) -> list[Window]:
-    for_s = random.choice((120.0, 600.0, 1800.0))
+    for_s = random.choice((120.0, 120.0, 300.0, 600.0, 900.0, 1800.0))
     chance = 1.0 if kind in ("outage", "skew") else random.choice((0.1, 0.5, 1.0))
     if kind == "slow_reply" or kind == "lost_reply":
         chance = min(chance, 0.5)

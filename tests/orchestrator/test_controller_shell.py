@@ -296,3 +296,41 @@ def test_a_step_log_without_a_column_is_an_error(tmp_path):
     path.write_text("step,epoch\n1,1\n")
     with pytest.raises(ValueError, match="no column"):
         read_steps(path, "r-a-0")
+
+
+STEP = "step,epoch,began_s,wall_s,load_s,move_s,forward_s,backward_s,optimizer_local_s,optimizer_sync_s,other_s,samples\n"
+GOOD = "1,1,10.0,1.0,0,0,0.5,0.5,0,0,0,32\n"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"\0" * 300_000 + b"\n",
+        b"2,1,nan,1.0,0,0,0.5,0.5,0,0,0,32\n",
+        b"2,1,10.0,inf,0,0,0.5,0.5,0,0,0,32\n",
+        b"2,1,10.0,1.0,0,0,0.5,0.5,0,0,0," + b"9" * 30 + b"\n",
+        b"2,1,10.0,1.0,0,0,0.5,0.5,0,0,0," + b"9" * 5000 + b"\n",
+        b"2,1,\xff\xfe,1.0,0,0,0.5,0.5,0,0,0,32\n",
+        b"2,x\n",
+    ],
+    ids=["zeros", "nan", "infinite", "30 digits", "5000 digits", "not UTF-8", "cut"],
+)
+@pytest.mark.parametrize("name", ["steps.csv", "egress.csv"])
+def test_a_log_that_a_vm_broke_costs_that_log_and_no_run(world, name: str, bad: bytes):
+    """The other VM's steps are there, the run is done, and a warning names the VM and the file."""
+    tmp_path = world.folder
+    head = {
+        "steps.csv": STEP.encode() + GOOD.encode(),
+        "egress.csv": b"epoch,dst_address,phase,seconds,bytes\n0,10.0.0.9,leaving,1.0,5\n",
+    }
+    for vm in ("r-a-0", "r-b-0"):
+        (tmp_path / "vms" / vm).mkdir(parents=True)
+        (tmp_path / "vms" / vm / "steps.csv").write_text(STEP + GOOD)
+    (tmp_path / "vms" / "r-a-0" / name).write_bytes(head[name] + bad)
+    with RunStore.open_writer(tmp_path / "run.db") as store:
+        run(world, shell(world, store))
+        assert store.meta("status") == "done"
+        assert "r-b-0" in {row.vm for row in store.records("steps")}
+        (warning,) = [w for w in store.meta("warnings") if "is left out" in w]
+    assert "r-a-0" in warning
+    assert name in warning

@@ -93,7 +93,9 @@ def test_a_launch_under_way_counts_at_its_ceiling_from_its_wish_on(store):
         (dear, asks("z-0", 1800.0)), (cheap, asks("z-1", 360.0)), (cheap, asks("z-2", 900.0, SlotState.BOOTING)),
         (cheap, asks("z-3", -5.0)),  # a clock that is behind
     )  # fmt: skip
-    assert spent_of(store, NOW_S, state).spent_usd == before + Decimal("0.15") + Decimal("0.01")
+    assert spent_of(store, NOW_S, state).spent_usd == before + Decimal("0.15") + Decimal("0.01") + Decimal(
+        "0.025"
+    )
 
 
 def test_what_is_refused_for_the_moment_again_and_again_costs_nothing_before_it_is_asked_again(store):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from dataclasses import replace
 from decimal import Decimal
@@ -60,13 +59,6 @@ def test_the_same_seed_gives_the_same_run():
 
     assert told(simulate(scenario(11, days=0.3))) == told(simulate(scenario(11, days=0.3)))
     assert told(simulate(scenario(11, days=0.3))) != told(simulate(scenario(12, days=0.3)))
-
-
-def test_a_day_of_eight_peers_takes_well_under_a_second():
-    began_s = time.process_time()
-    for seed in range(5):
-        simulate(scenario(seed, days=1.0))
-    assert (time.process_time() - began_s) / 5 < 1.0
 
 
 def test_a_controller_that_acts_before_it_writes_is_found_out():
@@ -190,7 +182,7 @@ def test_a_controller_that_forgets_a_slot_is_found_out(monkeypatch: pytest.Monke
     where = spec.slots[0].places[0].location
     made = replace(made, spec=spec, trace=(TraceEvent(3600.0, where, "preempt", Decimal("Infinity")),))
     assert simulate(made).preemptions >= 1
-    monkeypatch.setattr("orchestrator.simulation.controller.advance", forgetful)
+    monkeypatch.setattr("orchestrator.controller.shell.advance", forgetful)
     with pytest.raises(SimulationError, match=r"p0 .* after \d+ s without a fault") as found:
         simulate(made)
     assert "p0#1 WAITING -> PROVISIONING" in str(found.value)
@@ -207,6 +199,6 @@ def test_a_controller_that_doubles_a_vm_is_found_out(monkeypatch: pytest.MonkeyP
         return advance(state, [*events, *lost], now_s, jitter)
 
     made = scenario(6, days=0.1, faults=())
-    monkeypatch.setattr("orchestrator.simulation.controller.advance", hasty)
+    monkeypatch.setattr("orchestrator.controller.shell.advance", hasty)
     with pytest.raises(SimulationError, match=r"slot p\d has two VMs"):
         simulate(replace(made, spec=replace(made.spec, budget_usd=None, max_usd_per_h=None)))

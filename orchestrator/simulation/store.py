@@ -1,0 +1,178 @@
+"""A run store in memory: what outlives a simulated controller. Commits, roll-backs and faults as run.db has them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from metrics.records import TABLES, EventRecord, VmRecord
+from metrics.store import FencedError, RunStore, StoreError
+from metrics.store_schema import KEYS, STRICT
+
+Hook = Callable[[Sequence[EventRecord]], None]
+
+
+def _nothing(_: Sequence[EventRecord]) -> None:
+    pass
+
+
+class MemoryStore(RunStore):
+    """`RunStore` without a file. Each `transaction` is one commit, or none when its block raises.
+
+    `before_commit` and `after_commit` are called with the journal rows of each commit that has any: a simulated
+    crash is raised there. `refuse` is called before each commit: an error of the disk is raised there.
+    """
+
+    def __init__(self, path: Path, meta: dict[str, Any]) -> None:
+        self.path = path
+        self._tables: dict[str, list[Any]] = {table: [] for table in TABLES}
+        self._rows: dict[str, dict[tuple[Any, ...], int]] = {table: {} for table in TABLES}  # index by key
+        self._meta = dict(meta)
+        self._tails: dict[str, int] = {}
+        self._undo: list[Callable[[], None]] = []
+        self._fresh: list[EventRecord] = []
+        self._depth = 0
+        self.writer = 0  # the newest writer's token
+        self._writing = 0
+        self.commits = 0  # of journal rows
+        self.intents: dict[str, tuple[str, int]] = {}  # slot and generation by VM
+        self.before_commit: Hook = _nothing
+        self.after_commit: Hook = _nothing
+        self.refuse: Callable[[], None] = lambda: None
+        self.held: list[EventRecord] | None = (
+            None  # a fault for tests: journal rows kept back until `release`
+        )
+
+    def take_over(self) -> None:
+        """A new controller writes from now on."""
+        self.writer += 1
+        self._writing = self.writer
+        self._undo, self._fresh, self._depth = [], [], 0
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    @contextmanager
+    def transaction(self) -> Generator[None, None, None]:
+        """One commit, or none. May be nested. Raises FencedError, and what `refuse` raises."""
+        if self._depth:
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
+            return
+        if self._writing != self.writer:
+            raise FencedError("a newer controller has taken this run over")
+        self._depth, self._undo, self._fresh = 1, [], []
+        try:
+            self.refuse()
+            yield
+            if self._fresh:
+                self.before_commit(self._fresh)
+        except BaseException:
+            for undo in reversed(self._undo):
+                undo()
+            raise
+        finally:
+            self._depth = 0
+        if self._fresh:
+            self.commits += 1
+            for row in self._fresh:
+                if row.kind == "intent":
+                    self.intents[row.vm] = (row.slot, row.generation)
+            self.after_commit(self._fresh)
+
+    def append(self, table: str, rows: Iterable[Any]) -> int:
+        """As run.db does: a row that is there already is ignored, in `events` it is an error."""
+        rows = list(rows)
+        if not rows:
+            return 0
+        if table == "events" and self.held is not None:
+            self.held += rows
+            return len(rows)
+        added = 0
+        with self.transaction():
+            known, stored = self._rows[table], self._tables[table]
+            for row in rows:
+                key = tuple(getattr(row, name) for name in KEYS[table])
+                if key in known:
+                    if table in STRICT:
+                        raise StoreError(f"{self.path}: a doubled row in {table}: {key}")
+                    continue
+                known[key] = len(stored)
+                stored.append(row)
+                added += 1
+
+                def undo(key: tuple[Any, ...] = key) -> None:
+                    del known[key]
+                    stored.pop()
+
+                self._undo.append(undo)
+            if table == "events":
+                self._fresh += rows
+        return added
+
+    def release(self) -> None:
+        """Write the journal rows that were kept back."""
+        rows, self.held = self.held or [], None
+        self.append("events", rows)
+        self.held = []
+
+    def upsert_vm(self, row: VmRecord) -> None:
+        """Insert a VM's row or replace the one of the same name."""
+        with self.transaction():
+            known, stored = self._rows["vms"], self._tables["vms"]
+            at = known.get((row.vm,))
+            if at is None:
+                self.append("vms", [row])
+                return
+            before = stored[at]
+            stored[at] = row
+            self._undo.append(lambda: stored.__setitem__(at, before))
+
+    def records(self, table: str, after: int | None = None) -> list[Any]:
+        """All rows in the order written."""
+        rows = self._tables[table]
+        return list(rows) if after is None else [row for row in rows if row.seq > after]
+
+    def columns(self, table: str, only: Sequence[str] = ()) -> dict[str, list[Any]]:
+        """The same by column."""
+        names = only or [name for name in TABLES[table].__slots__]
+        return {name: [getattr(row, name) for row in self._tables[table]] for name in names}
+
+    def meta(self, key: str, default: Any = None) -> Any:
+        """The value under `key`, or `default`. It must not be changed in place."""
+        return self._meta.get(key, default)
+
+    def all_meta(self) -> dict[str, Any]:
+        """Every key of meta."""
+        return dict(self._meta)
+
+    def set_meta(self, key: str, value: Any) -> None:
+        """Set `key`."""
+        with self.transaction():
+            missing = key not in self._meta
+            before = self._meta.get(key)
+            self._meta[key] = value
+            self._undo.append(
+                lambda: self._meta.pop(key, None) if missing else self._meta.__setitem__(key, before)
+            )
+
+    def tail_offset(self, name: str) -> int:
+        """How many bytes of that file are in the tables."""
+        return self._tails.get(name, 0)
+
+    def set_tail_offset(self, name: str, offset_bytes: int) -> None:
+        """Set it."""
+        with self.transaction():
+            before = self._tails.get(name, 0)
+            self._tails[name] = offset_bytes
+            self._undo.append(lambda: self._tails.__setitem__(name, before))
+
+    def counted(self) -> Counter[str]:
+        """Rows by table."""
+        return Counter({table: len(rows) for table, rows in self._tables.items()})
