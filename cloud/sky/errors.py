@@ -30,8 +30,13 @@ _SERVER_LOST = {
     "ServerTemporarilyUnavailableError", "RequestInterruptedError", "ServerDisconnectedError",
     "ClientConnectorError", "ClientOSError", "ClientPayloadError",
 }  # fmt: skip
+# Too many calls in a short time; the account may rent all the same.
+_THROTTLED = re.compile(
+    r"RequestLimitExceeded|Throttl|TooManyRequests|SlowDown|rateLimitExceeded|Rate Limit Exceeded|\b429\b",
+    re.IGNORECASE,
+)
 _QUOTA = re.compile(
-    r"quota|VcpuLimitExceeded|MaxSpotInstanceCountExceeded|InstanceLimitExceeded|LimitExceeded|"
+    r"quota|VcpuLimitExceeded|MaxSpotInstanceCountExceeded|InstanceLimitExceeded|(?<!Request)(?<!rate)LimitExceeded|"
     r"exceeded your|not authorized to launch|OperationNotAllowed",
     re.IGNORECASE,
 )
@@ -63,6 +68,10 @@ def translate(error: BaseException, doing: str) -> ProviderError:
         if _REFUSED.search(everything):
             return CredentialsError(
                 f"{doing}: the cloud refused us: {_matching(error, _REFUSED)}; see `orch check`"
+            )
+        if _THROTTLED.search(everything) and not (_QUOTA.search(everything) or _CAPACITY.search(everything)):
+            return TransientError(
+                f"{doing}: the cloud's API is throttling us: {_matching(error, _THROTTLED)}"
             )
         # With capacity named beside it, "limit" is the cloud's way of saying that it is full.
         if _QUOTA.search(everything) and not _CAPACITY.search(everything):

@@ -82,6 +82,19 @@ def sky_error(name: str, text: str = "it went wrong", history: tuple[Exception, 
             "QuotaError",
         ),
         (
+            sky_error(
+                "ResourcesUnavailableError",
+                history=(Exception("RequestLimitExceeded: Request limit exceeded."),),
+            ),
+            "TransientError",
+        ),
+        (
+            sky_error(
+                "ResourcesUnavailableError", history=(Exception("ThrottlingException: Rate exceeded"),)
+            ),
+            "TransientError",
+        ),
+        (
             sky_error("ResourcesUnavailableError", history=(Exception("AuthFailure: not able to"),)),
             "CredentialsError",
         ),

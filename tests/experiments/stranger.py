@@ -234,7 +234,7 @@ async def _attempt(p2p: P2P, maddr: str, attempt: Any) -> str | None:
     """What came back, or None. The connection may have been cut: it connects anew before each."""
     try:
         await asyncio.wait_for(_connect(p2p, maddr), 5.0)
-        message = await asyncio.wait_for(attempt(), 6.0)
+        message = await asyncio.wait_for(attempt(), 15.0)
     except Exception:  # noqa: BLE001 - refused in whatever way: nothing was obtained
         return None
     if isinstance(message, dht_pb2.StoreResponse):
