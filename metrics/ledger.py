@@ -41,7 +41,9 @@ class Terms:
     store_location: str | None  # where the store's egress is billed, e.g. "b2/us-west-1"
     dataset_bytes: int | None = None  # what the store keeps for this run only; None: nothing, or not known
     # By VM: (until unix s, USD an hour) of each price it had before its row's.
-    price_changes: Mapping[str, Sequence[tuple[float, Decimal]]] = field(default_factory=dict)
+    price_changes: Mapping[str, Sequence[tuple[float, Decimal]]] = field(
+        default_factory=dict[str, Sequence[tuple[float, Decimal]]]
+    )
     elsewhere: str = ""  # the node of addresses that are nobody's; "": their place is unknown
 
 

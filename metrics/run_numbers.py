@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
@@ -181,14 +181,16 @@ def terms_of(meta: Mapping[str, Any]) -> tuple[Terms, tuple[str, ...]]:
         bytes_per_sample=None if per_sample in (None, "") else float(per_sample),
         store_location=store,
         dataset_bytes=meta.get("dataset_bytes"),
-        price_changes={
-            vm: [(float(until_s), Decimal(usd)) for until_s, usd in changes]
-            for vm, changes in (meta.get("price_changes") or {}).items()
-        },
+        price_changes=_price_changes(meta.get("price_changes") or {}),
         # what a rented VM sends to no node of the run (the controller's machine, strangers) leaves its cloud
         elsewhere=INTERNET if rented else "",
     )
     return terms, tuple(notes)
+
+
+def _price_changes(known: Mapping[str, Sequence[Sequence[Any]]]) -> dict[str, list[tuple[float, Decimal]]]:
+    """(until unix s, USD an hour) by VM, from the meta's JSON."""
+    return {vm: [(float(row[0]), Decimal(str(row[1]))) for row in rows] for vm, rows in known.items()}
 
 
 @lru_cache(maxsize=8)
