@@ -26,7 +26,7 @@ from orchestrator.controller.spending import spent_of
 from orchestrator.core import events as ev
 from orchestrator.core.invariants import validate_step
 from orchestrator.core.journal import created
-from orchestrator.core.state import Place, RunSpec, RunState, SlotState
+from orchestrator.core.state import Place, RunSpec, RunState
 from orchestrator.simulation.peers import Peers
 from orchestrator.simulation.store import MemoryStore
 
@@ -308,8 +308,3 @@ class SimController:
 def stops(rows: Iterable[EventRecord]) -> bool:
     """Whether one of these journal rows says that the run is to end."""
     return any(row.kind == "run" and json.loads(row.data_json)["stop_status"] for row in rows)
-
-
-def training(state: RunState) -> int:
-    """Slots whose peers train."""
-    return sum(s.state is SlotState.TRAINING for s in state.slots)

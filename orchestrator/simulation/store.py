@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -172,7 +171,3 @@ class MemoryStore(RunStore):
             before = self._tails.get(name, 0)
             self._tails[name] = offset_bytes
             self._undo.append(lambda: self._tails.__setitem__(name, before))
-
-    def counted(self) -> Counter[str]:
-        """Rows by table."""
-        return Counter({table: len(rows) for table, rows in self._tables.items()})
