@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from typing import Any
 
 from cloud.local.guardian import write_json
 from cloud.provider import Observed, Owned, VmState, is_monitor
+from cloud.vm_report import read_status
 
 NOTICE_FILE = "notice.json"  # in the VM's folder, once the provider has announced its end
 
@@ -57,15 +57,6 @@ def vm_folder(run_folder: Path, vm: str) -> Path:
     return run_folder / "monitor" if is_monitor(vm) else run_folder / "vms" / vm
 
 
-def read_status(folder: Path) -> dict[str, Any]:
-    """The program's own last status.json; {} when there is none (or not a whole one) yet."""
-    try:
-        found = json.loads((folder / "status.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def observed(vm: Vm, run_folder: Path) -> Observed:
     """A VM as the provider's contract shows it."""
     return Observed(
@@ -78,7 +69,7 @@ def observed(vm: Vm, run_folder: Path) -> Observed:
         ended_at_s=vm.ended_at_s,
         cause=vm.cause,
         notice_at_s=vm.notice_at_s,
-        status=read_status(vm_folder(run_folder, vm.vm)),
+        status=read_status(vm_folder(run_folder, vm.vm) / "status.json"),
         pid=vm.pid,
     )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cloud.provider import LaunchRequest, Observed
+from cloud.vm_report import read_status
 
 _FILE = "monitor.pid.json"
 _CODE = """
@@ -64,7 +65,7 @@ def observe(run_folder: Path, now_s: float) -> list[Observed]:
         alive = _alive(row)
         if not alive and row.get("ended_s") is None:
             row["ended_s"], changed = now_s, True
-        status = _status(folder) if vm == newest else {}
+        status = read_status(folder / "status.json") if vm == newest else {}
         done = row["ending"] or status.get("phase") == "done"
         found.append(
             Observed(
@@ -137,11 +138,3 @@ def _write(folder: Path, rows: dict[str, dict[str, Any]]) -> None:
     fresh = folder / f"{_FILE}.{os.getpid()}.new"
     fresh.write_text(json.dumps(rows))
     os.replace(fresh, folder / _FILE)
-
-
-def _status(folder: Path) -> dict[str, Any]:
-    try:
-        found = json.loads((folder / "status.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

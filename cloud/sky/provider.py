@@ -258,7 +258,7 @@ class SkyCloud:
             ):  # on the disk first: what it may have heard counts, whatever it answers
                 record = records.update(self._folder, record.vm, told=True)
             command = peek_command(record.address, peers)
-            peek = parse_peek(ssh.run_on(record.address, record.ssh, command, _PEEK_S))
+            peek = _peek(record, command)
         alive, why = (None, "") if peek is not None else self._cloud_says(record)
         with records.lock(self._folder, record.vm, "record"):
             current = records.read(self._folder, record.vm) or record
@@ -296,9 +296,21 @@ class SkyCloud:
 
     def _collect(self, record: VmRecord) -> None:
         to = self._run_folder / "vms" / record.vm
-        came = ssh.fetch(record.address, record.ssh, FOLDER, _FILES, to, _COLLECT_S)
-        if came:
-            records.update(self._folder, record.vm, collected=True)
+        try:
+            came = ssh.fetch(record.address, record.ssh, FOLDER, _FILES, to, _COLLECT_S)
+            if came:
+                records.update(self._folder, record.vm, collected=True)
+        except OSError as error:  # a full disk, say: the VM is ended all the same
+            _log.warning("%s: its files cannot be kept: %s", record.vm, error)
+
+
+def _peek(record: VmRecord, command: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """What a VM reports of itself. One whose report makes a reader raise counts as silent, and only that one."""
+    try:
+        return parse_peek(ssh.run_on(record.address, record.ssh, command, _PEEK_S))
+    except Exception:  # noqa: BLE001 - whatever it is, it must not hide the other VMs
+        _log.exception("%s: its report cannot be read", record.vm)
+        return None
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
+import logging
 import os
+import selectors
 import subprocess
-import tarfile
 import tempfile
+import time
+import zlib
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+
+_log = logging.getLogger("cloud.sky")
+_MOST_PRINTED_BYTES = 1_000_000  # by a short command
+_MOST_PACKED_BYTES = 64_000_000  # of an archive with a VM's files
+_MOST_UNPACKED_BYTES = 512_000_000
+_BLOCK_BYTES = 512  # of tar
 
 
 def ssh_command(address: str, how: Mapping[str, Any], control: Path) -> list[str]:
@@ -36,8 +46,8 @@ def ssh_command(address: str, how: Mapping[str, Any], control: Path) -> list[str
 
 
 def run_on(address: str, how: Mapping[str, Any], command: str, timeout_s: float) -> str | None:
-    """What `command` prints on the VM; None when the VM did not answer in time or the command failed."""
-    got = _run(address, how, command, timeout_s)
+    """What `command` prints on the VM; None when the VM did not answer in time, the command failed or printed over 1 MB."""
+    got = _run(address, how, command, timeout_s, _MOST_PRINTED_BYTES)
     return None if got is None else got.decode(errors="replace")
 
 
@@ -47,26 +57,58 @@ def fetch(
     """Copy the files of these names that are there; returns those that came. Not there, no answer: none."""
     # $(ls) leaves out those that are not there; tar would fail on them.
     command = f"cd ~/{folder} 2>/dev/null && tar -czf - $(ls {' '.join(names)} 2>/dev/null)"
-    got = _run(address, how, command, timeout_s)
+    got = _run(address, how, command, timeout_s, _MOST_PACKED_BYTES)
     if not got:
         return []
+    return unpack(got, names, to)
+
+
+def unpack(
+    archive: bytes, names: Sequence[str], to: Path, most_bytes: int = _MOST_UNPACKED_BYTES
+) -> list[str]:
+    """Write the plain files of these names in a tar.gz into the folder `to`; returns those that came, whole.
+
+    Reads what our own command makes (plain files with short names) and stops at anything else, and at `most_bytes`
+    of content: tarfile would read a header of any size into memory. Raises OSError when `to` cannot be written.
+    """
     came: list[str] = []
+    left = most_bytes
     to.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with (
-        contextlib.suppress(tarfile.TarError, EOFError),
-        tarfile.open(fileobj=BytesIO(got), mode="r:gz") as archive,
-    ):
-        for member in archive:
-            if member.name not in names or not member.isfile():
-                continue  # a VM does not choose what is written here
-            content = archive.extractfile(member)
-            if content is None:
-                continue
-            fresh = to / f".{member.name}.new"
-            fresh.write_bytes(content.read())
-            os.replace(fresh, to / member.name)
-            came.append(member.name)
+    try:
+        with gzip.GzipFile(fileobj=BytesIO(archive)) as stream:
+            while (header := stream.read(_BLOCK_BYTES)).strip(b"\0"):
+                size = int(header[124:136].strip(b" \0"), 8)
+                if not 0 <= size <= left:
+                    raise ValueError(f"more than {most_bytes} bytes")
+                left -= size
+                name = header[:100].rstrip(b"\0").decode("ascii")
+                # A VM does not choose what is written here.
+                wanted = name in names and header[156:157] in (b"0", b"\0")
+                if _copy(stream, size, to / f".{name}.new" if wanted else None):
+                    os.replace(to / f".{name}.new", to / name)
+                    came.append(name)
+    except (gzip.BadGzipFile, zlib.error, EOFError, ValueError) as error:
+        _log.warning("%s: the archive of the VM's files ends early: %s", to.name, str(error)[:200])
+    finally:
+        for path in to.glob(".*.new"):
+            path.unlink()
     return came
+
+
+def _copy(stream: gzip.GzipFile, size: int, to: Path | None) -> bool:
+    """Read a member's blocks, into the file `to` if there is one; whether that was written. Raises EOFError."""
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(to.open("wb")) if to is not None else None
+        left = -(-size // _BLOCK_BYTES) * _BLOCK_BYTES
+        while left:
+            chunk = stream.read(min(left, 1 << 20))
+            if not chunk:
+                raise EOFError("a file is not whole")
+            left -= len(chunk)
+            if file is not None:
+                file.write(chunk[: max(0, size)])
+            size -= len(chunk)
+    return to is not None
 
 
 def hang_up(address: str, how: Mapping[str, Any]) -> None:
@@ -91,7 +133,9 @@ def _control() -> Path:
     return Path(tempfile.gettempdir()) / f"orch-ssh-{os.getuid()}"
 
 
-def _run(address: str, how: Mapping[str, Any], command: str, timeout_s: float) -> bytes | None:
+def _run(
+    address: str, how: Mapping[str, Any], command: str, timeout_s: float, most_bytes: int
+) -> bytes | None:
     if not address or not how.get("key"):
         return None
     control = _control()
@@ -99,14 +143,38 @@ def _run(address: str, how: Mapping[str, Any], command: str, timeout_s: float) -
     if control.stat().st_uid != os.getuid() or control.is_symlink():
         return None
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             [*ssh_command(address, how, control), command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # a master that stays in the background must not hold our pipe
-            timeout=timeout_s,
-            check=False,
         )
-    except (subprocess.TimeoutExpired, OSError):
+    except OSError:
         return None
-    return done.stdout if done.returncode == 0 else None
+    with process:
+        try:
+            return bounded_output(process, timeout_s, most_bytes)
+        finally:
+            process.kill()
+
+
+def bounded_output(process: subprocess.Popen[bytes], timeout_s: float, most_bytes: int) -> bytes | None:
+    """What a process prints; None when it fails, takes longer than `timeout_s` or prints more than `most_bytes`."""
+    assert process.stdout is not None
+    deadline_s = time.monotonic() + timeout_s
+    got = bytearray()
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while True:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 or len(got) > most_bytes or not selector.select(left_s):
+                return None
+            chunk = os.read(process.stdout.fileno(), 1 << 16)
+            if not chunk:
+                break
+            got += chunk
+    try:
+        code = process.wait(max(0.1, deadline_s - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return None
+    return bytes(got) if code == 0 else None

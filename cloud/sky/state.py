@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -10,6 +9,7 @@ from typing import Any
 
 from cloud.provider import Observed, VmState
 from cloud.sky.records import VmRecord
+from cloud.vm_report import job_of, notice_of, status_of
 
 _ABSENT_READS = 3  # lists are eventually consistent
 _SILENT_S = 15.0  # a VM that does not answer for so long is worth a word in its cause
@@ -28,16 +28,8 @@ def parse_peek(text: str | None) -> tuple[dict[str, Any], dict[str, Any]] | None
     """job.json and status.json as a VM told them; None when it did not answer."""
     if text is None:
         return None
-    lines = [*text.splitlines(), "", ""]
-    return _object(lines[0]), _object(lines[1])
-
-
-def _object(line: str) -> dict[str, Any]:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+    lines = [*text.split("\n", 2), "", ""]
+    return job_of(lines[0]), status_of(lines[1])
 
 
 def after_peek(
@@ -53,10 +45,10 @@ def after_peek(
     if ready_at_s is None and job.get("phase") in ("waiting", "running", "ended"):
         told_s = now_s if job["phase"] == "ended" else float(job.get("at_s") or now_s)
         ready_at_s = min(max(told_s, record.requested_at_s), now_s)  # by the VM's own clock
-    notice = status.get("notice_at_s")
+    notice_s = notice_of(status.get("notice_at_s"), now_s)
     return replace(
         record, job=job, status=status, ready_at_s=ready_at_s, unreached_since_s=None,
-        notice_at_s=float(notice) if isinstance(notice, int | float) else record.notice_at_s,
+        notice_at_s=record.notice_at_s if notice_s is None else notice_s,
     )  # fmt: skip
 
 

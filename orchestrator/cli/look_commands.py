@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cloud.vm_report import printable, printable_values
 from orchestrator.cli.names import RunArgument, find_run
 from orchestrator.cli.output import SCHEMA_VERSION, Format, as_json, rows_text
 
@@ -57,7 +58,7 @@ def _ls_row(run_id: str, home: Path) -> dict[str, Any]:
     from orchestrator.controller import client
 
     try:
-        snapshot = client.snapshot(run_id, home)
+        snapshot = printable_values(client.snapshot(run_id, home))
     except StoreError as error:
         return {"run": run_id, "status": "unreadable", "error": str(error)}
     started = snapshot.get("started_s")
@@ -104,7 +105,7 @@ def _status(
             raise typer.BadParameter("watching has no other form than the table", param_hint="--output")
         _watch(found.run_id, found.home)
         return
-    snapshot = client.snapshot(found.run_id, found.home)
+    snapshot = printable_values(client.snapshot(found.run_id, found.home))
     if output is Format.json:
         typer.echo(as_json({"schema_version": SCHEMA_VERSION, **snapshot}), nl=False)
     elif output is Format.table:
@@ -124,7 +125,7 @@ def _watch(run_id: str, home: Path) -> None:
 
     with choose_screen() as screen:
         while True:
-            snapshot = client.snapshot(run_id, home)
+            snapshot = printable_values(client.snapshot(run_id, home))
             screen.show(snapshot)
             if snapshot.get("status") in _ENDED:
                 return
@@ -206,7 +207,7 @@ def _follow_log(run_id: str, home: Path, folder: Path, slot: str, last: int) -> 
 def _shown(log: str, line: str) -> str:
     from orchestrator.controller.json_log import as_text
 
-    return as_text(line) if log == "controller" else line
+    return printable((as_text(line) if log == "controller" else line).expandtabs(), None)
 
 
 def _why(
@@ -251,7 +252,7 @@ def _event_row(event: Any) -> dict[str, Any]:
         "kind": event.kind,
         "from_state": event.from_state or "-",
         "to_state": event.to_state or "-",
-        "cause": event.cause,
+        "cause": printable(event.cause, None),
     }
 
 

@@ -9,6 +9,7 @@ from typing import TextIO
 
 import typer
 
+from cloud.vm_report import printable
 from orchestrator.errors import RefusedError
 
 
@@ -29,7 +30,7 @@ def wants_colour(environment: Mapping[str, str] = os.environ) -> bool:
 
 def say(text: str) -> None:
     """A message to the person: stderr, so that stdout stays data."""
-    typer.echo(text, err=True)
+    typer.echo("\n".join(printable(line, None) for line in text.split("\n")), err=True)
 
 
 def confirm(question: str, *, yes: bool, refusal: str) -> None:

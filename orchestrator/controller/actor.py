@@ -9,6 +9,7 @@ import os
 import random
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,13 @@ from orchestrator.controller.requests import RunRequests
 from orchestrator.controller.shell import Pace, Shell
 from orchestrator.controller.spending import spent_of
 from orchestrator.controller.view import snapshot_of
+from orchestrator.core.state import RunState
 from orchestrator.errors import UsageError
 
 NAMESPACE = "orch"
 _PERIOD_S = 1.0
 _CLOSE_TRIES = 5
+_TICK_TRIES = 5  # ticks in a row that raise, before the run is ended
 _RESTARTS = 5  # by Ray, so that a run nobody watches is still looked after
 _LINGER_S = 2.0
 
@@ -70,7 +73,8 @@ class ControllerActor:
             self._calls = RayCalls(provider, time.monotonic, int(store.meta("max_parallel_calls", 8)))
             events = store.records("events")
             now_s = steady_clock(not_before_s=events[-1].at_s if events else 0.0)
-            self._shell = Shell(
+            self._make_shell = partial(
+                Shell,
                 store,
                 self._calls,
                 RunRequests(self._folder, store),
@@ -85,12 +89,13 @@ class ControllerActor:
                     float(store.meta("terminate_deadline_s", 60.0)),
                 ),
             )
+            self._shell = self._make_shell()
         except BaseException:
             store.close()
             raise
         self._store = store
         claim(self._home)
-        self._metrics = _serve_metrics(store, self._shell)
+        self._metrics = _serve_metrics(store, self._state)
         _say(self._folder, "", self._metrics.url if self._metrics else "")
         threading.Thread(target=self._loop, name="controller", daemon=True).start()
 
@@ -105,6 +110,7 @@ class ControllerActor:
 
     def stop(self, status: str, reason: str) -> None:
         """End the run gracefully; `status` is "stopped" or "failed"."""
+        self._stop_wanted = self._stop_wanted or (status, reason)
         if self._shell is not None:
             self._shell.stop(status, reason)
 
@@ -117,7 +123,7 @@ class ControllerActor:
         assert self._shell is not None
         assert self._store is not None
         try:
-            self._run(self._shell)
+            run_to_the_end(self._next_shell, self._ticked)
             self._status = str(self._store.meta("status"))
         except FencedError as error:  # somebody else looks after the run: touch nothing of it
             _log.error("%s", error)
@@ -143,24 +149,22 @@ class ControllerActor:
             time.sleep(_LINGER_S)  # for those who wait
             _exit_actor(self._folder.name)
 
-    def _run(self, shell: Shell) -> None:
-        failed = 0
-        next_s = time.monotonic()
-        while True:
-            began_s = time.monotonic()
-            try:
-                if shell.tick():
-                    return
-                failed = 0
-            except ProviderError as error:  # only closing raises it: the run is over, its cloud is not
-                failed += 1
-                _log.warning("closing failed (%d of %d): %s", failed, _CLOSE_TRIES, error)
-                if failed == _CLOSE_TRIES:
-                    raise
-            if self._metrics is not None:
-                self._metrics.ticked(time.monotonic() - began_s)
-            next_s = max(next_s + _PERIOD_S, time.monotonic())
-            time.sleep(max(0.0, next_s - time.monotonic()))
+    def _state(self) -> RunState:
+        assert self._shell is not None
+        return self._shell.state
+
+    def _next_shell(self, broken: bool) -> Shell:
+        """The shell; after a tick that raised a new one, from the journal as after a restart."""
+        if broken:
+            self._shell = self._make_shell()
+            if self._stop_wanted is not None:
+                self._shell.stop(*self._stop_wanted)
+        assert self._shell is not None
+        return self._shell
+
+    def _ticked(self, took_s: float) -> None:
+        if self._metrics is not None:
+            self._metrics.ticked(took_s)
 
     def _abort(self) -> None:
         """End the VMs and say so where that is still possible (the disk may be full)."""
@@ -177,6 +181,45 @@ class ControllerActor:
                 self._store.set_meta("status", "failed")
         except Exception:  # noqa: BLE001 - what is wrong is in self._failure already
             _log.exception("the end of the run could not be written down")
+
+
+def run_to_the_end(
+    shell: Callable[[bool], Shell],
+    ticked: Callable[[float], None],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Tick once a second until the run has ended and its cloud is closed.
+
+    A tick that raises is logged and repeated by a new shell from the journal (`shell(True)`), as after a restart of the
+    controller. Raises what `_TICK_TRIES` ticks in a row raised, ProviderError after `_CLOSE_TRIES` attempts to close
+    the cloud of a run that is over, FencedError at once.
+    """
+    failed = 0
+    broken = False
+    next_s = clock()
+    while True:
+        began_s = clock()
+        try:
+            if shell(broken).tick():
+                return
+            failed, broken = 0, False
+        except FencedError:
+            raise
+        except ProviderError as error:  # only closing raises it: the run is over, its cloud is not
+            failed += 1
+            _log.warning("closing failed (%d of %d): %s", failed, _CLOSE_TRIES, error)
+            if failed >= _CLOSE_TRIES:
+                raise
+        except Exception:
+            failed, broken = failed + 1, True
+            _log.exception("a tick failed (%d of %d)", failed, _TICK_TRIES)
+            if failed >= _TICK_TRIES:
+                raise
+        ticked(clock() - began_s)
+        pause_s = _PERIOD_S * 2 ** max(0, failed - 1) if broken else _PERIOD_S
+        next_s = max(next_s + pause_s, clock())
+        sleep(max(0.0, next_s - clock()))
 
 
 def make_provider(factory: str, run_folder: str) -> Provider:
@@ -292,11 +335,11 @@ def _exit_actor(name: str) -> None:
     ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=True)
 
 
-def _serve_metrics(store: RunStore, shell: Shell) -> MetricsServer | None:
+def _serve_metrics(store: RunStore, state: Callable[[], RunState]) -> MetricsServer | None:
     """A port that is taken must not stop a run: it goes on, and says so."""
     try:
         address = address_of(str(store.meta("metrics_address", "off")))
-        return MetricsServer(address, RunCollector(store, lambda: shell.state)) if address else None
+        return MetricsServer(address, RunCollector(store, state)) if address else None
     except (OSError, UsageError) as error:
         said = f"no numbers for Prometheus: nothing can listen there ({error}); set ORCH_METRICS_ADDRESS"
         _log.warning("%s", said)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cloud.provider import LaunchRequest, LostError, Observed
+from cloud.vm_report import notice_of, printable
 from metrics.store import RunStore
 from orchestrator.controller.calls import Call, Calls, Done, refusal_of
 from orchestrator.controller.closing import close_provider, close_run
@@ -20,10 +21,10 @@ from orchestrator.controller.shell_rows import Rows
 from orchestrator.controller.tail import MonitorTail, Source
 from orchestrator.core import events as ev
 from orchestrator.core.journal import replay
-from orchestrator.core.machine import advance
+from orchestrator.core.machine import Step, advance
 from orchestrator.core.policy import Jitter
 from orchestrator.core.state import Place, RunState, SlotState
-from orchestrator.core.watch import Swarm, Unlisted, missing, news, silent
+from orchestrator.core.watch import Swarm, Unlisted, corroborated, missing, news, silent
 
 _log = logging.getLogger("orchestrator.controller")
 
@@ -110,6 +111,7 @@ class Shell:
         self._told: dict[str, ev.Observed] = {}
         self._unlisted: dict[str, Unlisted] = {}
         self._lists = 0
+        self._hopeless: frozenset[str] = frozenset()  # VMs that said another would fail in the same way
         self._observed_at_s = self._spending_at_s = float("-inf")
         self._stop_wanted: tuple[str, str] | None = None
         self._unread_since_s: float | None = None  # no list could be read since then
@@ -131,7 +133,7 @@ class Shell:
         happened += silent(self.state, swarm, now_s)
         happened += self._run_events(now_s)
         happened += self._closed_unseen(now_s)
-        step = advance(self.state, happened, now_s, self._jitter)
+        step = self._advance(happened, now_s)
         self._rows.journal(step.facts, now_s)  # on the disk before anything is done
         if step.state.monitors_lost > self.state.monitors_lost:
             died = f"the monitor died ({step.state.monitor_cause}) and was started again"
@@ -145,6 +147,24 @@ class Shell:
             self._observe(now_s)
         return self.finished
 
+    def _advance(self, happened: Sequence[ev.Event], now_s: float) -> Step:
+        """The core's step. An event that makes it raise is logged and left out, so that it costs no other VM anything.
+
+        Raises what the core raises without any event.
+        """
+        try:
+            return advance(self.state, happened, now_s, self._jitter)
+        except Exception:  # noqa: BLE001 - raised again below when no event is the cause
+            _log.exception("an event cannot be processed; looking for which")
+        kept: list[ev.Event] = []
+        for event in happened:
+            try:
+                advance(self.state, [*kept, event], now_s, self._jitter)
+                kept.append(event)
+            except Exception:  # noqa: BLE001 - logged, and the other events are processed
+                _log.exception("left out: %r", event, extra=about(vm=getattr(event, "vm", "")))
+        return advance(self.state, kept, now_s, self._jitter)
+
     # What happened
 
     def _events_of(self, done: Done, now_s: float) -> list[ev.Event]:
@@ -153,16 +173,17 @@ class Shell:
             if done.error is not None:
                 _log.warning("the provider cannot be observed: %s", done.error)
                 if not isinstance(done.error, LostError):
-                    return self._unread(str(done.error), now_s)
+                    return self._unread(printable(str(done.error)), now_s)
                 # It will never answer again: the run is over, and what it held is nowhere to be seen.
-                return [ev.StopWanted(now_s, "failed", str(done.error)), *self._listed((), now_s)]
+                return [ev.StopWanted(now_s, "failed", printable(str(done.error))), *self._listed((), now_s)]
             self._unread_since_s = None
             return self._listed(done.result, now_s)
         if method == "request":
             if done.error is None:
                 return [ev.Requested(now_s, vm)]
-            _log.warning("%s was refused: %s", vm, done.error, extra=about(vm=vm, cause=done.error))
-            return [ev.OfferRefused(now_s, vm, refusal_of(done.error), str(done.error))]
+            why = printable(str(done.error))
+            _log.warning("%s was refused: %s", vm, why, extra=about(vm=vm, cause=why))
+            return [ev.OfferRefused(now_s, vm, refusal_of(done.error), why)]
         if done.error is not None:  # a later tick asks again
             _log.warning("%s %s: %s", method, vm, done.error, extra=about(vm=vm, cause=done.error))
         return []
@@ -200,7 +221,9 @@ class Shell:
 
     def _listed(self, seen: Sequence[Observed], now_s: float) -> list[ev.Event]:
         """What one list of the provider's says, and what it does not."""
-        said = [_observed(o, now_s) for o in seen]
+        told = [_observed(o, now_s) for o in seen]
+        self._hopeless |= {event.vm for event in told if event.hopeless}
+        said = corroborated(self.state, told, self._hopeless)
         whole = self._lists % _WHOLE_EACH == 0
         fresh = news(self.state, said, self._told, whole)
         held = [vm for s in self.state.slots for vm in (s.vm, s.ending) if vm]
@@ -273,9 +296,9 @@ class Shell:
 
 def _observed(o: Observed, now_s: float) -> ev.Observed:
     status = o.status
-    own = str(status.get("error") or "")  # why the program failed: more than "it ended with exit code 1"
+    own = printable(str(status.get("error") or ""))  # more than "it ended with exit code 1"
     failed = status.get("phase") == "failed"
-    noticed = status.get("notice_at_s") if o.notice_at_s is None else o.notice_at_s
+    noticed_s = notice_of(status.get("notice_at_s"), now_s) if o.notice_at_s is None else o.notice_at_s
     return ev.Observed(
         now_s=now_s,
         vm=o.vm,
@@ -283,8 +306,8 @@ def _observed(o: Observed, now_s: float) -> ev.Observed:
         phase=str(status.get("phase") or ""),
         maddr=str(status.get("maddr") or ""),
         address=o.address or "",
-        cause=own if failed and own else o.cause or own,
-        hopeless=failed and bool(status.get("hopeless")),
+        cause=own if failed and own else printable(o.cause) or own,
+        hopeless=failed and status.get("hopeless") is True,
         ended=o.ended_at_s is not None,
-        notice_at_s=float(noticed) if isinstance(noticed, (int, float)) else None,
+        notice_at_s=noticed_s,
     )

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from cloud.provider import Observed
+from cloud.vm_report import printable
 from metrics.records import EventRecord, VmRecord
 from metrics.store import RunStore
 from orchestrator.controller.json_log import about
@@ -186,5 +187,5 @@ _UNLISTED = "no longer listed by the provider"
 
 def _end_cause(o: Observed) -> str:
     if o.state == "failed":
-        return f"failed: {o.cause or o.status.get('error') or 'no cause given'}"
+        return f"failed: {printable(str(o.cause or o.status.get('error') or 'no cause given'))}"
     return o.state if o.state in ("preempted", "terminated") else ""

@@ -93,6 +93,16 @@ def news(
     return out
 
 
+def corroborated(state: RunState, said: Iterable[Observed], hopeless: Collection[str]) -> list[Observed]:
+    """`said`, where one VM's word that all others would fail as it did counts only when a second VM says it too.
+
+    `hopeless`: all VMs that ever said so. One broken VM must not end a run of several slots.
+    """
+    if len(state.slots) < 2 or len(hopeless) > 1:
+        return list(said)
+    return [replace(event, hopeless=False) for event in said]
+
+
 def silent(state: RunState, swarm: Swarm, now_s: float) -> list[Event]:
     """Training peers not seen in the DHT for the deadline, as long as somebody is looking."""
     if now_s - swarm.at_s > FRESH_S:

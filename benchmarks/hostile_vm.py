@@ -1,0 +1,319 @@
+"""Drawn corruptions of everything that a VM can send, through the readers, the real loop and a real store.
+
+    python -m benchmarks.hostile_vm --count 10000
+
+Each run has two slots. The VMs of slot "a" are hostile: their job.json, status.json, logs and archives are corrupted
+at random. Nothing of that may end the run, change what happens to slot "b", or leave a VM alive.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import io
+import json
+import logging
+import resource
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from cloud.provider import LaunchRequest, Observed, Offer, Owned, is_monitor
+from cloud.sky.records import VmRecord
+from cloud.sky.ssh import unpack
+from cloud.sky.state import Listed, after_peek, observed, parse_peek
+from metrics.records import EpochRecord, EventRecord
+from metrics.store import RunStore
+from orchestrator.controller.calls import InlineCalls
+from orchestrator.controller.shell import Shell
+from orchestrator.core import events as ev
+from orchestrator.core.journal import created
+from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec
+
+RUN_ID = "r"
+_PLACE = Place("aws/us-east-1/us-east-1a", "g4dn.xlarge", "T4:1", True, Decimal("0.18"), "book")
+_SPEC = RunSpec(
+    RUN_ID, (SlotSpec("a", (_PLACE,), Policy()), SlotSpec("b", (_PLACE,), Policy())), first_alone=False
+)
+_LAST = 3
+_ENDS_S = 5000.0  # a run that takes longer hangs
+_FILES = ("status.json", "steps.csv", "egress.csv", "peer.log", "setup.log", "job.json")
+_STEPS = (
+    "step,epoch,began_s,wall_s,load_s,move_s,forward_s,backward_s,optimizer_local_s,optimizer_sync_s,other_s,samples\n"
+    "1,1,5.0,1.0,0.1,0.0,0.3,0.5,0.0,0.0,0.1,32\n"
+)
+_PEER = "12D3KooWGRUuQZfcDrL1q9qLQCpkW6hQ4gCvQ5FBCZ1gY3iR8dNm"
+_TOKENS = ("9" * 5000, "NaN", "-Infinity", "\\ud800")
+_CELLS = (b"nan", b"inf", b"9" * 30, b"9" * 5000, b"-1", b"\xff\xfe", b'"', b"\r", b"\x1b[2J")
+_EVIL: Sequence[Any] = (
+    None, True, False, 0, -1, 2**62, 10**30, 1e18, -1e300, 1e308, float("nan"), float("inf"), "", "x", "no", "alone",
+    "\x1b[31mred\x1b[0m", "\x00", "\ud800", "\u202eabc", "done", "failed", "training", "leaving", "waiting", "ended", [], {}, [[]],
+    {"a": {"b": [1, "x"]}}, "y" * 5000, "/ip4/1.2.3.4/tcp/1/p2p/alone", "2026-11-24", ["a"] * 50,
+)  # fmt: skip
+
+
+@dataclass
+class Outcome:
+    """One run: how many corruptions were drawn, and what was wrong with its end."""
+
+    corruptions: int
+    wrong: list[str]
+
+
+class HostileCloud:
+    """A provider in memory. Reports, logs and archives of the VMs in `hostile` slots are corrupted by `random`."""
+
+    name = "sky"
+
+    def __init__(self, folder: Path, random: Random, hostile: str) -> None:
+        self.now_s = 1_000_000.0
+        self.corruptions = 0
+        self._folder, self._random, self._hostile = folder, random, hostile
+        self._records: dict[str, VmRecord] = {}
+        (folder / "monitor").mkdir(parents=True)
+
+    def request(self, request: LaunchRequest) -> None:
+        """Take it at once."""
+        if request.vm not in self._records:
+            self._records[request.vm] = VmRecord(
+                request.vm, request.vm, _PLACE.location, "T4:1", True, self.now_s, launched=True, address="10.0.0.1",
+            )  # fmt: skip
+
+    def observe(self) -> list[Observed]:
+        """All VMs, through the readers."""
+        found: list[Observed] = []
+        for vm, record in self._records.items():
+            if not record.end_state:
+                text = "\n".join(self._report(record))
+                if self._is_hostile(vm):
+                    text = self._corrupt_report(text)
+                record = self._records[vm] = after_peek(record, parse_peek(text), self.now_s)
+            found.append(observed(record, Listed(vm, "UP", record.address), self.now_s))
+        return found
+
+    def terminate(self, vm: str) -> None:
+        """Gone at once."""
+        record = self._records.get(vm)
+        if record is not None and not record.end_state:
+            self._records[vm] = replace(record, end_state="terminated", ended_at_s=self.now_s)
+
+    def collect(self, vm: str) -> str:
+        """What its archive holds, unpacked."""
+        to = self._folder / "vms" / vm
+        files = {"steps.csv": _STEPS.encode(), "egress.csv": _egress(vm), "peer.log": b"a line\n"}
+        if self._is_hostile(vm):
+            for name in files:
+                files[name] = self._corrupt_bytes(files[name])
+        archive = _packed(files)
+        unpack(self._corrupt_bytes(archive) if self._is_hostile(vm) else archive, _FILES, to)
+        return str(to)
+
+    def offers(self, location: str, accelerator: str, use_spot: bool) -> list[Offer]:
+        """Not asked."""
+        raise NotImplementedError
+
+    def list_ours(self, owner: str) -> list[Owned]:
+        """Not asked."""
+        raise NotImplementedError
+
+    def release(self, owned: Owned) -> None:
+        """Not asked."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End all."""
+        for vm in self._records:
+            self.terminate(vm)
+
+    def alive(self) -> list[str]:
+        """VMs that have not ended."""
+        return [vm for vm, record in self._records.items() if not record.end_state]
+
+    def _is_hostile(self, vm: str) -> bool:
+        return vm.startswith(f"{RUN_ID}-{self._hostile}-")
+
+    def _report(self, record: VmRecord) -> tuple[str, str]:
+        for_s = self.now_s - record.requested_at_s
+        phase = "starting" if for_s < 2 else "ready" if for_s < 4 else "training" if for_s < 40 else "done"
+        if phase == "done" and not is_monitor(record.vm):
+            self._trained(record.vm)
+        job = {"phase": "running", "exit_code": None, "error": "", "at_s": record.requested_at_s + 1.0}
+        status = {
+            "phase": phase, "at_s": self.now_s, "maddr": f"/ip4/10.0.0.1/tcp/31337/p2p/{_PEER}" if for_s >= 2 else None,
+            "peer_id": _PEER, "epoch": 1, "error": None, "hopeless": False, "notice_at_s": None, "join": None, "warnings": [],
+        }  # fmt: skip
+        return json.dumps(job), json.dumps(status)
+
+    def _trained(self, vm: str) -> None:
+        path = self._folder / "monitor" / "monitor.jsonl"
+        if path.exists() and f'"vm": "{vm}"' in path.read_text():
+            return
+        at_s = self.now_s
+        epoch = EpochRecord(
+            vm, _LAST, at_s - 9, at_s, 3, 30, 1.0, 0.0, 1.0, 2.0, 0.1, 4.0, 0.0, 5.0, 4.0, 2.3, 2, "", "d"
+        )
+        lines = [
+            {"kind": "epoch", "epoch": asdict(epoch), "egress": [], "ingress": None},
+            {"kind": "evaluation", "vm": vm, "epoch": _LAST, "at_s": at_s, "accuracy": 0.9, "loss": 0.1, "samples": 9},
+        ]  # fmt: skip
+        with path.open("a") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+
+    def _corrupt_report(self, text: str) -> str:
+        random = self._random
+        self.corruptions += 1
+        how = random.randrange(9)
+        if how < 5:  # fields of either file
+            documents = [json.loads(line) for line in text.split("\n")]
+            for _ in range(random.randint(1, 4)):
+                chosen = random.choice(documents)
+                chosen[random.choice([*chosen, "made up", "ran"])] = random.choice(_EVIL)
+            return "\n".join(json.dumps(document) for document in documents)
+        if how == 5:
+            return "[" * random.choice((10, 3000, 200_000)) + text
+        if how == 6:
+            return text.replace(
+                random.choice(('"phase"', ": ", "null", "1")),
+                random.choice(_TOKENS),
+            )
+        if how == 7:
+            return random.choice(
+                ("", "\n\n\n", "{}\n{}", "null\nnull", "[]\n1", text[::-1], "x" * 300_000, "\n" + text)
+            )
+        return self._corrupt_bytes(text.encode()).decode(errors="replace")
+
+    def _corrupt_bytes(self, content: bytes) -> bytes:
+        random = self._random
+        self.corruptions += 1
+        data = bytearray(content)
+        for _ in range(random.randint(1, 6)):
+            at = random.randint(0, len(data))
+            match random.randrange(5):
+                case 0:
+                    data[at : at + random.randint(0, 40)] = random.randbytes(random.randint(0, 40))
+                case 1:
+                    data = data[:at]
+                case 2:
+                    data[at:at] = b"\0" * random.choice((1, 600, 30_000))
+                case 3:
+                    data[at : at + 3] = random.choice(_CELLS)
+                case _:
+                    data[at:at] = data[: random.randint(0, 200)]
+        return bytes(data)
+
+
+def _egress(vm: str) -> bytes:
+    return f"vm,epoch,dst_address,phase,seconds,bytes\n{vm},1,10.0.0.9,leaving,1.5,77\n".encode()
+
+
+def _packed(files: dict[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as stream,
+        tarfile.open(fileobj=stream, mode="w") as tar,
+    ):
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return packed.getvalue()
+
+
+class _Requests:
+    last_epoch = _LAST
+    evaluates = True
+
+    def peer(self, wish: ev.RequestVm, place: Place) -> LaunchRequest:
+        return LaunchRequest(wish.vm, Offer(place.location, place.instance, "T4:1", True, None, ""), "p", {})
+
+    def monitor(self, vm: str) -> LaunchRequest:
+        return LaunchRequest(vm, Offer(_PLACE.location, "m", "CPU:1", False, None, ""), "p", {})
+
+    def nodes(self) -> dict[str, tuple[str, str]]:
+        return {}
+
+
+def run_one(folder: Path, seed: int, hostile: str = "a") -> tuple[Outcome, list[tuple[Any, ...]]]:
+    """One run to its end, in an empty folder; with what happened to slot "b"."""
+    random = Random(seed)
+    cloud = HostileCloud(folder, random, hostile)
+    with RunStore.open_writer(folder / "run.db") as store:
+        fact = created(_SPEC)
+        store.append(
+            "events",
+            [EventRecord(0, cloud.now_s, fact.kind, "", -1, "", "", "", fact.cause, fact.data_json)],
+        )
+        wrong: list[str] = []
+        try:
+            shell = Shell(
+                store, InlineCalls(cloud), _Requests(), folder, now_s=lambda: cloud.now_s, jitter=Random(1).random
+            )  # fmt: skip
+            began_s = cloud.now_s
+            while not shell.tick():
+                cloud.now_s += 1.0 if cloud.now_s < began_s + 60.0 else 10.0
+                if cloud.now_s > began_s + _ENDS_S:
+                    wrong.append(f"it has not ended after {_ENDS_S:.0f} s: {shell.state}")
+                    break
+        except Exception as error:  # noqa: BLE001 - this is what is looked for
+            wrong.append(f"a tick raised {error!r}")
+        if store.meta("status") != "done":
+            wrong.append(f"it ended as {store.meta('status')}: {store.meta('error')}")
+        if cloud.alive():
+            wrong.append(f"alive: {', '.join(cloud.alive())}")
+        other: list[tuple[Any, ...]] = [
+            (e.kind, e.vm, e.from_state, e.to_state)
+            for e in store.records("events")
+            if e.slot == "b" and e.kind == "transition"
+        ]
+        other += [("steps", s.vm, s.step, s.wall_s) for s in store.records("steps") if s.vm == "r-b-0"]
+        other += [("egress", e.vm, e.phase, e.bytes) for e in store.records("egress") if e.vm == "r-b-0"]
+    return Outcome(cloud.corruptions, wrong), other
+
+
+def run_many(count: int, first_seed: int = 0) -> tuple[int, int, dict[int, list[str]]]:
+    """Runs until `count` corruptions were drawn: corruptions, runs, and what was wrong by seed."""
+    logging.getLogger("orchestrator").setLevel(logging.CRITICAL)
+    logging.getLogger("cloud").setLevel(logging.CRITICAL)
+    with tempfile.TemporaryDirectory() as folder:
+        _, calm = run_one(Path(folder) / "calm", 0, hostile="nobody")
+    drawn, seed, wrong = 0, first_seed, {}
+    while drawn < count:
+        with tempfile.TemporaryDirectory() as folder:
+            outcome, other = run_one(Path(folder) / "run", seed)
+        drawn += outcome.corruptions
+        said = outcome.wrong + ([f"slot b: {other} instead of {calm}"] if other != calm else [])
+        if said:
+            wrong[seed] = said
+        seed += 1
+    return drawn, seed - first_seed, wrong
+
+
+def main() -> int:
+    """Exit code 1 when a run ended or another VM was touched."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--count", type=int, default=10_000, help="corruptions to draw")
+    parser.add_argument("--seed", type=int, default=0, help="of the first run")
+    options = parser.parse_args()
+    began_s = time.monotonic()
+    drawn, runs, wrong = run_many(options.count, options.seed)
+    for seed, said in wrong.items():
+        print(f"seed {seed}: {'; '.join(said)}")
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    print(
+        f"{drawn} corruptions in {runs} runs, {time.monotonic() - began_s:.0f} s, peak {peak_mb:.0f} MB: "
+        f"{len(wrong)} runs with something wrong"
+    )
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
