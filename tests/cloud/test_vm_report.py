@@ -56,7 +56,8 @@ def test_a_field_of_the_wrong_kind_is_left_out(said):
 def test_what_a_peer_writes_is_kept(tmp_path):
     document = {
         "phase": "failed", "maddr": MADDR, "epoch": 3,
-        "error": "s3://digits/a.tar: the tar ends at byte 7000", "hopeless": True, "notice_at_s": NOW_S, "warnings": ["w"], "join": None,
+        "error": "s3://digits/a.tar: the tar ends at byte 7000", "hopeless": True, "notice_at_s": NOW_S,
+        "warnings": ["w"], "join": None,
     }  # fmt: skip
     (tmp_path / "status.json").write_text(json.dumps(document))
     assert read_status(tmp_path / "status.json") == document
