@@ -10,7 +10,18 @@ from cloud.provider import LaunchRequest
 FOLDER = "orch-vm"  # in the VM user's home
 PEERS_VARIABLE = "ORCH_INITIAL_PEERS"  # whom the program is to join, when its config asks for it
 _WAIT_S = 900  # to be told whom to join: one first peer may fail on the way
-_SETUP_S = 1200  # each step of the setup, and no longer: before its program runs a VM has no lease
+# Each step's limit on the VM itself: before its program runs a VM has no lease.
+_SETUP_S = 1200  # the experiment's own `setup`
+_ENVIRONMENT_S = 300  # making the Python environment
+_INSTALL_S = 1200  # installing the peer's requirements into it
+_ADDRESS_S = 300  # to be told its public address, before the cloud's metadata is asked
+_KILL_S = 30  # from SIGTERM to SIGKILL, of a step past its limit
+_SLACK_S = 60.0  # of the steps without a limit of their own, and until somebody sees them
+
+SETUP_WITHIN_S = _SETUP_S + _KILL_S + _SLACK_S
+"""A VM that works reports phase "setup" for no longer."""
+INSTALL_WITHIN_S = _ENVIRONMENT_S + _INSTALL_S + 2 * _KILL_S + _ADDRESS_S + _SLACK_S
+"""A VM that works reports phase "installing" for no longer."""
 
 # Compares what an environment has with requirements.txt, of the packages named: prints what differs, exit 1 if anything does.
 CHECK = """\
@@ -68,10 +79,12 @@ GPU=%(gpu)s
 if [ "$GPU" != no ]; then
     found=$(nvidia-smi -L 2>&1) || fail "no working GPU driver on this image (nvidia-smi: $(echo "$found" | head -1))"
 fi
-limited() { timeout %(setup_s)d "$@"; }
-%(tuning)slimited bash setup.sh >> setup.log 2>&1 9>&- ||
+limited() { timeout -k %(kill_s)d "$@"; }  # seconds, command
+say setup null ""
+%(tuning)slimited %(setup_s)d bash setup.sh >> setup.log 2>&1 9>&- ||
     fail "the experiment's setup failed with exit code $?: $(tail -1 setup.log)"
 
+say installing null ""
 WHEEL=%(wheel)s WANTED=%(requirements)s
 ready() {  # whether the environment in $1 has what the wheel needs
     [ -x "$1/bin/python" ] || return 1
@@ -88,12 +101,13 @@ else
     index=""; [ "$GPU" != no ] || index="--extra-index-url https://download.pytorch.org/whl/cpu"
     if [ -n "$UV" ]; then
         [ "$GPU" != no ] && backend=auto || backend=cpu
-        { [ -x "$ENV/bin/python" ] || limited "$UV" venv -q --python %(python)s "$ENV"; } >> setup.log 2>&1 9>&- &&
-            VIRTUAL_ENV=$ENV limited "$UV" pip install -q --torch-backend "$backend" -r requirements.txt \
+        { [ -x "$ENV/bin/python" ] || limited %(environment_s)d "$UV" venv -q --python %(python)s "$ENV"; } \
+            >> setup.log 2>&1 9>&- &&
+            VIRTUAL_ENV=$ENV limited %(install_s)d "$UV" pip install -q --torch-backend "$backend" -r requirements.txt \
                 >> setup.log 2>&1 9>&-
     else
-        { [ -x "$ENV/bin/python" ] || "$PYTHON3" -m venv "$ENV"; } >> setup.log 2>&1 9>&- &&
-            limited "$ENV/bin/pip" install -q $index -r requirements.txt >> setup.log 2>&1 9>&-
+        { [ -x "$ENV/bin/python" ] || limited %(environment_s)d "$PYTHON3" -m venv "$ENV"; } >> setup.log 2>&1 9>&- &&
+            limited %(install_s)d "$ENV/bin/pip" install -q $index -r requirements.txt >> setup.log 2>&1 9>&-
     fi || fail "the peer's requirements could not be installed: $(tail -1 setup.log)${why:+ (and the image: $why)}"
     echo "$WANTED" > "$ENV/requirements.sha256"
 fi
@@ -110,7 +124,7 @@ unset %(key_variable)s
 
 # The address that others reach us at: the controller writes it here as soon as it knows it; the cloud's own
 # metadata is asked when nobody comes.
-for n in $(seq 600); do [ -s address ] && break; sleep 0.5; done
+for n in $(seq $((2 * %(address_s)d))); do [ -s address ] && break; sleep 0.5; done
 ORCH_PUBLIC_ADDRESS=$(cat address 2>/dev/null || true)
 [ -n "$ORCH_PUBLIC_ADDRESS" ] || ORCH_PUBLIC_ADDRESS=$(
     curl -sf -m 2 -H "X-aws-ec2-metadata-token: $(curl -sf -m 2 -X PUT \
@@ -199,6 +213,10 @@ def run_script(
     packages = (*_PACKAGES, "transformers") if request.config.get("emulated") is False else _PACKAGES
     return _SCRIPT % {
         "setup_s": _SETUP_S,
+        "environment_s": _ENVIRONMENT_S,
+        "install_s": _INSTALL_S,
+        "address_s": _ADDRESS_S,
+        "kill_s": _KILL_S,
         "tuning": tuning_block(request.network_tuning),
         "life_s": round(request.max_life_s or 0),
         "grace_s": 60 * (idle_minutes + 5),

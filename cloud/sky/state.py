@@ -98,9 +98,12 @@ def observed(record: VmRecord, listed: Listed | None, now_s: float) -> Observed:
 def _before_status(record: VmRecord) -> dict[str, Any]:
     """What can be said of a program that has not said anything itself. Once told, a VM waits for nobody: another
     that begins a swarm because this one seems to wait would be the second."""
-    phase = {"waiting": "starting" if record.told else "waiting", "running": "starting"}.get(
-        str(record.job.get("phase"))
-    )
+    phase = {
+        "setup": "setup",
+        "installing": "installing",
+        "waiting": "starting" if record.told else "waiting",
+        "running": "starting",
+    }.get(str(record.job.get("phase")))
     return {"phase": phase} if phase else {}
 
 

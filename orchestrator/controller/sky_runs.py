@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from analysis.plan import Quote, Quoter
+from cloud.sky.script import INSTALL_WITHIN_S, SETUP_WITHIN_S
 from experiments.spec.emulation import EmulationPlan, full_size, resolve_emulation
 from experiments.spec.schema import ExperimentSpec
 from orchestrator.core.state import RunSpec
@@ -19,7 +20,7 @@ from orchestrator.home import owner
 SKY = "cloud.sky:SkyCloud"
 
 # A launch by SkyPilot was measured to take 25 to 65 s, and some minutes when it fails over or waits for ssh (at
-# most 10 min); installing torch on a plain image takes minutes too.
+# most 10 min). What the VM itself then does has limits of its own, told by its phase.
 _REQUEST_S = 900.0
 _BOOT_S = 1200.0
 _JOIN_S = 600.0
@@ -65,7 +66,13 @@ def patient(run: RunSpec) -> RunSpec:
     """The same run with a real cloud's deadlines; its VMs are told whom to join when they are up, so none waits for
     the first one's address before it is requested."""
     return replace(
-        run, boot_deadline_s=_BOOT_S, join_deadline_s=_JOIN_S, barrier_s=BARRIER_S, first_alone=False
+        run,
+        boot_deadline_s=_BOOT_S,
+        setup_deadline_s=SETUP_WITHIN_S,
+        install_deadline_s=INSTALL_WITHIN_S,
+        join_deadline_s=_JOIN_S,
+        barrier_s=BARRIER_S,
+        first_alone=False,
     )
 
 

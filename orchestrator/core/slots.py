@@ -19,17 +19,9 @@ from orchestrator.core.state import OVER, Slot, SlotState
 from orchestrator.core.work import READY, WAITS, Work
 
 _RANK = {SlotState.PROVISIONING: 0, SlotState.BOOTING: 1, SlotState.JOINING: 2, SlotState.TRAINING: 3}
-_PHASE_RANK = {
-    "": 0,
-    WAITS: 1,
-    "starting": 2,
-    "dht": 3,
-    "ready": 4,
-    "training": 5,
-    "leaving": 6,
-    "done": 7,
-    "failed": 7,
-}
+_BOOTS = {"setup": "its setup runs", "installing": "its software is installed"}  # phases before a program
+_PHASES = ("", *_BOOTS, WAITS, "starting", "dht", "ready", "training", "leaving", "done")
+_PHASE_RANK = {**{phase: rank for rank, phase in enumerate(_PHASES)}, "failed": len(_PHASES) - 1}
 
 
 def confirm(work: Work, i: int, now_s: float) -> None:
@@ -128,7 +120,7 @@ def see(work: Work, i: int, event: Observed) -> None:
         and _RANK[wanted] <= _RANK[slot.state]
     ):
         return  # nothing new, as of most VMs in most lists
-    waited = slot.phase == WAITS
+    waited, booted = slot.phase == WAITS, phase in _BOOTS and phase != slot.phase
     slot = replace(
         slot, confirmed=True, refusals=0, phase=phase, maddr=event.maddr or slot.maddr,
         address=event.address or slot.address,
@@ -142,6 +134,8 @@ def see(work: Work, i: int, event: Observed) -> None:
             SlotState.TRAINING: "the peer trains",
         }
         slot = replace(slot, state=wanted, since_s=event.now_s, cause=causes[wanted])
+    elif booted and slot.state is SlotState.BOOTING:  # each step has a limit of its own
+        slot = replace(slot, since_s=event.now_s, cause=_BOOTS[phase])
     elif waited and phase != WAITS:  # from here on it is its own time
         slot = replace(slot, since_s=event.now_s, cause="its program runs")
     work.set(i, slot)
@@ -235,8 +229,10 @@ def overdue(work: Work, i: int, now_s: float) -> str:
     """Why the slot's VM has taken too long, or ""."""
     spec, slot = work.run.spec, work.slots[i]
     waited_s = now_s - slot.since_s
-    if slot.state is SlotState.BOOTING and waited_s > spec.boot_deadline_s:
-        return f"did not boot within {spec.boot_deadline_s:.0f} s"
+    boot_s = spec.boot_within_s(slot.phase)
+    if slot.state is SlotState.BOOTING and waited_s > boot_s:
+        step = f" (its phase: {slot.phase})" if slot.phase else ""
+        return f"did not boot within {boot_s:.0f} s{step}"
     join_s = work.join_within_s(slot)
     if slot.state is SlotState.JOINING and slot.phase not in READY and waited_s > join_s:
         return f"did not join within {join_s:.0f} s (its phase: {slot.phase or 'none'})"

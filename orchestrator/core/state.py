@@ -91,7 +91,9 @@ class RunSpec:
     run_id: str
     slots: tuple[SlotSpec, ...]
     budget_usd: Decimal | None = None
-    boot_deadline_s: float = 300.0  # request accepted to program started
+    boot_deadline_s: float = 300.0  # request accepted to program started, or to the first of the next two
+    setup_deadline_s: float = 300.0  # a VM that reports that its setup runs
+    install_deadline_s: float = 300.0  # a VM that reports that its software is installed
     join_deadline_s: float = 300.0  # program started to the peer being ready; as long again to train
     barrier_s: float | None = None  # ready peers wait so long for each other; None: 60 s and 10 s each
     silent_deadline_s: float = 120.0  # a training peer nobody has seen in the DHT
@@ -115,6 +117,12 @@ class RunSpec:
     max_monitor_restarts: int = 5
     monitor_backoff_s: float = 1.0  # 0, 1, 3, 7 ... times this after each monitor's death
 
+    def boot_within_s(self, phase: str) -> float:
+        """How long a VM may boot after it reported this phase. Phases only go forward: each counts once."""
+        return {"setup": self.setup_deadline_s, "installing": self.install_deadline_s}.get(
+            phase, self.boot_deadline_s
+        )
+
     @property
     def start_deadline_s(self) -> float:
         """Program started to training: ready, waiting for the others, then taking over the swarm's state."""
@@ -136,7 +144,7 @@ class Slot:
     ambiguous: bool = False  # a request got no answer: the VM may exist
     since_s: float = 0.0  # when it came into this state
     retry_at_s: float = 0.0  # not before this is anything (again) requested
-    phase: str = ""  # the peer's own; "waiting": its VM waits to be told whom to join
+    phase: str = ""  # the peer's own; before it "setup", "installing", "waiting" (to be told whom to join)
     maddr: str = ""
     address: str = ""
     lost: int = 0  # VMs lost so far

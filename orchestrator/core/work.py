@@ -227,7 +227,7 @@ class Work:
         if slot.state is SlotState.WAITING:
             return None if slot.blocked else slot.retry_at_s
         if slot.state is SlotState.BOOTING:
-            return slot.since_s + spec.boot_deadline_s
+            return slot.since_s + spec.boot_within_s(slot.phase)
         if slot.state is SlotState.JOINING:
             return slot.since_s + (spec.start_deadline_s if slot.phase in READY else self.join_within_s(slot))
         return None

@@ -34,6 +34,12 @@ def test_a_vm_that_waits_runs_and_its_phase_says_so():
     assert observed(after_peek(RECORD, ({"phase": "preparing"}, {}), 200.0), UP, 200.0).status == {}
 
 
+@pytest.mark.parametrize("phase", ["setup", "installing"])
+def test_a_vm_that_gets_its_software_is_pending_and_says_which_step(phase: str):
+    shown = observed(after_peek(RECORD, ({"phase": phase, "at_s": 150.0}, {}), 200.0), UP, 200.0)
+    assert (shown.state, shown.ready_at_s, shown.status) == ("pending", None, {"phase": phase})
+
+
 @pytest.mark.parametrize(
     ("roster", "told"),
     [

@@ -175,6 +175,29 @@ def test_a_setup_that_fails_says_so(vm: Callable[..., Vm]):
     assert one.read("job.json")["error"] == "the experiment's setup failed with exit code 3: no such package"
 
 
+def test_a_setup_that_hangs_is_killed_at_its_limit(vm: Callable[..., Vm], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(script, "_SETUP_S", 1)
+    monkeypatch.setattr(script, "_KILL_S", 1)
+    one = vm("programs:tell", setup="trap '' TERM; cat job.json > said; sleep 50")
+    assert one.start().wait(30) == 1
+    assert one.read("said")["phase"] == "setup"
+    assert "the experiment's setup failed with exit code 137" in one.read("job.json")["error"]
+
+
+def test_an_installation_that_hangs_is_ended_at_its_limit(
+    vm: Callable[..., Vm], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(script, "_ENVIRONMENT_S", 1)
+    one = vm("programs:tell")
+    (one.home / "orch-env" / "bin" / "python").unlink()
+    uv = one.home / "bin" / "uv"
+    uv.write_text("#!/bin/sh\ncat job.json > said\nexec sleep 50\n")
+    uv.chmod(0o755)
+    assert one.start().wait(30) == 1
+    assert one.read("said")["phase"] == "installing"
+    assert "requirements could not be installed" in one.read("job.json")["error"]
+
+
 def test_a_gpu_that_is_not_there_says_so(vm: Callable[..., Vm]):
     one = vm("programs:tell", offer=Offer("aws/x/y", "g4dn.xlarge", "T4:1", True, None, ""))
     assert one.start().wait(30) == 1
