@@ -11,6 +11,7 @@ from cloud.provider import AmbiguousError, LaunchRequest, NoCapacityError, Provi
 from cloud.sky import records, sdk, server, ssh
 from cloud.sky.clusters import SERVER_TRIES, Clusters
 from cloud.sky.errors import is_server_lost, translate
+from cloud.sky.price_check import TooDearError, refusal_after, refusal_before, refusal_remembered
 from cloud.sky.records import VmRecord
 from cloud.sky.script import peek_command
 from cloud.sky.shipping import ship_folder
@@ -22,7 +23,7 @@ _PEEK_S = 8.0
 
 
 def launch(run: Clusters, request: LaunchRequest, record: VmRecord) -> None:
-    """Rent the VM of a record, wait until it is up, check its price, remember what was got.
+    """Compare the price, rent the VM of a record, wait until it is up, compare what it costs, remember what was got.
 
     Raises ProviderError; after any but AmbiguousError nothing of it is left.
     """
@@ -32,12 +33,14 @@ def launch(run: Clusters, request: LaunchRequest, record: VmRecord) -> None:
         cluster = run.call(doing, lambda: sdk.find(record.cluster))
         if cluster is None or not cluster.address:
             raise TransientError(f"{doing}: the VM was gone as soon as it was there")
-        _check_price(request, cluster, doing)
+        dear = refusal_after(request, cluster.instance, cluster.zone or cluster.region, cluster.usd_per_h)
+        if dear is not None:
+            raise dear
         _check_wanted(run, request.vm, doing)
     except AmbiguousError:
         raise
     except ProviderError as error:
-        _clean_up(run, record, str(error))
+        _clean_up(run, record, str(error), too_dear=isinstance(error, TooDearError))
         _unship(run, request.vm)
         raise
     _unship(run, request.vm)
@@ -67,6 +70,7 @@ def _launch_until_up(run: Clusters, request: LaunchRequest, cluster: str, doing:
             if waiting is None and _has_job(cluster):
                 return
             if waiting is None:
+                _check_price(run, request, doing)
                 shipped = shipped or ship_folder(run.folder, run.home, request)
                 waiting = sdk.launch(request, *shipped)
             sdk.wait_launch(waiting)
@@ -95,18 +99,17 @@ def _has_job(cluster: str) -> bool:
     return bool(told and told[0])
 
 
-def _check_price(request: LaunchRequest, cluster: sdk.Cluster, doing: str) -> None:
-    ceiling, price = request.max_usd_per_h, cluster.usd_per_h
-    if ceiling is None or (price is not None and price <= ceiling):
+def _check_price(run: Clusters, request: LaunchRequest, doing: str) -> None:
+    """Before anything is rented: raises NoCapacityError where the VM is known to cost more than its ceiling."""
+    if request.max_usd_per_h is None:
         return
-    found = "its price is unknown" if price is None else f"it costs ${price}/h"
-    raise NoCapacityError(
-        f"{doing}: SkyPilot rented {cluster.instance} in {cluster.zone or cluster.region}, but {found} and the "
-        f"plan's ceiling is ${ceiling}/h; it was ended again"
-    )
+    why = refusal_remembered(request, records.read_all(run.folder), time.time())
+    why = why or refusal_before(request, *sdk.quote(request))
+    if why:
+        raise NoCapacityError(f"{doing}: {why}")
 
 
-def _clean_up(run: Clusters, record: VmRecord, why: str) -> None:
+def _clean_up(run: Clusters, record: VmRecord, why: str, *, too_dear: bool) -> None:
     """After a refusal nothing is left. Raises AmbiguousError where that cannot be said.
 
     What SkyPilot had a cluster of may have been a VM, which is billed: it is remembered as one that has ended.
@@ -122,7 +125,7 @@ def _clean_up(run: Clusters, record: VmRecord, why: str) -> None:
     elif cluster is not None:
         records.update(
             run.folder, record.vm, launched=True, end_state="terminated", ended_at_s=time.time(), cause=why,
-            location=cluster.location or record.location, instance=cluster.instance, address=cluster.address,
+            location=cluster.location or record.location, instance=cluster.instance, address=cluster.address, too_dear=too_dear,
             usd_per_h="" if cluster.usd_per_h is None else str(cluster.usd_per_h), price_source=cluster.price_source,
         )  # fmt: skip
     else:

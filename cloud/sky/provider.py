@@ -66,9 +66,11 @@ class SkyCloud:
         return here(load(book_names()[-1]), os.environ).offers(location, accelerator, use_spot)
 
     def request(self, request: LaunchRequest) -> None:
-        """Rent a VM, wait until it runs (minutes), check its price; its program gets ready by itself after that.
+        """Compare its price, rent a VM, wait until it runs (minutes), compare the price that was got; its program gets
+        ready by itself after that.
 
-        Raises NoCapacityError (also for a VM dearer than `max_usd_per_h`, which is ended), QuotaError,
+        Raises NoCapacityError (also where SkyPilot's catalog has a price above `max_usd_per_h`, in which case nothing is
+        requested, and for a VM that turns out to be dearer, which is ended), QuotaError,
         CredentialsError, InvalidRequestError, TransientError, AmbiguousError, EndedError after `close`.
         """
         now_s = time.time()
@@ -93,7 +95,7 @@ class SkyCloud:
                 offer = request.offer
                 record = VmRecord(
                     request.vm, cluster_name(request.vm), offer.location, offer.accelerator, offer.use_spot, now_s,
-                    labels=dict(request.labels), usd_per_h="", cause="SkyPilot launches it",
+                    labels=dict(request.labels), usd_per_h="", cause="SkyPilot launches it", asked=offer.location,
                 )  # fmt: skip
                 records.write(self._folder, record)
             launch(self._run, request, record)

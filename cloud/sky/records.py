@@ -39,6 +39,8 @@ class VmRecord:
     price_source: str = ""
     link: str = ""
     ssh: Mapping[str, Any] = field(default_factory=dict)  # user, key, port, proxy
+    asked: str = ""  # the location as requested
+    too_dear: bool = False  # it was rented, cost more than its ceiling and was ended
     notice_at_s: float | None = None
     status: Mapping[str, Any] = field(default_factory=dict)  # the program's own last word
     job: Mapping[str, Any] = field(default_factory=dict)  # of the script around it: phase, exit_code, error

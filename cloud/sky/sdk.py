@@ -58,7 +58,8 @@ def skypilot() -> Any:
     logger = logging.getLogger("sky")
     logger.setLevel(logging.ERROR)
     for handler in logger.handlers:
-        if isinstance(handler, logging.StreamHandler):
+        own = type(handler).__module__.startswith("sky.")  # others (a test's, say) stay as they are
+        if own and isinstance(handler, logging.StreamHandler):
             handler.setStream(sys.stderr)
     return sky
 
@@ -112,6 +113,20 @@ def _resources(request: LaunchRequest) -> Any:
         labels=labels_of(request.vm, request.labels),
         **more,
     )
+
+
+def quote(request: LaunchRequest) -> tuple[Decimal | None, str]:
+    """$/h of what a request would rent, by SkyPilot's own catalog (fetched by SkyPilot where this machine has none).
+
+    Without a zone it is the region's cheapest one. (None, why): the catalog has no price; (None, ""): it has no such VM.
+    """
+    resources = _resources(request)
+    if resources.instance_type is not None:
+        return _price(resources)
+    found = resources.cloud.get_feasible_launchable_resources(resources, 1).resources_list
+    priced = [_price(each) for each in found]
+    known = [(usd, source) for usd, source in priced if usd is not None]
+    return min(known) if known else priced[0] if priced else (None, "")
 
 
 def wait_launch(request_id: str) -> None:
