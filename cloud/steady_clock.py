@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 
 
-def _ticks_s() -> float:
+def ticks_s() -> float:
+    """Seconds since some moment of this machine's, by a clock that nobody can set."""
     # With the time the machine slept, where the system can tell: a VM is billed for it.
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot is None else time.clock_gettime(boot)
@@ -14,7 +15,7 @@ def _ticks_s() -> float:
 
 def steady_clock(
     wall_s: Callable[[], float] = time.time,
-    ticks_s: Callable[[], float] = _ticks_s,
+    ticks_s: Callable[[], float] = ticks_s,
     not_before_s: float = 0.0,
 ) -> Callable[[], float]:
     """Unix seconds as the machine tells them now, or `not_before_s` when that is later, and from then on by

@@ -28,7 +28,8 @@ MAX_PEERS = 150  # with names as ours; the monitor is one more
 _MAX_JSON_BYTES = 8 * MAX_BYTES
 _SIGNATURE_BYTES = 64
 _DOMAIN = b"orch orders 1\n"  # the run's key signs nothing that could pass for something else
-_MAX_VERSION = 2**60
+_MAX_VERSION = 10**15
+_EXPIRATION_S = 1e10  # unix: the year 2286
 _REASONS = frozenset({"signature", "run", "stale", "size", "form"})
 
 
@@ -53,18 +54,21 @@ class OrderPeer:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What the controller says at one moment. Times are its unix seconds."""
+    """What the controller says at one moment. Times are by the controller's clock, which may be wrong: of the lease only its
+    length counts, from the moment in which a peer receives the orders and on the peer's own monotonic clock."""
 
     run_id: str
-    version: int  # grows
+    version: (
+        int  # grows with each orders of the run, whatever the clock does; newer is what has a greater one
+    )
     issued_s: float
-    lease_until_s: float  # a peer that hears nothing newer stops by itself then
+    lease_until_s: float
     paused: bool
     peers: tuple[OrderPeer, ...]
 
     @property
     def lease_s(self) -> float:
-        """The lease's length when it was given, seconds."""
+        """A peer that hears nothing newer for so long stops by itself. Seconds."""
         return self.lease_until_s - self.issued_s
 
 
@@ -79,8 +83,17 @@ def generate_run_key() -> tuple[bytes, str]:
 
 
 def orders_key(run_id: str) -> str:
-    """The DHT key under which the orders are: the value is the blob, the expiration `lease_until_s`."""
+    """The DHT key under which the orders are: the value is the blob, the expiration `orders_expiration_s`."""
     return f"{run_id}_orders"
+
+
+def orders_expiration_s(version: int) -> float:
+    """The DHT expiration of orders of this version, unix seconds.
+
+    It grows with the version, so that nodes keep the newest, and is in the future by any clock: no node refuses or
+    forgets them because its clock differs from the controller's.
+    """
+    return _EXPIRATION_S + version / 1000
 
 
 def record_key_digest(record_public_key: str) -> str:

@@ -61,8 +61,8 @@ def round_fits(eta_s: float | None, round_s: float | None, left_s: float) -> boo
 class Lease(Protocol):
     """What of `orders.OrdersWatch` is asked here."""
 
-    def lease_left_s(self, now_s: float) -> float:
-        """Seconds from `now_s` (unix) until the lease ends; infinite without one."""
+    def lease_left_s(self) -> float:
+        """Seconds until the lease ends; infinite without one."""
         ...
 
 
@@ -121,7 +121,7 @@ class Life(threading.Thread):
 
     def look(self) -> bool:
         """One look at the lease and at the round to be finished. True: nothing is left to watch."""
-        if self._lease.lease_left_s(self._now_s()) <= 0.0:
+        if self._lease.lease_left_s() <= 0.0:
             self._hurry.set()
             _log.error("lease expired: no order of the controller for too long")
             self._departure.leave(_LEASE_SOFT_S, _LEASE_LIMIT_S, code=LEASE_EXPIRED)

@@ -7,7 +7,6 @@ import binascii
 import logging
 import math
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -17,9 +16,10 @@ from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from hivemind.utils import MSGPackSerializer
 
+from cloud.steady_clock import ticks_s
 from experiments.peer.config import PeerConfig, PeerConfigError
 from experiments.peer.guard import disconnect_strangers
-from metrics.orders import MAX_BYTES, Orders, OrdersError, orders_key, verify
+from metrics.orders import MAX_BYTES, Orders, OrdersError, orders_expiration_s, orders_key, verify
 
 _log = logging.getLogger(__name__)
 
@@ -28,29 +28,30 @@ _WIDE_EVERY = 8  # looks: the monitor brings the orders to every node it reaches
 
 
 class OrdersWatch:
-    """Keeps the newest orders. Without a public key in the config the swarm is open: everybody is allowed."""
+    """Keeps the newest orders. Without a public key in the config the swarm is open: everybody is allowed.
 
-    def __init__(self, config: PeerConfig, *, unix_time: Callable[[], float] = time.time) -> None:
+    A lease runs from the moment its orders are received, by this machine's monotonic clock: neither the controller's
+    time of day nor this machine's makes it shorter or longer. No lease is longer than that of the config's orders.
+    """
+
+    def __init__(self, config: PeerConfig, *, ticks_s: Callable[[], float] = ticks_s) -> None:
         """Takes the first orders from the config. Raises PeerConfigError when they are not the controller's."""
         self._run_id, self._public_key = config.run_id, config.orders_public_key
         self._dht_timeout_s = config.dht_timeout_s
         self._current: Orders | None = None
         self._peer_ids: frozenset[str] = frozenset()
-        self._until_s = math.inf
+        self._ticks_s, self._longest_lease_s = ticks_s, math.inf
+        self._until_ticks_s = math.inf
         self._ended = threading.Event()
         self.refused: Counter[str] = Counter()  # orders, by reason
         if not self._public_key:
             return
         try:
-            self._take(
-                verify(base64.b64decode(config.orders, validate=True), self._public_key, self._run_id, -1)
-            )
+            first = verify(base64.b64decode(config.orders, validate=True), self._public_key, self._run_id, -1)
         except (OrdersError, binascii.Error) as error:
             raise PeerConfigError(f"orders: not this run's: {error}; the controller writes them") from error
-        # A VM may take long to start: the lease in its config runs anew from the program's start.
-        first = self._current
-        assert first is not None
-        self._until_s = max(first.lease_until_s, unix_time() + first.lease_s)
+        self._longest_lease_s = first.lease_s
+        self._take(first)
 
     @property
     def closed(self) -> bool:
@@ -76,9 +77,9 @@ class OrdersWatch:
         """Whether the peer (base58) belongs to the swarm."""
         return not self._public_key or peer_id in self._peer_ids
 
-    def lease_left_s(self, now_s: float) -> float:
-        """Seconds from `now_s` (unix) to the lease's end; negative: expired; infinite in an open swarm."""
-        return self._until_s - now_s
+    def lease_left_s(self) -> float:
+        """Seconds to the lease's end; negative: expired; infinite in an open swarm."""
+        return self._until_ticks_s - self._ticks_s()
 
     def offer(self, blob: bytes) -> bool:
         """Take what somebody says are the orders, if they are and are newer. Returns whether they were taken."""
@@ -111,7 +112,7 @@ class OrdersWatch:
 
     def _take(self, orders: Orders) -> None:
         self._peer_ids = frozenset(peer.peer_id for peer in orders.peers)
-        self._until_s = orders.lease_until_s
+        self._until_ticks_s = self._ticks_s() + min(orders.lease_s, self._longest_lease_s)
         self._current = orders
 
     def _run(self, dht: Any, on_look: Callable[[], None], period_s: float) -> None:
@@ -136,7 +137,7 @@ class OrdersWatch:
 class OrdersValidator(RecordValidatorBase):
     """In the DHT's process: the run's orders are stored and believed only when its controller signed them.
 
-    They expire when their lease does, to the digit: nobody can keep an old copy above a newer one.
+    Their expiration follows from their version, to the digit: nobody can keep an old copy above a newer one.
     """
 
     def __init__(self, run_id: str, public_key: str) -> None:
@@ -156,7 +157,7 @@ class OrdersValidator(RecordValidatorBase):
         except Exception as error:  # noqa: BLE001 - msgpack's errors are of many types; all mean "no orders"
             _log.info("a record that is no orders: %r", error)
             return False
-        if record.expiration_time != orders.lease_until_s:
+        if record.expiration_time != orders_expiration_s(orders.version):
             return False
         self._newest = orders.version
         return True

@@ -22,7 +22,7 @@ from metrics.hivemind_sockets import SocketFolderError, short_socket_folder
 from metrics.log_file import LogFile
 from metrics.monitor.roster import Roster, RosterError, load_roster
 from metrics.monitor.sink import Sink, line_of, read_back, rejected_before, write_status
-from metrics.orders import Orders, OrdersError, orders_key, verify
+from metrics.orders import Orders, OrdersError, orders_expiration_s, orders_key, verify
 
 _log = logging.getLogger("metrics.monitor")
 
@@ -119,6 +119,7 @@ class _Monitor:
         self._roster_error = ""
         self._orders: Orders | None = None
         self._orders_blob = b""
+        self._orders_read_at = 0.0  # monotonic s
         self._orders_error = ""
         self._rejected = rejected_before(folder / "monitor.jsonl")
         self._records_read_at = -_IDLE_READ_S
@@ -235,13 +236,14 @@ class _Monitor:
             if blob != self._orders_blob:
                 newest = self._orders.version if self._orders is not None else -1
                 self._orders = verify(blob, self._config.orders_public_key, self._config.run_key, newest)
-                self._orders_blob = blob
+                self._orders_blob, self._orders_read_at = blob, now
             self._orders_error = ""
         except (OSError, OrdersError) as error:
             self._orders_error = f"{self._folder / 'orders.bin'}: {error}; the controller writes it"
-        if self._orders is not None:
+        # A controller that lives gives them anew each quarter of the lease: older ones would only lengthen leases.
+        if self._orders is not None and now - self._orders_read_at < self._orders.lease_s:
             key = orders_key(self._config.run_key)
-            self._reader.bring(key, self._orders_blob, self._orders.lease_until_s, now)
+            self._reader.bring(key, self._orders_blob, orders_expiration_s(self._orders.version), now)
 
     def _tell(self, phase: str) -> None:
         alive = self._board.alive(time.time())

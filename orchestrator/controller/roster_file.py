@@ -56,9 +56,10 @@ class RosterFile:
             if (last.peers, last.paused) == (peers, state.paused):
                 self._orders, self._slots = last, state.slots
                 return
-        version, until_s = int(1000 * now_s), now_s + state.spec.lease_s
-        if last is not None:  # whatever the clock does: nodes keep the record that expires last
-            version, until_s = max(version, last.version + 1), max(until_s, last.lease_until_s + 0.001)
+        version = int(1000 * now_s)
+        if last is not None:  # whatever the clock does: peers obey the greatest version
+            version = max(version, last.version + 1)
+        until_s = now_s + state.spec.lease_s
         orders = Orders(state.spec.run_id, version, now_s, until_s, state.paused, self._allowed(state))
         self._replace(ORDERS_FILE, sign(orders, run_key(self._run_folder)[0]))
         self._orders, self._slots = orders, state.slots

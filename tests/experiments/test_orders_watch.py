@@ -25,7 +25,7 @@ from experiments.peer.config import PeerConfig, PeerConfigError
 from experiments.peer.guard import Guard, close_the_door
 from experiments.peer.orders import OrdersValidator, OrdersWatch
 from experiments.peer.swarm import start_dht
-from metrics.orders import OrderPeer, Orders, generate_run_key, orders_key, sign
+from metrics.orders import OrderPeer, Orders, generate_run_key, orders_expiration_s, orders_key, sign
 from metrics.record_keys import generate_identity
 
 PEM, PUBLIC = generate_run_key()
@@ -46,7 +46,7 @@ def closed(blob: bytes) -> PeerConfig:
 
 
 def watch_of(blob: bytes, now_s: float = NOW_S) -> OrdersWatch:
-    return OrdersWatch(closed(blob), unix_time=lambda: now_s)
+    return OrdersWatch(closed(blob), ticks_s=lambda: now_s)
 
 
 def test_without_a_key_the_swarm_is_open() -> None:
@@ -55,18 +55,47 @@ def test_without_a_key_the_swarm_is_open() -> None:
     assert watch.allowed(C)
     assert watch.current is None
     assert not watch.paused
-    assert watch.lease_left_s(NOW_S) == math.inf
+    assert watch.lease_left_s() == math.inf
 
 
 def test_the_first_orders_come_from_the_config_and_their_lease_runs_from_the_start() -> None:
     watch = watch_of(blob_of(0, A, B))
     assert watch.closed
     assert [watch.allowed(p) for p in (A, B, C)] == [True, True, False]
-    assert watch.lease_left_s(NOW_S + 100.0) == 500.0
+    assert watch.lease_left_s() == 600.0
     late = watch_of(blob_of(0, A, B), now_s=NOW_S + 3600.0)  # the cloud took its time to make the VM
-    assert late.lease_left_s(NOW_S + 3600.0) == 600.0
-    assert late.offer(blob_of(5, A))
-    assert late.lease_left_s(NOW_S) == 605.0
+    assert late.lease_left_s() == 600.0
+
+
+@pytest.mark.parametrize("controller_s", [-3600.0, -700.0, -31.0, 0.0, 31.0, 700.0, 3600.0])
+@pytest.mark.parametrize("jump_s", [-3600.0, 0.0, 3600.0])
+def test_leases_run_on_the_peers_own_clock_from_receipt(controller_s: float, jump_s: float) -> None:
+    """Whatever the controller's clock says, and wherever it is set in mid-run: its orders of each 150 s keep a lease of
+    600 s alive, and 600 s after the last ones it is over."""
+    ticks = [50.0]
+
+    def given_at(version: int) -> bytes:
+        said_s = NOW_S + controller_s + ticks[0] + (jump_s if version > 20 else 0.0)
+        return sign(Orders(RUN, version, said_s, said_s + 600.0, False, (OrderPeer("a", A, ""),)), PEM)
+
+    watch = OrdersWatch(closed(given_at(0)), ticks_s=lambda: ticks[0])
+    for version in range(1, 40):
+        ticks[0] += 150.0
+        assert watch.lease_left_s() == 450.0
+        assert watch.offer(given_at(version))
+        assert watch.lease_left_s() == 600.0
+    ticks[0] += 599.0
+    assert watch.lease_left_s() == 1.0
+    assert not watch.offer(given_at(39))  # the same again is no new lease
+    ticks[0] += 2.0
+    assert watch.lease_left_s() == -1.0
+
+
+def test_no_orders_lengthen_the_lease_beyond_that_of_the_config() -> None:
+    watch = watch_of(blob_of(0, A))
+    long = Orders(RUN, 1, NOW_S, NOW_S + 1e6, False, (OrderPeer("a", A, ""),))
+    assert watch.offer(sign(long, PEM))
+    assert watch.lease_left_s() == 600.0
 
 
 @pytest.mark.parametrize(
@@ -124,7 +153,7 @@ def record_of(blob: object, expires_s: float, *, key: str = "", subkey: object =
 
 def test_nodes_keep_only_orders_under_the_orders_key() -> None:
     validator = OrdersValidator(RUN, PUBLIC)
-    until_s = NOW_S + 5 + 600.0
+    until_s = orders_expiration_s(5)
     assert validator.validate(record_of(b"anything", 1.0, key="another key"))
     assert not validator.validate(record_of(blob_of(5, A, pem=OTHER_PEM), until_s))
     assert not validator.validate(record_of("text", until_s))
@@ -136,7 +165,7 @@ def test_nodes_keep_only_orders_under_the_orders_key() -> None:
     assert not validator.validate(record_of(blob_of(5, A), until_s, subkey="mine"))
     assert validator.validate(record_of(blob_of(5, A), until_s))
     assert validator.validate(record_of(blob_of(5, A), until_s))
-    assert not validator.validate(record_of(blob_of(4, A), until_s - 1.0))
+    assert not validator.validate(record_of(blob_of(4, A), orders_expiration_s(4)))
 
 
 def test_the_list_and_the_counts_are_shared_with_forked_processes() -> None:
@@ -204,14 +233,13 @@ async def _keep(_dht: Any, node: Any, blob: bytes, until_s: float) -> None:
 def _two_nodes(folder: Path) -> list[int]:
     from functools import partial
 
-    now_s = time.time()
+    now_s = time.time() - 3600.0  # the controller's clock is an hour behind the nodes'
     ids = [str(PeerID.from_identity((folder / f"{name}.key").read_bytes())) for name in "ab"]
 
     def orders(version: int) -> tuple[bytes, float]:
         peers = tuple(OrderPeer(f"vm-{p}", p, "") for p in ids)
-        return sign(
-            Orders(RUN, version, now_s, now_s + 60.0 + version, False, peers), PEM
-        ), now_s + 60.0 + version
+        blob = sign(Orders(RUN, version, now_s, now_s + 60.0 + version, False, peers), PEM)
+        return blob, orders_expiration_s(version)
 
     first = closed(orders(1)[0])
     dht_a, maddr = start_dht(first, folder / "a.key")

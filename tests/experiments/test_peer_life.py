@@ -51,8 +51,8 @@ class Rig:
         self.departure = FakeDeparture(self.stop)
         self.life = Life(self, cast(Departure, self.departure), self.status, self.stop, lambda: self.now_s)
 
-    def lease_left_s(self, now_s: float) -> float:
-        return self.until_s - now_s
+    def lease_left_s(self) -> float:
+        return self.until_s - self.now_s
 
     def said(self) -> dict[str, Any]:
         return self.status._fields

@@ -10,7 +10,7 @@ from decimal import Decimal
 import pytest
 
 from experiments.spec.load import load
-from metrics.orders import MAX_PEERS, Orders, OrdersError, record_key_digest, verify
+from metrics.orders import MAX_PEERS, Orders, OrdersError, orders_expiration_s, record_key_digest, verify
 from orchestrator.controller.keys import forget_keys, run_key
 from orchestrator.controller.preflight import preflight
 from orchestrator.controller.roster_file import ORDERS_FILE, RosterFile
@@ -113,7 +113,10 @@ def test_neither_a_restart_nor_a_clock_set_back_makes_them_older(tmp_path):
     controller.restart()
     back = controller.orders(state, 500.0)
     assert back.version > first.version
-    assert back.lease_until_s > first.lease_until_s  # or nodes would keep the older copy
+    assert orders_expiration_s(back.version) > orders_expiration_s(
+        first.version
+    )  # nodes keep what expires last
+    assert back.lease_s == 600.0
     (tmp_path / "monitor" / ORDERS_FILE).write_bytes(b"damaged")
     controller.restart()
     assert controller.orders(state, 1002.0).version > back.version
