@@ -54,6 +54,17 @@ def list_runs(home: Path) -> list[str]:
     ]
 
 
+def list_remains(home: Path) -> list[str]:
+    """All folders below `runs` in which something of a run may live, whatever else is missing from them."""
+    traces = ("run.db", "sky", "cloud")
+    try:
+        return sorted(f.name for f in runs_folder(home).iterdir() if any((f / t).exists() for t in traces))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UsageError(f"{runs_folder(home)}: cannot list the runs: {error.strerror}") from error
+
+
 def resolve_run(home: Path, text: str) -> str:
     """The run id that `text` means: the id itself, a prefix only one run has, or `latest`.
 
@@ -84,6 +95,7 @@ def owner(home: Path, environ: Mapping[str, str] | None = None) -> str:
     """
     kept = kept_owner(home, environ)
     if kept:
+        _note_owner(home, kept)
         return kept
     user = re.sub(r"[^a-z0-9_-]", "-", getpass.getuser().lower())[:40] or "user"
     home.mkdir(parents=True, exist_ok=True)
@@ -94,7 +106,31 @@ def owner(home: Path, environ: Mapping[str, str] | None = None) -> str:
     made = f"{user}-{secrets.token_hex(4)}"
     with os.fdopen(fd, "w") as file:
         file.write(f"{made}\n")
+    _note_owner(home, made)
     return made
+
+
+def owners(home: Path) -> set[str]:
+    """All names under which VMs were ever rented from this home. Raises UsageError."""
+    path = home / "owners"
+    try:
+        names = path.read_text().split()
+    except (FileNotFoundError, NotADirectoryError):
+        names = []
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot be read ({error}); write the names of its owners again") from error
+    own = kept_owner(home, {})
+    return {checked_owner(name, f"{path}:") for name in names} | ({own} if own else set())
+
+
+def _note_owner(home: Path, name: str) -> None:
+    """On the disk before anything is rented under it: `orch reap` asks the clouds for all of them."""
+    if name not in owners(home):
+        home.mkdir(parents=True, exist_ok=True)
+        with (home / "owners").open("a") as file:
+            file.write(f"{name}\n")
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def kept_owner(home: Path, environ: Mapping[str, str] | None = None) -> str:

@@ -121,7 +121,11 @@ class _Host:
         }
 
     def _write(self) -> None:
-        write_json(self._folder / HOST_FILE, self._state())
+        """For who finds no host any more; a full disk ends no VM, since who asks is answered from memory."""
+        try:
+            write_json(self._folder / HOST_FILE, self._state())
+        except OSError as error:
+            print(f"{HOST_FILE} cannot be written: {error}", flush=True)  # noqa: T201 the host's log
 
     # time
 

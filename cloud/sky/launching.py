@@ -37,19 +37,21 @@ def launch(run: Clusters, request: LaunchRequest, record: VmRecord) -> None:
         if dear is not None:
             raise dear
         _check_wanted(run, request.vm, doing)
+        records.update(
+            run.folder, request.vm, launched=True, cause="", location=cluster.location or record.location,
+            address=cluster.address, instance=cluster.instance, instance_id=cluster.instance_id,
+            cluster_on_cloud=cluster.on_cloud, link=cluster.link, ssh=dict(cluster.ssh or {}),
+            usd_per_h="" if cluster.usd_per_h is None else str(cluster.usd_per_h), price_source=cluster.price_source,
+        )  # fmt: skip
     except AmbiguousError:
         raise
-    except ProviderError as error:
+    except (ProviderError, OSError) as error:
         _clean_up(run, record, str(error), too_dear=isinstance(error, TooDearError))
         _unship(run, request.vm)
+        if isinstance(error, OSError):  # a VM that cannot be remembered is not kept
+            raise TransientError(f"{doing}: it cannot be recorded ({error}), and was ended again") from error
         raise
     _unship(run, request.vm)
-    records.update(
-        run.folder, request.vm, launched=True, cause="", location=cluster.location or record.location,
-        address=cluster.address, instance=cluster.instance, instance_id=cluster.instance_id,
-        cluster_on_cloud=cluster.on_cloud, link=cluster.link, ssh=dict(cluster.ssh or {}),
-        usd_per_h="" if cluster.usd_per_h is None else str(cluster.usd_per_h), price_source=cluster.price_source,
-    )  # fmt: skip
 
 
 def _unship(run: Clusters, vm: str) -> None:
@@ -119,6 +121,16 @@ def _clean_up(run: Clusters, record: VmRecord, why: str, *, too_dear: bool) -> N
         run.down(record.cluster)
     except ProviderError as error:
         raise AmbiguousError(f"{why}; and whether anything is left of it is unknown: {error}") from error
+    try:
+        _remember_refused(run, record, cluster, why, too_dear=too_dear)
+    except OSError as error:
+        _log.warning("%s has ended, which cannot be recorded: %s", record.vm, error)
+
+
+def _remember_refused(
+    run: Clusters, record: VmRecord, cluster: sdk.Cluster | None, why: str, *, too_dear: bool
+) -> None:
+    """Raises OSError."""
     current = records.read(run.folder, record.vm)
     if current is not None and current.ending:
         run.ended(record.vm)

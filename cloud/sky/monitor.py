@@ -1,20 +1,32 @@
-"""The monitor of a run on real clouds: a plain process of this machine, a client of the swarm's DHT."""
+"""The monitor of a run on real clouds: a plain process of this machine, a client of the swarm's DHT.
+
+It holds a lock of its name while it lives and writes its own pid before anything else, so that whoever started it may
+die at any instant: it is found, and ended, all the same.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cloud.provider import LaunchRequest, Observed
+from cloud.provider import LaunchRequest, Observed, TransientError
 from cloud.vm_report import read_status
 
 _FILE = "monitor.pid.json"
+_PID_S = 10.0  # from its start until it has written its pid
+# By way of a shell that ends at once: Ray ends the children of a worker that ends, and the monitor stays.
+_START = 'setsid sh -c "$@" >> console.log 2>&1 < /dev/null &'
+# Its pid and when the kernel says it began: exec changes neither.
+_NOTE_PID = 'echo $$ $(cut -d" " -f22 /proc/$$/stat) > "$0.new" && mv "$0.new" "$0" && exec "$@"'
 _CODE = """
 import importlib, os, sys
 module, _, name = sys.argv[1].partition(":")
@@ -23,13 +35,28 @@ sys.exit(result if isinstance(result, int) else 0)
 """
 
 
-def start(run_folder: Path, request: LaunchRequest, now_s: float) -> None:
-    """Start it, detached, in `<run>/monitor`; nothing when one of this name was started before."""
+def start(run_folder: Path, request: LaunchRequest) -> None:
+    """Start it, detached, in `<run>/monitor`; nothing when one of this name was started before.
+
+    Raises TransientError when it does not start within 10 s; OSError.
+    """
     folder = run_folder / "monitor"
-    rows = _rows(folder)
-    if request.vm in rows:
-        return
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with _lock_file(folder, request.vm).open("a") as lock:  # held by the monitor as well, until it ends
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        if request.vm in _rows(folder):
+            return
+        _spawn(folder, request, lock.fileno())
+        if not _await(lambda: request.vm in _rows(folder), _PID_S):
+            raise TransientError(
+                f"{request.vm} did not start within {_PID_S:.0f} s; see {folder}/console.log"
+            )
+
+
+def _spawn(folder: Path, request: LaunchRequest, lock: int) -> None:
     (folder / "status.json").unlink(missing_ok=True)
     for name, data in {**request.files, "config.json": json.dumps(dict(request.config)).encode()}.items():
         path = folder / name
@@ -39,19 +66,17 @@ def start(run_folder: Path, request: LaunchRequest, now_s: float) -> None:
             file.write(data)
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    # By way of a shell that ends at once: Ray ends the children of a worker that ends, and the monitor stays.
-    started = subprocess.run(
-        ["/bin/sh", "-c", 'setsid "$@" >> console.log 2>&1 < /dev/null & echo $!', "sh",
+    subprocess.run(
+        ["/bin/sh", "-c", _START, "sh", _NOTE_PID, str(_pid_file(folder, request.vm)),
          sys.executable, "-c", _CODE, request.program, str(folder / "config.json")],
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         cwd=folder,
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "GOLOG_LOG_LEVEL": "error"},
+        pass_fds=(lock,),
         check=True,
     )  # fmt: skip
-    pid = int(started.stdout)
-    row = {"pid": pid, "began": _began(pid), "at_s": now_s, "ending": False}
-    _write(folder, {**rows, request.vm: row})
 
 
 def observe(run_folder: Path, now_s: float) -> list[Observed]:
@@ -94,13 +119,16 @@ def observe(run_folder: Path, now_s: float) -> list[Observed]:
 def end(run_folder: Path, vm: str | None = None, patience_s: float = 5.0) -> list[str]:
     """SIGTERM, after `patience_s` SIGKILL, to one monitor or all; names of those that still live."""
     folder = run_folder / "monitor"
+    _await(lambda: not _without_pid(folder, _rows(folder)), _PID_S)
     rows = _rows(folder)
     chosen = {name: row for name, row in rows.items() if vm in (None, name) and _alive(row)}
+    unknown = [name for name in _without_pid(folder, rows) if vm in (None, name)]
     if not chosen:
-        return []
+        return unknown
     for row in chosen.values():
         row["ending"] = True
-    _write(folder, rows)
+    with contextlib.suppress(OSError):  # a full disk: it is ended all the same
+        _write(folder, rows)
     for number, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, 5.0)):
         for row in chosen.values():
             if _alive(row):
@@ -111,7 +139,7 @@ def end(run_folder: Path, vm: str | None = None, patience_s: float = 5.0) -> lis
         deadline = time.monotonic() + wait_s
         while any(_alive(row) for row in chosen.values()) and time.monotonic() < deadline:
             time.sleep(0.05)
-    return [name for name, row in chosen.items() if _alive(row)]
+    return unknown + [name for name, row in chosen.items() if _alive(row)]
 
 
 def _alive(row: dict[str, Any]) -> bool:
@@ -128,10 +156,47 @@ def _began(pid: int) -> str:
 
 
 def _rows(folder: Path) -> dict[str, dict[str, Any]]:
+    """What is known of each monitor that has written its pid: pid, began, at_s, ending, ended_s."""
     try:
-        return json.loads((folder / _FILE).read_text())
-    except (OSError, ValueError):
-        return {}
+        rows = dict(json.loads((folder / _FILE).read_text()))
+    except (OSError, ValueError, TypeError):
+        rows = {}
+    for path in folder.glob("monitor*.pid"):
+        if path.stem not in rows:
+            pid, began = path.read_text().split()
+            at_s = path.stat().st_mtime
+            rows[path.stem] = {"pid": int(pid), "began": began, "at_s": at_s, "ending": False}
+    return rows
+
+
+def _without_pid(folder: Path, rows: Mapping[str, Any]) -> list[str]:
+    """Monitors that have been started and have not written their pid yet."""
+    names = [path.name[1 : -len(".lock")] for path in folder.glob(".monitor*.lock")]
+    return [name for name in names if name not in rows and _held(_lock_file(folder, name))]
+
+
+def _held(path: Path) -> bool:
+    with path.open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _lock_file(folder: Path, vm: str) -> Path:
+    return folder / f".{vm}.lock"
+
+
+def _pid_file(folder: Path, vm: str) -> Path:
+    return folder / f"{vm}.pid"
+
+
+def _await(holds: Callable[[], bool], limit_s: float) -> bool:
+    deadline = time.monotonic() + limit_s
+    while not (done := holds()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return done
 
 
 def _write(folder: Path, rows: dict[str, dict[str, Any]]) -> None:

@@ -8,9 +8,9 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ class SkyCloud:
         if self._run.closed:
             raise EndedError(f"{self._run_folder.name}: the run's clouds were closed")
         if is_monitor(request.vm):
-            monitor.start(self._run_folder, request, now_s)
+            monitor.start(self._run_folder, request)
             return
         with records.lock(self._folder, request.vm, "launch"):
             record = records.read(self._folder, request.vm)
@@ -97,7 +97,12 @@ class SkyCloud:
                     request.vm, cluster_name(request.vm), offer.location, offer.accelerator, offer.use_spot, now_s,
                     labels=dict(request.labels), usd_per_h="", cause="SkyPilot launches it", asked=offer.location,
                 )  # fmt: skip
-                records.write(self._folder, record)
+                try:
+                    records.write(self._folder, record)
+                except OSError as error:
+                    raise TransientError(
+                        f"{request.vm}: its record cannot be written ({error}); nothing was rented"
+                    ) from error
             launch(self._run, request, record)
 
     def observe(self) -> Sequence[Observed]:
@@ -122,21 +127,27 @@ class SkyCloud:
         return found
 
     def terminate(self, vm: str) -> None:
-        """Collect its small files, ask its program to leave, end its cluster. Returns once that is gone."""
+        """Collect its small files, ask its program to leave, end its cluster. Returns once that is gone.
+
+        A disk without room keeps no VM: it is ended, though that cannot be recorded.
+        """
         if is_monitor(vm):
             monitor.end(self._run_folder, vm)
             return
         record = records.read(self._folder, vm)
         if record is None or record.end_state or record.refused:
             return
-        record = records.update(self._folder, vm, ending=True)
-        if record.launched:
+        record = self._remember(record, ending=True)
+        if record.launched and record.ssh:
             ssh.run_on(record.address, record.ssh, stop_command(), _STOP_S)
             self._collect(record)
         self._run.down(record.cluster)
         if record.launched:
             end_in_aws(record)
-        self._run.ended(vm)
+        try:
+            self._run.ended(vm)
+        except OSError as error:
+            _log.warning("%s has ended, which cannot be recorded: %s", vm, error)
 
     def collect(self, vm: str) -> str:
         """`<run>/vms/<vm>`, with what could be had of the VM before its end."""
@@ -191,24 +202,27 @@ class SkyCloud:
         self._run.down(owned.id)
 
     def close(self) -> None:
-        """End all of the run, and look twice that nothing is left. Raises TransientError naming what is."""
+        """End all of the run, and look twice that nothing is left. Raises TransientError naming what is.
+
+        Whatever goes wrong with one step, the others are made.
+        """
+        if self._run_folder.is_dir():
+            _touch(self._folder / "closed")  # nothing is launched from here on
         known = records.read_all(self._folder)
-        if known:
-            (self._folder / "closed").touch()  # nothing is launched from here on
         with ThreadPoolExecutor(max(1, min(_PARALLEL, len(known)))) as pool:
-            errors = [e for e in pool.map(self._try_terminate, (r.vm for r in known)) if e]
-        remaining = monitor.end(self._run_folder)
+            remaining = [e for e in pool.map(self._try_terminate, (r.vm for r in known)) if e]
+        remaining += _tried("the monitor", lambda: monitor.end(self._run_folder))
         if known:
-            sweep(self._run, known)
+            remaining += _tried("what SkyPilot still lists", lambda: sweep(self._run, known) or [])
             for pause_s in (0.0, 3.0):
                 time.sleep(pause_s)
-                remaining += left(self._run, known)
-        if remaining or errors:
+                remaining += _tried("the clouds' lists", lambda: left(self._run, known))
+        if remaining:
             raise TransientError(
-                f"{self._run_folder.name}: not proven to be gone: {', '.join(sorted({*remaining, *errors}))}"
+                f"{self._run_folder.name}: not proven to be gone: {', '.join(sorted({*remaining}))}"
             )
         if known:
-            (self._folder / "proven").touch()
+            _touch(self._folder / "proven")
         for record in known:
             ssh.hang_up(record.address, record.ssh)
         for path in self._folder.glob("*.ship"):
@@ -245,7 +259,10 @@ class SkyCloud:
             "at_s": now_s, "asked_s": now_s if ask else kept.get("asked_s", 0.0), "wanted": wanted,
             "rows": {name: asdict(row) for name, row in rows.items()},
         }  # fmt: skip
-        _write(path, said)
+        try:
+            _write(path, said)
+        except OSError as error:
+            _log.warning("SkyPilot's list cannot be kept: %s", error)
         return rows
 
     def _look(self, record: VmRecord, listed: Listed | None, now_s: float) -> VmRecord:
@@ -255,12 +272,14 @@ class SkyCloud:
             if record.ending:
                 return record
             peers = whom_to_join(record, _read(self._run_folder / "monitor" / "roster.json"))
-            if (
-                peers and not record.told
-            ):  # on the disk first: what it may have heard counts, whatever it answers
-                record = records.update(self._folder, record.vm, told=True)
+            if peers and not record.told:
+                try:  # on the disk first: what it may have heard counts, whatever it answers
+                    record = records.update(self._folder, record.vm, told=True)
+                except OSError as error:
+                    _log.warning("%s is not told whom to join: %s", record.vm, error)
+                    peers = ""
             command = peek_command(record.address, peers)
-            peek = _peek(record, command)
+            peek = _peek(record, command) if record.ssh else None
         alive, why = (None, "") if peek is not None else self._cloud_says(record)
         with records.lock(self._folder, record.vm, "record"):
             current = records.read(self._folder, record.vm) or record
@@ -271,8 +290,19 @@ class SkyCloud:
             else:
                 changed = after_peek(current, peek, now_s)
             if changed != current:
-                records.write(self._folder, changed)
+                try:
+                    records.write(self._folder, changed)
+                except OSError as error:  # the next look finds the same
+                    _log.warning("%s: what was found cannot be recorded: %s", record.vm, error)
         return changed
+
+    def _remember(self, record: VmRecord, **changes: Any) -> VmRecord:
+        """The changed record, on the disk where that has room."""
+        try:
+            return records.update(self._folder, record.vm, **changes)
+        except OSError as error:
+            _log.warning("%s: %s cannot be recorded: %s", record.vm, ", ".join(changes), error)
+            return replace(record, **changes)
 
     def _cloud_says(self, record: VmRecord) -> tuple[bool | None, str]:
         """Whether the VM runs, by the cloud's own word, and else why it ended; None: it does not say."""
@@ -294,6 +324,9 @@ class SkyCloud:
             self.terminate(vm)
         except ProviderError as error:
             return f"{vm} ({error})"
+        except Exception as error:  # noqa: BLE001 - logged, and the others are ended
+            _log.exception("%s cannot be ended", vm)
+            return f"{vm} ({error!r})"
         return ""
 
     def _collect(self, record: VmRecord) -> None:
@@ -304,6 +337,25 @@ class SkyCloud:
                 records.update(self._folder, record.vm, collected=True)
         except OSError as error:  # a full disk, say: the VM is ended all the same
             _log.warning("%s: its files cannot be kept: %s", record.vm, error)
+
+
+def _tried(what: str, step: Callable[[], list[str]]) -> list[str]:
+    """What a step of closing found left; why it failed, where it did."""
+    try:
+        return step()
+    except ProviderError as error:
+        return [f"{what} ({error})"]
+    except Exception as error:  # noqa: BLE001 - logged, and the other steps are made
+        _log.exception("%s", what)
+        return [f"{what} ({error!r})"]
+
+
+def _touch(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.touch()
+    except OSError as error:
+        _log.warning("%s cannot be made: %s", path, error)
 
 
 def _peek(record: VmRecord, command: str) -> tuple[dict[str, Any], dict[str, Any]] | None:

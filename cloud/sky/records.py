@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from cloud.durable_file import write_durably
+from cloud.sky.names import cluster_name
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,19 @@ class VmRecord:
 
 
 def read(folder: Path, vm: str) -> VmRecord | None:
-    """A VM's record; None when it was never asked for."""
+    """A VM's record; None when it was never asked for.
+
+    One that cannot be read is that of a VM that may exist: its cluster's name follows from its own.
+    """
+    path = folder / f"{vm}.json"
     try:
-        raw = json.loads((folder / f"{vm}.json").read_text())
+        raw = json.loads(path.read_text())
+        return VmRecord(**{k: v for k, v in raw.items() if k in VmRecord.__dataclass_fields__})
     except FileNotFoundError:
         return None
-    known = {f for f in VmRecord.__dataclass_fields__}
-    return VmRecord(**{k: v for k, v in raw.items() if k in known})
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        why = f"{path} cannot be read ({type(error).__name__}): the VM may exist, and nothing else is known of it"
+        return VmRecord(vm, cluster_name(vm), "", "", False, path.stat().st_mtime, launched=True, cause=why)
 
 
 def read_all(folder: Path) -> list[VmRecord]:
@@ -68,14 +76,7 @@ def read_all(folder: Path) -> list[VmRecord]:
 def write(folder: Path, record: VmRecord) -> None:
     """Atomically, on the disk before it returns: a VM that may exist must not be forgotten."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path = folder / f"{record.vm}.json"
-    fresh = folder / f".{record.vm}.{os.getpid()}.new"
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(fd, "w") as file:
-        json.dump(asdict(record), file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)
+    write_durably(folder / f"{record.vm}.json", json.dumps(asdict(record)).encode())
 
 
 def update(folder: Path, vm: str, **changes: Any) -> VmRecord:

@@ -68,6 +68,9 @@ def launch(request: LaunchRequest, ship: Path, key: str) -> str:
     """Begin the launch of a VM's cluster; returns SkyPilot's request id."""
     sky = skypilot()
     from sky import skypilot_config  # pyright: ignore[reportAttributeAccessIssue]  # not everybody has it
+    from sky.skylet.autostop_lib import (  # pyright: ignore[reportMissingImports]  # not everybody has it
+        AutostopWaitFor,
+    )
 
     own = request.offer.location.partition("/")[0]
     steps = (removal(own, request.file_mounts), f"bash ~/{FOLDER}/run.sh")
@@ -85,6 +88,7 @@ def launch(request: LaunchRequest, ship: Path, key: str) -> str:
                 task,
                 cluster_name=cluster_name(request.vm),
                 idle_minutes_to_autostop=IDLE_MINUTES,
+                wait_for=AutostopWaitFor.JOBS,  # an ssh session that nobody closed keeps no VM
                 down=True,
             )
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -39,6 +40,8 @@ def _stop(run: RunArgument, yes: YesOption = False) -> None:
 
 def _down(run: RunArgument, yes: YesOption = False) -> None:
     """Take a run down now and prove that nothing is left of it.
+
+    Another orch that is bringing it up gives up first, and a run.db that cannot be read keeps no VM.
 
     Exit 0: nothing is left. Exit 5: what is left is printed, one a line, on stdout.
     """
@@ -83,9 +86,12 @@ def _reap(
 ) -> None:
     """Take down what runs without a living controller left behind.
 
+    A run that is being started, or whose killed controller Ray starts again, is left alone.
     On rented VMs, whatever carries our label orch-owner is compared with the runs of this machine: SkyPilot's
-    clusters, and on AWS the account's VMs, volumes and addresses. Nothing without the label is touched, and
-    without --all nothing of a run that this machine does not know. From another machine, with the clouds'
+    clusters, and on AWS the account's VMs, volumes and addresses. The clouds are asked for every name under which
+    anything was ever rented from here, also where a run's folder or its run.db is gone. Nothing without the label
+    is touched, and without --all nothing of a run that this machine does not know: that is printed, and ends with 5
+    where the label's name is this home's own. From another machine, with the clouds'
     credentials only: orch reap --all --on sky --owner NAME. Where it was looked, and where not, is printed.
 
     Exit 0: nothing is left where it was looked, by two listings. Exit 2: wrong option, or nobody knows whose VMs.
@@ -94,7 +100,8 @@ def _reap(
 
     \b
     JSON: {"schema_version", "owners": [], "left": [{"run", "what"}], "looked_at": [], "not_looked_at":
-      [{"cloud", "why"}]}; the last two are empty when nothing is rented
+      [{"cloud", "why"}], "others": [{"run", "what"}] (of runs not known here, left alone), "unreadable":
+      [{"run", "why"}]}; the clouds' are empty when nothing was ever rented from here
     """
     from orchestrator.controller import client
     from orchestrator.errors import TeardownError
@@ -108,17 +115,22 @@ def _reap(
             refusal="`orch reap --all` takes live runs down: there is no terminal to ask on, so add --yes",
         )
     reaped = client.reap(home_folder(), everything, on.value if on else "", owner)
-    rows = [{"run": run, "what": name} for run, names in reaped.left.items() for name in names]
+    rows = _rows(reaped.left)
     if output is ResultForm.json:
         typer.echo(as_json(_reap_document(reaped, rows)), nl=False)
     else:
         for row in rows:
             typer.echo(f"{row['run']}\t{row['what']}")
     missed = _missed(reaped)
+    for run, why in reaped.unreadable.items():
+        say(f"{run}: {why}; what is left of it was looked for all the same, what it cost is not known")
+    for row in _rows(reaped.others):
+        say(f"left alone, of {row['run']}, which is not known here: {row['what']}; `orch reap --all` ends it")
     if rows:
         runs = ", ".join(dict.fromkeys(row["run"] for row in rows))
         raise TeardownError(
-            f"{runs}: something is still there (listed on stdout); `orch reap` tries again{missed}",
+            f"{runs}: something is still there (listed on stdout); `orch reap` tries again, and `orch reap --all` ends "
+            f"what is of runs not known here too{missed}",
             [row["what"] for row in rows],
         )
     if reaped.reach is None:
@@ -132,6 +144,10 @@ def _reap(
         )
     of = whose if everything else f"{whose} and of the runs of this home without a controller"
     say(f"nothing of {of} is left in {', '.join(reaped.reach.looked_at)}{missed}")
+
+
+def _rows(found: Mapping[str, list[str]]) -> list[dict[str, str]]:
+    return [{"run": run, "what": name} for run, names in found.items() for name in names]
 
 
 def _missed(reaped: Reaped) -> str:
@@ -150,4 +166,6 @@ def _reap_document(reaped: Reaped, rows: list[dict[str, str]]) -> dict[str, Any]
         "left": rows,
         "looked_at": list(reach.looked_at) if reach else [],
         "not_looked_at": [{"cloud": cloud, "why": why} for cloud, why in missed],
+        "others": _rows(reaped.others),
+        "unreadable": [{"run": run, "why": why} for run, why in reaped.unreadable.items()],
     }

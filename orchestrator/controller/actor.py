@@ -24,8 +24,10 @@ from orchestrator.controller.processes import identity, is_alive
 from orchestrator.controller.prometheus import MetricsServer, RunCollector, address_of
 from orchestrator.controller.ray_session import claim
 from orchestrator.controller.requests import RunRequests
+from orchestrator.controller.reserve import free_reserve, is_disk_full
 from orchestrator.controller.shell import Pace, Shell
 from orchestrator.controller.spending import spent_of
+from orchestrator.controller.stop_mark import asked_to_stop
 from orchestrator.controller.view import snapshot_of
 from orchestrator.core.state import RunState
 from orchestrator.errors import UsageError
@@ -144,6 +146,7 @@ class ControllerActor:
             if self._metrics is not None:
                 self._metrics.close()
             self._store.close()
+            free_reserve(self._folder)
             _say(self._folder, self._failure, is_open=self._open)
             self._ended.set()
             time.sleep(_LINGER_S)  # for those who wait
@@ -153,9 +156,16 @@ class ControllerActor:
         assert self._shell is not None
         return self._shell.state
 
-    def _next_shell(self, broken: bool) -> Shell:
-        """The shell; after a tick that raised a new one, from the journal as after a restart."""
-        if broken:
+    def _next_shell(self, broken: Exception | None) -> Shell:
+        """The shell; after a tick that raised a new one, from the journal as after a restart.
+
+        A run whose disk is full ends, in the room that was kept for that.
+        """
+        if self._stop_wanted is None and (cause := asked_to_stop(self._folder)):
+            self.stop("stopped", cause)
+        if is_disk_full(broken) and free_reserve(self._folder):
+            self.stop("failed", f"no room left on the disk of {self._folder}")
+        if broken is not None:
             self._shell = self._make_shell()
             if self._stop_wanted is not None:
                 self._shell.stop(*self._stop_wanted)
@@ -169,6 +179,7 @@ class ControllerActor:
     def _abort(self) -> None:
         """End the VMs and say so where that is still possible (the disk may be full)."""
         assert self._store is not None
+        free_reserve(self._folder)
         try:
             self._calls.wait(Call("close", "close", (), float(self._store.meta("close_deadline_s", 120.0))))
         except ProviderError as error:
@@ -184,26 +195,26 @@ class ControllerActor:
 
 
 def run_to_the_end(
-    shell: Callable[[bool], Shell],
+    shell: Callable[[Exception | None], Shell],
     ticked: Callable[[float], None],
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Tick once a second until the run has ended and its cloud is closed.
 
-    A tick that raises is logged and repeated by a new shell from the journal (`shell(True)`), as after a restart of the
+    A tick that raises is logged and repeated by a new shell from the journal (`shell(error)`), as after a restart of the
     controller. Raises what `_TICK_TRIES` ticks in a row raised, ProviderError after `_CLOSE_TRIES` attempts to close
     the cloud of a run that is over, FencedError at once.
     """
     failed = 0
-    broken = False
+    broken: Exception | None = None
     next_s = clock()
     while True:
         began_s = clock()
         try:
             if shell(broken).tick():
                 return
-            failed, broken = 0, False
+            failed, broken = 0, None
         except FencedError:
             raise
         except ProviderError as error:  # only closing raises it: the run is over, its cloud is not
@@ -211,13 +222,13 @@ def run_to_the_end(
             _log.warning("closing failed (%d of %d): %s", failed, _CLOSE_TRIES, error)
             if failed >= _CLOSE_TRIES:
                 raise
-        except Exception:
-            failed, broken = failed + 1, True
+        except Exception as error:
+            failed, broken = failed + 1, error
             _log.exception("a tick failed (%d of %d)", failed, _TICK_TRIES)
             if failed >= _TICK_TRIES:
                 raise
         ticked(clock() - began_s)
-        pause_s = _PERIOD_S * 2 ** max(0, failed - 1) if broken else _PERIOD_S
+        pause_s = _PERIOD_S if broken is None else _PERIOD_S * 2 ** max(0, failed - 1)
         next_s = max(next_s + pause_s, clock())
         sleep(max(0.0, next_s - clock()))
 

@@ -15,8 +15,9 @@ from typing import Any
 
 from cloud.local import LocalCloud
 from cloud.provider import EndedError, Provider, ProviderError
+from cloud.sky import records
 from experiments.spec.load import from_document
-from metrics.store import FencedError, RunStore, StoreError
+from metrics.store import FencedError, RunStore, SchemaError, StoreError
 from orchestrator.controller.actor import (
     NAMESPACE,
     began,
@@ -29,7 +30,7 @@ from orchestrator.controller.actor import (
     start_actor,
 )
 from orchestrator.controller.keys import forget_keys
-from orchestrator.controller.launching import start_cloud, write_environment
+from orchestrator.controller.launching import LOCAL, start_cloud, write_environment
 from orchestrator.controller.ray_session import (
     connect,
     disconnect,
@@ -39,24 +40,29 @@ from orchestrator.controller.ray_session import (
     stop_ray,
 )
 from orchestrator.controller.reaping import Reaped, owners_to_ask_for, reach, reap_clouds
-from orchestrator.controller.start_lock import start_lock
+from orchestrator.controller.reserve import free_reserve
+from orchestrator.controller.sky_runs import SKY
+from orchestrator.controller.start_lock import is_starting, start_lock
+from orchestrator.controller.stop_mark import ask_to_stop, asked_to_stop
 from orchestrator.controller.view import snapshot_of
 from orchestrator.core.journal import JournalError, replay
 from orchestrator.errors import (
     ControllerLostError,
     HeldError,
     RaySessionError,
+    RefusedError,
     RunFailedError,
     TeardownError,
     UsageError,
 )
-from orchestrator.home import list_runs, run_folder
+from orchestrator.home import kept_owner, list_remains, run_folder
 
 _RUNNING = "running"
 _GRACE_S = 20.0  # Ray restarts a killed controller within this
 _GONE_S = 4.0  # unless Ray is gone too
 _POLL_S = 0.25
 _STOP_S, _RENTED_STOP_S = 60.0, 600.0
+_BRING_UP_S = 300.0  # a bring-up that was asked to stop has given up by then
 
 
 @dataclass(frozen=True)
@@ -116,8 +122,8 @@ def launch(run_id: str, home: Path) -> RunConnection:
     """Start a prepared run (`launching.prepare` made its folder): the cloud, Ray when needed, the controller.
 
     Launching a run id that already runs is the same as `attach`.
-    Raises HeldError (another controller holds it), RaySessionError, ProviderError, StoreError. When it cannot
-    start, nothing of it is left running and the run's status is "failed".
+    Raises HeldError (another controller holds it), RefusedError (it was taken down meanwhile), RaySessionError,
+    ProviderError, StoreError. When it cannot start, nothing of it is left running and the run's status is "failed".
     """
     folder = run_folder(home, run_id)
     with start_lock(folder):
@@ -179,6 +185,7 @@ def stop(run_id: str, home: Path, reason: str = "stopped by the user", timeout_s
     status = _status(folder)
     if status != _RUNNING:
         return status
+    ask_to_stop(folder, reason)  # a controller that Ray starts again, or that begins later, does not go on
     if not began(folder):  # interrupted while it was started: nobody needs a controller to end it
         left = down(run_id, home)
         if left:
@@ -200,26 +207,50 @@ def down(run_id: str, home: Path, timeout_s: float | None = None) -> list[str]:
     """Take down whatever the run may have left, journal or not; returns what is provably still there.
 
     Empty list: nothing is left, by two listings of the provider's. The caller turns a list that is not empty into exit code 5.
+    Another `orch` that is bringing the run up gives up first. A run.db that cannot be read keeps nothing alive.
+    Raises SchemaError for a newer orch's run.
     """
     folder = run_folder(home, run_id)
+    try:
+        status = "imported" if _meta(folder, "target") == "imported" else _status(folder)
+    except SchemaError:
+        raise
+    except StoreError:
+        status = "unreadable"
+    if status == "imported":
+        return []  # somebody else's logs: nothing of it ever ran here
+    free_reserve(folder)
+    if status in (_RUNNING, "unreadable"):
+        ask_to_stop(folder, "taken down")
+    try:
+        with start_lock(folder, _BRING_UP_S):
+            return _take_down(run_id, home, status, timeout_s)
+    except HeldError:
+        return [f"{run_id}: another `orch` that is starting it does not give up"]
+
+
+def _take_down(run_id: str, home: Path, status: str, timeout_s: float | None) -> list[str]:
+    """With the start lock held: nobody brings the run up meanwhile."""
+    folder = run_folder(home, run_id)
     left: list[str] = []
-    if _imported(folder):
-        return left  # somebody else's logs: nothing of it ever ran here
     try:
-        if _status(folder) == _RUNNING and controller_alive(folder):
+        if status == _RUNNING and controller_alive(folder):
             stop(run_id, home, "taken down", timeout_s)
-    except (TeardownError, ControllerLostError, RunFailedError, RaySessionError, HeldError):
+        elif controller_alive(folder):
+            left += _end_controller(run_id, home)
+    except (TeardownError, ControllerLostError, RunFailedError, RaySessionError, HeldError, StoreError):
         left += _end_controller(run_id, home)
-    provider = _provider(folder)
-    try:
-        provider.close()
-        left += [o.vm for o in provider.observe() if o.state in ("pending", "running")]
-    except EndedError:
-        pass  # what is to be proven
-    except ProviderError as error:
-        left.append(f"{run_id}: {error}")
+    for provider in _providers(folder):
+        try:
+            provider.close()
+            left += [o.vm for o in provider.observe() if o.state in ("pending", "running")]
+        except EndedError:
+            pass  # what is to be proven
+        except ProviderError as error:
+            left.append(f"{run_id}: {error}")
     if not left:
-        _write_end(folder, "taken down")
+        if status != "unreadable":
+            _write_end(folder, "taken down")
         forget_keys(folder)
     return left
 
@@ -231,36 +262,80 @@ def reap(home: Path, everything: bool = False, on: str = "", owner: str = "") ->
     of whoever rents from this home: see `reaping.reap_clouds`. Raises UsageError when nobody knows whose label.
     """
     left: dict[str, list[str]] = {}
+    unknown: dict[str, list[str]] = {}
+    unreadable: dict[str, str] = {}
     alive: set[str] = set()
-    runs = [run_id for run_id in list_runs(home) if (run_folder(home, run_id) / "run.db").exists()]
-    whose = owners_to_ask_for(home, filter(None, (_owner_of(run_folder(home, r)) for r in runs)), on, owner)
+    runs = list_remains(home)
+    whose = owners_to_ask_for(home, (o for r in runs for o in _owners_of(run_folder(home, r))), on, owner)
     for run_id in runs:
         folder = run_folder(home, run_id)
+        if not everything and _looked_after(run_id, home):
+            alive.add(run_id)
+            continue
         try:
-            if controller_alive(folder) and not everything:
-                alive.add(run_id)
-                continue
+            _status(folder)
+        except StoreError as error:
+            unreadable[run_id] = str(error)
+        try:
             found = down(run_id, home)
-        except StoreError as error:  # unreadable, or of a newer orch: what runs of it is seen all the same
+        except StoreError as error:  # of a newer orch, or no room: what runs of it is seen all the same
             found = [str(error)] if LocalCloud(folder).alive else []
         if found:
             left[run_id] = found
     known = set(runs) - alive
+    own = kept_owner(home, {})
     for name, all_of_it in whose.items():
-        for run_id, names in reap_clouds(home, name, known, alive, everything and all_of_it).items():
-            left[run_id] = [*left.get(run_id, []), *names]
+        still, strange = reap_clouds(home, name, known, alive, everything and all_of_it)
+        # What carries a name that only this home has was rented from here: its run's folder has been removed.
+        for found, into in ((still, left), (strange, left if name == own else unknown)):
+            for run_id, names in found.items():
+                into[run_id] = [*into.get(run_id, []), *names]
     if everything or not live_claims(home):
         stuck = stop_ray(home)
         if stuck:
             left["ray"] = [f"process {pid}" for pid in stuck]
-    return Reaped(left, tuple(whose), reach() if whose else None)
+    return Reaped(left, tuple(whose), reach() if whose else None, unknown, unreadable)
+
+
+def _looked_after(run_id: str, home: Path) -> bool:
+    """Whether somebody brings the run up, or it has a controller, or Ray is starting that again."""
+    folder = run_folder(home, run_id)
+    if controller_alive(folder) or is_starting(folder):
+        return True
+    with suppress(StoreError):
+        if _status(folder) != _RUNNING:
+            return False
+    if not (began(folder) and _ray_lives(home) and _ray_has(run_id, home)):
+        return False
+    deadline = time.monotonic() + _GRACE_S
+    while not (alive := controller_alive(folder)) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    return alive
+
+
+def _ray_has(run_id: str, home: Path) -> bool:
+    """Whether the Ray in which the run's controller was has not given it up."""
+    import ray
+
+    session = read_session(home)
+    address = controller_address(run_folder(home, run_id)) or (session.address if session else "")
+    with suppress(RaySessionError, ValueError):
+        connect(address, home)
+        try:
+            ray.get_actor(run_id, namespace=NAMESPACE)
+            return True
+        finally:
+            disconnect()
+    return False
 
 
 def _bring_up(run_id: str, home: Path) -> RunConnection:
     """The cloud and the first controller, or neither."""
     folder = run_folder(home, run_id)
     try:
+        _refuse_if_asked_to_stop(folder)
         start_cloud(folder)
+        _refuse_if_asked_to_stop(folder)
         return _take_over(run_id, home)
     except FencedError as error:
         raise HeldError(str(error)) from error
@@ -272,8 +347,13 @@ def _bring_up(run_id: str, home: Path) -> RunConnection:
                 _end_controller(run_id, home)
             _provider(folder).close()
             forget_keys(folder)
-            _write_end(folder, str(error), "failed")
+            _write_end(folder, str(error), "stopped" if asked_to_stop(folder) else "failed")
         raise
+
+
+def _refuse_if_asked_to_stop(folder: Path) -> None:
+    if cause := asked_to_stop(folder):
+        raise RefusedError(f"{folder.name} was ended while it was started: {cause}; launch it anew")
 
 
 def _ray_lives(home: Path) -> bool:
@@ -340,31 +420,42 @@ def _end_controller(run_id: str, home: Path) -> list[str]:
     return []
 
 
-def _imported(folder: Path) -> bool:
+def _meta(folder: Path, key: str) -> Any:
+    """One value of a run's meta, None without. Raises StoreError."""
     with RunStore.open_reader(folder / "run.db") as store:
-        return store.meta("target") == "imported"
+        return store.meta(key)
 
 
 def _provider(folder: Path) -> Provider:
-    with RunStore.open_reader(folder / "run.db") as store:
-        return make_provider(str(store.meta("provider")), str(folder))
+    return make_provider(str(_meta(folder, "provider")), str(folder))
+
+
+def _providers(folder: Path) -> list[Provider]:
+    """The run's provider; where run.db cannot be read, each that has left something in the run's folder."""
+    try:
+        return [_provider(folder)]
+    except StoreError:
+        traces = {"sky": SKY, "cloud": LOCAL}
+        return [
+            make_provider(name, str(folder)) for trace, name in traces.items() if (folder / trace).is_dir()
+        ]
 
 
 def _rented(folder: Path) -> bool:
-    with RunStore.open_reader(folder / "run.db") as store:
-        return store.meta("target") == "sky"
+    return _meta(folder, "target") == "sky"
 
 
-def _owner_of(folder: Path) -> str:
-    """The label orch-owner of a run's VMs; "" when they are not rented, or the run cannot be read."""
-    with suppress(StoreError), RunStore.open_reader(folder / "run.db") as store:
-        return str(store.meta("owner", ""))
-    return ""
+def _owners_of(folder: Path) -> set[str]:
+    """The labels orch-owner of a run's VMs; none when none is rented. What run.db cannot say, the VMs' records do."""
+    try:
+        return {str(owner) for owner in (_meta(folder, "owner"),) if owner}
+    except StoreError:
+        labels = (record.labels.get("orch-owner") for record in records.read_all(folder / "sky"))
+        return {str(owner) for owner in labels if owner}
 
 
 def _status(folder: Path) -> str:
-    with RunStore.open_reader(folder / "run.db") as store:
-        return str(store.meta("status"))
+    return str(_meta(folder, "status"))
 
 
 def _known_end(store: RunStore) -> tuple[str, str] | None:

@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from cloud.durable_file import sync_folder
 from cloud.networks.network import Network, NetworkError
 from cloud.places import find as place_of
 from cloud.places import places
@@ -30,6 +31,7 @@ from metrics.store import DiskFullError, RunStore
 from orchestrator.controller.planned import planned_run
 from orchestrator.controller.prometheus import chosen_address
 from orchestrator.controller.rentable import OWN_SECRET, check_rentable
+from orchestrator.controller.reserve import keep_reserve
 from orchestrator.controller.sky_runs import sky_meta
 from orchestrator.controller.start_lock import start_lock
 from orchestrator.core.events import Fact
@@ -86,6 +88,7 @@ def prepare(
                 meta = _meta(spec, plan, book, emulation, run_id, now_s, provider)
                 if on == "sky":
                     meta |= sky_meta(spec, home)
+                keep_reserve(folder)
                 _write_store(folder / "run.db", meta, created(run), now_s)
             except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)  # half a run is none, and has secrets in it
@@ -112,11 +115,7 @@ def _write_store(path: Path, meta: Mapping[str, Any], fact: Fact, now_s: float) 
         row = EventRecord(0, now_s, fact.kind, "", -1, "", "", "", fact.cause, fact.data_json)
         store.append("events", [row])
     new.rename(path)  # SQLite has no other file of it once it is closed
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(path.parent)
 
 
 def _meta(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from cloud.sky.catalog_files import CLOUDS
 from orchestrator.controller.actor import make_provider
 from orchestrator.controller.sky_runs import SKY
 from orchestrator.errors import UsageError
-from orchestrator.home import checked_owner, kept_owner, run_folder
+from orchestrator.home import checked_owner, kept_owner, owners, run_folder
 
 _PAUSE_S = 5.0  # between the two listings that prove
 _PATIENCE_S = 60.0  # for what was ended to vanish from the listings
@@ -39,6 +39,8 @@ class Reaped:
     left: Mapping[str, list[str]] = field(default_factory=dict)  # still there, by run
     owners: tuple[str, ...] = ()  # whose VMs were looked for in the clouds
     reach: Reach | None = None  # None: nowhere but on this machine
+    others: Mapping[str, list[str]] = field(default_factory=dict)  # of runs not known here, left alone
+    unreadable: Mapping[str, str] = field(default_factory=dict)  # run: why; what runs of it was ended
 
 
 def reach() -> Reach:
@@ -49,14 +51,17 @@ def reach() -> Reach:
 
 
 def owners_to_ask_for(home: Path, launched: Iterable[str], on: str, owner: str) -> dict[str, bool]:
-    """Whose VMs are looked for, and whether all of theirs may be taken down; {}: nothing is rented.
+    """Whose VMs are looked for, and whether all of theirs may be taken down; {}: nothing was ever rented from here.
 
     `launched`: the owners that runs of this home were launched by, perhaps other ones than now (`ORCH_OWNER`, then):
-    looked for too, but only for those runs. Raises UsageError when nobody knows whose.
+    looked for too, but only for those runs; so are all others under whose names anything was rented from here, since
+    a run's folder may be gone. Raises UsageError when nobody knows whose.
     """
-    others = set(launched)
     chosen = checked_owner(owner, "--owner") if owner else ""
-    if on == "local" or not (on or others):
+    if on == "local":
+        return {}
+    others = set(launched) | owners(home)
+    if not (on or others):
         return {}
     chosen = chosen or kept_owner(home)
     if not (chosen or others):
@@ -69,23 +74,32 @@ def owners_to_ask_for(home: Path, launched: Iterable[str], on: str, owner: str) 
 
 def reap_clouds(
     home: Path, owner: str, known: Collection[str], alive: Collection[str], everything: bool
-) -> dict[str, list[str]]:
-    """End what carries the label orch-owner = `owner`; returns what is still there, by run ("" for none named).
+) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """End what carries the label orch-owner = `owner`; returns what is still there, by run ("no run": none named),
+    and what was left alone since this home does not know its run.
 
     Runs that are `alive` keep theirs unless `everything`; without `everything`, runs that this home does not know
-    (another machine's, or another home's) keep theirs too. Needs the clouds' credentials only.
+    (another machine's, another home's, or one whose folder was removed) keep theirs too. Needs the clouds'
+    credentials only.
     """
     provider = make_provider(SKY, str(run_folder(home, "reap")))
     try:
         failed = _end(provider, owner, known, alive, everything)
         left = _look_twice(provider, owner, known, alive, everything)
+        unknown = (
+            [] if everything else [o for o in provider.list_ours(owner) if o.run not in {*known, *alive}]
+        )
         provider.close()  # of the API server, when only we needed it
-    except ProviderError as error:
-        return {"sky": [f"what is left is not known: {error}"]}
+    except (ProviderError, ImportError) as error:
+        return {"sky": [f"what is left of owner {owner} is not known: {error}"]}, {}
+    return _by_run(left, lambda each: failed.get(each.id, "")), _by_run(unknown, lambda _: "")
+
+
+def _by_run(owned: Iterable[Owned], why: Callable[[Owned], str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for each in left:
-        why = failed.get(each.id, "")
-        words = (each.kind, each.id, f"in {each.location}", each.link, f"({why})" if why else "")
+    for each in owned:
+        reason = f"({why(each)})" if why(each) else ""
+        words = (each.kind, each.id, f"in {each.location}", each.link, reason)
         found.setdefault(each.run or "no run", []).append(" ".join(word for word in words if word))
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,20 +13,41 @@ from orchestrator.errors import HeldError
 
 
 @contextmanager
-def start_lock(folder: Path) -> Generator[None, None, None]:
+def start_lock(folder: Path, wait_s: float = 0.0) -> Generator[None, None, None]:
     """Hold `start.lock` of a run's folder; the kernel lets go of it when the holder dies.
 
-    Raises HeldError when another process holds it, OSError.
+    Raises HeldError when another process holds it for `wait_s`, OSError.
     """
     descriptor = os.open(folder / "start.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise HeldError(
-                f"{folder.name}: another `orch` is starting this run; "
-                f"`orch attach {folder.name}` watches it as soon as it runs"
-            ) from None
+        deadline = time.monotonic() + wait_s
+        while not _locked(descriptor):
+            if time.monotonic() >= deadline:
+                raise HeldError(
+                    f"{folder.name}: another `orch` is starting this run; "
+                    f"`orch attach {folder.name}` watches it as soon as it runs"
+                )
+            time.sleep(0.1)
         yield
     finally:
         os.close(descriptor)
+
+
+def is_starting(folder: Path) -> bool:
+    """Whether another process holds the lock: it makes this run, brings it up or takes it down."""
+    try:
+        descriptor = os.open(folder / "start.lock", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not _locked(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -92,3 +92,21 @@ def test_what_a_dead_api_server_left_is_ended_and_nothing_else(tmp_path: Path):
                 os.kill(pid, signal.SIGKILL)
         other.wait()
         leader.wait()
+
+
+def test_a_monitor_whose_starter_is_killed_is_found_and_ended(run: Path, monkeypatch: pytest.MonkeyPatch):
+    (run / "monitor").mkdir(parents=True)
+    (run / "monitor" / "stays.py").write_text("import time\ndef stay(config):\n    time.sleep(60)\n")
+    monkeypatch.setenv("PYTHONPATH", str(run / "monitor"))
+
+    def killed(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(monitor, "_await", killed)  # the first thing after the process was started
+        with pytest.raises(KeyboardInterrupt):
+            monitor.start(run, request("monitor", "stays:stay"))
+    monitor.start(run, request("monitor", "stays:stay"))  # one, whoever asks again
+    assert monitor.end(run) == []
+    [seen] = monitor.observe(run, 0.0)
+    assert (seen.vm, seen.state, seen.pid) == ("monitor", "terminated", None)

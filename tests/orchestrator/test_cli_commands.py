@@ -43,7 +43,7 @@ def folder(own_home: Path) -> Path:
 
 
 def test_a_run_keeps_the_study_s_figures_of_its_own_experiment_only(own_home: Path):
-    kept: list[object] = []
+    kept: list[Any] = []
     for n, override in enumerate(("seed=1", "network_tuning=wan", "swarm.target_batch_size=1024")):
         spec = load("geo-a2", [override])
         plan = starting.plan_for(spec)
@@ -235,6 +235,8 @@ def test_reap_says_where_it_looked_and_proves_nothing_of_clouds_it_did_not_ask(
         "left": [],
         "looked_at": ["SkyPilot's list", "aws"],
         "not_looked_at": [{"cloud": "gcp", "why": "orch cannot ask it itself"}],
+        "others": [],
+        "unreadable": [],
     }
     monkeypatch.setattr(client, "reap", lambda *_: nobody)
     assert run(everything) == 5

@@ -62,8 +62,8 @@ class Ticks:
     def __init__(self, *raised: Exception) -> None:
         self.raised, self.made, self.slept_s = list(raised), 0, 0.0
 
-    def __call__(self, broken: bool) -> "Ticks":
-        self.made += broken
+    def __call__(self, broken: Exception | None) -> "Ticks":
+        self.made += broken is not None
         return self
 
     def tick(self) -> bool:

@@ -52,8 +52,11 @@ def test_whose_vms_are_looked_for_is_never_made_up(tmp_path: Path, monkeypatch: 
     assert not (tmp_path / "owner").exists()
     assert ask(tmp_path, [], "sky", "you") == {"you": True}
     made = owner(tmp_path, {})
+    assert ask(tmp_path, [], "", "") == {made: True}, "a run's folder may have been removed"
     assert ask(tmp_path, [made], "", "") == {made: True}
     assert ask(tmp_path, ["ci-1", made], "", "") == {"ci-1": False, made: True}, "ci-1: those runs only"
+    owner(tmp_path, {"ORCH_OWNER": "ci-2"})
+    assert ask(tmp_path, [], "", "") == {"ci-2": False, made: True}, "something was rented under that name"
 
 
 def test_plan_and_launch_tell_the_owner_and_only_launch_makes_one(
@@ -91,7 +94,7 @@ def test_a_run_launched_under_another_name_is_looked_for_under_that_one(
     monkeypatch.delenv("ORCH_OWNER")
     asked: list[tuple[object, ...]] = []
     monkeypatch.setattr(client, "down", lambda *_: [])
-    monkeypatch.setattr(client, "reap_clouds", lambda _home, *given: asked.append(given) or {})
+    monkeypatch.setattr(client, "reap_clouds", lambda _home, *given: asked.append(given) or ({}, {}))
     reaped = client.reap(home, everything=True)
     assert (reaped.owners, reaped.left) == (("ci-1",), {})
     assert asked == [("ci-1", {"twin-1"}, set(), False)], "and no other run of ci-1 is touched"
@@ -219,7 +222,7 @@ class Cloud:
 
 @pytest.fixture
 def reap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def run(cloud: Cloud, everything: bool = False) -> dict[str, list[str]]:
+    def run(cloud: Cloud, everything: bool = False) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
         monkeypatch.setattr(reaping, "make_provider", lambda *_: cloud)
         monkeypatch.setattr(reaping, "_PATIENCE_S", 0.0)
         return reaping.reap_clouds(tmp_path, "me", {"dead"}, {"live"}, everything)
@@ -231,7 +234,7 @@ def test_reaping_ends_what_dead_runs_left_and_nothing_of_live_or_unknown_ones(re
     cloud = Cloud(
         owned("i-1", "dead"), owned("c-1", "dead", "cluster"), owned("i-2", "live"), owned("i-3", "other")
     )
-    assert reap(cloud) == {}
+    assert reap(cloud) == ({}, {"other": ["vm i-3 in aws/us-west-2 https://console/i-3"]})
     assert cloud.released == ["c-1", "i-1"], "a cluster goes first: its VM goes with it"
     assert [o.id for o in cloud.things] == ["i-2", "i-3"]
     assert cloud.closed
@@ -239,17 +242,28 @@ def test_reaping_ends_what_dead_runs_left_and_nothing_of_live_or_unknown_ones(re
 
 def test_reaping_everything_needs_no_run_of_this_home(reap):
     cloud = Cloud(owned("i-2", "live"), owned("v-3", "other", "volume"))
-    assert reap(cloud, everything=True) == {}
+    assert reap(cloud, everything=True) == ({}, {})
     assert cloud.things == []
 
 
 def test_what_will_not_end_is_named_with_its_page(reap):
     cloud = Cloud(owned("i-1", "dead"), stubborn=["i-1"])
-    assert reap(cloud) == {"dead": ["vm i-1 in aws/us-west-2 https://console/i-1 (not now)"]}
+    assert reap(cloud) == ({"dead": ["vm i-1 in aws/us-west-2 https://console/i-1 (not now)"]}, {})
 
 
 def test_a_cloud_that_cannot_be_listed_is_not_proven_empty(reap):
-    for lists in range(4):
-        left = reap(Cloud(lists=lists))
-        assert left == {"sky": ["what is left is not known: AWS does not answer"]}
-    assert reap(Cloud(lists=4)) == {}, "two lists to end by, two to prove"
+    for lists in range(5):
+        left, _ = reap(Cloud(lists=lists))
+        assert left == {"sky": ["what is left of owner me is not known: AWS does not answer"]}
+    assert reap(Cloud(lists=5)) == ({}, {}), "two lists to end by, two to prove, one for runs not known here"
+
+
+def test_where_skypilot_is_not_installed_nothing_is_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def nothing(*_: object) -> None:
+        raise ModuleNotFoundError("No module named 'sky'")
+
+    cloud = Cloud()
+    monkeypatch.setattr(cloud, "list_ours", nothing)
+    monkeypatch.setattr(reaping, "make_provider", lambda *_: cloud)
+    left, _ = reaping.reap_clouds(tmp_path, "me", set(), set(), False)
+    assert left == {"sky": ["what is left of owner me is not known: No module named 'sky'"]}
