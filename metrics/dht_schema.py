@@ -211,7 +211,7 @@ def decode_epochs(
     Raises RecordError("schema") for a wrong shape, ("identity") when it names another VM, slot or
     generation, ("values") for numbers that cannot be: not finite, negative, phases that do not add
     up to the wall (calc and the synchronising step) within 5 %, a round shorter than that step or longer
-    than the wall, addresses that are none, epochs out of order, times off by a day.
+    than the wall, addresses that are none, epochs out of order; ("clock") for times more than a day from `now_s`.
     """
     parsed = _parse(_Epochs, value)
     _check_identity(parsed, vm, slot, generation)
@@ -251,7 +251,7 @@ def decode_evaluations(
     rows: list[Evaluation] = []
     for r in parsed.evals:
         _require(0.0 <= r.accuracy <= 1.0, f"accuracy {r.accuracy} outside 0..1")
-        _require(abs(r.at - now_s) < _DAY_S, "a time more than a day off")
+        _check_time(r.at, now_s)
         rows.append(Evaluation(vm, r.epoch, r.at, r.accuracy, _loss(r.loss), r.samples))
     _check_order([r.epoch for r in rows])
     return parsed.seq, rows
@@ -301,7 +301,7 @@ def _encode_epoch(report: EpochReport) -> dict[str, Any]:
 def _decode_epoch(vm: str, ran: str, row: Any, now_s: float) -> EpochReport:
     _require(row.epoch >= 1, "epoch 0")
     _require(row.began <= row.ended, "ends before it begins")
-    _require(abs(row.ended - now_s) < _DAY_S, "a time more than a day off")
+    _check_time(row.ended, now_s)
     phases: list[float] = list(row.phases)
     wall = row.calc + phases[_SYNC]
     slack = _PHASES_TOLERANCE * wall + 1e-3
@@ -359,6 +359,11 @@ def _check_order(epochs: Sequence[int]) -> None:
 def _require(holds: bool, otherwise: str) -> None:
     if not holds:
         raise RecordError("values", otherwise)
+
+
+def _check_time(at_s: float, now_s: float) -> None:
+    if abs(at_s - now_s) >= _DAY_S:  # whose clock is wrong is not known
+        raise RecordError("clock", f"a time {at_s - now_s:+.0f} s from now")
 
 
 def _address(text: str) -> str:

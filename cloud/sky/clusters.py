@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TypeVar
 
 from cloud.sky import records, sdk, server
 from cloud.sky.errors import is_gone, is_server_lost, translate
+from cloud.steady_clock import run_clock
 
 SERVER_TRIES = 4
 _T = TypeVar("_T")
@@ -22,6 +22,10 @@ class Clusters:
         self.run_folder = run_folder.absolute()
         self.folder = self.run_folder / "sky"
         self.home = self.run_folder.parent.parent
+
+    def now_s(self) -> float:
+        """The run's clock, unix seconds."""
+        return run_clock(self.run_folder)()
 
     @property
     def closed(self) -> bool:
@@ -79,5 +83,5 @@ class Clusters:
             if record is not None and not record.end_state:
                 records.write(
                     self.folder,
-                    replace(record, end_state="terminated", ended_at_s=time.time(), cause="terminated"),
+                    replace(record, end_state="terminated", ended_at_s=self.now_s(), cause="terminated"),
                 )

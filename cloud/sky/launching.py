@@ -105,7 +105,7 @@ def _check_price(run: Clusters, request: LaunchRequest, doing: str) -> None:
     """Before anything is rented: raises NoCapacityError where the VM is known to cost more than its ceiling."""
     if request.max_usd_per_h is None:
         return
-    why = refusal_remembered(request, records.read_all(run.folder), time.time())
+    why = refusal_remembered(request, records.read_all(run.folder), run.now_s())
     why = why or refusal_before(request, *sdk.quote(request))
     if why:
         raise NoCapacityError(f"{doing}: {why}")
@@ -136,9 +136,9 @@ def _remember_refused(
         run.ended(record.vm)
     elif cluster is not None:
         records.update(
-            run.folder, record.vm, launched=True, end_state="terminated", ended_at_s=time.time(), cause=why,
+            run.folder, record.vm, launched=True, end_state="terminated", ended_at_s=run.now_s(), cause=why,
             location=cluster.location or record.location, instance=cluster.instance, address=cluster.address, too_dear=too_dear,
             usd_per_h="" if cluster.usd_per_h is None else str(cluster.usd_per_h), price_source=cluster.price_source,
         )  # fmt: skip
     else:
-        records.update(run.folder, record.vm, refused=True, cause=why, ended_at_s=time.time())
+        records.update(run.folder, record.vm, refused=True, cause=why, ended_at_s=run.now_s())

@@ -73,7 +73,7 @@ class SkyCloud:
         requested, and for a VM that turns out to be dearer, which is ended), QuotaError,
         CredentialsError, InvalidRequestError, TransientError, AmbiguousError, EndedError after `close`.
         """
-        now_s = time.time()
+        now_s = self._run.now_s()
         if not _NAME.fullmatch(request.vm):
             raise InvalidRequestError(
                 f"'{request.vm}' is no name for a VM: letters, digits, '.', '_' and '-'"
@@ -107,7 +107,7 @@ class SkyCloud:
 
     def observe(self) -> Sequence[Observed]:
         """All VMs of the run. Raises TransientError when SkyPilot does not answer, EndedError after `close`."""
-        now_s = time.time()
+        now_s = self._run.now_s()
         found = list(monitor.observe(self._run_folder, now_s))
         # One whose launch is under way is not shown: whether it is taken or refused, the launch itself says.
         known = [
@@ -243,8 +243,10 @@ class SkyCloud:
         wanted = [r.cluster for r in living]
         others = [r for r in living if not r.location.startswith("aws/")]
         silent = any(r.unreached_since_s and now_s - r.unreached_since_s > 5.0 for r in others)
-        ask = silent and now_s - kept.get("asked_s", 0.0) > _ASK_CLOUD_S
-        fresh = now_s - kept.get("at_s", 0.0) < _LIST_PERIOD_S and set(wanted) <= set(kept.get("wanted", ()))
+        ask = silent and not 0.0 <= now_s - kept.get("asked_s", 0.0) <= _ASK_CLOUD_S
+        fresh = 0.0 <= now_s - kept.get("at_s", 0.0) < _LIST_PERIOD_S and set(wanted) <= set(
+            kept.get("wanted", ())
+        )
         if fresh and not ask:
             return {name: Listed(**row) for name, row in kept["rows"].items()}
         server.ensure(self._home)

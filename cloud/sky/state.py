@@ -38,7 +38,7 @@ def after_peek(
     """What is remembered after a VM answered, or did not."""
     record = replace(record, absent_reads=0)
     if peek is None:
-        return replace(record, unreached_since_s=record.unreached_since_s or now_s)
+        return replace(record, unreached_since_s=min(record.unreached_since_s or now_s, now_s))
     job, status = peek
     job, status = job or dict(record.job), status or dict(record.status)
     ready_at_s = record.ready_at_s

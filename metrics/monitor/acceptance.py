@@ -1,14 +1,16 @@
 """What of that which the DHT serves may count: a pure gate that believes nothing it has not checked.
 
 Nodes with Hivemind's validators refuse bad records, but a node without them may serve anything, so
-each record is checked here again, cheapest first: size, subkey, roster, expiry, signature (Hivemind's
-own validator), schema, numbers, sequence. A rejected record is counted once, however often it is read.
+each record is checked here again, cheapest first: size, subkey, roster, signature (Hivemind's
+own validator), schema, numbers, sequence. How new a record is its sequence number tells, not a clock: the peer's may
+differ from ours. A rejected record is counted once, however often it is read.
 """
 
 # pyright: reportMissingTypeStubs=false
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -22,7 +24,6 @@ from hivemind.utils import MSGPackSerializer
 from metrics.dht_schema import (
     EPOCHS_FIELD,
     EVALUATIONS_FIELD,
-    EXPIRATION_S,
     MAX_VALUE_BYTES,
     EpochReport,
     Evaluation,
@@ -34,7 +35,7 @@ from metrics.dht_schema import (
 from metrics.monitor.roster import Roster, RosterPeer
 
 _REMEMBERED = 4096  # digests of records already judged
-_CLOCK_SLACK_S = 60.0
+_CLOCK = "clock"  # a refusal that another moment may take back
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,9 @@ class _Seen:
 class Gate:
     """Takes entries, gives back what is new and true, and what is wrong. State: what was accepted so far.
 
-    Reasons of refusal: "size", "subkey", "roster" (VM unknown, or not its key), "expired", "signature",
-    "schema", "identity", "values", "replayed" (an older sequence after a newer one), "changed" (another
-    content for an epoch already accepted).
+    Reasons of refusal: "size", "subkey", "roster" (VM unknown, or not its key), "signature", "schema", "identity",
+    "values", "replayed" (an older sequence after a newer one), "changed" (another content for an epoch already accepted),
+    "clock" (times a day from ours: judged again at each reading, since either clock may be set).
     """
 
     def __init__(self, run_key: str, verifier: Verifier) -> None:
@@ -134,20 +135,22 @@ class Gate:
             if raw.key not in self._fields or place in settled:
                 continue
             digest = raw.digest
-            if (reason := self._judged.get(digest)) is not None:
+            if (before := self._judged.get(digest)) is not None:
                 self._judged.move_to_end(digest)
-                if not reason:
+                if not before:
                     settled.add(place)
-                continue
+                if before != _CLOCK:
+                    continue
             vm = reason = ""
             try:
-                peer = _owner(raw, roster, now_s)
+                peer = _owner(raw, roster)
                 vm = peer.vm
                 new += self._accept(self._fields[raw.key], raw, peer, now_s)
                 settled.add(place)
             except RecordError as error:
                 reason = error.reason
-                wrong.append(Wrong(error.reason, vm, str(error)))
+                if reason != before:
+                    wrong.append(Wrong(reason, vm, str(error)))
             self._judged[digest] = reason
             while len(self._judged) > _REMEMBERED:
                 self._judged.popitem(last=False)
@@ -178,7 +181,7 @@ class Gate:
         return fresh
 
 
-def _owner(raw: Raw, roster: Roster, now_s: float) -> RosterPeer:
+def _owner(raw: Raw, roster: Roster) -> RosterPeer:
     """The roster's peer whose subkey this is."""
     if len(raw.value) > MAX_VALUE_BYTES:
         raise RecordError("size", f"{len(raw.value)} bytes, {MAX_VALUE_BYTES} are allowed")
@@ -186,6 +189,6 @@ def _owner(raw: Raw, roster: Roster, now_s: float) -> RosterPeer:
     peer = roster.peers.get(vm)
     if peer is None or peer.record_public_key != key:
         raise RecordError("roster", f"{vm} with this key is not on the roster")
-    if not now_s - _CLOCK_SLACK_S <= raw.expiration <= now_s + EXPIRATION_S + _CLOCK_SLACK_S:
-        raise RecordError("expired", f"{vm}: expires {raw.expiration - now_s:.0f} s from now")
+    if not math.isfinite(raw.expiration):
+        raise RecordError("values", f"{vm}: expires at {raw.expiration}")
     return peer

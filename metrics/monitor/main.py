@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from cloud.steady_clock import run_clock
 from metrics.dht_schema import EPOCHS_FIELD, EVALUATIONS_FIELD, EpochReport
 from metrics.hivemind_sockets import SocketFolderError, short_socket_folder
 from metrics.log_file import LogFile
@@ -109,6 +110,7 @@ class _Monitor:
         from metrics.monitor.swarm import SwarmReader
 
         self._config, self._folder = config, folder
+        self._now_s = run_clock(folder.parent)
         verifier = Verifier()
         self._gate = Gate(config.run_key, verifier)
         self._board = ProgressBoard(config.run_key, config.target_batch_size, verifier)
@@ -187,9 +189,9 @@ class _Monitor:
 
     def _rows(self, entries: list[Any]) -> list[dict[str, Any]]:
         """The lines that one scrape's entries make."""
-        now_s = time.time()
+        now_s = self._now_s()
         new, wrong = self._gate.offer(entries, self._roster, now_s)
-        wrong += self._board.offer(entries, self._roster)
+        wrong += self._board.offer(entries, self._roster, now_s)
         lines = [line_of(row) for row in new]
         lines += [{"kind": "progress", **asdict(row)} for row in self._board.rows(now_s)]
         for one in wrong:
@@ -204,7 +206,7 @@ class _Monitor:
 
     def _new_epoch_seen(self) -> bool:
         """Somebody's progress is past the last epoch that we have of it."""
-        return any(r.epoch > self._gate.newest_epoch(r.vm) for r in self._board.alive(time.time()))
+        return any(r.epoch > self._gate.newest_epoch(r.vm) for r in self._board.alive(self._now_s()))
 
     def _read_roster(self) -> None:
         path = self._folder / "roster.json"
@@ -246,7 +248,7 @@ class _Monitor:
             self._reader.bring(key, self._orders_blob, orders_expiration_s(self._orders.version), now)
 
     def _tell(self, phase: str) -> None:
-        alive = self._board.alive(time.time())
+        alive = self._board.alive(self._now_s())
         warnings = [error for error in (self._roster_error, self._orders_error) if error]
         if self._rejected:
             warnings.append(f"rejected records: {dict(sorted(self._rejected.items()))}")

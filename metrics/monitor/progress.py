@@ -2,6 +2,8 @@
 
 A peer signs its report with its process-wide key, which is its record key; so the roster says whose it
 is. A report that is not by a roster's key, or claims another peer id than the roster's, is refused.
+
+When a peer reported is told by our clock, in the moment in which a report newer than its last one is read.
 """
 
 # pyright: reportMissingTypeStubs=false
@@ -25,7 +27,7 @@ from metrics.monitor.roster import Roster
 from metrics.records import ProgressRecord
 
 _OWNER = re.compile(rb"\[owner:(ssh-rsa [A-Za-z0-9+/=]{100,800})\]")
-_SILENT_AFTER_S = 45.0  # Hivemind repeats a report at least each 30 s (half of metadata_expiration)
+_SILENT_AFTER_S = 30.0  # a peer repeats its report at least each 15 s (half of metadata_expiration)
 _LIMIT_BYTES = 4096
 
 
@@ -37,8 +39,7 @@ class Progress:
     epoch: int
     samples: int
     sps: float
-    reported_s: float  # unix time of the report
-    expiration: float
+    heard_s: float  # when it was read, by the reader's clock
 
 
 class ProgressBoard:
@@ -51,8 +52,8 @@ class ProgressBoard:
         self._last: dict[str, tuple[float, Progress | None]] = {}  # vm: (expiration, report; None: it left)
         self._refused: dict[bytes, str] = {}  # digest: reason
 
-    def offer(self, entries: Iterable[Raw], roster: Roster) -> list[Wrong]:
-        """Take what one scrape brought; returns what was refused for the first time."""
+    def offer(self, entries: Iterable[Raw], roster: Roster, now_s: float) -> list[Wrong]:
+        """Take what one scrape brought; returns what was refused for the first time. `now_s`: a clock that nobody sets."""
         wrong: list[Wrong] = []
         for raw in entries:
             if raw.key != self.key or (digest := raw.digest) in self._refused:
@@ -66,9 +67,11 @@ class ProgressBoard:
                 if peer is None:
                     raise RecordError("roster", "progress by a key that is not on the roster")
                 vm = peer.vm
+                if not math.isfinite(raw.expiration):
+                    raise RecordError("values", f"progress that expires at {raw.expiration}")
                 if vm in self._last and raw.expiration <= self._last[vm][0]:
                     continue  # a replica's older copy, or the one we have
-                report = _parse(self._verifier.payload(raw), vm, peer.peer_id, raw.expiration)
+                report = _parse(self._verifier.payload(raw), vm, peer.peer_id, now_s)
                 self._last[vm] = (raw.expiration, report)
             except RecordError as error:
                 if len(self._refused) > 4096:
@@ -85,7 +88,7 @@ class ProgressBoard:
         """Who reported lately and did not take leave, by VM."""
         found = (report for _, report in self._last.values() if report is not None)
         return sorted(
-            (r for r in found if r.expiration > now_s and now_s - r.reported_s < _SILENT_AFTER_S),
+            (r for r in found if now_s - r.heard_s < _SILENT_AFTER_S),
             key=lambda r: r.vm,
         )
 
@@ -93,7 +96,7 @@ class ProgressBoard:
         """One row a peer and one for the swarm (vm ""), which counts the samples of its newest epoch.
 
         The time left is Hivemind's own estimate: each peer's samples are carried on at its rate since
-        its report (`ProgressTracker._parse_swarm_progress_data`).
+        its report was read (Hivemind: since it was made; `ProgressTracker._parse_swarm_progress_data`).
         """
         alive = self.alive(now_s)
         if not alive:
@@ -109,12 +112,12 @@ class ProgressBoard:
         current = [r for r in reports if r.epoch == epoch]
         samples = sum(r.samples for r in current)
         sps = sum(r.sps for r in reports)
-        by_now = samples + sum(max(0.0, now_s - r.reported_s) * r.sps for r in current)
+        by_now = samples + sum(max(0.0, now_s - r.heard_s) * r.sps for r in current)
         eta_s = max(0.0, self._target - by_now) / sps if sps > 0 and not vm else None
         return ProgressRecord(now_s, vm, epoch, samples, sps, peers, eta_s)
 
 
-def _parse(payload: bytes, vm: str, peer_id: str | None, expiration: float) -> Progress | None:
+def _parse(payload: bytes, vm: str, peer_id: str | None, now_s: float) -> Progress | None:
     try:
         value: Any = MSGPackSerializer.loads(payload)
         if value is None:
@@ -132,4 +135,4 @@ def _parse(payload: bytes, vm: str, peer_id: str | None, expiration: float) -> P
         raise RecordError("values", "a rate or a time that is not finite")
     if said.samples_per_second > 1e9 or said.samples_accumulated > 2**60:
         raise RecordError("values", "a rate or a count beyond all measure")
-    return Progress(vm, said.epoch, said.samples_accumulated, said.samples_per_second, said.time, expiration)
+    return Progress(vm, said.epoch, said.samples_accumulated, said.samples_per_second, now_s)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cloud.provider import Provider, ProviderError
-from cloud.steady_clock import steady_clock
+from cloud.steady_clock import run_clock
 from metrics.store import FencedError, RunStore
 from orchestrator.controller.calls import Call, RayCalls
 from orchestrator.controller.json_log import log_to
@@ -47,6 +47,7 @@ class ControllerActor:
 
     def __init__(self, run_folder: str, home: str) -> None:
         self._folder, self._home = Path(run_folder), Path(home)
+        self._now_s: Callable[[], float] = time.time
         self._shell: Shell | None = None
         self._metrics: MetricsServer | None = None
         self._store: RunStore | None = None
@@ -74,14 +75,14 @@ class ControllerActor:
             seed = f"{store.meta('run_id')}-{time.time_ns()}"  # jitter must differ after a restart
             self._calls = RayCalls(provider, time.monotonic, int(store.meta("max_parallel_calls", 8)))
             events = store.records("events")
-            now_s = steady_clock(not_before_s=events[-1].at_s if events else 0.0)
+            self._now_s = run_clock(self._folder, not_before_s=events[-1].at_s if events else 0.0)
             self._make_shell = partial(
                 Shell,
                 store,
                 self._calls,
                 RunRequests(self._folder, store),
                 self._folder,
-                now_s=now_s,
+                now_s=self._now_s,
                 jitter=random.Random(seed).random,
                 spent=spent_of,
                 pace=Pace(
@@ -108,7 +109,7 @@ class ControllerActor:
     def snapshot(self) -> dict[str, Any]:
         """See `client.snapshot`."""
         with RunStore.open_reader(self._folder / "run.db") as store:
-            return snapshot_of(store, time.time(), controller_alive=True)
+            return snapshot_of(store, run_clock(self._folder, begin=False)(), controller_alive=True)
 
     def stop(self, status: str, reason: str) -> None:
         """End the run gracefully; `status` is "stopped" or "failed"."""
@@ -188,7 +189,7 @@ class ControllerActor:
             forget_keys(self._folder)
             with self._store.transaction():
                 self._store.set_meta("error", self._failure)
-                self._store.set_meta("ended_s", time.time())
+                self._store.set_meta("ended_s", self._now_s())
                 self._store.set_meta("status", "failed")
         except Exception:  # noqa: BLE001 - what is wrong is in self._failure already
             _log.exception("the end of the run could not be written down")

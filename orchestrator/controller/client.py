@@ -16,6 +16,7 @@ from typing import Any
 from cloud.local import LocalCloud
 from cloud.provider import EndedError, Provider, ProviderError
 from cloud.sky import records
+from cloud.steady_clock import run_clock
 from experiments.spec.load import from_document
 from metrics.store import FencedError, RunStore, SchemaError, StoreError
 from orchestrator.controller.actor import (
@@ -170,7 +171,7 @@ def snapshot(run_id: str, home: Path) -> dict[str, Any]:
     folder = run_folder(home, run_id)
     alive = controller_alive(folder)
     with RunStore.open_reader(folder / "run.db") as store:
-        found = snapshot_of(store, time.time(), alive)
+        found = snapshot_of(store, run_clock(folder, begin=False)(), alive)
     return found | {"metrics_url": (controller_metrics(folder) if alive else "") or None}
 
 
@@ -476,7 +477,7 @@ def _write_end(folder: Path, cause: str, status: str = "stopped") -> None:
             with RunStore.open_writer(folder / "run.db") as store, store.transaction():
                 status, cause = _known_end(store) or (status, cause)
                 store.set_meta("error", "" if status == "done" else cause)
-                store.set_meta("ended_s", time.time())
+                store.set_meta("ended_s", run_clock(folder, begin=False)())
                 store.set_meta("status", status)
             return
         except FencedError:

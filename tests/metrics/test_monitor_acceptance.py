@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metrics.dht_schema import EVALUATIONS_FIELD, MAX_VALUE_BYTES, Evaluation, encode_evaluations
+from metrics.dht_schema import EVALUATIONS_FIELD, MAX_VALUE_BYTES, EpochReport, Evaluation, encode_evaluations
 from metrics.monitor.acceptance import Gate, Verifier
 from metrics.monitor.roster import Roster, RosterError, load_roster
 
@@ -102,9 +102,28 @@ def test_a_stranger_counts_when_it_is_put_on_the_roster():
     assert _offer(gate, entry, roster=_roster(a, b)) == ([("run-b-0", 1)], [])
 
 
-@pytest.mark.parametrize("expiration", [NOW_S - 61, NOW_S + 10_000, math.nan, math.inf])
-def test_expiry_must_be_soon(expiration):
-    assert _offer(_gate(), _peer("a").good(1, 1, expiration=expiration)) == ([], ["expired"])
+@pytest.mark.parametrize("skew_s", [-3600.0, -61.0, -31.0, 31.0, 700.0, 3600.0])
+def test_epochs_count_whatever_the_clocks_differ_by(skew_s):
+    """The controller's clock is off by `skew_s`, and set right in mid-run."""
+    gate, a = _gate(), _peer("a")
+    assert _offer(gate, a.good(1, 1), now_s=NOW_S + skew_s) == ([("run-a-0", 1)], [])
+    assert _offer(gate, a.good(2, 1, 2, expiration=NOW_S + 320), now_s=NOW_S + 20) == ([("run-a-0", 2)], [])
+    replayed = a.good(1, 1, expiration=NOW_S + 330)
+    assert _offer(gate, replayed, now_s=NOW_S + 30) == ([], ["replayed"])  # however long it lives
+
+
+def test_a_record_that_was_refused_for_its_time_counts_once_the_clock_is_right():
+    gate, entry = _gate(), _peer("a").good(1, 1)
+    day_s = 86_400.0
+    assert _offer(gate, entry, now_s=NOW_S - 2 * day_s) == ([], ["clock"])
+    assert _offer(gate, entry, now_s=NOW_S - 2 * day_s) == ([], [])  # told once
+    assert _offer(gate, entry, now_s=NOW_S) == ([("run-a-0", 1)], [])
+    assert _offer(gate, entry, now_s=NOW_S) == ([], [])
+
+
+@pytest.mark.parametrize("expiration", [math.nan, math.inf])
+def test_an_expiry_is_a_time(expiration):
+    assert _offer(_gate(), _peer("a").good(1, 1, expiration=expiration)) == ([], ["values"])
 
 
 def test_a_huge_value_is_not_even_read():
@@ -140,7 +159,7 @@ def test_numbers_that_cannot_be(name, number):
     value["epochs"][0][name] = number
     new, wrong = _offer(_gate(), a.entry(value))
     assert new == []
-    assert wrong[0] in ("schema", "values")
+    assert wrong[0] in ("schema", "values", "clock")
 
 
 def test_a_diverged_loss_costs_no_epoch():
@@ -150,6 +169,7 @@ def test_a_diverged_loss_costs_no_epoch():
     value = a.value(1, 1)
     value["epochs"][0]["loss"] = None
     new, wrong = gate.offer([a.entry(value)], _roster(), NOW_S)
+    assert isinstance(new[0], EpochReport)
     assert (wrong, new[0].epoch.loss) == ([], None)
     assert replace(new[0].epoch, loss=0) == replace(report.epoch, loss=0)
     assert _offer(gate, a.entry(value | {"seq": 2})) == ([], [])

@@ -6,6 +6,7 @@ import functools
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import dht_entries as entries
 import pytest
@@ -42,7 +43,8 @@ def _roster(**more):
 def test_the_swarm_is_the_sum_of_those_in_its_newest_epoch():
     board = _board()
     assert (
-        board.offer([_report(_peer("a"), 4, 300, 20.0), _report(_peer("b"), 3, 900, 10.0)], _roster()) == []
+        board.offer([_report(_peer("a"), 4, 300, 20.0), _report(_peer("b"), 3, 900, 10.0)], _roster(), NOW_S)
+        == []
     )
     a, b, swarm = board.rows(NOW_S + 5)
     assert (a.vm, a.epoch, a.samples, a.sps, a.peers, a.eta_s) == ("run-a-0", 4, 300, 20.0, 1, None)
@@ -53,7 +55,7 @@ def test_the_swarm_is_the_sum_of_those_in_its_newest_epoch():
 
 def test_a_rate_of_nothing_has_no_time_left():
     board = _board()
-    board.offer([_report(_peer("a"), 0, 0, 0.0)], _roster())
+    board.offer([_report(_peer("a"), 0, 0, 0.0)], _roster(), NOW_S)
     assert board.rows(NOW_S)[-1].eta_s is None
     assert _board().rows(NOW_S) == []
 
@@ -61,16 +63,29 @@ def test_a_rate_of_nothing_has_no_time_left():
 def test_old_copies_lose_against_new_ones_and_the_silent_are_not_alive():
     board, a = _board(), _peer("a")
     new, old = _report(a, 2, 50), _report(a, 1, 900, at_s=NOW_S - 20)
-    assert board.offer([new, old], _roster()) == []
+    assert board.offer([new, old], _roster(), NOW_S) == []
     assert [r.epoch for r in board.alive(NOW_S)] == [2]
-    assert board.alive(NOW_S + 46) == []
+    assert board.offer([new, old], _roster(), NOW_S + 20) == []  # read again, and nothing newer
+    assert board.alive(NOW_S + 31) == []
+
+
+@pytest.mark.parametrize("skew_s", [-3600.0, -31.0, 0.0, 31.0, 3600.0])
+def test_who_is_alive_is_told_by_receipt_whatever_the_peers_clock_says(skew_s):
+    board, a = _board(), _peer("a")
+    for n in range(20):
+        report = _report(a, 2, 50 * n, at_s=NOW_S + skew_s + 15.0 * n)
+        assert board.offer([report], _roster(), NOW_S + 15.0 * n) == []
+        [alive] = board.alive(NOW_S + 15.0 * n + 14.9)
+        assert alive.samples == 50 * n
+    assert board.rows(NOW_S + 15.0 * 19 + 5.0)[-1].eta_s == pytest.approx((1000 - 950 - 5 * 10.0) / 10.0)
+    assert board.alive(NOW_S + 15.0 * 19 + 31.0) == []
 
 
 def test_a_peer_that_takes_leave_is_gone_at_once():
     board, a = _board(), _peer("a")
-    board.offer([_report(a, 2, 50)], _roster())
+    board.offer([_report(a, 2, 50)], _roster(), NOW_S)
     marker = a.subkey[a.subkey.index(b"[") :]
-    board.offer([a.entry(None, subkey=marker, field="progress", expiration=NOW_S + 61)], _roster())
+    board.offer([a.entry(None, subkey=marker, field="progress", expiration=NOW_S + 61)], _roster(), NOW_S)
     assert board.alive(NOW_S) == []
 
 
@@ -90,8 +105,8 @@ def test_a_peer_that_takes_leave_is_gone_at_once():
 def test_progress_that_is_not_believed(entry, reason):
     board, roster = _board(), _roster(peer_id=_LIBP2P.to_base58())
     raw = entry(_peer("a"))
-    assert [one.reason for one in board.offer([raw], roster)] == [reason]
-    assert board.offer([raw], roster) == []  # counted once
+    assert [one.reason for one in board.offer([raw], roster, NOW_S)] == [reason]
+    assert board.offer([raw], roster, NOW_S) == []  # counted once
     assert board.alive(NOW_S) == []
 
 
@@ -123,7 +138,8 @@ def test_keys_are_hiveminds_own():
     assert PeerID.from_identity(identity).to_base58() == peer_id
     pem, public = generate_record_key()
     assert RSAPublicKey.from_bytes(public.encode()).to_bytes() == public.encode()
-    numbers = load_pem_private_key(pem, None).public_key().public_numbers()
+    key: Any = load_pem_private_key(pem, None).public_key()
+    numbers = key.public_numbers()
     assert RSAPublicKey.from_bytes(public.encode())._public_key.public_numbers() == numbers
 
 
