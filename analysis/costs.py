@@ -43,6 +43,11 @@ def cost_row(
     logged = len({vm.slot for vm in run.vms})
     partial = row.peers > logged  # a peer without a log: its dollars are in no sum
     told = [*run.notes, *(f"Measured dollars are unknown: {reason}." for reason in run.bill.unknown)]
+    if run.bill.estimated_usd:
+        told.append(
+            f"{_usd(run.bill.estimated_usd)} of the measured dollars are an estimate: what lost VMs sent after their last "
+            "records, at the rate of their last epoch."
+        )
     told += [f"Published dollars are unknown: {reason}." for reason in theirs.unknown]
     if partial:
         told.append(
@@ -89,6 +94,7 @@ def _measured(run: RunNumbers, every: Whole, even: Steady | None, partial: bool)
         "price_book_sha256": book.sha256 if book else None,
         "run": {
             "usd": {kind: run.bill.sum(kind) for kind in KINDS} | {"total": run.bill.sum()},
+            "estimated_usd": run.bill.estimated_usd,
             "vm_hours": every.vm_hours,
             "samples": every.samples,
             "usd_per_vm_h": every.usd_per_vm_h,
@@ -117,6 +123,7 @@ def _measured(run: RunNumbers, every: Whole, even: Steady | None, partial: bool)
                 "month": line.month or None,
                 "bytes": line.quantity,
                 "usd": line.usd,
+                "estimated": line.estimated,
             }
             for line in run.bill.lines
             if line.kind in ("egress", "data")

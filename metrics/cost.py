@@ -22,6 +22,7 @@ from metrics.ledger import (
 from metrics.records import EgressRecord, EpochRecord, VmRecord
 from metrics.scale import open_epoch_seconds, study_epochs, study_seconds, vm_epoch_seconds
 from metrics.throughput import SwarmEpoch, swarm_epochs
+from metrics.unreported import unreported_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class CostSoFar:
     spent_usd: Decimal | None
     usd_per_h: Decimal | None  # of the VMs rented now; egress is not in it
     unknown: tuple[str, ...]
+    estimated_usd: Decimal | None = Decimal(0)  # of what is spent: not measured, see `metrics.unreported`
 
 
 def ledger(
@@ -41,8 +43,11 @@ def ledger(
     found: Iterable[Flow],
     ingress: Mapping[str, float | None],
     terms: Terms,
+    trained_s: Mapping[str, float] | None = None,
+    last_epoch: int | None = None,
 ) -> Ledger:
-    """The whole bill. `now_s` ends the VMs that still run; `ingress`: bytes by VM at study scale.
+    """The whole bill. `now_s` ends the VMs that still run; `ingress`: bytes by VM at study scale; `trained_s`,
+    `last_epoch`: see `metrics.unreported.unreported_lines`.
 
     The seconds since a lost VM's last epoch are taken to grow as that epoch did, for as long as that one took.
     """
@@ -53,7 +58,7 @@ def ledger(
         known = seconds.get(row.vm)
         if known and row.ended_s is not None and died(row):
             known.append(open_epoch_seconds(row.ended_s - ends[row.vm], known[-1]))
-    return _bill(rows, now_s, seconds, raw, study, list(found), ingress, terms)
+    return _bill(rows, now_s, seconds, raw, study, list(found), ingress, terms, trained_s or {}, last_epoch)
 
 
 def cost_so_far(
@@ -64,15 +69,21 @@ def cost_so_far(
     terms: Terms,
     ingress: Mapping[str, int] | None = None,
     last_epoch: int | None = None,
+    trained_s: Mapping[str, float] | None = None,
 ) -> CostSoFar:
     """The sums of `bill_so_far`, with the dollars an hour of the VMs rented now."""
     rows = list(vms)
-    bill = bill_so_far(rows, epochs, egress, now_s, terms, ingress, last_epoch)
+    bill = bill_so_far(rows, epochs, egress, now_s, terms, ingress, last_epoch, trained_s)
     rented = [row.usd_per_h for row in rows if row.ended_s is None]
     known_prices = [usd for usd in rented if usd is not None]
     per_h = sum(known_prices, Decimal(0)) if len(known_prices) == len(rented) else None
-    spent = bill.sum()
-    return CostSoFar(None if spent is None else round(spent, 12), per_h, bill.unknown)
+    spent, estimated = bill.sum(), bill.estimated_usd
+    return CostSoFar(
+        None if spent is None else round(spent, 12),
+        per_h,
+        bill.unknown,
+        None if estimated is None else round(estimated, 12),
+    )
 
 
 def bill_so_far(
@@ -83,12 +94,14 @@ def bill_so_far(
     terms: Terms,
     ingress: Mapping[str, int] | None = None,
     last_epoch: int | None = None,
+    trained_s: Mapping[str, float] | None = None,
 ) -> Ledger:
     """The bill until now at study scale, counting the epoch that is under way.
 
     The seconds since a running or lost VM's last epoch are taken to grow as that epoch did, for as long as that one
     took, so that the sum does not jump when the next one ends and what a VM waits longer counts once. After
-    `last_epoch` nothing grows. `ingress`: raw network bytes by VM, needed for unscaled runs only.
+    `last_epoch` nothing grows. `ingress`: raw network bytes by VM, needed for unscaled runs only. `trained_s`: see
+    `metrics.unreported.unreported_lines`.
     """
     rows = list(vms)
     records = list(epochs)
@@ -116,7 +129,7 @@ def bill_so_far(
     else:
         read = {vm: None if per_sample is None else n * per_sample for vm, n in samples.items()}
     sent = flows(egress, terms.addresses, terms.locations, terms.elsewhere)
-    return _bill(rows, now_s, seconds, raw, study, sent, read, terms)
+    return _bill(rows, now_s, seconds, raw, study, sent, read, terms, trained_s or {}, last_epoch)
 
 
 def _bill(
@@ -128,6 +141,8 @@ def _bill(
     sent: Sequence[Flow],
     read: Mapping[str, float | None],
     terms: Terms,
+    trained_s: Mapping[str, float],
+    last_epoch: int | None,
 ) -> Ledger:
     began_s = min((row.requested_s for row in vms), default=now_s)
     ended_s = max((now_s if row.ended_s is None else row.ended_s for row in vms), default=now_s)
@@ -136,6 +151,7 @@ def _bill(
     for month, part in by_month(sent, {e.epoch: e.ended_s for e in raw}, began_s).items():
         lines += egress_lines(traffic(part, study, terms.scales, names), terms, month)
     lines += unmetered_lines(raw, sent)
+    lines += unreported_lines(vms, raw, study, sent, terms, trained_s, last_epoch)
     # Bytes read are known for the run, not by the day: they are billed in the month in which it ended.
     lines += data_lines(read, terms, month_of(ended_s))
     durations = [(b.duration_s, a.duration_s) for b, a in zip(raw, study, strict=True)]

@@ -65,7 +65,7 @@ def flows(
     for r in records:
         dst = addresses.get(r.dst_address) or elsewhere or r.dst_address
         here, there = locations.get(r.vm), locations.get(dst)
-        kind = _kind(dst, here, there)
+        kind = link_kind(dst, here, there)
         found.append(Flow(r.vm, dst, here, there, kind, r.epoch, r.phase, r.seconds, r.bytes, r.model_bytes))
     return found
 
@@ -269,7 +269,8 @@ def died(row: VmRecord) -> bool:
     return row.end_cause.startswith(("preempted", "failed"))
 
 
-def _kind(dst: str, here: str | None, there: str | None) -> str:
+def link_kind(dst: str, here: str | None, there: str | None) -> str:
+    """The class of the traffic matrix of bytes to a node, from the two locations."""
     if dst == STORE:
         return "store"
     if dst == MONITOR:

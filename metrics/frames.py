@@ -79,7 +79,7 @@ def traffic(store: Records | RunNumbers) -> list[dict[str, Any]]:
 def cost_lines(store: Records | RunNumbers) -> list[dict[str, Any]]:
     """One row a line of the bill: kind (vm, egress, data, storage, controller), what, src, dst, quantity
     (None: unknown), unit (s, bytes), usd (None: unknown), price (its source, or why it is unknown), tier and
-    month (see `metrics.ledger.CostLine`)."""
+    month, estimated (see `metrics.ledger.CostLine`)."""
     run = _run(store)
     return [
         {
@@ -93,6 +93,7 @@ def cost_lines(store: Records | RunNumbers) -> list[dict[str, Any]]:
             "price": line.price,
             "tier": line.tier,
             "month": line.month,
+            "estimated": line.estimated,
         }
         for line in run.bill.lines
     ]

@@ -44,6 +44,8 @@ class Terms:
     price_changes: Mapping[str, Sequence[tuple[float, Decimal]]] = field(
         default_factory=dict[str, Sequence[tuple[float, Decimal]]]
     )
+    # Dollars that all of the run's traffic may cost in an epoch by its plan, and an epoch's raw seconds; None: unknown.
+    epoch_ceiling: tuple[Decimal, float] | None = None
     elsewhere: str = ""  # the node of addresses that are nobody's; "": their place is unknown
 
 
@@ -61,6 +63,7 @@ class CostLine:
     price: str
     tier: str = ""  # where the line's tier begins, "1024 GiB"; "" where the price has one tier or none
     month: str = ""  # the calendar month (UTC) whose tiers it climbs, "2026-11"
+    estimated: bool = False  # nobody measured the quantity: see `metrics.unreported`
 
 
 @dataclass(frozen=True)
@@ -80,11 +83,21 @@ class Ledger:
                     total += line.usd
         return total
 
+    @property
+    def measured(self) -> Ledger:
+        """The lines whose quantity was measured."""
+        return Ledger(tuple(line for line in self.lines if not line.estimated))
+
+    @property
+    def estimated_usd(self) -> Decimal | None:
+        """Dollars of the lines whose quantity was estimated; None as soon as one is unknown."""
+        return Ledger(tuple(line for line in self.lines if line.estimated)).sum()
+
     def by_link(self, kind: str = "egress") -> dict[tuple[str, str], Decimal | None]:
-        """Dollars by (source, destination), over tiers and months; None where a line of the link is unknown."""
+        """Measured dollars by (source, destination), over tiers and months; None where a line of the link is unknown."""
         links: dict[tuple[str, str], list[CostLine]] = {}
         for line in self.lines:
-            if line.kind == kind:
+            if line.kind == kind and not line.estimated:
                 links.setdefault((line.src, line.dst), []).append(line)
         return {link: Ledger(tuple(lines)).sum() for link, lines in links.items()}
 

@@ -159,7 +159,8 @@ def _counted(run: RunNumbers, rows: list[VmRecord]) -> tuple[dict[str, Decimal],
         for line in run.bill.lines
         if line.kind == "vm" and line.quantity is not None
     }
-    parts = [line.quantity for line in run.bill.lines if line.kind == "egress" and line.src in names]
+    lines = run.bill.measured.lines
+    parts = [line.quantity for line in lines if line.kind == "egress" and line.src in names]
     read = [run.ingress.get(vm, 0.0) for vm in names]
     return seconds, _whole(parts), _whole(read)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
@@ -79,7 +79,7 @@ class RunNumbers:
             "run_id", "experiment", "target", "emulated", "scales", "network", "status", "error", "started_s", "ended_s",
             "price_book", "model", "warmup_epochs", "target_batch_size", "raw_target_batch_size", "addresses",
             "locations", "host", "switch", "rejected", "evaluations", "published", "warnings", "sync_work_s", "label", "imported",
-            "dataset_bytes",
+            "dataset_bytes", "price_changes", "epochs", "egress_ceiling",
         )  # fmt: skip
         meta = {key: store.meta(key) for key in keys}
         terms, notes = terms_of(meta)
@@ -110,7 +110,9 @@ class RunNumbers:
         if nic is not None:  # a log without counters read something all the same
             study_read |= {vm: None for vm in read if vm not in nic}
         now = _end(meta, vms, epochs, progress)
-        bill = ledger(vms, now, raw, study, found, study_read, terms)
+        bill = ledger(
+            vms, now, raw, study, found, study_read, terms, first_trained_s(progress), last_epoch_of(meta)
+        )
         pairs = switch_pairs(meta["switch"])
         meter = pair_bytes(found)
         died = tails(meter, pairs, vms) if pairs is not None else {}
@@ -184,8 +186,27 @@ def terms_of(meta: Mapping[str, Any]) -> tuple[Terms, tuple[str, ...]]:
         price_changes=_price_changes(meta.get("price_changes") or {}),
         # what a rented VM sends to no node of the run (the controller's machine, strangers) leaves its cloud
         elsewhere=INTERNET if rented else "",
+        epoch_ceiling=_epoch_ceiling(meta.get("egress_ceiling")),
     )
     return terms, tuple(notes)
+
+
+def last_epoch_of(meta: Mapping[str, Any]) -> int | None:
+    """The run's last epoch, warm-up included; None: not known."""
+    return int(meta.get("warmup_epochs") or 0) + int(meta.get("epochs") or 0) or None
+
+
+def first_trained_s(progress: Iterable[ProgressRecord]) -> dict[str, float]:
+    """When each VM was first seen to have samples of its own, unix s."""
+    found: dict[str, float] = {}
+    for row in progress:
+        if row.vm and row.samples > 0:
+            found[row.vm] = min(row.at_s, found.get(row.vm, row.at_s))
+    return found
+
+
+def _epoch_ceiling(known: Mapping[str, Any] | None) -> tuple[Decimal, float] | None:
+    return (Decimal(known["usd"]), float(known["raw_epoch_s"])) if known else None
 
 
 def _price_changes(known: Mapping[str, Sequence[Sequence[Any]]]) -> dict[str, list[tuple[float, Decimal]]]:

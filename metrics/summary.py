@@ -89,6 +89,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
             "storage_usd": _usd(run.bill.sum("storage")),
             "controller_usd": _usd(run.bill.sum("controller")),
             "total_usd": _usd(total),
+            "estimated_usd": _usd(run.bill.estimated_usd),
             **_budget(meta["experiment"], total),
             "price_book": run.terms.book.name if run.terms.book else None,
             "unknown": list(run.bill.unknown),

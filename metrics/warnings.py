@@ -148,8 +148,8 @@ def _counts(run: RunNumbers) -> list[str]:
         )
     if run.tails:
         found.append(
-            f"VMs that died sent {sum(run.tails.values())} raw bytes after their last report; "
-            "they are in no sum."
+            f"VMs that died sent {sum(run.tails.values())} raw bytes after their last report; they are in no sum of "
+            "bytes, and the bill has an estimate of them."
         )
     lost = sorted({f.dst for f in run.flows if f.kind == "unknown"})
     if lost:
@@ -158,4 +158,13 @@ def _counts(run: RunNumbers) -> list[str]:
 
 
 def _money(run: RunNumbers) -> list[str]:
-    return [f"The cost is unknown: {reason}." for reason in run.bill.unknown]
+    lines = [line for line in run.bill.lines if line.estimated]
+    vms = ", ".join(dict.fromkeys(line.src for line in lines))
+    estimated = [
+        f"{sum(line.quantity or 0 for line in lines) / 1e9:.3g} GB of egress of lost VMs ({vms}) after their last "
+        "records are an estimate, at the rate of their last epoch: the bill marks them."
+    ]
+    return [
+        *(estimated if lines else ()),
+        *(f"The cost is unknown: {reason}." for reason in run.bill.unknown),
+    ]

@@ -94,8 +94,9 @@ FRAMES: dict[str, tuple[Column, ...]] = {
         Column("egress_bytes", _MAYBE_WHOLE, "all it sent in the run; <NA>: nobody counted"),
         Column("ingress_bytes", _MAYBE_WHOLE, "training data it read in the run"),
         Column("vm_usd", _NUMBER, "dollars for its seconds"),
-        Column("egress_usd", _NUMBER, "dollars for what it sent"),
+        Column("egress_usd", _NUMBER, "dollars for what it sent, as measured"),
         Column("data_usd", _NUMBER, "dollars for what it read from the store"),
+        Column("estimated_usd", _NUMBER, "dollars for what it sent after its last record, if it was lost"),
     ),
     "traffic": (
         Column("src", _TEXT, "slot that sent"),
@@ -120,6 +121,7 @@ FRAMES: dict[str, tuple[Column, ...]] = {
         Column("price", _TEXT, "where the price is from, or why it is unknown"),
         Column("tier", _TEXT, "where the price's tier begins; empty: it has one"),
         Column("month", _TEXT, "calendar month (UTC) whose tiers the bytes climb; empty: no matter"),
+        Column("estimated", _YES, "a lost VM's bytes after its last record: not measured (numbers.md)"),
     ),
     "preemptions": (
         Column("vm", _TEXT, "the VM that was taken"),

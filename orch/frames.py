@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloud.prices.book import exact
 from metrics import frames
+from metrics.ledger import Ledger
 from metrics.throughput import measured
 from orch.columns import FRAMES
 
@@ -91,6 +92,7 @@ def peer_rows(run: RunNumbers) -> list[dict[str, Any]]:
                 "vm_usd": _dollars(run, "vm", vm.vm),
                 "egress_usd": _dollars(run, "egress", vm.vm),
                 "data_usd": _dollars(run, "data", vm.vm),
+                "estimated_usd": _estimated(run, vm.vm),
             }
         )
     return rows
@@ -115,6 +117,12 @@ def preemption_rows(run: RunNumbers) -> list[dict[str, Any]]:
         row | {"slowed_epochs": None if (slow := row["slowed_epochs"]) is None else ", ".join(map(str, slow))}
         for row in frames.preemptions(run)
     ]
+
+
+def _estimated(run: RunNumbers, vm: str) -> float | None:
+    """Dollars of what a lost VM is taken to have sent after its last record."""
+    usd = Ledger(tuple(line for line in run.bill.lines if line.estimated and line.src == vm)).sum()
+    return None if usd is None else float(usd)
 
 
 def _mean(values: Iterable[float]) -> float | None:

@@ -296,7 +296,7 @@ def _tier(line: CostLine, ladder: Ladder | None) -> Price | None:
 
 
 def _description(line: CostLine, use: _Use, emulated: bool) -> str:
-    what = line.what
+    what = f"{line.what} (quantity estimated: sent after the last record)" if line.estimated else line.what
     if use.vm is None:
         what += f" from {line.src} ({use.location})" + (f" to {line.dst}" if line.dst else "")
     else:

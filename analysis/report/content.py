@@ -257,6 +257,7 @@ def cost_rows(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     sums: dict[str, float | None] = {}
     for line in lines:
         name: str = {"vm": "VMs", "data": "training data from the store"}.get(line["kind"]) or line["what"]
+        name += " (estimated)" if line["estimated"] else ""
         before = sums.get(name, 0.0)
         sums[name] = None if before is None or line["usd"] is None else before + line["usd"]
     return [{"what": name, "usd": usd} for name, usd in sums.items()]

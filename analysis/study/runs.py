@@ -290,7 +290,7 @@ def _links(run: RunNumbers) -> tuple[Link, ...]:
     """Bytes and dollars by pair of regions, of VMs to VMs."""
     names = {vm.vm for vm in run.vms}
     usd: dict[tuple[str, str], list[Decimal | None]] = {}
-    for line in run.bill.lines:
+    for line in run.bill.measured.lines:
         if line.kind == "egress":
             usd.setdefault((line.src, line.dst), []).append(line.usd)
     cells: dict[tuple[str, str, str], list[tuple[float, Decimal | None]]] = {}

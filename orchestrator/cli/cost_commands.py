@@ -85,11 +85,11 @@ def _cost(
       "scales", "host_contended",
       "measured": {"price_book", "price_book_sha256",
         "run": {"usd": {"vm", "egress", "data", "storage", "controller", "total"},
-          "vm_hours", "samples", "usd_per_vm_h", "usd_per_1m_samples"},
+          "estimated_usd", "vm_hours", "samples", "usd_per_vm_h", "usd_per_1m_samples"},
         "steady": {"usd_per_vm_h_by_kind": {"vm", "egress", "data"}, "usd_per_vm_h",
           "epochs", "vm_hours", "samples", "usd_per_1m_samples", "unknown": []} or null,
         "links": [{"src", "dst", "kind", "class", "src_location", "dst_location", "tier",
-          "month", "bytes", "usd"}], "unknown": []},
+          "month", "bytes", "usd", "estimated"}], "unknown": []},
       "published": {"price_book", "price_book_sha256", "usd": {"vm", "inside", "regions",
           "clouds", "between", "oceania", "loading", "total"}, "usd_per_vm_h_by_kind": {same},
         "usd_per_vm_h", "leaving_usd_per_vm_h", "usd_per_1m_samples",
@@ -216,7 +216,8 @@ def _links(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     cells: dict[tuple[str, ...], list[Any]] = {}
     for link in row["measured"]["links"]:
         ends = (link["src_location"] or link["src"], link["dst_location"] or link["dst"] or "unknown")
-        cell = cells.setdefault((link["kind"], link["class"], *ends), [0.0, 0])
+        name = f"{link['class']} (estimated)" if link["estimated"] else link["class"]
+        cell = cells.setdefault((link["kind"], name, *ends), [0.0, 0])
         cell[0] = None if link["bytes"] is None or cell[0] is None else cell[0] + link["bytes"] / 1e9
         cell[1] = None if link["usd"] is None or cell[1] is None else cell[1] + link["usd"]
     names = ("kind", "class", "from", "to")

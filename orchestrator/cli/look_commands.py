@@ -92,7 +92,7 @@ def _status(
       "peers": [{"slot", "vm", "generation", "state", "location", "accelerator", "use_spot",
         "usd_per_h", "epoch", "samples", "sps", "preemptions", "cause", "since_s"}],
       "epoch": {"current", "last", "warmup", "measured", "samples", "target", "sps", "eta_s"},
-      "granularity", "cost": {"spent_usd", "usd_per_h", "budget_usd"}, "paused_s", "dropped_rounds",
+      "granularity", "cost": {"spent_usd", "usd_per_h", "budget_usd", "estimated_usd"}, "paused_s", "dropped_rounds",
       "events": [{"at_s", "slot", "text"}], "warnings": [],
       "metrics_url": where Prometheus finds the running controller's numbers, or null}
     """

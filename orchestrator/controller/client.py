@@ -164,7 +164,7 @@ def snapshot(run_id: str, home: Path) -> dict[str, Any]:
     "peers": [{"slot", "vm", "generation", "state", "phase", "location", "accelerator", "use_spot",
     "usd_per_h", "epoch", "samples", "sps", "preemptions", "cause", "since_s"}], "epoch": {"current",
     "last", "completed", "warmup", "measured", "samples", "target", "sps", "eta_s"}, "granularity":
-    float|None, "cost": {"spent_usd", "usd_per_h", "budget_usd"} (strings or None: study scale), "paused_s",
+    float|None, "cost": {"spent_usd", "usd_per_h", "budget_usd", "estimated_usd"} (strings or None: study scale), "paused_s",
     "dropped_rounds", "events": [{"at_s", "slot", "text"}] (last 20), "warnings": [str], "metrics_url" (for
     Prometheus; None: not served)}`. Raises StoreError.
     """

@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from analysis.reserve import epoch_egress_usd
 from cloud.durable_file import sync_folder
 from cloud.networks.network import Network, NetworkError
 from cloud.places import find as place_of
@@ -151,6 +152,7 @@ def _meta(
         "error": "",
         "started_s": now_s,
         "price_book": {"name": book.name, "sha256": book.sha256, "csv": book.text},
+        "egress_ceiling": _egress_ceiling(spec, book, emulation),
         "model": {
             "name": model.name,
             "parameters": model.parameters,
@@ -169,6 +171,15 @@ def _meta(
         "warnings": [],
         "metrics_address": chosen_address(os.environ),
     }
+
+
+def _egress_ceiling(spec: ExperimentSpec, book: PriceBook, emulation: EmulationPlan) -> dict[str, Any] | None:
+    """The most that an epoch's traffic may cost by the plan, and an epoch's seconds on this machine; None: unknown."""
+    usd = epoch_egress_usd(spec, book)
+    if usd is None:
+        return None
+    expected_s = emulation.reckoned_epoch_s if emulation.epoch_s is None else emulation.epoch_s
+    return {"usd": str(usd), "raw_epoch_s": max(1.0, expected_s)}
 
 
 def _ran(spec: ExperimentSpec) -> str:

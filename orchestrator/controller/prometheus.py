@@ -111,10 +111,12 @@ class RunCollector(Collector):
             there = cell.dst_location or (cell.dst if cell.dst in (STORE, MONITOR) else "unknown")
             key = (cell.src_location or "unknown", there, cell.kind)
             sent[key] = sent.get(key, 0.0) + cell.bytes
-        dollars: dict[tuple[str, ...], Decimal | None] = {}
+        dollars: dict[tuple[str, ...], Decimal | None] = {
+            ("egress_estimated", row.location): Decimal(0) for row in run.vms if run.terms.book
+        }
         for line in lines:
             place = run.terms.store_location if line.src == STORE else places.get(line.src)
-            key = (line.kind, place or "unknown")
+            key = (f"{line.kind}_estimated" if line.estimated else line.kind, place or "unknown")
             before = dollars.get(key, Decimal(0))
             dollars[key] = None if before is None or line.usd is None else before + line.usd
         known = {key: float(usd) for key, usd in dollars.items() if usd is not None}

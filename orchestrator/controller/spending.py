@@ -18,8 +18,8 @@ from orchestrator.core.state import RunState, SlotState
 def spent_of(store: RunStore, now_s: float, state: RunState) -> Spent:
     """The bill until now, the VMs rented now, and traffic as dear as that of the dearest epoch so far.
 
-    A VM whose launch is under way is in no list yet, and may be billed since it was asked for: it counts at its
-    place's ceiling.
+    What lost VMs sent after their last record is in the bill as an estimate (`metrics.unreported`). A VM whose launch is
+    under way is in no list yet, and may be billed since it was asked for: it counts at its place's ceiling.
     """
     spec = state.spec
     pace = Pace(spec.metering_period_s, spec.decision_s, spec.teardown_s)
@@ -34,7 +34,7 @@ def spent_of(store: RunStore, now_s: float, state: RunState) -> Spent:
     spent, asked = bill.sum(), _asked_usd(store, state, {row.vm for row in rows}, now_s)
     if asked != 0:  # a sum is exact as long as nothing is added to it
         spent = None if spent is None or asked is None else spent + asked
-    epoch_usd = _dearest_epoch_usd(bill, store.records("egress"))
+    epoch_usd = _dearest_epoch_usd(bill.measured, store.records("egress"))
     if epoch_usd is None:
         return Spent(spent, burn, None)
     return Spent(spent, burn, egress_ceiling_usd_per_h(epoch_usd, _epoch_s(store, pace), pace))

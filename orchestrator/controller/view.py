@@ -11,7 +11,7 @@ from metrics.cost import CostSoFar, bill_so_far, cost_so_far
 from metrics.granularity import granularity
 from metrics.ledger import Ledger, Terms
 from metrics.records import EgressRecord, EpochRecord, ProgressRecord, VmRecord
-from metrics.run_numbers import terms_of
+from metrics.run_numbers import first_trained_s, last_epoch_of, terms_of
 from metrics.scale import study_epochs
 from metrics.store import RunStore
 from metrics.throughput import swarm_epochs
@@ -85,6 +85,7 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
             "spent_usd": _text(cost.spent_usd),
             "usd_per_h": _text(cost.usd_per_h),
             "budget_usd": _text(document.get("budget_usd")),
+            "estimated_usd": _text(cost.estimated_usd),
         },
         "paused_s": paused_s,
         "dropped_rounds": len({e.epoch for e in epochs if e.dropped}),
@@ -98,7 +99,7 @@ def cost_of(store: RunStore, now_s: float) -> CostSoFar:
     try:
         return cost_so_far(*_priced(store, now_s))
     except PriceBookError as error:
-        return CostSoFar(None, None, (str(error),))
+        return CostSoFar(None, None, (str(error),), None)
 
 
 def bill_of(store: RunStore, now_s: float) -> Ledger:
@@ -108,15 +109,21 @@ def bill_of(store: RunStore, now_s: float) -> Ledger:
 
 def _priced(
     store: RunStore, now_s: float
-) -> tuple[list[VmRecord], list[EpochRecord], list[EgressRecord], float, Terms, dict[str, int], int | None]:
+) -> tuple[list[VmRecord], list[EpochRecord], list[EgressRecord], float, Terms, dict[str, int], int | None,
+           dict[str, float]]:  # fmt: skip
     meta = store.all_meta()
     terms, _ = terms_of(meta)
-    last = int(meta.get("warmup_epochs") or 0) + int(meta.get("epochs") or 0) or None
     ingress: dict[str, int] = {}
     for row in store.records("ingress"):
         ingress[row.vm] = ingress.get(row.vm, 0) + row.network_bytes
     records = store.records
-    return records("vms"), records("epochs"), records("egress"), now_s, terms, ingress, last
+    vms, egress = records("vms"), records("egress")
+    metered = {row.vm for row in egress}
+    unmetered = any(row.ended_s is not None and row.vm not in metered for row in vms)
+    trained_s = (
+        first_trained_s(records("progress")) if unmetered else {}
+    )  # a long table, needed for these only
+    return vms, records("epochs"), egress, now_s, terms, ingress, last_epoch_of(meta), trained_s
 
 
 def _peer(
