@@ -44,6 +44,7 @@ class Rows:
         self._rows: dict[str, VmRecord] = {r.vm: r for r in store.records("vms")}
         self._prices: dict[str, list[list[Any]]] = dict(store.meta(PRICE_CHANGES, {}))
         self._list: object = None  # the provider's last list
+        self._slots: object = None  # those of the state whose rows are written
         self._listed_s = self._listed_before_s = events[-1].at_s
 
     @property
@@ -76,9 +77,16 @@ class Rows:
 
     def write_vms(self, state: RunState, seen: Iterable[Observed], now_s: float) -> None:
         """Rows of the VMs the provider has said anything of; one no longer listed has ended."""
-        if seen is not self._list:
+        fresh = seen is not self._list
+        if fresh:
             self._list, self._listed_before_s, self._listed_s = seen, self._listed_s, now_s
         seen = list(seen)
+        if fresh or state.slots is not self._slots:  # else the rows say all of it already
+            self._write_rows(state, seen, now_s)
+            self._slots = state.slots
+        self._write_nodes(state, seen)
+
+    def _write_rows(self, state: RunState, seen: Iterable[Observed], now_s: float) -> None:
         listed = {o.vm: o for o in seen if o.vm in self._wished}
         held = {vm for s in state.slots for vm in (s.vm, s.ending) if vm}
         fresh = {vm: self._row(state, o) for vm, o in listed.items()}
@@ -92,7 +100,6 @@ class Rows:
                 for row in changed:
                     self._store.upsert_vm(row)
                     self._rows[row.vm] = row
-        self._write_nodes(state, seen)
 
     def _note_prices(self, changed: Iterable[VmRecord]) -> None:
         """Keep what a VM cost until its price changed: spot prices move, and the past is billed as it was.

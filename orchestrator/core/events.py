@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal
 
@@ -38,9 +38,9 @@ class OfferRefused:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the provider says of one VM, with what its program says of itself."""
+    """What the provider says of one VM, with what its program says of itself. Equal when the same is said, whenever."""
 
-    now_s: float
+    now_s: float = field(compare=False)
     vm: str
     state: Literal["pending", "running", "preempted", "failed", "terminated"]
     phase: str = ""  # of status.json

@@ -86,9 +86,11 @@ def news(
     held = {vm for s in state.slots for vm in (s.vm, s.ending) if vm} | {state.monitor_vm()}
     out: list[Observed] = []
     for event in seen:
-        known = before.get(event.vm)
-        same = known is not None and replace(known, now_s=event.now_s) == event
-        if whole or not same or (event.vm not in held and event.state in ("pending", "running")):
+        if (
+            whole
+            or before.get(event.vm) != event
+            or (event.vm not in held and event.state in ("pending", "running"))
+        ):
             out.append(event)
     return out
 
@@ -100,7 +102,7 @@ def corroborated(state: RunState, said: Iterable[Observed], hopeless: Collection
     """
     if len(state.slots) < 2 or len(hopeless) > 1:
         return list(said)
-    return [replace(event, hopeless=False) for event in said]
+    return [replace(event, hopeless=False) if event.hopeless else event for event in said]
 
 
 def silent(state: RunState, swarm: Swarm, now_s: float) -> list[Event]:

@@ -120,7 +120,7 @@ class Checks:
                 mine.calm_since_s = now_s
                 continue
             calm_s = now_s - max(mine.calm_since_s, self._disturbed_s)
-            self.calm_looks += 1
+            self.calm_looks += calm_s > 0
             if calm_s > self._wait_s:
                 where = "has a VM that does not train" if slot.state in LIVE else "has no VM"
                 self.fail(

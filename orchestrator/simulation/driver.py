@@ -63,6 +63,7 @@ class Outcome:
     rounds: int
     fired: dict[FaultClass, int]  # how often each class of faults did something
     median_joining_s: float | None  # from request to training
+    calm_looks: int  # at slots for which progress was due
     journal: tuple[EventRecord, ...]
 
 
@@ -340,6 +341,7 @@ class Simulation:
             rounds=self._rounds,
             fired=fired,
             median_joining_s=joining[len(joining) // 2] if joining else None,
+            calm_looks=self._checks.calm_looks,
             journal=tuple(journal),
         )
 
