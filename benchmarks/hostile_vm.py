@@ -28,7 +28,7 @@ from typing import Any
 from cloud.provider import LaunchRequest, Observed, Offer, Owned, is_monitor
 from cloud.sky.records import VmRecord
 from cloud.sky.ssh import unpack
-from cloud.sky.state import Listed, after_peek, observed, parse_peek
+from cloud.sky.state import Listed, after_peek, after_skew, observed, parse_peek, skew_of
 from metrics.records import EpochRecord, EventRecord
 from metrics.store import RunStore
 from orchestrator.controller.calls import InlineCalls
@@ -94,7 +94,9 @@ class HostileCloud:
                 text = "\n".join(self._report(record))
                 if self._is_hostile(vm):
                     text = self._corrupt_report(text)
-                record = self._records[vm] = after_peek(record, parse_peek(text), self.now_s)
+                record = self._records[vm] = after_peek(
+                    after_skew(record, skew_of(text, self.now_s, 0.1)), parse_peek(text), self.now_s
+                )
             found.append(observed(record, Listed(vm, "UP", record.address), self.now_s))
         return found
 

@@ -11,6 +11,9 @@ from pathlib import Path
 
 _log = logging.getLogger(__name__)
 
+MAX_SKEW_S = 3600.0  # between the clocks of two machines of a run: that much changes nothing, more is refused
+SET_THE_CLOCK = "`sudo chronyc makestep` or `sudo timedatectl set-ntp true` sets it"
+
 
 def ticks_s() -> float:
     """Seconds since some moment of this machine's, by a clock that nobody can set."""

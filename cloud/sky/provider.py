@@ -33,7 +33,18 @@ from cloud.sky.leftovers import end_in_aws, left, sweep
 from cloud.sky.names import cluster_name, label_value
 from cloud.sky.records import VmRecord
 from cloud.sky.script import FOLDER, peek_command, stop_command
-from cloud.sky.state import Listed, absent, after_peek, gone, observed, parse_peek, whom_to_join
+from cloud.sky.state import (
+    Listed,
+    Skew,
+    absent,
+    after_peek,
+    after_skew,
+    gone,
+    observed,
+    parse_peek,
+    skew_of,
+    whom_to_join,
+)
 
 _log = logging.getLogger("cloud.sky")
 
@@ -269,7 +280,7 @@ class SkyCloud:
 
     def _look(self, record: VmRecord, listed: Listed | None, now_s: float) -> VmRecord:
         """One VM: what it says, or that it is gone; remembered."""
-        peek = None
+        peek = skew = None
         if listed is not None:
             if record.ending:
                 return record
@@ -280,8 +291,7 @@ class SkyCloud:
                 except OSError as error:
                     _log.warning("%s is not told whom to join: %s", record.vm, error)
                     peers = ""
-            command = peek_command(record.address, peers)
-            peek = _peek(record, command) if record.ssh else None
+            peek, skew = self._peek(record, peers) if record.ssh else (None, None)
         alive, why = (None, "") if peek is not None else self._cloud_says(record)
         with records.lock(self._folder, record.vm, "record"):
             current = records.read(self._folder, record.vm) or record
@@ -290,13 +300,26 @@ class SkyCloud:
             elif alive is False:
                 changed = gone(current, now_s, why)
             else:
-                changed = after_peek(current, peek, now_s)
+                changed = after_peek(after_skew(current, skew), peek, now_s)
             if changed != current:
                 try:
                     records.write(self._folder, changed)
                 except OSError as error:  # the next look finds the same
                     _log.warning("%s: what was found cannot be recorded: %s", record.vm, error)
         return changed
+
+    def _peek(
+        self, record: VmRecord, peers: str
+    ) -> tuple[tuple[dict[str, Any], dict[str, Any]] | None, Skew | None]:
+        """What a VM reports of itself, and its clock. One whose report makes a reader raise counts as silent, and only that one."""
+        command = peek_command(record.address, peers, self._run.now_s())
+        try:
+            asked_s, began = time.time(), time.monotonic()
+            text = ssh.run_on(record.address, record.ssh, command, _PEEK_S)
+            return parse_peek(text), skew_of(text, asked_s, time.monotonic() - began)
+        except Exception:  # noqa: BLE001 - whatever it is, it must not hide the other VMs
+            _log.exception("%s: its report cannot be read", record.vm)
+            return None, None
 
     def _remember(self, record: VmRecord, **changes: Any) -> VmRecord:
         """The changed record, on the disk where that has room."""
@@ -358,15 +381,6 @@ def _touch(path: Path) -> None:
         path.touch()
     except OSError as error:
         _log.warning("%s cannot be made: %s", path, error)
-
-
-def _peek(record: VmRecord, command: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """What a VM reports of itself. One whose report makes a reader raise counts as silent, and only that one."""
-    try:
-        return parse_peek(ssh.run_on(record.address, record.ssh, command, _PEEK_S))
-    except Exception:  # noqa: BLE001 - whatever it is, it must not hide the other VMs
-        _log.exception("%s: its report cannot be read", record.vm)
-        return None
 
 
 def _read(path: Path) -> dict[str, Any]:

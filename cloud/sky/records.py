@@ -48,6 +48,8 @@ class VmRecord:
     job: Mapping[str, Any] = field(default_factory=dict)  # of the script around it: phase, exit_code, error
     told: bool = False  # whom to join, or that it begins the swarm
     unreached_since_s: float | None = None
+    clock_skew_s: float | None = None  # what its clock is ahead of this machine's, as last measured
+    clock_error_s: float | None = None  # at most so far from that
     absent_reads: int = 0  # lists in a row that lacked it
 
 

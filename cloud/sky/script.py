@@ -9,6 +9,7 @@ from cloud.provider import LaunchRequest
 
 FOLDER = "orch-vm"  # in the VM user's home
 PEERS_VARIABLE = "ORCH_INITIAL_PEERS"  # whom the program is to join, when its config asks for it
+CLOCK_VARIABLE = "ORCH_CLOCK"  # the controller's time, and this machine's monotonic one then (experiments.peer.swarm_clock)
 _WAIT_S = 900  # to be told whom to join: one first peer may fail on the way
 # Each step's limit on the VM itself: before its program runs a VM has no lease.
 _SETUP_S = 1200  # the experiment's own `setup`
@@ -149,6 +150,8 @@ fi
 cores=$(grep -c ^processor /proc/cpuinfo)
 export OMP_NUM_THREADS=$cores MKL_NUM_THREADS=$cores
 
+# The time as the controller told it at its last look.
+export %(clock_variable)s="$(cat clock 2>/dev/null)"
 [ ! -e life_over ] || fail "this VM has lived as long as it may"
 say running null ""
 "$ENV/bin/python" -c 'import importlib, os, sys
@@ -229,21 +232,27 @@ def run_script(
         "vm": shlex.quote(request.vm),
         "wait_s": _WAIT_S if f"env:{PEERS_VARIABLE}" in request.config.get("initial_peers", ()) else 0,
         "peers_variable": PEERS_VARIABLE,
+        "clock_variable": CLOCK_VARIABLE,
         "program": shlex.quote(request.program),
     }
 
 
-def peek_command(address: str, peers: str = "") -> str:
-    """What is asked over ssh: leaves the VM its address, prints job.json and status.json, one line each.
+def peek_command(address: str, peers: str = "", now_s: float | None = None) -> str:
+    """What is asked over ssh: leaves the VM its address and the time, prints job.json, status.json and its clock.
 
-    Both are one line of JSON; a blank line stands for one that is not there (yet). `peers`: whom it is to join, ""
-    when that is not known yet; the first word counts.
+    One line each, the first two of JSON; a blank line stands for one that is not there (yet). `peers`: whom it is to
+    join, "" when that is not known yet; the first word counts. `now_s`: unix time by the run's clock.
     """
     # A link is made whole or not at all, and never over another.
     tell = f"echo {shlex.quote(peers)} > peers.$$; ln peers.$$ peers 2>/dev/null; rm -f peers.$$; "
+    clock = (
+        ""
+        if now_s is None
+        else f"read -r up _ < /proc/uptime; echo {now_s:.3f} $up > clock.$$; mv -f clock.$$ clock; "
+    )
     return (
         f"cd ~/{FOLDER} 2>/dev/null || exit 0; [ -s address ] || echo {shlex.quote(address)} > address; "
-        f"{tell if peers else ''}for f in job.json status.json; do tr -d '\\n' < $f 2>/dev/null; echo; done"
+        f"{clock}{tell if peers else ''}for f in job.json status.json; do tr -d '\\n' < $f 2>/dev/null; echo; done; date +%s.%N"
     )
 
 

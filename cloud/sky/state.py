@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -9,9 +10,11 @@ from typing import Any
 
 from cloud.provider import Observed, VmState
 from cloud.sky.records import VmRecord
+from cloud.steady_clock import MAX_SKEW_S, SET_THE_CLOCK
 from cloud.vm_report import job_of, notice_of, status_of
 
 _ABSENT_READS = 3  # lists are eventually consistent
+_EXACT_S = 5.0  # a clock that was read less exactly than this tells nothing
 _SILENT_S = 15.0  # a VM that does not answer for so long is worth a word in its cause
 
 
@@ -32,6 +35,55 @@ def parse_peek(text: str | None) -> tuple[dict[str, Any], dict[str, Any]] | None
     return job_of(lines[0]), status_of(lines[1])
 
 
+@dataclass(frozen=True)
+class Skew:
+    """What a VM's clock is ahead of this machine's, and how far from that it may be. Seconds."""
+
+    ahead_s: float
+    error_s: float
+
+
+def skew_of(text: str | None, asked_s: float, took_s: float) -> Skew | None:
+    """A VM's clock against ours, from the time it told after job.json and status.json.
+
+    `asked_s`: unix time at which it was asked; `took_s`: until the answer was here. None: it told no time, or not exactly enough.
+    """
+    lines = [] if text is None else text.split("\n")
+    try:
+        theirs_s = float(lines[2])
+    except (IndexError, ValueError):
+        return None
+    error_s = max(0.0, took_s) / 2
+    if not math.isfinite(theirs_s) or not 0.0 <= theirs_s < 1e11 or error_s > _EXACT_S:
+        return None
+    return Skew(theirs_s - asked_s - error_s, error_s)
+
+
+def after_skew(record: VmRecord, skew: Skew | None) -> VmRecord:
+    """What is remembered of a VM's clock: the last measurement, but for one that an earlier, more exact one agrees with."""
+    if skew is None:
+        return record
+    known_s, known_error_s = record.clock_skew_s, record.clock_error_s
+    if known_s is not None and known_error_s is not None:
+        agrees = abs(skew.ahead_s - known_s) <= skew.error_s + known_error_s + 0.1
+        if agrees and known_error_s <= 2 * skew.error_s:
+            return record
+    return replace(record, clock_skew_s=round(skew.ahead_s, 3), clock_error_s=round(skew.error_s, 3))
+
+
+def refused_for_its_clock(record: VmRecord) -> str:
+    """Why a VM is not to take part, whose clock is too far from this machine's; "": it may, or its program runs already."""
+    if record.clock_skew_s is None or record.job.get("phase") in ("running", "ended"):
+        return ""
+    if abs(record.clock_skew_s) - (record.clock_error_s or 0.0) <= MAX_SKEW_S:
+        return ""
+    where = "ahead of" if record.clock_skew_s > 0 else "behind"
+    return (
+        f"its clock is {abs(record.clock_skew_s):.0f} s {where} this machine's, at most {MAX_SKEW_S:.0f} s are allowed: "
+        f"{SET_THE_CLOCK}, here if all VMs are refused for it"
+    )
+
+
 def after_peek(
     record: VmRecord, peek: tuple[dict[str, Any], dict[str, Any]] | None, now_s: float
 ) -> VmRecord:
@@ -43,8 +95,12 @@ def after_peek(
     job, status = job or dict(record.job), status or dict(record.status)
     ready_at_s = record.ready_at_s
     if ready_at_s is None and job.get("phase") in ("waiting", "running", "ended"):
-        told_s = now_s if job["phase"] == "ended" else float(job.get("at_s") or now_s)
-        ready_at_s = min(max(told_s, record.requested_at_s), now_s)  # by the VM's own clock
+        told_s = (
+            now_s
+            if job["phase"] == "ended"
+            else float(job.get("at_s") or now_s) - (record.clock_skew_s or 0.0)
+        )
+        ready_at_s = min(max(told_s, record.requested_at_s), now_s)
     notice_s = notice_of(status.get("notice_at_s"), now_s)
     return replace(
         record, job=job, status=status, ready_at_s=ready_at_s, unreached_since_s=None,
@@ -92,6 +148,7 @@ def observed(record: VmRecord, listed: Listed | None, now_s: float) -> Observed:
         usd_per_h=Decimal(record.usd_per_h) if record.usd_per_h else None,
         price_source=record.price_source,
         link=record.link,
+        clock_skew_s=record.clock_skew_s,
     )
 
 
@@ -112,7 +169,7 @@ def whom_to_join(record: VmRecord, roster: Mapping[str, Any]) -> str:
 
     Only while it waits: who is up when its software is ready is not who was up when it was rented.
     """
-    if record.job.get("phase") != "waiting":
+    if record.job.get("phase") != "waiting" or refused_for_its_clock(record):
         return ""
     peers = [str(maddr) for maddr in roster.get("join", ())]
     return " ".join(peers) or ("alone" if roster.get("seed") == record.vm else "")
@@ -135,6 +192,8 @@ def _state(record: VmRecord, listed: Listed | None, now_s: float) -> tuple[VmSta
         if record.notice_at_s is not None and record.job.get("exit_code") == 0:
             return "running", "it left the swarm after the provider's notice"
         return "failed", str(record.job.get("error") or "its program ended")
+    if refused := refused_for_its_clock(record):
+        return "failed", refused
     cause = ""
     if record.unreached_since_s is not None and now_s - record.unreached_since_s > _SILENT_S:
         cause = f"it has not answered for {now_s - record.unreached_since_s:.0f} s"

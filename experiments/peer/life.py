@@ -76,11 +76,12 @@ class Life(threading.Thread):
         status: Status,
         stop: threading.Event,
         now_s: Callable[[], float],
+        swarm_ahead_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`now_s`: unix time that does not jump (`cloud.steady_clock`)."""
+        """`now_s`: unix time that does not jump (`cloud.steady_clock`); `swarm_ahead_s`: what the swarm's clock is ahead of it."""
         super().__init__(name="life", daemon=True)
         self._lease, self._departure, self._status, self._stop_training = lease, departure, status, stop
-        self._now_s = now_s
+        self._now_s, self._swarm_ahead_s = now_s, swarm_ahead_s
         self._notice: Notice | None = None
         self._hurry = threading.Event()
         self._eta_s: Callable[[], float | None] = lambda: None
@@ -108,7 +109,7 @@ class Life(threading.Thread):
         _log.warning(
             "notice: %s in %.0f s; leaving within %.0f s", notice.action, notice.at_s - now_s, given.limit_s
         )
-        self._status.leaving(notice_at_s=notice.at_s)
+        self._status.leaving(notice_at_s=notice.at_s + self._swarm_ahead_s())
         self._hurry.set()
         self._departure.leave(given.soft_s, given.limit_s, at_once=False)
         self._notice = notice

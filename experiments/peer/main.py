@@ -116,6 +116,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     from experiments.peer.publish import Publisher, use_record_key
     from experiments.peer.steplog import StepLog
     from experiments.peer.swarm import first_peers, start_dht
+    from experiments.peer.swarm_clock import CLOCK_VARIABLE, SwarmClock, follow, told_time
     from experiments.peer.task import build_task
     from experiments.peer.train import Hooks, Trainer
     from experiments.peer.untold import Untold
@@ -157,8 +158,10 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
         remove_folder(temporary)
 
     departure = Departure(stop, last_words, soft_s=_LEAVE_SOFT_S, limit_s=_LEAVE_S)
-    now_s = steady_clock()
-    life = Life(orders, departure, status, stop, now_s)
+    now_s = steady_clock()  # of this machine, as its cloud's notices are
+    clock = SwarmClock(told_time(os.environ.get(CLOCK_VARIABLE, "")))
+    follow(clock)
+    life = Life(orders, departure, status, stop, now_s, lambda: clock.now_s() - now_s())
     life.start()
     if config.notice_url:
         try:
@@ -189,6 +192,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
         config.generation,
         folder / config.record_key_file,
         keep=MOST_EPOCHS if config.plain else KEEP_EPOCHS,  # a plain loop's epochs may be over in no time
+        unix_time=clock.now_s,
     )
     goodbyes.append(lambda: _flush(publisher, 1.5))
     membership = Membership(
@@ -244,7 +248,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
         membership.announce("training", optimizer.local_epoch)
         joined = JoinRecord(
             config.vm,
-            now_s(),
+            clock.now_s(),
             download.seconds,
             download.bytes,
             optimizer.local_epoch,
@@ -269,6 +273,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
             joining_s,
             handed=handed,
             paused=lambda: orders.paused,
+            unix_s=clock.now_s,
         )
         ended_by_itself = trainer.run()
         _say_stretch(status, trainer.padding.overrun_s, trainer.padding.asked_s, trainer.padding.worst_s)

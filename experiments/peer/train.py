@@ -53,12 +53,13 @@ class Trainer:
     joining_s: float = 0.0  # how long the meter had been counting when this trainer was made
     handed: Callable[[], dict[str, int] | None] = lambda: None  # of these the model's; None: not counted
     paused: Callable[[], bool] = lambda: False  # whether the controller wants nobody to step
+    unix_s: Callable[[], float] = time.time  # looked at once: records are by the clock of the swarm
     padding: Padding = field(init=False)
     samples: int = field(init=False, default=0)  # averaged by this peer, in all
 
     def __post_init__(self) -> None:
         self.padding = Padding(time.perf_counter, self._sleep)
-        self._now_s = steady_clock(ticks_s=time.perf_counter)
+        self._now_s = steady_clock(self.unix_s, time.perf_counter)
         self._clock = StepClock(time.perf_counter, self._now_s)
 
     def run(self) -> bool:

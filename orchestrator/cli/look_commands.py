@@ -43,7 +43,8 @@ def _ls(output: FormatOption = Format.table) -> None:
     \b
     JSON: {"schema_version", "runs": [{"run", "status", "experiment", "peers", "epoch",
       "started" (UTC), "elapsed_s", "spent_usd" (study scale), "controller", "error", "target",
-      "emulated", "scales", "host_contended" (null: nobody knows)}]}
+      "emulated", "scales", "host_contended" (null: nobody knows),
+      "clock_skew_s": of its VM whose clock is furthest from this machine's (null: not measured)}]}
     A run that cannot be read has status "unreadable" and the reason in "error".
     """
     from orchestrator.home import home_folder, list_runs
@@ -73,6 +74,11 @@ def _ls_row(run_id: str, home: Path) -> dict[str, Any]:
         "spent_usd": _amount((snapshot.get("cost") or {}).get("spent_usd")),
         "controller": snapshot.get("controller"),
         "error": snapshot.get("error"),
+        "clock_skew_s": max(
+            (p["clock_skew_s"] for p in snapshot.get("peers") or () if p.get("clock_skew_s") is not None),
+            key=abs,
+            default=None,
+        ),
         **{key: snapshot.get(key) for key in ("target", "emulated", "scales", "host_contended")},
     }
 
@@ -90,7 +96,8 @@ def _status(
     JSON: {"schema_version", "run_id", "experiment", "status", "error", "target", "emulated", "scales",
       "host_contended", "started_s", "ended_s", "at_s", "elapsed_s", "controller": "alive"|"none",
       "peers": [{"slot", "vm", "generation", "state", "location", "accelerator", "use_spot",
-        "usd_per_h", "epoch", "samples", "sps", "preemptions", "cause", "since_s"}],
+        "usd_per_h", "epoch", "samples", "sps", "preemptions", "cause", "since_s",
+        "clock_skew_s": what its VM's clock is ahead of this machine's, null: not measured}],
       "epoch": {"current", "last", "warmup", "measured", "samples", "target", "sps", "eta_s"},
       "granularity", "cost": {"spent_usd", "usd_per_h", "budget_usd", "estimated_usd"}, "paused_s", "dropped_rounds",
       "events": [{"at_s", "slot", "text"}], "warnings": [],

@@ -162,7 +162,8 @@ def snapshot(run_id: str, home: Path) -> dict[str, Any]:
     `{"run_id", "experiment" (name), "status", "error", "target", "emulated", "scales", "host_contended"
     (None: nobody knows), "started_s", "ended_s", "at_s", "elapsed_s", "controller" ("alive"|"none"),
     "peers": [{"slot", "vm", "generation", "state", "phase", "location", "accelerator", "use_spot",
-    "usd_per_h", "epoch", "samples", "sps", "preemptions", "cause", "since_s"}], "epoch": {"current",
+    "usd_per_h", "epoch", "samples", "sps", "preemptions", "cause", "since_s",
+    "clock_skew_s" (what its VM's clock is ahead of this machine's; None: not measured)}], "epoch": {"current",
     "last", "completed", "warmup", "measured", "samples", "target", "sps", "eta_s"}, "granularity":
     float|None, "cost": {"spent_usd", "usd_per_h", "budget_usd", "estimated_usd"} (strings or None: study scale), "paused_s",
     "dropped_rounds", "events": [{"at_s", "slot", "text"}] (last 20), "warnings": [str], "metrics_url" (for

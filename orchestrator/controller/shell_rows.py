@@ -42,6 +42,7 @@ class Rows:
                 event.kind, event.vm, event.slot, event.generation, event.cause, event.data_json, event.at_s
             )
         self._rows: dict[str, VmRecord] = {r.vm: r for r in store.records("vms")}
+        self._skews: dict[str, float] = dict(store.meta(CLOCK_SKEWS, {}))
         self._prices: dict[str, list[list[Any]]] = dict(store.meta(PRICE_CHANGES, {}))
         self._list: object = None  # the provider's last list
         self._slots: object = None  # those of the state whose rows are written
@@ -170,7 +171,11 @@ class Rows:
             self._preempted.add(vm)
 
     def _write_nodes(self, state: RunState, seen: Iterable[Observed]) -> None:
-        """Who has which address, and where it is; the monitor too, whose own row nobody keeps."""
+        """Who has which address, and where it is; the monitor too, whose own row nobody keeps. And how far clocks are off."""
+        skews = {o.vm: round(o.clock_skew_s, 1) for o in seen if o.clock_skew_s is not None}
+        if skews != self._skews:
+            self._store.set_meta(CLOCK_SKEWS, skews)
+            self._skews = skews
         before = self._store.meta("addresses", {}), self._store.meta("locations", {})
         addresses, locations = dict(before[0]), dict(before[1])
         monitors = state.monitor_vms()  # one node of the traffic matrix, whichever lives
@@ -187,6 +192,7 @@ class Rows:
                 self._store.set_meta("locations", locations)
 
 
+CLOCK_SKEWS = "clock_skew_s"  # meta: by VM, what its clock is ahead of this machine's
 PRICE_CHANGES = "price_changes"  # meta: by VM, [until unix s, USD an hour] of each price before the row's
 _CLOCKS_S = 5.0  # clocks that differ by no more are taken for the same
 _UNLISTED = "no longer listed by the provider"

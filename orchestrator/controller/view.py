@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from cloud.prices.book import PriceBookError
+from cloud.steady_clock import MAX_SKEW_S, SET_THE_CLOCK
 from metrics.cost import CostSoFar, bill_so_far, cost_so_far
 from metrics.granularity import granularity
 from metrics.ledger import Ledger, Terms
@@ -16,10 +17,12 @@ from metrics.scale import study_epochs
 from metrics.store import RunStore
 from metrics.throughput import swarm_epochs
 from metrics.trust import told
+from orchestrator.controller.shell_rows import CLOCK_SKEWS
 from orchestrator.core.journal import JournalError, replay
 from orchestrator.core.state import Slot
 
 _EVENTS = 20
+_SKEW_TOLD_S = 2.0  # clocks that differ by less are in order
 
 
 def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[str, Any]:
@@ -50,6 +53,8 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
     warnings += [f"cost is unknown: {reason}" for reason in cost.unknown]
     if (meta.get("host") or {}).get("contended"):
         warnings.append(f"the host was too busy: {told(meta['host'])}")
+    skews: dict[str, float] = dict(meta.get(CLOCK_SKEWS) or {})
+    warnings += _clocks(skews)
     unread = meta.get("monitor_unread_lines")
     if unread:
         warnings.append(f"{unread} lines of the monitor could not be read")
@@ -78,7 +83,9 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
         "controller": "alive" if controller_alive else "none",
         "peers": [_logged_peer(row, epochs) for row in store.records("vms")]
         if imported
-        else [_peer(s, document, events, _last(progress, s.vm), preempted.get(s.name, 0)) for s in slots],
+        else [
+            _peer(s, document, events, _last(progress, s.vm), preempted.get(s.name, 0), skews) for s in slots
+        ],
         "epoch": _epoch(meta, epochs, _last(progress, "")),
         "granularity": _granularity(meta, epochs, progress, store),
         "cost": {
@@ -127,7 +134,12 @@ def _priced(
 
 
 def _peer(
-    slot: Slot, document: Mapping[str, Any], events: list[Any], last: ProgressRecord | None, preempted: int
+    slot: Slot,
+    document: Mapping[str, Any],
+    events: list[Any],
+    last: ProgressRecord | None,
+    preempted: int,
+    skews: Mapping[str, float],
 ) -> dict[str, Any]:
     spec = replay(events[:1]).slot_spec(slot.name)
     place = spec.places[slot.place]
@@ -147,6 +159,7 @@ def _peer(
         "preemptions": preempted,
         "cause": slot.cause,
         "since_s": slot.since_s,
+        "clock_skew_s": skews.get(slot.vm or slot.ending),
     }
 
 
@@ -169,7 +182,19 @@ def _logged_peer(row: VmRecord, epochs: list[EpochRecord]) -> dict[str, Any]:
         "preemptions": 0,
         "cause": row.end_cause,
         "since_s": row.ended_s,
+        "clock_skew_s": None,
     }
+
+
+def _clocks(skews: Mapping[str, float]) -> list[str]:
+    """A sentence a VM whose clock differs from this machine's."""
+    return [
+        f"{vm}: its clock is {abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} this machine's "
+        f"(the run keeps its own time, up to {MAX_SKEW_S:.0f} s; object stores refuse signatures that are 15 minutes off): "
+        f"{SET_THE_CLOCK} where it is wrong"
+        for vm, ahead_s in sorted(skews.items())
+        if abs(ahead_s) >= _SKEW_TOLD_S
+    ]
 
 
 def _epoch(

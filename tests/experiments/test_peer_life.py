@@ -117,6 +117,16 @@ def test_a_notice_before_training_ends_the_peer_at_once(tmp_path: Path) -> None:
     assert rig.life.in_a_hurry
 
 
+def test_a_notice_is_reported_by_the_swarms_clock(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    life = Life(
+        rig, cast(Departure, rig.departure), rig.status, rig.stop, lambda: NOW_S, lambda: -700.0
+    )  # this machine is ahead
+    life.noticed(Notice(NOW_S + 120.0, "terminate"))
+    assert rig.said()["notice_at_s"] == NOW_S - 580.0
+    assert rig.departure.limit_s == 20.0
+
+
 def test_an_epoch_that_ends_soon_is_finished_first(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     eta_s = [5.0]

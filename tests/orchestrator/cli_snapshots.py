@@ -24,6 +24,7 @@ def snapshot(**changes: Any) -> dict[str, Any]:
         "preemptions": 0,
         "cause": "",
         "since_s": 10.0,
+        "clock_skew_s": None,
     }
     return {
         "run_id": "geo-b2-20261121-7f3a",

@@ -29,6 +29,7 @@ class World:
         self.closed = 0
         self.preempt_at_s: float | None = None
         self.refuse: list[Exception] = []
+        self.skews: dict[str, float] = {}  # by VM
         (folder / "monitor").mkdir(parents=True)
 
     def request(self, request: LaunchRequest) -> None:
@@ -66,7 +67,7 @@ class World:
                 "starting" if for_s < 2 else "ready" if for_s < 4 else "training" if for_s < 20 else "done"
             )
             status = {"phase": phase, "maddr": f"/m/{vm}" if for_s >= 2 else None, "error": None}
-            out.append(replace(o, status=status))
+            out.append(replace(o, status=status, clock_skew_s=self.skews.get(vm)))
             if phase == "done" and vm != "monitor":
                 self.monitor_reads(vm)
         return out

@@ -69,7 +69,7 @@ def test_ls_lists_runs_in_every_form(form: str, folder: Path, output: Output):
         assert document["schema_version"] == 1
         assert document["runs"][0].keys() == {
             "run", "status", "experiment", "peers", "epoch", "started", "elapsed_s", "spent_usd", "controller", "error",
-            "target", "emulated", "scales", "host_contended",
+            "target", "emulated", "scales", "host_contended", "clock_skew_s",
         }  # fmt: skip
         assert document["runs"][0]["peers"] == 2
 

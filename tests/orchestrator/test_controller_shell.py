@@ -84,6 +84,20 @@ def test_a_preempted_peer_is_replaced_and_both_are_billed(world):
         assert [p["preemptions"] for p in view["peers"]] == [0, 1]
 
 
+def test_a_vms_clock_that_is_off_is_shown(world):
+    world.skews = {"r-a-0": -700.04, "r-b-0": 0.3}
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        controller = shell(world, store)
+        for _ in range(10):
+            controller.tick()
+            world.now_s += 1.0
+        view = snapshot_of(store, world.now_s, controller_alive=True)
+        assert [p["clock_skew_s"] for p in view["peers"]] == [-700.0, 0.3]
+        [told] = [w for w in view["warnings"] if "clock" in w]
+        assert told.startswith("r-a-0: its clock is 700 s behind this machine's")
+        assert "`sudo chronyc makestep`" in told
+
+
 def test_a_clock_that_is_set_back_tears_nothing(world):
     began_s = world.now_s
     now_s = steady_clock(
