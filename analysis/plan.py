@@ -246,7 +246,7 @@ def plan_of(
     most = _sum(_most(p.ceiling_usd_per_h or p.usd_per_h for p in peer.places) for peer in peers)
     budget = planned_budget(spec, book, most, emulation, rented=on == "sky")
     notes += budget.notes()
-    unpriced = unpriced_traffic(spec, book)
+    unpriced = unpriced_traffic(spec, book, rented=on == "sky")
     if unpriced:
         notes.append(
             f"traffic has no price in {book.name}, so what it costs is unknown: {', '.join(unpriced)}"

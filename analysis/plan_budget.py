@@ -95,7 +95,7 @@ def planned_budget(
     """
     pace = pace_of(emulation, rented, spec.lease_s)
     epoch_s = emulation.reckoned_epoch_s if emulation else None
-    epoch_usd = epoch_egress_usd(spec, book)
+    epoch_usd = epoch_egress_usd(spec, book, rented=rented)
     egress = None
     if epoch_usd is not None and epoch_s is not None:
         egress = egress_ceiling_usd_per_h(epoch_usd, epoch_s, pace)

@@ -75,8 +75,10 @@ def pace_of(emulation: EmulationPlan | None, rented: bool, lease_s: float) -> Pa
     )
 
 
-def epoch_egress_usd(spec: ExperimentSpec, book: PriceBook) -> Decimal | None:
+def epoch_egress_usd(spec: ExperimentSpec, book: PriceBook, *, rented: bool = False) -> Decimal | None:
     """The most that one epoch's traffic may cost; None: unknown, for the reasons of `unpriced_traffic`.
+
+    `rented`: peers reach each other at public addresses, which clouds bill inside a zone too.
 
     Each two peers exchange gradients and means, each slot in whichever of its places is dearest for it (its region,
     for hierarchical averaging, is that of the first); one peer joins and downloads the whole state; every sample of
@@ -94,8 +96,8 @@ def epoch_egress_usd(spec: ExperimentSpec, book: PriceBook) -> Decimal | None:
         a, b = (region_of(place) for place in links[0])
         share = vectors[a, b] / (regions.count(a) * (regions.count(b) - (a == b)))
         pair_bytes = int(share * gradient_bytes(spec.model, spec.swarm.compression))
-        sent = [book.egress(src, dst, pair_bytes) for src, dst in links]
-        state = [book.egress(src, dst, state_bytes) for src, dst in links]
+        sent = [book.egress(src, dst, pair_bytes, public=rented) for src, dst in links]
+        state = [book.egress(src, dst, state_bytes, public=rented) for src, dst in links]
         if None in sent or None in state:
             return None
         usd += pairs * max(s for s in sent if s is not None)
@@ -108,11 +110,14 @@ def epoch_egress_usd(spec: ExperimentSpec, book: PriceBook) -> Decimal | None:
     return (usd + state_usd) * _OVERHEAD
 
 
-def unpriced_traffic(spec: ExperimentSpec, book: PriceBook) -> list[str]:
+def unpriced_traffic(spec: ExperimentSpec, book: PriceBook, *, rented: bool = False) -> list[str]:
     """Why nobody knows what the traffic costs: each way that the book has no price of; empty: `epoch_egress_usd`."""
     groups = _groups(spec)
     unknown = [
-        f"{src} to {dst}" for _, links in _ways(groups) for src, dst in links if book.ladder(src, dst) is None
+        f"{src} to {dst}"
+        for _, links in _ways(groups)
+        for src, dst in links
+        if book.ladder(src, dst, public=rented) is None
     ]
     store = spec.data.location
     places = (place for group in groups for place in group)

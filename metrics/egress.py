@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cloud.prices.classes import INTERNET, egress_class
+from cloud.prices.classes import INTERNET, egress_class, is_internal
 from metrics.records import OUT_OF_SYNC, EgressRecord, VmRecord
 from metrics.scale import PhaseBytes, Scales, counted_bytes, study_bytes
 from metrics.throughput import SwarmEpoch
@@ -41,7 +41,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes of a whole run from one node to another."""
+    """Bytes of a whole run from one node to another, of one class."""
 
     src: str
     dst: str
@@ -56,16 +56,19 @@ def flows(
     addresses: Mapping[str, str],
     locations: Mapping[str, str],
     elsewhere: str = "",
+    *,
+    public: bool = False,
 ) -> list[Flow]:
     """Resolve records by `addresses` {ip: node} and `locations` {node: location}.
 
-    `elsewhere`: the node of addresses that are nobody's; "" leaves each its own node, of unknown place.
+    `elsewhere`: the node of addresses that are nobody's; "" leaves each its own node, of unknown place. `public`: the
+    VMs are rented, so that the class of a byte inside a zone depends on whether it went to a public address.
     """
     found: list[Flow] = []
     for r in records:
         dst = addresses.get(r.dst_address) or elsewhere or r.dst_address
         here, there = locations.get(r.vm), locations.get(dst)
-        kind = link_kind(dst, here, there)
+        kind = link_kind(dst, here, there, public=public and not is_internal(r.dst_address))
         found.append(Flow(r.vm, dst, here, there, kind, r.epoch, r.phase, r.seconds, r.bytes, r.model_bytes))
     return found
 
@@ -91,27 +94,29 @@ def traffic(
     }
     seconds = {(p.vm, e.epoch): p.wall_s for e in study for p in e.peers}
     calc_seconds = {(p.vm, e.epoch): p.calc_s - p.overlapped_s for e in study for p in e.peers}
-    cells: dict[tuple[str, str, int], dict[str, list[Flow]]] = {}
+    cells: dict[tuple[str, str, str, int], dict[str, list[Flow]]] = {}
     for flow in found:
-        cells.setdefault((flow.src, flow.dst, flow.epoch), {}).setdefault(flow.phase, []).append(flow)
+        key = (flow.src, flow.dst, flow.kind, flow.epoch)
+        cells.setdefault(key, {}).setdefault(flow.phase, []).append(flow)
     phase_s: dict[tuple[str, int, str], float] = {}
-    for (src, _, epoch), phases in cells.items():
+    for (src, _, _, epoch), phases in cells.items():
         for phase, rows in phases.items():
-            key = (src, epoch, phase)
-            phase_s[key] = max(phase_s.get(key, 0.0), *(r.seconds for r in rows))
+            at = (src, epoch, phase)
+            phase_s[at] = max(phase_s.get(at, 0.0), *(r.seconds for r in rows))
     usual = _control_rates(cells, phase_s, arriving | reloading) if reloading else {}
-    totals: dict[tuple[str, str], float] = {}
-    places: dict[tuple[str, str], Flow] = {}
-    for (src, dst, epoch), phases in sorted(cells.items()):
-        places[src, dst] = next(iter(phases.values()))[0]
+    totals: dict[tuple[str, str, str], float] = {}
+    places: dict[tuple[str, str, str], Flow] = {}
+    for (src, dst, kind, epoch), phases in sorted(cells.items()):
+        link = (src, dst, kind)
+        places[link] = next(iter(phases.values()))[0]
         if scales.none:  # exactly what was counted, whatever the phases' seconds say
             counted = sum(f.bytes for rows in phases.values() for f in rows)
-            totals[src, dst] = totals.get((src, dst), 0) + counted
+            totals[link] = totals.get(link, 0) + counted
             continue
         if all(f.model_bytes is not None for rows in phases.values() for f in rows):
             sent = _phase_bytes(phases, lambda name, of=(src, epoch): phase_s.get((*of, name), 0.0))
             raw_s = (sent.calc_s + sent.settling_s) * scales.time
-            totals[src, dst] = totals.get((src, dst), 0.0) + counted_bytes(
+            totals[link] = totals.get(link, 0.0) + counted_bytes(
                 sent, calc_seconds.get((src, epoch), raw_s), scales
             )
             continue
@@ -122,8 +127,8 @@ def traffic(
         calc_bytes: float = sum(f.bytes for f in calc)
         state = 0.0
         if (dst, epoch) in reloading:
-            state = max(0.0, calc_bytes - usual.get((src, dst), 0.0) * calc_s)
-        totals[src, dst] = totals.get((src, dst), 0.0) + study_bytes(
+            state = max(0.0, calc_bytes - usual.get(link, 0.0) * calc_s)
+        totals[link] = totals.get(link, 0.0) + study_bytes(
             calc_bytes=calc_bytes - state,
             calc_s=calc_s,
             comm_bytes=sum(f.bytes for f in comm) + state,
@@ -135,10 +140,10 @@ def traffic(
         )
         # Bytes outside an epoch's phases (joining, leaving) are sent once at any scale.
         outside = set(phases) - {"calc", *_AVERAGING}
-        totals[src, dst] += sum(f.bytes for name in outside for f in phases[name])
+        totals[link] += sum(f.bytes for name in outside for f in phases[name])
     return [
-        Traffic(src, dst, p.src_location, p.dst_location, p.kind, totals[src, dst])
-        for (src, dst), p in sorted(places.items())
+        Traffic(src, dst, p.src_location, p.dst_location, kind, totals[src, dst, kind])
+        for (src, dst, kind), p in sorted(places.items())
     ]
 
 
@@ -159,18 +164,18 @@ def _phase_bytes(phases: Mapping[str, Sequence[Flow]], seconds_of: Callable[[str
 
 
 def _control_rates(
-    cells: Mapping[tuple[str, str, int], Mapping[str, Sequence[Flow]]],
+    cells: Mapping[tuple[str, str, str, int], Mapping[str, Sequence[Flow]]],
     phase_s: Mapping[tuple[str, int, str], float],
     apart: set[tuple[str, int]],
-) -> dict[tuple[str, str], float]:
-    """Bytes a second of each pair while the source calculates, in the epochs in which no state was sent."""
-    sums: dict[tuple[str, str], tuple[int, float]] = {}
-    for (src, dst, epoch), phases in cells.items():
+) -> dict[tuple[str, str, str], float]:
+    """Bytes a second of each pair and class while the source calculates, in the epochs in which no state was sent."""
+    sums: dict[tuple[str, str, str], tuple[int, float]] = {}
+    for (src, dst, kind, epoch), phases in cells.items():
         if (dst, epoch) not in apart and "calc" in phases:
-            count, seconds = sums.get((src, dst), (0, 0.0))
+            count, seconds = sums.get((src, dst, kind), (0, 0.0))
             sent = sum(f.bytes for f in phases["calc"])
-            sums[src, dst] = count + sent, seconds + phase_s[src, epoch, "calc"]
-    return {pair: count / seconds for pair, (count, seconds) in sums.items() if seconds > 0}
+            sums[src, dst, kind] = count + sent, seconds + phase_s[src, epoch, "calc"]
+    return {link: count / seconds for link, (count, seconds) in sums.items() if seconds > 0}
 
 
 def pair_bytes(found: Iterable[Flow]) -> dict[tuple[str, str], int]:
@@ -269,12 +274,12 @@ def died(row: VmRecord) -> bool:
     return row.end_cause.startswith(("preempted", "failed"))
 
 
-def link_kind(dst: str, here: str | None, there: str | None) -> str:
-    """The class of the traffic matrix of bytes to a node, from the two locations."""
+def link_kind(dst: str, here: str | None, there: str | None, *, public: bool = False) -> str:
+    """The class of the traffic matrix of bytes to a node, from the two locations. `public`: to a public address."""
     if dst == STORE:
         return "store"
     if dst == MONITOR:
         return "control"
     if here is None or (there is None and dst != INTERNET):
         return "unknown"
-    return egress_class(here, there or INTERNET) or "unknown"
+    return egress_class(here, there or INTERNET, public=public) or "unknown"

@@ -49,14 +49,16 @@ def traffic(store: Records | RunNumbers) -> list[dict[str, Any]]:
     """One row a directed pair of slots (VMs of one slot together): src, dst, class, src_location,
     dst_location, bytes, raw_bytes, usd (None: unknown)."""
     run = _run(store)
-    raw: dict[tuple[str, str], int] = {}
+    raw: dict[tuple[str, str, str], int] = {}
     for flow in run.flows:
-        raw[flow.src, flow.dst] = raw.get((flow.src, flow.dst), 0) + flow.bytes
-    usd = run.bill.by_link()
+        way = (flow.src, flow.dst, flow.kind)
+        raw[way] = raw.get(way, 0) + flow.bytes
+    usd = run.bill.by_way()
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
     for cell in run.matrix:
         key = (run.slot(cell.src), run.slot(cell.dst), cell.kind)
-        dollars = usd.get((cell.src, cell.dst))
+        way = (cell.src, cell.dst, cell.kind)
+        dollars = usd.get(way)
         row = rows.get(key)
         if row is None:
             rows[key] = {
@@ -66,12 +68,12 @@ def traffic(store: Records | RunNumbers) -> list[dict[str, Any]]:
                 "src_location": cell.src_location,
                 "dst_location": cell.dst_location,
                 "bytes": cell.bytes,
-                "raw_bytes": raw[cell.src, cell.dst],
+                "raw_bytes": raw[way],
                 "usd": None if dollars is None else float(dollars),
             }
             continue
         row["bytes"] += cell.bytes
-        row["raw_bytes"] += raw[cell.src, cell.dst]
+        row["raw_bytes"] += raw[way]
         row["usd"] = None if row["usd"] is None or dollars is None else row["usd"] + float(dollars)
     return [rows[key] for key in sorted(rows)]
 

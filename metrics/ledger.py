@@ -46,6 +46,7 @@ class Terms:
     )
     # Dollars that all of the run's traffic may cost in an epoch by its plan, and an epoch's raw seconds; None: unknown.
     epoch_ceiling: tuple[Decimal, float] | None = None
+    public: bool = False  # the VMs are rented: bytes to public addresses are billed as such
     elsewhere: str = ""  # the node of addresses that are nobody's; "": their place is unknown
 
 
@@ -92,6 +93,15 @@ class Ledger:
     def estimated_usd(self) -> Decimal | None:
         """Dollars of the lines whose quantity was estimated; None as soon as one is unknown."""
         return Ledger(tuple(line for line in self.lines if line.estimated)).sum()
+
+    def by_way(self) -> dict[tuple[str, str, str], Decimal | None]:
+        """Measured dollars of egress by (source, destination, class); None where a line of the three is unknown."""
+        ways: dict[tuple[str, str, str], list[CostLine]] = {}
+        for line in self.lines:
+            if line.kind == "egress" and not line.estimated:
+                key = (line.src, line.dst, line.what.removeprefix("egress "))
+                ways.setdefault(key, []).append(line)
+        return {way: Ledger(tuple(lines)).sum() for way, lines in ways.items()}
 
     def by_link(self, kind: str = "egress") -> dict[tuple[str, str], Decimal | None]:
         """Measured dollars by (source, destination), over tiers and months; None where a line of the link is unknown."""
@@ -165,7 +175,7 @@ def egress_lines(rows: Iterable[Traffic], terms: Terms, month: str = "") -> list
     for row in rows:
         pair = (row.src, row.dst, row.kind, row.src_location or "", row.dst_location or "")
         amounts.setdefault(pair, []).append(row.bytes)
-    ladders: dict[tuple[str, str], Ladder | None] = {}
+    ladders: dict[tuple[str, str, bool], Ladder | None] = {}
     used: dict[tuple[str, ...], int] = {}
     lines: list[CostLine] = []
     for (src, dst, kind, here, there), parts in sorted(amounts.items()):
@@ -178,9 +188,10 @@ def egress_lines(rows: Iterable[Traffic], terms: Terms, month: str = "") -> list
             reason = f"unknown place: {where}"
         else:
             end = there or (INTERNET if kind in ("store", "control", "internet") else "")
-            if (here, end) not in ladders:
-                ladders[here, end] = terms.book.ladder(here, end)
-            ladder = ladders[here, end]
+            way = (here, end, kind == "same_zone_public")
+            if way not in ladders:
+                ladders[way] = terms.book.ladder(here, end, public=way[2])
+            ladder = ladders[way]
             reason = terms.book.name if ladder else f"no price for {kind} egress, {where}"
         lines += _priced("egress", what, (src, dst), sent, ladder, used, reason, month)
     return lines

@@ -23,7 +23,7 @@ from metrics.egress import (
     tails,
     traffic,
 )
-from metrics.joins import Join, join_costs
+from metrics.joins import Join, Price, join_costs
 from metrics.ledger import Ledger, Terms
 from metrics.lives import last_life
 from metrics.preemptions import Preemptions, preemptions
@@ -92,7 +92,7 @@ class RunNumbers:
         watched: list[SwarmEpochRecord] = store.records("swarm_epochs")
         raw = swarm_epochs(epochs, warmup, progress, terms.raw_target, vms, watched)
         study = study_epochs(raw, terms.scales, terms.raw_target)
-        found = flows(egress, terms.addresses, terms.locations, terms.elsewhere)
+        found = flows(egress, terms.addresses, terms.locations, terms.elsewhere, public=terms.public)
         matrix = traffic(found, study, terms.scales, [row.vm for row in vms])
         read = {row.vm: 0 for row in vms}
         for record in ingress:
@@ -135,9 +135,7 @@ class RunNumbers:
             preemptions=preemptions(
                 vms, store.records("events"), epochs, store.records("joins"), raw, study, terms.scales, now
             ),
-            joins=tuple(
-                join_costs(store.records("joins"), vms, terms.scales, terms.book and terms.book.egress)
-            ),
+            joins=tuple(join_costs(store.records("joins"), vms, terms.scales, _priced(terms))),
             forgotten_epochs=_forgotten(epochs, vms),
         )
 
@@ -186,9 +184,16 @@ def terms_of(meta: Mapping[str, Any]) -> tuple[Terms, tuple[str, ...]]:
         price_changes=_price_changes(meta.get("price_changes") or {}),
         # what a rented VM sends to no node of the run (the controller's machine, strangers) leaves its cloud
         elsewhere=INTERNET if rented else "",
+        public=rented,
         epoch_ceiling=_epoch_ceiling(meta.get("egress_ceiling")),
     )
     return terms, tuple(notes)
+
+
+def _priced(terms: Terms) -> Price | None:
+    """What bytes from one location to another cost; of VMs that may reach each other at two addresses, at the dearer one."""
+    book = terms.book
+    return None if book is None else lambda src, dst, count: book.egress(src, dst, count, public=terms.public)
 
 
 def last_epoch_of(meta: Mapping[str, Any]) -> int | None:

@@ -106,7 +106,7 @@ def _nearest(
 def _as_sent_by(row: VmRecord, like: str, sent: Traffic, terms: Terms) -> Traffic:
     dst = like if sent.dst == row.vm else sent.dst
     there = terms.locations.get(dst) if dst == like else sent.dst_location
-    kind = link_kind(dst, row.location, there)
+    kind = link_kind(dst, row.location, there, public=terms.public)
     return replace(sent, src=row.vm, dst=dst, src_location=row.location, dst_location=there, kind=kind)
 
 

@@ -179,7 +179,9 @@ def _estimates(numbers: RunNumbers) -> dict[tuple[str, str], list[Decimal | None
     found: dict[tuple[str, str], list[Decimal | None]] = {}
     for line in numbers.bill.lines:
         location, link_class = line_place(numbers, line)
-        service = f"egress {link_class}".strip() if line.kind == "egress" else line.kind
+        # Clouds' bills have one name for bytes between zones and bytes to public addresses of a zone.
+        named = "inter_zone" if link_class == "same_zone_public" else link_class
+        service = f"egress {named}".strip() if line.kind == "egress" else line.kind
         found.setdefault((location.split("/")[0] or "unknown", service), []).append(line.usd)
     return found
 

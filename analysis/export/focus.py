@@ -207,7 +207,9 @@ def _use(numbers: RunNumbers, line: CostLine, usd: Decimal, quantity: float) -> 
     if book is not None and line.kind == "storage":
         ladder = book.storage_ladder(here)
     elif book is not None:
-        ladder = book.store_ladder(here, there) if line.kind == "data" else book.ladder(here, there)
+        public = line_place(numbers, line)[1] == "same_zone_public"
+        is_data = line.kind == "data"
+        ladder = book.store_ladder(here, there) if is_data else book.ladder(here, there, public=public)
     unit = ladder.tiers[0].unit if ladder else "GB"
     priced = amount / UNIT_BYTES[unit]
     consumed, consumed_unit = amount, "B"
@@ -267,7 +269,8 @@ def line_place(numbers: RunNumbers, line: CostLine) -> tuple[str, str]:
         return next(row.location for row in numbers.vms if row.vm == line.src), ""
     here, there = _ends(numbers, line)
     told = line.kind == "egress" and line.dst and line.what != "egress unknown"
-    return here, (egress_class(here, there) or "") if told else ""
+    public = line.what == "egress same_zone_public"
+    return here, (egress_class(here, there, public=public) or "") if told else ""
 
 
 def _ends(numbers: RunNumbers, line: CostLine) -> tuple[str, str]:

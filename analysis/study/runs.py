@@ -37,6 +37,7 @@ COST_KINDS: dict[str, str] = {
 
 _CLASS_KINDS = {
     "same_zone": "inside",
+    "same_zone_public": "inside",
     "inter_zone": "inside",
     "inter_region": "inside",
     "inter_continent": "between",
@@ -289,16 +290,12 @@ def _data_per_h(row: RunRow, run: RunNumbers) -> Decimal | None:
 def _links(run: RunNumbers) -> tuple[Link, ...]:
     """Bytes and dollars by pair of regions, of VMs to VMs."""
     names = {vm.vm for vm in run.vms}
-    usd: dict[tuple[str, str], list[Decimal | None]] = {}
-    for line in run.bill.measured.lines:
-        if line.kind == "egress":
-            usd.setdefault((line.src, line.dst), []).append(line.usd)
+    usd = run.bill.by_way()
     cells: dict[tuple[str, str, str], list[tuple[float, Decimal | None]]] = {}
     for cell in run.matrix:
         if cell.dst in names:
             key = (_region(cell.src_location), _region(cell.dst_location), cell.kind)
-            amount = sum_known(usd.get((cell.src, cell.dst), [None]))
-            cells.setdefault(key, []).append((cell.bytes, amount))
+            cells.setdefault(key, []).append((cell.bytes, usd.get((cell.src, cell.dst, cell.kind))))
     return tuple(
         Link(*key, math.fsum(b for b, _ in parts), sum_known(u for _, u in parts))
         for key, parts in sorted(cells.items())

@@ -42,6 +42,10 @@ AUTO = "auto"
 EMULATED_BOOK = "study-2023-04"
 
 _FOLDER = Path(__file__).parent
+_ELSE = {
+    "between_clouds": "internet",
+    "same_zone_public": "inter_zone",
+}  # what a class without a price is billed as
 
 _Key = tuple[str, str, str, str, str]  # provider, product, from, to, item
 
@@ -96,18 +100,19 @@ class PriceBook:
         """See `cloud.prices.classes.egress_class`."""
         return egress_class(src, dst)
 
-    def ladder(self, src: str, dst: str, on: date | None = None) -> Ladder | None:
-        """The tiers of a byte from one location to another; None: unknown.
+    def ladder(self, src: str, dst: str, on: date | None = None, *, public: bool = False) -> Ladder | None:
+        """The tiers of a byte from one location to another; None: unknown. `public`: to a public address.
 
         Between clouds the source's own `between_clouds` price counts, else its price to the internet,
-        which is what the public clouds bill. Nobody bills what one's own machine sends.
+        which is what the public clouds bill; to a public address of one's own zone `same_zone_public`, else
+        `inter_zone`. Nobody bills what one's own machine sends.
         """
-        kind = egress_class(src, dst)
+        kind = egress_class(src, dst, public=public)
         if kind is None:
             return None
         if is_own(src):
             return own_ladder()
-        for name in (kind, "internet") if kind == "between_clouds" else (kind,):
+        for name in (kind, _ELSE[kind]) if kind in _ELSE else (kind,):
             found = self._most_specific(src.split("/")[0], "egress", src, dst, name, on)
             if found:
                 return found
@@ -127,13 +132,20 @@ class PriceBook:
         return tiered_usd(ladder, 1) if ladder else None
 
     def egress(
-        self, src: str, dst: str, sent_bytes: int, already_bytes: int = 0, on: date | None = None
+        self,
+        src: str,
+        dst: str,
+        sent_bytes: int,
+        already_bytes: int = 0,
+        on: date | None = None,
+        *,
+        public: bool = False,
     ) -> Decimal | None:
-        """Dollars for bytes sent from one location to another; None: unknown.
+        """Dollars for bytes sent from one location to another; None: unknown. `public`: to a public address.
 
         `already_bytes` is what went up the same ladder this month before: where the provider's tiers begin.
         """
-        ladder = self.ladder(src, dst, on)
+        ladder = self.ladder(src, dst, on, public=public)
         return tiered_usd(ladder, sent_bytes, already_bytes) if ladder else None
 
     def store_egress(

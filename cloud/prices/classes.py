@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from functools import cache
 from typing import Literal
 
@@ -11,6 +12,7 @@ CONTINENTS = ("US", "EU", "ASIA", "AUS", "SA")  # the study's names, as in `clou
 
 EgressClass = Literal[
     "same_zone",  # internal addresses inside one zone
+    "same_zone_public",  # public addresses inside one zone, which clouds bill as if it were two
     "inter_zone",  # two zones of one region
     "inter_region",  # two regions of one continent
     "inter_continent",  # two continents, neither of them Oceania
@@ -20,6 +22,7 @@ EgressClass = Literal[
 ]
 EGRESS_CLASSES: tuple[EgressClass, ...] = (
     "same_zone",
+    "same_zone_public",
     "inter_zone",
     "inter_region",
     "inter_continent",
@@ -28,6 +31,9 @@ EGRESS_CLASSES: tuple[EgressClass, ...] = (
     "internet",
 )
 
+_INTERNAL = tuple(
+    map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"))
+)
 INTERNET = "internet"  # the location of whatever is in no cloud
 
 
@@ -53,8 +59,19 @@ def continent(location: str) -> str | None:
     return place[0] if place else None
 
 
-def egress_class(src: str, dst: str) -> EgressClass | None:
+def is_internal(address: str) -> bool:
+    """Whether an IP address is one inside a cloud's network, which costs another price than a public one."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return any(ip.version == network.version and ip in network for network in _INTERNAL)
+
+
+def egress_class(src: str, dst: str, *, public: bool = False) -> EgressClass | None:
     """The class of a byte from one location to another; None when a place is not on the map.
+
+    `public`: it goes to a public address. Between zones and regions that changes no price.
 
     Locations are `cloud/region/zone`, or `INTERNET` as destination. Without a zone on both sides the class
     inside one region is `inter_zone`, the dearer of the two. A store outside the clouds that rent VMs
@@ -75,7 +92,9 @@ def egress_class(src: str, dst: str) -> EgressClass | None:
         return "between_clouds"
     if src_parts[1] == dst_parts[1]:
         same = len(src_parts) == len(dst_parts) == 3 and src_parts[2] == dst_parts[2]
-        return "same_zone" if same else "inter_zone"
+        if not same:
+            return "inter_zone"
+        return "same_zone_public" if public else "same_zone"
     if here[0] == there[0]:
         return "inter_region"
     return "oceania" if "AUS" in (here[0], there[0]) else "inter_continent"

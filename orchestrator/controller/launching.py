@@ -87,6 +87,7 @@ def prepare(
                 (folder / "experiment.yaml").write_bytes(file.read_bytes())
                 write_environment(folder, spec, on)
                 meta = _meta(spec, plan, book, emulation, run_id, now_s, provider)
+                meta["egress_ceiling"] = _egress_ceiling(spec, book, emulation, rented=on == "sky")
                 if on == "sky":
                     meta |= sky_meta(spec, home)
                 keep_reserve(folder)
@@ -152,7 +153,6 @@ def _meta(
         "error": "",
         "started_s": now_s,
         "price_book": {"name": book.name, "sha256": book.sha256, "csv": book.text},
-        "egress_ceiling": _egress_ceiling(spec, book, emulation),
         "model": {
             "name": model.name,
             "parameters": model.parameters,
@@ -173,9 +173,11 @@ def _meta(
     }
 
 
-def _egress_ceiling(spec: ExperimentSpec, book: PriceBook, emulation: EmulationPlan) -> dict[str, Any] | None:
+def _egress_ceiling(
+    spec: ExperimentSpec, book: PriceBook, emulation: EmulationPlan, *, rented: bool
+) -> dict[str, Any] | None:
     """The most that an epoch's traffic may cost by the plan, and an epoch's seconds on this machine; None: unknown."""
-    usd = epoch_egress_usd(spec, book)
+    usd = epoch_egress_usd(spec, book, rented=rented)
     if usd is None:
         return None
     expected_s = emulation.reckoned_epoch_s if emulation.epoch_s is None else emulation.epoch_s

@@ -45,7 +45,7 @@ def planned_run(
             )
         emulation = resolve_emulation(spec, cores)
         told = run_spec(spec, run_id, book, emulation)  # here a price is what the book says, to the cent
-    check_money(spec, told, book)
+    check_money(spec, told, book, rented=rented)
     return PlannedRun(book, emulation, told)
 
 

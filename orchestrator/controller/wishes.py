@@ -38,7 +38,7 @@ def run_spec(
     c = emulation.time_scale
     round_s = spec.swarm.averaging_timeout_s / c
     pace = pace_of(emulation, rented, spec.lease_s)
-    epoch_usd = epoch_egress_usd(spec, book)
+    epoch_usd = epoch_egress_usd(spec, book, rented=rented)
     egress_usd = (
         Decimal(0) if epoch_usd is None else epoch_usd
     )  # unknown, so there is no budget that it counts for: see `check_money`
@@ -76,7 +76,7 @@ def run_spec(
     )
 
 
-def check_money(spec: ExperimentSpec, run: RunSpec, book: PriceBook) -> None:
+def check_money(spec: ExperimentSpec, run: RunSpec, book: PriceBook, *, rented: bool = False) -> None:
     """Raises RefusedError where a limit in dollars cannot be kept, or allows nothing at all.
 
     `book` prices the traffic, and the VMs of which nobody else knows the price.
@@ -90,7 +90,7 @@ def check_money(spec: ExperimentSpec, run: RunSpec, book: PriceBook) -> None:
                 f"({', '.join(unknown[:3])}); give the place 'max_usd_per_h', remove it or choose another price book"
             )
     if run.budget_usd is not None:
-        _refuse_unpriced_traffic(spec, book)
+        _refuse_unpriced_traffic(spec, book, rented)
     cheapest = sorted(min(p.ceiling_usd_per_h or Decimal(0) for p in slot.places) for slot in run.slots)
     least_usd = sum(cheapest[: run.min_peers], Decimal(0))
     if run.max_usd_per_h is not None and least_usd > run.max_usd_per_h:
@@ -107,11 +107,11 @@ def check_money(spec: ExperimentSpec, run: RunSpec, book: PriceBook) -> None:
             )
 
 
-def _refuse_unpriced_traffic(spec: ExperimentSpec, book: PriceBook) -> None:
-    unknown = unpriced_traffic(spec, book)
+def _refuse_unpriced_traffic(spec: ExperimentSpec, book: PriceBook, rented: bool) -> None:
+    unknown = unpriced_traffic(spec, book, rented=rented)
     if not unknown:
         return
-    others = [name for name in book_names() if not unpriced_traffic(spec, load(name))]
+    others = [name for name in book_names() if not unpriced_traffic(spec, load(name), rented=rented)]
     other = f"take one that has them (--set prices={others[0]}), " if others else ""
     more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
     raise RefusedError(

@@ -50,7 +50,7 @@ def price_book() -> PriceBook:
     rows = ["provider,product,from,to,item,unit,tier_start,usd,minimum_s,increment_s,valid_from,source"]
     for cloud in ("gcp", "aws"):
         for kind, usd in zip(
-            EGRESS_CLASSES, ("0.01", "0.01", "0.02", "0.08", "0.15", "0.09", "0.12"), strict=False
+            EGRESS_CLASSES, ("0.01", "0.01", "0.01", "0.02", "0.08", "0.15", "0.09", "0.12"), strict=False
         ):
             rows.append(f"{cloud},egress,*,*,{kind},GB,0,{usd},,,2026-01-01,made up")
     return PriceBook.from_text("\n".join(rows) + "\n", "simulated")

@@ -40,7 +40,7 @@ def of_experiment(
     book = load_for(spec.prices, rented=True)
     quote = sky_quoter(book, environ)
     run = patient(run_spec(spec, "sim", book, unscaled(spec, 1), rented=True, quote=quote))
-    check_money(spec, run, book)
+    check_money(spec, run, book, rented=True)
     run = replace(run, egress_usd_per_h=Decimal(0))  # nothing is sent here, so nothing is kept back for it
     places: dict[str, SimPlace] = {}
     for place in (p for slot in run.slots for p in slot.places):

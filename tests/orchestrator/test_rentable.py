@@ -100,7 +100,7 @@ def test_where_no_step_was_measured_traffic_is_held_back_at_its_most(tmp_path: P
     budgets = [plan_for(spec, "sky")["budget"] for spec in (unknown, known)]
     dearest, expected = (Decimal(budget["egress_usd_per_h"]) for budget in budgets)
     assert dearest > expected > 0
-    epoch_usd = epoch_egress_usd(unknown, load_for(unknown.prices, rented=True))
+    epoch_usd = epoch_egress_usd(unknown, load_for(unknown.prices, rented=True), rented=True)
     assert epoch_usd is not None
     by_hand = egress_ceiling_usd_per_h(epoch_usd, 5.0, pace_of(None, True, unknown.lease_s))
     assert dearest == by_hand.quantize(Decimal("0.01"))

@@ -1,0 +1,67 @@
+"""Inside a zone the price of a byte depends on the address that it was sent to: of rented VMs, by bytes."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from cloud.prices.book import load
+from metrics.cost import bill_so_far
+from metrics.egress import flows, traffic
+from metrics.ledger import Ledger, Terms
+from metrics.run_numbers import terms_of
+from metrics.scale import Scales
+from metrics.throughput import swarm_epochs
+from tests.metrics.synthetic_runs import egress, epoch, vm
+
+OREGON, OREGON_B = "aws/us-west-2/us-west-2a", "aws/us-west-2/us-west-2b"
+ADDRESSES = {"203.0.113.1": "a", "203.0.113.2": "b", "203.0.113.3": "c", "172.31.0.2": "b"}
+LOCATIONS = {"a": OREGON, "b": OREGON, "c": OREGON_B}
+GB = 10**9
+SENT = [
+    egress("a", 1, "203.0.113.2", "comm", 2, 3 * GB),
+    egress("a", 1, "172.31.0.2", "comm", 2, 5 * GB),
+    egress("a", 1, "203.0.113.3", "comm", 2, 7 * GB),
+    egress("b", 1, "203.0.113.1", "comm", 2, GB),
+    egress("c", 1, "203.0.113.1", "comm", 2, 0),
+]
+EPOCHS = [epoch(name) for name in "abc"]
+
+
+def bill(public: bool) -> Ledger:
+    terms = Terms(
+        scales=Scales(), raw_target=None, book=load("list-2026-11"), addresses=ADDRESSES, locations=LOCATIONS,
+        bytes_per_sample=1.0, store_location="b2/us-west-004", public=public,
+    )  # fmt: skip
+    rows = [vm(name, location=where) for name, where in LOCATIONS.items()]
+    return bill_so_far(rows, EPOCHS, SENT, 100.0, terms, {})
+
+
+def test_each_byte_is_priced_by_the_address_that_it_went_to():
+    ways = bill(public=True).by_way()
+    assert ways["a", "b", "same_zone_public"] == Decimal("0.06")
+    assert ways["a", "b", "same_zone"] == 0
+    assert ways["a", "c", "inter_zone"] == Decimal("0.14")
+    assert ways["b", "a", "same_zone_public"] == Decimal("0.02")
+    assert bill(public=True).by_link()["a", "b"] == Decimal("0.06")
+
+
+def test_on_the_emulated_cloud_a_zones_addresses_stand_for_internal_ones():
+    ways = bill(public=False).by_way()
+    assert ways["a", "b", "same_zone"] == 0
+    assert not [way for way in ways if way[2] == "same_zone_public"]
+
+
+def test_a_pair_that_used_both_has_two_rows_and_no_byte_twice():
+    study = swarm_epochs(EPOCHS, 0)
+    found = flows(SENT, ADDRESSES, LOCATIONS, public=True)
+    rows = {(row.src, row.dst, row.kind): row.bytes for row in traffic(found, study, Scales(), "abc")}
+    assert (rows["a", "b", "same_zone_public"], rows["a", "b", "same_zone"]) == (3 * GB, 5 * GB)
+    assert sum(rows.values()) == 16 * GB
+    scaled = Scales(bytes=10)
+    big = {(row.src, row.dst, row.kind): row.bytes for row in traffic(found, study, scaled, "abc")}
+    assert big["a", "b", "same_zone_public"] == 30 * GB
+
+
+def test_which_runs_are_priced_so():
+    for target, public in (("sky", True), ("local", False), ("loopback", False)):
+        assert terms_of({"target": target})[0].public is public
