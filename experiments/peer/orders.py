@@ -19,6 +19,7 @@ from hivemind.utils import MSGPackSerializer
 from cloud.steady_clock import ticks_s
 from experiments.peer.config import PeerConfig, PeerConfigError
 from experiments.peer.guard import disconnect_strangers
+from metrics.lease import Lease
 from metrics.orders import MAX_BYTES, Orders, OrdersError, orders_expiration_s, orders_key, verify
 
 _log = logging.getLogger(__name__)
@@ -30,8 +31,8 @@ _WIDE_EVERY = 8  # looks: the monitor brings the orders to every node it reaches
 class OrdersWatch:
     """Keeps the newest orders. Without a public key in the config the swarm is open: everybody is allowed.
 
-    A lease runs from the moment its orders are received, by this machine's monotonic clock: neither the controller's
-    time of day nor this machine's makes it shorter or longer. No lease is longer than that of the config's orders.
+    Leases run on this machine's monotonic clock (`metrics.lease`): neither the controller's time of day nor this machine's
+    makes them shorter or longer.
     """
 
     def __init__(self, config: PeerConfig, *, ticks_s: Callable[[], float] = ticks_s) -> None:
@@ -40,8 +41,7 @@ class OrdersWatch:
         self._dht_timeout_s = config.dht_timeout_s
         self._current: Orders | None = None
         self._peer_ids: frozenset[str] = frozenset()
-        self._ticks_s, self._longest_lease_s = ticks_s, math.inf
-        self._until_ticks_s = math.inf
+        self._lease: Lease | None = None
         self._ended = threading.Event()
         self.refused: Counter[str] = Counter()  # orders, by reason
         if not self._public_key:
@@ -50,7 +50,7 @@ class OrdersWatch:
             first = verify(base64.b64decode(config.orders, validate=True), self._public_key, self._run_id, -1)
         except (OrdersError, binascii.Error) as error:
             raise PeerConfigError(f"orders: not this run's: {error}; the controller writes them") from error
-        self._longest_lease_s = first.lease_s
+        self._lease = Lease(first.lease_s, first.issued_s, ticks_s)
         self._take(first)
 
     @property
@@ -79,7 +79,7 @@ class OrdersWatch:
 
     def lease_left_s(self) -> float:
         """Seconds to the lease's end; negative: expired; infinite in an open swarm."""
-        return self._until_ticks_s - self._ticks_s()
+        return math.inf if self._lease is None else self._lease.left_s()
 
     def offer(self, blob: bytes) -> bool:
         """Take what somebody says are the orders, if they are and are newer. Returns whether they were taken."""
@@ -92,6 +92,8 @@ class OrdersWatch:
             return False
         if orders.version == known:
             return False
+        assert self._lease is not None
+        self._lease.received(orders.lease_s, orders.issued_s)
         self._take(orders)
         return True
 
@@ -112,7 +114,6 @@ class OrdersWatch:
 
     def _take(self, orders: Orders) -> None:
         self._peer_ids = frozenset(peer.peer_id for peer in orders.peers)
-        self._until_ticks_s = self._ticks_s() + min(orders.lease_s, self._longest_lease_s)
         self._current = orders
 
     def _run(self, dht: Any, on_look: Callable[[], None], period_s: float) -> None:

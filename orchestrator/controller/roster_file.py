@@ -31,6 +31,7 @@ class RosterFile:
         self._roster = b""
         self._orders: Orders | None = None
         self._keys: dict[str, VmKeys] = {}
+        self._ahead_s = 0.0  # what the orders' times are ahead of the controller's clock
 
     def public_key(self) -> str:
         """The public half of the key that signs the orders. Raises FileNotFoundError after the run's end."""
@@ -51,13 +52,17 @@ class RosterFile:
         if changed:
             self._write_roster(state, vms)
         last = self._orders or self._earlier(state.spec.run_id)
+        if last is not None and now_s + self._ahead_s < last.issued_s:
+            # The clock was set back while no controller lived. Peers reckon with the time between two orders, and nobody
+            # knows it now: a whole lease is more than it can have been, and counts as none since their receipt.
+            self._ahead_s = last.issued_s + state.spec.lease_s - now_s
+        version, now_s = int(1000 * now_s), now_s + self._ahead_s
         if last is not None and 0.0 <= now_s - last.issued_s < state.spec.lease_s / _RENEWALS:
             peers = self._allowed(state) if changed else last.peers
             if (last.peers, last.paused) == (peers, state.paused):
                 self._orders, self._slots = last, state.slots
                 return
-        version = int(1000 * now_s)
-        if last is not None:  # whatever the clock does: peers obey the greatest version
+        if last is not None:  # peers obey the greatest version
             version = max(version, last.version + 1)
         until_s = now_s + state.spec.lease_s
         orders = Orders(state.spec.run_id, version, now_s, until_s, state.paused, self._allowed(state))

@@ -117,6 +117,8 @@ def test_neither_a_restart_nor_a_clock_set_back_makes_them_older(tmp_path):
         first.version
     )  # nodes keep what expires last
     assert back.lease_s == 600.0
+    assert back.issued_s == 1600.0  # a whole lease later, which peers count from its receipt
+    assert controller.orders(replace(state, paused_at_s=1.0), 510.0).issued_s == 1610.0
     (tmp_path / "monitor" / ORDERS_FILE).write_bytes(b"damaged")
     controller.restart()
     assert controller.orders(state, 1002.0).version > back.version
