@@ -112,7 +112,7 @@ class RunStore:
             ) from error
         connection: sqlite3.Connection | None = None
         try:
-            with _translated(path):
+            with translated(path):
                 connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
                 connection.execute("PRAGMA journal_mode=WAL")
                 connection.execute("PRAGMA synchronous=FULL")  # a commit is on the disk when it returns
@@ -133,7 +133,7 @@ class RunStore:
         """Open for reading, beside a writer or without one. Raises StoreError when there is no such run."""
         if not path.exists():
             raise StoreError(f"{path}: there is no such run; `orch ls` lists the runs")
-        with _translated(path):
+        with translated(path):
             connection = sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode=ro",
                 uri=True,
@@ -183,7 +183,7 @@ class RunStore:
                 finally:
                     self._depth -= 1
                 return
-            with _translated(self.path):
+            with translated(self.path):
                 self._connection.execute("BEGIN IMMEDIATE")
                 self._depth = 1
                 try:
@@ -321,7 +321,7 @@ class RunStore:
             )
 
     def _query(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        with self._mutex, _translated(self.path):
+        with self._mutex, translated(self.path):
             return cast(
                 "list[tuple[Any, ...]]", self._connection.execute(sql, tuple(cast("Any", values))).fetchall()
             )
@@ -363,7 +363,7 @@ def _out_of_room(path: Path, code: int | None) -> bool:
 
 
 @contextmanager
-def _translated(path: Path) -> Generator[None, None, None]:
+def translated(path: Path) -> Generator[None, None, None]:
     """SQLite's errors as ours, one sentence each."""
     try:
         yield

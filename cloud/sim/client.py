@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,6 @@ from cloud.provider import (
     Observed,
     Offer,
     Owned,
-    ProviderError,
     TransientError,
 )
 from cloud.sim.faults import Faults
@@ -29,6 +29,12 @@ _REFUSAL_S = (2.0, 12.0)  # a refused request's
 _DEADLINE_S = 900.0  # a caller that hears nothing gives up after this
 _LATE_S = 3600.0
 _OLD_VIEWS = 6
+LAG_S = 90.0  # a VM may be absent from the lists so long; for longer is against the contract
+_BROKEN = (
+    KeyError("region"),
+    TypeError("'NoneType' object is not subscriptable"),
+    RecursionError("too deep"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,7 @@ class Reply:
 
     at_s: float
     result: Any = None
-    error: ProviderError | None = None
+    error: Exception | None = None  # a ProviderError, unless the provider's code is broken
 
 
 class SimCloud:
@@ -60,6 +66,10 @@ class SimCloud:
         self.faults = faults or Faults()
         self._random = Random(f"client {seed}")
         self._views: list[list[Observed]] = []
+        self._unlisted_s: dict[str, float] = {}  # living VMs that the lists lack, since when
+        self._terminated: set[str] = set()  # names that were asked to end
+        self.denied: dict[str, float] = {}
+        """VMs that the provider said, against its contract, were not there: until when it said so."""
         self._closed = False
 
     # the provider's contract
@@ -131,14 +141,27 @@ class SimCloud:
         changes = method != "observe" and method != "list_ours"
         if changes and self.faults.strike("lost_request", now_s) is not None:
             return Reply(now_s + _DEADLINE_S, error=AmbiguousError(f"{method}: no answer"))
+        if method == "request" and (late_s := self.faults.strike("late_request", now_s)) is not None:
+            world.at(now_s + late_s, self._late, *arguments)
+            return Reply(now_s + _DEADLINE_S, error=AmbiguousError(f"{method}: no answer"))
+        broken = self._random.choice(_BROKEN) if self.faults.strike("broken", now_s) is not None else None
+        if broken is not None and self._random.random() < 0.5:
+            return Reply(now_s + latency_s, error=broken)
         act: Callable[..., Reply] = getattr(self, f"_{method}")
         reply = act(*arguments, now_s + latency_s)
+        if broken is not None:
+            return Reply(now_s + latency_s, error=broken)
         if self.faults.strike("slow_reply", now_s) is not None:
             reply = Reply(now_s + _LATE_S, reply.result, reply.error)
         if self.faults.strike("lost_reply", now_s) is not None:
             error = AmbiguousError if changes else TransientError
             return Reply(now_s + _DEADLINE_S, error=error(f"{method}: no answer"))
         return reply
+
+    def _late(self, request: LaunchRequest) -> None:
+        """A launch that was under way all the time comes to its end."""
+        if request.vm not in self._terminated:
+            self._request(request, self._world.now_s)
 
     def _request(self, request: LaunchRequest, soon_s: float) -> Reply:
         world, faults = self._world, self.faults
@@ -158,9 +181,13 @@ class SimCloud:
                 vm = world.create(self.run, request, hidden_s or 0.0)
             except NoCapacityError as error:
                 return Reply(now_s + self._random.uniform(*_REFUSAL_S), error=error)
+            if hidden_s is not None and hidden_s > LAG_S:
+                self.denied[name] = vm.visible_s
             if faults.strike("created_but_error", now_s) is not None:
+                self.denied[name] = now_s
                 return Reply(soon_s, error=TransientError(f"{name}: the provider's API failed"))
             if faults.strike("created_but_refused", now_s) is not None:
+                self.denied[name] = now_s
                 return Reply(soon_s, error=NoCapacityError(f"{name}: no room"))
         booted_s = vm.created_s + (vm.place.boot_s[1] if vm.billed else 1.0)
         return Reply(max(soon_s, booted_s) if vm.alive else soon_s)
@@ -169,14 +196,28 @@ class SimCloud:
         now_s, faults = self._world.now_s, self.faults
         view = self._world.listing(self.run)
         self._views = [*self._views[-_OLD_VIEWS:], view]
+        lacks_s = faults.strike("partial", now_s)
+        if lacks_s is not None:
+            view = [seen for seen in view if not self._lacks(seen.vm, lacks_s)]
         if faults.strike("stale", now_s) is not None:
             view = self._random.choice(self._views[:-1] or self._views)
         if faults.strike("duplicate", now_s) is not None:
             view = [*view, *view]
             self._random.shuffle(view)
+        shown = {seen.vm for seen in view}
+        self._unlisted_s = {
+            vm.vm: self._unlisted_s.get(vm.vm, now_s)
+            for vm in self._world.alive(self.run)
+            if vm.vm not in shown
+        }
+        self.denied |= {vm: now_s for vm, since_s in self._unlisted_s.items() if now_s - since_s > LAG_S}
         return Reply(soon_s, view)
 
+    def _lacks(self, vm: str, size_s: float) -> bool:
+        return zlib.crc32(vm.encode()) % 3 == 0 if size_s > 100.0 else self._random.random() < 0.5
+
     def _terminate(self, name: str, soon_s: float) -> Reply:
+        self._terminated.add(name)
         vm = self._world.vms.get((self.run, name))
         if vm is not None and vm.alive:
             self._end(vm)

@@ -1,4 +1,7 @@
-"""What a provider's API does wrong, on demand or by chance within windows of time; every fault is counted."""
+"""What a provider's API and the controller's machine do wrong, on demand or by chance within windows of time.
+
+Every fault is counted.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,15 @@ Fault = Literal[
     "stale",  # a listing of a while ago
     "duplicate",  # a listing with its VMs twice, out of order
     "skew",  # the provider's clock is wrong
+    "partial",  # a listing that lacks VMs: other ones each time, or (size above 100 s) the same ones
+    "broken",  # the provider's code raises something of Python's, before or after it did what it should
+    "late_request",  # no answer came, and it happens later, unless the VM is ended before
+    "late_reply",  # the answer to a request that was given up comes all the same
+    "doubled_reply",  # the answer to a request comes twice
+    "monitor_death",  # the monitor's program dies
+    "store_busy",  # the controller's own database is locked by somebody else
+    "store_io",  # its disk fails
+    "disk_full",  # its disk has no room; size 1: but for what the run has kept
 ]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 

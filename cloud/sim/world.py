@@ -255,6 +255,13 @@ class SimWorld:
         self.touch(vm)
         self.at(self.now_s + self._autodown_s, self.end, vm, "terminated", "its program had ended")
 
+    def monitor_dies(self, run: str, cause: str) -> bool:
+        """A run's monitor fails, where one lives; whether one did."""
+        living = [vm for vm in self.alive(run) if is_monitor(vm.vm) and vm.state == "running"]
+        for vm in living:
+            self.end(vm, "failed", cause)
+        return bool(living)
+
     def end(self, vm: SimVm, state: VmState, cause: str) -> None:
         """It is gone, and billed no more. Nothing when it was gone already."""
         if not vm.alive:

@@ -17,14 +17,14 @@ from typing import Any
 from cloud.provider import Provider, ProviderError
 from cloud.steady_clock import run_clock
 from metrics.store import FencedError, RunStore
-from orchestrator.controller.calls import Call, RayCalls
+from orchestrator.controller.calls import RayCalls
 from orchestrator.controller.json_log import log_to
-from orchestrator.controller.keys import forget_keys
+from orchestrator.controller.loop import Shells, abort, run_to_the_end
 from orchestrator.controller.processes import identity, is_alive
 from orchestrator.controller.prometheus import MetricsServer, RunCollector, address_of
 from orchestrator.controller.ray_session import claim
 from orchestrator.controller.requests import RunRequests
-from orchestrator.controller.reserve import free_reserve, is_disk_full
+from orchestrator.controller.reserve import free_reserve
 from orchestrator.controller.shell import Pace, Shell
 from orchestrator.controller.spending import spent_of
 from orchestrator.controller.stop_mark import asked_to_stop
@@ -33,9 +33,6 @@ from orchestrator.core.state import RunState
 from orchestrator.errors import UsageError
 
 NAMESPACE = "orch"
-_PERIOD_S = 1.0
-_CLOSE_TRIES = 5
-_TICK_TRIES = 5  # ticks in a row that raise, before the run is ended
 _RESTARTS = 5  # by Ray, so that a run nobody watches is still looked after
 _LINGER_S = 2.0
 
@@ -48,14 +45,14 @@ class ControllerActor:
     def __init__(self, run_folder: str, home: str) -> None:
         self._folder, self._home = Path(run_folder), Path(home)
         self._now_s: Callable[[], float] = time.time
-        self._shell: Shell | None = None
+        self._shells: Shells | None = None
         self._metrics: MetricsServer | None = None
         self._store: RunStore | None = None
         self._status: str | None = None
         self._failure = ""
+        self._close_s = 120.0  # how long closing the provider may take
         self._open = False  # the run is over, and its cloud is not
         self._ended = threading.Event()
-        self._stop_wanted: tuple[str, str] | None = None
         import ray
 
         if ray.get_runtime_context().was_current_actor_reconstructed:
@@ -66,7 +63,7 @@ class ControllerActor:
 
         Raises FencedError while another controller holds it, StoreError, JournalError.
         """
-        if self._shell is not None:
+        if self._shells is not None:
             return
         log_to(_log, self._folder / "controller.log", self._folder.name)
         store = RunStore.open_writer(self._folder / "run.db")
@@ -74,9 +71,10 @@ class ControllerActor:
             provider = partial(make_provider, str(store.meta("provider")), str(self._folder))
             seed = f"{store.meta('run_id')}-{time.time_ns()}"  # jitter must differ after a restart
             self._calls = RayCalls(provider, time.monotonic, int(store.meta("max_parallel_calls", 8)))
+            self._close_s = float(store.meta("close_deadline_s", self._close_s))
             events = store.records("events")
             self._now_s = run_clock(self._folder, not_before_s=events[-1].at_s if events else 0.0)
-            self._make_shell = partial(
+            make_shell = partial(
                 Shell,
                 store,
                 self._calls,
@@ -92,7 +90,9 @@ class ControllerActor:
                     float(store.meta("terminate_deadline_s", 60.0)),
                 ),
             )
-            self._shell = self._make_shell()
+            self._shells = Shells(
+                make_shell, self._folder, asked_to_stop=asked_to_stop, free_reserve=free_reserve
+            )
         except BaseException:
             store.close()
             raise
@@ -113,9 +113,8 @@ class ControllerActor:
 
     def stop(self, status: str, reason: str) -> None:
         """End the run gracefully; `status` is "stopped" or "failed"."""
-        self._stop_wanted = self._stop_wanted or (status, reason)
-        if self._shell is not None:
-            self._shell.stop(status, reason)
+        if self._shells is not None:
+            self._shells.stop(status, reason)
 
     def wait(self, timeout_s: float) -> str | None:
         """The final status, or None when the run still goes on after `timeout_s`."""
@@ -123,10 +122,10 @@ class ControllerActor:
         return self._status
 
     def _loop(self) -> None:
-        assert self._shell is not None
+        assert self._shells is not None
         assert self._store is not None
         try:
-            run_to_the_end(self._next_shell, self._ticked)
+            run_to_the_end(self._shells.next, self._ticked)
             self._status = str(self._store.meta("status"))
         except FencedError as error:  # somebody else looks after the run: touch nothing of it
             _log.error("%s", error)
@@ -136,13 +135,16 @@ class ControllerActor:
         ) as error:  # the run is over, well or not: its end is written by whoever closes it
             name, self._open = self._folder.name, True
             self._failure = (
-                f"{name} is over ({self._shell.state.stop_status}), but VMs may be left: its cloud could not be "
+                f"{name} is over ({self._state().stop_status}), but VMs may be left: its cloud could not be "
                 f"closed: {error}; `orch down {name}` tries again"
             )
         except Exception as error:  # noqa: BLE001 - whatever broke, nothing may be left running
             _log.exception("the controller broke")
             self._failure = f"{error}; see {self._folder / 'controller.log'}"
-            self._abort()
+            free_reserve(self._folder)
+            self._failure = abort(
+                self._store, self._calls, self._folder, self._now_s(), self._failure, self._close_s
+            )
         finally:
             if self._metrics is not None:
                 self._metrics.close()
@@ -154,84 +156,12 @@ class ControllerActor:
             _exit_actor(self._folder.name)
 
     def _state(self) -> RunState:
-        assert self._shell is not None
-        return self._shell.state
-
-    def _next_shell(self, broken: Exception | None) -> Shell:
-        """The shell; after a tick that raised a new one, from the journal as after a restart.
-
-        A run whose disk is full ends, in the room that was kept for that.
-        """
-        if self._stop_wanted is None and (cause := asked_to_stop(self._folder)):
-            self.stop("stopped", cause)
-        if is_disk_full(broken) and free_reserve(self._folder):
-            self.stop("failed", f"no room left on the disk of {self._folder}")
-        if broken is not None:
-            self._shell = self._make_shell()
-            if self._stop_wanted is not None:
-                self._shell.stop(*self._stop_wanted)
-        assert self._shell is not None
-        return self._shell
+        assert self._shells is not None
+        return self._shells.shell.state
 
     def _ticked(self, took_s: float) -> None:
         if self._metrics is not None:
             self._metrics.ticked(took_s)
-
-    def _abort(self) -> None:
-        """End the VMs and say so where that is still possible (the disk may be full)."""
-        assert self._store is not None
-        free_reserve(self._folder)
-        try:
-            self._calls.wait(Call("close", "close", (), float(self._store.meta("close_deadline_s", 120.0))))
-        except ProviderError as error:
-            self._failure = f"{self._failure}; and VMs may be left: {error}"
-        try:
-            forget_keys(self._folder)
-            with self._store.transaction():
-                self._store.set_meta("error", self._failure)
-                self._store.set_meta("ended_s", self._now_s())
-                self._store.set_meta("status", "failed")
-        except Exception:  # noqa: BLE001 - what is wrong is in self._failure already
-            _log.exception("the end of the run could not be written down")
-
-
-def run_to_the_end(
-    shell: Callable[[Exception | None], Shell],
-    ticked: Callable[[float], None],
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> None:
-    """Tick once a second until the run has ended and its cloud is closed.
-
-    A tick that raises is logged and repeated by a new shell from the journal (`shell(error)`), as after a restart of the
-    controller. Raises what `_TICK_TRIES` ticks in a row raised, ProviderError after `_CLOSE_TRIES` attempts to close
-    the cloud of a run that is over, FencedError at once.
-    """
-    failed = 0
-    broken: Exception | None = None
-    next_s = clock()
-    while True:
-        began_s = clock()
-        try:
-            if shell(broken).tick():
-                return
-            failed, broken = 0, None
-        except FencedError:
-            raise
-        except ProviderError as error:  # only closing raises it: the run is over, its cloud is not
-            failed += 1
-            _log.warning("closing failed (%d of %d): %s", failed, _CLOSE_TRIES, error)
-            if failed >= _CLOSE_TRIES:
-                raise
-        except Exception as error:
-            failed, broken = failed + 1, error
-            _log.exception("a tick failed (%d of %d)", failed, _TICK_TRIES)
-            if failed >= _TICK_TRIES:
-                raise
-        ticked(clock() - began_s)
-        pause_s = _PERIOD_S if broken is None else _PERIOD_S * 2 ** max(0, failed - 1)
-        next_s = max(next_s + pause_s, clock())
-        sleep(max(0.0, next_s - clock()))
 
 
 def make_provider(factory: str, run_folder: str) -> Provider:

@@ -219,7 +219,7 @@ class RayCalls:
                 self._back(caller, done[-1])
             elif self._monotonic_s() > deadline_s:
                 ray.kill(caller)
-                done.append(Done(call, error=_abandoned(call)))
+                done.append(Done(call, error=abandoned(call)))
             else:
                 continue
             del self._under_way[key]
@@ -234,7 +234,7 @@ class RayCalls:
         ready, _ = ray.wait([reference], timeout=call.deadline_s)
         if not ready:
             ray.kill(caller)
-            raise _abandoned(call)
+            raise abandoned(call)
         done = self._outcome(call, reference)
         self._back(caller, done)
         if done.error is not None:
@@ -255,10 +255,7 @@ class RayCalls:
             cause = error.cause
             if isinstance(cause, ProviderError):
                 return Done(call, error=cause)
-            # A fault of the provider's code: whether it did something, nobody knows; the run can go on.
-            _log.error("%s broke", call.key, exc_info=error)
-            broke = f"the provider's {call.method} broke ({type(cause).__name__}); see controller.log"
-            return Done(call, error=AmbiguousError(broke))
+            return Done(call, error=broken(call, cause, error))
         except RayError as error:  # the task's worker died: nobody knows how far it came
             return Done(
                 call, error=AmbiguousError(f"{call.method}: its Ray worker died ({type(error).__name__})")
@@ -277,5 +274,12 @@ def is_under_way(what: str, keys: Iterable[str]) -> bool:
     return any(what in (key, key.partition(" ")[0]) for key in keys)
 
 
-def _abandoned(call: Call) -> AmbiguousError:
+def broken(call: Call, cause: BaseException, told: BaseException) -> AmbiguousError:
+    """A fault of the provider's code, which is logged: whether it did something, nobody knows; the run can go on."""
+    _log.error("%s broke", call.key, exc_info=told)
+    return AmbiguousError(f"the provider's {call.method} broke ({type(cause).__name__}); see controller.log")
+
+
+def abandoned(call: Call) -> AmbiguousError:
+    """Of a call that was not answered until its deadline."""
     return AmbiguousError(f"{call.method}: no answer within {call.deadline_s:.0f} s")

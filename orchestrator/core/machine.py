@@ -193,7 +193,12 @@ def _missing(work: Work, event: Missing, jitter: Jitter) -> None:
         if event.vm == work.run.monitor_vm():
             work.run = monitor_lost(work.run, event.now_s, "the provider no longer knows it")
             return
-    _gone(work, event.vm, event.now_s, "the provider no longer knows the VM", jitter)
+    for i, _ in work.of_vm(
+        event.vm
+    ):  # it may be there all the same: it is ended before another has its place
+        slot_of.lose(work, i, event.now_s, "the provider no longer knows the VM", jitter, gone=False)
+        return
+    _gone(work, event.vm, event.now_s, "", jitter)
 
 
 # Changes of the run

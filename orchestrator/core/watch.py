@@ -55,24 +55,24 @@ def missing(
     unlisted: dict[str, Unlisted] = {}
     out: list[Event] = []
 
-    def look(vm: str, wait_from_s: float | None, wait_s: float) -> None:
+    def look(vm: str, wait_s: float) -> None:
         if not vm or vm in listed or vm in asked:
             return
         known = before.get(vm, Unlisted(0, now_s))
-        unlisted[vm] = known = Unlisted(known.reads + 1, known.since_s)
-        waited_s = now_s - (known.since_s if wait_from_s is None else wait_from_s)
-        if known.reads >= _READS and waited_s > wait_s:
-            out.append(Missing(now_s, vm))
+        if known.reads + 1 >= _READS and now_s - known.since_s > wait_s:
+            out.append(Missing(now_s, vm))  # what becomes of it then has as many lists again
+        else:
+            unlisted[vm] = Unlisted(known.reads + 1, known.since_s)
 
     for slot in state.slots:
         if slot.vm not in listed:
-            look(slot.vm, slot.since_s, _ENDING_S if state.stop_status else state.spec.missing_deadline_s)
+            look(slot.vm, _ENDING_S if state.stop_status else state.spec.missing_deadline_s)
         if slot.ending:
-            look(slot.ending, slot.since_s, _ENDING_S)
+            look(slot.ending, _ENDING_S)
     if state.monitor == "up":
-        look(state.monitor_vm(), None, state.spec.missing_deadline_s)
+        look(state.monitor_vm(), state.spec.missing_deadline_s)
     elif state.monitor == "ending":
-        look(state.monitor_vm(), None, 0.0)
+        look(state.monitor_vm(), 0.0)
     return out, unlisted
 
 

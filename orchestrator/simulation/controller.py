@@ -11,16 +11,19 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from cloud.prices.book import PriceBook
 from cloud.prices.classes import EGRESS_CLASSES
-from cloud.provider import AmbiguousError, LaunchRequest, Offer, ProviderError, is_monitor
+from cloud.provider import LaunchRequest, Offer, ProviderError, is_monitor
 from cloud.sim import Reply, SimCloud, SimWorld, VirtualClock
 from metrics.records import EgressRecord, EpochRecord, EventRecord
-from orchestrator.controller.calls import Call, Done, Line, is_under_way, refusal_of
+from metrics.store import StoreError
+from orchestrator.controller.calls import Call, Done, Line, abandoned, broken, is_under_way, refusal_of
+from orchestrator.controller.loop import Shells, abort, ticks
 from orchestrator.controller.shell import Pace, Shell
 from orchestrator.controller.spending import spent_of
 from orchestrator.core import events as ev
@@ -38,11 +41,26 @@ _PACE = Pace(
     request_deadline_s=900.0, observe_deadline_s=30.0, observe_period_s=6.0, terminate_deadline_s=60.0
 )
 _MAX_PARALLEL = 32
-_CLOSE_TRIES = 5  # as `actor.ControllerActor`
 
 
 class Crashed(BaseException):
     """The controller was killed here. No handler of errors may catch it."""
+
+
+class Disk(Protocol):
+    """The disk of the controller's machine."""
+
+    def write_file(self) -> None:
+        """Raises OSError where it has no room."""
+        ...
+
+    def free_reserve(self) -> bool:
+        """Give back the room that was kept; whether there was any."""
+        ...
+
+    def has_failed(self) -> bool:
+        """Whether it raised anything in this round."""
+        ...
 
 
 def price_book() -> PriceBook:
@@ -83,6 +101,7 @@ class SimCalls:
         self._cloud, self._world, self._clock = cloud, world, clock
         self._line = Line(_MAX_PARALLEL)
         self._under_way: dict[str, tuple[Call, Reply, float]] = {}  # with the deadline
+        self._again: list[tuple[float, Done]] = []  # answers to requests that come late, or a second time
         self.counts: Counter[str] = Counter()
         self.called: Callable[[], None] = lambda: None  # after a call was made, before its reply
 
@@ -104,16 +123,22 @@ class SimCalls:
     def poll(self) -> list[Done]:
         """What was answered, or is past its deadline."""
         now_s = self._clock.now_s
-        done: list[Done] = []
+        done = [each for at_s, each in self._again if at_s <= now_s]
+        self._again = [(at_s, each) for at_s, each in self._again if at_s > now_s]
         for key, (call, reply, deadline_s) in list(self._under_way.items()):
             if reply.at_s > now_s and deadline_s > now_s:
                 continue
             del self._under_way[key]
+            faults = self._cloud.faults
+            answer = _answer(call, reply)
             if reply.at_s > deadline_s:
-                self.counts["abandoned"] += 1
-                done.append(Done(call, error=_unanswered(call)))
+                done.append(Done(call, error=abandoned(call)))
+                if call.method == "request" and faults.strike("late_reply", now_s) is not None:
+                    self._again.append((reply.at_s, answer))
             else:
-                done.append(Done(call, reply.result, reply.error))
+                done.append(answer)
+                if call.method == "request" and faults.strike("doubled_reply", now_s) is not None:
+                    self._again.append((now_s, answer))
             error = done[-1].error
             if call.method == "request" and error is not None:
                 self.counts[f"refused_{refusal_of(error)}"] += 1
@@ -136,14 +161,17 @@ class SimCalls:
         deadline_s = self._clock.now_s + call.deadline_s
         self._clock.advance_to(min(reply.at_s, deadline_s))
         self._world.advance_to(self._clock.now_s)
-        error = reply.error if reply.at_s <= deadline_s else _unanswered(call)
-        if error is not None:
-            raise error
-        return reply.result
+        done = _answer(call, reply) if reply.at_s <= deadline_s else Done(call, error=abandoned(call))
+        if done.error is not None:
+            raise done.error
+        return done.result
 
 
-def _unanswered(call: Call) -> AmbiguousError:
-    return AmbiguousError(f"{call.method}: no answer within {call.deadline_s:.0f} s")
+def _answer(call: Call, reply: Reply) -> Done:
+    """As a Ray worker's: whatever else the provider's code raises is no answer."""
+    if reply.error is None or isinstance(reply.error, ProviderError):
+        return Done(call, reply.result, reply.error)
+    return Done(call, error=broken(call, reply.error, reply.error))
 
 
 class SimMonitor:
@@ -186,8 +214,8 @@ class SimMonitor:
 class SimRoster:
     """What the controller tells its peers, heard at once by all that are connected."""
 
-    def __init__(self, peers: Peers) -> None:
-        self._peers = peers
+    def __init__(self, peers: Peers, disk: Disk) -> None:
+        self._peers, self._disk = peers, disk
 
     def public_key(self) -> str:
         """No key: nothing is signed here."""
@@ -197,6 +225,7 @@ class SimRoster:
         """Renew the leases, pause or go on, tell who waits whom to join; nothing once the run stops."""
         if state.ended or state.stop_status:
             return
+        self._disk.write_file()
         self._peers.renew(state.paused)
         if self._peers.waiting:
             self._peers.tell(state.seed, bool(state.maddrs()))
@@ -234,6 +263,31 @@ def _request(vm: str, place: Place, labels: dict[str, str]) -> LaunchRequest:
     return LaunchRequest(vm, offer, "simulated:peer", {}, labels=labels, max_usd_per_h=ceiling)
 
 
+class Escaped(BaseException):
+    """A tick raised what no fault of the disk explains: a fault of ours."""
+
+
+class _Ticks:
+    """A shell's ticks. Of what they raise, the loop sees what it would see without the simulation."""
+
+    def __init__(self, shells: Shells, disk: Disk) -> None:
+        self._shells, self._disk = shells, disk
+
+    def next(self, raised: Exception | None) -> _Ticks:
+        self._shells.next(raised)
+        return self
+
+    def tick(self) -> bool:
+        try:
+            return self._shells.shell.tick()
+        except ProviderError:
+            raise
+        except Exception as error:
+            if self._disk.has_failed() and isinstance(error, StoreError | OSError):
+                raise
+            raise Escaped from error
+
+
 class SimController:
     """One controller's life, from its start to its death or the run's end."""
 
@@ -245,6 +299,7 @@ class SimController:
         clock: VirtualClock,
         peers: Peers,
         monitor: SimMonitor,
+        disk: Disk,
         *,
         spec: RunSpec,
         last_epoch: int,
@@ -254,33 +309,33 @@ class SimController:
     ) -> None:
         """Goes on from the store. `wall_s`: what the machine's clock says now. `check`: the core's invariants at each
         change."""
-        self._clock, self._peers, self._check = clock, peers, check
+        self._store, self._clock, self._peers, self._disk, self._check = store, clock, peers, disk, check
         # As `cloud.steady_clock`: the machine's time of now, or the journal's last, and nobody sets it after that.
         self._offset_s = max(wall_s, store.records("events")[-1].at_s) - clock.now_s
         store.take_over()
         self.calls = SimCalls(cloud, world, clock)
-        self.shell = Shell(
-            store, self.calls, SimRequests(spec, last_epoch), _FOLDER, now_s=self.now_s,
+        make_shell = partial(
+            Shell, store, self.calls, SimRequests(spec, last_epoch), _FOLDER, now_s=self.now_s,
             jitter=Random(f"jitter {seed}").random, spent=spent_of, pace=_PACE, log=monitor.read,
-            roster=SimRoster(peers),
+            roster=SimRoster(peers, disk),
         )  # fmt: skip
+        self._shells = Shells(
+            make_shell, _FOLDER, asked_to_stop=lambda _: "", free_reserve=lambda _: disk.free_reserve()
+        )
+        self._ticks = ticks(_Ticks(self._shells, disk).next)
         self.ticks = 0
-        self._closing_failed = 0
-        self.gave_up = False  # the run is over, and its cloud could not be closed
+        self.retry_s: float | None = None  # the last tick raised, and is repeated after so long
+        self.ended = False  # it has nothing left to do
+        self.failure = ""  # why it gave up
 
     @property
     def state(self) -> RunState:
         """The core's state."""
-        return self.shell.state
-
-    @property
-    def ended(self) -> bool:
-        """Whether it has nothing left to do."""
-        return self.shell.finished or self.gave_up
+        return self._shells.shell.state
 
     def stop(self, status: str, cause: str) -> None:
         """End the run at the next tick."""
-        self.shell.stop(status, cause)
+        self._shells.stop(status, cause)
 
     def now_s(self) -> float:
         """What its clock says."""
@@ -293,16 +348,22 @@ class SimController:
         return self._peers.working_count < len(slots) or any(s.ending for s in slots)
 
     def tick(self) -> None:
-        """One round. Raises Crashed."""
-        before = self.shell.state
+        """One round. Raises Crashed, Escaped."""
+        shell, before = self._shells.shell, self.state
         self.ticks += 1
         try:
-            self.shell.tick()
-        except ProviderError:  # the cloud could not be closed: tried again, as the actor does
-            self._closing_failed += 1
-            self.gave_up = self._closing_failed >= _CLOSE_TRIES
-        if self._check and self.shell.state is not before:
-            validate_step(before, self.shell.state)
+            pause_s = next(self._ticks)
+            self.retry_s = pause_s if self._disk.has_failed() else None
+        except StopIteration:
+            self.ended = True
+        except ProviderError as error:  # the run is over, and its cloud could not be closed
+            self.ended, self.failure = True, str(error)
+        except Exception as error:  # noqa: BLE001 - as the actor does
+            self.ended = True
+            self._disk.free_reserve()
+            self.failure = abort(self._store, self.calls, _FOLDER, self.now_s(), str(error), 120.0)
+        if self._check and shell is self._shells.shell and self.state is not before:
+            validate_step(before, self.state)
 
 
 def stops(rows: Iterable[EventRecord]) -> bool:

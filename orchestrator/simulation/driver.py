@@ -16,16 +16,18 @@ from cloud.sim import Faults, SimCloud, SimVm, SimWorld, VirtualClock
 from metrics.records import EventRecord
 from orchestrator.controller.spending import spent_of
 from orchestrator.core.journal import replay
-from orchestrator.simulation.checks import Checks
+from orchestrator.simulation.checks import Checks, SimulationError
 from orchestrator.simulation.controller import (
     OWNER,
     Crashed,
     CrashPoint,
+    Escaped,
     SimController,
     SimMonitor,
     launched,
     stops,
 )
+from orchestrator.simulation.disk import SimDisk
 from orchestrator.simulation.peers import Peers
 from orchestrator.simulation.scenario import AUTODOWN_S, BEGAN_S, FaultClass, Scenario
 
@@ -34,9 +36,6 @@ _BOOKS_S = 300.0  # the controller's bill is compared with the provider's so oft
 _LISTING_S = 60.0  # between the listings that prove that nothing is left
 _NEVER = 10**9  # the last epoch of peers that train until they are stopped
 _END_WITHIN_S = 6 * 3600.0  # after the stop and the last fault, the controller has ended the run
-
-# Faults against the contract, or beyond what the core waits for: a slot may have two VMs for a while.
-_BROKEN = ("created_but_error", "created_but_refused", "hidden")
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,9 @@ class Simulation:
         self._store.after_commit = self._committed
         self._last_epoch = scenario.peers.max_epochs or _NEVER
         self._monitor = SimMonitor(self._world, self._peers, scenario.spec.run_id, self._last_epoch)
-        self._checks = Checks(scenario, self._world, self._store)
+        self._checks = Checks(scenario, self._world, self._store, self._cloud.denied)
+        self._disk = SimDisk(self._faults, lambda: self._world.now_s, self._filled)
+        self._store.refuse = self._disk.use_database
         self._wall_s = 0.0  # what the machine's clock is wrong by
         self._controller: SimController | None = None
         self._returns_s = math.inf
@@ -111,8 +112,11 @@ class Simulation:
         self._over_s: float | None = None  # the run was stopped, or its controller is lost
         self._last_death_s = BEGAN_S
         self._lost = False
+        self._failure = ""  # why the controller gave up
         for cut in scenario.cuts:
             self._world.at(BEGAN_S + cut.at_s, self._cut, cut.for_s)
+        for at_s in scenario.monitor_deaths:
+            self._world.at(BEGAN_S + at_s, self._monitor_dies, "its program ended with exit code -9")
 
     def run(self) -> Outcome:
         """To the end of everything."""
@@ -157,10 +161,11 @@ class Simulation:
             now_s = world.now_s
             if self._controller is not None:
                 if controller.ended:
+                    self._failure = controller.failure
                     break
                 period_s = scenario.busy_tick_s if controller.busy else scenario.tick_s
                 hears = not hears
-                tick_s = now_s + (_HEAR_S if hears else period_s - _HEAR_S)
+                tick_s = now_s + (controller.retry_s or (_HEAR_S if hears else period_s - _HEAR_S))
             else:
                 hears = False
             if self._over_s is not None and now_s - max(self._over_s, self._calm_s()) > _END_WITHIN_S:
@@ -173,38 +178,47 @@ class Simulation:
     def _start(self) -> None:
         now_s = self._world.now_s
         self._controller = SimController(
-            self._store, self._cloud, self._world, self._clock, self._peers, self._monitor,
+            self._store, self._cloud, self._world, self._clock, self._peers, self._monitor, self._disk,
             spec=self._scenario.spec, last_epoch=self._last_epoch, seed=f"{self._scenario.seed} {self._starts}",
             wall_s=now_s + self._wall_s, check=self._check,
         )  # fmt: skip
         self._controller.calls.called = self._called
         self._starts += 1
         self._returns_s = math.inf
+        self._checks.disturbed()  # nobody ended anything while there was none
 
     def _round(self, controller: SimController) -> None:
         self._rounds += 1
         self._crash = None
         if self._write_late:
             self._store.held = []
+        self._disk.begin()
         try:
             controller.tick()
             if self._write_late:
                 self._store.release()
         except Crashed:
             self._kill(self._world.now_s)
+        except Escaped as escaped:
+            cause = escaped.__cause__
+            if isinstance(cause, SimulationError):
+                raise cause from None
+            self._checks.fail(f"a tick raised {cause!r}")
+        finally:
+            self._disk.end()
         now_s = self._world.now_s
         self._counts.update(controller.calls.counts)
         controller.calls.counts.clear()
-        if controller.state.stop_status and self._over_s is None and self._controller is not None:
+        over = controller.state.stop_status or controller.ended
+        if over and self._over_s is None and self._controller is not None:
             self._over_s = self._last_death_s = now_s
         struck = sum(self._faults.counts.values())
         if struck != self._struck or self._calm_s() > now_s:
             self._struck = struck
             self._checks.disturbed()
         if self._check:
-            broken = any(self._faults.counts[f] for f in _BROKEN)
-            self._checks.one_vm_a_slot(broken)
-            self._checks.one_swarm(self._peers.second, broken)
+            self._checks.one_vm_a_slot()
+            self._checks.one_swarm(self._peers.second)
             self._checks.progress(controller.state)
             # A controller that has just come back knows more once it has heard a list.
             if now_s - self._books_s >= _BOOKS_S and self._controller is not None and controller.ticks > 2:
@@ -286,6 +300,15 @@ class Simulation:
             self._peers.cut(self._world.vms[self._scenario.spec.run_id, working[0]], for_s)
             self._checks.disturbed()
 
+    def _filled(self) -> None:
+        """The monitor writes to the same disk."""
+        self._world.at(self._world.now_s, self._monitor_dies, "[Errno 28] No space left on device")
+
+    def _monitor_dies(self, cause: str) -> None:
+        if self._world.monitor_dies(self._scenario.spec.run_id, cause):
+            self._counts["monitor_death"] += 1
+            self._checks.disturbed()
+
     # the end
 
     def _prove_nothing_left(self) -> None:
@@ -322,8 +345,10 @@ class Simulation:
         over_s = self._over_s if self._over_s is not None else world.now_s
         return Outcome(
             seed=scenario.seed,
-            status="lost" if self._lost else state.stop_status,
-            cause="its controller was killed and never came back" if self._lost else state.stop_cause,
+            status="lost" if self._lost else state.stop_status or "failed",
+            cause="its controller was killed and never came back"
+            if self._lost
+            else state.stop_cause or self._failure,
             simulated_s=over_s - BEGAN_S,
             dead_after_s=max(0.0, self._last_death_s - over_s),
             vms=self._born,
@@ -362,6 +387,12 @@ class Simulation:
             "undead": api["undead"],
             "stale": api["stale"] + api["duplicate"],
             "skew": api["skew"],
+            "partial": api["partial"],
+            "broken": api["broken"],
+            "late": min(api["late_request"], api["late_reply"], api["doubled_reply"]),
+            "store": min(api["store_busy"], api["store_io"]),
+            "disk_full": api["disk_full"],
+            "monitor_death": own["monitor_death"],
             "partition": self._peers.counts["partition"],
             "crash": own["crash"],
             "clock_jump": own["clock_jump"],

@@ -32,10 +32,16 @@ FaultClass = Literal[
     "undead",  # terminated VMs live on for a while
     "stale",  # old listings, twice, out of order
     "skew",  # the provider's clock is wrong
+    "partial",  # listings that lack some VMs
+    "broken",  # the provider's code raises KeyError, TypeError and the like
+    "late",  # launches that nobody heard of go on; answers to requests come late, and twice
     "partition",  # a peer that nobody hears, on a VM that runs
     "crash",  # the controller is killed, and comes back
     "clock_jump",  # the controller comes back with another time of day
     "controller_lost",  # it never comes back
+    "store",  # the controller's database is locked, or its disk fails
+    "disk_full",  # the disk of the controller and the monitor has no room
+    "monitor_death",  # the monitor's program dies
 ]
 FAULT_CLASSES: tuple[FaultClass, ...] = get_args(FaultClass)
 
@@ -49,6 +55,10 @@ _OF_THE_API: dict[FaultClass, tuple[Fault, ...]] = {
     "undead": ("undead",),
     "stale": ("stale", "duplicate"),
     "skew": ("skew",),
+    "partial": ("partial",),
+    "broken": ("broken",),
+    "late": ("late_request", "late_reply", "doubled_reply", "slow_reply"),
+    "store": ("store_busy", "store_io"),
 }
 _ZONES = (
     ("gcp/us-central1/us-central1-a", "0.11"),
@@ -91,6 +101,7 @@ class Scenario:
     windows: tuple[Window, ...] = ()
     crashes: tuple[Crash, ...] = ()
     cuts: tuple[Cut, ...] = ()
+    monitor_deaths: tuple[float, ...] = ()  # seconds after the launch
     at_stop: tuple[Window, ...] = ()  # their times count from the moment the run is to stop
     crash_at_stop: Crash | None = None  # its `at_s` is that moment
     tick_s: float = 60.0
@@ -182,6 +193,7 @@ def with_history(made: Scenario, faults: Collection[FaultClass]) -> Scenario:
     windows: list[Window] = []
     crashes: list[Crash] = []
     cuts: list[Cut] = []
+    monitor_deaths: list[float] = []
     at_stop: list[Window] = []
     crash_at_stop = made.crash_at_stop
     zones = [place.location for place in made.places]
@@ -202,6 +214,14 @@ def with_history(made: Scenario, faults: Collection[FaultClass]) -> Scenario:
                 windows += _api(random, kind, at_s)
             elif kind in ("crash", "clock_jump"):
                 crashes.append(_crash(random, kind, at_s))
+            elif kind == "monitor_death":
+                monitor_deaths.append(at_s)
+            elif kind == "disk_full":
+                if random.random() < 0.05:
+                    began_s, helps = BEGAN_S + at_s, float(random.random() < 0.7)
+                    windows.append(
+                        Window("disk_full", began_s, began_s + random.choice((60.0, 3600.0)), 1.0, helps)
+                    )
             elif kind == "partition":
                 cuts.append(Cut(at_s, random.choice((60.0, 300.0, 2000.0))))
             elif kind == "controller_lost":
@@ -217,6 +237,7 @@ def with_history(made: Scenario, faults: Collection[FaultClass]) -> Scenario:
         at_stop=(*made.at_stop, *at_stop),
         crash_at_stop=crash_at_stop,
         cuts=tuple(sorted((*made.cuts, *cuts), key=lambda c: c.at_s)),
+        monitor_deaths=(*made.monitor_deaths, *monitor_deaths),
     )
 
 
@@ -239,10 +260,16 @@ def _crash(random: Random, kind: FaultClass, at_s: float) -> Crash:
 def _api(random: Random, kind: FaultClass, at_s: float) -> list[Window]:
     for_s = random.choice((120.0, 120.0, 300.0, 600.0, 900.0, 1800.0))
     chance = 1.0 if kind in ("outage", "skew") else random.choice((0.1, 0.5, 1.0))
-    if kind == "slow_reply" or kind == "lost_reply":
+    if kind in ("slow_reply", "lost_reply", "late"):
         chance = min(chance, 0.5)
+    if kind == "store":  # of each of the many uses of a tick
+        for_s, chance = random.choice((5.0, 5.0, 10.0, 600.0)), random.choice((0.001, 0.02, 0.3))
     size_s = random.choice((-60.0, 60.0)) if kind == "skew" else random.choice((30.0, 120.0, 400.0))
-    return [Window(f, BEGAN_S + at_s, BEGAN_S + at_s + for_s, chance, size_s) for f in _OF_THE_API[kind]]
+    began_s = BEGAN_S + at_s
+    return [
+        Window(f, began_s, began_s + for_s + (2 * _HOUR if f == "late_reply" else 0.0), chance, size_s)
+        for f in _OF_THE_API[kind]
+    ]
 
 
 def _market(

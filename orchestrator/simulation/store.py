@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from metrics.records import TABLES, EventRecord, VmRecord
-from metrics.store import FencedError, RunStore, StoreError
+from metrics.store import FencedError, RunStore, StoreError, translated
 from metrics.store_schema import KEYS, STRICT
 
 Hook = Callable[[Sequence[EventRecord]], None]
@@ -22,7 +22,7 @@ class MemoryStore(RunStore):
     """`RunStore` without a file. Each `transaction` is one commit, or none when its block raises.
 
     `before_commit` and `after_commit` are called with the journal rows of each commit that has any: a simulated
-    crash is raised there. `refuse` is called before each commit: an error of the disk is raised there.
+    crash is raised there. `refuse` is called before each read and each commit: SQLite's errors are raised there.
     """
 
     def __init__(self, path: Path, meta: dict[str, Any]) -> None:
@@ -40,7 +40,7 @@ class MemoryStore(RunStore):
         self.intents: dict[str, tuple[str, int]] = {}  # slot and generation by VM
         self.before_commit: Hook = _nothing
         self.after_commit: Hook = _nothing
-        self.refuse: Callable[[], None] = lambda: None
+        self.refuse: Callable[[Literal["read", "write"]], None] = lambda _: None
         self.held: list[EventRecord] | None = (
             None  # a fault for tests: journal rows kept back until `release`
         )
@@ -56,7 +56,7 @@ class MemoryStore(RunStore):
 
     @contextmanager
     def transaction(self) -> Generator[None, None, None]:
-        """One commit, or none. May be nested. Raises FencedError, and what `refuse` raises."""
+        """One commit, or none. May be nested. Raises FencedError, and StoreError for what `refuse` raises."""
         if self._depth:
             self._depth += 1
             try:
@@ -68,7 +68,8 @@ class MemoryStore(RunStore):
             raise FencedError("a newer controller has taken this run over")
         self._depth, self._undo, self._fresh = 1, [], []
         try:
-            self.refuse()
+            with translated(self.path):
+                self.refuse("write")
             yield
             if self._fresh:
                 self.before_commit(self._fresh)
@@ -134,7 +135,9 @@ class MemoryStore(RunStore):
             self._undo.append(lambda: stored.__setitem__(at, before))
 
     def records(self, table: str, after: int | None = None) -> list[Any]:
-        """All rows in the order written."""
+        """All rows in the order written. Raises StoreError for what `refuse` raises."""
+        with translated(self.path):
+            self.refuse("read")
         rows = self._tables[table]
         return list(rows) if after is None else [row for row in rows if row.seq > after]
 
@@ -144,7 +147,9 @@ class MemoryStore(RunStore):
         return {name: [getattr(row, name) for row in self._tables[table]] for name in names}
 
     def meta(self, key: str, default: Any = None) -> Any:
-        """The value under `key`, or `default`. It must not be changed in place."""
+        """The value under `key`, or `default`. It must not be changed in place. Raises as `records`."""
+        with translated(self.path):
+            self.refuse("read")
         return self._meta.get(key, default)
 
     def all_meta(self) -> dict[str, Any]:

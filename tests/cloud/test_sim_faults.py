@@ -120,7 +120,7 @@ def test_faults_by_chance_come_within_their_windows_and_are_counted():
     assert faults.counts["transient"] == len(struck)
     assert faults.any_until(15.0) == 20.0
     assert faults.any_until(20.0) == 20.0
-    assert len(FAULTS) == 12
+    assert len(FAULTS) == 21
 
 
 def test_billing_follows_the_price_to_the_second():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from types import SimpleNamespace
 
 import pytest
@@ -10,8 +11,8 @@ from ray.exceptions import RayTaskError
 
 from cloud.provider import AmbiguousError, CredentialsError, NoCapacityError, TransientError
 from metrics.records import EventRecord
-from metrics.store import RunStore
-from orchestrator.controller import actor, client
+from metrics.store import RunStore, StoreError
+from orchestrator.controller import actor, client, loop
 from orchestrator.controller.calls import Call, RayCalls
 from orchestrator.controller.client import RunConnection
 from orchestrator.core.events import StopWanted
@@ -50,7 +51,7 @@ def broken(folder, monkeypatch, error):
     """A controller whose ticks raise this, to its end; what it said last."""
     monkeypatch.setattr(actor, "_exit_actor", lambda name: None)
     monkeypatch.setattr(actor, "_LINGER_S", 0.0)
-    monkeypatch.setattr(actor, "_PERIOD_S", 0.0)
+    monkeypatch.setattr(loop, "_PERIOD_S", 0.0)
     monkeypatch.setattr(
         "ray.get_runtime_context",
         lambda: SimpleNamespace(was_current_actor_reconstructed=False, gcs_address="x"),
@@ -61,7 +62,10 @@ def broken(folder, monkeypatch, error):
 
     made = actor.ControllerActor(str(folder), str(folder.parent.parent))
     made._store = RunStore.open_writer(folder / "run.db")
-    made._shell = SimpleNamespace(tick=tick, state=SimpleNamespace(stop_status="done"))
+    shell = SimpleNamespace(tick=tick, state=SimpleNamespace(stop_status="done"))
+    made._shells = loop.Shells(
+        lambda: shell, folder, asked_to_stop=lambda _: "", free_reserve=lambda _: False
+    )
     made._calls = _Calls()
     made._loop()
     return made, json.loads((folder / "controller.json").read_text())
@@ -86,6 +90,18 @@ def test_what_breaks_otherwise_ends_the_vms_and_the_run(folder, monkeypatch):
     assert made._calls.called == ["close"]
     assert status_of(folder) == "failed"
     assert said["open"] is False
+
+
+def test_a_database_that_cannot_be_read_keeps_no_vm(folder, monkeypatch):
+    """What closing needs of it is read when the controller starts."""
+
+    def meta(*_):
+        raise StoreError("run.db: disk I/O error")
+
+    monkeypatch.setattr(RunStore, "meta", meta)
+    made, said = broken(folder, monkeypatch, StoreError("run.db: disk I/O error"))
+    assert made._calls.called == ["close"]
+    assert "disk I/O error" in said["failure"]
 
 
 @pytest.mark.parametrize(("is_open", "error", "code"), [(True, TeardownError, 5), (False, RunFailedError, 1)])
@@ -119,6 +135,9 @@ def test_what_a_call_raises_is_one_of_the_providers_errors(monkeypatch, caplog, 
         raise RayTaskError("request", "its traceback", raised)
 
     monkeypatch.setattr("ray.get", get)
+    logger = logging.getLogger("orchestrator.controller")  # another test's controller logs to its file alone
+    monkeypatch.setattr(logger, "propagate", True)
+    monkeypatch.setattr(logger, "disabled", False)
     calls = RayCalls.__new__(RayCalls)
     done = calls._outcome(Call("request r-a-0", "request"), "a reference")
     assert type(done.error) is becomes

@@ -131,16 +131,17 @@ def test_what_does_not_change_is_told_once_in_a_while_and_the_end_is_the_same(wo
     ]  # both train; nothing is new, until the whole list is told, the monitor too
 
 
-def test_a_list_that_lacks_a_vm_three_times_loses_it_and_a_request_under_way_is_not_missed(world):
+def test_a_vm_that_the_lists_lack_is_ended_and_then_replaced(world):
     observe = world.observe
-    world.observe = lambda: [o for o in observe() if o.vm != "r-b-0" or world.now_s < 1008.0]
+    world.observe = lambda: [o for o in observe() if o.vm != "r-b-0" or world.now_s < 1005.0]
     with RunStore.open_writer(world.folder / "run.db") as store:
         controller = shell(world, store)
-        controller.state = replace(controller.state, spec=replace(RUN, missing_deadline_s=4.0))
+        controller.state = replace(controller.state, spec=replace(RUN, missing_deadline_s=2.0))
         run(world, controller)
         causes = [e.cause for e in store.records("events") if e.slot == "b"]
     assert any(c.startswith("the provider no longer knows the VM; next at") for c in causes)
     assert "r-b-1" in world.vms
+    assert world.vms["r-b-0"].ended_at_s <= world.vms["r-b-1"].requested_at_s, "it lived all the time"
 
 
 def test_the_provider_is_asked_at_the_pace_it_was_given(world):

@@ -19,7 +19,8 @@ from cloud.sky import records
 from cloud.sky.records import VmRecord
 from metrics.store import DiskFullError, RunStore
 from orchestrator.cli.app import run
-from orchestrator.controller import actor, client, reaping
+from orchestrator.controller import client, reaping
+from orchestrator.controller.loop import Shells
 from orchestrator.controller.reserve import free_reserve, is_disk_full, keep_reserve
 from orchestrator.controller.start_lock import is_starting, start_lock
 from orchestrator.controller.stop_mark import ask_to_stop, asked_to_stop
@@ -158,13 +159,20 @@ class TestLaunchUnderWay:
     def test_a_controller_that_comes_later_ends_the_run_at_its_first_tick(self, home: Path):
         folder = make_run(home)
         ask_to_stop(folder, "taken down")
-        made = actor.ControllerActor.__new__(actor.ControllerActor)
-        made._folder, made._stop_wanted = folder, None
         told: list[tuple[str, str]] = []
-        made._shell = SimpleNamespace(stop=lambda *given: told.append(given))  # type: ignore[assignment]
-        made._next_shell(None)
-        made._next_shell(None)
+        shells = shells_of(folder, told)
+        shells.next(None)
+        shells.next(None)
         assert told == [("stopped", "taken down")]
+
+
+def shells_of(folder: Path, told: list[tuple[str, str]]) -> Shells:
+    """A controller's shells that only hear that the run is to end."""
+
+    def shell() -> Any:
+        return SimpleNamespace(stop=lambda *given: told.append(given))
+
+    return Shells(shell, folder, asked_to_stop=asked_to_stop, free_reserve=free_reserve)
 
 
 class TestWhatReapSays:
@@ -251,15 +259,8 @@ class TestFullDisk:
     def test_a_run_whose_disk_is_full_is_ended_in_the_room_that_was_kept(self, home: Path):
         folder = make_run(home)
         keep_reserve(folder)
-        made = actor.ControllerActor.__new__(actor.ControllerActor)
-        made._folder, made._stop_wanted = folder, None
         told: list[tuple[str, str]] = []
-
-        def shell() -> Any:
-            return SimpleNamespace(stop=lambda *given: told.append(given))
-
-        made._shell, made._make_shell = shell(), shell  # type: ignore[assignment]
-        made._next_shell(NO_ROOM)
+        shells_of(folder, told).next(NO_ROOM)
         assert {status for status, _ in told} == {"failed"}
         assert "no room left on the disk" in told[-1][1]
         assert not (folder / "reserve").exists()
