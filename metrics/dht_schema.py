@@ -5,7 +5,8 @@ marker of its record key; Hivemind's RSASignatureValidator then accepts a value 
 signature. The value carries the peer's last `KEEP_EPOCHS` epochs (of a plain loop, which waits for nobody,
 up to `MOST_EPOCHS`), so a reader that missed some seconds loses none, and a sequence number, so an old value
 served again is told from a new one.
-`<run_key>_orch_evaluations` is the same with evaluations.
+`<run_key>_orch_evaluations` is the same with evaluations, `<run_key>_orch_members` with what a peer announces of itself: (VM, slot,
+phase, epoch, multiaddress), or nothing once it has left.
 
 Needs no Hivemind: `experiments.peer.publish` builds Hivemind's validators around `OrchSchema`, the
 monitor checks again by itself, because a node without validators may serve anything.
@@ -27,6 +28,8 @@ from metrics.records import EgressRecord, EpochRecord, IngressRecord
 
 EPOCHS_FIELD = "orch_epochs"
 EVALUATIONS_FIELD = "orch_evaluations"
+MEMBERS_FIELD = "orch_members"
+MEMBER_PHASES = ("ready", "training", "serving")
 KEEP_EPOCHS = 3
 MOST_EPOCHS = 32  # of a peer whose epochs may be shorter than a reader's look
 EXPIRATION_S = 300.0  # a value outlives its peer by this, for a monitor that was cut off
@@ -165,11 +168,19 @@ class _Evaluations(v1.BaseModel):
     evals: v1.conlist(_Evaluation, min_items=1, max_items=KEEP_EPOCHS)  # type: ignore[valid-type]
 
 
+class _Phase(_Name):
+    regex = "^(ready|training|serving)$"
+
+
+_Announcement = tuple[_Name, _Name, _Phase, _Count, _Text]
+
+
 class OrchSchema(v1.BaseModel):
     """For `hivemind.dht.schema.SchemaValidator(OrchSchema, prefix=run_key)`."""
 
     orch_epochs: dict[_Subkey, _Epochs]
     orch_evaluations: dict[_Subkey, _Evaluations]
+    orch_members: dict[_Subkey, _Announcement | None]
 
 
 def subkey_of(vm: str, public_key: str) -> bytes:

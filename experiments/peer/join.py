@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from experiments.peer.membership import Member
+from experiments.peer.members import Member
 from experiments.peer.optimizer import SwarmOptimizer
 
 _log = logging.getLogger(__name__)

@@ -196,7 +196,12 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     )
     goodbyes.append(lambda: _flush(publisher, 1.5))
     membership = Membership(
-        dht, config, maddr, lambda n: status.warn("heal", f"the DHT lost and regained links {n} times")
+        dht,
+        config,
+        maddr,
+        lambda n: status.warn("heal", f"the DHT lost and regained links {n} times"),
+        subkey=publisher.subkey,
+        is_member=orders.is_member,
     )
     build = build_plain if config.plain else build_optimizer
     optimizer = build(config, dht, task.parameters())

@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,37 +15,14 @@ from hivemind.utils.timed_storage import get_dht_time
 
 from experiments.peer.config import PeerConfig
 from experiments.peer.links import away, enough_answer, peer_of, relink
+from experiments.peer.members import IsMember, Member, anybody, parse_members
 from experiments.peer.rounds import Until
+from metrics.dht_schema import MEMBERS_FIELD
 
 _log = logging.getLogger(__name__)
 _RECORD_LIFE_S = 30.0
 _LOOK_S, _CONNECT_S = 3.0, 2.0  # how often connections are looked at, and how long making one again may take
 _GOODBYE_S = 1.0
-
-
-@dataclass(frozen=True)
-class Member:
-    """A peer as it announces itself in the DHT."""
-
-    vm: str
-    slot: str
-    phase: str  # "ready", "training", "serving"
-    epoch: int
-    maddr: str
-    until_s: float = 0.0  # the announcement lives, DHT time: later in each new one
-
-
-def parse_members(value: Any) -> list[Member]:
-    """The members in a DHT dictionary record; what does not look like one is left out."""
-    members = []
-    for entry in value.values() if isinstance(value, dict) else ():
-        raw = getattr(entry, "value", None)
-        if not isinstance(raw, list | tuple) or len(raw) != 5:
-            continue
-        vm, slot, phase, epoch, maddr = raw
-        if all(isinstance(text, str) for text in (vm, slot, phase, maddr)) and isinstance(epoch, int):
-            members.append(Member(vm, slot, phase, epoch, maddr, entry.expiration_time))
-    return sorted(members, key=lambda member: member.vm)
 
 
 def alive_slots(members: Sequence[Member], own_slot: str) -> tuple[str, ...]:
@@ -60,8 +36,8 @@ class Membership(threading.Thread):
 
     Hivemind's routing table drops a node that missed one request, and never asks it again; with
     two peers that is a swarm split for good. So this thread pings every known peer that is not in
-    the routing table: the ping puts each back into the other's. Announcements are plain and small
-    on purpose: they cross the emulated links every period.
+    the routing table: the ping puts each back into the other's. Announcements are signed with the VM's record key, which the
+    DHT's nodes and each reader check: nobody speaks for another.
 
     A killed peer stays announced for half a minute, and its connections end at once. So between two periods this
     thread asks the own p2pd, which costs no traffic, who is connected; who is not, and cannot be, is dead. Where a whole
@@ -77,13 +53,17 @@ class Membership(threading.Thread):
         config: PeerConfig,
         maddr: str,
         on_heal: Callable[[int], None],
+        *,
+        subkey: bytes,
+        is_member: IsMember = anybody,
         period_s: float = 10.0,
     ) -> None:
+        """`subkey`: the one that this VM may write (`dht_schema.subkey_of`)."""
         super().__init__(name="membership", daemon=True)
         self._dht: Any = dht  # its methods' types cannot say that return_future=True returns a future
         self._config, self._maddr, self._on_heal = config, maddr, on_heal
         self._period_s = period_s
-        self._key = f"{config.run_id}_orch_members"
+        self._key, self._subkey, self._is_member = f"{config.run_id}_{MEMBERS_FIELD}", subkey, is_member
         self._phase, self._epoch = "ready", 0
         self._members: tuple[Member, ...] = ()
         self._gone: frozenset[bytes] = frozenset()
@@ -105,6 +85,10 @@ class Membership(threading.Thread):
     def gone(self) -> frozenset[bytes]:
         """The libp2p ids of peers that are announced and dead, as of the last look."""
         return self._gone
+
+    def is_member(self, vm: str, record_key: str, peer_id: str) -> bool:
+        """As the orders say; `vm` "": whichever."""
+        return self._is_member(vm, record_key, peer_id)
 
     def announce(self, phase: str, epoch: int) -> None:
         """Say from now on that this peer is in `phase` at `epoch`; a change is published at once."""
@@ -201,7 +185,7 @@ class Membership(threading.Thread):
         return [
             (PeerID.from_base58(peer_of(member.maddr)).to_bytes(), member)
             for member in self._members
-            if member.vm != self._config.vm and "/p2p/" in member.maddr
+            if member.vm != self._config.vm
         ]
 
     def wait_for_start(self, expected: int, timeout_s: float, stop: threading.Event) -> str:
@@ -258,7 +242,7 @@ class Membership(threading.Thread):
         try:
             self._dht.store(
                 self._key,
-                subkey=self._config.vm,
+                subkey=self._subkey,
                 value=None,
                 expiration_time=now + _RECORD_LIFE_S,
                 return_future=True,
@@ -272,18 +256,19 @@ class Membership(threading.Thread):
         expiration = get_dht_time() + _RECORD_LIFE_S
         if not self._ended.is_set():
             future = self._dht.store(
-                self._key, subkey=self._config.vm, value=own, expiration_time=expiration, return_future=True
+                self._key, subkey=self._subkey, value=own, expiration_time=expiration, return_future=True
             )
             future.result(timeout)
         self._read(timeout)
         for member in self._members:
-            if member.vm != self._config.vm and "/p2p/" in member.maddr:
+            if member.vm != self._config.vm:
                 self._known[peer_of(member.maddr)] = member.maddr
         self._heal(timeout)
 
     def _read(self, timeout: float) -> None:
         found = self._dht.get(self._key, latest=True, return_future=True).result(timeout)
-        self._members = tuple(parse_members(found.value if found is not None else None))
+        value = found.value if found is not None else None
+        self._members = tuple(parse_members(value, get_dht_time(), self._is_member))
 
     def _heal(self, timeout: float) -> None:
         now = time.monotonic()

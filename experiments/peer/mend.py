@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from metrics.hivemind_calls import keep_tasks, mend_calls
+from metrics.hivemind_values import guard_values
 
 _EMPTYING_S = 5.0  # a reader sees within milliseconds that its handler has ended
 
@@ -19,6 +20,7 @@ def mend_hivemind() -> None:
     _mend_loops()
     _mend_streams()
     mend_calls()
+    guard_values()
 
 
 def _mend_reducer() -> None:

@@ -84,6 +84,7 @@ class SwarmOptimizer(CatchingUp):
         """From now on `others` says who trains and who is dead; `on_retry` is told why an attempt failed."""
         self._others, self._on_retry = others, on_retry
         self.progress.gone = lambda: others.gone
+        self.progress.is_member = others.is_member
 
     def take_round(self) -> Round:
         """What happened since the last call of this method."""

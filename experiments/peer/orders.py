@@ -20,7 +20,15 @@ from cloud.steady_clock import ticks_s
 from experiments.peer.config import PeerConfig, PeerConfigError
 from experiments.peer.guard import disconnect_strangers
 from metrics.lease import Lease
-from metrics.orders import MAX_BYTES, Orders, OrdersError, orders_expiration_s, orders_key, verify
+from metrics.orders import (
+    MAX_BYTES,
+    Orders,
+    OrdersError,
+    orders_expiration_s,
+    orders_key,
+    record_key_digest,
+    verify,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +84,15 @@ class OrdersWatch:
     def allowed(self, peer_id: str) -> bool:
         """Whether the peer (base58) belongs to the swarm."""
         return not self._public_key or peer_id in self._peer_ids
+
+    def is_member(self, vm: str, record_key: str, peer_id: str) -> bool:
+        """Whether the newest orders name that VM ("": any) with this record key and libp2p id; in an open swarm anybody."""
+        orders = self._current
+        if not self._public_key or orders is None:
+            return not self._public_key
+        digest = record_key_digest(record_key)
+        known = (peer for peer in orders.peers if peer.peer_id == peer_id and peer.record_key == digest)
+        return any(vm in ("", peer.vm) for peer in known)
 
     def lease_left_s(self) -> float:
         """Seconds to the lease's end; negative: expired; infinite in an open swarm."""
@@ -138,6 +155,9 @@ class OrdersWatch:
 class OrdersValidator(RecordValidatorBase):
     """In the DHT's process: the run's orders are stored and believed only when its controller signed them.
 
+    No other key has a value without subkeys: such a one, with a later expiration, would take the place of all that
+    others have stored under the key.
+
     Their expiration follows from their version, to the digit: nobody can keep an old copy above a newer one.
     """
 
@@ -147,10 +167,11 @@ class OrdersValidator(RecordValidatorBase):
         self._newest = -1
 
     def validate(self, record: DHTRecord) -> bool:
-        """Whether the record is none of ours to judge, or holds orders that are not older than known ones."""
+        """Whether the record is one of a key with subkeys, or holds orders that are not older than known ones."""
+        plain = record.subkey == MSGPackSerializer.dumps(None)
         if record.key != self._key:
-            return True
-        if record.subkey != MSGPackSerializer.dumps(None) or len(record.value) > MAX_BYTES + 8:
+            return not plain
+        if not plain or len(record.value) > MAX_BYTES + 8:
             return False
         try:
             blob: Any = MSGPackSerializer.loads(record.value)

@@ -129,6 +129,11 @@ class Publisher:
         self._thread.start()
 
     @property
+    def subkey(self) -> bytes:
+        """The one subkey that this VM may write."""
+        return self._subkey
+
+    @property
     def warnings(self) -> list[str]:
         """What the DHT has refused for a while, one sentence each."""
         with self._changed:

@@ -25,6 +25,8 @@ class Others(Protocol):
     @property
     def gone(self) -> Collection[bytes]: ...  # libp2p ids of the dead
 
+    def is_member(self, vm: str, record_key: str, peer_id: str) -> bool: ...  # `members.IsMember`
+
     def others_training(self, epoch: int) -> int: ...  # at about this epoch, as known
 
     def others_left(

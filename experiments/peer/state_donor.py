@@ -28,6 +28,7 @@ from hivemind.utils import MPFuture, MSGPackSerializer
 from experiments.peer.chase import Get, Offer
 from experiments.peer.lineage import alone
 from experiments.peer.low_rank import Factors
+from experiments.peer.members import declared_peers
 from experiments.peer.state_bytes import CHUNK_BYTES, Blob, StateBytesError, pack, shared, unpack
 from experiments.peer.state_shelf import Shelf
 from experiments.peer.state_taker import Chunk, OpenStream, Taken, TakingError, Wanted, take
@@ -254,8 +255,7 @@ class StateDonor(TrainingStateAverager):
             key = f"{matchmaking.group_key_manager.prefix}.all_averagers"
             dht: Any = self.dht  # its methods' types cannot say that return_future=True returns a future
             found = await asyncio.wait_for(dht.get(key, latest=True, return_future=True), self._ask_timeout_s)
-            declared = found.value if found is not None and isinstance(found.value, dict) else {}
-            peers = [PeerID(raw) for raw, entry in declared.items() if entry.value is not None]
+            peers = declared_peers(found.value if found is not None else None)
             calls = [self._ask(peer) for peer in peers if peer != self.peer_id]
             future.set_result(await answers(calls, _ANSWER_S, self._ask_timeout_s))
         except Exception as error:  # noqa: BLE001 - a slow DHT: the caller asks again

@@ -11,6 +11,8 @@ from typing import Any
 from hivemind.optim.progress_tracker import GlobalTrainingProgress, LocalTrainingProgress, ProgressTracker
 from hivemind.utils.timed_storage import get_dht_time
 
+from experiments.peer.members import IsMember, anybody, sound_reports
+
 _log = logging.getLogger(__name__)
 _LATE_S = 3.0  # a DHT that answers late is no standstill
 _CREDITS_COME_S = 5.0  # after an own credit
@@ -27,6 +29,7 @@ class PunctualTracker(ProgressTracker):
 
     samples_per_step = 0
     gone: Callable[[], Collection[bytes]] = staticmethod(tuple)  # peer ids that are known to be dead
+    is_member: IsMember = staticmethod(anybody)
     _looked_s = float("-inf")
     _rates: Mapping[bytes, float] = MappingProxyType({})  # by peer id, as of the last look
     _credited_s = float("-inf")
@@ -102,6 +105,7 @@ class PunctualTracker(ProgressTracker):
 
     def _parse_swarm_progress_data(self, metadata: Any) -> GlobalTrainingProgress:
         self._looked_s = time.monotonic()
+        metadata = sound_reports(metadata, self.is_member)
         if isinstance(metadata, dict) and (gone := self.gone()):
             metadata = {key: entry for key, entry in metadata.items() if _peer_of(entry) not in gone}
         known: Any = metadata  # Hivemind's annotation says what the dictionary was validated by

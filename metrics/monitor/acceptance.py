@@ -10,6 +10,7 @@ differ from ours. A rejected record is counted once, however often it is read.
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -32,8 +33,10 @@ from metrics.dht_schema import (
     decode_evaluations,
     vm_and_key_of,
 )
+from metrics.hivemind_values import entries_of, is_sound
 from metrics.monitor.roster import Roster, RosterPeer
 
+_log = logging.getLogger(__name__)
 _REMEMBERED = 4096  # digests of records already judged
 _CLOCK = "clock"  # a refusal that another moment may take back
 
@@ -54,6 +57,16 @@ class Raw:
         return hashlib.sha256(
             b"%d %d %r " % (len(self.key), len(subkey), self.expiration) + self.key + subkey + self.value
         ).digest()
+
+
+def raw_entries(key: bytes, value: object) -> list[Raw]:
+    """What a node answered for a key, as entries of the right types; the rest, and what is over a flood's bound, is not read."""
+    sound = [
+        (subkey, entry)
+        for subkey, entry in entries_of(value)
+        if is_sound(subkey, entry.value, entry.expiration_time, math.inf)
+    ]
+    return [Raw(key, subkey, entry.value, float(entry.expiration_time)) for subkey, entry in sound]
 
 
 @dataclass(frozen=True)
@@ -93,7 +106,7 @@ class Gate:
 
     Reasons of refusal: "size", "subkey", "roster" (VM unknown, or not its key), "signature", "schema", "identity",
     "values", "replayed" (an older sequence after a newer one), "changed" (another content for an epoch already accepted),
-    "clock" (times a day from ours: judged again at each reading, since either clock may be set).
+    "unreadable" (a fault of ours), "clock" (times a day from ours: judged again at each reading, since either clock may be set).
     """
 
     def __init__(self, run_key: str, verifier: Verifier) -> None:
@@ -151,6 +164,10 @@ class Gate:
                 reason = error.reason
                 if reason != before:
                     wrong.append(Wrong(reason, vm, str(error)))
+            except Exception as error:  # noqa: BLE001 - logged: it must cost no other record
+                _log.exception("a record of %s cannot be read", vm or "nobody known")
+                reason = "unreadable"
+                wrong.append(Wrong(reason, vm, repr(error)))
             self._judged[digest] = reason
             while len(self._judged) > _REMEMBERED:
                 self._judged.popitem(last=False)

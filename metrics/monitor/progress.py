@@ -9,6 +9,7 @@ When a peer reported is told by our clock, in the moment in which a report newer
 # pyright: reportMissingTypeStubs=false
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,7 @@ from metrics.monitor.acceptance import Raw, Verifier, Wrong
 from metrics.monitor.roster import Roster
 from metrics.records import ProgressRecord
 
+_log = logging.getLogger(__name__)
 _OWNER = re.compile(rb"\[owner:(ssh-rsa [A-Za-z0-9+/=]{100,800})\]")
 _SILENT_AFTER_S = 30.0  # a peer repeats its report at least each 15 s (half of metadata_expiration)
 _LIMIT_BYTES = 4096
@@ -78,6 +80,10 @@ class ProgressBoard:
                     self._refused.clear()
                 self._refused[digest] = error.reason
                 wrong.append(Wrong(f"progress: {error.reason}", vm, str(error)))
+            except Exception as error:  # noqa: BLE001 - logged: it must cost no other record
+                _log.exception("progress of %s cannot be read", vm or "nobody known")
+                self._refused[digest] = "unreadable"
+                wrong.append(Wrong("progress: unreadable", vm, repr(error)))
         return wrong
 
     def roster_changed(self) -> None:

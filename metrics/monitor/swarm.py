@@ -16,13 +16,13 @@ from typing import Any
 
 from hivemind.dht.node import DHTNode
 from hivemind.dht.routing import DHTID
-from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.p2p import P2P, PeerID
 from hivemind.utils import MSGPackSerializer
 from hivemind.utils.multiaddr import Multiaddr
 
 from metrics.hivemind_calls import keep_tasks, mend_calls
-from metrics.monitor.acceptance import Raw
+from metrics.hivemind_values import guard_values
+from metrics.monitor.acceptance import Raw, raw_entries
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,6 @@ _STARTUP_TIMEOUT_S = 60.0
 _IDLE_TIMEOUT_S = 7 * 86400.0  # p2pd would end by itself after 30 s without a first peer
 _RECONNECT_S, _RECONNECT_MOST_S = 3.0, 30.0  # doubled from failure to failure of one address
 _BRING_AGAIN_S = 20.0
-_MOST_ENTRIES = 2048  # of one answer; the rest of a flood is not read
 
 
 class SwarmReader:
@@ -55,6 +54,7 @@ class SwarmReader:
         `identity`: the file with the key peers know this node by; without it p2pd makes one.
         """
         mend_calls()
+        guard_values()
         keep_tasks(asyncio.get_running_loop())
         for left in (2, 1, 0):
             try:
@@ -176,10 +176,8 @@ class SwarmReader:
         if not answer:
             return
         item, _ = answer[key_id]  # its neighbours are on the roster, or none of ours
-        if item is not None and isinstance(item.value, DictionaryDHTValue):
-            with item.value.freeze():
-                entries = list(item.value.items())[:_MOST_ENTRIES]
-            take([Raw(key, subkey, entry.value, entry.expiration_time) for subkey, entry in entries])
+        if item is not None:
+            take(raw_entries(key, item.value))
 
 
 async def _within(limit_s: float, work: Awaitable[Any], otherwise: str) -> None:

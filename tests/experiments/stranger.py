@@ -69,10 +69,10 @@ async def _calls(order: dict[str, Any], config: PeerConfig, identity: Path) -> d
     gradients = _stub(RoundAverager, p2p, peer, f"{run}_grad_averager")
     me = dht_pb2.NodeInfo(node_id=DHTID.generate().to_bytes())
 
-    def store(key: str, value: bytes, expires_s: float) -> dht_pb2.StoreRequest:
+    def store(key: str, value: bytes, expires_s: float, subkey: object = None) -> dht_pb2.StoreRequest:
         return dht_pb2.StoreRequest(
             keys=[DHTID.generate(source=key).to_bytes()],
-            subkeys=[MSGPackSerializer.dumps(None)],
+            subkeys=[MSGPackSerializer.dumps(subkey)],
             values=[value],
             expiration_time=[expires_s],
             in_cache=[False],
@@ -81,6 +81,7 @@ async def _calls(order: dict[str, Any], config: PeerConfig, identity: Path) -> d
 
     soon = get_dht_time() + 60.0
     old, new = (base64.b64decode(order[name]) for name in ("old_orders", "new_orders"))
+    announced = (f"{run}-a-0", "a", "serving", 9, order["maddrs"][0])
     keys = [f"{run}_progress", f"{run}_orch_members", f"{run}_orders", f"{run}_orch_epochs"]
     find = dht_pb2.FindRequest(keys=[DHTID.generate(source=k).to_bytes() for k in keys], peer=me)
     join = averaging_pb2.JoinRequest(
@@ -95,7 +96,19 @@ async def _calls(order: dict[str, Any], config: PeerConfig, identity: Path) -> d
     attempts = {
         "ping": lambda: dht.rpc_ping(dht_pb2.PingRequest(peer=me), timeout=5.0),
         "find": lambda: dht.rpc_find(find, timeout=5.0),
-        "store": lambda: dht.rpc_store(store(f"{run}_x", MSGPackSerializer.dumps(1), soon), timeout=5.0),
+        "store": lambda: dht.rpc_store(store(f"{run}_x", MSGPackSerializer.dumps(1), soon, "x"), timeout=5.0),
+        "store for months": lambda: dht.rpc_store(
+            store(f"{run}_x", MSGPackSerializer.dumps(1), soon + 1e7, "x"), timeout=5.0
+        ),
+        "store what nobody can read": lambda: dht.rpc_store(
+            store(f"{run}_x", b"\xc1", soon, "y"), timeout=5.0
+        ),
+        "store another's announcement": lambda: dht.rpc_store(
+            store(f"{run}_orch_members", MSGPackSerializer.dumps(announced), soon, announced[0]), timeout=5.0
+        ),
+        "store over all announcements": lambda: dht.rpc_store(
+            store(f"{run}_orch_members", MSGPackSerializer.dumps(1), soon + 3600.0), timeout=5.0
+        ),
         "store forged orders": lambda: dht.rpc_store(
             store(f"{run}_orders", MSGPackSerializer.dumps(new[:64] + old[64:]), soon), timeout=5.0
         ),

@@ -166,7 +166,8 @@ def record_of(blob: object, expires_s: float, *, key: str = "", subkey: object =
 def test_nodes_keep_only_orders_under_the_orders_key() -> None:
     validator = OrdersValidator(RUN, PUBLIC)
     until_s = orders_expiration_s(5)
-    assert validator.validate(record_of(b"anything", 1.0, key="another key"))
+    assert validator.validate(record_of(b"anything", 1.0, key="another key", subkey="mine"))
+    assert not validator.validate(record_of(b"anything", 1.0, key="another key"))
     assert not validator.validate(record_of(blob_of(5, A, pem=OTHER_PEM), until_s))
     assert not validator.validate(record_of("text", until_s))
     assert not validator.validate(record_of([blob_of(5, A)], until_s))

@@ -14,8 +14,11 @@ from peer_rig import config_of
 
 from experiments.peer.membership import Membership
 from experiments.peer.swarm import start_dht
+from metrics.dht_schema import subkey_of
+from metrics.record_keys import generate_record_key
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(90)]
+KEY = generate_record_key()[1]
 
 
 async def _forget(_dht: Any, node: Any) -> int:
@@ -46,8 +49,8 @@ def split_and_heal(folder: Path) -> list[int]:
     dht_b, maddr_b = start_dht(second, folder / "b.key")
     told: list[int] = []
     members = [
-        Membership(dht_a, first, maddr_a, told.append, period_s=0.5),
-        Membership(dht_b, second, maddr_b, told.append, period_s=0.5),
+        Membership(dht, config, maddr, told.append, subkey=subkey_of(config.vm, KEY), period_s=0.5)
+        for dht, config, maddr in ((dht_a, first, maddr_a), (dht_b, second, maddr_b))
     ]
     for member in members:
         member.start()

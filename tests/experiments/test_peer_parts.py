@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +14,8 @@ from experiments.peer.build import compression_of, torch_optimizer_of
 from experiments.peer.config import PeerConfigError
 from experiments.peer.epochs import egress_between, loss_reasons
 from experiments.peer.lamb import Lamb
-from experiments.peer.membership import Member, alive_slots, parse_members
+from experiments.peer.members import Member
+from experiments.peer.membership import alive_slots
 from experiments.peer.model import DIGITS, DigitsNet, ModelSizeError, build_emulated
 from experiments.peer.models import MODELS, VISION
 from experiments.peer.rounds import Round
@@ -85,18 +85,6 @@ def test_each_way_to_lose_a_part_is_named() -> None:
 def test_egress_is_the_difference_of_two_readings() -> None:
     records = egress_between("vm", 3, "comm", 2.5, {"10.0.0.1": 100}, {"10.0.0.1": 100, "10.0.0.2": 70})
     assert [(r.dst_address, r.bytes, r.seconds, r.phase) for r in records] == [("10.0.0.2", 70, 2.5, "comm")]
-
-
-def test_strange_member_records_are_left_out() -> None:
-    def entry(value: object) -> SimpleNamespace:
-        return SimpleNamespace(value=value, expiration_time=70.0)
-
-    good = ("v1", "b", "training", 3, "/ip4/…/p2p/x")
-    found = parse_members(
-        {"v1": entry(good), "v2": entry(None), "v3": entry([1, 2, 3, 4, 5]), "v4": entry("x")}
-    )
-    assert found == [Member(*good, until_s=70.0)]
-    assert parse_members(None) == []
 
 
 def test_whom_to_join_is_said_by_the_config_or_by_the_vm() -> None:

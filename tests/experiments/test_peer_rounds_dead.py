@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.peer.links import away, enough_answer
-from experiments.peer.membership import Member, Membership
+from experiments.peer.members import Member
+from experiments.peer.membership import Membership
 from experiments.peer.tracker import PunctualTracker
 from experiments.spec.round_limits import averaging_timeout_s
 from metrics.record_keys import generate_identity
@@ -109,7 +110,7 @@ def raw(name: str) -> bytes:
 
 def test_the_dead_are_not_counted_as_training() -> None:
     config = SimpleNamespace(run_id="r", vm="me", initial_peers=(), dht_timeout_s=1.0)
-    membership = Membership(cast(Any, None), cast(Any, config), maddr("me"), lambda _: None)
+    membership = Membership(cast(Any, None), cast(Any, config), maddr("me"), lambda _: None, subkey=b"")
     membership._members = tuple(Member(n, n, "training", 5, maddr(n)) for n in ("me", "connected", "killed"))
     assert membership.others_training(5) == 2
     membership._gone = frozenset({raw("killed")})
@@ -126,7 +127,7 @@ def membership_of(*names: str, node: Node | None = None) -> Membership:
             result=lambda _: asyncio.run(ask(None, node or Node()))
         )
     )
-    membership = Membership(cast(Any, dht), cast(Any, config), maddr("me"), lambda _: None)
+    membership = Membership(cast(Any, dht), cast(Any, config), maddr("me"), lambda _: None, subkey=b"")
     membership._members = tuple(Member(n, n, "training", 5, maddr(n)) for n in ("me", *names))
     membership._read = lambda _: None  # type: ignore[method-assign]
     return membership
@@ -290,7 +291,7 @@ def test_enough_answer_of_those_who_are_connected(
 
 def test_who_is_ready_is_expected_in_the_first_round_only() -> None:
     config = SimpleNamespace(run_id="r", vm="me", initial_peers=(), dht_timeout_s=1.0)
-    membership = Membership(cast(Any, None), cast(Any, config), maddr("me"), lambda _: None)
+    membership = Membership(cast(Any, None), cast(Any, config), maddr("me"), lambda _: None, subkey=b"")
     membership._members = tuple(Member(n, n, "ready", 0, maddr(n)) for n in ("me", "connected"))
     assert membership.others_training(0) == 1
     assert membership.others_training(1) == 0
@@ -300,7 +301,7 @@ def test_who_is_ready_is_expected_in_the_first_round_only() -> None:
 def test_who_was_ready_when_the_first_round_began_is_asked_for_before_a_peer_steps_alone() -> None:
     """Announcements are read each 10 s: a first epoch that is shorter ends with what was known before it."""
     config = SimpleNamespace(run_id="r", vm="me", initial_peers=(), dht_timeout_s=1.0)
-    membership = Membership(cast(Any, None), cast(Any, config), maddr("me"), lambda _: None)
+    membership = Membership(cast(Any, None), cast(Any, config), maddr("me"), lambda _: None, subkey=b"")
 
     def members(phase: str) -> tuple[Member, ...]:
         return tuple(Member(n, n, phase, 0, maddr(n)) for n in ("me", "connected"))

@@ -73,6 +73,8 @@ def test_strangers_get_nothing_and_stall_nobody(swarm: ClosedSwarm) -> None:
     assert got["find"] == "FindResponse"
     assert got["store"] == "stored"
     assert got["store old orders"] == got["store forged orders"] == "not stored"
+    wrong = ("for months", "what nobody can read", "another's announcement", "over all announcements")
+    assert {got[f"store {what}"] for what in wrong} == {"not stored"}, "a member is not believed everything"
     assert got["join_group"] in ("BAD_SCHEMA_HASH", "NOT_LOOKING_FOR_GROUP")
     assert got["aggregate_part"] == "BAD_GROUP_ID"
     assert got["offer_state"] == got["take_state"] == "DownloadData"

@@ -9,11 +9,15 @@ from dataclasses import replace
 
 import dht_entries as entries
 import pytest
+from hivemind.dht.storage import DictionaryDHTValue
+from hivemind.utils.timed_storage import ValueWithExpiration
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metrics.dht_schema import EVALUATIONS_FIELD, MAX_VALUE_BYTES, EpochReport, Evaluation, encode_evaluations
-from metrics.monitor.acceptance import Gate, Verifier
+from metrics.monitor import acceptance
+from metrics.monitor.acceptance import Gate, Verifier, raw_entries
+from metrics.monitor.progress import ProgressBoard
 from metrics.monitor.roster import Roster, RosterError, load_roster
 
 NOW_S = entries.NOW_S
@@ -254,3 +258,57 @@ def test_a_roster_that_is_none(tmp_path):
             load_roster(path)
     with pytest.raises(RosterError, match="twice"):
         Roster([_peer("a").on_roster, _peer("a").on_roster])
+
+
+def _answer(*entries):
+    with DictionaryDHTValue().freeze() as found:
+        for subkey, value, expiration in entries:
+            found.data[subkey] = ValueWithExpiration(value, expiration)
+    return found
+
+
+_TIMES = st.floats() | st.none() | st.text(max_size=3) | st.integers()
+
+
+@given(
+    entries_=st.lists(
+        st.tuples(st.binary(max_size=40) | st.text() | st.integers() | st.none(), _JUNK, _TIMES), max_size=4
+    )
+)
+@settings(max_examples=150, deadline=None)
+def test_a_nodes_answer_of_any_kind_breaks_nothing(entries_):
+    """Values that are no bytes, times that are none: a node answered `find` so, and the monitor died of it within 4 s."""
+    a = _peer("a")
+    good = a.good(1, 1)
+    answer = _answer(*entries_, (good.subkey, good.value, good.expiration))
+    read = raw_entries(good.key, answer)
+    assert _offer(_gate(), *read)[0] == [("run-a-0", 1)]
+    board = ProgressBoard(entries.RUN_KEY, 1000, Verifier())
+    board.offer([replace(raw, key=board.key) for raw in read], _roster(), NOW_S)
+    assert board.alive(NOW_S) == []
+
+
+@given(value=_JUNK)
+@settings(max_examples=100, deadline=None)
+def test_what_a_member_signs_as_its_progress_breaks_nothing(value):
+    a = _peer("a")
+    marker = a.subkey[a.subkey.index(b"[") :]
+    board = ProgressBoard(entries.RUN_KEY, 1000, Verifier())
+    board.offer([a.entry(value, subkey=marker, field="progress")], _roster(), NOW_S)
+    assert board.rows(NOW_S) == []
+
+
+def test_a_fault_of_ours_costs_one_record(monkeypatch):
+    a, b = _peer("a"), _peer("b")
+    real = acceptance.decode_epochs
+
+    def decode(value, vm, *more):
+        if vm == a.vm:
+            raise ZeroDivisionError
+        return real(value, vm, *more)
+
+    monkeypatch.setattr(acceptance, "decode_epochs", decode)
+    gate = _gate()
+    read = a.good(1, 1), b.good(1, 1)
+    assert _offer(gate, *read) == ([("run-b-0", 1)], ["unreadable"])
+    assert _offer(gate, *read) == ([], []), "told once"
