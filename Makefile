@@ -8,7 +8,7 @@ FAST := $(BIN)/python -m pytest -q -n 2 --dist loadfile -m
 # What the tests may use: the study's logs (never in this repository).
 export ORCH_SHARED ?= $(abspath ../shared)
 
-.PHONY: help demo install test test-fast test-cloud lint format soak soak-robustness clean
+.PHONY: help demo install test test-fast test-cloud soak-cloud lint format soak soak-robustness clean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -36,7 +36,10 @@ $(CLOUD_STAMP): $(STAMP)
 	@touch $@
 
 test-cloud: $(CLOUD_STAMP) ## whole runs through the unmodified SkyPilot on a fake EC2 of this machine (docs/fake-ec2.md)
-	tests/fake_ec2/run.sh -q tests/cloud_e2e
+	tests/fake_ec2/run.sh -q -m 'not soak_cloud' tests/cloud_e2e
+
+soak-cloud: $(CLOUD_STAMP) ## minutes more of the same: full disks, overwritten databases
+	tests/fake_ec2/run.sh -q -m soak_cloud tests/cloud_e2e
 
 lint: $(STAMP) ## ruff, pyright, import contracts
 	$(BIN)/ruff check .

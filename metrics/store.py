@@ -35,12 +35,21 @@ from metrics.store_schema import (
 if TYPE_CHECKING:
     import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
-__all__ = ["SCHEMA_VERSION", "DiskFullError", "FencedError", "RunStore", "SchemaError", "StoreError"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "DiskFullError",
+    "FencedError",
+    "NewerError",
+    "RunStore",
+    "SchemaError",
+    "StoreError",
+]
 
 
 # StoreError
 # ├── FencedError       another controller holds the run (exit 6)
-# ├── SchemaError       the run folder was written by a newer orch, or is no run folder
+# ├── SchemaError       the run folder is none that this orch can use
+# │   └── NewerError    a newer orch wrote it
 # └── DiskFullError     the state folder has no room left
 class StoreError(Exception):
     """The run's records cannot be read or written."""
@@ -52,6 +61,10 @@ class FencedError(StoreError):
 
 class SchemaError(StoreError):
     """The run folder's schema is not one this orch can use."""
+
+
+class NewerError(SchemaError):
+    """A newer orch wrote the run's database."""
 
 
 class DiskFullError(StoreError):
@@ -148,7 +161,7 @@ class RunStore:
                 raise
         if not 1 <= version <= SCHEMA_VERSION:
             connection.close()
-            raise SchemaError(_schema_sentence(path, version))
+            raise _schema_error(path, version)
         return cls(path, connection, None, None, version)
 
     def close(self) -> None:
@@ -334,19 +347,19 @@ def _version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def _schema_sentence(path: Path, version: int) -> str:
+def _schema_error(path: Path, version: int) -> SchemaError:
     if version > SCHEMA_VERSION:
-        return (
+        return NewerError(
             f"{path}: written by a newer orch (schema {version}, this one knows {SCHEMA_VERSION}); "
             "upgrade orch: `git pull` in its clone, then `pip install -e .`"
         )
-    return f"{path}: holds no run yet; `orch ls` lists the runs"
+    return SchemaError(f"{path}: holds no run yet; `orch ls` lists the runs")
 
 
 def _migrate(path: Path, connection: sqlite3.Connection) -> None:
     version = _version(connection)
     if version > SCHEMA_VERSION:
-        raise SchemaError(_schema_sentence(path, version))
+        raise _schema_error(path, version)
     for number in range(version, SCHEMA_VERSION):
         MIGRATIONS[number](connection)
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from cloud.sky.errors import is_gone, is_server_lost, translate
 from cloud.steady_clock import run_clock
 
 SERVER_TRIES = 4
+_ARRIVES_S = 30.0
 _T = TypeVar("_T")
 
 
@@ -67,6 +69,19 @@ class Clusters:
                     server.ensure(self.home)
                     continue
                 raise translate(error, f"ending {cluster}") from error
+
+    def await_launch(self, cluster: str) -> None:
+        """Wait until SkyPilot knows of a launch that was sent by a process that has died; after 30 s it never came.
+
+        To end the cluster before would end nothing, and the launch would make it afterwards.
+        """
+        deadline = time.monotonic() + _ARRIVES_S
+        while time.monotonic() < deadline:
+            server.ensure(self.home)
+            doing = f"looking for the launch of {cluster}"
+            if self.call(doing, lambda: sdk.pending_launch(cluster) or sdk.find(cluster)):
+                return
+            time.sleep(1.0)
 
     def _cancel_launch(self, cluster: str) -> bool:
         """Whether there was a launch of it under way, which has been stopped."""

@@ -74,7 +74,9 @@ def _launch_until_up(run: Clusters, request: LaunchRequest, cluster: str, doing:
             if waiting is None:
                 _check_price(run, request, doing)
                 shipped = shipped or ship_folder(run.folder, run.home, request)
+                records.update(run.folder, request.vm, asking=True)
                 waiting = sdk.launch(request, *shipped)
+                records.update(run.folder, request.vm, asking=False)
             sdk.wait_launch(waiting)
             return
         except Exception as error:

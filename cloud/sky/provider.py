@@ -152,6 +152,8 @@ class SkyCloud:
         if record.launched and record.ssh:
             ssh.run_on(record.address, record.ssh, stop_command(), _STOP_S)
             self._collect(record)
+        if record.asking and not record.launched:
+            self._run.await_launch(record.cluster)
         self._run.down(record.cluster)
         if record.launched:
             end_in_aws(record)

@@ -26,6 +26,7 @@ class VmRecord:
     requested_at_s: float
     labels: Mapping[str, str] = field(default_factory=dict)
     launched: bool = False  # sky.launch has succeeded once
+    asking: bool = False  # a launch is on its way to SkyPilot; who sent it may have died before the answer
     refused: bool = False  # it never became a VM
     ready_at_s: float | None = None
     ended_at_s: float | None = None

@@ -18,7 +18,7 @@ from cloud.provider import EndedError, Provider, ProviderError
 from cloud.sky import records
 from cloud.steady_clock import run_clock
 from experiments.spec.load import from_document
-from metrics.store import FencedError, RunStore, SchemaError, StoreError
+from metrics.store import FencedError, NewerError, RunStore, StoreError
 from orchestrator.controller.actor import (
     NAMESPACE,
     began,
@@ -210,12 +210,12 @@ def down(run_id: str, home: Path, timeout_s: float | None = None) -> list[str]:
 
     Empty list: nothing is left, by two listings of the provider's. The caller turns a list that is not empty into exit code 5.
     Another `orch` that is bringing the run up gives up first. A run.db that cannot be read keeps nothing alive.
-    Raises SchemaError for a newer orch's run.
+    Raises NewerError for a newer orch's run.
     """
     folder = run_folder(home, run_id)
     try:
         status = "imported" if _meta(folder, "target") == "imported" else _status(folder)
-    except SchemaError:
+    except NewerError:
         raise
     except StoreError:
         status = "unreadable"

@@ -13,7 +13,7 @@ import pytest
 
 from cloud.durable_file import write_durably
 from cloud.provider import LaunchRequest, Offer, TransientError
-from cloud.sky import SkyCloud, launching, monitor, provider, records, sdk, server
+from cloud.sky import SkyCloud, clusters, launching, monitor, provider, records, sdk, server
 from cloud.sky.records import VmRecord
 
 
@@ -157,3 +157,65 @@ def test_a_write_that_fails_leaves_the_old_content_and_nothing_else(
     with pytest.raises(OSError, match="No space"):
         write_durably(tmp_path / "a", b"new")
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("a", b"old")]
+
+
+class Gone(Exception):
+    """As SkyPilot's."""
+
+
+Gone.__name__ = "ClusterDoesNotExist"
+
+
+@pytest.mark.parametrize(("arrives_at", "cancelled"), [(4, ["request-1"]), (99, [])])
+def test_a_launch_whose_sender_died_is_cancelled_when_it_arrives(
+    folder: Path, ended: list[str], monkeypatch: pytest.MonkeyPatch, arrives_at: int, cancelled: list[str]
+):
+    """The sender is killed after it sent the request and before SkyPilot's server has written it down."""
+    looks: list[str] = []
+    stopped: list[str] = []
+
+    def pending(cluster: str) -> str | None:
+        looks.append(cluster)
+        return "request-1" if len(looks) >= arrives_at and not stopped else None
+
+    def down(cluster: str) -> None:
+        raise Gone(cluster)
+
+    clock = [0.0]
+    monkeypatch.setattr(clusters.time, "sleep", lambda s: clock.__setitem__(0, clock[0] + s))
+    monkeypatch.setattr(clusters.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(sdk, "pending_launch", pending)
+    monkeypatch.setattr(sdk, "find", lambda *_, **__: None)
+    monkeypatch.setattr(sdk, "down", down)
+    monkeypatch.setattr(sdk, "cancel", stopped.append)
+    records.write(folder, VmRecord("r-b-0", "r-b-0", "gcp/x", "T4:1", True, 1.0, asking=True))
+    SkyCloud(folder.parent).terminate("r-b-0")
+    assert stopped == cancelled
+    assert clock[0] <= clusters._ARRIVES_S + 2.0
+    record = records.read(folder, "r-b-0")
+    assert record is not None
+    assert record.end_state == "terminated"
+
+
+def test_a_launch_is_recorded_as_on_its_way_before_it_is_sent(
+    folder: Path, ended: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    seen: list[bool] = []
+
+    def asking() -> bool:
+        record = records.read(folder, "r-b-0")
+        assert record is not None
+        return record.asking
+
+    def send(*_: Any) -> str:
+        seen.append(asking())
+        return "request-1"
+
+    monkeypatch.setattr(launching, "ship_folder", lambda *_: (folder, "key"))
+    monkeypatch.setattr(launching, "_has_job", lambda cluster: False)
+    monkeypatch.setattr(sdk, "launch", send)
+    monkeypatch.setattr(sdk, "wait_launch", lambda _: seen.append(asking()))
+    monkeypatch.setattr(sdk, "find", lambda cluster: sdk.Cluster("r-b-0", "UP", {}, address="10.0.0.1"))
+    offer = Offer("gcp/us-central1", "n1", "T4:1", True, None, "")
+    SkyCloud(folder.parent).request(LaunchRequest("r-b-0", offer, "p", {}))
+    assert seen == [True, False]

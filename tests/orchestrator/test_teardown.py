@@ -211,7 +211,8 @@ class TestWhatReapSays:
         records.write(folder / "sky", VmRecord(**{**vars(record), "labels": {"orch-owner": "me"}}))
         cloud.owned = [Owned("vm", "i-1", "", "r", "me", "aws/us-west-2", None)]
         assert run(["reap"]) == 0
-        assert {"close", "list me", "release i-1"} <= set(cloud.calls)
+        assert {"list me", "release i-1"} <= set(cloud.calls)
+        assert cloud.calls.count("close") == 2, "the run's own provider, and the one that asks the clouds"
         said = capsys.readouterr().err
         assert "r: " in said
         assert "what it cost is not known" in said
@@ -230,6 +231,13 @@ class TestWhatReapSays:
 
         monkeypatch.setattr(cloud, "list_ours", silent)
         assert run(["reap"]) == 5
+
+    def test_down_takes_a_run_down_whose_database_is_overwritten(self, home: Path, cloud: Cloud):
+        folder = make_run(home, target="sky", owner="me")
+        (folder / "run.db").write_bytes(b"garbage" * 1000)
+        (folder / "sky").mkdir()
+        assert run(["down", "r"]) == 0
+        assert cloud.calls == ["close"]
 
     def test_a_folder_without_its_experiment_is_looked_into(self, home: Path, cloud: Cloud):
         folder = make_run(home)
