@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+_RENEWALS = 4  # a lease
+
 
 class Lease:
     """A lease on the holder's own monotonic clock, whatever the giver's clock says.
@@ -29,3 +31,25 @@ class Lease:
     def left_s(self) -> float:
         """Seconds to its end; negative: it is over."""
         return self._given_ticks + self._lease_s - self._ticks_s()
+
+
+class OrdersTime:
+    """When orders are due, and the time they bear: of a giver that may be started anew, with another time of day.
+
+    Holders reckon with the time between two orders. How long it was between the last orders of an earlier process and the first
+    of this one nobody knows, since the machine may have started anew too: the first are a whole lease later, which counts as
+    "from receipt", and all that follow are ahead of the clock by as much.
+    """
+
+    def __init__(self) -> None:
+        self._ahead_s: float | None = None  # of the clock; None: this process has given none
+
+    def due(self, clock_s: float, last_s: float, lease_s: float) -> bool:
+        """Whether the last orders, which bear `last_s`, are to be given anew."""
+        return not 0.0 <= clock_s + (self._ahead_s or 0.0) - last_s < lease_s / _RENEWALS
+
+    def give(self, clock_s: float, last_s: float | None, lease_s: float) -> float:
+        """The time that orders given now bear; `last_s`: that of the last ones, None: there were none."""
+        if self._ahead_s is None:
+            self._ahead_s = 0.0 if last_s is None else max(0.0, last_s + lease_s - clock_s)
+        return clock_s + self._ahead_s

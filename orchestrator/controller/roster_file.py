@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from metrics.lease import OrdersTime
 from metrics.orders import MAX_PEERS, OrderPeer, Orders, OrdersError, record_key_digest, sign, verify
 from orchestrator.controller.keys import VmKeys, run_key, vm_keys
 from orchestrator.core.events import MONITOR
@@ -18,7 +19,6 @@ from orchestrator.core.state import RunState, Slot, SlotState
 from orchestrator.core.watch import roster
 
 ORDERS_FILE = "orders.bin"
-_RENEWALS = 4  # a lease
 _JOIN_AT = 16  # addresses that VMs are told: the first that answers is enough
 
 
@@ -31,7 +31,7 @@ class RosterFile:
         self._roster = b""
         self._orders: Orders | None = None
         self._keys: dict[str, VmKeys] = {}
-        self._ahead_s = 0.0  # what the orders' times are ahead of the controller's clock
+        self._time = OrdersTime()
 
     def public_key(self) -> str:
         """The public half of the key that signs the orders. Raises FileNotFoundError after the run's end."""
@@ -52,20 +52,18 @@ class RosterFile:
         if changed:
             self._write_roster(state, vms)
         last = self._orders or self._earlier(state.spec.run_id)
-        if last is not None and now_s + self._ahead_s < last.issued_s:
-            # The clock was set back while no controller lived. Peers reckon with the time between two orders, and nobody
-            # knows it now: a whole lease is more than it can have been, and counts as none since their receipt.
-            self._ahead_s = last.issued_s + state.spec.lease_s - now_s
-        version, now_s = int(1000 * now_s), now_s + self._ahead_s
-        if last is not None and 0.0 <= now_s - last.issued_s < state.spec.lease_s / _RENEWALS:
+        lease_s = state.spec.lease_s
+        if last is not None and not self._time.due(now_s, last.issued_s, lease_s):
             peers = self._allowed(state) if changed else last.peers
             if (last.peers, last.paused) == (peers, state.paused):
                 self._orders, self._slots = last, state.slots
                 return
+        version = int(1000 * now_s)
         if last is not None:  # peers obey the greatest version
             version = max(version, last.version + 1)
-        until_s = now_s + state.spec.lease_s
-        orders = Orders(state.spec.run_id, version, now_s, until_s, state.paused, self._allowed(state))
+        issued_s = self._time.give(now_s, None if last is None else last.issued_s, lease_s)
+        peers = self._allowed(state)
+        orders = Orders(state.spec.run_id, version, issued_s, issued_s + lease_s, state.paused, peers)
         self._replace(ORDERS_FILE, sign(orders, run_key(self._run_folder)[0]))
         self._orders, self._slots = orders, state.slots
 

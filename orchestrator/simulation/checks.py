@@ -106,6 +106,11 @@ class Checks:
         if known:
             self.fail(f"a second swarm was begun beside {', '.join(known)}")
 
+    def leases(self, ended_early: list[str]) -> None:
+        """No lease ends under a controller that gives orders, as long as its peer hears them."""
+        if ended_early:
+            self.fail(f"the lease of {', '.join(ended_early)} ended although its peer heard the controller")
+
     def progress(self, state: RunState) -> None:
         """Where a slot's places have room and nothing disturbs it, it trains within a bounded time."""
         now_s = self._world.now_s

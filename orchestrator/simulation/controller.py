@@ -20,6 +20,7 @@ from cloud.prices.book import PriceBook
 from cloud.prices.classes import EGRESS_CLASSES
 from cloud.provider import LaunchRequest, Offer, ProviderError, is_monitor
 from cloud.sim import Reply, SimCloud, SimWorld, VirtualClock
+from metrics.lease import OrdersTime
 from metrics.records import EgressRecord, EpochRecord, EventRecord
 from metrics.store import StoreError
 from orchestrator.controller.calls import Call, Done, Line, abandoned, broken, is_under_way, refusal_of
@@ -215,7 +216,7 @@ class SimRoster:
     """What the controller tells its peers, heard at once by all that are connected."""
 
     def __init__(self, peers: Peers, disk: Disk) -> None:
-        self._peers, self._disk = peers, disk
+        self._peers, self._disk, self._time = peers, disk, OrdersTime()
 
     def public_key(self) -> str:
         """No key: nothing is signed here."""
@@ -225,8 +226,11 @@ class SimRoster:
         """Renew the leases, pause or go on, tell who waits whom to join; nothing once the run stops."""
         if state.ended or state.stop_status:
             return
-        self._disk.write_file()
-        self._peers.renew(state.paused)
+        peers, lease_s = self._peers, state.spec.lease_s
+        last_s = peers.issued_s
+        if last_s is None or peers.paused != state.paused or self._time.due(now_s, last_s, lease_s):
+            self._disk.write_file()
+            peers.renew(state.paused, self._time.give(now_s, last_s, lease_s))
         if self._peers.waiting:
             self._peers.tell(state.seed, bool(state.maddrs()))
 

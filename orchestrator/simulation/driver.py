@@ -117,6 +117,8 @@ class Simulation:
             self._world.at(BEGAN_S + cut.at_s, self._cut, cut.for_s)
         for at_s in scenario.monitor_deaths:
             self._world.at(BEGAN_S + at_s, self._monitor_dies, "its program ended with exit code -9")
+        for clock in scenario.clocks_set:
+            self._world.at(BEGAN_S + clock.at_s, self._peers.set_clock, clock.by_s)
 
     def run(self) -> Outcome:
         """To the end of everything."""
@@ -219,6 +221,7 @@ class Simulation:
         if self._check:
             self._checks.one_vm_a_slot()
             self._checks.one_swarm(self._peers.second)
+            self._checks.leases(self._peers.ended_early)
             self._checks.progress(controller.state)
             # A controller that has just come back knows more once it has heard a list.
             if now_s - self._books_s >= _BOOKS_S and self._controller is not None and controller.ticks > 2:
@@ -397,4 +400,5 @@ class Simulation:
             "crash": own["crash"],
             "clock_jump": own["clock_jump"],
             "controller_lost": own["controller_lost"],
+            "vm_clock": self._peers.counts["vm_clock"],
         }

@@ -10,7 +10,9 @@ from typing import Any
 
 from cloud.provider import is_monitor
 from cloud.sim import SimVm, SimWorld
+from metrics.lease import Lease
 
+_SOON_S = 1e-3
 _LEAVE_S = (2.0, 20.0)  # a peer that got a notice has left the swarm after this
 
 
@@ -25,13 +27,20 @@ class PeerModel:
     join_s: tuple[float, float] = (15.0, 60.0)  # address known to training: the state's download
     max_epochs: int = 0  # peers are done after this; 0: never
     lease_s: float = 600.0
+    skew_s: float = 0.0  # VMs' clocks are wrong by up to this
+    by_wall_clock: bool = False  # a lease that runs by the VM's time of day, to see the checks fail
     waits: bool = False  # on its VM it waits to be told whom to join, as on rented ones
 
 
 @dataclass(slots=True, eq=False)
 class _Peer:
     vm: SimVm
+    lease: Lease
+    first: int  # the number of the orders that it began with
+    heard: int  # of those that it knows
     phase: str = "starting"
+    clock_ahead_s: float = 0.0
+    looks: int = 0  # at its lease, to know the last one that is due
     cut_s: float | None = None  # nobody sees it since then
     error: str = ""
 
@@ -49,8 +58,11 @@ class Peers:
         self._peers: dict[str, _Peer] = {}  # by VM, those alive
         self._working = 0
         self._at_s = self._renewed_s = world.now_s
+        self._orders = 0  # how many were given
+        self.issued_s: float | None = None  # the time that the last ones bear
+        self.ended_early: list[str] = []  # VMs whose peers heard the controller, and whose leases ended
         self._samples = self._averaging_left_s = 0.0
-        self._paused = False
+        self.paused = False  # by the last orders
         self._waiting: dict[str, SimVm] = {}
         self._finish = 0  # of the newest estimate of the end
         self._finished_vms: list[str] = []
@@ -61,7 +73,6 @@ class Peers:
         self.second: list[str] = []  # VMs that had peers when another one began a swarm
         self.joined_after_s: list[float] = []
         world.status_of = self.status
-        world.at(self._renewed_s + model.lease_s, self._lease_due)
 
     # what the world tells
 
@@ -70,13 +81,12 @@ class Peers:
         if is_monitor(vm.vm):
             return
         if change == "ready":
-            self._peers[vm.vm] = _Peer(vm, "waiting" if self._model.waits else "starting")
+            peer = self._peers[vm.vm] = self._new(vm)
             if self._model.waits:
                 self._waiting[vm.vm] = vm
             else:
                 self._start(vm)
-            if at_s >= self._renewed_s + self._model.lease_s:
-                self._expire(vm)
+            self._look_at_lease(vm, peer)
         elif change == "noticed":
             self._world.at(at_s + self._random.uniform(*_LEAVE_S), self._leave, vm)
         elif change == "ended" and vm.vm in self._peers:
@@ -133,24 +143,65 @@ class Peers:
             if self._set(vm, "waiting", "starting"):
                 self._start(vm)
 
-    def renew(self, paused: bool) -> None:
-        """The controller's word reached them: their leases are longer, and they wait or go on."""
-        self._renewed_s = self._world.now_s
-        if paused != self._paused:
+    def renew(self, paused: bool, issued_s: float) -> None:
+        """Newer orders reached them: their leases are longer, and they wait or go on. `issued_s`: by the controller's clock."""
+        self._renewed_s, self.issued_s = self._world.now_s, issued_s
+        self._orders += 1
+        for peer in self._peers.values():
+            if peer.cut_s is None:
+                self._hear(peer)
+        if paused != self.paused:
             self._progress()
-            self._paused = paused
+            self.paused = paused
             self.counts["pause"] += paused
             self._estimate()
 
-    def _lease_due(self) -> None:
-        due_s = self._renewed_s + self._model.lease_s
-        if due_s > self._world.now_s:
-            self._world.at(due_s, self._lease_due)
+    def _new(self, vm: SimVm) -> _Peer:
+        peer = _Peer(
+            vm, Lease(self._model.lease_s, self.issued_s or 0.0, lambda: self._lease_clock_s(vm)), self._orders, self._orders,
+            "waiting" if self._model.waits else "starting",
+        )  # fmt: skip
+        if self._model.skew_s:
+            peer.clock_ahead_s = self._random.uniform(-1.0, 1.0) * self._model.skew_s
+            self.counts["vm_clock"] += 1
+        return peer
+
+    def _lease_clock_s(self, vm: SimVm) -> float:
+        peer = self._peers.get(vm.vm)
+        ahead_s = peer.clock_ahead_s if peer is not None and self._model.by_wall_clock else 0.0
+        return self._world.now_s + ahead_s
+
+    def set_clock(self, by_s: float) -> None:
+        """A training peer's machine gets another time of day."""
+        for name in self.working()[:1]:
+            self._peers[name].clock_ahead_s += by_s
+            self.counts["vm_clock"] += 1
+            self._look_at_lease(self._peers[name].vm, self._peers[name])
+
+    def _hear(self, peer: _Peer) -> None:
+        if peer.heard < self._orders:
+            peer.heard = self._orders
+            peer.lease.received(self._model.lease_s, self.issued_s or 0.0)
+
+    def _look_at_lease(self, vm: SimVm, peer: _Peer) -> None:
+        peer.looks += 1
+        self._lease_due(vm, peer, peer.looks)
+
+    def _lease_due(self, vm: SimVm, peer: _Peer, look: int) -> None:
+        """A lease may end now: it does, or is looked at again when it ends if it was renewed."""
+        if self._peers.get(vm.vm) is not peer or look != peer.looks or peer.phase in ("failed", "done"):
             return
-        for peer in list(self._peers.values()):
-            if peer.cut_s is None:  # the others' leases ran out before
-                self._expire(peer.vm)
-        self._world.at(self._world.now_s + self._model.lease_s, self._lease_due)
+        now_s, lease_s = self._world.now_s, self._model.lease_s
+        left_s = peer.lease.left_s()
+        # A program that starts when the last orders are old hears from the others that nothing newer comes.
+        if peer.heard == peer.first == self._orders:
+            left_s = min(left_s, self._renewed_s + lease_s - now_s)
+        if left_s > _SOON_S:
+            self._world.at(now_s + left_s, self._lease_due, vm, peer, look)
+            return
+        if peer.cut_s is None and now_s - self._renewed_s < lease_s - 2 * _SOON_S:
+            self.ended_early.append(vm.vm)
+        self._expire(vm)
 
     def _expire(self, vm: SimVm) -> None:
         peer = self._peers[vm.vm]
@@ -171,18 +222,13 @@ class Peers:
         peer.cut_s = self._world.now_s
         self.counts["partition"] += 1
         self._world.at(peer.cut_s + for_s, self._heal, vm, peer)
-        self._world.at(self._renewed_s + self._model.lease_s, self._unheard, vm, peer, peer.cut_s)
 
     def _heal(self, vm: SimVm, peer: _Peer) -> None:
         if self._peers.get(vm.vm) is peer and peer.cut_s is not None:
             peer.cut_s = None
             self._count(peer, 1)
-            if self._world.now_s >= self._renewed_s + self._model.lease_s:  # nothing newer to be heard
-                self._expire(vm)
-
-    def _unheard(self, vm: SimVm, peer: _Peer, since_s: float) -> None:
-        if self._peers.get(vm.vm) is peer and peer.cut_s == since_s:  # not healed and cut again
-            self._expire(vm)
+            self._hear(peer)
+            self._look_at_lease(vm, peer)
 
     @property
     def working_count(self) -> int:
@@ -222,7 +268,7 @@ class Peers:
         """Account for the time since the last change."""
         model, passed_s = self._model, self._world.now_s - self._at_s
         self._at_s = self._world.now_s
-        if self._paused or not self._working or passed_s <= 0:
+        if self.paused or not self._working or passed_s <= 0:
             return
         self.working_s += self._working * passed_s
         rate = self._working * model.sps
@@ -250,7 +296,7 @@ class Peers:
     def _estimate(self) -> None:
         """When the last epoch ends, if nothing changes until then."""
         model = self._model
-        if not model.max_epochs or self._paused or not self._working:
+        if not model.max_epochs or self.paused or not self._working:
             return
         self._finish += 1
         rate = self._working * model.sps

@@ -42,6 +42,7 @@ FaultClass = Literal[
     "store",  # the controller's database is locked, or its disk fails
     "disk_full",  # the disk of the controller and the monitor has no room
     "monitor_death",  # the monitor's program dies
+    "vm_clock",  # VMs' clocks are wrong by up to an hour, and are set in mid-run
 ]
 FAULT_CLASSES: tuple[FaultClass, ...] = get_args(FaultClass)
 
@@ -89,6 +90,14 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
+class ClockSet:
+    """A training peer's machine gets another time of day."""
+
+    at_s: float  # after the launch
+    by_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """All that a simulation is; the same scenario gives the same run."""
 
@@ -102,6 +111,7 @@ class Scenario:
     crashes: tuple[Crash, ...] = ()
     cuts: tuple[Cut, ...] = ()
     monitor_deaths: tuple[float, ...] = ()  # seconds after the launch
+    clocks_set: tuple[ClockSet, ...] = ()
     at_stop: tuple[Window, ...] = ()  # their times count from the moment the run is to stop
     crash_at_stop: Crash | None = None  # its `at_s` is that moment
     tick_s: float = 60.0
@@ -194,6 +204,7 @@ def with_history(made: Scenario, faults: Collection[FaultClass]) -> Scenario:
     crashes: list[Crash] = []
     cuts: list[Cut] = []
     monitor_deaths: list[float] = []
+    clocks_set: list[ClockSet] = []
     at_stop: list[Window] = []
     crash_at_stop = made.crash_at_stop
     zones = [place.location for place in made.places]
@@ -224,6 +235,8 @@ def with_history(made: Scenario, faults: Collection[FaultClass]) -> Scenario:
                     )
             elif kind == "partition":
                 cuts.append(Cut(at_s, random.choice((60.0, 300.0, 2000.0))))
+            elif kind == "vm_clock":
+                clocks_set.append(ClockSet(at_s, random.uniform(-_HOUR, _HOUR)))
             elif kind == "controller_lost":
                 if random.random() < 0.03:
                     crashes.append(Crash(at_s, _point(random), None))
@@ -238,6 +251,8 @@ def with_history(made: Scenario, faults: Collection[FaultClass]) -> Scenario:
         crash_at_stop=crash_at_stop,
         cuts=tuple(sorted((*made.cuts, *cuts), key=lambda c: c.at_s)),
         monitor_deaths=(*made.monitor_deaths, *monitor_deaths),
+        clocks_set=(*made.clocks_set, *clocks_set),
+        peers=replace(made.peers, skew_s=_HOUR) if "vm_clock" in faults else made.peers,
     )
 
 
