@@ -209,13 +209,13 @@ def test_a_controller_that_forgets_a_slot_is_found_out(monkeypatch: pytest.Monke
 
 
 def test_a_controller_that_doubles_a_vm_is_found_out(monkeypatch: pytest.MonkeyPatch):
-    """Mutated: a slot's first VM is never ended, though nobody hears it."""
-    from orchestrator.core.events import Missing
+    """Mutated: a slot's first VM is taken for gone while it trains."""
+    from orchestrator.core.events import Observed
     from orchestrator.core.machine import Step, advance
 
     def hasty(state, events, now_s, jitter) -> Step:
         young = [s.vm for s in state.slots if s.vm.endswith("-0") and s.state == "TRAINING"]
-        lost = [Missing(now_s, vm) for vm in young[:1] if now_s - BEGAN_S > 1800.0]
+        lost = [Observed(now_s, vm, "terminated", ended=True) for vm in young[:1] if now_s - BEGAN_S > 1800.0]
         return advance(state, [*events, *lost], now_s, jitter)
 
     made = scenario(6, days=0.1, faults=())
