@@ -161,6 +161,7 @@ class Observed:
     usd_per_h: Decimal | None = None
     price_source: str = ""
     link: str = ""  # where a person looks at it in the provider's console
+    internal_address: str = ""  # IP inside the cloud's network, by the cloud's word; "": none, or not known
     clock_skew_s: float | None = None  # what its clock is ahead of this machine's; None: not measured
 
 

@@ -128,7 +128,14 @@ def bill_so_far(
         read = {vm: float(count) for vm, count in (ingress or {}).items()}
     else:
         read = {vm: None if per_sample is None else n * per_sample for vm, n in samples.items()}
-    sent = flows(egress, terms.addresses, terms.locations, terms.elsewhere, public=terms.public)
+    sent = flows(
+        egress,
+        terms.addresses,
+        terms.locations,
+        terms.elsewhere,
+        public=terms.public,
+        internal=terms.internal,
+    )
     return _bill(rows, now_s, seconds, raw, study, sent, read, terms, trained_s or {}, last_epoch)
 
 

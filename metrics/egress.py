@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cloud.prices.classes import INTERNET, egress_class, is_internal
+from cloud.prices.classes import INTERNET, egress_class, is_internal, network_of
 from metrics.records import OUT_OF_SYNC, EgressRecord, VmRecord
 from metrics.scale import PhaseBytes, Scales, counted_bytes, study_bytes
 from metrics.throughput import SwarmEpoch
 
 STORE = "store"
 MONITOR = "monitor"
-
+PRIVATE = "private"  # internal addresses of rented VMs' networks that are no VM's
 
 _AVERAGING = ("settling", "comm")  # the phases in which parts of a round travel
 
@@ -58,17 +58,25 @@ def flows(
     elsewhere: str = "",
     *,
     public: bool = False,
+    internal: Mapping[str, Mapping[str, str]] | None = None,
 ) -> list[Flow]:
     """Resolve records by `addresses` {ip: node} and `locations` {node: location}.
 
     `elsewhere`: the node of addresses that are nobody's; "" leaves each its own node, of unknown place. `public`: the
     VMs are rented, so that the class of a byte inside a zone depends on whether it went to a public address.
+    `internal`: VM by network and internal address, "" for one that is nobody's and so of unknown price. Any other internal
+    address is in the sender's region, and billed as another zone of it.
     """
     found: list[Flow] = []
     for r in records:
-        dst = addresses.get(r.dst_address) or elsewhere or r.dst_address
-        here, there = locations.get(r.vm), locations.get(dst)
-        kind = link_kind(dst, here, there, public=public and not is_internal(r.dst_address))
+        here, inside = locations.get(r.vm), public and is_internal(r.dst_address)
+        dst = addresses.get(r.dst_address)
+        if dst is None and inside:
+            holder = (internal or {}).get(network_of(here or ""), {}).get(r.dst_address)
+            dst = PRIVATE if holder is None else holder or r.dst_address
+        dst = dst or elsewhere or r.dst_address
+        there = "/".join((here or "").split("/")[:2]) if dst == PRIVATE else locations.get(dst)
+        kind = link_kind(dst, here, there, public=public and not inside)
         found.append(Flow(r.vm, dst, here, there, kind, r.epoch, r.phase, r.seconds, r.bytes, r.model_bytes))
     return found
 

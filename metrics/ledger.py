@@ -47,6 +47,8 @@ class Terms:
     # Dollars that all of the run's traffic may cost in an epoch by its plan, and an epoch's raw seconds; None: unknown.
     epoch_ceiling: tuple[Decimal, float] | None = None
     public: bool = False  # the VMs are rented: bytes to public addresses are billed as such
+    # VM by network and internal address; "": nobody's.
+    internal: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     elsewhere: str = ""  # the node of addresses that are nobody's; "": their place is unknown
 
 

@@ -79,7 +79,7 @@ class RunNumbers:
             "run_id", "experiment", "target", "emulated", "scales", "network", "status", "error", "started_s", "ended_s",
             "price_book", "model", "warmup_epochs", "target_batch_size", "raw_target_batch_size", "addresses",
             "locations", "host", "switch", "rejected", "evaluations", "published", "warnings", "sync_work_s", "label", "imported",
-            "dataset_bytes", "price_changes", "epochs", "egress_ceiling",
+            "dataset_bytes", "price_changes", "epochs", "egress_ceiling", "internal_addresses",
         )  # fmt: skip
         meta = {key: store.meta(key) for key in keys}
         terms, notes = terms_of(meta)
@@ -92,7 +92,14 @@ class RunNumbers:
         watched: list[SwarmEpochRecord] = store.records("swarm_epochs")
         raw = swarm_epochs(epochs, warmup, progress, terms.raw_target, vms, watched)
         study = study_epochs(raw, terms.scales, terms.raw_target)
-        found = flows(egress, terms.addresses, terms.locations, terms.elsewhere, public=terms.public)
+        found = flows(
+            egress,
+            terms.addresses,
+            terms.locations,
+            terms.elsewhere,
+            public=terms.public,
+            internal=terms.internal,
+        )
         matrix = traffic(found, study, terms.scales, [row.vm for row in vms])
         read = {row.vm: 0 for row in vms}
         for record in ingress:
@@ -185,6 +192,7 @@ def terms_of(meta: Mapping[str, Any]) -> tuple[Terms, tuple[str, ...]]:
         # what a rented VM sends to no node of the run (the controller's machine, strangers) leaves its cloud
         elsewhere=INTERNET if rented else "",
         public=rented,
+        internal=meta.get("internal_addresses") or {},
         epoch_ceiling=_epoch_ceiling(meta.get("egress_ceiling")),
     )
     return terms, tuple(notes)

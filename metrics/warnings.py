@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from metrics.egress import handed_over
+from metrics.egress import PRIVATE, handed_over
 from metrics.run_numbers import RunNumbers
 from metrics.throughput import dropped_rounds, measured
 from metrics.trust import told
@@ -150,6 +150,11 @@ def _counts(run: RunNumbers) -> list[str]:
         found.append(
             f"VMs that died sent {sum(run.tails.values())} raw bytes after their last report; they are in no sum of "
             "bytes, and the bill has an estimate of them."
+        )
+    inside = sum(f.bytes for f in run.flows if f.dst == PRIVATE)
+    if inside:
+        found.append(
+            f"{inside} raw bytes went to internal addresses that are no VM's of the run: they are billed as to another zone."
         )
     lost = sorted({f.dst for f in run.flows if f.kind == "unknown"})
     if lost:

@@ -23,7 +23,7 @@ from analysis.export.tables import ExportError
 from cloud.places import PlaceError, find
 from cloud.prices.book import UNIT_BYTES, Ladder, Price, exact, tiered_usd
 from cloud.prices.classes import INTERNET, continent, egress_class
-from metrics.egress import STORE
+from metrics.egress import PRIVATE, STORE
 from metrics.ledger import CostLine
 from metrics.records import VmRecord
 from metrics.run_numbers import RunNumbers
@@ -278,8 +278,11 @@ def _ends(numbers: RunNumbers, line: CostLine) -> tuple[str, str]:
     known: Mapping[str, str] = {row.vm: row.location for row in numbers.vms} | dict(numbers.terms.locations)
     if line.src == STORE:
         return numbers.terms.store_location or "", known.get(line.dst, "")
+    here = known.get(line.src, "")
+    if line.dst == PRIVATE:
+        return here, "/".join(here.split("/")[:2])
     there = (numbers.terms.store_location if line.dst == STORE else known.get(line.dst)) or INTERNET
-    return known.get(line.src, ""), there
+    return here, there
 
 
 def run_times(numbers: RunNumbers) -> tuple[float, float]:

@@ -34,6 +34,7 @@ EGRESS_CLASSES: tuple[EgressClass, ...] = (
 _INTERNAL = tuple(
     map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"))
 )
+_NETWORKED = ("aws", "gcp")
 INTERNET = "internet"  # the location of whatever is in no cloud
 
 
@@ -66,6 +67,15 @@ def is_internal(address: str) -> bool:
     except ValueError:
         return False
     return any(ip.version == network.version and ip in network for network in _INTERNAL)
+
+
+def network_of(location: str) -> str:
+    """The network in which rented VMs reach each other at internal addresses, as SkyPilot makes it: "aws/us-west-2".
+
+    "" where they share none, or none is known to be shared.
+    """
+    parts = location.split("/")
+    return "/".join(parts[:2]) if parts[0] in _NETWORKED and len(parts) > 1 else ""
 
 
 def egress_class(src: str, dst: str, *, public: bool = False) -> EgressClass | None:

@@ -39,7 +39,7 @@ def launch(run: Clusters, request: LaunchRequest, record: VmRecord) -> None:
         _check_wanted(run, request.vm, doing)
         records.update(
             run.folder, request.vm, launched=True, cause="", location=cluster.location or record.location,
-            address=cluster.address, instance=cluster.instance, instance_id=cluster.instance_id,
+            address=cluster.address, internal=cluster.internal, instance=cluster.instance, instance_id=cluster.instance_id,
             cluster_on_cloud=cluster.on_cloud, link=cluster.link, ssh=dict(cluster.ssh or {}),
             usd_per_h="" if cluster.usd_per_h is None else str(cluster.usd_per_h), price_source=cluster.price_source,
         )  # fmt: skip

@@ -40,6 +40,7 @@ from cloud.sky.state import (
     after_peek,
     after_skew,
     gone,
+    neighbours,
     observed,
     parse_peek,
     skew_of,
@@ -130,7 +131,8 @@ class SkyCloud:
         listing = self._listing(living, now_s) if living else {}
         with ThreadPoolExecutor(max(1, min(_PARALLEL, len(living)))) as pool:
             looked = {
-                r.vm: r for r in pool.map(lambda r: self._look(r, listing.get(r.cluster), now_s), living)
+                r.vm: r
+                for r in pool.map(lambda r: self._look(r, listing.get(r.cluster), now_s, living), living)
             }
         for record in known:
             record = looked.get(record.vm, record)
@@ -280,20 +282,25 @@ class SkyCloud:
             _log.warning("SkyPilot's list cannot be kept: %s", error)
         return rows
 
-    def _look(self, record: VmRecord, listed: Listed | None, now_s: float) -> VmRecord:
-        """One VM: what it says, or that it is gone; remembered."""
+    def _look(
+        self, record: VmRecord, listed: Listed | None, now_s: float, living: Sequence[VmRecord] = ()
+    ) -> VmRecord:
+        """One VM: what it says, or that it is gone; remembered. `living`: all that it may be a neighbour of."""
         peek = skew = None
         if listed is not None:
             if record.ending:
                 return record
-            peers = whom_to_join(record, _read(self._run_folder / "monitor" / "roster.json"))
+            roster = _read(self._run_folder / "monitor" / "roster.json")
+            peers = whom_to_join(record, roster)
             if peers and not record.told:
                 try:  # on the disk first: what it may have heard counts, whatever it answers
                     record = records.update(self._folder, record.vm, told=True)
                 except OSError as error:
                     _log.warning("%s is not told whom to join: %s", record.vm, error)
                     peers = ""
-            peek, skew = self._peek(record, peers) if record.ssh else (None, None)
+            peek, skew = (
+                self._peek(record, peers, neighbours(record, living, roster)) if record.ssh else (None, None)
+            )
         alive, why = (None, "") if peek is not None else self._cloud_says(record)
         with records.lock(self._folder, record.vm, "record"):
             current = records.read(self._folder, record.vm) or record
@@ -311,10 +318,10 @@ class SkyCloud:
         return changed
 
     def _peek(
-        self, record: VmRecord, peers: str
+        self, record: VmRecord, peers: str, near: str
     ) -> tuple[tuple[dict[str, Any], dict[str, Any]] | None, Skew | None]:
         """What a VM reports of itself, and its clock. One whose report makes a reader raise counts as silent, and only that one."""
-        command = peek_command(record.address, peers, self._run.now_s())
+        command = peek_command(record.address, peers, self._run.now_s(), near)
         try:
             asked_s, began = time.time(), time.monotonic()
             text = ssh.run_on(record.address, record.ssh, command, _PEEK_S)

@@ -35,6 +35,7 @@ class VmRecord:
     collected: bool = False
     cause: str = ""
     address: str = ""
+    internal: str = ""  # its address inside the cloud's network
     instance: str = ""
     instance_id: str = ""
     cluster_on_cloud: str = ""

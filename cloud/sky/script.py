@@ -8,6 +8,7 @@ from cloud.network_tuning import SYSCTLS
 from cloud.provider import LaunchRequest
 
 FOLDER = "orch-vm"  # in the VM user's home
+NEIGHBOURS = "neighbours"  # the file with what VMs are told of internal addresses
 PEERS_VARIABLE = "ORCH_INITIAL_PEERS"  # whom the program is to join, when its config asks for it
 CLOCK_VARIABLE = "ORCH_CLOCK"  # the controller's time, and this machine's monotonic one then (experiments.peer.swarm_clock)
 _WAIT_S = 900  # to be told whom to join: one first peer may fail on the way
@@ -237,14 +238,16 @@ def run_script(
     }
 
 
-def peek_command(address: str, peers: str = "", now_s: float | None = None) -> str:
+def peek_command(address: str, peers: str = "", now_s: float | None = None, neighbours: str = "") -> str:
     """What is asked over ssh: leaves the VM its address and the time, prints job.json, status.json and its clock.
 
     One line each, the first two of JSON; a blank line stands for one that is not there (yet). `peers`: whom it is to
     join, "" when that is not known yet; the first word counts. `now_s`: unix time by the run's clock.
+    `neighbours`: whom it reaches at internal addresses (`cloud.sky.state.neighbours`); the last word counts.
     """
     # A link is made whole or not at all, and never over another.
     tell = f"echo {shlex.quote(peers)} > peers.$$; ln peers.$$ peers 2>/dev/null; rm -f peers.$$; "
+    near = f"echo {shlex.quote(neighbours)} > {NEIGHBOURS}.$$; mv -f {NEIGHBOURS}.$$ {NEIGHBOURS}; "
     clock = (
         ""
         if now_s is None
@@ -252,7 +255,8 @@ def peek_command(address: str, peers: str = "", now_s: float | None = None) -> s
     )
     return (
         f"cd ~/{FOLDER} 2>/dev/null || exit 0; [ -s address ] || echo {shlex.quote(address)} > address; "
-        f"{clock}{tell if peers else ''}for f in job.json status.json; do tr -d '\\n' < $f 2>/dev/null; echo; done; date +%s.%N"
+        f"{clock}{near if neighbours else ''}{tell if peers else ''}"
+        "for f in job.json status.json; do tr -d '\\n' < $f 2>/dev/null; echo; done; date +%s.%N"
     )
 
 

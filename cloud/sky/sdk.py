@@ -13,6 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from cloud.prices.classes import is_internal
 from cloud.provider import LaunchRequest
 from cloud.sky.identity import removal, settings
 from cloud.sky.names import cluster_name, labels_of
@@ -32,6 +33,7 @@ class Cluster:
     status: str
     labels: Mapping[str, str]
     address: str = ""
+    internal: str = ""  # its address inside the cloud's network; "": not known
     region: str = ""
     zone: str = ""
     cloud: str = ""
@@ -198,6 +200,7 @@ def _cluster(record: Any) -> Cluster:
         status=record["status"].name,
         labels=dict(record.get("labels") or getattr(resources, "labels", None) or {}),
         address=address,
+        internal=_internal(handle),
         cloud=str(getattr(resources, "cloud", "") or "").lower(),
         region=str(getattr(resources, "region", "") or ""),
         zone=str(getattr(resources, "zone", "") or ""),
@@ -211,6 +214,13 @@ def _cluster(record: Any) -> Cluster:
         link=str(next(iter(links.values()), "")),
         ssh=_ssh(record.get("credentials"), handle),
     )
+
+
+def _internal(handle: Any) -> str:
+    """The head's address inside its network, as SkyPilot has it from the cloud; "" when it does not say."""
+    pairs = getattr(handle, "stable_internal_external_ips", None) or ()
+    found = str(pairs[0][0] or "") if pairs else ""
+    return found if is_internal(found) else ""
 
 
 def _price(resources: Any) -> tuple[Decimal | None, str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
+from cloud.prices.classes import network_of
 from cloud.provider import Observed, VmState
 from cloud.sky.records import VmRecord
 from cloud.steady_clock import MAX_SKEW_S, SET_THE_CLOCK
@@ -148,6 +150,7 @@ def observed(record: VmRecord, listed: Listed | None, now_s: float) -> Observed:
         usd_per_h=Decimal(record.usd_per_h) if record.usd_per_h else None,
         price_source=record.price_source,
         link=record.link,
+        internal_address=record.internal,
         clock_skew_s=record.clock_skew_s,
     )
 
@@ -173,6 +176,23 @@ def whom_to_join(record: VmRecord, roster: Mapping[str, Any]) -> str:
         return ""
     peers = [str(maddr) for maddr in roster.get("join", ())]
     return " ".join(peers) or ("alone" if roster.get("seed") == record.vm else "")
+
+
+def neighbours(record: VmRecord, living: Iterable[VmRecord], roster: Mapping[str, Any]) -> str:
+    """The VMs that this one reaches at internal addresses, "PEER_ID IP" a line; "": none.
+
+    Those of its network (`network_of`), by SkyPilot's word. An address that two of them hold is nobody's.
+    """
+    network = network_of(record.location)
+    near = [r for r in living if network and r.internal and network_of(r.location) == network]
+    held = Counter(r.internal for r in near)
+    ids = {str(peer.get("vm")): str(peer.get("peer_id") or "") for peer in roster.get("peers", ())}
+    lines = [
+        f"{ids[r.vm]} {r.internal}"
+        for r in near
+        if r.vm != record.vm and held[r.internal] == 1 and ids.get(r.vm)
+    ]
+    return "\n".join(sorted(lines))
 
 
 _END_STATES: Mapping[str, VmState] = {

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ _SERVE_S = 120.0
 _LEAVE_S, _LEAVE_SOFT_S = 9.5, 6.0
 _GOODBYE_S = 2.0  # of the time to leave, kept for what follows the round
 _STRETCHED = 0.02
+_INSIDE_S = 10.0  # for the connections to the peers of this network
 
 
 def main(config_path: str) -> int:
@@ -103,6 +105,8 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     from experiments.peer.data import Batches, DigitSource, open_shards, read_heldout
     from experiments.peer.digest import parameters_sha, write_sample
     from experiments.peer.guard import Guard, close_the_door
+    from experiments.peer.inside import FILE as NEIGHBOURS
+    from experiments.peer.inside import read_neighbours
     from experiments.peer.join import Download, take_over
     from experiments.peer.life import Life
     from experiments.peer.membership import Membership, alive_slots
@@ -202,6 +206,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
         lambda n: status.warn("heal", f"the DHT lost and regained links {n} times"),
         subkey=publisher.subkey,
         is_member=orders.is_member,
+        neighbours=partial(read_neighbours, folder / NEIGHBOURS),
     )
     build = build_plain if config.plain else build_optimizer
     optimizer = build(config, dht, task.parameters())
@@ -223,6 +228,7 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
 
     def share() -> None:
         addresses.update(address_of(m.maddr for m in membership.members))
+        addresses.update(membership.inside)
         if batches.share_among(config.slot, alive_slots(membership.members, config.slot), config.shards):
             _log.info("this slot's share of the shards changed")
 
@@ -244,6 +250,12 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
         status.warn(
             "barrier",
             f"started with {seen} of {config.expected_peers} peers after {config.barrier_timeout_s:g} s",
+        )
+    membership.wait_until_inside(_INSIDE_S, stop)
+    if membership.outside:
+        status.warn(
+            "inside",
+            f"{len(membership.outside)} peers of this network are reached at their public addresses only",
         )
     ended_by_itself = False
     if not stop.is_set():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from hivemind.p2p import PeerID
 from hivemind.utils.timed_storage import get_dht_time
 
 from experiments.peer.config import PeerConfig
+from experiments.peer.inside import connect_inside, ip_of, to_reconnect
 from experiments.peer.links import away, enough_answer, peer_of, relink
 from experiments.peer.members import IsMember, Member, anybody, parse_members
 from experiments.peer.rounds import Until
@@ -23,6 +24,7 @@ _log = logging.getLogger(__name__)
 _RECORD_LIFE_S = 30.0
 _LOOK_S, _CONNECT_S = 3.0, 2.0  # how often connections are looked at, and how long making one again may take
 _GOODBYE_S = 1.0
+_ROUNDS_OUTSIDE = 3  # after so many a neighbour stays at its public address
 
 
 def alive_slots(members: Sequence[Member], own_slot: str) -> tuple[str, ...]:
@@ -57,8 +59,10 @@ class Membership(threading.Thread):
         subkey: bytes,
         is_member: IsMember = anybody,
         period_s: float = 10.0,
+        neighbours: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """`subkey`: the one that this VM may write (`dht_schema.subkey_of`)."""
+        """`subkey`: the one that this VM may write (`dht_schema.subkey_of`); `neighbours`: internal address by libp2p id, of
+        the peers of this VM's network (`inside.read_neighbours`)."""
         super().__init__(name="membership", daemon=True)
         self._dht: Any = dht  # its methods' types cannot say that return_future=True returns a future
         self._config, self._maddr, self._on_heal = config, maddr, on_heal
@@ -72,6 +76,9 @@ class Membership(threading.Thread):
         self._pinging: threading.Thread | None = None
         self._known: dict[str, str] = {peer_of(m): m for m in config.initial_peers}
         self._linked: set[str] = set()
+        self._neighbours = neighbours
+        self._inside: dict[str, str] = {}  # peer -> the internal address that it is connected at
+        self._rounds_outside: dict[str, int] = {}  # peer -> how often it could not be
         self._next_try: dict[str, tuple[float, float]] = {}  # peer -> (not before, wait after a failure)
         self._wake, self._ended = threading.Event(), threading.Event()
         self.heals = 0
@@ -89,6 +96,24 @@ class Membership(threading.Thread):
     def is_member(self, vm: str, record_key: str, peer_id: str) -> bool:
         """As the orders say; `vm` "": whichever."""
         return self._is_member(vm, record_key, peer_id)
+
+    @property
+    def inside(self) -> Mapping[str, str]:
+        """The internal addresses of the peers that this one has connected again there, by libp2p id."""
+        return dict(self._inside)
+
+    @property
+    def outside(self) -> tuple[str, ...]:
+        """The peers of this network that are connected at their public addresses after all."""
+        return tuple(sorted(p for p, n in self._rounds_outside.items() if n >= _ROUNDS_OUTSIDE))
+
+    def wait_until_inside(self, limit_s: float, stop: threading.Event) -> None:
+        """Block until each neighbour is connected inside, or is given up, at most `limit_s`."""
+        deadline = time.monotonic() + limit_s
+        while not stop.is_set() and time.monotonic() < deadline:
+            if all(self._inside.get(p) == ip_of(pair[0]) for p, pair in self._to_reconnect().items()):
+                return
+            stop.wait(0.1)
 
     def announce(self, phase: str, epoch: int) -> None:
         """Say from now on that this peer is in `phase` at `epoch`; a change is published at once."""
@@ -264,6 +289,28 @@ class Membership(threading.Thread):
             if member.vm != self._config.vm:
                 self._known[peer_of(member.maddr)] = member.maddr
         self._heal(timeout)
+        if self._phase == "ready":  # from then on a connection that ends would take a round with it
+            self._go_inside(timeout)
+
+    def _to_reconnect(self) -> dict[str, tuple[str, str]]:
+        """The pairs that this peer looks after and has not given up."""
+        maddrs = {peer_of(member.maddr): member.maddr for _, member in self._others()}
+        training = frozenset(peer_of(member.maddr) for _, member in self._others() if member.phase != "ready")
+        pairs = to_reconnect(peer_of(self._maddr), self._neighbours(), maddrs, training)
+        return {peer: pair for peer, pair in pairs.items() if peer not in self.outside}
+
+    def _go_inside(self, timeout: float) -> None:
+        """Look at all pairs in each round: the other end may have connected at the public address meanwhile."""
+        pairs = self._to_reconnect()
+        if not pairs:
+            return
+        connect = partial(connect_inside, pairs=pairs)
+        for peer, inside in self._dht.run_coroutine(connect, return_future=True).result(4 * timeout).items():
+            if inside:
+                self._inside[peer] = ip_of(pairs[peer][0])
+            else:
+                self._inside.pop(peer, None)
+                self._rounds_outside[peer] = self._rounds_outside.get(peer, 0) + 1
 
     def _read(self, timeout: float) -> None:
         found = self._dht.get(self._key, latest=True, return_future=True).result(timeout)

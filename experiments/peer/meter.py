@@ -103,14 +103,15 @@ class EgressMeter:
         return said
 
     def snapshot(self) -> dict[str, int]:
-        """Read now: IP bytes (headers, retransmissions) by destination address, loopback left out.
+        """Read now: IP bytes (headers, retransmissions) by destination address, loopback and link-local left out.
 
+        Link-local addresses (a cloud's metadata service) are answered by the VM's own host, and nobody bills them.
         Cumulative: subtract two snapshots for an interval. Raises InetDiagError.
         """
         with self._lock:
             self._poll()
             totals = dict(self._tally.totals)
-        return {dst: count for dst, count in totals.items() if not ipaddress.ip_address(dst).is_loopback}
+        return {dst: count for dst, count in totals.items() if _leaves_the_host(dst)}
 
     def close(self) -> None:
         """Ends the thread and closes the sockets."""
@@ -131,3 +132,8 @@ class EgressMeter:
         self._tally.read(self._kernel.read())
         for counters in self._kernel.deaths():
             self._tally.died(counters)
+
+
+def _leaves_the_host(address: str) -> bool:
+    ip = ipaddress.ip_address(address)
+    return not (ip.is_loopback or ip.is_link_local)

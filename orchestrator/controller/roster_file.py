@@ -75,6 +75,7 @@ class RosterFile:
                 "generation": e.generation,
                 "record_public_key": self._keys_of(e.vm).record_public,
                 "maddr": e.maddr,
+                "peer_id": self._keys_of(e.vm).peer_id,
             }
             for e in roster(state, vms)
         ]

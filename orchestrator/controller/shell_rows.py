@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from cloud.prices.classes import network_of
 from cloud.provider import Observed
 from cloud.vm_report import printable
 from metrics.records import EventRecord, VmRecord
@@ -43,6 +44,7 @@ class Rows:
             )
         self._rows: dict[str, VmRecord] = {r.vm: r for r in store.records("vms")}
         self._skews: dict[str, float] = dict(store.meta(CLOCK_SKEWS, {}))
+        self._internal: dict[str, dict[str, str]] = dict(store.meta(INTERNAL_ADDRESSES, {}))
         self._prices: dict[str, list[list[Any]]] = dict(store.meta(PRICE_CHANGES, {}))
         self._list: object = None  # the provider's last list
         self._slots: object = None  # those of the state whose rows are written
@@ -186,12 +188,40 @@ class Rows:
                 locations[name] = location
             if address:
                 addresses[address] = name
+        internal = internal_nodes(self._internal, (o for o in seen if o.vm not in monitors))
+        if internal != self._internal:
+            self._store.set_meta(INTERNAL_ADDRESSES, internal)
+            self._internal = internal
         if (addresses, locations) != before:
             with self._store.transaction():
                 self._store.set_meta("addresses", addresses)
                 self._store.set_meta("locations", locations)
 
 
+def internal_nodes(
+    known: Mapping[str, Mapping[str, str]], seen: Iterable[Observed]
+) -> dict[str, dict[str, str]]:
+    """Which VM has which internal address, by network; "" where two that live have it: then it is nobody's.
+
+    Clouds give an address to another VM once its holder is gone. `known`: what was so until now.
+    """
+    held: dict[tuple[str, str], list[Observed]] = {}
+    for o in seen:
+        network = network_of(o.location)
+        if network and o.internal_address:
+            held.setdefault((network, o.internal_address), []).append(o)
+    found = {network: dict(addresses) for network, addresses in known.items()}
+    for (network, address), vms in held.items():
+        living = [o for o in vms if o.state in ("pending", "running")]
+        addresses = found.setdefault(network, {})
+        if living:
+            addresses[address] = living[0].vm if len(living) == 1 else ""
+        elif address not in addresses:
+            addresses[address] = max(vms, key=lambda o: o.requested_at_s).vm
+    return found
+
+
+INTERNAL_ADDRESSES = "internal_addresses"  # meta: by network, VM by address; "": nobody's
 CLOCK_SKEWS = "clock_skew_s"  # meta: by VM, what its clock is ahead of this machine's
 PRICE_CHANGES = "price_changes"  # meta: by VM, [until unix s, USD an hour] of each price before the row's
 _CLOCKS_S = 5.0  # clocks that differ by no more are taken for the same

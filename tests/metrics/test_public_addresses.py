@@ -65,3 +65,38 @@ def test_a_pair_that_used_both_has_two_rows_and_no_byte_twice():
 def test_which_runs_are_priced_so():
     for target, public in (("sky", True), ("local", False), ("loopback", False)):
         assert terms_of({"target": target})[0].public is public
+
+
+INTERNAL = {"aws/us-west-2": {"172.31.0.9": "b", "172.31.0.8": "", "172.31.0.7": "c"}}
+
+
+def one(address: str) -> tuple[str, str, str | None]:
+    """Where a byte from `a` went: node, class, location."""
+    [flow] = flows(
+        [egress("a", 1, address, "comm", 2, GB)], {"203.0.113.2": "b"}, LOCATIONS, "internet", public=True,
+        internal=INTERNAL,
+    )  # fmt: skip
+    return flow.dst, flow.kind, flow.dst_location
+
+
+def test_internal_addresses_are_the_vms_of_the_senders_network():
+    assert one("172.31.0.9") == ("b", "same_zone", OREGON)
+    assert one("172.31.0.7") == ("c", "inter_zone", OREGON_B)
+    assert one("203.0.113.2") == ("b", "same_zone_public", OREGON)
+
+
+def test_one_that_two_vms_hold_is_of_unknown_price_and_no_other_is_billed_as_internet():
+    assert one("172.31.0.8") == ("172.31.0.8", "unknown", None)
+    assert one("10.9.9.9") == ("private", "inter_zone", "aws/us-west-2")
+    assert one("198.51.100.1") == ("internet", "internet", None)
+
+
+def test_what_went_to_a_private_address_of_nobody_is_billed_and_said():
+    sent = [*SENT, egress("a", 1, "10.9.9.9", "comm", 2, 50 * GB)]
+    terms = Terms(
+        scales=Scales(), raw_target=None, book=load("list-2026-11"), addresses=ADDRESSES, locations=LOCATIONS,
+        bytes_per_sample=1.0, store_location="b2/us-west-004", public=True, internal=INTERNAL,
+    )  # fmt: skip
+    rows = [vm(name, location=where) for name, where in LOCATIONS.items()]
+    found = bill_so_far(rows, EPOCHS, sent, 100.0, terms, {})
+    assert found.by_way()["a", "private", "inter_zone"] == Decimal("1.00")
