@@ -127,16 +127,24 @@ def config_of(slot: str, endpoint: str, shards: tuple[str, ...], **changes: obje
 class PeerProcess:
     """One peer in a process of its own, with its folder."""
 
-    def __init__(self, folder: Path, config: PeerConfig, identity: bytes = b"", record: bytes = b"") -> None:
+    def __init__(
+        self, folder: Path, config: PeerConfig, identity: bytes = b"", record: bytes = b"",
+        off_clock: tuple[float, float, Path] | None = None,
+    ) -> None:  # fmt: skip
+        """`off_clock`: arguments of `peer_off_clock`."""
         folder.mkdir(parents=True)
         self.folder, self.config = folder, config
         self.temporary = Path(tempfile.mkdtemp(prefix="opt-", dir="/tmp"))  # short: sockets go there
         (folder / "config.json").write_text(json.dumps(config.to_json()))
         (folder / config.identity_file).write_bytes(identity or generate_identity()[0])
         (folder / config.record_key_file).write_bytes(record or generate_record_key()[0])
+        program = ["-m", "experiments.peer", str(folder / "config.json")]
+        if off_clock is not None:
+            program[:2] = [str(Path(__file__).with_name("peer_off_clock.py"))]
+            program += map(str, off_clock)
         with (folder / "stderr").open("w") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "experiments.peer", str(folder / "config.json")],
+                [sys.executable, *program],
                 env={**os.environ, "TMPDIR": str(self.temporary)},
                 stdout=subprocess.DEVNULL,
                 stderr=errors,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -78,8 +79,19 @@ def test_what_a_controller_told_is_the_time_from_then_on() -> None:
         assert told_time(text, lambda: 5.0, lambda: 20.0)() == 5.0
 
 
-def _off(by_s: float) -> Callable[[], float]:
-    return lambda: time.time() + by_s
+def _a_machine_off(by_s: float) -> Callable[[], float]:
+    """From now on Hivemind's time is a wrong machine's, which is returned."""
+    from hivemind.utils import timed_storage
+
+    original = timed_storage.get_dht_time
+
+    def wrong_s() -> float:
+        return time.time() + by_s
+
+    for module in list(sys.modules.values()):
+        if vars(module).get("get_dht_time") is original:
+            module.get_dht_time = wrong_s  # type: ignore[attr-defined]
+    return wrong_s
 
 
 async def _times(_dht: Any, node: Any) -> float:
@@ -93,7 +105,7 @@ def _three_nodes(folder: Path) -> list[tuple[float, dict[str, int]]]:
     first = config_of("a", "", ())
     clocks, nodes, maddrs = [], [], []
     for name, by_s in (("a", 0.0), ("b", -3500.0), ("c", 3500.0)):
-        clock = SwarmClock(_off(by_s))
+        clock = SwarmClock(_a_machine_off(by_s))
         follow(clock)
         config = replace(
             first, initial_peers=tuple(maddrs[:1]), listen_port=config_of(name, "", ()).listen_port
