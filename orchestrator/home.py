@@ -24,6 +24,13 @@ def home_folder(environ: Mapping[str, str] | None = None) -> Path:
     return Path(chosen).expanduser().absolute() if chosen else platformdirs.user_state_path("orch").absolute()
 
 
+def make_home(home: Path) -> None:
+    """Make the home folder, for this user alone; one that is there stays as it is. Raises OSError."""
+    if not home.is_dir():
+        home.parent.mkdir(parents=True, exist_ok=True)
+        home.mkdir(mode=0o700, exist_ok=True)
+
+
 def runs_folder(home: Path) -> Path:
     """Where the run folders lie."""
     return home / "runs"
@@ -98,7 +105,7 @@ def owner(home: Path, environ: Mapping[str, str] | None = None) -> str:
         _note_owner(home, kept)
         return kept
     user = re.sub(r"[^a-z0-9_-]", "-", getpass.getuser().lower())[:40] or "user"
-    home.mkdir(parents=True, exist_ok=True)
+    make_home(home)
     try:
         fd = os.open(home / "owner", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:  # another `orch` was faster
@@ -126,7 +133,7 @@ def owners(home: Path) -> set[str]:
 def _note_owner(home: Path, name: str) -> None:
     """On the disk before anything is rented under it: `orch reap` asks the clouds for all of them."""
     if name not in owners(home):
-        home.mkdir(parents=True, exist_ok=True)
+        make_home(home)
         with (home / "owners").open("a") as file:
             file.write(f"{name}\n")
             file.flush()

@@ -66,6 +66,8 @@ def _spawn(folder: Path, request: LaunchRequest, lock: int) -> None:
             file.write(data)
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    # Not a process of Ray's, which is ended with it.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "ORCH_RAY_"))}
     subprocess.run(
         ["/bin/sh", "-c", _START, "sh", _NOTE_PID, str(_pid_file(folder, request.vm)),
          sys.executable, "-c", _CODE, request.program, str(folder / "config.json")],
@@ -73,7 +75,7 @@ def _spawn(folder: Path, request: LaunchRequest, lock: int) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "GOLOG_LOG_LEVEL": "error"},
+        env={**environment, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "GOLOG_LOG_LEVEL": "error"},
         pass_fds=(lock,),
         check=True,
     )  # fmt: skip

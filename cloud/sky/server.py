@@ -137,7 +137,8 @@ def _lock(home: Path) -> Generator[None, None, None]:
 def _start(temporary: str) -> None:
     # In a process of its own: the server inherits the environment, and a Ray worker's is not its business.
     # Its temporary files (a wheel for each version, what killed executors leave) are in a folder that goes with it.
-    strange = ("RAY_", "OMP_", "MKL_", "ORCH_SECRET_")
+    # Above all the mark of Ray's processes (`ORCH_RAY_TEMP`): it would be ended with Ray, in mid-request.
+    strange = ("RAY_", "ORCH_RAY_", "OMP_", "MKL_", "ORCH_SECRET_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(strange)}
     environment["TMPDIR"] = temporary
     environment.setdefault("SKYPILOT_DISABLE_USAGE_COLLECTION", "1")  # what is run here is nobody's business

@@ -8,7 +8,6 @@ import logging
 import os
 import selectors
 import subprocess
-import tempfile
 import time
 import zlib
 from collections.abc import Mapping, Sequence
@@ -16,15 +15,23 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from cloud.private_folder import NotPrivateError, private_folder
+
 _log = logging.getLogger("cloud.sky")
 _MOST_PRINTED_BYTES = 1_000_000  # by a short command
 _MOST_PACKED_BYTES = 64_000_000  # of an archive with a VM's files
 _MOST_UNPACKED_BYTES = 512_000_000
 _BLOCK_BYTES = 512  # of tar
+_LONGEST_CONTROL_BYTES = (
+    107 - len("/") - 40 - len(".") - 16
+)  # ssh's name of the connection, and while it is made
 
 
-def ssh_command(address: str, how: Mapping[str, Any], control: Path) -> list[str]:
-    """The ssh command line, without what to run. No secret is on it: the key is named by its file."""
+def ssh_command(address: str, how: Mapping[str, Any], control: Path | None) -> list[str]:
+    """The ssh command line, without what to run. No secret is on it: the key is named by its file.
+
+    `control`: the folder of the connections that are kept; None: each command makes its own.
+    """
     options = {
         "StrictHostKeyChecking": "no",  # as SkyPilot does: the key of a new VM is known to nobody
         "UserKnownHostsFile": os.devnull,
@@ -37,7 +44,7 @@ def ssh_command(address: str, how: Mapping[str, Any], control: Path) -> list[str
     }
     if how.get("proxy"):
         options["ProxyCommand"] = str(how["proxy"])
-    else:
+    elif control is not None:
         options |= {"ControlMaster": "auto", "ControlPath": f"{control}/%C", "ControlPersist": "60s"}
     found = ["ssh", "-T", "-i", str(Path(str(how["key"])).expanduser()), "-p", str(how.get("port") or 22)]
     for name, value in options.items():
@@ -114,7 +121,7 @@ def _copy(stream: gzip.GzipFile, size: int, to: Path | None) -> bool:
 def hang_up(address: str, how: Mapping[str, Any]) -> None:
     """End the connection that is kept to a VM; with the last one the folder of such connections goes."""
     control = _control()
-    if address and how.get("key") and control.is_dir():
+    if address and how.get("key") and control is not None:
         with contextlib.suppress(subprocess.TimeoutExpired, OSError):
             subprocess.run(
                 [*ssh_command(address, how, control), "-O", "exit"],
@@ -128,9 +135,22 @@ def hang_up(address: str, how: Mapping[str, Any]) -> None:
             control.rmdir()
 
 
-def _control() -> Path:
-    # Short: the path of a control socket may have about 100 characters.
-    return Path(tempfile.gettempdir()) / f"orch-ssh-{os.getuid()}"
+def _control() -> Path | None:
+    """The folder of the connections that are kept: this user's own, where nobody else can have made it before.
+
+    None where there is none that is private and short enough (a socket's path may have 107 bytes): each look then
+    connects anew, which takes longer.
+    """
+    places = [os.environ.get("XDG_RUNTIME_DIR", ""), str(Path.home() / ".cache"), str(Path.home())]
+    for place in filter(None, places):
+        path = Path(place) / "orch-ssh"
+        if len(os.fsencode(path)) > _LONGEST_CONTROL_BYTES or not path.parent.is_dir():
+            continue
+        try:
+            return private_folder(path)
+        except (NotPrivateError, OSError) as error:
+            _log.warning("connections to VMs cannot be kept there: %s", error)
+    return None
 
 
 def _run(
@@ -139,9 +159,6 @@ def _run(
     if not address or not how.get("key"):
         return None
     control = _control()
-    control.mkdir(mode=0o700, exist_ok=True)
-    if control.stat().st_uid != os.getuid() or control.is_symlink():
-        return None
     try:
         process = subprocess.Popen(
             [*ssh_command(address, how, control), command],

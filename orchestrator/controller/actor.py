@@ -20,6 +20,7 @@ from metrics.store import FencedError, RunStore
 from orchestrator.controller.calls import RayCalls
 from orchestrator.controller.json_log import log_to
 from orchestrator.controller.loop import Shells, abort, run_to_the_end
+from orchestrator.controller.own_environment import adopt_environment
 from orchestrator.controller.processes import identity, is_alive
 from orchestrator.controller.prometheus import MetricsServer, RunCollector, address_of
 from orchestrator.controller.ray_session import claim
@@ -65,12 +66,14 @@ class ControllerActor:
         """
         if self._shells is not None:
             return
+        adopt_environment(self._folder)
         log_to(_log, self._folder / "controller.log", self._folder.name)
         store = RunStore.open_writer(self._folder / "run.db")
         try:
             provider = partial(make_provider, str(store.meta("provider")), str(self._folder))
             seed = f"{store.meta('run_id')}-{time.time_ns()}"  # jitter must differ after a restart
-            self._calls = RayCalls(provider, time.monotonic, int(store.meta("max_parallel_calls", 8)))
+            most = int(store.meta("max_parallel_calls", 8))
+            self._calls = RayCalls(provider, time.monotonic, most, partial(adopt_environment, self._folder))
             self._close_s = float(store.meta("close_deadline_s", self._close_s))
             events = store.records("events")
             self._now_s = run_clock(self._folder, not_before_s=events[-1].at_s if events else 0.0)

@@ -166,13 +166,16 @@ class RayCalls:
         make_provider: Callable[[], Provider],
         monotonic_s: Callable[[], float],
         max_parallel: int = 8,
+        prepare: Callable[[], None] | None = None,
     ) -> None:
+        """`prepare`: called in each worker before anything else."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         # Providers of this machine act on this machine, whatever cluster we are in.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         caller: Any = ray.remote(_Caller)
+        self._prepare = prepare
         self._caller = caller.options(num_cpus=0, max_restarts=0, scheduling_strategy=here)
         self._idle: list[Any] = []
         self._make_provider = make_provider
@@ -199,7 +202,7 @@ class RayCalls:
             self._under_way[call.key] = (call, caller, reference, self._monotonic_s() + call.deadline_s)
 
     def _make(self, call: Call) -> tuple[Any, Any]:
-        caller = self._idle.pop() if self._idle else self._caller.remote()
+        caller = self._idle.pop() if self._idle else self._caller.remote(self._prepare)
         return caller, caller.call.remote(self._make_provider, call.method, call.arguments)
 
     def _back(self, caller: Any, done: Done) -> None:
@@ -264,6 +267,10 @@ class RayCalls:
 
 class _Caller:
     """A Ray actor that makes one call after the other; each with a provider of its own, which is cheap."""
+
+    def __init__(self, prepare: Callable[[], None] | None) -> None:
+        if prepare is not None:
+            prepare()
 
     def call(self, make_provider: Callable[[], Provider], method: str, arguments: tuple[Any, ...]) -> Any:
         return getattr(make_provider(), method)(*arguments)

@@ -32,6 +32,7 @@ from orchestrator.controller.actor import (
 )
 from orchestrator.controller.keys import forget_keys
 from orchestrator.controller.launching import LOCAL, start_cloud, write_environment
+from orchestrator.controller.own_environment import keep_environment
 from orchestrator.controller.ray_session import (
     connect,
     disconnect,
@@ -317,12 +318,12 @@ def _looked_after(run_id: str, home: Path) -> bool:
 
 def _ray_has(run_id: str, home: Path) -> bool:
     """Whether the Ray in which the run's controller was has not given it up."""
-    import ray
-
     session = read_session(home)
     address = controller_address(run_folder(home, run_id)) or (session.address if session else "")
     with suppress(RaySessionError, ValueError):
         connect(address, home)
+        import ray
+
         try:
             ray.get_actor(run_id, namespace=NAMESPACE)
             return True
@@ -365,12 +366,14 @@ def _ray_lives(home: Path) -> bool:
 
 
 def _take_over(run_id: str, home: Path) -> RunConnection:
-    from ray.exceptions import RayError
-
     folder = run_folder(home, run_id)
     address = ensure_ray(home)
     connect(address, home)
+    from ray.exceptions import RayError
+
     try:
+        if _meta(folder, "provider") != LOCAL:  # the emulated cloud needs no credentials, and gets none
+            keep_environment(folder, os.environ)
         start_actor(folder, home)
     except FencedError as error:
         raise HeldError(str(error)) from error
@@ -385,10 +388,10 @@ def _take_over(run_id: str, home: Path) -> RunConnection:
 
 
 def _tell_stop(run_id: str, home: Path, reason: str) -> None:
+    connect(_address(run_id, home), home)
     import ray
     from ray.exceptions import GetTimeoutError, RayActorError
 
-    connect(_address(run_id, home), home)
     try:
         actor = ray.get_actor(run_id, namespace=NAMESPACE)
         ray.get(actor.stop.remote("stopped", reason), timeout=30.0)
@@ -407,10 +410,10 @@ def _address(run_id: str, home: Path) -> str:
 
 def _end_controller(run_id: str, home: Path) -> list[str]:
     """Kill a controller that does not end its run."""
-    import ray
-
     try:
         connect(_address(run_id, home), home)
+        import ray
+
         try:
             ray.kill(ray.get_actor(run_id, namespace=NAMESPACE), no_restart=True)
         finally:

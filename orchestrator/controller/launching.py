@@ -38,6 +38,7 @@ from orchestrator.controller.start_lock import start_lock
 from orchestrator.core.events import Fact
 from orchestrator.core.journal import created
 from orchestrator.errors import RunFailedError, UsageError
+from orchestrator.home import make_home
 from orchestrator.home import run_folder as folder_of
 
 LOCAL = "cloud.local:LocalCloud"
@@ -79,6 +80,7 @@ def prepare(
         check_rentable(spec)
     book, emulation, run = planned_run(spec, plan, run_id, cores=cores, on=on)
     try:
+        make_home(home)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with start_lock(folder):
             if (folder / "run.db").exists():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,12 @@ _IDLE_S = 4.0
 _PERIOD_S = 0.5
 _OBJECT_STORE_BYTES = 100_000_000  # the controller passes no large object
 _CPUS = 2
+# `ray start` has no option for it: where the client's packages are installed it starts the server, at 10001.
+_WITHOUT_CLIENT_SERVER = """
+from ray.scripts import scripts
+scripts.get_ray_client_dependency_error = lambda: "orch needs no Ray client"
+scripts.main()
+"""
 
 
 class _Terminated(Exception):
@@ -64,28 +69,26 @@ def _short_temp() -> str:
 
 
 def _start_head(temp: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Loopback only, free ports, no dashboard, no usage report."""
+    """Loopback only, free ports, no dashboard, no client server, no usage report."""
     command = [
-        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
+        *(sys.executable, "-c", _WITHOUT_CLIENT_SERVER, "start", "--head", "--block"),
         *("--node-ip-address=127.0.0.1", "--port=0", "--include-dashboard=false", "--disable-usage-stats"),
         *("--dashboard-agent-listen-port=0", "--dashboard-agent-grpc-port=0", "--metrics-export-port=0"),
-        *(f"--ray-client-server-port={_free_port()}", "--include-log-monitor=false"),
-        *(f"--num-cpus={_CPUS}", f"--object-store-memory={_OBJECT_STORE_BYTES}", f"--temp-dir={temp}"),
+        "--include-log-monitor=false",
+        *(f"--num-cpus={_CPUS}", f"--object-store-memory={_OBJECT_STORE_BYTES}", f"--temp-dir={_rays(temp)}"),
     ]
     settings = {**LOOPBACK_ONLY, "RAY_USAGE_STATS_ENABLED": "0", "RAY_SCHEDULER_EVENTS": "0"}
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, env={**environment, **settings})
 
 
-def _free_port() -> int:
-    """For Ray's client server, which takes no 0 and which nobody here uses: 10001 may be another Ray's."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def _rays(temp: Path) -> Path:
+    """Ray opens its folder to everybody (0777), so it has one within ours (0700)."""
+    return temp / "r"
 
 
 def _address(temp: Path, head: subprocess.Popen[bytes]) -> str:
     """Where it listens, once it says so. Raises RuntimeError when it ends instead."""
-    file = temp / "ray_current_cluster"
+    file = _rays(temp) / "ray_current_cluster"
     while not (file.exists() and (text := file.read_text().strip())):
         if head.poll() is not None:
             raise RuntimeError(f"ray start ended with {head.returncode}")

@@ -2,29 +2,39 @@
 
 `<home>/ray.json` says where it is; `<home>/ray-claims/` holds a file for each process that needs it. A
 process of its own (`ray_host`) starts Ray, looks at the claims, and ends Ray and itself without them.
+
+Every call of it needs the token in `<home>/ray-token` (0600), new with each Ray: it listens on loopback, where every user of the
+machine reaches it, and who can call it runs code as us.
 """
 
 from __future__ import annotations
 
 import fcntl
+import importlib
 import json
 import logging
 import os
+import secrets
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from cloud.durable_file import write_durably
 from orchestrator.controller.processes import end_processes, identity, is_alive, marked
 from orchestrator.errors import RaySessionError
+from orchestrator.home import make_home
 
 _START_S = 90.0
 
 # Ray turns the wish for 127.0.0.1 into this machine's address unless it is told to form no clusters.
+_TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+_users_own = {name: os.environ.get(name) for name in _TOKEN_VARIABLES}  # for the user's Ray
 LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
@@ -61,7 +71,7 @@ def read_session(home: Path) -> RaySession | None:
 @contextmanager
 def session_lock(home: Path, *, wait: bool = True) -> Generator[bool, None, None]:
     """One process at a time starts or ends Ray; yields False when not `wait` and somebody else is at it."""
-    home.mkdir(parents=True, exist_ok=True)
+    make_home(home)
     with (home / "ray.lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -120,11 +130,13 @@ def stop_ray(home: Path) -> list[int]:
 
 def connect(address: str, home: Path) -> None:
     """Make this process a driver of the Ray at `address`, ours or the user's. Raises RaySessionError."""
+    session = read_session(home)
+    ours = session is not None and session.address == address
+    _authenticate(_token_of(home) if ours else _users_own)
     import ray
     from ray._private import ray_constants
 
-    session = read_session(home)
-    if session is not None and session.address == address:
+    if ours:
         # LOOPBACK_ONLY once Ray is imported; without it, it looks for our node at this machine's address.
         ray_constants.ENABLE_RAY_CLUSTER = False
 
@@ -133,6 +145,26 @@ def connect(address: str, home: Path) -> None:
         ray.init(address=address, namespace="orch", log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise RaySessionError(f"Ray at {address} does not answer: {str(error).splitlines()[0]}") from error
+
+
+def _token_of(home: Path) -> Mapping[str, str | None]:
+    """What a process of our Ray has in its environment. A Ray that an older orch started has no token."""
+    path = home / "ray-token"
+    if not path.is_file():
+        return dict.fromkeys(_TOKEN_VARIABLES)
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": None, "RAY_AUTH_TOKEN_PATH": str(path)}
+
+
+def _authenticate(wanted: Mapping[str, str | None]) -> None:
+    """Use these variables from now on; Ray reads them when it is imported, and when it is told to."""
+    for name, value in wanted.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    raylet: Any = importlib.import_module("ray._raylet")  # compiled: nobody knows its types
+    raylet.Config.initialize("")
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def disconnect() -> None:
@@ -144,6 +176,8 @@ def disconnect() -> None:
 
 
 def _start(home: Path) -> str:
+    write_durably(home / "ray-token", secrets.token_hex(32).encode())
+    own = {k: v for k, v in {**os.environ, **_token_of(home)}.items() if v is not None}
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     with (home / "ray.log").open("ab") as log:
@@ -153,7 +187,7 @@ def _start(home: Path) -> str:
             stdout=log,
             stderr=log,
             cwd="/",
-            env={**os.environ, "PYTHONPATH": path},
+            env={**own, "PYTHONPATH": path},
             start_new_session=True,
         )
     deadline = time.monotonic() + _START_S

@@ -26,7 +26,7 @@ def private_keys(folder: Path) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for path in sorted(folder.rglob("*.key")):
         content = path.read_bytes()
-        if path.name == "environment.key":
+        if path.name.endswith("environment.key"):
             continue
         if b"PRIVATE KEY" in content:
             lines = [line for line in content.split(b"\n") if line and not line.startswith(b"-----")]

@@ -17,7 +17,7 @@ from metrics.store import FencedError, RunStore
 from orchestrator.controller import client
 from orchestrator.controller.launching import prepare
 from orchestrator.controller.processes import identity, marked
-from orchestrator.controller.ray_session import RaySession, connect, disconnect, read_session
+from orchestrator.controller.ray_session import RaySession, connect, disconnect, ensure_ray, read_session
 
 pytestmark = [pytest.mark.processes, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
 
@@ -87,6 +87,11 @@ def test_killed_attached_stopped(tmp_path, monkeypatch):
     folder = prepared(home, run_id)
     session: RaySession | None = None
     try:
+        monkeypatch.setenv("TOY_PROFILE", "of the run that began Ray")
+        monkeypatch.setenv("TOY_OF_RAY", "1")
+        ensure_ray(home)
+        monkeypatch.setenv("TOY_PROFILE", "its own")
+        monkeypatch.delenv("TOY_OF_RAY")
         run = client.launch(run_id, home)
         session = read_session(home)
         until(lambda: states(home, run_id) == {"TRAINING"})
@@ -142,6 +147,8 @@ def test_killed_attached_stopped(tmp_path, monkeypatch):
         session = second
     finally:
         client.stop_ray(home)
+    # also what the controllers asked for that Ray started again
+    assert set((folder / "toy" / "profiles").read_text().splitlines()) == {"its own None"}
     requested = (folder / "toy" / "requests.log").read_text().split()
     assert sorted(set(requested)) == ["monitor", "monitor-1", f"{run_id}-eu-0-0", f"{run_id}-us-0-0"]
     with RunStore.open_reader(folder / "run.db") as store:

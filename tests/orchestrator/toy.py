@@ -1,6 +1,7 @@
 """A provider without a cloud: VMs are folders with a JSON file each; nothing runs."""
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -23,6 +24,8 @@ class ToyCloud:
         self._folder.mkdir(exist_ok=True)
         with (self._folder / "requests.log").open("a") as log:
             log.write(f"{request.vm}\n")
+        with (self._folder / "profiles").open("a") as log:
+            log.write(f"{os.environ.get('TOY_PROFILE')} {os.environ.get('TOY_OF_RAY')}\n")
         if (self._folder / "full").exists():
             raise NoCapacityError("no toys left")
         path = self._folder / f"{request.vm}.json"
