@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from cloud.vm_report import NOTICE_HORIZON_S
 from experiments.peer.notices import Notice
 from experiments.peer.processes import Departure
 from experiments.peer.status import Status
@@ -20,6 +21,8 @@ from experiments.peer.status import Status
 _log = logging.getLogger(__name__)
 
 LEASE_EXPIRED = 3  # exit code
+_SHORTEST_NOTICE_S = 30.0  # Google's and Azure's
+_LATE_S = 10.0  # a notice is read so late at most
 _LEAVE_WITHIN_S = 20.0  # of a notice, however late the VM is taken
 _LAST_WORDS_S = 4.0  # publishing, goodbye, the last reading of the meter
 _LEASE_SOFT_S, _LEASE_LIMIT_S = 2.0, 4.0  # nobody may be listening any more
@@ -43,6 +46,15 @@ def grace(notice_at_s: float, now_s: float) -> Grace:
     """
     limit_s = max(1.0, min(_LEAVE_WITHIN_S, notice_at_s - now_s - 1.0))
     return Grace(max(limit_s - _LAST_WORDS_S, 0.4 * limit_s), limit_s)
+
+
+def notice_time(at_s: float, now_s: float) -> float:
+    """When the VM goes that is announced to go at `at_s`, by this machine's clock, which may not be the cloud's.
+
+    A time that no cloud announces (it is over, or further ahead than any notice) tells that the two differ: then the shortest
+    notice of any cloud is reckoned with.
+    """
+    return at_s if now_s - _LATE_S <= at_s <= now_s + NOTICE_HORIZON_S else now_s + _SHORTEST_NOTICE_S
 
 
 def round_fits(eta_s: float | None, round_s: float | None, left_s: float) -> bool:
@@ -78,7 +90,7 @@ class Life(threading.Thread):
         now_s: Callable[[], float],
         swarm_ahead_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`now_s`: unix time that does not jump (`cloud.steady_clock`); `swarm_ahead_s`: what the swarm's clock is ahead of it."""
+        """`now_s`: unix time as the machine tells it now, for notices; `swarm_ahead_s`: what the swarm's clock is ahead of it."""
         super().__init__(name="life", daemon=True)
         self._lease, self._departure, self._status, self._stop_training = lease, departure, status, stop
         self._now_s, self._swarm_ahead_s = now_s, swarm_ahead_s
@@ -105,11 +117,12 @@ class Life(threading.Thread):
     def noticed(self, notice: Notice) -> None:
         """The provider announced this VM's end."""
         now_s = self._now_s()
-        given = grace(notice.at_s, now_s)
+        at_s = notice_time(notice.at_s, now_s)
+        given = grace(at_s, now_s)
         _log.warning(
-            "notice: %s in %.0f s; leaving within %.0f s", notice.action, notice.at_s - now_s, given.limit_s
+            "notice: %s in %.0f s; leaving within %.0f s", notice.action, at_s - now_s, given.limit_s
         )
-        self._status.leaving(notice_at_s=notice.at_s + self._swarm_ahead_s())
+        self._status.leaving(notice_at_s=at_s + self._swarm_ahead_s())
         self._hurry.set()
         self._departure.leave(given.soft_s, given.limit_s, at_once=False)
         self._notice = notice

@@ -100,7 +100,6 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     import torch
     from hivemind.utils.timed_storage import get_dht_time
 
-    from cloud.steady_clock import steady_clock
     from experiments.peer.build import build_optimizer
     from experiments.peer.data import Batches, DigitSource, open_shards, read_heldout
     from experiments.peer.digest import parameters_sha, write_sample
@@ -162,14 +161,14 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
         remove_folder(temporary)
 
     departure = Departure(stop, last_words, soft_s=_LEAVE_SOFT_S, limit_s=_LEAVE_S)
-    now_s = steady_clock()  # of this machine, as its cloud's notices are
     clock = SwarmClock(told_time(os.environ.get(CLOCK_VARIABLE, "")))
     follow(clock)
-    life = Life(orders, departure, status, stop, now_s, lambda: clock.now_s() - now_s())
+    # What its cloud announces is by the cloud's clock, which this machine's is set by, in mid-run too.
+    life = Life(orders, departure, status, stop, time.time, lambda: clock.now_s() - time.time())
     life.start()
     if config.notice_url:
         try:
-            source = Source(config.notice_url, unix_time=now_s)
+            source = Source(config.notice_url, unix_time=time.time)
         except ValueError as error:
             raise PeerConfigError(str(error)) from error
         NoticeWatch(source, life.noticed, lambda text: status.warn("notice", text))

@@ -268,7 +268,11 @@ def _point(random: Random) -> CrashPoint:
 
 def _crash(random: Random, kind: FaultClass, at_s: float) -> Crash:
     down_s = random.choice((1.0, 20.0, 120.0, 900.0))
-    jump_s = random.choice((-1.0, 1.0)) * random.uniform(5.0, 600.0) if kind == "clock_jump" else 0.0
+    jump_s = (
+        random.choice((-1.0, 1.0)) * random.uniform(5.0, random.choice((600.0, _HOUR)))
+        if kind == "clock_jump"
+        else 0.0
+    )
     return Crash(at_s, _point(random), down_s, jump_s)
 
 

@@ -117,6 +117,17 @@ def test_a_notice_before_training_ends_the_peer_at_once(tmp_path: Path) -> None:
     assert rig.life.in_a_hurry
 
 
+@pytest.mark.parametrize("off_s", [-3600.0, -700.0, 700.0, 3600.0])
+def test_a_notice_on_a_machine_whose_clock_is_off_leaves_time_for_goodbyes(
+    tmp_path: Path, off_s: float
+) -> None:
+    rig = Rig(tmp_path)
+    rig.now_s = NOW_S + off_s
+    rig.life.noticed(Notice(NOW_S + 120.0, "terminate"))  # by the cloud's clock
+    assert rig.departure.limit_s == 20.0
+    assert NOW_S + off_s + 20.0 < rig.said()["notice_at_s"] <= NOW_S + off_s + 900.0
+
+
 def test_a_notice_is_reported_by_the_swarms_clock(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     life = Life(
