@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import product as product_of
 from pathlib import Path
 
-from cloud.prices.classes import EgressClass, continent, egress_class, is_own
+from cloud.prices.classes import continent, egress_class, is_own
 from cloud.prices.ladder import UNIT_BYTES, Ladder, exact, tiered_usd
 from cloud.prices.own import own_ladder, own_vm
 from cloud.prices.rows import Price, PriceBookError, parse
@@ -95,10 +95,6 @@ class PriceBook:
             if rows:
                 return min(rows, key=lambda price: (price.usd, price.item))
         return None
-
-    def egress_class(self, src: str, dst: str) -> EgressClass | None:
-        """See `cloud.prices.classes.egress_class`."""
-        return egress_class(src, dst)
 
     def ladder(self, src: str, dst: str, on: date | None = None, *, public: bool = False) -> Ladder | None:
         """The tiers of a byte from one location to another; None: unknown. `public`: to a public address.

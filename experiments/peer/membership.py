@@ -325,6 +325,8 @@ class Membership(threading.Thread):
         wait_s = self._config.dht_timeout_s
         future = self._dht.run_coroutine(partial(relink, maddrs=due, timeout_s=wait_s), return_future=True)
         states = future.result(timeout + 2.0 * wait_s)
+        # While this peer and its neighbours connect again at internal addresses, nothing was forgotten.
+        reconnecting = self._neighbours() if self._phase == "ready" else {}
         healed = 0
         for peer, state in states.items():
             if state == "unreachable":
@@ -332,7 +334,7 @@ class Membership(threading.Thread):
                 self._next_try[peer] = (now + wait, wait)
                 continue
             self._next_try.pop(peer, None)
-            healed += state == "relinked" and peer in self._linked
+            healed += state == "relinked" and peer in self._linked and peer not in reconnecting
             self._linked.add(peer)
         if healed:
             self.heals += healed

@@ -72,6 +72,7 @@ def run(folder):
         "before": before,
         "after": [dht.run_coroutine(connections) for _, dht, _ in nodes],
         "outside": [list(one.outside) for one in members],
+        "heals": [one.heals for one in members],
         "inside": [dict(one.inside) for one in members],
     }
 
@@ -143,6 +144,7 @@ def test_a_pair_connects_internally_and_who_cannot_stays_at_its_public_address()
         (one, "10.0.0.1"),
         (two, "10.0.0.2"),
     }
+    assert said["heals"] == [0, 0, 0], "no link was lost"
     for n, other in ((0, two), (1, one)):
         assert {address[:7] for address in said["after"][n][other]} == {"10.0.0."}
     for n, own in enumerate((one, two)):  # at the third one's internal address nobody answers
