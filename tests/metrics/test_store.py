@@ -178,3 +178,10 @@ def test_a_column_that_an_older_file_lacks_is_unknown(path):
     with RunStore.open_writer(path) as store:  # and an open for writing brings it up
         store.append("egress", [replace(sent, epoch=2, model_bytes=900)])
         assert [row.model_bytes for row in store.records("egress")] == [None, 900]
+
+
+def test_a_commit_is_on_the_disk_when_it_returns(tmp_path):
+    with RunStore.open_writer(tmp_path / "run.db") as store:
+        (synchronous,) = store._connection.execute("PRAGMA synchronous").fetchone()
+        (mode,) = store._connection.execute("PRAGMA journal_mode").fetchone()
+    assert (synchronous, mode) == (2, "wal")  # 2: FULL

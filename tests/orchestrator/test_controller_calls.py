@@ -1,9 +1,12 @@
 """Which calls may begin: so many of a kind, in the order they came, none behind another kind's."""
 
+from types import SimpleNamespace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.controller.calls import Call, Line, is_under_way
+from cloud.provider import AmbiguousError
+from orchestrator.controller.calls import Call, Line, RayCalls, is_under_way
 
 
 def call(key: str) -> Call:
@@ -58,3 +61,21 @@ def test_every_call_begins_once_and_in_its_order(methods, room):
         mine = [int(c.key.split()[1]) for c in begun if c.method == method]
         assert mine == sorted(mine)
     assert len(begun) == len(methods) == len({c.key for c in begun})
+
+
+def test_a_call_that_is_given_up_is_killed(monkeypatch):
+    """Else what it does later, nobody would know of."""
+    killed, now_s = [], [0.0]
+    caller = SimpleNamespace(call=SimpleNamespace(remote=lambda *_: "reference"))
+    monkeypatch.setattr("ray.wait", lambda references, timeout: ([], references))
+    monkeypatch.setattr("ray.kill", killed.append)
+    calls = RayCalls.__new__(RayCalls)
+    calls._idle, calls._line, calls._under_way = [caller], Line(8), {}
+    calls._make_provider, calls._monotonic_s = None, lambda: now_s[0]
+    assert calls.submit(call("request a"))
+    assert calls.poll() == []
+    now_s[0] = 61.0
+    (done,) = calls.poll()
+    assert isinstance(done.error, AmbiguousError)
+    assert killed == [caller]
+    assert calls._idle == []

@@ -266,3 +266,29 @@ def test_what_cannot_be_proved_to_be_gone_is_not_said_to_be(world):
         assert (store.meta("status"), [r.ended_s for r in store.records("vms")]) == ("running", [None, None])
         world.close = close_all
         assert wait(world, controller, 10.0)
+
+
+def test_the_run_does_not_end_while_a_request_is_under_way(world):
+    """Its VM could come to be after the provider was closed."""
+
+    class Hanging(InlineCalls):
+        under_way = True
+
+        def busy(self, what):
+            return (what == "request" and self.under_way) or super().busy(what)
+
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        calls = Hanging(world)
+        controller = Shell(
+            store, calls, Requests(), world.folder, now_s=lambda: world.now_s, jitter=lambda: 0.5
+        )
+        for tick in range(30):
+            if tick == 5:
+                controller.stop("stopped", "the user")
+            assert not controller.tick()
+            world.now_s += 1.0
+        assert controller.state.ended
+        assert world.closed == 0
+        calls.under_way = False
+        run(world, controller)
+        assert world.closed == 1
