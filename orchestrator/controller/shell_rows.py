@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any, Protocol
 
 from cloud.prices.classes import network_of
@@ -114,6 +115,8 @@ class Rows:
             known = self._rows.get(row.vm)
             if known is None or known.usd_per_h is None or row.usd_per_h is None:
                 continue
+            if row.vm in fresh and known.ended_s is None and row.ended_s is not None:
+                fresh[row.vm] = rises_moved_back(fresh[row.vm], known.usd_per_h, self._listed_s - row.ended_s)
             if known.usd_per_h == row.usd_per_h:
                 continue
             rose = row.usd_per_h > known.usd_per_h
@@ -198,6 +201,20 @@ class Rows:
                 self._store.set_meta("locations", locations)
 
 
+def rises_moved_back(changes: Sequence[Sequence[Any]], usd_per_h: Decimal, late_s: float) -> list[list[Any]]:
+    """A VM's price changes once its end is told, `late_s` after it by our clock; `usd_per_h`: its last price.
+
+    Changes are noted by our clock, its life is by the provider's. An end told late may mean that ours was set forward between
+    two controllers: a rise counts from earlier by so much, a fall stays where it is. Rather too much than too little.
+    """
+    moved_s = late_s if late_s > _LATE_S else 0.0
+    prices = [Decimal(str(price)) for _, price in changes] + [usd_per_h]
+    return [
+        [until_s - moved_s if prices[n + 1] > prices[n] else until_s, price]
+        for n, (until_s, price) in enumerate(changes)
+    ]
+
+
 def internal_nodes(
     known: Mapping[str, Mapping[str, str]], seen: Iterable[Observed]
 ) -> dict[str, dict[str, str]]:
@@ -224,6 +241,7 @@ def internal_nodes(
 INTERNAL_ADDRESSES = "internal_addresses"  # meta: by network, VM by address; "": nobody's
 CLOCK_SKEWS = "clock_skew_s"  # meta: by VM, what its clock is ahead of this machine's
 PRICE_CHANGES = "price_changes"  # meta: by VM, [until unix s, USD an hour] of each price before the row's
+_LATE_S = 60.0  # from a VM's end to the list that shows it: longer than a list takes
 _CLOCKS_S = 5.0  # clocks that differ by no more are taken for the same
 _UNLISTED = "no longer listed by the provider"
 

@@ -9,7 +9,7 @@ from shell_world import PLACE, RUN, Requests
 from cloud.provider import Observed
 from metrics.records import EventRecord
 from metrics.store import RunStore
-from orchestrator.controller.shell_rows import Rows
+from orchestrator.controller.shell_rows import Rows, rises_moved_back
 from orchestrator.controller.view import bill_of
 from orchestrator.core.events import Fact
 from orchestrator.core.journal import begin, created
@@ -77,3 +77,20 @@ def test_a_vm_that_was_requested_later_than_it_was_wished_for_is_billed_from_the
     write(rows, NOW_S + 600.0, listed(requested_s=NOW_S + 500.0))
     (row,) = store.records("vms")
     assert row == replace(row, requested_s=NOW_S + 500.0, ready_s=NOW_S + 560.0)
+
+
+def test_a_rise_counts_whole_although_our_clock_was_set_forward(store, rows):
+    """By the provider's clock 0.10 for an hour, then 0.30 for two; ours is an hour ahead from the rise on."""
+    write(rows, NOW_S, listed("0.10"))
+    write(rows, NOW_S + 7190.0, listed("0.10"))
+    write(rows, NOW_S + 7200.0, listed("0.30"))
+    write(rows, NOW_S + 14400.0, listed("0.30", ended_s=NOW_S + 10800.0))
+    assert bill_of(store, NOW_S + 14400.0).sum("vm") >= Decimal("0.699")
+
+
+@pytest.mark.parametrize(
+    ("late_s", "moved"), [(0.0, [[100.0, "0.1"], [200.0, "0.3"]]), (50.0, [[100.0, "0.1"], [200.0, "0.3"]]),
+                          (90.0, [[10.0, "0.1"], [200.0, "0.3"]]), (-900.0, [[100.0, "0.1"], [200.0, "0.3"]])]
+)  # fmt: skip
+def test_only_rises_are_moved_back_and_only_when_the_end_is_told_late(late_s, moved):
+    assert rises_moved_back([[100.0, "0.1"], [200.0, "0.3"]], Decimal("0.2"), late_s) == moved
