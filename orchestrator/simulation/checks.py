@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -52,6 +53,7 @@ class Checks:
             30 * scenario.tick_s + spec.missing_deadline_s + spec.silent_deadline_s + 4 * scenario.tick_s
         )
         self._put_back_usd = Decimal(0)
+        self._spent: list[tuple[float, Decimal]] = []  # as the provider bills it, each minute
         self.calm_looks = 0  # at a slot for which progress was due
 
     def changed(self, change: str, vm: SimVm, at_s: float) -> None:
@@ -70,8 +72,11 @@ class Checks:
 
     def clock_jumped(self, by_s: float) -> None:
         """The controller comes back with another time of day."""
-        _, burn = self._world.meter.spent(self._scenario.spec.run_id, self._world.now_s)
-        self._put_back_usd += burn * Decimal(repr(max(0.0, -by_s))) / 3600
+        if by_s < 0:  # what was spent in that time is spent a second time by its clock
+            now_s = self._world.now_s
+            spent, _ = self._world.meter.spent(self._scenario.spec.run_id, now_s)
+            before = bisect([at_s for at_s, _ in self._spent], now_s + by_s)
+            self._put_back_usd += spent - (self._spent[before - 1][1] if before else Decimal(0))
         self.disturbed()
 
     def disturbed(self) -> None:
@@ -82,6 +87,8 @@ class Checks:
         """spent <= budget, as the provider bills it."""
         budget = self._scenario.spec.budget_usd
         spent, _ = self._world.meter.spent(self._scenario.spec.run_id, self._world.now_s)
+        if not self._spent or self._world.now_s - self._spent[-1][0] >= 60.0:
+            self._spent.append((self._world.now_s, spent))
         if budget is not None and spent > budget:
             self.fail(f"{spent:.4f} USD are spent of a budget of {budget}")
 
