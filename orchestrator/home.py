@@ -26,7 +26,11 @@ def home_folder(environ: Mapping[str, str] | None = None) -> Path:
 
 def make_home(home: Path) -> None:
     """Make the home folder, for this user alone; one that is there stays as it is. Raises OSError."""
-    if not home.is_dir():
+    try:
+        home.mkdir(mode=0o700)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
         home.parent.mkdir(parents=True, exist_ok=True)
         home.mkdir(mode=0o700, exist_ok=True)
 
