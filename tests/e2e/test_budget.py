@@ -14,7 +14,7 @@ from metrics.store import RunStore
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
 
 # Two T4s at $0.18/h; the reserve is 75 s of them and of their traffic, $0.008, and a VM is requested only if it can be
-# paid for two minutes more: the second one in the first 118 s. Then the rest lasts for some 70 to 110 s; alone the first one lasts 240 s.
+# paid for two minutes more: the second one in the first 118 s. Then the rest lasts for some 110 s (alone: 240 s).
 _BUDGET = "0.02"
 _EPOCHS = 200  # would take several minutes
 _SHORT = {
