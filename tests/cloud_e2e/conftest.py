@@ -60,7 +60,7 @@ def clean_home(store: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterat
     yield base / "home"
     left = [*wait_until_gone(before), *in_ec2(), *clusters()]
     left += [str(path) for path in [*(base / "t").iterdir(), *(set(_MEMORY.iterdir()) - memory)]]
-    if logs := os.environ.get("FAKE_EC2_LOGS"):
+    if (logs := os.environ.get("FAKE_EC2_LOGS")) and (base / "home").is_dir():
         shutil.copytree(base / "home", Path(logs) / base.name, dirs_exist_ok=True, symlinks=True)
     shutil.rmtree(base)
     assert left == []

@@ -153,7 +153,8 @@ def check_vms(run: Running, vms: dict[str, Any]) -> None:
             assert row.usd_per_h == PRICES[row.location]
             assert row.generation >= generation
             assert row.requested_s <= instance["launched_s"]
-            assert row.ended_s >= instance["ended_s"] - 1
+            # EC2 bills no VM that shuts down, and says so some seconds before it is gone.
+            assert row.ended_s >= instance["ended_s"] - 10
             assert row.ended_s - row.requested_s < instance["ended_s"] - instance["launched_s"] + 120
 
 
