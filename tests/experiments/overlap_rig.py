@@ -16,6 +16,7 @@ from hivemind.utils.performance_ema import PerformanceEMA
 from experiments.peer.ahead import Ahead
 from experiments.peer.aside import AsideAverager
 from experiments.peer.lineage import FIRST, Told
+from experiments.peer.members import anybody
 from experiments.peer.overlap import OverlappedOptimizer
 from experiments.peer.rounds import BehindError, GivenUpError, Round
 
@@ -127,6 +128,7 @@ class Others:
     """A membership that says so."""
 
     gone = ()
+    is_member = staticmethod(anybody)
 
     def __init__(self) -> None:
         self.training, self.coming, self.said = 1, 0, list[str]()

@@ -23,6 +23,7 @@ from experiments.peer.averager import RoundAverager
 from experiments.peer.build import build_optimizer
 from experiments.peer.chase import Offer
 from experiments.peer.lineage import expected_peers, extended
+from experiments.peer.members import anybody
 from experiments.peer.optimizer import SwarmOptimizer
 from experiments.peer.rounds import Round
 from experiments.peer.swarm import start_dht
@@ -83,6 +84,7 @@ class Others:
     """A membership that says so."""
 
     gone = ()
+    is_member = staticmethod(anybody)
 
     def __init__(self, training: int) -> None:
         self.training = training
