@@ -1,9 +1,11 @@
 """Drawn corruptions of everything that a VM can send, through the readers, the real loop and a real store.
 
     python -m benchmarks.hostile_vm --count 10000
+    python -m benchmarks.hostile_vm --seconds 3600
 
-Each run has two slots. The VMs of slot "a" are hostile: their job.json, status.json, logs and archives are corrupted
-at random. Nothing of that may end the run, change what happens to slot "b", or leave a VM alive.
+Each run has two slots. The VMs of slot "a" are hostile: their job.json, status.json, logs, archives and records in the DHT
+(benchmarks/hostile_dht.py) are corrupted at random. Nothing of that may end the run, change what happens to slot "b", or
+leave a VM alive.
 """
 
 from __future__ import annotations
@@ -18,18 +20,20 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from benchmarks.hostile_dht import HostileSwarm
 from cloud.provider import LaunchRequest, Observed, Offer, Owned, is_monitor
 from cloud.sky.records import VmRecord
 from cloud.sky.ssh import unpack
 from cloud.sky.state import Listed, after_peek, after_skew, observed, parse_peek, skew_of
-from metrics.records import EpochRecord, EventRecord
+from metrics.records import EventRecord
 from metrics.store import RunStore
 from orchestrator.controller.calls import InlineCalls
 from orchestrator.controller.shell import Shell
@@ -43,6 +47,7 @@ _SPEC = RunSpec(
     RUN_ID, (SlotSpec("a", (_PLACE,), Policy()), SlotSpec("b", (_PLACE,), Policy())), first_alone=False
 )
 _LAST = 3
+_TELL_S = 30.0
 _ENDS_S = 5000.0  # a run that takes longer hangs
 _FILES = ("status.json", "steps.csv", "egress.csv", "peer.log", "setup.log", "job.json")
 _STEPS = (
@@ -64,6 +69,7 @@ class Outcome:
     """One run: how many corruptions were drawn, and what was wrong with its end."""
 
     corruptions: int
+    in_dht: int  # of these
     wrong: list[str]
 
 
@@ -73,11 +79,12 @@ class HostileCloud:
     name = "sky"
 
     def __init__(self, folder: Path, random: Random, hostile: str) -> None:
-        self.now_s = 1_000_000.0
+        self.now_s = 1_790_000_000.0
         self.corruptions = 0
         self._folder, self._random, self._hostile = folder, random, hostile
         self._records: dict[str, VmRecord] = {}
         (folder / "monitor").mkdir(parents=True)
+        self.swarm = HostileSwarm(RUN_ID, folder, random, lambda: self.now_s)
 
     def request(self, request: LaunchRequest) -> None:
         """Take it at once."""
@@ -89,6 +96,7 @@ class HostileCloud:
     def observe(self) -> list[Observed]:
         """All VMs, through the readers."""
         found: list[Observed] = []
+        self._scrape()
         for vm, record in self._records.items():
             if not record.end_state:
                 text = "\n".join(self._report(record))
@@ -143,9 +151,7 @@ class HostileCloud:
 
     def _report(self, record: VmRecord) -> tuple[str, str]:
         for_s = self.now_s - record.requested_at_s
-        phase = "starting" if for_s < 2 else "ready" if for_s < 4 else "training" if for_s < 40 else "done"
-        if phase == "done" and not is_monitor(record.vm):
-            self._trained(record.vm)
+        phase = _phase(for_s)
         job = {"phase": "running", "exit_code": None, "error": "", "at_s": record.requested_at_s + 1.0}
         status = {
             "phase": phase, "at_s": self.now_s, "maddr": f"/ip4/10.0.0.1/tcp/31337/p2p/{_PEER}" if for_s >= 2 else None,
@@ -153,20 +159,13 @@ class HostileCloud:
         }  # fmt: skip
         return json.dumps(job), json.dumps(status)
 
-    def _trained(self, vm: str) -> None:
-        path = self._folder / "monitor" / "monitor.jsonl"
-        if path.exists() and f'"vm": "{vm}"' in path.read_text():
-            return
-        at_s = self.now_s
-        epoch = EpochRecord(
-            vm, _LAST, at_s - 9, at_s, 3, 30, 1.0, 0.0, 1.0, 2.0, 0.1, 4.0, 0.0, 5.0, 4.0, 2.3, 2, "", "d"
-        )
-        lines = [
-            {"kind": "epoch", "epoch": asdict(epoch), "egress": [], "ingress": None},
-            {"kind": "evaluation", "vm": vm, "epoch": _LAST, "at_s": at_s, "accuracy": 0.9, "loss": 0.1, "samples": 9},
-        ]  # fmt: skip
-        with path.open("a") as file:
-            file.writelines(json.dumps(line) + "\n" for line in lines)
+    def _scrape(self) -> None:
+        """The monitor reads what the peers have stored."""
+        peers = {vm: r for vm, r in self._records.items() if not r.end_state and not is_monitor(vm)}
+        phases = {vm: _phase(self.now_s - record.requested_at_s) for vm, record in peers.items()}
+        training = [vm for vm, phase in phases.items() if phase in ("training", "done")]
+        trained = [vm for vm, phase in phases.items() if phase == "done"]
+        self.swarm.scrape(training, trained, self._is_hostile)
 
     def _corrupt_report(self, text: str) -> str:
         random = self._random
@@ -209,6 +208,10 @@ class HostileCloud:
                 case _:
                     data[at:at] = data[: random.randint(0, 200)]
         return bytes(data)
+
+
+def _phase(for_s: float) -> str:
+    return "starting" if for_s < 2 else "ready" if for_s < 4 else "training" if for_s < 40 else "done"
 
 
 def _egress(vm: str) -> bytes:
@@ -276,25 +279,59 @@ def run_one(folder: Path, seed: int, hostile: str = "a") -> tuple[Outcome, list[
         ]
         other += [("steps", s.vm, s.step, s.wall_s) for s in store.records("steps") if s.vm == "r-b-0"]
         other += [("egress", e.vm, e.phase, e.bytes) for e in store.records("egress") if e.vm == "r-b-0"]
-    return Outcome(cloud.corruptions, wrong), other
+    cloud.swarm.close()
+    drawn = cloud.corruptions + cloud.swarm.corruptions
+    return Outcome(drawn, cloud.swarm.corruptions, wrong + cloud.swarm.wrong), other
 
 
-def run_many(count: int, first_seed: int = 0) -> tuple[int, int, dict[int, list[str]]]:
-    """Runs until `count` corruptions were drawn: corruptions, runs, and what was wrong by seed."""
-    logging.getLogger("orchestrator").setLevel(logging.CRITICAL)
-    logging.getLogger("cloud").setLevel(logging.CRITICAL)
+@dataclass
+class Tally:
+    """What many runs came to."""
+
+    corruptions: int = 0
+    in_dht: int = 0
+    runs: int = 0
+    wrong: dict[int, list[str]] = field(default_factory=dict[int, list[str]])  # by seed
+
+
+def run_many(
+    done: Callable[[Tally], bool], first_seed: int = 0, tell: Callable[[Tally], None] = lambda _tally: None
+) -> Tally:
+    """Runs with seeds from `first_seed` until `done`."""
+    with _quiet():
+        return _run_many(done, first_seed, tell)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What is refused is logged thousands of times."""
+    loggers = [logging.getLogger(name) for name in ("orchestrator", "cloud", "metrics", "hivemind")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _run_many(done: Callable[[Tally], bool], first_seed: int, tell: Callable[[Tally], None]) -> Tally:
     with tempfile.TemporaryDirectory() as folder:
         _, calm = run_one(Path(folder) / "calm", 0, hostile="nobody")
-    drawn, seed, wrong = 0, first_seed, {}
-    while drawn < count:
+    tally = Tally()
+    while not done(tally):
+        seed = first_seed + tally.runs
         with tempfile.TemporaryDirectory() as folder:
             outcome, other = run_one(Path(folder) / "run", seed)
-        drawn += outcome.corruptions
+        tally.corruptions += outcome.corruptions
+        tally.in_dht += outcome.in_dht
+        tally.runs += 1
         said = outcome.wrong + ([f"slot b: {other} instead of {calm}"] if other != calm else [])
         if said:
-            wrong[seed] = said
-        seed += 1
-    return drawn, seed - first_seed, wrong
+            tally.wrong[seed] = said
+        tell(tally)
+    return tally
 
 
 def main() -> int:
@@ -302,19 +339,36 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--count", type=int, default=10_000, help="corruptions to draw")
+    parser.add_argument("--count", type=int, default=10_000, help="corruptions to draw, at least")
+    parser.add_argument("--seconds", type=float, help="draw for so long, instead of --count")
     parser.add_argument("--seed", type=int, default=0, help="of the first run")
     options = parser.parse_args()
-    began_s = time.monotonic()
-    drawn, runs, wrong = run_many(options.count, options.seed)
-    for seed, said in wrong.items():
+    began_s = told_s = time.monotonic()
+
+    def done(tally: Tally) -> bool:
+        if options.seconds is None:
+            return tally.corruptions >= options.count
+        return time.monotonic() - began_s >= options.seconds
+
+    def tell(tally: Tally) -> None:
+        nonlocal told_s
+        if time.monotonic() - told_s >= _TELL_S:
+            told_s = time.monotonic()
+            print(_line(tally, told_s - began_s), file=sys.stderr, flush=True)
+
+    tally = run_many(done, options.seed, tell)
+    for seed, said in tally.wrong.items():
         print(f"seed {seed}: {'; '.join(said)}")
+    print(_line(tally, time.monotonic() - began_s))
+    return bool(tally.wrong)
+
+
+def _line(tally: Tally, for_s: float) -> str:
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-    print(
-        f"{drawn} corruptions in {runs} runs, {time.monotonic() - began_s:.0f} s, peak {peak_mb:.0f} MB: "
-        f"{len(wrong)} runs with something wrong"
+    return (
+        f"{tally.corruptions} corruptions ({tally.in_dht} of them in the DHT) in {tally.runs} runs, {for_s:.0f} s, "
+        f"peak {peak_mb:.0f} MB: {len(tally.wrong)} runs with something wrong"
     )
-    return bool(wrong)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,8 @@ _SIGNATURE = re.compile(rb"\[signature:(.+?)\]")
 def is_sound(subkey: object, value: object, expiration: object, now_s: float) -> bool:
     """Whether an entry can be read by anybody. `subkey` None: the key has this value alone. Never raises.
 
+    Subkeys are bytes: Hivemind orders entries that expire at the same time by their subkeys, and those of two types raise there.
+
     An entry without an owner's key in its subkey expires `MOST_AHEAD_S` from `now_s` (DHT time) at the latest: anybody
     may have written it.
     """
@@ -44,7 +46,7 @@ def is_sound(subkey: object, value: object, expiration: object, now_s: float) ->
         return False
     owned = isinstance(subkey, bytes) and b"[owner:" in subkey
     if subkey is not None:
-        if not isinstance(subkey, bytes | str) or len(subkey) > _SUBKEY_BYTES:
+        if not isinstance(subkey, bytes) or len(subkey) > _SUBKEY_BYTES:
             return False
         if not owned and expiration > now_s + MOST_AHEAD_S:
             return False
@@ -58,7 +60,7 @@ def sound_value(value: object, now_s: float) -> Any:
     kept = [
         (subkey, entry)
         for subkey, entry in entries_of(value)
-        if is_sound(subkey, entry.value, entry.expiration_time, now_s)
+        if subkey is not None and is_sound(subkey, entry.value, entry.expiration_time, now_s)
     ]
     if not kept:
         return None

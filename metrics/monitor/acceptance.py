@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord
@@ -90,7 +91,7 @@ class Verifier:
         try:
             if self._validator.validate(record):
                 return self._validator.strip_value(record)
-        except (ValueError, TypeError) as error:  # a public key that is none
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # a public key that is none
             raise RecordError("signature", repr(error)) from error
         raise RecordError("signature", "missing or not by the owner's key")
 

@@ -188,17 +188,19 @@ def dictionary(*entries: tuple[Any, Any, Any], most: Any = None) -> DictionaryDH
 def test_one_bad_entry_of_an_answer_costs_that_entry():
     good, until_s = MSGPackSerializer.dumps("x"), get_dht_time() + 30.0
     answer = dictionary(
-        ("a", good, until_s),
-        ("b", 7, until_s),
-        ("c", b"\xc1", until_s),
-        ("d", good, "x"),
+        (b"a", good, until_s),
+        (b"b", 7, until_s),
+        (b"c", b"\xc1", until_s),
+        (b"d", good, "x"),
         (5, good, until_s),
+        ("text", good, until_s),
+        (None, good, until_s),
         most="many",
     )
     found = sound_value(answer, get_dht_time())
     with found.freeze():
-        assert {k: e.value for k, e in found.items()} == {"a": good}
-    assert sound_value(dictionary(("b", 7, until_s)), get_dht_time()) is None
+        assert {k: e.value for k, e in found.items()} == {b"a": good}
+    assert sound_value(dictionary((b"b", 7, until_s)), get_dht_time()) is None
     assert sound_value(7, NOW_S) is None
     assert sound_value(b"\xc1", NOW_S) is None
 
@@ -214,7 +216,7 @@ def test_a_node_keeps_and_hands_on_only_what_is_sound(monkeypatch: pytest.Monkey
     for name in ("call_find", "_validate_record", "_validate_dictionary"):
         monkeypatch.setattr(DHTProtocol, name, getattr(DHTProtocol, name))  # as they were, afterwards
     key = DHTID.generate(source="k")
-    answers: Any = {key: (ValueWithExpiration(dictionary(("b", 7, 1e12)), 1e12), {})}
+    answers: Any = {key: (ValueWithExpiration(dictionary((b"b", 7, 1e12)), 1e12), {})}
 
     async def call_find(self: Any, peer: Any, keys: Any) -> Any:
         return answers
@@ -227,14 +229,18 @@ def test_a_node_keeps_and_hands_on_only_what_is_sound(monkeypatch: pytest.Monkey
     answers = None
     assert asyncio.run(node.call_find("peer", [key])) is None
     good, until_s = MSGPackSerializer.dumps(1), get_dht_time() + 30.0
-    subkey = MSGPackSerializer.dumps("a")
+    subkey = MSGPackSerializer.dumps(b"a")
     node.record_validator = None
     assert node._validate_record(b"k", subkey, good, until_s)
-    assert node._validate_dictionary(b"k", dictionary(("a", good, until_s)))
+    assert node._validate_dictionary(b"k", dictionary((b"a", good, until_s)))
     for value, until in ((7, until_s), (b"\xc1", until_s), (good, math.nan), (good, until_s + 30 * 86400.0)):
         assert not node._validate_record(b"k", subkey, value, until)
-        assert not node._validate_dictionary(b"k", dictionary(("a", value, until)))
+        assert not node._validate_dictionary(b"k", dictionary((b"a", value, until)))
     assert not node._validate_record(b"k", b"\xc1", good, until_s), "a subkey that cannot be read"
+    text = MSGPackSerializer.dumps("a")
+    assert not node._validate_record(b"k", text, good, until_s), (
+        "Hivemind orders texts and bytes, which raises"
+    )
     assert not node._validate_dictionary(b"k", 7)
     node.record_validator = Refusing()
     assert not node._validate_record(b"k", subkey, good, until_s), "what a validator raises is a refusal"

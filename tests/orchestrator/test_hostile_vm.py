@@ -17,10 +17,11 @@ from tests.orchestrator.shell_world import RUN, World
 
 
 def test_drawn_corruptions_end_no_run_and_touch_no_other_vm():
-    drawn, runs, wrong = run_many(500)
-    assert drawn >= 500
-    assert runs > 1
-    assert wrong == {}
+    tally = run_many(lambda so_far: so_far.corruptions >= 500)
+    assert tally.corruptions >= 500
+    assert tally.in_dht > 100
+    assert tally.runs > 1
+    assert tally.wrong == {}
 
 
 def test_that_all_would_fail_is_believed_when_two_vms_say_so():
