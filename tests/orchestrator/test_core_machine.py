@@ -244,6 +244,17 @@ def test_a_monitor_that_dies_again_and_again_ends_the_run():
     assert "died 6 times (killed)" in run.state.stop_cause
 
 
+def test_the_next_monitor_is_waited_for_longer_each_time():
+    run = Driver(replace(spec(), monitor_backoff_s=4.0)).train()
+    waits: list[float] = []
+    for _ in range(3):
+        run.sees(run.state.monitor_vm())
+        run.sees(run.state.monitor_vm(), state="failed", cause="killed")
+        waits.append(run.state.monitor_retry_at_s - run.now_s)
+        run.tick(60)
+    assert waits == [0.0, 4.0, 12.0]
+
+
 def test_stopping_ends_everything_even_what_was_only_intended():
     run = Driver(spec())
     run.tick()

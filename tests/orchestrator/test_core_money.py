@@ -196,3 +196,20 @@ def test_a_journal_of_an_earlier_version_is_read_and_one_of_a_later_version_too(
     assert getattr(state.spec, gone) == getattr(spec(1), gone)
     assert (state.monitor, state.launched_s, state.requested_s) == ("wanted", 7.0, (8.0,))
     assert state.slot("a").vm == "r-a-0"
+
+
+def test_the_time_is_over_when_a_tick_comes_later_than_its_end():
+    run = Driver(spec(2, max_wall_s=500.0)).train()
+    run.tick(1234.5)
+    assert run.state.stop_status == "budget"
+
+
+def test_a_vm_that_would_reach_the_budget_to_the_cent_is_not_requested():
+    paid = {"metering_period_s": 0.0, "decision_s": 0.0, "teardown_s": 0.0, "first_s": 3600.0}
+    state = replace(
+        begin(spec(1, budget_usd=Decimal(5), egress_usd_per_h=Decimal(0), **paid)),
+        burn_usd_per_h=Decimal(0),
+        egress_usd_per_h=Decimal(0),
+    )
+    assert "reach the budget of 5" in unaffordable(replace(state, spent_usd=Decimal(4)), Decimal(0), IOWA)
+    assert unaffordable(replace(state, spent_usd=Decimal("3.99")), Decimal(0), IOWA) == ""

@@ -182,3 +182,11 @@ def test_a_vm_listed_as_ended_after_its_request_was_refused_is_no_loss():
     early.feed(Observed(early.now_s, "r-a-0", **listed))
     early.feed(OfferRefused(early.now_s, "r-a-0", "no_capacity", "dearer than its ceiling"))
     assert early.of("a") == replace(after, cause=early.of("a").cause)
+
+
+def test_a_slot_is_not_another_slots_vm_although_its_name_comes_from_elsewhere():
+    """Names that were read from a journal or a reply are equal to those in the state, and other objects."""
+    run = Driver(spec(1, first_alone=False))
+    run.tick()
+    refuse(run, "-".join(("r", "a", "0")), "credentials")
+    assert run.state.stop_status == "failed"
