@@ -8,7 +8,7 @@ account has used up.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -84,17 +84,22 @@ class PriceBook:
         wanted = accelerator if ":" in accelerator else f"{accelerator}:1"
         market = "spot" if use_spot else "on_demand"
         for place in dict.fromkeys((region, "*")):
-            found = [
-                self._tiers(key, on)
-                for key in self._dates
-                if key[:3] == (provider, "vm", place)
-                and key[4].split("/")[0] == wanted
-                and key[4].split("/")[2] == market
-            ]
+            found = [self._tiers(key, on) for key in self._vms.get((provider, place, wanted, market), ())]
             rows = [tier[0] for tier in found if tier]
             if rows:
                 return min(rows, key=lambda price: (price.usd, price.item))
         return None
+
+    @cached_property
+    def _vms(self) -> Mapping[tuple[str, str, str, str], Sequence[_Key]]:
+        """Keys of VMs by provider, region or "*", accelerator and market."""
+        found: dict[tuple[str, str, str, str], list[_Key]] = {}
+        for key in self._dates:
+            provider, product, place, _, item = key
+            if product == "vm":
+                accelerator, _, market = item.split("/")[:3]
+                found.setdefault((provider, place, accelerator, market), []).append(key)
+        return found
 
     def ladder(self, src: str, dst: str, on: date | None = None, *, public: bool = False) -> Ladder | None:
         """The tiers of a byte from one location to another; None: unknown. `public`: to a public address.

@@ -71,7 +71,7 @@ class Faults:
 
     def strike(self, fault: Fault, now_s: float) -> float | None:
         """The fault's size in seconds when it strikes a call made now, None when it does not."""
-        if self._wanted[fault]:
+        if self._wanted.get(fault):
             self._wanted[fault] -= 1
             self.counts[fault] += 1
             return self._sizes[fault]

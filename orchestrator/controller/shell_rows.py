@@ -224,7 +224,7 @@ def internal_nodes(
     """
     held: dict[tuple[str, str], list[Observed]] = {}
     for o in seen:
-        network = network_of(o.location)
+        network = network_of(o.location) if o.internal_address else None
         if network and o.internal_address:
             held.setdefault((network, o.internal_address), []).append(o)
     found = {network: dict(addresses) for network, addresses in known.items()}

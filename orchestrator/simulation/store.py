@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -136,10 +137,17 @@ class MemoryStore(RunStore):
 
     def records(self, table: str, after: int | None = None) -> list[Any]:
         """All rows in the order written. Raises StoreError for what `refuse` raises."""
-        with translated(self.path):
-            self.refuse("read")
+        self._refuse("read")
         rows = self._tables[table]
         return list(rows) if after is None else [row for row in rows if row.seq > after]
+
+    def _refuse(self, what: Literal["read", "write"]) -> None:
+        """Raises StoreError for what `refuse` raises."""
+        try:
+            self.refuse(what)
+        except sqlite3.Error as error:
+            with translated(self.path):
+                raise error
 
     def columns(self, table: str, only: Sequence[str] = ()) -> dict[str, list[Any]]:
         """The same by column."""
@@ -148,8 +156,7 @@ class MemoryStore(RunStore):
 
     def meta(self, key: str, default: Any = None) -> Any:
         """The value under `key`, or `default`. It must not be changed in place. Raises as `records`."""
-        with translated(self.path):
-            self.refuse("read")
+        self._refuse("read")
         return self._meta.get(key, default)
 
     def all_meta(self) -> dict[str, Any]:
