@@ -31,6 +31,7 @@ _log = logging.getLogger(__name__)
 _OWNER = re.compile(rb"\[owner:(ssh-rsa [A-Za-z0-9+/=]{100,800})\]")
 _SILENT_AFTER_S = 30.0  # a peer repeats its report at least each 15 s (half of metadata_expiration)
 _LIMIT_BYTES = 4096
+_MOST_EPOCH = 2**40  # integers of the store have 63 bits
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,6 @@ def _parse(payload: bytes, vm: str, peer_id: str | None, now_s: float) -> Progre
         )
     if not (math.isfinite(said.samples_per_second) and math.isfinite(said.time)):
         raise RecordError("values", "a rate or a time that is not finite")
-    if said.samples_per_second > 1e9 or said.samples_accumulated > 2**60:
+    if said.samples_per_second > 1e9 or said.samples_accumulated > 2**60 or said.epoch > _MOST_EPOCH:
         raise RecordError("values", "a rate or a count beyond all measure")
     return Progress(vm, said.epoch, said.samples_accumulated, said.samples_per_second, now_s)

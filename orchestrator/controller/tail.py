@@ -128,4 +128,8 @@ def _newest_s(lines: list[bytes]) -> float | None:
 
 
 def _record(kind: type[Any], said: Mapping[str, Any]) -> Any:
-    return kind(**{f.name: said[f.name] for f in fields(kind)})
+    """Raises ValueError for an integer that the store cannot hold, KeyError."""
+    values = {f.name: said[f.name] for f in fields(kind)}
+    if any(isinstance(value, int) and not -(2**63) <= value < 2**63 for value in values.values()):
+        raise ValueError(f"{kind.__name__} with an integer of over 63 bits")
+    return kind(**values)

@@ -98,6 +98,7 @@ def test_a_peer_that_takes_leave_is_gone_at_once():
         (lambda a: _report(a, 1, 1, math.nan), "progress: schema"),
         (lambda a: _report(a, 1, 1, math.inf), "progress: values"),
         (lambda a: _report(a, 1, 2**62), "progress: values"),
+        (lambda a: _report(a, 2**63, 1), "progress: values"),
         (lambda a: _report(a, 1, 1, peer_id=b"x" * 5000), "progress: size"),
         (lambda a: _report(a, 1, 1, peer_id=b"another"), "progress: identity"),
     ],

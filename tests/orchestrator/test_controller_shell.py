@@ -234,6 +234,8 @@ def test_the_monitors_lines_are_read_once_whole_and_whatever_they_say(world):
     path.write_text(
         whole
         + "not json\n"
+        + json.dumps(progress | {"epoch": 2**63})
+        + "\n"
         + json.dumps({"kind": "rejected", "at_s": 1, "reason": "huge", "vm": "x", "count": 3})
         + "\n"
         + whole[:20]
@@ -242,7 +244,7 @@ def test_the_monitors_lines_are_read_once_whole_and_whatever_they_say(world):
         controller = shell(world, store)
         controller.tick()
         assert len(store.records("progress")) == 1
-        assert store.meta("monitor_unread_lines") == 1
+        assert store.meta("monitor_unread_lines") == 2
         assert store.meta("rejected") == {"huge": 3}
         with path.open("a") as file:
             file.write(whole[20:].replace("1.0", "2.0"))
