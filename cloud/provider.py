@@ -134,6 +134,7 @@ class LaunchRequest:
     )
     setup: str = ""  # shell commands of the user's, before the program
     file_mounts: Mapping[str, str] = field(default_factory=dict)  # path on the VM: local path or bucket
+    buckets: tuple[str, ...] = ()  # of the VM's own cloud, which it reads by its role
     disk_gb: int = 100
     image_id: str = ""
     network_tuning: NetworkTuning = "default"  # of the VM's kernel; the emulated cloud has it in its options

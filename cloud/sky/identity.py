@@ -15,14 +15,19 @@ from typing import Any
 
 # Clouds whose part of SkyPilot's configuration knows `remote_identity`.
 _SWITCHED = ("aws", "gcp", "azure", "kubernetes", "ssh", "slurm", "oci", "vast", "nebius")
-_WITH_ROLES = ("aws", "gcp")  # a VM of theirs ends itself by its own role
 _STORES = ("cloudflare", "coreweave", "vastdata", "huggingface")  # sky.adaptors
 
 
-def settings(cloud: str) -> dict[str, Any]:
-    """SkyPilot's configuration for a VM at `cloud`: whoever is not told otherwise uploads nothing."""
+def settings(cloud: str, aws_role: str = "") -> dict[str, Any]:
+    """SkyPilot's configuration for a VM at `cloud`: every cloud without an entry of its own uploads nothing.
+
+    `aws_role` is the instance profile of a VM on AWS (cloud/sky/aws_role.py). On Google SkyPilot accepts no service account
+    but its own.
+    """
     found = {other: {"remote_identity": "NO_UPLOAD"} for other in _SWITCHED}
-    if cloud in _WITH_ROLES:
+    if cloud == "aws":
+        found[cloud] = {"remote_identity": aws_role}
+    elif cloud == "gcp":
         found[cloud] = {"remote_identity": "SERVICE_ACCOUNT"}
     elif cloud in found:
         del found[cloud]  # its VMs cannot end themselves without what SkyPilot gives them

@@ -15,6 +15,7 @@ from typing import Any
 
 from cloud.prices.classes import is_internal
 from cloud.provider import LaunchRequest
+from cloud.sky.aws_role import ensure
 from cloud.sky.identity import removal, settings
 from cloud.sky.names import cluster_name, labels_of
 from cloud.sky.script import FOLDER
@@ -67,7 +68,8 @@ def skypilot() -> Any:
 
 
 def launch(request: LaunchRequest, ship: Path, key: str) -> str:
-    """Begin the launch of a VM's cluster; returns SkyPilot's request id."""
+    """Begin the launch of a VM's cluster; returns SkyPilot's request id. Raises ProviderError where AWS refuses the role
+    of its VMs, and whatever SkyPilot raises."""
     sky = skypilot()
     from sky import skypilot_config  # pyright: ignore[reportAttributeAccessIssue]  # not everybody has it
     from sky.skylet.autostop_lib import (  # pyright: ignore[reportMissingImports]  # not everybody has it
@@ -84,7 +86,8 @@ def launch(request: LaunchRequest, ship: Path, key: str) -> str:
         api_server_access=False,
     )
     task.set_resources(_resources(request))
-    with _configuring, skypilot_config.override_skypilot_config(settings(own)):
+    role = ensure(request.buckets) if own == "aws" else ""
+    with _configuring, skypilot_config.override_skypilot_config(settings(own, role)):
         return str(
             sky.launch(
                 task,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -31,6 +32,23 @@ def _check(
             "--online", help="Ask the clouds too: are credentials accepted, quotas, is this clock right?"
         ),
     ] = False,
+    aws_role: Annotated[
+        str | None,
+        typer.Option(
+            "--aws-role",
+            metavar="FILE|NAME",
+            help="Only print the commands by which an administrator makes the role that this experiment's VMs on AWS "
+            "have, where your own credentials may not; contacts nothing.",
+        ),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="With --aws-role: override a key of the experiment. Repeatable.",
+        ),
+    ] = None,
     output: Annotated[
         Format, typer.Option("--output", "-o", help="table, json, yaml or csv.")
     ] = Format.table,
@@ -49,6 +67,9 @@ def _check(
 
     from orchestrator.cli.exits import WRONG
 
+    if aws_role is not None:
+        _print_aws_role(aws_role, overrides or ())
+        return
     findings = _findings(on.value, online)
     rows = [asdict(finding) for finding in findings]
     can = usable(findings)
@@ -68,6 +89,20 @@ def _check(
         typer.echo(rows_text("findings", rows, _COLUMNS, output), nl=False)
     if not can:
         raise typer.Exit(WRONG)
+
+
+def _print_aws_role(experiment: str, overrides: Sequence[str]) -> None:
+    from cloud.sky.aws_role import commands
+    from experiments.spec import SpecError, load
+    from orchestrator.cli.exits import WRONG
+    from orchestrator.controller.rentable import aws_buckets
+
+    try:
+        spec = load(experiment, overrides)
+    except SpecError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(WRONG) from error
+    typer.echo(commands(aws_buckets(spec)), nl=False)
 
 
 def _lines(findings: list[Finding]) -> list[str]:

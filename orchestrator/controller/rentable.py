@@ -56,6 +56,14 @@ def reads_by_role(spec: ExperimentSpec) -> bool:
     )
 
 
+def aws_buckets(spec: ExperimentSpec) -> tuple[str, ...]:
+    """The buckets of S3 that VMs on AWS read by their role: the shards', where `secrets` has no keys of the store, and
+    those of `file_mounts`."""
+    patterns = () if STORE_KEYS[0] in spec.secrets else (spec.data.shards, spec.data.heldout or "")
+    sources = (*(patterns if reads_by_role(spec) else ()), *spec.file_mounts.values())
+    return tuple(sorted({urlsplit(source).netloc for source in sources if source.startswith("s3://")}))
+
+
 def _own_places(spec: ExperimentSpec) -> Iterator[str]:
     wished = {resources.infra for group in spec.peers for resources in group.alternatives}
     for infra in sorted(wished):

@@ -25,6 +25,7 @@ from experiments.spec.shards import shard_urls
 from experiments.spec.slots import slots
 from metrics.store import RunStore
 from orchestrator.controller.keys import run_key, vm_keys
+from orchestrator.controller.rentable import aws_buckets
 from orchestrator.controller.roster_file import ORDERS_FILE
 from orchestrator.controller.sky_runs import BARRIER_S, labels_of, store_node
 from orchestrator.core.events import MONITOR, RequestVm
@@ -86,6 +87,7 @@ class RunRequests:
             network_tuning=self._spec.network_tuning,
             setup=self._spec.setup,
             file_mounts=dict(self._spec.file_mounts),
+            buckets=aws_buckets(self._spec) if cloud == "aws" else (),
             disk_gb=wished.disk_size,
             image_id=wished.image_id or "",
         )

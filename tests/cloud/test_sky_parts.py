@@ -200,9 +200,9 @@ def test_ready_is_within_what_our_own_clock_saw():
 
 @pytest.mark.parametrize("cloud", ["aws", "gcp", "azure", "lambda"])
 def test_a_vm_gets_its_own_clouds_role_and_no_file_of_another(cloud: str):
-    told = {name: part["remote_identity"] for name, part in settings(cloud).items()}
+    told = {name: part["remote_identity"] for name, part in settings(cloud, "ours").items()}
     own = told.pop(cloud, None)
-    assert own == ("SERVICE_ACCOUNT" if cloud in ("aws", "gcp") else None)
+    assert own == {"aws": "ours", "gcp": "SERVICE_ACCOUNT"}.get(cloud)
     assert set(told.values()) == {"NO_UPLOAD"}
     assert {"aws", "gcp", "azure", "kubernetes"} - {cloud} <= told.keys()
 

@@ -8,8 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
+import boto3
 import pytest
+from botocore.exceptions import ClientError
 from contract import CLOSING, OWNER, checks_for
 from fate import instances, no_capacity
 from machine import clusters, in_ec2
@@ -34,6 +37,8 @@ def stay(config):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     pathlib.Path(config).with_name("status.json").write_text('{"phase": "training"}')
     time.sleep(3600)
+def gone(config):
+    pathlib.Path(config).with_name("status.json").write_text('{"phase": "training"}')
 P
 """
 _AT_ONCE = 3  # VMs of 1.3 GB
@@ -94,12 +99,52 @@ def an_end_that_overtakes_the_launch_leaves_nothing(rig: SkyRig) -> None:
     assert [i for i in instances(up=True) if i["tags"].get("orch-vm") == label_value(vm)] == []
 
 
+def an_idle_vm_ends_itself_by_its_role_and_may_do_nothing_else(rig: SkyRig) -> None:
+    """Nobody ends it: its program returns, and SkyPilot's autodown on the VM does the rest, with the VM's credentials."""
+    s3: Any = boto3.client("s3", region_name="us-west-2")
+    for bucket in ("its-own", "of-others"):
+        s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
+        s3.put_object(Bucket=bucket, Key="x", Body=b"1")
+    vm, other = rig.vm("idle"), rig.vm("idle-other")
+    stays = rig.request(other, {"orch-owner": OWNER})
+    rig.provider().request(stays)
+    leaves = replace(rig.request(vm, {"orch-owner": OWNER}), program="stays:gone", buckets=("its-own",))
+    rig.provider().request(leaves)
+    try:
+        [mine] = [i["id"] for i in instances(up=True) if i["tags"].get("orch-vm") == label_value(vm)]
+        [theirs] = [i["id"] for i in instances(up=True) if i["tags"].get("orch-vm") == label_value(other)]
+        as_it = {"aws_access_key_id": "ASIA" + mine[-16:].upper(), "region_name": "us-west-2"}
+        ec2: Any = boto3.client("ec2", **as_it)
+        s3 = boto3.client("s3", **as_it)
+        assert s3.get_object(Bucket="its-own", Key="x")["Body"].read() == b"1"
+        for refused in (
+            lambda: ec2.terminate_instances(InstanceIds=[theirs]),
+            lambda: ec2.terminate_instances(InstanceIds=[mine, theirs]),
+            lambda: ec2.modify_instance_attribute(InstanceId=theirs, DisableApiTermination={"Value": True}),
+            lambda: ec2.run_instances(ImageId="ami-0fa4eec2000000001", MinCount=1, MaxCount=1),
+            lambda: s3.put_object(Bucket="its-own", Key="y", Body=b"2"),
+            lambda: s3.get_object(Bucket="of-others", Key="x"),
+            lambda: boto3.client("iam", **as_it).list_roles(),
+        ):
+            with pytest.raises(ClientError, match=r"UnauthorizedOperation|AccessDenied|Access Denied"):
+                refused()
+        end = time.monotonic() + 900
+        while any(i["id"] == mine for i in instances(up=True)):
+            assert time.monotonic() < end, "the idle VM has not ended itself within 15 min"
+            time.sleep(5)
+        assert any(i["id"] == theirs for i in instances(up=True))
+    finally:
+        rig.provider().terminate(vm)
+        rig.provider().terminate(other)
+
+
 def test_skypilot_keeps_the_contract(clean_home: Path):
     """All checks in one run, several at a time: each has VMs of its own."""
     rig = SkyRig(clean_home)
     no_capacity(FULL.rpartition("/")[2], -1)
     checks = [check for check in checks_for(rig) if check is not CLOSING]
     checks.append(an_end_that_overtakes_the_launch_leaves_nothing)
+    checks.insert(0, an_idle_vm_ends_itself_by_its_role_and_may_do_nothing_else)
     failed: dict[str, BaseException] = {}
 
     def run(check: Callable[[SkyRig], None]) -> None:

@@ -7,9 +7,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from machines import Machine, Machines
+from roles import access_key, role_of
 
 _ROLE = "meta-data/iam/security-credentials/"
-_ROLE_NAME = "skypilot-v1"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -43,18 +43,18 @@ def _metadata_of(machine: Machine) -> dict[str, Any]:
             "region": region,
             "availabilityZone": zone,
         },
-        # With the role's credentials a VM can end itself (SkyPilot's autodown).
-        _ROLE: _ROLE_NAME,
-        _ROLE + _ROLE_NAME: {
+    }
+    if role := role_of(machine):  # with its credentials a VM can end itself (SkyPilot's autodown)
+        about[_ROLE] = role
+        about[_ROLE + role] = {
             "Code": "Success",
             "Type": "AWS-HMAC",
-            "AccessKeyId": "fake",
+            "AccessKeyId": access_key(instance.id),
             "SecretAccessKey": "fake",
             "Token": "fake",
             "LastUpdated": "2025-01-01T00:00:00Z",
             "Expiration": "2099-01-01T00:00:00Z",
-        },
-    }
+        }
     if machine.notice:
         about["meta-data/spot/instance-action"] = {"action": "terminate", "time": machine.notice}
         about["meta-data/spot/termination-time"] = machine.notice

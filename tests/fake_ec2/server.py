@@ -18,19 +18,14 @@ import moto.server
 from botocore.exceptions import EndpointConnectionError
 from machines import REGIONS, Machines, hang_on_moto
 from pages import admin, metadata
+from roles import judge_vms
 
 _API, _ADMIN = 5566, 5567
-_ROLE = "skypilot-v1"
 
 
 def _prepare_account() -> None:
-    """What an AWS account has and moto's has not: default VPCs with a way out; and the IAM profile that
-    SkyPilot would otherwise make on its first launch, with 30 s of sleep."""
+    """What an AWS account has and moto's has not: default VPCs with a way out."""
     url = f"http://127.0.0.1:{_API}"
-    iam = boto3.client("iam", endpoint_url=url, region_name="us-east-1")
-    iam.create_role(RoleName=_ROLE, AssumeRolePolicyDocument='{"Statement": []}')
-    iam.create_instance_profile(InstanceProfileName=_ROLE)
-    iam.add_role_to_instance_profile(InstanceProfileName=_ROLE, RoleName=_ROLE)
     for region in REGIONS:
         ec2 = boto3.client("ec2", endpoint_url=url, region_name=region)
         vpc = ec2.describe_vpcs(Filters=[{"Name": "isDefault", "Values": ["true"]}])["Vpcs"][0]["VpcId"]
@@ -47,6 +42,7 @@ def main() -> None:
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     machines = Machines()
     hang_on_moto(machines)
+    judge_vms(machines)
     threading.Thread(target=metadata(machines).serve_forever, daemon=True).start()
     arguments = ["-H", "0.0.0.0", "-p", str(_API)]
     threading.Thread(target=moto.server.main, args=[arguments], daemon=True).start()

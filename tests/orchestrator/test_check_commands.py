@@ -341,3 +341,18 @@ def test_without_namespaces_there_is_no_distance(monkeypatch: pytest.MonkeyPatch
     finding = machine.namespaces()
     assert (finding.state, finding.found) == ("warning", "not allowed: Operation not permitted")
     assert usable([finding, Finding("x", "unknown", "")])
+
+
+def test_the_aws_role_of_an_experiment_is_printed_for_an_administrator(capsys: pytest.CaptureFixture[str]):
+    own = (
+        "--set",
+        "data.endpoint=",
+        "--set",
+        "data.location=aws/us-west-2",
+        "--set",
+        "data.shards=s3://mine/{0..1}.tar",
+    )
+    assert run(["check", "--aws-role", "geo-b2.yaml", *own]) == 0
+    assert "ec2:TerminateInstances" in capsys.readouterr().out
+    assert run(["check", "--aws-role", "no-such.yaml"]) == 2
+    assert "no such file" in capsys.readouterr().err

@@ -22,7 +22,7 @@ from metrics.store import RunStore
 from orchestrator.cli.starting import plan_for
 from orchestrator.controller.launching import prepare
 from orchestrator.controller.preflight import preflight
-from orchestrator.controller.rentable import STORE_KEYS, check_rentable, obstacles
+from orchestrator.controller.rentable import STORE_KEYS, aws_buckets, check_rentable, obstacles
 from orchestrator.controller.requests import RunRequests
 from orchestrator.core.events import RequestVm
 from orchestrator.core.journal import replay
@@ -175,6 +175,7 @@ class Store:
 def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Preflight of a spec whose store answers as given; what the store was asked with."""
     monkeypatch.setattr("orchestrator.controller.preflight._check_clouds", lambda spec: None)
+    monkeypatch.setattr("orchestrator.controller.preflight._ensure_aws_role", lambda spec: None)
 
     def asked(spec: ExperimentSpec, error: Exception | None = None) -> dict[str, Any]:
         keys: dict[str, Any] = {}
@@ -243,3 +244,12 @@ def test_a_budget_that_ends_the_run_early_says_so(tmp_path: Path):
     )
     (note,) = [note for note in tight["notes"] if "before its end" in note]
     assert f"the budget has ${left:.2f} to spend beside its reserve" in note
+
+
+def test_a_role_reads_the_buckets_that_have_no_keys_of_their_own():
+    own = changed(endpoint="", location="aws/us-west-2", secrets={})
+    assert aws_buckets(own) == ("digits",)
+    mounts = {"~/x": "s3://more/y", "~/z": "gs://b"}
+    mounted = changed(endpoint="", location="aws/us-west-2", secrets={}, file_mounts=mounts)
+    assert aws_buckets(mounted) == ("digits", "more")
+    assert aws_buckets(load(TWIN)) == (), "its secrets have the store's keys"

@@ -1,0 +1,100 @@
+"""The VMs' own credentials, and IAM's word on what is asked with them: moto knows no conditions, AWS does.
+
+Only requests signed with a VM's key are judged, by the policies of its instance profile's role; all others may do
+anything, as without this.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Any
+
+from machines import Machine, Machines
+from moto.core.authorization import ActionAuthenticatorMixin
+from moto.ec2.exceptions import EC2ClientError
+from moto.iam.models import iam_backends
+from moto.s3.exceptions import S3AccessDeniedError
+
+
+def access_key(instance_id: str) -> str:
+    """The access key that a VM's metadata service gives it."""
+    return "ASIA" + instance_id[-16:].upper()
+
+
+def role_of(machine: Machine) -> str:
+    """Name of the role in the VM's instance profile; "" without one."""
+    instance = machine.instance
+    association = instance.ec2_backend.iam_instance_profile_associations.get(instance.id)
+    roles = association.iam_instance_profile.roles if association else []
+    return roles[0].name if roles else ""
+
+
+def judge_vms(machines: Machines) -> None:
+    """From now on what a VM asks with its role's credentials is allowed by that role, or denied."""
+
+    def authorize(self: Any, _request: type, resource: str = "*") -> None:
+        key = self.get_access_key()
+        machine = next((m for i, m in machines.by_id.items() if access_key(i) == key), None)
+        if machine is None:
+            return
+        service = self.service_name
+        action = f"{service}:{self.data.get('Action') or self._get_action()}"
+        for each in _resources(self, resource):
+            if not _allowed(_statements(self.current_account, role_of(machine)), action, each, machine):
+                print(f"denied {machine.instance.id} {action} on {each}", flush=True)
+                if service == "s3":
+                    raise S3AccessDeniedError()
+                raise EC2ClientError(
+                    "UnauthorizedOperation", f"not authorized to perform: {action} on {each}"
+                )
+        print(f"allowed {machine.instance.id} {action}", flush=True)
+
+    ActionAuthenticatorMixin._authenticate_and_authorize_action = authorize  # type: ignore[method-assign]
+
+
+def _resources(response: Any, resource: str) -> list[str]:
+    """ARNs that a request names; the resource that moto found, where it names none."""
+    named = [value for values in response.querystring.values() for value in values]
+    ids = [str(v) for v in named if re.fullmatch(r"(i|sg)-[0-9a-f]+", str(v))]
+    if response._get_action().startswith("Describe"):
+        return ["*"]
+    kinds = {"i": "instance", "sg": "security-group"}
+    return [f"arn:aws:ec2:r:1:{kinds[i.split('-')[0]]}/{i}" for i in ids] or [resource]
+
+
+def _statements(account: str, role: str) -> Iterable[dict[str, Any]]:
+    backend = iam_backends[account]["aws"]
+    found = next((r for r in backend.roles.values() if r.name == role), None)
+    documents = list(found.policies.values()) if found else []
+    for document in documents:
+        yield from json.loads(document)["Statement"]
+
+
+def _allowed(statements: Iterable[dict[str, Any]], action: str, resource: str, machine: Machine) -> bool:
+    return any(
+        each["Effect"] == "Allow"
+        and any(fnmatchcase(action, a) for a in _listed(each["Action"]))
+        and any(fnmatchcase(resource, r) for r in _listed(each["Resource"]))
+        and _holds(each.get("Condition", {}), resource, machine)
+        for each in statements
+    )
+
+
+def _holds(condition: dict[str, dict[str, str]], resource: str, machine: Machine) -> bool:
+    """Whether a statement's condition holds. Raises KeyError for one that this does not know."""
+    known = {"aws:userid": f"AROAFAKE:{machine.instance.id}"}
+    asked = resource.rpartition("/")[2]
+    for operator, pairs in condition.items():
+        if operator != "StringLike":
+            raise KeyError(operator)
+        for key, wanted in pairs.items():
+            if not fnmatchcase(known[key], wanted.replace("${ec2:InstanceID}", asked)):
+                return False
+    return True
+
+
+def _listed(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
