@@ -34,3 +34,8 @@ def preempt(instance: str, notice_s: float = 0) -> None:
 def user_data() -> dict[str, str]:
     """What each VM was given at its launch, in base64, by instance id."""
     return call("/user-data")
+
+
+def access_key(instance: str) -> str:
+    """The access key of a VM's role, as its metadata service gives it (tests/fake_ec2/roles.py)."""
+    return "ASIA" + instance[-16:].upper()

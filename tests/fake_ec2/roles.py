@@ -14,7 +14,7 @@ from typing import Any
 
 from machines import Machine, Machines
 from moto.core.authorization import ActionAuthenticatorMixin
-from moto.ec2.exceptions import EC2ClientError
+from moto.core.exceptions import AccessDeniedError
 from moto.iam.models import iam_backends
 from moto.s3.exceptions import S3AccessDeniedError
 
@@ -41,15 +41,13 @@ def judge_vms(machines: Machines) -> None:
         if machine is None:
             return
         service = self.service_name
-        action = f"{service}:{self.data.get('Action') or self._get_action()}"
+        action = f"{service}:{self.data['Action'] if service == 's3' else self._get_action()}"
         for each in _resources(self, resource):
             if not _allowed(_statements(self.current_account, role_of(machine)), action, each, machine):
                 print(f"denied {machine.instance.id} {action} on {each}", flush=True)
                 if service == "s3":
                     raise S3AccessDeniedError()
-                raise EC2ClientError(
-                    "UnauthorizedOperation", f"not authorized to perform: {action} on {each}"
-                )
+                raise AccessDeniedError(user_arn=machine.instance.id, action=f"{action} on {each}")
         print(f"allowed {machine.instance.id} {action}", flush=True)
 
     ActionAuthenticatorMixin._authenticate_and_authorize_action = authorize  # type: ignore[method-assign]
