@@ -28,6 +28,7 @@ from metrics.orders import Orders, OrdersError, orders_expiration_s, orders_key,
 _log = logging.getLogger("metrics.monitor")
 
 _LAST_SCRAPE_S = 2.0
+_FIRST_ORDERS_S = 600.0  # without any orders: as long as a usual lease
 _IDLE_READ_S = 5.0  # epochs and evaluations are read so often when nothing says that there is a new one
 
 
@@ -64,7 +65,10 @@ class MonitorConfig:
 
 
 def main(config_path: str) -> int:
-    """Run until SIGTERM or SIGINT. Exit code: 0 after a stop, 1 on a failure (told in status.json)."""
+    """Run until SIGTERM or SIGINT, or until the controller has given no new orders for a whole lease.
+
+    Exit code: 0 after a stop, 1 on a failure (told in status.json).
+    """
     path = Path(config_path).absolute()
     folder = path.parent
     handler = LogFile(folder / "monitor.log")
@@ -121,7 +125,7 @@ class _Monitor:
         self._roster_error = ""
         self._orders: Orders | None = None
         self._orders_blob = b""
-        self._orders_read_at = 0.0  # monotonic s
+        self._orders_read_at = time.monotonic()  # or begun, without orders
         self._orders_error = ""
         self._rejected = rejected_before(folder / "monitor.jsonl")
         self._records_read_at = -_IDLE_READ_S
@@ -160,7 +164,7 @@ class _Monitor:
     async def _watch(self, stop: asyncio.Event) -> None:
         period_s = self._config.period_s
         due = time.monotonic()
-        while not stop.is_set():
+        while not stop.is_set() and not self._is_abandoned(time.monotonic()):
             await self._scrape(0.9 * period_s, everything=False)
             self._tell("ready" if self._reader.nodes else "dht")
             due = max(due + period_s, time.monotonic())
@@ -246,6 +250,18 @@ class _Monitor:
         if self._orders is not None and now - self._orders_read_at < self._orders.lease_s:
             key = orders_key(self._config.run_key)
             self._reader.bring(key, self._orders_blob, orders_expiration_s(self._orders.version), now)
+
+    def _is_abandoned(self, now: float) -> bool:
+        """Whether no new orders came for a whole lease: the controller is gone, and so are the peers. `now`: monotonic s."""
+        if not self._config.orders_public_key:
+            return False
+        lease_s = _FIRST_ORDERS_S if self._orders is None else self._orders.lease_s
+        if now - self._orders_read_at < lease_s:
+            return False
+        _log.error(
+            "no new orders of the controller for %.0f s, the lease of this run: the monitor ends", lease_s
+        )
+        return True
 
     def _tell(self, phase: str) -> None:
         alive = self._board.alive(self._now_s())
