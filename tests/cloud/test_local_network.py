@@ -18,6 +18,7 @@ from cloud.local import LocalCloud, StoreOptions
 from cloud.local.guardian import write_json
 from cloud.local.links import tun_usable
 from cloud.networks.windows import default_window_bytes, kernel_bytes_scale
+from tests.ordinary_user import as_ordinary_user
 
 pytestmark = [pytest.mark.processes, pytest.mark.skipif(sys.platform != "linux", reason="needs namespaces")]
 
@@ -147,25 +148,18 @@ def _tun_for_all() -> bool:
 @pytest.mark.skipif(os.getuid() != 0, reason="the other tests run as an ordinary user already")
 @pytest.mark.parametrize("link", ["veth", *(["tun"] if _tun_for_all() else [])])
 def test_an_ordinary_user_may_start_it(link):
-    """As uid 65534 without any capability. (Where the interpreter lies in root's own folder, that folder is
-    made passable in a private mount namespace of the test's.)"""
-    with tempfile.TemporaryDirectory(prefix="orch-user-") as folder:
+    """As uid 65534 without any capability."""
+    with (
+        tempfile.TemporaryDirectory(prefix="orch-user-") as folder,
+        tempfile.TemporaryDirectory(prefix="orch-kept-") as scratch,
+    ):
         os.chown(folder, 65534, 65534)
         here = Path(__file__).parent
         code = _AS_USER.format(path=[str(here), str(here.parents[1])], run=f"{folder}/run", link=link)
-        real = Path(sys.executable).resolve()
-        passable = ""
-        if real.is_relative_to("/root"):
-            top = f"/root/{real.relative_to('/root').parts[0]}"
-            passable = (
-                f"mkdir {folder}/m && mount --bind {top} {folder}/m && mount -t tmpfs -o mode=755 none /root && "
-                f"mkdir {top} && mount --move {folder}/m {top} && "
-            )
-        user = "setpriv --reuid 65534 --regid 65534 --clear-groups --no-new-privs"
-        script = f'{passable}cd {folder} && exec {user} {sys.executable} -c "$CODE"'
         done = subprocess.run(
-            ["unshare", "--mount", "sh", "-c", script],
-            env={"CODE": code, "PATH": os.environ["PATH"], "PYTHONPATH": str(here), "HOME": folder},
+            as_ordinary_user([sys.executable, "-c", code], Path(scratch)),
+            cwd=folder,
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(here), "HOME": folder},
             capture_output=True,
             text=True,
             timeout=60,
