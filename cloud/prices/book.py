@@ -77,6 +77,17 @@ class PriceBook:
         instances with the accelerator it is the cheapest. `on`: prices as of that day (default: the newest).
         One's own machine costs nothing, by any book.
         """
+        asked = (location, accelerator, use_spot, on)
+        if asked not in self._vm_prices:  # the budget's guard asks for every VM of the run, each five seconds
+            self._vm_prices[asked] = self._vm(location, accelerator, use_spot, on)
+        return self._vm_prices[asked]
+
+    @cached_property
+    def _vm_prices(self) -> dict[tuple[str, str, bool, date | None], Price | None]:
+        """Answers of `vm` so far."""
+        return {}
+
+    def _vm(self, location: str, accelerator: str, use_spot: bool, on: date | None) -> Price | None:
         if is_own(location):
             return own_vm(accelerator)
         provider, _, rest = location.partition("/")
