@@ -22,6 +22,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
+ORDERS_FILE = "orders.bin"  # beside the monitor's config: the newest signed orders
 # Hivemind's pipe to its DHT process is not locked: above 16 KiB Python writes in two parts.
 MAX_BYTES = 12 * 1024
 MAX_PEERS = 150  # with names as ours; the monitor is one more

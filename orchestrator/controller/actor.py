@@ -22,7 +22,7 @@ from orchestrator.controller.json_log import log_to
 from orchestrator.controller.loop import Shells, abort, run_to_the_end
 from orchestrator.controller.own_environment import adopt_environment
 from orchestrator.controller.processes import identity, is_alive
-from orchestrator.controller.prometheus import MetricsServer, RunCollector, address_of
+from orchestrator.controller.prometheus import MetricsServer, RunCollector
 from orchestrator.controller.ray_session import claim
 from orchestrator.controller.requests import RunRequests
 from orchestrator.controller.reserve import free_reserve
@@ -32,6 +32,7 @@ from orchestrator.controller.stop_mark import asked_to_stop
 from orchestrator.controller.view import snapshot_of
 from orchestrator.core.state import RunState
 from orchestrator.errors import UsageError
+from orchestrator.metrics_address import address_of
 
 NAMESPACE = "orch"
 _RESTARTS = 5  # by Ray, so that a run nobody watches is still looked after

@@ -30,7 +30,6 @@ from experiments.spec.windows import windows_of
 from metrics.records import EventRecord
 from metrics.store import DiskFullError, RunStore
 from orchestrator.controller.planned import planned_run
-from orchestrator.controller.prometheus import chosen_address
 from orchestrator.controller.rentable import OWN_SECRET, check_rentable
 from orchestrator.controller.reserve import keep_reserve
 from orchestrator.controller.sky_runs import sky_meta
@@ -40,6 +39,7 @@ from orchestrator.core.journal import created
 from orchestrator.errors import RunFailedError, UsageError
 from orchestrator.home import make_home
 from orchestrator.home import run_folder as folder_of
+from orchestrator.metrics_address import chosen_address
 
 LOCAL = "cloud.local:LocalCloud"
 

@@ -27,9 +27,7 @@ from metrics.run_numbers import RunNumbers
 from metrics.store import RunStore, StoreError
 from orchestrator.controller.view import bill_of
 from orchestrator.core.state import RunState, SlotState
-from orchestrator.errors import UsageError
 
-_DEFAULT_ADDRESS = "127.0.0.1:0"  # port 0: any that is free
 _KEPT = "prometheus"  # the key of meta with what the counters said last
 _FRESH_S = 5.0
 _REST = 10.0  # reading takes at most one part in so many of the controller's time
@@ -38,25 +36,6 @@ _TICKS_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _log = logging.getLogger("orchestrator.controller")
 
 _Samples = dict[tuple[str, ...], float]
-
-
-def chosen_address(environ: Mapping[str, str]) -> str:
-    """Where the user wants the numbers served: `ORCH_METRICS_ADDRESS`, else on loopback. Raises UsageError."""
-    chosen = environ.get("ORCH_METRICS_ADDRESS") or _DEFAULT_ADDRESS
-    address_of(chosen)
-    return chosen
-
-
-def address_of(text: str) -> tuple[str, int] | None:
-    """Host and port of "127.0.0.1:9464"; None for "off". Raises UsageError."""
-    if text == "off":
-        return None
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise UsageError(
-            f"ORCH_METRICS_ADDRESS: {text[:80]!r} is no address; write 127.0.0.1:9464 (port 0: any), or off"
-        )
-    return host.strip("[]"), int(port)
 
 
 class RunCollector(Collector):

@@ -23,10 +23,10 @@ from experiments.spec.round_limits import averaging_timeout_s
 from experiments.spec.schema import ExperimentSpec
 from experiments.spec.shards import shard_urls
 from experiments.spec.slots import slots
+from metrics.orders import ORDERS_FILE
 from metrics.store import RunStore
 from orchestrator.controller.keys import run_key, vm_keys
 from orchestrator.controller.rentable import aws_buckets
-from orchestrator.controller.roster_file import ORDERS_FILE
 from orchestrator.controller.sky_runs import BARRIER_S, labels_of, store_node
 from orchestrator.core.events import MONITOR, RequestVm
 from orchestrator.core.state import Place

@@ -12,13 +12,21 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from metrics.lease import OrdersTime
-from metrics.orders import MAX_PEERS, OrderPeer, Orders, OrdersError, record_key_digest, sign, verify
+from metrics.orders import (
+    MAX_PEERS,
+    ORDERS_FILE,
+    OrderPeer,
+    Orders,
+    OrdersError,
+    record_key_digest,
+    sign,
+    verify,
+)
 from orchestrator.controller.keys import VmKeys, run_key, vm_keys
 from orchestrator.core.events import MONITOR
 from orchestrator.core.state import RunState, Slot, SlotState
 from orchestrator.core.watch import roster
 
-ORDERS_FILE = "orders.bin"
 _JOIN_AT = 16  # addresses that VMs are told: the first that answers is enough
 
 

@@ -20,10 +20,11 @@ from metrics.cost import cost_so_far
 from metrics.run_numbers import RunNumbers, terms_of
 from metrics.store import RunStore
 from metrics.summary import summarise
-from orchestrator.controller.prometheus import MetricsServer, RunCollector, address_of, chosen_address
+from orchestrator.controller.prometheus import MetricsServer, RunCollector
 from orchestrator.core.journal import begin
 from orchestrator.core.state import Place, RunSpec, RunState, SlotSpec, SlotState
 from orchestrator.errors import UsageError
+from orchestrator.metrics_address import address_of, chosen_address
 
 NOW_S = 1_700_000_500.0
 PLACES = [Place(f"gcp/r-{n}/r-{n}-a", "n1", "T4:1", True, Decimal("0.18"), "book") for n in range(2)]
