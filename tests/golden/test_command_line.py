@@ -59,7 +59,7 @@ def _parameter(parameter: Any) -> dict[str, Any]:
         "metavar": parameter.metavar,
         "environment": parameter.envvar,
     }
-    return {key: value for key, value in described.items() if value not in (None, False)}
+    return {key: value for key, value in described.items() if value is not None and value is not False}
 
 
 def _type(parameter: Any) -> tuple[str, list[str] | None, list[float | None]]:
