@@ -102,7 +102,8 @@ def test_commands_options_and_arguments(commands: dict[str, Any]):
     found = {
         name: {
             **({"commands": list(command.commands)} if hasattr(command, "commands") else {}),
-            "parameters": [_parameter(parameter) for parameter in command.params],
+            "arguments": [p.opts[0] for p in command.params if p.param_type_name == "argument"],
+            "parameters": {parameter.opts[0]: _parameter(parameter) for parameter in command.params},
             "hidden": command.hidden,
         }
         for name, command in commands.items()
