@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ from metrics.run_numbers import RunNumbers
 from metrics.scale import study_ingress_bytes
 from metrics.store import RunStore
 from metrics.study_rules import RULE_COLUMNS, SINGLE_COLUMNS, single_rates, study_granularity
-from metrics.throughput import SwarmEpoch, epoch_seconds, measured, throughput, throughput_epoch_mean
+from metrics.throughput import SwarmEpoch, epoch_seconds, measured, throughput
 from metrics.warnings import sentences
 
 KEYS = (
@@ -60,8 +60,8 @@ class RunRow:
     baseline: bool  # one VM alone, without a swarm
     accelerators: tuple[str, ...]  # each kind once, sorted: ("T4:1",)
     locations: Mapping[str, str]  # by VM
-    sps_epoch_mean: Estimate | None = None  # the authors' figure: mean of the epochs' logged rates
-    sps: Estimate | None = None  # samples over time of the same epochs
+    sps_epoch_mean: Estimate | None = None  # the authors' figure: mean of all logged rates but the first
+    sps: Estimate | None = None  # samples over time of the measured epochs
     n_epochs: int | None = None
     granularity_phase_timed: float | None = None  # the authors' rule
     granularity: Estimate | None = None
@@ -225,7 +225,7 @@ def _swarm(row: RunRow, run: RunNumbers, store: Store) -> RunRow:
         told.append("label is null: no index names the run.")
     watched: list[SwarmEpochRecord] = store.records("swarm_epochs")
     chosen = measured(run.study)
-    rates, reasons = _epoch_mean(run, watched)
+    rates, reasons = _epoch_mean(run, bool(watched))
     told += reasons
     peers = _peers(row.peers, store)
     sps, reasons = _sps(replace(row, peers=peers), run, chosen, bool(watched))
@@ -261,22 +261,18 @@ def _swarm(row: RunRow, run: RunNumbers, store: Store) -> RunRow:
     )
 
 
-def _epoch_mean(run: RunNumbers, watched: Sequence[SwarmEpochRecord]) -> tuple[Estimate | None, list[str]]:
-    """The authors' throughput: the mean of the logged rates, without the warm-up and without zeros."""
+def _epoch_mean(run: RunNumbers, watched: bool) -> tuple[Estimate | None, list[str]]:
+    """The authors' throughput: the mean of all logged rates but the first."""
     if not watched:
         if run.meta["imported"]:
             saw = run.meta["imported"].get("monitor")
             why = "no epoch ended while the monitor watched" if saw else "there is no log of a monitor"
             return None, [f"sps_epoch_mean is null: {why}, which alone has the epochs' rates."]
-        return throughput_epoch_mean(run.study), []
-    counted = [r for r in watched if r.epoch > int(run.meta["warmup_epochs"] or 0)]
-    zero = [r.epoch for r in counted if r.sps == 0]
-    said = (run.meta["imported"] or {}).get("zero_rate_epochs")
-    told = [f"Epochs with the rate 0 are dropped: {_numbers(zero)}."] if zero and not said else []
-    mean = mean_interval([r.sps for r in counted if r.sps])
+        return run.epoch_mean(), []
+    mean = run.epoch_mean()
     if mean is None:
-        told.append("sps_epoch_mean is null: the monitor logged no rate above 0 after the warm-up.")
-    return mean, told
+        return None, ["sps_epoch_mean is null: the monitor logged no rate above 0 after the warm-up."]
+    return mean, []
 
 
 def _sps(
@@ -391,7 +387,3 @@ def _peers(logged: int, store: Store) -> int:
     seen = [n for vm, n in zip(progress["vm"], progress["peers"], strict=True) if vm == ""]
     counts = Counter(seen or epochs["group_size"])
     return max(logged, max(counts, key=lambda n: (counts[n], n), default=logged))
-
-
-def _numbers(values: Iterable[int]) -> str:
-    return ", ".join(str(v) for v in values)

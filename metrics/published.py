@@ -8,7 +8,8 @@ from typing import Any
 
 from metrics.egress import Traffic
 from metrics.granularity import calculation, communication, granularity
-from metrics.throughput import SwarmEpoch, epoch_seconds, throughput_epoch_mean
+from metrics.interval import Estimate
+from metrics.throughput import SwarmEpoch, epoch_seconds
 
 
 def peer_egress_gb_per_epoch(
@@ -26,17 +27,18 @@ def compare(
     epochs: Sequence[SwarmEpoch],
     matrix: Sequence[Traffic],
     vms: Sequence[str],
+    epoch_mean: Estimate | None,
 ) -> dict[str, Any] | None:
     """The study's figures with ours and the relative difference, (ours - study) / study; None without.
 
     `epochs` and `matrix` at study scale. The study's throughput is the mean of its epochs' rates, so ours
-    beside it is `sps_epoch_mean`. Gives `{"figures": the study's row, "compared": {name: {"study", "ours",
+    beside it is `sps_epoch_mean` (`epoch_mean`). Gives `{"figures": the study's row, "compared": {name: {"study", "ours",
     "difference"}}}`.
     """
     if not published:
         return None
     ours: dict[str, float | None] = {
-        "sps": _value(throughput_epoch_mean(epochs)),
+        "sps": _value(epoch_mean),
         "calc_s": _value(calculation(epochs)),
         "comm_s": _value(communication(epochs)),
         "epoch_s": _value(epoch_seconds(epochs)),

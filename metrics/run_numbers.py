@@ -23,9 +23,11 @@ from metrics.egress import (
     tails,
     traffic,
 )
+from metrics.interval import Estimate
 from metrics.joins import Join, Price, join_costs
 from metrics.ledger import Ledger, Terms
 from metrics.lives import last_life
+from metrics.logged_rates import LoggedRate, study_throughput
 from metrics.preemptions import Preemptions, preemptions
 from metrics.records import (
     EgressRecord,
@@ -36,7 +38,7 @@ from metrics.records import (
     VmRecord,
 )
 from metrics.scale import Scales, study_epochs, study_ingress_bytes
-from metrics.throughput import SwarmEpoch, swarm_epochs
+from metrics.throughput import SwarmEpoch, swarm_epochs, throughput_epoch_mean
 
 # Backblaze B2: where the study's data came from, and what its logs' stores and our embedded one stand for.
 _STUDY_STORE = "b2"
@@ -71,6 +73,9 @@ class RunNumbers:
     preemptions: Preemptions
     joins: tuple[Join, ...]
     forgotten_epochs: int  # trained before all peers were lost at once: no part of the other figures
+    logged_rates: tuple[
+        LoggedRate, ...
+    ]  # of an imported run's monitor, the first epoch's included; else empty
 
     @classmethod
     def of(cls, store: Records) -> RunNumbers:
@@ -144,7 +149,12 @@ class RunNumbers:
             ),
             joins=tuple(join_costs(store.records("joins"), vms, terms.scales, _priced(terms))),
             forgotten_epochs=_forgotten(epochs, vms),
+            logged_rates=_logged_rates(imported.get("epoch_rates"), watched),
         )
+
+    def epoch_mean(self) -> Estimate | None:
+        """The study's throughput: the mean of the rates that its monitor logged, else of the measured epochs' own."""
+        return study_throughput(self.logged_rates) if self.logged_rates else throughput_epoch_mean(self.study)
 
     def data_bytes_by_switch(self) -> int | None:
         """IP bytes that the switch saw from the store to the VMs: what they read, with its headers."""
@@ -155,6 +165,15 @@ class RunNumbers:
     def slot(self, node: str) -> str:
         """A VM's slot; other nodes' own names."""
         return next((row.slot for row in self.vms if row.vm == node), node)
+
+
+def _logged_rates(
+    logged: Sequence[tuple[int | None, float | None]] | None, watched: Sequence[SwarmEpochRecord]
+) -> tuple[LoggedRate, ...]:
+    """As the importer kept them; a run imported before it did has each epoch's first rate only."""
+    if logged is None:
+        return tuple(LoggedRate(r.epoch, r.sps) for r in sorted(watched, key=lambda r: r.epoch))
+    return tuple(LoggedRate(epoch, sps) for epoch, sps in logged)
 
 
 def terms_of(meta: Mapping[str, Any]) -> tuple[Terms, tuple[str, ...]]:

@@ -30,7 +30,6 @@ from metrics.throughput import (
     local_throughput,
     measured,
     throughput,
-    throughput_epoch_mean,
     throughput_phase_timed,
 )
 from metrics.warnings import sentences
@@ -70,7 +69,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
         },
         "samples": samples,
         "sps": _json(throughput(run.study)),
-        "sps_epoch_mean": _json(throughput_epoch_mean(run.study)),
+        "sps_epoch_mean": _json(run.epoch_mean()),
         "sps_local": _json(local_throughput(run.study)),
         "sps_phase_timed": _json(throughput_phase_timed(run.study)),
         "granularity": _json(granularity(run.study)),
@@ -105,7 +104,9 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
         },
         "loss": _loss(run),
         "accuracy": None if evaluated is None else evaluated.accuracy,
-        "published": compare(meta["published"], run.study, run.matrix, [row.vm for row in run.vms]),
+        "published": compare(
+            meta["published"], run.study, run.matrix, [row.vm for row in run.vms], run.epoch_mean()
+        ),
         "agreement": _agreement(run),
         "raw": _raw(run),
         "warnings": sentences(run),

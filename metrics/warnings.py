@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from metrics.egress import PRIVATE, handed_over
+from metrics.logged_rates import left_out
 from metrics.run_numbers import RunNumbers
 from metrics.throughput import dropped_rounds, measured
 from metrics.trust import told
@@ -104,6 +105,7 @@ def _epochs(run: RunNumbers) -> list[str]:
             "that are in the cost and in no other figure."
         )
     chosen = measured(run.raw)
+    found += _not_in_sps(run, {e.epoch for e in chosen})
     if not chosen:
         return [
             *found,
@@ -112,7 +114,8 @@ def _epochs(run: RunNumbers) -> list[str]:
     cut = [e.epoch for e in run.raw if not e.complete]
     if cut:
         found.append(f"Epoch {cut[0]} was not reported by every living peer and is not measured.")
-    gaps = [str(e.epoch) for e in run.raw if e.duration_s is None]
+    told = {r.epoch for r in run.logged_rates[1:] if r.sps is not None}  # in the sentence above
+    gaps = [str(e.epoch) for e in run.raw if e.duration_s is None and e.epoch not in told]
     if gaps:
         found.append(
             f"Epochs {', '.join(gaps)} have no wall time (the one before left no record, or the logged rate is 0) "
@@ -124,6 +127,22 @@ def _epochs(run: RunNumbers) -> list[str]:
             f"In {len(moved)} of {len(chosen)} measured epochs a peer joined or left ({', '.join(moved)})."
         )
     return found
+
+
+def _not_in_sps(run: RunNumbers, chosen: set[int]) -> list[str]:
+    """What the study's mean counts and ours leaves out."""
+    which = left_out(run.logged_rates, chosen)
+    if not which:
+        return []
+    rates = sum(1 for r in run.logged_rates[1:] if r.sps is not None)
+    return [
+        f"sps ({_count(len(chosen), 'epoch')}) leaves out records that sps_epoch_mean ({_count(rates, 'rate')}, as the study "
+        f"counts them) has: {which}."
+    ]
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _counts(run: RunNumbers) -> list[str]:

@@ -177,7 +177,7 @@ FRAMES: dict[str, tuple[Column, ...]] = {
         Column("peers", _MAYBE_WHOLE, "peers that trained"),
         Column("tbs", _MAYBE_WHOLE, "target batch size, samples"),
         Column("sps_epoch_mean", _NUMBER, "the study's figure: mean of the epochs' rates"),
-        Column("sps", _NUMBER, "ours: samples over time of the same epochs"),
+        Column("sps", _NUMBER, "ours: samples over time of the measured epochs"),
         Column("n_epochs", _MAYBE_WHOLE, "measured epochs"),
         Column("sps_low", _NUMBER, "95 % interval of sps"),
         Column("sps_high", _NUMBER, "95 % interval of sps"),

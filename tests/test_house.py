@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from cloud.local.options import LocalOptions
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("orch", "orchestrator", "experiments", "cloud", "metrics", "analysis")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -77,3 +79,19 @@ def test_every_link_in_the_pages_leads_somewhere():
     assert len(links) > 8
     local = [(p, t.partition("#")[0]) for p, t in links if not t.startswith(("http:", "https:", "#"))]
     assert [f"{p.name}: {t}" for p, t in local if not (p.parent / t).exists()] == []
+
+
+def test_the_readme_says_what_two_and_eight_peers_need():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    head = ["run", "peers", "memory", "cores", "minutes"]
+    assert head in rows
+    found = [row for row in rows[rows.index(head) + 2 :] if len(row) == len(head)]
+    assert {"2", "8"} <= {row[1] for row in found}
+    for row in found:
+        assert all(row)
+        name = re.findall(r"`([^`]+)`", row[0])[0]
+        folder = "studies" if row[0].startswith("study") else "library"
+        assert (ROOT / "experiments" / folder / f"{name}.yaml").exists()
+    text = "\n".join(lines)
+    assert f"less free memory than {LocalOptions().peer_memory_bytes / 1e9:.1f} GB a peer" in text

@@ -43,7 +43,9 @@ def view(snapshot: Mapping[str, Any]) -> RenderableType:
         if peer.get("cause") and peer.get("state") not in _QUIET
     )
     parts.append(_epoch_bar(snapshot.get("epoch") or {}))
-    parts.append(Text(_numbers(snapshot)))
+    numbers = _numbers(snapshot)
+    if numbers:
+        parts.append(Text(numbers))
     parts.extend(Text(f"warning: {warning}", style="yellow") for warning in snapshot.get("warnings") or ())
     events = list(snapshot.get("events") or ())[-_EVENTS_SHOWN:]
     parts.extend(Text(event_line(event), style="dim") for event in events)
@@ -85,7 +87,7 @@ def progress_line(snapshot: Mapping[str, Any]) -> str:
     at = snapshot.get("at_s")
     head = f"{clock(at)}  " if at is not None else ""
     training = f"{states.count('TRAINING')} of {len(states)} peers training"
-    return f"{head}{_epoch_words(epoch)}, {training}, {_numbers(snapshot)}"
+    return head + ", ".join(part for part in (_epoch_words(epoch), training, _numbers(snapshot)) if part)
 
 
 def event_line(event: Mapping[str, Any]) -> str:
@@ -118,13 +120,19 @@ def _epoch_words(epoch: Mapping[str, Any]) -> str:
 
 
 def _numbers(snapshot: Mapping[str, Any]) -> str:
+    """The numbers so far. What is not known yet is left out: granularity until a measured epoch has ended, for example.
+
+    Dollars are known from the start, so they are `unknown` only where a price is, which a warning explains.
+    """
     epoch, cost = snapshot.get("epoch") or {}, snapshot.get("cost") or {}
     dropped = snapshot.get("dropped_rounds") or 0
-    parts = [
-        f"{number(epoch.get('sps'))} samples/s",
-        f"granularity {number(snapshot.get('granularity'))}",
-        f"{usd(cost.get('spent_usd'))} so far, {usd(cost.get('usd_per_h'))}/h",
-    ]
+    parts: list[str] = []
+    if epoch.get("sps") is not None:
+        parts.append(f"{number(epoch['sps'])} samples/s")
+    if snapshot.get("granularity") is not None:
+        parts.append(f"granularity {number(snapshot['granularity'])}")
+    if cost:
+        parts.append(f"{usd(cost.get('spent_usd'))} so far, {usd(cost.get('usd_per_h'))}/h")
     if cost.get("budget_usd") is not None:
         parts.append(f"budget {usd(cost['budget_usd'])}")
     if dropped:
@@ -164,7 +172,7 @@ def _peers(peers: Sequence[Mapping[str, Any]]) -> RenderableType:
             Text(kind),
             Text(state, style=_STYLES.get(state, "red")),
             str(peer.get("epoch") if peer.get("epoch") is not None else "-"),
-            number(peer.get("sps")),
+            number(peer["sps"]) if peer.get("sps") is not None else "-",
             f"{preempted} x" if preempted else "",
         )
     return table

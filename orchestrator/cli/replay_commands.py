@@ -60,8 +60,8 @@ def _replay(
 
     \b
     JSON: {"schema_version", "runs": [{"label", "run_id", "model", "peers", "tbs",
-      "sps_epoch_mean" (the authors' figure: mean of the epochs' rates), "sps" (samples over
-      time of the same epochs), "n_epochs", "sps_low", "sps_high" (95 %),
+      "sps_epoch_mean" (the authors' figure: mean of all logged rates but the first), "sps"
+      (samples over time of the measured epochs), "n_epochs", "sps_low", "sps_high" (95 %),
       "granularity_phase_timed" (the authors' rule), "granularity" (wall clock), "calc_s",
       "comm_s", "epoch_s", "egress_bytes_per_vm_epoch", "ingress_bytes_per_vm_h",
       "sps_wall", "sps_phase_timed" (of one GPU alone, on both clocks), "speedup" (one clock),

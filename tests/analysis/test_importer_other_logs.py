@@ -16,6 +16,7 @@ from analysis.importers.wandb.files import parse_name
 from analysis.replay import replay_rows, row_of_folder
 from analysis.sources import opened
 from metrics.store import RunStore
+from metrics.summary import summarise
 
 FOUR = ("gc-us-t4-1", "gc-us-t4-2", "gc-eu-t4-1", "gc-asia-t4-1")
 RATE, SECONDS = "03_hivemind/epoch_based_sps", "03_hivemind/epoch_s"
@@ -143,6 +144,45 @@ def test_a_monitor_that_slept_over_an_epoch_does_not_stretch_the_next(tmp_path: 
     _close(row, rates | _epochs(swarm, truth), rate=0.01)  # the VMs' clocks are cut to seconds
     assert "the monitor missed epoch 2." in text
     assert "what it logged as epoch 3 lasted from epoch 1 on" in text
+
+
+def test_epochs_that_sps_leaves_out_are_in_the_studys_mean_and_named(tmp_path: Path):
+    # As a run of the study's section F: the mean it prints has five rates, one of them 0; two epochs are left for us.
+    truth = write_swarm(tmp_path, Swarm(hosts=FOUR, epochs=4))
+    with _edited(truth.files["monitor"]) as rows:
+        ended = [k for k, r in enumerate(rows) if r[RATE]]
+        rows[ended[3]] |= {RATE: 0, SAMPLES: 0}
+        again = [rows[ended[1]] | {RATE: 570}, rows[ended[2]] | {RATE: 580}]
+        for k, row in ((ended[2], again[1]), (ended[1], again[0])):
+            rows[k + 1] |= {name: row[name] for name in (RATE, SAMPLES, SECONDS)}
+        rates = [float(rows[k][RATE]) for k in ended]
+    row, text = _replay(tmp_path)
+    assert row["sps_epoch_mean"] == pytest.approx((rates[1] + 570 + rates[2] + 580 + 0) / 5, rel=1e-12)
+    seconds = truth.swarm_ended_s[3] - truth.swarm_ended_s[1]
+    assert row["sps"] == pytest.approx((truth.swarm_samples[2] + truth.swarm_samples[3]) / seconds, rel=0.002)
+    assert row["n_epochs"] == 2
+    assert (
+        "sps (2 epochs) leaves out records that sps_epoch_mean (5 rates, as the study counts them) has: "
+        "epochs 2 and 3: recorded twice, only the first record is used; epoch 4: rate 0."
+    ) in row["warnings"]
+    assert "no wall time" not in text
+    with opened([tmp_path]) as found, RunStore.open_reader(found.runs[0].folder / "run.db") as store:
+        assert summarise(store)["sps_epoch_mean"]["value"] == row["sps_epoch_mean"]
+
+
+def test_a_swarm_that_began_anew_in_the_monitors_log_is_named(tmp_path: Path):
+    truth = write_swarm(tmp_path, Swarm(hosts=FOUR, epochs=5))
+    for host in FOUR:
+        truth.files[host].unlink()
+    with _edited(truth.files["monitor"]) as rows:
+        ended = [k for k, r in enumerate(rows) if r[RATE]]
+        for k, row in enumerate(rows):
+            row[EPOCH] = int(row[EPOCH]) + 5 if k < ended[2] else int(row[EPOCH]) - 2  # 6, 7; then 1, 2, 3
+        rates = [float(rows[k][RATE]) for k in ended]
+    row, _ = _replay(tmp_path)
+    assert row["sps_epoch_mean"] == pytest.approx(fmean(rates[1:]), rel=1e-12)
+    assert row["n_epochs"] == 1
+    assert any("(4 rates" in w and "epochs 1, 2 and 3: recorded after epoch 7." in w for w in row["warnings"])
 
 
 def test_a_monitor_that_stops_early_says_of_which_epochs_the_mean_is(tmp_path: Path):

@@ -233,14 +233,29 @@ def test_a_monitor_alone_gives_rates_only(tmp_path: Path):
         assert f"{key}" in told(row)
 
 
-def test_zero_rates_are_dropped_and_said(tmp_path: Path):
+def test_zero_rates_are_in_the_studys_mean_and_not_in_sps(tmp_path: Path):
     with without(write(tmp_path), "swarm_epochs") as store:
         rates = {1: 33.0, 2: 0.0, 3: 40.0}
         store.append("swarm_epochs", [SwarmEpochRecord(k, 30.0 * k, 25.0, 1000, r) for k, r in rates.items()])
         row = run_row(store)
-    assert row.sps_epoch_mean == Estimate(40.0, None, None, 1)
+    assert row.sps_epoch_mean is not None
+    assert (row.sps_epoch_mean.value, row.sps_epoch_mean.n) == (20.0, 2)
     assert row.sps == Estimate(40.0, None, None, 1)
-    assert "Epochs with the rate 0 are dropped: 2." in told(row)
+    assert (
+        "sps (1 epoch) leaves out records that sps_epoch_mean (2 rates, as the study counts them) has: epoch 2: rate 0."
+        in row.warnings
+    )
+    assert "no wall time" not in told(row)
+
+
+def test_only_zero_rates_are_no_throughput(tmp_path: Path):
+    with write(tmp_path) as store:
+        store._connection.execute("UPDATE swarm_epochs SET sps = 0")
+        row = run_row(store)
+    assert (row.sps, row.sps_epoch_mean) == (None, None)
+    assert "sps_epoch_mean is null: the monitor logged no rate above 0" in told(row)
+    assert "sps (0 epochs) leaves out" in told(row)
+    assert "epochs 2 and 3: rate 0" in told(row)
 
 
 @pytest.mark.parametrize("epochs", [0, 1])

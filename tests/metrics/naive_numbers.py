@@ -160,7 +160,10 @@ def naive_numbers(run: Run) -> dict[str, Any]:
             ratios.append(sum(each) / len(each))
     rates = [samples / wall for _, samples, wall, _ in epochs]
     if run.watched:
-        rates = [w.sps for w in run.watched if w.k > run.warmup and w.sps]
+        logged = sorted(run.watched, key=lambda w: w.k)[1:]  # the study drops the first and keeps rates of 0
+        rates = [w.sps for w in logged if w.sps is not None]
+        if not any(rates):
+            rates = []
     return {
         "sps": naive_ratio([(samples, wall) for _, samples, wall, _ in epochs]),
         "sps_epoch_mean": naive_mean(rates),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -16,7 +17,7 @@ VIEW = """\
 geo-b2-20261121-7f3a: running, 1 min 35 s since the start
 Emulated cloud: real peers in network namespaces on this machine; scaled: bytes 1/100, samples 1/32
 place               slot  VM         state     epoch  samples/s  lost
-gcp/europe-west1-b  eu-0  T4:1 spot  WAITING       -    unknown  1 x
+gcp/europe-west1-b  eu-0  T4:1 spot  WAITING       -          -  1 x
 gcp/us-central1-a   us-0  T4:1 spot  TRAINING      2       35.5
   eu-0: preempted; [next try in 10 s]
 epoch 2 of 5 ━━━━━━━━━━━━━━━                 50%, averaging in 7 s
@@ -47,7 +48,7 @@ def test_view():
 
 def test_view_fits_eighty_columns():
     lines = drawn(snapshot(), width=80).splitlines()
-    assert "gcp/europe-west1-b  eu-0  T4:1 spot  WAITING       -    unknown  1 x" in lines
+    assert "gcp/europe-west1-b  eu-0  T4:1 spot  WAITING       -          -  1 x" in lines
     assert max(map(len, lines)) <= 80
 
 
@@ -56,7 +57,42 @@ def test_view_of_a_run_that_has_nothing_yet():
         snapshot(peers=[], epoch={}, cost={}, granularity=None, events=[], elapsed_s=None, scales=None)
     )
     assert "no epoch yet" in text
-    assert "granularity unknown, unknown so far, unknown/h" in text
+    assert "unknown" not in text.replace("scales unknown", "")
+    assert text.endswith("0%\n")  # and no empty line for the numbers
+
+
+FIRST_EPOCH = {"current": 1, "completed": 0, "samples": 128}
+
+
+def first_epoch(**changes: Any) -> dict[str, Any]:
+    """The snapshot before any epoch has ended."""
+    shown = snapshot(granularity=None)
+    return {**shown, "epoch": {**shown["epoch"], **FIRST_EPOCH, **changes}}
+
+
+def test_the_first_epoch_has_no_granularity_yet():
+    shown = first_epoch()
+    said = "70.2 samples/s, $0.0961 so far, $0.36/h"
+    assert f"\n{said}\n" in drawn(shown)
+    assert live.progress_line(shown) == f"00:01:35  epoch 1 of 5 (warm-up), 1 of 2 peers training, {said}"
+    later = {**snapshot(), "at_s": 97.0}
+    assert "granularity 25.4" in live.lines(shown, later)[-1]
+
+
+def test_a_rate_that_nobody_has_reported_yet_is_left_out():
+    shown = first_epoch(sps=None)
+    assert "samples/s, " not in drawn(shown)
+    assert live.progress_line(shown).endswith("1 of 2 peers training, $0.0961 so far, $0.36/h")
+
+
+def test_a_line_of_a_run_that_has_nothing_yet_ends_with_its_peers():
+    shown = snapshot(peers=[], epoch={}, cost={}, granularity=None)
+    assert live.progress_line(shown) == "00:01:35  no epoch yet, 0 of 0 peers training"
+
+
+def test_a_price_that_is_unknown_stays_so():
+    text = drawn(snapshot(cost={"spent_usd": None, "usd_per_h": None, "budget_usd": None}))
+    assert "granularity 25.4, unknown so far, unknown/h" in text
 
 
 def test_what_must_not_be_overlooked_is_in_the_view():

@@ -29,9 +29,6 @@ def findings(
             "There is no monitor log: the swarm's rates follow from the VMs' own samples and clocks."
         )
     else:
-        if monitor.zero_rate:
-            numbers = ", ".join(map(str, monitor.zero_rate))
-            found.append(f"{monitor.shown}: epochs {numbers} have a rate of 0; they are in no mean.")
         if len(bees) < monitor.peers:
             found.append(
                 f"The monitor saw {monitor.peers} peers, there are logs of {len(bees)}: "

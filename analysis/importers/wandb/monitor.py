@@ -35,6 +35,9 @@ class Monitor:
     rows: int
     period_s: float | None
     epochs: tuple[SwarmEpochRecord, ...]
+    rates: tuple[
+        tuple[int | None, float | None], ...
+    ]  # (epoch, rate) of all rows that ended one, those left out too
     peers: int  # the most at once, for longer than a moment
     progress: dict[str, np.ndarray]
     numbered: bool  # False: the log has no epoch numbers, they are counted from 1
@@ -74,6 +77,12 @@ def read_monitor(table: Table) -> Monitor:
         known = np.flatnonzero(np.isfinite(epoch))
         rows = known[1:][np.diff(epoch[known]) > 0]
     epochs = _epochs(table, epoch, clock.at_s, rows, notes)
+    rates: list[tuple[int | None, float | None]] = [(e.epoch, e.sps) for e in epochs]
+    if _RATE in table:
+        rates = [
+            (int(epoch[k]) if np.isfinite(epoch[k]) else None, float(table.get(_RATE)[k]))
+            for k in np.flatnonzero(ended)
+        ]
     peers = table.get(_PEERS)
     peers = peers[np.isfinite(peers)]
     scraped = np.flatnonzero(np.isfinite(epoch) & np.isfinite(table.get(_NOW)))
@@ -85,6 +94,7 @@ def read_monitor(table: Table) -> Monitor:
         rows=table.rows,
         period_s=float(np.median(gaps)) if len(gaps) else None,
         epochs=epochs,
+        rates=tuple(rates),
         peers=_most_peers(peers),
         progress={
             "at_s": clock.at_s[scraped],
@@ -169,6 +179,7 @@ def aligned(monitor: Monitor, ends: Sequence[tuple[int, float]]) -> Monitor:
         first_s=monitor.first_s + later,
         last_s=monitor.last_s + later,
         epochs=tuple(moved),
+        rates=tuple((None if n is None else n + plus, rate) for n, rate in monitor.rates),
         progress={**p, "at_s": p["at_s"] + later, "epoch": p["epoch"] + plus},
     )
 

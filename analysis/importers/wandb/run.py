@@ -118,6 +118,7 @@ def import_run(run: RunLogs, folder: Path, book: PriceBook) -> None:
                 if bee.nic is not None
             },
             "zero_rate_epochs": list(monitor.zero_rate) if monitor else [],
+            "epoch_rates": [list(row) for row in monitor.rates] if monitor else [],
             "clock": {
                 vm: {
                     "steps": bee.steps,
