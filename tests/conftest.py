@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 from pathlib import Path
 
@@ -12,6 +13,15 @@ from hypothesis import settings
 # How long an example takes is the machine's matter: a busy one must not fail a test.
 settings.register_profile("orch", deadline=None)
 settings.load_profile("orch")
+
+
+def pytest_configure() -> None:
+    """Restore SIGINT where it is ignored, as it is in jobs that a shell starts in the background.
+
+    Programs started by the tests would inherit that, and tests that interrupt them would hang.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
