@@ -24,6 +24,11 @@ _DENIED = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
 # aws:userid of a VM's role ends with the VM's instance id.
 _ITSELF = {"StringLike": {"aws:userid": "*:${ec2:InstanceID}"}}
 _INSTANCES = "arn:aws:ec2:*:*:instance/*"
+# What ModifyInstanceAttribute changes beside the security groups (boto3's names; values are compared without case).
+_OTHER_ATTRIBUTES = [
+    "blockDeviceMapping", "disableApiStop", "disableApiTermination", "ebsOptimized", "enaSupport", "enclaveOptions",
+    "instanceInitiatedShutdownBehavior", "instanceType", "kernel", "ramdisk", "sourceDestCheck", "sriovNetSupport", "userData",
+]  # fmt: skip
 TRUST: dict[str, Any] = {
     "Version": "2012-10-17",
     "Statement": [
@@ -48,6 +53,15 @@ def policy(buckets: Collection[str]) -> dict[str, Any]:
             "Action": ["ec2:TerminateInstances", "ec2:ModifyInstanceAttribute"],
             "Resource": _INSTANCES,
             "Condition": _ITSELF,
+        },
+        {
+            # As AWS's user guide denies attributes of images ("Identity-based policies for Amazon EC2"). Denied rather
+            # than not allowed: were the key another for instances, a VM could still end itself.
+            "Sid": "ChangeNothingElse",
+            "Effect": "Deny",
+            "Action": "ec2:ModifyInstanceAttribute",
+            "Resource": _INSTANCES,
+            "Condition": {"StringEqualsIgnoreCase": {"ec2:Attribute": _OTHER_ATTRIBUTES}},
         },
         {
             "Sid": "LeaveItsSecurityGroup",  # the same call names the group; without an instance it changes nothing

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import boto3
@@ -110,9 +114,9 @@ def user(iam: Any, monkeypatch: pytest.MonkeyPatch, allowed: dict[str, Any] | No
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key["SecretAccessKey"])
 
 
-def test_a_vm_may_change_only_itself_and_read_only_its_buckets():
+def test_a_vm_may_change_only_itself_and_read_only_its_buckets(monkeypatch: pytest.MonkeyPatch):
+    """By the words of the policy, and as the fake EC2 judges it."""
     told = policy(["b"])["Statement"]
-    changing = [s for s in told if not all("Describe" in a or a.startswith("s3:") for a in s["Action"])]
     for statement in told:
         actions = [statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"]
         for action in actions:
@@ -125,8 +129,38 @@ def test_a_vm_may_change_only_itself_and_read_only_its_buckets():
                 "arn:aws:s3:::b",
                 "arn:aws:s3:::b/*",
             ]
-    assert changing
     assert not [s for s in policy([])["Statement"] if "s3" in json.dumps(s)]
+
+    def may(action: str, resource: str, attribute: str = "") -> bool:
+        return judge(monkeypatch).allowed(told, action, resource, "i-1", attribute)
+
+    me, other = "arn:aws:ec2:r:1:instance/i-1", "arn:aws:ec2:r:1:instance/i-2"
+    change = "ec2:ModifyInstanceAttribute"
+    assert may("ec2:TerminateInstances", me)
+    assert not may("ec2:TerminateInstances", other)
+    assert may(change, me, "GroupId"), "SkyPilot's autodown does so before it ends the VM"
+    assert may(change, "arn:aws:ec2:r:1:security-group/sg-1", "GroupId")
+    assert not may(change, other, "GroupId")
+    for attribute in ("DisableApiTermination", "disableApiTermination", "DisableApiStop", "UserData"):
+        assert not may(change, me, attribute)
+    assert may("s3:GetObject", "arn:aws:s3:::b/x")
+    assert not may("s3:GetObject", "arn:aws:s3:::c/x")
+    assert not may("s3:PutObject", "arn:aws:s3:::b/x")
+    assert not may("iam:ListRoles", "*")
+
+
+def judge(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """tests/fake_ec2/roles.py, without the machines beside it."""
+    machines: Any = ModuleType("machines")
+    machines.Machine = machines.Machines = object
+    monkeypatch.setitem(sys.modules, "machines", machines)
+    path = Path(__file__).parents[1] / "fake_ec2" / "roles.py"
+    found = importlib.util.spec_from_file_location("fake_ec2_roles", path)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
 
 
 @pytest.mark.parametrize("look", [is_there, lambda buckets: ensure(buckets, lambda _s: None)])
