@@ -66,8 +66,9 @@ def translate(error: BaseException, doing: str) -> ProviderError:
         return CredentialsError(f"{doing}: SkyPilot has no access: {said}; `orch check` says what is missing")
     if "ResourcesUnavailableError" in names:
         if _REFUSED.search(everything):
+            more = " --aws-role FILE`, which prints the grant" if "iam:PassRole" in everything else "`"
             return CredentialsError(
-                f"{doing}: the cloud refused us: {_matching(error, _REFUSED)}; see `orch check`"
+                f"{doing}: the cloud refused us: {_matching(error, _REFUSED)}; see `orch check{more}"
             )
         if _THROTTLED.search(everything) and not (_QUOTA.search(everything) or _CAPACITY.search(everything)):
             return TransientError(

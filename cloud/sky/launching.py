@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from cloud.provider import AmbiguousError, LaunchRequest, NoCapacityError, ProviderError, TransientError
-from cloud.sky import records, sdk, server, ssh
+from cloud.sky import aws_role, records, sdk, server, ssh
 from cloud.sky.clusters import SERVER_TRIES, Clusters
 from cloud.sky.errors import is_server_lost, translate
 from cloud.sky.price_check import TooDearError, refusal_after, refusal_before, refusal_remembered
@@ -73,9 +73,12 @@ def _launch_until_up(run: Clusters, request: LaunchRequest, cluster: str, doing:
                 return
             if waiting is None:
                 _check_price(run, request, doing)
+                # IAM may take longer than an ending waits for a launch that is on its way (`Clusters.await_launch`).
+                role = aws_role.ensure(request.buckets) if request.offer.location.startswith("aws/") else ""
                 shipped = shipped or ship_folder(run.folder, run.home, request)
+                _check_wanted(run, request.vm, doing)
                 records.update(run.folder, request.vm, asking=True)
-                waiting = sdk.launch(request, *shipped)
+                waiting = sdk.launch(request, *shipped, role)
                 records.update(run.folder, request.vm, asking=False)
             sdk.wait_launch(waiting)
             return

@@ -15,7 +15,6 @@ from typing import Any
 
 from cloud.prices.classes import is_internal
 from cloud.provider import LaunchRequest
-from cloud.sky.aws_role import ensure
 from cloud.sky.identity import removal, settings
 from cloud.sky.names import cluster_name, labels_of
 from cloud.sky.script import FOLDER
@@ -67,9 +66,11 @@ def skypilot() -> Any:
     return sky
 
 
-def launch(request: LaunchRequest, ship: Path, key: str) -> str:
-    """Begin the launch of a VM's cluster; returns SkyPilot's request id. Raises ProviderError where AWS refuses the role
-    of its VMs, and whatever SkyPilot raises."""
+def launch(request: LaunchRequest, ship: Path, key: str, aws_role: str) -> str:
+    """Begin the launch of a VM's cluster; returns SkyPilot's request id. Raises whatever SkyPilot raises.
+
+    `aws_role`: the instance profile of a VM on AWS; "" elsewhere.
+    """
     sky = skypilot()
     from sky import skypilot_config  # pyright: ignore[reportAttributeAccessIssue]  # not everybody has it
     from sky.skylet.autostop_lib import (  # pyright: ignore[reportMissingImports]  # not everybody has it
@@ -86,8 +87,7 @@ def launch(request: LaunchRequest, ship: Path, key: str) -> str:
         api_server_access=False,
     )
     task.set_resources(_resources(request))
-    role = ensure(request.buckets) if own == "aws" else ""
-    with _configuring, skypilot_config.override_skypilot_config(settings(own, role)):
+    with _configuring, skypilot_config.override_skypilot_config(settings(own, aws_role)):
         return str(
             sky.launch(
                 task,

@@ -29,11 +29,16 @@ _log = logging.getLogger("metrics.monitor")
 
 _LAST_SCRAPE_S = 2.0
 _FIRST_ORDERS_S = 600.0  # without any orders: as long as a usual lease
+_OUTLIVES_S = 30.0  # the peers' leases: their last records are still read
 _IDLE_READ_S = 5.0  # epochs and evaluations are read so often when nothing says that there is a new one
 
 
 class MonitorConfigError(Exception):
     """The config is not one this monitor can read."""
+
+
+class AbandonedError(Exception):
+    """The controller has given no new orders for longer than a lease."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +70,9 @@ class MonitorConfig:
 
 
 def main(config_path: str) -> int:
-    """Run until SIGTERM or SIGINT, or until the controller has given no new orders for a whole lease.
+    """Run until SIGTERM or SIGINT, or until the controller has given no new orders for a whole lease and 30 s.
 
-    Exit code: 0 after a stop, 1 on a failure (told in status.json).
+    Exit code: 0 after a stop, 1 on a failure or without new orders (told in status.json).
     """
     path = Path(config_path).absolute()
     folder = path.parent
@@ -83,7 +88,7 @@ def main(config_path: str) -> int:
         return 0
     except Exception as error:  # noqa: BLE001 - a program's outermost frame: told, not swallowed
         _log.exception("the monitor failed")
-        known = isinstance(error, MonitorConfigError | SocketFolderError)
+        known = isinstance(error, MonitorConfigError | SocketFolderError | AbandonedError)
         message = str(error) if known else f"monitor: {error!r}; see {folder / 'monitor.log'}"
         write_status(folder / "status.json", _status("failed", error=message))
         return 1
@@ -162,9 +167,11 @@ class _Monitor:
         self._tell("done")
 
     async def _watch(self, stop: asyncio.Event) -> None:
+        """Scrape until `stop`. Raises AbandonedError."""
         period_s = self._config.period_s
         due = time.monotonic()
-        while not stop.is_set() and not self._is_abandoned(time.monotonic()):
+        abandoned = ""
+        while not stop.is_set() and not (abandoned := self._why_abandoned(time.monotonic())):
             await self._scrape(0.9 * period_s, everything=False)
             self._tell("ready" if self._reader.nodes else "dht")
             due = max(due + period_s, time.monotonic())
@@ -173,6 +180,8 @@ class _Monitor:
             except TimeoutError:
                 continue
         await self._scrape(_LAST_SCRAPE_S, everything=True)
+        if abandoned:
+            raise AbandonedError(abandoned)
 
     async def _scrape(self, limit_s: float, *, everything: bool) -> None:
         """Ask, wait at most `limit_s` for answers, write what is new. Late answers count in the next one."""
@@ -234,9 +243,7 @@ class _Monitor:
                 "roster: %d peers, %d with an address", len(self._roster.peers), len(self._roster.maddrs())
             )
 
-    def _bring_orders(self, now: float) -> None:
-        if not self._config.orders_public_key:
-            return
+    def _read_orders(self, now: float) -> None:
         try:
             blob = (self._folder / "orders.bin").read_bytes()
             if blob != self._orders_blob:
@@ -246,22 +253,31 @@ class _Monitor:
             self._orders_error = ""
         except (OSError, OrdersError) as error:
             self._orders_error = f"{self._folder / 'orders.bin'}: {error}; the controller writes it"
+
+    def _bring_orders(self, now: float) -> None:
+        if not self._config.orders_public_key:
+            return
+        self._read_orders(now)
         # A controller that lives gives them anew each quarter of the lease: older ones would only lengthen leases.
         if self._orders is not None and now - self._orders_read_at < self._orders.lease_s:
             key = orders_key(self._config.run_key)
             self._reader.bring(key, self._orders_blob, orders_expiration_s(self._orders.version), now)
 
-    def _is_abandoned(self, now: float) -> bool:
-        """Whether no new orders came for a whole lease: the controller is gone, and so are the peers. `now`: monotonic s."""
+    def _why_abandoned(self, now: float) -> str:
+        """Why the controller is taken for gone, and the peers with it; "" while it is not. `now`: monotonic s.
+
+        The orders are read again first: this process may have been stopped for longer than a lease.
+        """
         if not self._config.orders_public_key:
-            return False
+            return ""
+        self._read_orders(now)
         lease_s = _FIRST_ORDERS_S if self._orders is None else self._orders.lease_s
-        if now - self._orders_read_at < lease_s:
-            return False
-        _log.error(
-            "no new orders of the controller for %.0f s, the lease of this run: the monitor ends", lease_s
+        if now - self._orders_read_at < lease_s + _OUTLIVES_S:
+            return ""
+        return (
+            f"no new orders of the controller for {now - self._orders_read_at:.0f} s (the lease of this run is "
+            f"{lease_s:.0f} s), so the monitor ended"
         )
-        return True
 
     def _tell(self, phase: str) -> None:
         alive = self._board.alive(self._now_s())

@@ -38,7 +38,7 @@ def _check(
             "--aws-role",
             metavar="FILE|NAME",
             help="Only print the commands by which an administrator makes the role that this experiment's VMs on AWS "
-            "have, where your own credentials may not; contacts nothing.",
+            "have and lets your user give it to them, where your own credentials may not; contacts nothing.",
         ),
     ] = None,
     overrides: Annotated[
@@ -58,7 +58,8 @@ def _check(
     Offline unless --online is given: looks at files, the environment and this machine only. Of secrets only
     whether they are there is looked at, and shown.
 
-    Exit: 0 the run wanted (--on) can start as far as was looked, 2 something is missing for it.
+    Exit: 0 the run wanted (--on) can start as far as was looked, 2 something is missing for it; with --aws-role 2
+    for an experiment without places on AWS.
 
     \b
     JSON: {"schema_version", "on", "online", "usable", "findings": [{"check", "state": "ok"|"warning"|
@@ -95,14 +96,22 @@ def _print_aws_role(experiment: str, overrides: Sequence[str]) -> None:
     from cloud.sky.aws_role import commands
     from experiments.spec import SpecError, load
     from orchestrator.cli.exits import WRONG
-    from orchestrator.controller.rentable import aws_buckets
+    from orchestrator.controller.rentable import aws_buckets, has_aws_places
 
     try:
         spec = load(experiment, overrides)
     except SpecError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(WRONG) from error
+    if not has_aws_places(spec):
+        typer.echo(f"{spec.name} has no places on AWS, so its VMs need no role there", err=True)
+        raise typer.Exit(WRONG)
     typer.echo(commands(aws_buckets(spec)), nl=False)
+    typer.echo(
+        "Put the name of the user who launches for YOUR-USER in the last command; for an identity that is no IAM user (a "
+        "role, single sign-on), add its policy document to that role or permission set.",
+        err=True,
+    )
 
 
 def _lines(findings: list[Finding]) -> list[str]:

@@ -123,7 +123,7 @@ def _launch(
         return
     from orchestrator.cli.bring_up import make_run, start_run
     from orchestrator.controller import client
-    from orchestrator.controller.preflight import preflight
+    from orchestrator.controller.preflight import make_aws_role, preflight
     from orchestrator.errors import UsageError
 
     if there and there.is_file():
@@ -141,6 +141,7 @@ def _launch(
         yes=yes,
         refusal=f"{chosen.spec.name} was not started: there is no terminal to ask on, so add --yes",
     )
+    make_aws_role(chosen.spec, chosen.on)
     wished = run_id or new_id(chosen.spec.name)
     try:
         make_run(chosen.spec, chosen.document, chosen.plan, wished, home, chosen.on)

@@ -23,7 +23,7 @@ from orchestrator.cli.report_commands import summary_of
 from orchestrator.cli.terminal import say
 from orchestrator.controller import client
 from orchestrator.controller.actor import began, controller_alive
-from orchestrator.controller.preflight import preflight
+from orchestrator.controller.preflight import make_aws_role, preflight
 from orchestrator.errors import ControllerLostError, OrchError, TeardownError
 from orchestrator.home import run_folder
 from orchestrator.study.runner import RunError, Seen, Watched
@@ -67,6 +67,7 @@ class RunLauncher:
         try:
             spec = from_document(dict(document))
             preflight(spec, self._home, study.on)
+            make_aws_role(spec, study.on)
             make_run(spec, text, study.plans[job.key], run_id, self._home, study.on)
             start_run(run_id, self._home, study.on)
         except (TeardownError, DiskFullError):

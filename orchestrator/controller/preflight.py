@@ -18,7 +18,13 @@ from metrics.orders import MAX_PEERS
 from metrics.store import DiskFullError
 from orchestrator.checks.credentials import CLOUDS, cloud_access, package_there
 from orchestrator.controller.launching import dataset_of, secret_values
-from orchestrator.controller.rentable import STORE_KEYS, aws_buckets, check_own_keys, check_rentable
+from orchestrator.controller.rentable import (
+    STORE_KEYS,
+    aws_buckets,
+    check_own_keys,
+    check_rentable,
+    has_aws_places,
+)
 from orchestrator.errors import RaySessionError, UsageError
 
 _CONNECT_S = 5.0
@@ -29,7 +35,7 @@ _ROOM_BYTES = 100_000_000  # the data set, its copies in the peers' caches, reco
 def preflight(spec: ExperimentSpec, home: Path, on: str = "local") -> None:
     """Look at all that a run needs: the experiment's own wishes, secrets, room in the state folder, the user's own
     Ray; the shards; on this machine ("local") memory, on rented VMs ("sky") what stands against renting them, SkyPilot,
-    the clouds' credentials and the role of VMs on AWS, which is made where there is none.
+    the clouds' credentials, also for the role of VMs on AWS. Makes nothing (see `make_aws_role`).
 
     Raises UsageError, DiskFullError, RaySessionError, CredentialsError, TransientError (AWS does not answer),
     InvalidRequestError (no memory, an endpoint the emulated cloud cannot reach), StorageError (unreachable, refused,
@@ -52,7 +58,7 @@ def preflight(spec: ExperimentSpec, home: Path, on: str = "local") -> None:
         _check_clouds(spec)
         if not spec.data.private:
             _check_rented_data(spec, values)
-        _ensure_aws_role(spec)
+        _look_at_aws_role(spec)
         return
     check_memory(spec.peer_count, LocalOptions().peer_memory_bytes, available_memory())
     if not spec.data.endpoint:
@@ -120,13 +126,21 @@ def _check_clouds(spec: ExperimentSpec) -> None:
             )
 
 
-def _ensure_aws_role(spec: ExperimentSpec) -> None:
-    """The role that the VMs on AWS have is there, or is made. Raises ProviderError."""
-    places = (place.infra for group in spec.peers for place in group.alternatives)
-    if any(infra.startswith("aws/") for infra in places):
+def make_aws_role(spec: ExperimentSpec, on: str) -> None:
+    """After the user's approval: what is missing of the role that VMs on AWS have is made. Raises CredentialsError,
+    TransientError."""
+    if on != "local" and has_aws_places(spec):
         from cloud.sky.aws_role import ensure
 
         ensure(aws_buckets(spec))
+
+
+def _look_at_aws_role(spec: ExperimentSpec) -> None:
+    """These credentials may look at the role. Raises CredentialsError, TransientError."""
+    if has_aws_places(spec):
+        from cloud.sky.aws_role import is_there
+
+        is_there(aws_buckets(spec))
 
 
 def _check_room(home: Path) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from cloud.places import find
 from experiments.spec.catalog import models
 from experiments.spec.schema import ExperimentSpec
+from experiments.spec.shards import shard_urls
 from orchestrator.errors import UsageError
 
 OWN_SECRET = "ORCH_SECRET_"  # goes before a secret's name in the environment
@@ -60,8 +61,24 @@ def aws_buckets(spec: ExperimentSpec) -> tuple[str, ...]:
     """The buckets of S3 that VMs on AWS read by their role: the shards', where `secrets` has no keys of the store, and
     those of `file_mounts`."""
     patterns = () if STORE_KEYS[0] in spec.secrets else (spec.data.shards, spec.data.heldout or "")
-    sources = (*(patterns if reads_by_role(spec) else ()), *spec.file_mounts.values())
-    return tuple(sorted({urlsplit(source).netloc for source in sources if source.startswith("s3://")}))
+    shards = (
+        (bucket for pattern in patterns for bucket in _buckets_of(pattern)) if reads_by_role(spec) else ()
+    )
+    mounts = (urlsplit(source).netloc for source in spec.file_mounts.values() if source.startswith("s3://"))
+    return tuple(sorted({*shards, *mounts}))
+
+
+def has_aws_places(spec: ExperimentSpec) -> bool:
+    """Whether it may rent VMs on AWS."""
+    places = (place.infra for group in spec.peers for place in group.alternatives)
+    return any(infra.startswith("aws/") for infra in places)
+
+
+def _buckets_of(pattern: str) -> set[str]:
+    """Only a brace in the bucket itself is worth expanding: a pattern may stand for 100,000 shards."""
+    bucket = pattern.removeprefix("s3://").partition("/")[0]
+    urls = shard_urls(pattern) if "{" in bucket else (pattern,) if pattern else ()
+    return {urlsplit(url).netloc for url in urls}
 
 
 def _own_places(spec: ExperimentSpec) -> Iterator[str]:

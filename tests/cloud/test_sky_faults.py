@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def sky(monkeypatch: pytest.MonkeyPatch) -> FakeSky:
     monkeypatch.setattr(server, "claim", lambda home, run: None)
     monkeypatch.setattr(server, "leave", lambda home, run: None)
     monkeypatch.setattr(launching, "ship_folder", lambda folder, home, request: (folder / "x.ship", "key"))
-    monkeypatch.setattr("cloud.sky.sdk.ensure", lambda buckets: "role")
+    monkeypatch.setattr(launching.aws_role, "ensure", lambda buckets: "role")
     monkeypatch.setattr("cloud.sky.sdk.settings", lambda own, role: {})
     monkeypatch.setattr("cloud.sky.sdk.removal", lambda own, mounts: "")
     monkeypatch.setattr(launching.time, "sleep", lambda _s: None)
@@ -169,6 +170,24 @@ def test_a_launch_that_was_ended_meanwhile_is_not_kept(sky: FakeSky, run: Path, 
         SkyCloud(run).request(REQUEST)
     assert sky.clusters == {}
     assert record(run).end_state == "terminated"
+
+
+def test_an_end_while_the_role_is_made_is_noticed_before_the_launch_is_sent(
+    sky: FakeSky, run: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """IAM may be slower than an ending waits for a launch that was sent: until the role is there, none was."""
+    asking: list[bool] = []
+
+    def ended_meanwhile(buckets: object) -> str:
+        asking.append(record(run).asking)
+        (run / "sky" / "closed").touch()
+        return "role"
+
+    monkeypatch.setattr(launching.aws_role, "ensure", ended_meanwhile)
+    on_aws = replace(OFFER, location="aws/us-west-2/us-west-2a")
+    with pytest.raises(TransientError, match="it was ended while it was launched"):
+        SkyCloud(run).request(replace(REQUEST, offer=on_aws))
+    assert (sky.launched, asking) == ([], [False])
 
 
 @pytest.mark.parametrize("at", ["get launch", "launch"])

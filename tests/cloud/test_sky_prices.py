@@ -76,7 +76,7 @@ class World:
     def quote(self, request: LaunchRequest) -> tuple[Decimal | None, str]:
         return self.catalog_usd, CATALOG
 
-    def launch(self, request: LaunchRequest, ship: Path, key: str) -> str:
+    def launch(self, request: LaunchRequest, ship: Path, key: str, aws_role: str) -> str:
         self.launches.append(request.vm)
         self.living[request.vm] = sdk.Cluster(
             request.vm, "UP", {}, "203.0.113.9", "us-west-2", "us-west-2a", "aws", "g4dn.2xlarge",
@@ -101,6 +101,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     for module in (launching, clusters):
         monkeypatch.setattr(module.server, "ensure", lambda home: None)
     monkeypatch.setattr(launching.server, "claim", lambda home, run: None)
+    monkeypatch.setattr(launching.aws_role, "ensure", lambda buckets: "role")
     monkeypatch.setattr(launching, "ship_folder", lambda folder, home, request: (folder / "x.ship", "key"))
     return made
 

@@ -133,6 +133,10 @@ def a_vm_ends_itself_by_its_role_and_may_do_nothing_else(rig: SkyRig) -> None:
             lambda: ec2.terminate_instances(InstanceIds=[theirs]),
             lambda: ec2.terminate_instances(InstanceIds=[mine, theirs]),
             lambda: ec2.modify_instance_attribute(InstanceId=theirs, DisableApiTermination={"Value": True}),
+            lambda: ec2.modify_instance_attribute(InstanceId=mine, DisableApiTermination={"Value": True}),
+            lambda: ec2.modify_instance_attribute(
+                InstanceId=mine, Attribute="disableApiTermination", Value="true"
+            ),
             lambda: ec2.run_instances(ImageId="ami-0fa4eec2000000001", MinCount=1, MaxCount=1),
             lambda: s3.put_object(Bucket="its-own", Key="y", Body=b"2"),
             lambda: s3.get_object(Bucket="of-others", Key="x"),

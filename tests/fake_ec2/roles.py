@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -17,6 +17,12 @@ from moto.core.authorization import ActionAuthenticatorMixin
 from moto.core.exceptions import AccessDeniedError
 from moto.iam.models import iam_backends
 from moto.s3.exceptions import S3AccessDeniedError
+
+_KEYS = ("aws:userid", "ec2:Attribute")
+_OPERATORS: dict[str, Callable[[str, str], bool]] = {
+    "StringLike": fnmatchcase,
+    "StringEqualsIgnoreCase": lambda has, wanted: has.casefold() == wanted.casefold(),
+}
 
 
 def access_key(instance_id: str) -> str:
@@ -42,8 +48,10 @@ def judge_vms(machines: Machines) -> None:
             return
         service = self.service_name
         action = f"{service}:{self.data['Action'] if service == 's3' else self._get_action()}"
+        attribute = _attribute(self.querystring) if action == "ec2:ModifyInstanceAttribute" else ""
         for each in _resources(self, resource):
-            if not _allowed(_statements(self.current_account, role_of(machine)), action, each, machine):
+            statements = _statements(self.current_account, role_of(machine))
+            if not allowed(statements, action, each, machine.instance.id, attribute):
                 print(f"denied {machine.instance.id} {action} on {each}", flush=True)
                 if service == "s3":
                     raise S3AccessDeniedError()
@@ -71,25 +79,39 @@ def _statements(account: str, role: str) -> Iterable[dict[str, Any]]:
         yield from json.loads(document)["Statement"]
 
 
-def _allowed(statements: Iterable[dict[str, Any]], action: str, resource: str, machine: Machine) -> bool:
-    return any(
-        each["Effect"] == "Allow"
-        and any(fnmatchcase(action, a) for a in _listed(each["Action"]))
-        and any(fnmatchcase(resource, r) for r in _listed(each["Resource"]))
-        and _holds(each.get("Condition", {}), resource, machine)
+def _attribute(asked: Mapping[str, list[str]]) -> str:
+    """What a ModifyInstanceAttribute changes: named by itself ("Attribute"), or by the field that has the value."""
+    named = asked.get("Attribute") or [key.partition(".")[0] for key in asked if "." in key]
+    return named[0] if named else ""
+
+
+def allowed(
+    statements: Iterable[dict[str, Any]], action: str, resource: str, instance_id: str, attribute: str = ""
+) -> bool:
+    """Whether a role with these statements allows its VM this. Raises KeyError for a condition that this does not know."""
+    context = {"aws:userid": f"AROAFAKE:{instance_id}"} | ({"ec2:Attribute": attribute} if attribute else {})
+    effects = {
+        each["Effect"]
         for each in statements
-    )
+        if any(fnmatchcase(action, a) for a in _listed(each["Action"]))
+        and any(fnmatchcase(resource, r) for r in _listed(each["Resource"]))
+        and _holds(each.get("Condition", {}), resource, context)
+    }
+    return effects == {"Allow"}
 
 
-def _holds(condition: dict[str, dict[str, str]], resource: str, machine: Machine) -> bool:
-    """Whether a statement's condition holds. Raises KeyError for one that this does not know."""
-    known = {"aws:userid": f"AROAFAKE:{machine.instance.id}"}
+def _holds(
+    condition: dict[str, dict[str, str | list[str]]], resource: str, context: Mapping[str, str]
+) -> bool:
+    """Whether a statement's condition holds: a key that the request lacks fits nothing."""
     asked = resource.rpartition("/")[2]
     for operator, pairs in condition.items():
-        if operator != "StringLike":
-            raise KeyError(operator)
+        fits = _OPERATORS[operator]
         for key, wanted in pairs.items():
-            if not fnmatchcase(known[key], wanted.replace("${ec2:InstanceID}", asked)):
+            values = [value.replace("${ec2:InstanceID}", asked) for value in _listed(wanted)]
+            if key not in _KEYS:
+                raise KeyError(key)
+            if key not in context or not any(fits(context[key], value) for value in values):
                 return False
     return True
 

@@ -21,6 +21,7 @@ from orchestrator.checks.credentials import CLOUDS, cloud_access
 from orchestrator.checks.findings import Finding, usable
 from orchestrator.cli.app import run
 
+TWIN = str(Path(__file__).parents[1] / "cloud_e2e" / "twin.yaml")
 SECRET = "not-to-be-shown-7f3a"
 
 
@@ -345,14 +346,24 @@ def test_without_namespaces_there_is_no_distance(monkeypatch: pytest.MonkeyPatch
 
 def test_the_aws_role_of_an_experiment_is_printed_for_an_administrator(capsys: pytest.CaptureFixture[str]):
     own = (
-        "--set",
+        "secrets={}",
         "data.endpoint=",
-        "--set",
         "data.location=aws/us-west-2",
-        "--set",
-        "data.shards=s3://mine/{0..1}.tar",
+        "data.shards=s3://mine-{a,b}/{0..1}.tar",
     )
-    assert run(["check", "--aws-role", "geo-b2.yaml", *own]) == 0
-    assert "ec2:TerminateInstances" in capsys.readouterr().out
+    assert run(["check", "--aws-role", TWIN, *(word for setting in own for word in ("--set", setting))]) == 0
+    said = capsys.readouterr()
+    assert "ec2:TerminateInstances" in said.out
+    assert '"arn:aws:s3:::mine-a/*"' in said.out
+    assert '"arn:aws:s3:::mine-b/*"' in said.out
+    assert "put-user-policy --user-name YOUR-USER" in said.out
+    assert "iam:PassRole" in said.out
+    assert "for YOUR-USER" in said.err, "standard output has commands only"
+
+
+def test_without_places_on_aws_there_is_no_role_to_print(capsys: pytest.CaptureFixture[str]):
+    assert run(["check", "--aws-role", "geo-b2.yaml"]) == 2
+    said = capsys.readouterr()
+    assert (said.out, "geo-b2 has no places on AWS" in said.err) == ("", True)
     assert run(["check", "--aws-role", "no-such.yaml"]) == 2
     assert "no such file" in capsys.readouterr().err

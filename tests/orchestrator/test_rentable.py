@@ -21,7 +21,7 @@ from experiments.spec.schema import ExperimentSpec
 from metrics.store import RunStore
 from orchestrator.cli.starting import plan_for
 from orchestrator.controller.launching import prepare
-from orchestrator.controller.preflight import preflight
+from orchestrator.controller.preflight import make_aws_role, preflight
 from orchestrator.controller.rentable import STORE_KEYS, aws_buckets, check_rentable, obstacles
 from orchestrator.controller.requests import RunRequests
 from orchestrator.core.events import RequestVm
@@ -175,7 +175,7 @@ class Store:
 def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Preflight of a spec whose store answers as given; what the store was asked with."""
     monkeypatch.setattr("orchestrator.controller.preflight._check_clouds", lambda spec: None)
-    monkeypatch.setattr("orchestrator.controller.preflight._ensure_aws_role", lambda spec: None)
+    monkeypatch.setattr("cloud.sky.aws_role.is_there", lambda buckets: False)
 
     def asked(spec: ExperimentSpec, error: Exception | None = None) -> dict[str, Any]:
         keys: dict[str, Any] = {}
@@ -253,3 +253,31 @@ def test_a_role_reads_the_buckets_that_have_no_keys_of_their_own():
     mounted = changed(endpoint="", location="aws/us-west-2", secrets={}, file_mounts=mounts)
     assert aws_buckets(mounted) == ("digits", "more")
     assert aws_buckets(load(TWIN)) == (), "its secrets have the store's keys"
+
+
+def test_a_pattern_may_name_several_buckets(monkeypatch: pytest.MonkeyPatch):
+    own = changed(endpoint="", location="aws/us-west-2", secrets={}, shards="s3://mine-{a,b}/x-{0..1}.tar")
+    assert aws_buckets(own) == ("digits", "mine-a", "mine-b"), "of its shards and of what it holds out"
+    many = changed(endpoint="", location="aws/us-west-2", secrets={}, shards="s3://mine/{0..99999}.tar")
+    monkeypatch.setattr(
+        "orchestrator.controller.rentable.shard_urls", lambda pattern: pytest.fail("expanded")
+    )
+    assert aws_buckets(many) == ("digits", "mine")
+
+
+def test_before_the_question_the_role_is_only_looked_at(look, monkeypatch: pytest.MonkeyPatch):
+    did: list[tuple[str, ...]] = []
+
+    def make(buckets: tuple[str, ...]) -> None:
+        did.append(("made", *buckets))
+
+    monkeypatch.setattr("cloud.sky.aws_role.ensure", make)
+    monkeypatch.setattr("cloud.sky.aws_role.is_there", lambda buckets: did.append(("looked at", *buckets)))
+    by_role = changed(endpoint="", location="aws/us-east-1", secrets={})
+    look(by_role)
+    assert did == [("looked at", "digits")]
+    make_aws_role(by_role, "sky")
+    assert did.pop() == ("made", "digits")
+    make_aws_role(by_role, "local")
+    make_aws_role(load("geo-b2"), "sky")
+    assert did == [("looked at", "digits")], "neither here nor on Google"

@@ -66,7 +66,12 @@ def test_plan_and_launch_tell_the_owner_and_only_launch_makes_one(
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("HOME", str(own_home))
-    monkeypatch.setattr("orchestrator.controller.preflight.preflight", lambda *_, **__: None)
+    did: list[str] = []
+    monkeypatch.setattr("orchestrator.controller.preflight.preflight", lambda *_, **__: did.append("looked"))
+    monkeypatch.setattr(
+        "orchestrator.controller.preflight.make_aws_role", lambda *_: did.append("made the role")
+    )
+    monkeypatch.setattr("orchestrator.cli.launch_commands.confirm", lambda *_, **__: did.append("asked"))
     monkeypatch.setattr(
         client, "launch", lambda run_id, home: client.RunConnection(run_id, home / "runs" / run_id)
     )
@@ -74,6 +79,7 @@ def test_plan_and_launch_tell_the_owner_and_only_launch_makes_one(
     assert "made at the first launch" in capsys.readouterr().err
     assert not own_home.exists()
     assert run(["launch", TWIN, "--on", "sky", "--yes", "--detach"]) == 0
+    assert did == ["looked", "asked", "made the role"]
     made = kept_owner(own_home)
     assert made
     command = f"`orch reap --all --on sky --owner {made}`"
