@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from cloud.provider import Observed
 from cloud.vm_report import read_status
 from metrics.monitor import main as program
 from metrics.monitor.main import AbandonedError, MonitorConfig, _Monitor, main
 from metrics.orders import Orders, generate_run_key, sign
+from orchestrator.controller.shell import _observed
 
 
 class NoSwarm:
@@ -89,7 +91,9 @@ def test_a_monitor_that_was_stopped_for_longer_than_a_lease_reads_the_orders_bef
     assert not watched._why_abandoned(now + 1020.0), "and their lease runs from when they were read"
 
 
-def test_the_reason_is_in_its_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_reason_is_in_its_status_and_the_controllers_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("metrics.monitor.swarm.SwarmReader", lambda _: NoSwarm())
     monkeypatch.setattr(program, "_FIRST_ORDERS_S", 0.1)
     monkeypatch.setattr(program, "_OUTLIVES_S", 0.1)
@@ -99,8 +103,11 @@ def test_the_reason_is_in_its_status(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert main(str(tmp_path / "config.json")) == 1
     said = read_status(tmp_path / "status.json")
-    assert said["phase"] == "failed", "of what has failed the controller gives this error as the cause"
     assert said["error"].startswith("no new orders of the controller for")
+    ended = Observed(
+        "monitor", "failed", "", None, 0.0, 0.0, 1.0, "its program ended with exit code 1", None, said, None
+    )
+    assert _observed(ended, 2.0).cause == said["error"], "the controller's own cause"
 
 
 def test_it_goes_on_while_orders_are_renewed(monitor: Any):
