@@ -53,7 +53,7 @@ format: $(STAMP) ## let ruff rewrite the code
 
 soak: $(STAMP) ## hours: the same tests again and again, and the benchmarks
 	for i in 1 2 3 4 5 6 7 8 9 10; do $(BIN)/python -m pytest -q -m 'processes or e2e' || exit 1; done
-	ORCH_SEEDS=50000 $(BIN)/python -m pytest -q tests/orchestrator/test_simulation.py
+	ORCH_SEEDS=50000 $(BIN)/python -m pytest -q tests/orchestrator/simulation/test_simulation.py
 	$(BIN)/python -m benchmarks.hostile_vm --seconds 3600
 	$(BIN)/python benchmarks/one_peer.py
 	$(MAKE) soak-robustness

@@ -10,11 +10,11 @@ from typing import Any
 
 from analysis.replay import RunRow, Store, run_row
 from cloud.prices.book import PriceBook
-from metrics.ledger import KINDS, Ledger, data_lines
-from metrics.published_basis import EGRESS_KINDS, kind_of
-from metrics.published_run import PublishedRun, published_run
+from metrics.cost.ledger import KINDS, Ledger, data_lines
+from metrics.paper.basis import EGRESS_KINDS, kind_of
+from metrics.paper.run import PublishedRun, published_run
+from metrics.run import RunNumbers
 from metrics.run_cost import Repriced, Steady, Whole, not_billed, steady, whole
-from metrics.run_numbers import RunNumbers
 
 BASES = ("measured", "published")
 _PARTS = ("vm", *EGRESS_KINDS, "loading")
@@ -33,7 +33,7 @@ def cost_row(
     store: Store, study_book: PriceBook, book: PriceBook | None = None, bases: tuple[str, ...] = BASES
 ) -> dict[str, Any]:
     """What `orch cost -o json` prints of a run. `book`: prices for both bases, instead of the run's own
-    (measured) and the study's (published). Raises metrics.store.StoreError."""
+    (measured) and the study's (published). Raises metrics.store.database.StoreError."""
     read: Any = store if book is None else Repriced(store, book)
     run, row = RunNumbers.of(read), run_row(read)
     every = whole(run, _samples(read) if row.baseline else None)

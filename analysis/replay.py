@@ -12,16 +12,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from metrics import granularity as granularities
-from metrics.egress import traffic
-from metrics.interval import Estimate, mean_interval
-from metrics.marks import NOBODY_KNOWS, RanOn
+from metrics.epochs import granularity as granularities
+from metrics.epochs.scaling import study_ingress_bytes
+from metrics.epochs.throughput import SwarmEpoch, epoch_seconds, measured, throughput
+from metrics.paper.rules import RULE_COLUMNS, SINGLE_COLUMNS, single_rates, study_granularity
+from metrics.provenance import NOBODY_KNOWS, RanOn
 from metrics.records import IngressRecord, SwarmEpochRecord
-from metrics.run_numbers import RunNumbers
-from metrics.scale import study_ingress_bytes
-from metrics.store import RunStore
-from metrics.study_rules import RULE_COLUMNS, SINGLE_COLUMNS, single_rates, study_granularity
-from metrics.throughput import SwarmEpoch, epoch_seconds, measured, throughput
+from metrics.run import RunNumbers
+from metrics.stats import Estimate, mean_interval
+from metrics.store.database import RunStore
+from metrics.traffic import traffic
 from metrics.warnings import sentences
 
 KEYS = (
@@ -39,7 +39,7 @@ _FULL = 0.98  # peers whose samples reach less than this share of the target are
 
 
 class Store(Protocol):
-    """What of `metrics.store.RunStore` is read here."""
+    """What of `metrics.store.database.RunStore` is read here."""
 
     def records(self, table: str) -> list[Any]: ...
 
@@ -98,7 +98,7 @@ def replay_rows(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
 
 
 def row_of_folder(folder: Path) -> RunRow:
-    """The row of a run folder, without speed-ups. Raises metrics.store.StoreError."""
+    """The row of a run folder, without speed-ups. Raises metrics.store.database.StoreError."""
     with RunStore.open_reader(folder / "run.db") as store:
         return run_row(store)
 

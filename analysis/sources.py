@@ -10,7 +10,7 @@ from pathlib import Path
 
 from analysis.importers.base import Importer, ImportFailed
 from cloud.prices.book import PriceBook
-from metrics.store import RunStore, StoreError
+from metrics.store.database import RunStore, StoreError
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from cloud.networks import Network
-from experiments.spec.catalog import models
+from experiments.catalog import models
 
 COLUMNS = ("name", "key", "value", "low", "high", "unit", "calibrated_on", "source")
 

@@ -27,7 +27,7 @@ _GROWTH = 2.0
 
 def measure(peers: int, days: float) -> dict[str, Any]:
     """One simulation in this process."""
-    from orchestrator.controller import shell as loop
+    from orchestrator.controller import tick as loop
     from orchestrator.simulation.driver import simulate
     from orchestrator.simulation.scenario import scenario
 

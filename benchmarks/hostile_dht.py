@@ -27,8 +27,10 @@ from hivemind.utils import MSGPackSerializer
 from hivemind.utils.crypto import RSAPrivateKey
 from hivemind.utils.timed_storage import ValueWithExpiration
 
-from experiments.peer.members import declared_peers, parse_members, sound_reports
-from metrics.dht_schema import (
+from experiments.monitor.acceptance import raw_entries
+from experiments.monitor.main import MonitorConfig, _Monitor
+from experiments.peer.swarm.members import declared_peers, parse_members, sound_reports
+from experiments.wire.dht_records import (
     EPOCHS_FIELD,
     EVALUATIONS_FIELD,
     MEMBERS_FIELD,
@@ -38,9 +40,7 @@ from metrics.dht_schema import (
     encode_evaluations,
     subkey_of,
 )
-from metrics.hivemind_values import entries_of, is_sound, sound_value
-from metrics.monitor.acceptance import raw_entries
-from metrics.monitor.main import MonitorConfig, _Monitor
+from experiments.wire.hivemind.values import entries_of, is_sound, sound_value
 from metrics.records import EgressRecord, EpochRecord, IngressRecord
 
 PEER_ID = "12D3KooWGRUuQZfcDrL1q9qLQCpkW6hQ4gCvQ5FBCZ1gY3iR8dNm"

@@ -31,12 +31,12 @@ from typing import Any
 from benchmarks.hostile_dht import HostileSwarm
 from cloud.provider import LaunchRequest, Observed, Offer, Owned, is_monitor
 from cloud.sky.records import VmRecord
-from cloud.sky.ssh import unpack
 from cloud.sky.state import Listed, after_peek, after_skew, observed, parse_peek, skew_of
+from cloud.sky.vm.ssh import unpack
 from metrics.records import EventRecord
-from metrics.store import RunStore
+from metrics.store.database import RunStore
 from orchestrator.controller.calls import InlineCalls
-from orchestrator.controller.shell import Shell
+from orchestrator.controller.tick import Shell
 from orchestrator.core import events as ev
 from orchestrator.core.journal import created
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec

@@ -17,7 +17,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 _LEFT_OUT = shutil.ignore_patterns(
     ".git", ".venv", "__pycache__", "build", ".hypothesis", ".pytest_cache", "runs"
 )
-_SKY = "tests/cloud/test_sky_faults.py"
+_SKY = "tests/cloud/sky/test_faults.py"
 
 
 @dataclass(frozen=True)
@@ -48,34 +48,34 @@ MUTANTS = (
     ),
     Mutant(
         "no fsync of VM records", "cloud/durable_file.py", "            os.fsync(file.fileno())\n", "",
-        "tests/cloud/test_sky_teardown.py",
+        "tests/cloud/sky/test_teardown.py",
     ),
     Mutant(
         "no fsync of their folder", "cloud/durable_file.py", "        os.fsync(descriptor)\n", "        pass\n",
-        "tests/cloud/test_sky_teardown.py",
+        "tests/cloud/sky/test_teardown.py",
     ),
     Mutant(
         "abandoned calls are not killed", "orchestrator/controller/calls.py",
         "                ray.kill(caller)\n                done", "                done",
-        "tests/orchestrator/test_controller_calls.py",
+        "tests/orchestrator/controller/test_calls.py",
     ),
     Mutant(
-        "EndRun while a request is under way", "orchestrator/controller/shell.py",
-        'if not self._calls.busy("request"):', "if True:", "tests/orchestrator/test_shell_watch.py",
+        "EndRun while a request is under way", "orchestrator/controller/tick.py",
+        'if not self._calls.busy("request"):', "if True:", "tests/orchestrator/controller/test_observations.py",
     ),
     Mutant(
-        "synchronous=OFF", "metrics/store.py", "PRAGMA synchronous=FULL", "PRAGMA synchronous=OFF",
+        "synchronous=OFF", "metrics/store/database.py", "PRAGMA synchronous=FULL", "PRAGMA synchronous=OFF",
         "tests/metrics/test_store.py",
     ),
     Mutant(
         "a VM that the lists lack is replaced without being ended", "orchestrator/core/machine.py",
         '"the provider no longer knows the VM", jitter, gone=False)', '"the provider no longer knows the VM", jitter, gone=True)',
-        "tests/orchestrator/test_core_spot.py",
+        "tests/orchestrator/core/test_spot.py",
     ),
     Mutant(
-        "three lists without a VM are enough", "orchestrator/core/watch.py",
+        "three lists without a VM are enough", "orchestrator/core/observations.py",
         "if known.reads + 1 >= _READS and now_s - known.since_s > wait_s:", "if known.reads + 1 >= _READS:",
-        "tests/orchestrator/test_core_spot.py",
+        "tests/orchestrator/core/test_spot.py",
     ),
 )  # fmt: skip
 

@@ -29,11 +29,11 @@ def plain_rate(config_path: Path) -> float:
     """Samples per second of the plain loop, after one warm-up epoch of the target batch size."""
     import torch
 
-    from experiments.peer.build import torch_optimizer_of
     from experiments.peer.config import PeerConfig
-    from experiments.peer.data import Batches, DigitSource, open_shards
-    from experiments.peer.steps import Padding
-    from experiments.peer.task import build_task
+    from experiments.peer.optimizer.build import torch_optimizer_of
+    from experiments.peer.training.batches import Batches, DigitSource, open_shards
+    from experiments.peer.training.step_timer import Padding
+    from experiments.peer.training.task import build_task
 
     config = PeerConfig.load(config_path)
     torch.set_num_threads(1)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal, Protocol
 
-from cloud.network_tuning import NetworkTuning
+from cloud.networks.tuning import NetworkTuning
 
 __all__ = [
     "AmbiguousError",

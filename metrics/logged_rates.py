@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from metrics.interval import Estimate, mean_interval
+from metrics.stats import Estimate, mean_interval
 
 
 @dataclass(frozen=True, slots=True)

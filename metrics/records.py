@@ -2,7 +2,7 @@
 
 Units are in the field names. `at_s`, `began_s`, `ended_s` are unix seconds (for the timeline);
 durations come from one monotonic clock per process. All values are raw: nothing here is
-multiplied back to the study's scale (`metrics.scale` does that, in one place).
+multiplied back to the study's scale (`metrics.epochs.scaling` does that, in one place).
 """
 
 from __future__ import annotations

@@ -9,12 +9,12 @@ from decimal import Decimal
 from typing import Any
 
 from cloud.prices.book import PriceBook
-from metrics.egress import traffic
-from metrics.ledger import KINDS, Ledger, data_lines, egress_lines
+from metrics.cost.ledger import KINDS, Ledger, data_lines, egress_lines
+from metrics.epochs.scaling import study_ingress_bytes
+from metrics.epochs.throughput import measured
 from metrics.records import IngressRecord, VmRecord
-from metrics.run_numbers import Records, RunNumbers
-from metrics.scale import study_ingress_bytes
-from metrics.throughput import measured
+from metrics.run import Records, RunNumbers
+from metrics.traffic import traffic
 
 
 class Repriced:

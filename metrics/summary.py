@@ -11,20 +11,15 @@ from collections import Counter
 from decimal import Decimal
 from typing import Any
 
-from metrics import frames
-from metrics.egress import handed_over
-from metrics.granularity import (
+from metrics import tables
+from metrics.epochs.granularity import (
     calculation,
     communication,
     granularity,
     granularity_phase_timed,
     overlapped,
 )
-from metrics.heldout import held_out
-from metrics.interval import Estimate
-from metrics.published import compare
-from metrics.run_numbers import Records, RunNumbers
-from metrics.throughput import (
+from metrics.epochs.throughput import (
     dropped_rounds,
     epoch_seconds,
     local_throughput,
@@ -32,6 +27,11 @@ from metrics.throughput import (
     throughput,
     throughput_phase_timed,
 )
+from metrics.events.evaluation import held_out
+from metrics.paper.comparison import compare
+from metrics.run import Records, RunNumbers
+from metrics.stats import Estimate
+from metrics.traffic import handed_over
 from metrics.warnings import sentences
 
 SUMMARY_VERSION = 1  # keys are only ever added
@@ -79,7 +79,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
         "overlapped_s": _json(overlapped(run.study)),
         "epoch_s": _json(epoch_seconds(run.study)),
         "dropped_rounds": len(dropped_rounds(run.raw)),
-        "egress": [_egress_row(row, "bytes") for row in frames.traffic(run)],
+        "egress": [_egress_row(row, "bytes") for row in tables.traffic(run)],
         "ingress_bytes": None if None in ingress else round(sum(b for b in ingress if b is not None)),
         "cost": {
             "vm_usd": _usd(run.bill.sum("vm")),
@@ -122,7 +122,7 @@ def _raw(run: RunNumbers) -> dict[str, Any]:
         "calc_s": _json(calculation(run.raw)),
         "comm_s": _json(communication(run.raw)),
         "epoch_s": _json(epoch_seconds(run.raw)),
-        "egress": [_egress_row(row, "raw_bytes") for row in frames.traffic(run)],
+        "egress": [_egress_row(row, "raw_bytes") for row in tables.traffic(run)],
         "egress_after_death_bytes": sum(run.tails.values()),
         "ingress_bytes": sum(run.raw_ingress.values()),
         "cache_bytes": run.cache_bytes,
@@ -162,7 +162,7 @@ def _preemptions(run: RunNumbers) -> dict[str, Any]:
                 key: round(value, 6) if key.endswith("usd") and value is not None else value
                 for key, value in row.items()
             }
-            for row in frames.preemptions(run)
+            for row in tables.preemptions(run)
         ],
     }
 

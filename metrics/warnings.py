@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from metrics.egress import PRIVATE, handed_over
+from metrics.epochs.throughput import dropped_rounds, measured
+from metrics.host_load import told
 from metrics.logged_rates import left_out
-from metrics.run_numbers import RunNumbers
-from metrics.throughput import dropped_rounds, measured
-from metrics.trust import told
+from metrics.run import RunNumbers
+from metrics.traffic import PRIVATE, handed_over
 
 AGREEMENT_LIMIT = 0.03  # meters and switch may differ by this share before it is a warning
 

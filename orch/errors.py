@@ -15,7 +15,7 @@ def sentences() -> Generator[None, None, None]:
     """Turn what the rooms raise for bad input into OrchError; orch's own faults pass as they are."""
     from analysis.importers.base import ImportFailed
     from cloud.prices.rows import PriceBookError
-    from metrics.store import StoreError
+    from metrics.store.database import StoreError
     from orchestrator.errors import UsageError
 
     try:

@@ -8,15 +8,15 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from cloud.prices.book import exact
-from metrics import frames
-from metrics.ledger import Ledger
-from metrics.throughput import measured
+from metrics import tables
+from metrics.cost.ledger import Ledger
+from metrics.epochs.throughput import measured
 from orch.columns import FRAMES
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from metrics.run_numbers import RunNumbers
+    from metrics.run import RunNumbers
 
 
 def frame(name: str, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
@@ -100,14 +100,14 @@ def peer_rows(run: RunNumbers) -> list[dict[str, Any]]:
 
 def traffic_rows(run: RunNumbers) -> list[dict[str, Any]]:
     """One row a directed pair of slots; bytes whole."""
-    return [row | {"bytes": round(row["bytes"])} for row in frames.traffic(run)]
+    return [row | {"bytes": round(row["bytes"])} for row in tables.traffic(run)]
 
 
 def cost_rows(run: RunNumbers) -> list[dict[str, Any]]:
     """One row a line of the bill; its quantity stands in the column of its unit."""
     return [
         row | {f"billed_{unit}": row["quantity"] if row["unit"] == unit else None for unit in ("s", "bytes")}
-        for row in frames.cost_lines(run)
+        for row in tables.cost_lines(run)
     ]
 
 
@@ -115,7 +115,7 @@ def preemption_rows(run: RunNumbers) -> list[dict[str, Any]]:
     """One row a VM that was preempted."""
     return [
         row | {"slowed_epochs": None if (slow := row["slowed_epochs"]) is None else ", ".join(map(str, slow))}
-        for row in frames.preemptions(run)
+        for row in tables.preemptions(run)
     ]
 
 

@@ -12,8 +12,8 @@ from orch.errors import OrchError, sentences
 if TYPE_CHECKING:
     import pandas as pd
 
-    from metrics.run_numbers import RunNumbers
-    from metrics.store import RunStore
+    from metrics.run import RunNumbers
+    from metrics.store.database import RunStore
 
 STUDY_BOOK = "study-2023-04"  # the prices of when the study's logs were written
 
@@ -58,9 +58,9 @@ class Run:
         return warned(self.numbers())
 
     def numbers(self) -> RunNumbers:
-        """What all frames are made of (`metrics.run_numbers`), with dollars as Decimal."""
+        """What all frames are made of (`metrics.run`), with dollars as Decimal."""
         if self._known is None or self._known.meta["status"] == _RUNNING:
-            from metrics.run_numbers import RunNumbers
+            from metrics.run import RunNumbers
 
             with self._reading() as store:
                 self._known = RunNumbers.of(store)
@@ -79,7 +79,7 @@ class Run:
 
     def epochs(self, by: str = "swarm") -> pd.DataFrame:
         """One row a hivemind epoch; with `by="peer"` one a peer and epoch."""
-        from metrics.frames import per_epoch
+        from metrics.tables import per_epoch
         from orch.frames import frame, peer_epoch_rows
 
         if by not in ("swarm", "peer"):
@@ -118,8 +118,8 @@ class Run:
         if prices is None:
             return frame("costs", cost_rows(self.numbers()))
         from cloud.prices.book import load
+        from metrics.run import RunNumbers
         from metrics.run_cost import Repriced
-        from metrics.run_numbers import RunNumbers
 
         with self._reading() as store:
             return frame("costs", cost_rows(RunNumbers.of(Repriced(store, load(prices)))))
@@ -164,7 +164,7 @@ class Run:
 
     @contextmanager
     def _reading(self) -> Generator[RunStore, None, None]:
-        from metrics.store import RunStore
+        from metrics.store.database import RunStore
 
         with self._sentences(), RunStore.open_reader(self.folder / "run.db") as store:
             yield store

@@ -59,7 +59,7 @@ class Study:
 
         `paper`: the published study's own comparisons; `prices` prices what was only printed.
         """
-        from analysis.study.build import build, load
+        from analysis.report.study.build import build, load
         from cloud.prices.book import load as load_book
 
         self._folder.check()

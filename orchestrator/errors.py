@@ -11,7 +11,7 @@ from cloud.provider import (
     ProviderError,
     QuotaError,
 )
-from metrics.store import FencedError, SchemaError, StoreError
+from metrics.store.database import FencedError, SchemaError, StoreError
 
 
 # OrchError                       1

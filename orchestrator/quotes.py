@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from analysis.plan import Quote, Quoter, book_quoter
+from analysis.planning.plan import Quote, Quoter, book_quoter
 from cloud.places import find
 from cloud.prices.book import PriceBook
-from cloud.sky.catalog import here
+from cloud.sky.skypilot.catalog import here
 
 
 def sky_quoter(book: PriceBook, environ: Mapping[str, str]) -> Quoter:
-    """The cheapest offer of each place (see `cloud.sky.catalog`); contacts nothing. Raises PriceBookError.
+    """The cheapest offer of each place (see `cloud.sky.skypilot.catalog`); contacts nothing. Raises PriceBookError.
 
     One's own machines cost what the book says of them, which is nothing.
     """

@@ -1,6 +1,6 @@
 """A plan in a file: what was approved, whole, so that `orch launch --plan` starts exactly that or nothing.
 
-The file is the plan (`analysis.plan.Plan.as_dict`) with the resolved experiment in it, when it was made and by which
+The file is the plan (`analysis.planning.plan.Plan.as_dict`) with the resolved experiment in it, when it was made and by which
 orch, and two hashes (SHA-256 of JSON with sorted keys and no spaces): of the experiment and of all the rest.
 """
 
@@ -14,9 +14,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from analysis.plan import place_key
-from experiments.spec.load import from_document, to_document
-from experiments.spec.schema import ExperimentSpec
+from analysis.planning.plan import place_key
+from experiments.parse.load import from_document, to_document
+from experiments.schema.models import ExperimentSpec
 from orchestrator.errors import StalePlanError, UsageError
 
 PLAN_SCHEMA = 1

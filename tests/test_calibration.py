@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.calibrate import COLUMNS, Round, SpellFit, delays, fit_streams, main, read_rounds, rows
 from cloud.networks import Network
-from experiments.spec.catalog import step_times
+from experiments.catalog import step_times
 
 STEP = "02_timing/opt_step_time_s"
 

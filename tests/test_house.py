@@ -65,7 +65,7 @@ def test_public_names_are_listed_on_faces_only_and_exist(path: Path):
 
 
 @pytest.mark.parametrize(
-    "module", ["orchestrator.core.machine", "metrics.summary", "experiments.spec", "analysis.plan"]
+    "module", ["orchestrator.core.machine", "metrics.summary", "experiments.parse", "analysis.planning.plan"]
 )
 def test_what_is_pure_imports_nothing_that_runs(module: str):
     code = f"import sys, {module}; print(*sorted({{m.partition('.')[0] for m in sys.modules}}))"

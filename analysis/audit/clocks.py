@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from analysis.audit.evidence import Evidence, percent, rounded
 from analysis.audit.findings import Finding
 from analysis.replay import RunRow, with_speedups
-from metrics.interval import Estimate
-from metrics.throughput import SwarmEpoch, local_throughput, measured, throughput_phase_timed
+from metrics.epochs.throughput import SwarmEpoch, local_throughput, measured, throughput_phase_timed
+from metrics.stats import Estimate
 
 # Our own peers leave 0.2 % of a step untimed (local-2; Python between two timers). More is time that a rate of
 # timers leaves out.

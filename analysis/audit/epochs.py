@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from analysis.audit.evidence import Evidence, counted, percent, rounded
 from analysis.audit.findings import Finding
-from metrics.interval import mean_interval
-from metrics.throughput import measured, throughput_epoch_mean, throughput_phase_timed
+from metrics.epochs.throughput import measured, throughput_epoch_mean, throughput_phase_timed
+from metrics.stats import mean_interval
 
 # Below this Student's factor is 4.3 and more: one odd epoch decides what the interval is.
 FEW_EPOCHS = 4

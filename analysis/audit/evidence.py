@@ -9,10 +9,10 @@ from typing import Any
 
 from analysis.audit.findings import Finding, Severity
 from analysis.replay import RunRow, Store, run_row
+from metrics.epochs.throughput import measured
+from metrics.paper.rules import SINGLE_COLUMNS, SingleRates, single_rates
 from metrics.records import ProgressRecord, SwarmEpochRecord
-from metrics.run_numbers import RunNumbers
-from metrics.study_rules import SINGLE_COLUMNS, SingleRates, single_rates
-from metrics.throughput import measured
+from metrics.run import RunNumbers
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Evidence:
     def of(cls, store: Store, claims: Mapping[str, float] | None = None) -> Evidence:
         """Read a run; `claims`: throughputs by run id or label, before the run's own published one.
 
-        Raises metrics.store.StoreError when it cannot be read.
+        Raises metrics.store.database.StoreError when it cannot be read.
         """
         progress: list[ProgressRecord] = store.records("progress")
         known = claims or {}

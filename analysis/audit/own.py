@@ -6,8 +6,8 @@ from typing import Any
 
 from analysis.audit.evidence import Evidence, counted, percent
 from analysis.audit.findings import Finding
-from metrics.throughput import dropped_rounds
-from metrics.trust import told
+from metrics.epochs.throughput import dropped_rounds
+from metrics.host_load import told
 from metrics.warnings import AGREEMENT_LIMIT
 
 

@@ -6,7 +6,7 @@ from statistics import median
 
 from analysis.audit.evidence import Evidence, counted, percent, rounded
 from analysis.audit.findings import Finding
-from metrics.throughput import measured
+from metrics.epochs.throughput import measured
 
 # Without an epoch's length: more than starting and stopping the VMs of a run one after the other takes.
 ENDED_EARLY_S = 60.0

@@ -8,11 +8,11 @@ from typing import Any
 
 from analysis.audit.evidence import Evidence, amount, percent
 from analysis.audit.findings import Finding
-from experiments.low_rank import power_sgd_rank
-from experiments.spec.averaging import exchanged, region_of
-from experiments.spec.gradient_bytes import bytes_per_value, gradient_bytes
-from metrics.egress import traffic
-from metrics.throughput import measured
+from experiments.averaging.gradient_bytes import bytes_per_value, gradient_bytes
+from experiments.averaging.region_traffic import exchanged, region_of
+from experiments.powersgd import power_sgd_rank
+from metrics.epochs.throughput import measured
+from metrics.traffic import traffic
 
 # Hivemind's averaging costs 2 % beyond the parameters themselves (chunk headers, TCP/IP), in
 # the study's logs.

@@ -13,7 +13,7 @@ from analysis.export.bill_services import UNCLASSED, service_of
 from analysis.export.focus import line_place, run_times
 from analysis.export.providers import provider_of
 from cloud.prices.book import exact
-from metrics.run_numbers import RunNumbers
+from metrics.run import RunNumbers
 
 TAG = "orch-run"  # the tag that names the run on everything rented for it
 _Usd = TypeVar("_Usd", Decimal, Decimal | None)

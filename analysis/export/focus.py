@@ -23,10 +23,10 @@ from analysis.export.tables import ExportError
 from cloud.places import PlaceError, find
 from cloud.prices.book import UNIT_BYTES, Ladder, Price, exact, tiered_usd
 from cloud.prices.classes import INTERNET, continent, egress_class
-from metrics.egress import PRIVATE, STORE
-from metrics.ledger import CostLine
+from metrics.cost.ledger import CostLine
 from metrics.records import VmRecord
-from metrics.run_numbers import RunNumbers
+from metrics.run import RunNumbers
+from metrics.traffic import PRIVATE, STORE
 
 Row = dict[str, str | None]
 

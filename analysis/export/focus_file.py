@@ -11,8 +11,8 @@ from typing import Any
 
 from analysis.export.focus import focus_csv, focus_metadata, focus_rows
 from analysis.export.tables import EXPORT_FORMAT, EXPORT_VERSION, MANIFEST, ExportError, new_folder, snapshot
-from metrics.run_numbers import RunNumbers
-from metrics.store_schema import SCHEMA_VERSION
+from metrics.run import RunNumbers
+from metrics.store.schema import SCHEMA_VERSION
 
 _NAMED = 3  # so many lines of unknown cost are named in the refusal; the manifest has all
 
@@ -21,7 +21,7 @@ def export_focus(run_db: Path, out: Path, force: bool = False, known_only: bool 
     """Write the run's costs to the folder `out`; returns the manifest, whose `left_out` has what is unknown.
 
     FOCUS has no unknown cost. Raises ExportError when there is one, unless `known_only`; raises
-    metrics.store.StoreError.
+    metrics.store.database.StoreError.
     """
     with snapshot(run_db) as store:
         numbers = RunNumbers.of(store)

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from metrics.records import TABLES
-from metrics.store import RunStore, StoreError
-from metrics.store_schema import SCHEMA_VERSION, columns_of
+from metrics.store.database import RunStore, StoreError
+from metrics.store.schema import SCHEMA_VERSION, columns_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +48,7 @@ def export_tables(
     """Write the run's records to the folder `out`; returns the manifest.
 
     The run may still be going on: what is written is one moment of it. `force` replaces an export that is
-    there. Raises ExportError, metrics.store.StoreError.
+    there. Raises ExportError, metrics.store.database.StoreError.
     """
     write = _write_csv if form == "csv" else _write_parquet
     with new_folder(out, force) as folder, snapshot(run_db) as store:

@@ -29,8 +29,8 @@ from analysis.export.tables import (
 from analysis.importers.base import Imported, ImportFailed
 from cloud.prices.book import PriceBook
 from metrics.records import TABLES
-from metrics.store import RunStore, StoreError
-from metrics.store_schema import SCHEMA_VERSION, SINCE, columns_of
+from metrics.store.database import RunStore, StoreError
+from metrics.store.schema import SCHEMA_VERSION, SINCE, columns_of
 
 _AGAIN = "export the run again with `orch export`"
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

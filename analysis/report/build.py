@@ -12,13 +12,14 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.report import content, figures
+from analysis.charts import run as figures
+from analysis.charts.style import figure_style, png_bytes, svg_file, svg_inline
+from analysis.report import content
 from analysis.report.page import Section, render, table
-from analysis.report.style import figure_style, png_bytes, svg_file, svg_inline
-from metrics import frames
+from metrics import tables
 from metrics.records import EpochRecord
-from metrics.run_numbers import RunNumbers
-from metrics.store import RunStore
+from metrics.run import RunNumbers
+from metrics.store.database import RunStore
 from metrics.summary import summarise
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 def build(run_folder: Path) -> Path:
     """Write `<run_folder>/report/`, replacing an older one; returns the page's path.
 
-    Works on a run that is still going on. Raises metrics.store.StoreError when the run cannot be read,
+    Works on a run that is still going on. Raises metrics.store.database.StoreError when the run cannot be read,
     OSError when the report cannot be written.
     """
     with RunStore.open_reader(run_folder / "run.db") as store:
@@ -62,7 +63,7 @@ def _page(
     provenance: dict[str, Any],
     folder: Path,
 ) -> str:
-    epochs, traffic, bill = frames.per_epoch(run), frames.traffic(run), frames.cost_lines(run)
+    epochs, traffic, bill = tables.per_epoch(run), tables.traffic(run), tables.cost_lines(run)
     vms, rounds = content.timeline_rows(run, records)
     learned = content.learning_rows(run, records)
     compared = content.comparison_rows(summary)
@@ -167,7 +168,7 @@ def _page(
                 + "</details>",
             )
         )
-    if joined := frames.joins(run):
+    if joined := tables.joins(run):
         _write_csv(folder / "joins.csv", joined)
         sections.append(
             Section(
@@ -178,7 +179,7 @@ def _page(
             )
         )
     if summary["preemptions"]["count"] or summary["pauses"]["count"]:
-        taken = frames.preemptions(run)
+        taken = tables.preemptions(run)
         _write_csv(folder / "preemptions.csv", taken)
         sections.append(
             Section(

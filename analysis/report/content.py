@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.report.page import Card
+from metrics.host_load import told
 from metrics.records import EpochRecord
-from metrics.run_numbers import RunNumbers
-from metrics.trust import told
+from metrics.run import RunNumbers
 
 Summary = Mapping[str, Any]
 

@@ -18,7 +18,7 @@ def main(config_path: str) -> int:
     Writes result.json, then status.json."""
     path = Path(config_path)
     config = json.loads(path.read_text())
-    from metrics.hivemind_sockets import short_socket_folder
+    from experiments.wire.hivemind.sockets import short_socket_folder
 
     short_socket_folder()
     torch.set_num_threads(1)
@@ -31,7 +31,7 @@ def main(config_path: str) -> int:
 async def _compare(config: dict[str, Any]) -> dict[str, Any]:
     from hivemind.p2p import P2P
 
-    from experiments.peer.state_donor import open_from
+    from experiments.peer.state.server import open_from
 
     p2p = await P2P.create(
         initial_peers=list(config["peers"].values()),
@@ -67,8 +67,8 @@ async def _weights(open_stream: Any, donor: str, silence_s: float) -> tuple[int,
     """The epoch and its weights: the beginning of the state. The rest is not read."""
     from hivemind.utils import MSGPackSerializer
 
-    from experiments.peer.state_bytes import aligned, unpack
-    from experiments.peer.state_taker import Wanted
+    from experiments.peer.state.client import Wanted
+    from experiments.peer.state.encoding import aligned, unpack
 
     stream = await open_stream(donor, Wanted("state", 1))
     async with contextlib.aclosing(stream):

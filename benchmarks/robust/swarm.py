@@ -17,7 +17,7 @@ from benchmarks.robust.verdict import Ends
 from cloud.local import LocalCloud, LocalOptions, StoreOptions
 from cloud.provider import LaunchRequest, Offer
 from experiments.peer.config import PeerConfig
-from metrics.record_keys import generate_identity, generate_record_key
+from experiments.wire.record_keys import generate_identity, generate_record_key
 
 PLACES = ("gcp/us-central1/us-central1-a", "gcp/europe-west1/europe-west1-b")  # the peers in turns
 _RUN = "robust"
@@ -148,7 +148,13 @@ class Swarm:
             bytes_scale=self.settings.bytes_scale,
             mode=self._mode,  # type: ignore[arg-type]
             store=StoreOptions(kind="forward", location=PLACES[0], url=endpoint),
-            preload=("torch", "hivemind", "experiments.peer.build", "experiments.peer.task", "boto3"),
+            preload=(
+                "torch",
+                "hivemind",
+                "experiments.peer.optimizer.build",
+                "experiments.peer.training.task",
+                "boto3",
+            ),
             lease_s=_LEASE_S,
         )
         self._cloud = LocalCloud.start(self._folder, options)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cloud.local.windows import Windows
-from cloud.network_tuning import NetworkTuning
+from cloud.networks.tuning import NetworkTuning
 
 Mode = Literal["auto", "namespaces", "loopback"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from cloud.network_tuning import NetworkTuning, widening
 from cloud.networks import Network
+from cloud.networks.tuning import NetworkTuning, widening
 from cloud.networks.windows import KERNEL_MTU_BYTES, UNSCALED_WINDOW_BYTES
 
 Windows = Literal["paced", "kernel"]

@@ -1,7 +1,7 @@
 """The TCP window that a default kernel keeps in flight, and how the kernel's own smallest one stands for it.
 
 All long figures of the study's network are one window: its iperf tests took 10 s, slow start included, and with that and the
-window that the study's Hivemind streams show (path_models.csv) all twelve come out (tests/cloud/test_kernel_windows.py).
+window that the study's Hivemind streams show (path_models.csv) all twelve come out (tests/cloud/local/test_kernel_windows.py).
 """
 
 from __future__ import annotations

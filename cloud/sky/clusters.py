@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from cloud.sky import records, sdk, server
-from cloud.sky.errors import is_gone, is_server_lost, translate
-from cloud.steady_clock import run_clock
+from cloud.clock import run_clock
+from cloud.sky import records
+from cloud.sky.skypilot import sdk, server
+from cloud.sky.skypilot.errors import is_gone, is_server_lost, translate
 
 SERVER_TRIES = 4
 _ARRIVES_S = 30.0

@@ -8,14 +8,17 @@ import time
 from pathlib import Path
 
 from cloud.provider import AmbiguousError, LaunchRequest, NoCapacityError, ProviderError, TransientError
-from cloud.sky import aws_role, records, sdk, server, ssh
+from cloud.sky import records
+from cloud.sky.aws import role as aws_role
 from cloud.sky.clusters import SERVER_TRIES, Clusters
-from cloud.sky.errors import is_server_lost, translate
 from cloud.sky.price_check import TooDearError, refusal_after, refusal_before, refusal_remembered
 from cloud.sky.records import VmRecord
-from cloud.sky.script import peek_command
-from cloud.sky.shipping import ship_folder
+from cloud.sky.skypilot import sdk, server
+from cloud.sky.skypilot.errors import is_server_lost, translate
 from cloud.sky.state import parse_peek
+from cloud.sky.vm import ssh
+from cloud.sky.vm.bootstrap import peek_command
+from cloud.sky.vm.wheel import ship_folder
 
 _log = logging.getLogger("cloud.sky")
 

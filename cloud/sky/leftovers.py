@@ -6,10 +6,10 @@ import logging
 from collections.abc import Sequence
 
 from cloud.provider import Owned, ProviderError
-from cloud.sky import sdk, server
 from cloud.sky.clusters import Clusters
 from cloud.sky.names import label_value
 from cloud.sky.records import VmRecord
+from cloud.sky.skypilot import sdk, server
 
 _log = logging.getLogger("cloud.sky")
 
@@ -31,7 +31,7 @@ def left(run: Clusters, known: Sequence[VmRecord]) -> list[str]:
 
 def _in_aws(run: Clusters, known: Sequence[VmRecord]) -> list[Owned]:
     """What AWS itself lists of this run, in the regions it was in."""
-    from cloud.sky import aws
+    from cloud.sky.aws import account as aws
 
     name = label_value(run.run_folder.name)
     owners = {label_value(r.labels["orch-owner"]) for r in known if r.labels.get("orch-owner")}
@@ -46,7 +46,7 @@ def end_in_aws(record: VmRecord) -> None:
 
     Raises ProviderError.
     """
-    from cloud.sky import aws
+    from cloud.sky.aws import account as aws
 
     owner = record.labels.get("orch-owner")
     if not owner or not record.location.startswith("aws/"):
@@ -59,7 +59,7 @@ def end_in_aws(record: VmRecord) -> None:
 def sweep(run: Clusters, known: Sequence[VmRecord]) -> None:
     """A cluster whose VM the cloud took and that SkyPilot still lists, a disk that outlived its VM, a VM that SkyPilot
     has lost: what is there all the same is said by `left`."""
-    from cloud.sky import aws
+    from cloud.sky.aws import account as aws
 
     if not run.proven:
         ours = {r.cluster for r in known}

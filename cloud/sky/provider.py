@@ -26,13 +26,13 @@ from cloud.provider import (
     TransientError,
     is_monitor,
 )
-from cloud.sky import monitor, records, sdk, server, ssh
+from cloud.sky import monitor, records
 from cloud.sky.clusters import Clusters
 from cloud.sky.launching import launch
 from cloud.sky.leftovers import end_in_aws, left, sweep
 from cloud.sky.names import cluster_name, label_value
 from cloud.sky.records import VmRecord
-from cloud.sky.script import FOLDER, peek_command, stop_command
+from cloud.sky.skypilot import sdk, server
 from cloud.sky.state import (
     Listed,
     Skew,
@@ -46,6 +46,8 @@ from cloud.sky.state import (
     skew_of,
     whom_to_join,
 )
+from cloud.sky.vm import ssh
+from cloud.sky.vm.bootstrap import FOLDER, peek_command, stop_command
 
 _log = logging.getLogger("cloud.sky")
 
@@ -73,7 +75,7 @@ class SkyCloud:
     def offers(self, location: str, accelerator: str, use_spot: bool) -> Sequence[Offer]:
         """From SkyPilot's catalogs on this machine or our price books, which each offer says; contacts nothing."""
         from cloud.prices.book import book_names, load
-        from cloud.sky.catalog import here
+        from cloud.sky.skypilot.catalog import here
 
         return here(load(book_names()[-1]), os.environ).offers(location, accelerator, use_spot)
 
@@ -178,7 +180,7 @@ class SkyCloud:
 
         Of the other clouds only what this machine's SkyPilot knows is seen. Raises CredentialsError, TransientError.
         """
-        from cloud.sky import aws
+        from cloud.sky.aws import account as aws
 
         wanted = label_value(owner)
         found: list[Owned] = []
@@ -203,7 +205,7 @@ class SkyCloud:
 
     def release(self, owned: Owned) -> None:
         """End one of them. Raises InvalidRequestError without our label, TransientError."""
-        from cloud.sky import aws
+        from cloud.sky.aws import account as aws
 
         if owned.kind != "cluster":
             aws.release(owned)
@@ -340,7 +342,7 @@ class SkyCloud:
 
     def _cloud_says(self, record: VmRecord) -> tuple[bool | None, str]:
         """Whether the VM runs, by the cloud's own word, and else why it ended; None: it does not say."""
-        from cloud.sky import aws
+        from cloud.sky.aws import account as aws
 
         parts = record.location.split("/")
         if parts[0] != "aws" or not record.cluster_on_cloud or len(parts) < 2:

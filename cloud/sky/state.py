@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
+from cloud.clock import MAX_SKEW_S, SET_THE_CLOCK
 from cloud.prices.classes import network_of
 from cloud.provider import Observed, VmState
 from cloud.sky.records import VmRecord
-from cloud.steady_clock import MAX_SKEW_S, SET_THE_CLOCK
 from cloud.vm_report import job_of, notice_of, status_of
 
 _ABSENT_READS = 3  # lists are eventually consistent

@@ -65,10 +65,10 @@ class PeerConfig:
     averaging_region: str = ""  # hierarchical: peers of equal regions average among themselves first
     overlap: str = "none"  # "none" | "delayed": a round goes on behind the next epoch's calculation
     plain: bool = False  # a plain torch loop: no averaging, this is the only peer
-    # closed swarm (metrics/orders.py)
+    # closed swarm (experiments/wire/orders.py)
     orders_public_key: str = ""  # OpenSSH text of the run's key; "" = open swarm
     orders: str = ""  # the first orders, base64
-    # where the provider's notice is read (experiments/peer/notices.py)
+    # where the provider's notice is read (experiments/peer/shutdown/preemption_notices.py)
     notice_url: str = ""  # aws, gcp, azure, http(s)://... or file://...; "": nowhere
     # the IP others reach this VM at where it is not the one listened on; "env:NAME": that variable's value; "": same
     announce_address: str = ""

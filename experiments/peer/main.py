@@ -16,9 +16,9 @@ from experiments.peer.config import PeerConfig, PeerConfigError
 from experiments.peer.status import Status
 
 if TYPE_CHECKING:
-    from experiments.peer.meter import EgressMeter
-    from experiments.peer.publish import Publisher
-    from experiments.peer.untold import Untold
+    from experiments.peer.reporting.egress_meter import EgressMeter
+    from experiments.peer.reporting.final_egress import Untold
+    from experiments.peer.reporting.publish import Publisher
 
 _log = logging.getLogger("experiments.peer")
 _SERVE_S = 120.0
@@ -46,7 +46,7 @@ def main(config_path: str) -> int:
     _environment(config)
     # imported here: a process forked from a warm one has them already, and the limits above come first
     from experiments.peer.processes import kill_descendants, own_temporary_folder, remove_folder
-    from metrics.hivemind_sockets import SocketFolderError
+    from experiments.wire.hivemind.sockets import SocketFolderError
 
     try:
         temporary = own_temporary_folder()
@@ -71,10 +71,10 @@ def _environment(config: PeerConfig) -> None:
 def _guarded(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> int:
     """`_run` with every end turned into a status and an exit code."""
     from cloud.storage.errors import StorageError, is_final
-    from experiments.peer.chase import ChaseError, NoStateError
-    from experiments.peer.model import ModelSizeError
-    from experiments.peer.publish import PublishError
-    from experiments.peer.swarm import SwarmError
+    from experiments.peer.reporting.publish import PublishError
+    from experiments.peer.state.catch_up import ChaseError, NoStateError
+    from experiments.peer.swarm.dht_node import SwarmError
+    from experiments.peer.training.emulated_model import ModelSizeError
 
     try:
         return _run(config, folder, temporary, status)
@@ -100,31 +100,31 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
     import torch
     from hivemind.utils.timed_storage import get_dht_time
 
-    from experiments.peer.build import build_optimizer
-    from experiments.peer.data import Batches, DigitSource, open_shards, read_heldout
-    from experiments.peer.digest import parameters_sha, write_sample
-    from experiments.peer.guard import Guard, close_the_door
-    from experiments.peer.inside import FILE as NEIGHBOURS
-    from experiments.peer.inside import read_neighbours
-    from experiments.peer.join import Download, take_over
-    from experiments.peer.life import Life
-    from experiments.peer.membership import Membership, alive_slots
-    from experiments.peer.mend import mend_hivemind, own_locks
-    from experiments.peer.model_bytes import ModelBytes, address_of, by_address, count_tensors
-    from experiments.peer.notices import NoticeWatch, Source
-    from experiments.peer.optimizer import SwarmOptimizer
-    from experiments.peer.orders import OrdersWatch
-    from experiments.peer.plain import build_plain
+    from experiments.peer.optimizer.build import build_optimizer
+    from experiments.peer.optimizer.join import Download, take_over
+    from experiments.peer.optimizer.single_peer import build_plain
+    from experiments.peer.optimizer.swarm_optimizer import SwarmOptimizer
     from experiments.peer.processes import Departure, children_die_with_us, note_descendants, remove_folder
-    from experiments.peer.publish import Publisher, use_record_key
-    from experiments.peer.steplog import StepLog
-    from experiments.peer.swarm import first_peers, start_dht
-    from experiments.peer.swarm_clock import CLOCK_VARIABLE, SwarmClock, follow, told_time
-    from experiments.peer.task import build_task
-    from experiments.peer.train import Hooks, Trainer
-    from experiments.peer.untold import Untold
-    from experiments.peer.watch import set_up_logging
-    from metrics.dht_schema import KEEP_EPOCHS, MOST_EPOCHS
+    from experiments.peer.reporting.final_egress import Untold
+    from experiments.peer.reporting.loss_log import set_up_logging
+    from experiments.peer.reporting.model_bytes import ModelBytes, address_of, by_address, count_tensors
+    from experiments.peer.reporting.publish import Publisher, use_record_key
+    from experiments.peer.shutdown.policy import Life
+    from experiments.peer.shutdown.preemption_notices import NoticeWatch, Source
+    from experiments.peer.swarm.allowlist import Guard, close_the_door
+    from experiments.peer.swarm.clock import CLOCK_VARIABLE, SwarmClock, follow, told_time
+    from experiments.peer.swarm.dht_node import first_peers, start_dht
+    from experiments.peer.swarm.internal_addresses import FILE as NEIGHBOURS
+    from experiments.peer.swarm.internal_addresses import read_neighbours
+    from experiments.peer.swarm.membership import Membership, alive_slots
+    from experiments.peer.swarm.orders import OrdersWatch
+    from experiments.peer.training.batches import Batches, DigitSource, open_shards, read_heldout
+    from experiments.peer.training.loop import Hooks, Trainer
+    from experiments.peer.training.parameter_digest import parameters_sha, write_sample
+    from experiments.peer.training.step_log import StepLog
+    from experiments.peer.training.task import build_task
+    from experiments.wire.dht_records import KEEP_EPOCHS, MOST_EPOCHS
+    from experiments.wire.hivemind.patches import mend_hivemind, own_locks
     from metrics.records import EgressRecord, EpochRecord, IngressRecord, JoinRecord
 
     watch = set_up_logging(folder / "peer.log")
@@ -329,8 +329,8 @@ def _run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> i
 
 def _meter(status: Status) -> EgressMeter | None:
     """The kernel's counters, or none with a warning: where they cannot be read, egress stays unknown."""
-    from experiments.peer.meter import EgressMeter
-    from metrics.inet_diag import InetDiagError
+    from experiments.peer.reporting.egress_meter import EgressMeter
+    from experiments.peer.reporting.socket_counters import InetDiagError
 
     try:
         return EgressMeter()
@@ -344,7 +344,7 @@ def _reading(meter: EgressMeter | None) -> Callable[[], dict[str, int]]:
 
 
 def _write_untold(untold: Untold, status: Status) -> None:
-    from metrics.inet_diag import InetDiagError
+    from experiments.peer.reporting.socket_counters import InetDiagError
 
     try:
         untold.write()

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from metrics.hivemind_sockets import short_socket_folder
+from experiments.wire.hivemind.sockets import short_socket_folder
 
 _PR_SET_PDEATHSIG = 1
 _SHARED_MEMORY = Path("/dev/shm")

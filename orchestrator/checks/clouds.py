@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from cloud.sky.catalog_files import catalog_folder, read_catalog
+from cloud.sky.skypilot.catalog_files import catalog_folder, read_catalog
 from orchestrator.checks.credentials import CLOUDS, cloud_access
 from orchestrator.checks.findings import Finding
 from orchestrator.errors import UsageError

@@ -13,8 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
-from cloud.local.faults import available_memory
-from cloud.local.links import tun_usable
+from cloud.local.host.faults import available_memory
+from cloud.local.network.links import tun_usable
 from cloud.local.options import LocalOptions
 from orchestrator.checks.findings import Finding
 

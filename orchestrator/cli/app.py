@@ -15,77 +15,77 @@ from orchestrator.cli.exits import DONE, INTERRUPTED, verdict
 
 # Command: its module, and what the list of commands says of it. Only the module of the command that was
 # typed is imported (`orch --help` imports none), so that no command pays for the imports of another.
-# tests/orchestrator/test_cli_app.py compares this table with the modules.
+# tests/orchestrator/cli/test_app.py compares this table with the modules.
 COMMANDS: dict[str, tuple[str, str]] = {
     "plan": (
-        "plan_commands",
+        "plan",
         "Show what an experiment would rent, where and at what price, from files only; or save it to launch.",
     ),
     "check": (
-        "check_commands",
+        "check",
         "Check whether a run can start from here: packages, clouds, ports, memory; each line says what to do.",
     ),
-    "launch": ("launch_commands", "Run an experiment: show the plan, ask, start it, watch it, report."),
+    "launch": ("launch", "Run an experiment: show the plan, ask, start it, watch it, report."),
     "attach": (
-        "launch_commands",
+        "launch",
         "Watch a run again; one whose controller died gets a new one and goes on.",
     ),
-    "ls": ("look_commands", "List the runs, the newest first."),
+    "ls": ("look", "List the runs, the newest first."),
     "status": (
-        "look_commands",
+        "look",
         "Show how a run is: peers by place, epoch, throughput, granularity, dollars, last events.",
     ),
-    "logs": ("look_commands", "Print a log: of the controller, or of a slot's VMs, the oldest VM first."),
-    "why": ("look_commands", "Tell a slot's story from the journal: every change with its cause."),
+    "logs": ("look", "Print a log: of the controller, or of a slot's VMs, the oldest VM first."),
+    "why": ("look", "Tell a slot's story from the journal: every change with its cause."),
     "cost": (
-        "cost_commands",
+        "cost",
         "What runs cost, by kind and by link, an hour and per 1M samples: measured, and as the study counts.",
     ),
-    "report": ("report_commands", "Build the run's report and print its path, or print its numbers as JSON."),
+    "report": ("report", "Build the run's report and print its path, or print its numbers as JSON."),
     "replay": (
-        "replay_commands",
+        "replay",
         "Compute the numbers of anyone's logs: W&B exports of the study, exported runs, or runs of this machine.",
     ),
-    "audit": ("audit_commands", "Find what is doubtful in a run's or a study's numbers, with the evidence."),
+    "audit": ("audit", "Find what is doubtful in a run's or a study's numbers, with the evidence."),
     "export": (
-        "export_commands",
+        "export",
         "Write a run as files: all records as Parquet or CSV, or the costs as FOCUS 1.2 rows; print the folder.",
     ),
     "bill": (
-        "export_commands",
+        "export",
         "Lay the run's estimate beside a provider's bill: dollars by service, and the differences.",
     ),
-    "study": ("study_commands", "Run a study of several experiments, or draw several runs on one page."),
+    "study": ("study", "Run a study of several experiments, or draw several runs on one page."),
     "compare": (
-        "compare_commands",
+        "compare",
         "Lay runs, or a study's runs, beside the published figures: published, replayed, emulated.",
     ),
     "stop": (
-        "end_commands",
+        "end",
         "End a run politely: peers leave the swarm, logs are collected, what was measured is kept.",
     ),
-    "down": ("end_commands", "Take a run down now and prove that nothing is left of it."),
-    "reap": ("end_commands", "Take down what runs without a living controller left behind."),
+    "down": ("end", "Take a run down now and prove that nothing is left of it."),
+    "reap": ("end", "Take down what runs without a living controller left behind."),
     "validate": (
-        "spec_commands",
+        "spec",
         "Check experiment files, offline and without credentials; exit 2 if one is wrong.",
     ),
-    "show": ("spec_commands", "Print the resolved document, defaults included."),
-    "schema": ("spec_commands", "Print the JSON Schema of experiment files, for editors."),
+    "show": ("spec", "Print the resolved document, defaults included."),
+    "schema": ("spec", "Print the JSON Schema of experiment files, for editors."),
     "experiments": (
-        "spec_commands",
+        "spec",
         "List the experiments that ship with orch; `orch show NAME` prints one.",
     ),
     "prices": (
-        "price_commands",
+        "prices",
         "Print a price book: every price with its date and source, or where two books differ.",
     ),
     "simulate": (
-        "simulate_commands",
+        "simulate",
         "Simulate a run: days in a second, with preemptions, full zones, failing calls and a controller that is killed.",
     ),
-    "data": ("data_commands", "Make data sets as shards; serve them from this machine."),
-    "net": ("net_commands", "The emulated network."),
+    "data": ("data", "Make data sets as shards; serve them from this machine."),
+    "net": ("net", "The emulated network."),
 }
 
 # typer carries its own copy of click from some version on: reach click's base class through typer.
@@ -146,7 +146,9 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
             app.command(name, help=summary)(_placeholder)
         elif module not in registered:
             registered.add(module)
-            register: Callable[[typer.Typer], None] = import_module(f"orchestrator.cli.{module}").register
+            register: Callable[[typer.Typer], None] = import_module(
+                f"orchestrator.cli.commands.{module}"
+            ).register
             register(app)
     return app
 

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.spec.schema import ExperimentSpec
+from experiments.schema.models import ExperimentSpec
 from orchestrator.cli.follow import take_down
+from orchestrator.cli.render.terminal import say
+from orchestrator.cli.render.words import owner_words
 from orchestrator.cli.starting import cores
-from orchestrator.cli.terminal import say
-from orchestrator.cli.words import owner_words
 from orchestrator.controller import client
-from orchestrator.controller.launching import prepare
 from orchestrator.home import kept_owner
+from orchestrator.launch.prepare import prepare
 
 
 def make_run(

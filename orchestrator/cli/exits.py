@@ -30,7 +30,7 @@ class Verdict(NamedTuple):
 # Errors of rooms that `orchestrator.errors` does not know, by the class's full name: so that nothing is
 # imported for them, and `orch --help` stays fast. A test checks that every name exists.
 BY_NAME: dict[str, int] = {
-    "experiments.spec.errors.SpecError": WRONG,
+    "experiments.schema.errors.SpecError": WRONG,
     "analysis.importers.base.ImportFailed": WRONG,
     "cloud.prices.rows.PriceBookError": WRONG,
     "cloud.places.PlaceError": WRONG,

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any, Literal, Protocol
 
 from cloud.provider import ProviderError
-from orchestrator.cli import live
-from orchestrator.cli.terminal import is_interactive, say, wants_colour, wants_live_view
+from orchestrator.cli.render import live
+from orchestrator.cli.render.terminal import is_interactive, say, wants_colour, wants_live_view
 from orchestrator.controller import client
 from orchestrator.errors import OrchError, TeardownError
 

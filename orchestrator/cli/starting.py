@@ -11,18 +11,18 @@ from importlib.metadata import version
 from random import SystemRandom
 from typing import Any
 
-from analysis.plan import TOLERANCE, plan_of
+from analysis.planning.plan import TOLERANCE, plan_of
 from cloud.prices.book import PriceBook, load_for, newest
-from experiments.spec.catalog import models, step_time
-from experiments.spec.emulation import EmulationPlan, resolve_emulation
-from experiments.spec.errors import SpecError
-from experiments.spec.schema import ExperimentSpec
-from orchestrator.cli.assumed import assumed_paths
-from orchestrator.controller.planned import planned_run
-from orchestrator.controller.rentable import obstacles
-from orchestrator.controller.sky_runs import planned_quoter, unscaled
+from experiments.catalog import models, step_time
+from experiments.emulation.scales import EmulationPlan, resolve_emulation
+from experiments.schema.errors import SpecError
+from experiments.schema.models import ExperimentSpec
+from orchestrator.cli.render.assumed import assumed_paths
 from orchestrator.errors import RefusedError, UsageError
 from orchestrator.home import new_run_id
+from orchestrator.launch.plan_run import planned_run
+from orchestrator.launch.rent_checks import obstacles
+from orchestrator.launch.rented import planned_quoter, unscaled
 from orchestrator.quotes import sky_quoter
 
 _CANNOT = "cannot be launched"  # so begins a note that tells what stands against launching the plan
@@ -121,7 +121,7 @@ def _unknown_duration(spec: ExperimentSpec) -> str:
 
 def plan_json(plan: dict[str, Any], spec: ExperimentSpec) -> str:
     """A plan as it is saved."""
-    from orchestrator.cli.output import as_json
+    from orchestrator.cli.render.output import as_json
     from orchestrator.saved_plan import plan_document
 
     created_at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -14,25 +14,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cloud.clock import run_clock
 from cloud.provider import Provider, ProviderError
-from cloud.steady_clock import run_clock
-from metrics.store import FencedError, RunStore
+from metrics.store.database import FencedError, RunStore
 from orchestrator.controller.calls import RayCalls
 from orchestrator.controller.json_log import log_to
 from orchestrator.controller.loop import Shells, abort, run_to_the_end
 from orchestrator.controller.own_environment import adopt_environment
-from orchestrator.controller.processes import identity, is_alive
 from orchestrator.controller.prometheus import MetricsServer, RunCollector
-from orchestrator.controller.ray_session import claim
-from orchestrator.controller.requests import RunRequests
-from orchestrator.controller.reserve import free_reserve
-from orchestrator.controller.shell import Pace, Shell
 from orchestrator.controller.spending import spent_of
 from orchestrator.controller.stop_mark import asked_to_stop
+from orchestrator.controller.tick import Pace, Shell
 from orchestrator.controller.view import snapshot_of
 from orchestrator.core.state import RunState
+from orchestrator.disk_reserve import free_reserve
 from orchestrator.errors import UsageError
+from orchestrator.launch.peer_request import RunRequests
 from orchestrator.metrics_address import address_of
+from orchestrator.ray.processes import identity, is_alive
+from orchestrator.ray.session import claim
 
 NAMESPACE = "orch"
 _RESTARTS = 5  # by Ray, so that a run nobody watches is still looked after

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cloud.clock import run_clock
 from cloud.local import LocalCloud
 from cloud.provider import EndedError, Provider, ProviderError
 from cloud.sky import records
-from cloud.steady_clock import run_clock
-from experiments.spec.load import from_document
-from metrics.store import FencedError, NewerError, RunStore, StoreError
+from experiments.parse.load import from_document
+from metrics.store.database import FencedError, NewerError, RunStore, StoreError
 from orchestrator.controller.actor import (
     NAMESPACE,
     began,
@@ -30,24 +30,12 @@ from orchestrator.controller.actor import (
     make_provider,
     start_actor,
 )
-from orchestrator.controller.keys import forget_keys
-from orchestrator.controller.launching import LOCAL, start_cloud, write_environment
 from orchestrator.controller.own_environment import keep_environment
-from orchestrator.controller.ray_session import (
-    connect,
-    disconnect,
-    ensure_ray,
-    live_claims,
-    read_session,
-    stop_ray,
-)
 from orchestrator.controller.reaping import Reaped, owners_to_ask_for, reach, reap_clouds
-from orchestrator.controller.reserve import free_reserve
-from orchestrator.controller.sky_runs import SKY
-from orchestrator.controller.start_lock import is_starting, start_lock
 from orchestrator.controller.stop_mark import ask_to_stop, asked_to_stop
 from orchestrator.controller.view import snapshot_of
 from orchestrator.core.journal import JournalError, replay
+from orchestrator.disk_reserve import free_reserve
 from orchestrator.errors import (
     ControllerLostError,
     HeldError,
@@ -58,6 +46,18 @@ from orchestrator.errors import (
     UsageError,
 )
 from orchestrator.home import kept_owner, list_remains, run_folder
+from orchestrator.launch.keys import forget_keys
+from orchestrator.launch.prepare import LOCAL, start_cloud, write_environment
+from orchestrator.launch.rented import SKY
+from orchestrator.launch.start_lock import is_starting, start_lock
+from orchestrator.ray.session import (
+    connect,
+    disconnect,
+    ensure_ray,
+    live_claims,
+    read_session,
+    stop_ray,
+)
 
 _RUNNING = "running"
 _GRACE_S = 20.0  # Ray restarts a killed controller within this

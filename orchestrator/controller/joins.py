@@ -9,7 +9,7 @@ from typing import Any
 
 from cloud.provider import Observed
 from metrics.records import JoinRecord
-from metrics.store import RunStore
+from metrics.store.database import RunStore
 
 _LONGEST_NAME = 200
 _log = logging.getLogger("orchestrator.controller")

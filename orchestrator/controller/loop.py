@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Protocol
 
 from cloud.provider import ProviderError
-from metrics.store import FencedError, RunStore
+from metrics.store.database import FencedError, RunStore
 from orchestrator.controller.calls import Call, Calls
-from orchestrator.controller.keys import forget_keys
-from orchestrator.controller.reserve import is_disk_full
-from orchestrator.controller.shell import Shell
+from orchestrator.controller.tick import Shell
+from orchestrator.disk_reserve import is_disk_full
+from orchestrator.launch.keys import forget_keys
 
 _PERIOD_S = 1.0
 _CLOSE_TRIES = 5

@@ -21,10 +21,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cloud.prices.book import PriceBookError
-from metrics.egress import MONITOR, STORE
-from metrics.ledger import CostLine
-from metrics.run_numbers import RunNumbers
-from metrics.store import RunStore, StoreError
+from metrics.cost.ledger import CostLine
+from metrics.run import RunNumbers
+from metrics.store.database import RunStore, StoreError
+from metrics.traffic import MONITOR, STORE
 from orchestrator.controller.view import bill_of
 from orchestrator.core.state import RunState, SlotState
 

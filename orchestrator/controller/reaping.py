@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cloud.provider import Owned, Provider, ProviderError
-from cloud.sky import aws
-from cloud.sky.catalog_files import CLOUDS
+from cloud.sky.aws import account as aws
+from cloud.sky.skypilot.catalog_files import CLOUDS
 from orchestrator.controller.actor import make_provider
-from orchestrator.controller.sky_runs import SKY
 from orchestrator.errors import UsageError
 from orchestrator.home import checked_owner, kept_owner, owners, run_folder
+from orchestrator.launch.rented import SKY
 
 _PAUSE_S = 5.0  # between the two listings that prove
 _PATIENCE_S = 60.0  # for what was ended to vanish from the listings

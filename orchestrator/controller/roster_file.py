@@ -11,8 +11,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from metrics.lease import OrdersTime
-from metrics.orders import (
+from experiments.wire.lease import OrdersTime
+from experiments.wire.orders import (
     MAX_PEERS,
     ORDERS_FILE,
     OrderPeer,
@@ -22,10 +22,10 @@ from metrics.orders import (
     sign,
     verify,
 )
-from orchestrator.controller.keys import VmKeys, run_key, vm_keys
 from orchestrator.core.events import MONITOR
+from orchestrator.core.observations import roster
 from orchestrator.core.state import RunState, Slot, SlotState
-from orchestrator.core.watch import roster
+from orchestrator.launch.keys import VmKeys, run_key, vm_keys
 
 _JOIN_AT = 16  # addresses that VMs are told: the first that answers is enough
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from decimal import Decimal
 
-from analysis.reserve import Pace, egress_ceiling_usd_per_h
+from analysis.planning.reserve import Pace, egress_ceiling_usd_per_h
 from cloud.prices.book import PriceBookError
-from metrics.ledger import Ledger
+from metrics.cost.ledger import Ledger
 from metrics.records import EgressRecord, EventRecord
-from metrics.store import RunStore
-from orchestrator.controller.shell import Spent
+from metrics.store.database import RunStore
+from orchestrator.controller.tick import Spent
 from orchestrator.controller.view import bill_of
 from orchestrator.core.state import RunState, SlotState
 
@@ -18,7 +18,7 @@ from orchestrator.core.state import RunState, SlotState
 def spent_of(store: RunStore, now_s: float, state: RunState) -> Spent:
     """The bill until now, the VMs rented now, and traffic as dear as that of the dearest epoch so far.
 
-    What lost VMs sent after their last record is in the bill as an estimate (`metrics.unreported`). A VM whose launch is
+    What lost VMs sent after their last record is in the bill as an estimate (`metrics.cost.unreported`). A VM whose launch is
     under way is in no list yet, and may be billed since it was asked for: it counts at its place's ceiling.
     """
     spec = state.spec

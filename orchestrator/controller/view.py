@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
+from cloud.clock import MAX_SKEW_S, SET_THE_CLOCK
 from cloud.prices.book import PriceBookError
-from cloud.steady_clock import MAX_SKEW_S, SET_THE_CLOCK
-from metrics.cost import CostSoFar, bill_so_far, cost_so_far
-from metrics.granularity import granularity
-from metrics.ledger import Ledger, Terms
+from metrics.cost.bill import CostSoFar, bill_so_far, cost_so_far
+from metrics.cost.ledger import Ledger, Terms
+from metrics.epochs.granularity import granularity
+from metrics.epochs.scaling import study_epochs
+from metrics.epochs.throughput import swarm_epochs
+from metrics.host_load import told
 from metrics.records import EgressRecord, EpochRecord, ProgressRecord, VmRecord
-from metrics.run_numbers import first_trained_s, last_epoch_of, terms_of
-from metrics.scale import study_epochs
-from metrics.store import RunStore
-from metrics.throughput import swarm_epochs
-from metrics.trust import told
-from orchestrator.controller.shell_rows import CLOCK_SKEWS
+from metrics.run import first_trained_s, last_epoch_of, terms_of
+from metrics.store.database import RunStore
+from orchestrator.controller.records import CLOCK_SKEWS
 from orchestrator.core.journal import JournalError, replay
 from orchestrator.core.state import Slot
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from decimal import Decimal
 
-from metrics.budget import reserve_usd
+from metrics.cost.budget import reserve_usd
 from orchestrator.core.state import Place, RunSpec, RunState, Slot
 
 MINUTE_S = 60.0
@@ -53,7 +53,7 @@ def over_budget(state: RunState, held_usd_per_h: Decimal | None) -> str:
     """Why spending has to stop now, or "". All dollars at the study's scale.
 
     Stops when what is spent, and what is spent until the last VM is gone, would reach the budget
-    (`metrics.budget.reserve_usd`). VMs requested since the last sum count as their places' ceilings. What is
+    (`metrics.cost.budget.reserve_usd`). VMs requested since the last sum count as their places' ceilings. What is
     unknown cannot be kept within a budget.
     """
     spec, burn = state.spec, state.burn_usd_per_h

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.core import slots as slot_of
+from orchestrator.core.bootstrap_peer import choose_seed
 from orchestrator.core.events import (
     EndRun,
     Event,
@@ -28,14 +29,13 @@ from orchestrator.core.events import (
     TerminateVm,
     Tick,
 )
+from orchestrator.core.indexed_state import Work, work_on
 from orchestrator.core.journal import facts
 from orchestrator.core.limits import over_budget
 from orchestrator.core.monitor import monitor_lost, monitor_observed
+from orchestrator.core.placement import seek
 from orchestrator.core.policy import Jitter
-from orchestrator.core.seed import choose_seed
-from orchestrator.core.seek import seek
 from orchestrator.core.state import LIVE, OVER, RunState, Slot, SlotState
-from orchestrator.core.work import Work, work_on
 
 
 @dataclass(frozen=True, slots=True)

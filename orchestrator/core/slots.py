@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.core.events import Observed, OfferRefused
+from orchestrator.core.indexed_state import READY, WAITS, Work
 from orchestrator.core.policy import (
     Jitter,
     back_off_s,
@@ -16,7 +17,6 @@ from orchestrator.core.policy import (
     times,
 )
 from orchestrator.core.state import OVER, Slot, SlotState
-from orchestrator.core.work import READY, WAITS, Work
 
 _RANK = {SlotState.PROVISIONING: 0, SlotState.BOOTING: 1, SlotState.JOINING: 2, SlotState.TRAINING: 3}
 _BOOTS = {"setup": "its setup runs", "installing": "its software is installed"}  # phases before a program

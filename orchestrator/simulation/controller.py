@@ -1,4 +1,4 @@
-"""The controller of a simulated run: the real loop (`orchestrator.controller.shell`) on simulated ports.
+"""The controller of a simulated run: the real loop (`orchestrator.controller.tick`) on simulated ports.
 
 The store, the provider's calls, the monitor's log and the roster are in memory and on a virtual clock; the loop, its
 rows, its accounting and its closing are the ones a real run has. What is on the `MemoryStore` is what the next
@@ -20,13 +20,13 @@ from cloud.prices.book import PriceBook
 from cloud.prices.classes import EGRESS_CLASSES
 from cloud.provider import LaunchRequest, Offer, ProviderError, is_monitor
 from cloud.sim import Reply, SimCloud, SimWorld, VirtualClock
-from metrics.lease import OrdersTime
+from experiments.wire.lease import OrdersTime
 from metrics.records import EgressRecord, EpochRecord, EventRecord
-from metrics.store import StoreError
+from metrics.store.database import StoreError
 from orchestrator.controller.calls import Call, Done, Line, abandoned, broken, is_under_way, refusal_of
 from orchestrator.controller.loop import Shells, abort, ticks
-from orchestrator.controller.shell import Pace, Shell
 from orchestrator.controller.spending import spent_of
+from orchestrator.controller.tick import Pace, Shell
 from orchestrator.core import events as ev
 from orchestrator.core.invariants import validate_step
 from orchestrator.core.journal import created
@@ -314,7 +314,7 @@ class SimController:
         """Goes on from the store. `wall_s`: what the machine's clock says now. `check`: the core's invariants at each
         change."""
         self._store, self._clock, self._peers, self._disk, self._check = store, clock, peers, disk, check
-        # As `cloud.steady_clock`: the machine's time of now, or the journal's last, and nobody sets it after that.
+        # As `cloud.clock`: the machine's time of now, or the journal's last, and nobody sets it after that.
         self._offset_s = max(wall_s, store.records("events")[-1].at_s) - clock.now_s
         store.take_over()
         self.calls = SimCalls(cloud, world, clock)

@@ -8,11 +8,11 @@ from decimal import Decimal
 
 from cloud.prices.book import load_for
 from cloud.sim import SimPlace
-from experiments.spec.catalog import step_time
-from experiments.spec.schema import ExperimentSpec
-from orchestrator.controller.sky_runs import patient, unscaled
-from orchestrator.controller.wishes import check_money, run_spec
+from experiments.catalog import step_time
+from experiments.schema.models import ExperimentSpec
 from orchestrator.errors import UsageError
+from orchestrator.launch.rented import patient, unscaled
+from orchestrator.launch.run_spec import check_money, run_spec
 from orchestrator.quotes import sky_quoter
 from orchestrator.simulation.peers import PeerModel
 from orchestrator.simulation.scenario import FaultClass, Scenario, with_history

@@ -10,7 +10,7 @@ from typing import Any
 
 from cloud.provider import is_monitor
 from cloud.sim import SimVm, SimWorld
-from metrics.lease import Lease
+from experiments.wire.lease import Lease
 
 _SOON_S = 1e-3
 _LEAVE_S = (2.0, 20.0)  # a peer that got a notice has left the swarm after this

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from metrics.records import TABLES, EventRecord, VmRecord
-from metrics.store import FencedError, RunStore, StoreError, translated
-from metrics.store_schema import KEYS, STRICT
+from metrics.store.database import FencedError, RunStore, StoreError, translated
+from metrics.store.schema import KEYS, STRICT
 
 Hook = Callable[[Sequence[EventRecord]], None]
 

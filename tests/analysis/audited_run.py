@@ -17,7 +17,7 @@ from metrics.records import (
     SwarmEpochRecord,
     VmRecord,
 )
-from metrics.store import RunStore
+from metrics.store.database import RunStore
 
 START_S = 1_700_000_000.0
 PARAMETERS = 100_000_000

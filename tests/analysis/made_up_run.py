@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 
 from metrics.records import EgressRecord, EpochRecord, IngressRecord, VmRecord
-from metrics.store import RunStore
+from metrics.store.database import RunStore
 
 _PLACES = (
     "gcp/us-central1/us-central1-a",

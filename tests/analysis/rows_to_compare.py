@@ -1,4 +1,4 @@
-"""Rows of a comparison, and run folders to make them from: what the tests of `analysis.compare` begin with."""
+"""Rows of a comparison, and run folders to make them from: what the tests of `analysis.compare.published` begin with."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 from made_up_run import write_run
 
-from analysis.compare import ComparedRun
-from analysis.compare_runs import published_figures
-from experiments.spec.catalog import published
-from experiments.spec.load import load, to_document
-from metrics.store import RunStore
+from analysis.compare.published import ComparedRun
+from analysis.compare.published_runs import published_figures
+from experiments.catalog import published
+from experiments.parse.load import load, to_document
+from metrics.store.database import RunStore
 
 
 def a_run(name: str = "NLP C-8", **changes: object) -> ComparedRun:

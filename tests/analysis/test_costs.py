@@ -13,12 +13,12 @@ from made_up_run import write_run
 from analysis.costs import cost_row
 from analysis.sources import opened
 from cloud.prices.book import PriceBook, load
-from metrics.published_basis import usd_per_million, vm_usd_per_h
-from metrics.published_run import published_run
+from metrics.paper.basis import usd_per_million, vm_usd_per_h
+from metrics.paper.run import published_run
 from metrics.records import ProgressRecord, VmRecord
+from metrics.run import RunNumbers
 from metrics.run_cost import Repriced, steady, whole
-from metrics.run_numbers import RunNumbers
-from metrics.store import RunStore
+from metrics.store.database import RunStore
 
 STUDY = load("study-2023-04")
 

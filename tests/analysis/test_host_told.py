@@ -10,12 +10,12 @@ from made_up_run import write_run
 from analysis.audit.audit import audit
 from analysis.audit.evidence import Evidence
 from analysis.report.content import cards
-from analysis.study.build import _first_line, load
+from analysis.report.study.build import _first_line, load
 from cloud.prices.book import load as load_book
-from metrics.run_numbers import RunNumbers
-from metrics.store import RunStore
+from metrics.run import RunNumbers
+from metrics.store.database import RunStore
 from metrics.summary import summarise
-from orchestrator.cli.summary import summary_lines
+from orchestrator.cli.render.summary import summary_lines
 from orchestrator.controller.view import snapshot_of
 
 HOST = {

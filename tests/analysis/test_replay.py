@@ -12,7 +12,6 @@ from wandb_logs import Swarm, write_swarm
 
 from analysis.replay import KEYS, RunRow, replay_rows, row_of_folder, run_row, with_speedups
 from analysis.sources import opened
-from metrics.interval import Estimate
 from metrics.records import (
     EgressRecord,
     EpochRecord,
@@ -22,7 +21,8 @@ from metrics.records import (
     SwarmEpochRecord,
     VmRecord,
 )
-from metrics.store import RunStore
+from metrics.stats import Estimate
+from metrics.store.database import RunStore
 
 # The authors' rule on their logs, unrounded where PAPER.md's table has one digit.
 AUTHORS_GRANULARITY = {

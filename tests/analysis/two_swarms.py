@@ -7,7 +7,7 @@ from pathlib import Path
 from wandb_logs import Swarm, Truth, write_swarm
 
 from analysis.importers.wandb import WandbLogs
-from metrics.store import RunStore
+from metrics.store.database import RunStore
 
 BAD, GOOD = "hivemind-7", "hivemind-8"
 HOSTS = ("gc-us-t4-1", "gc-us-t4-2")

@@ -1,4 +1,4 @@
-"""A stand-in for the package `sky`, as `cloud.sky.sdk` calls it: clusters, requests, and what goes wrong with them.
+"""A stand-in for the package `sky`, as `cloud.sky.skypilot.sdk` calls it: clusters, requests, and what goes wrong with them.
 
 In memory and at once; a launch is under way until somebody waits for it. `on` holds what is done just before a call.
 """
@@ -17,7 +17,7 @@ import pytest
 
 
 class ClusterDoesNotExist(Exception):
-    """As `sky.exceptions` has it; `cloud.sky.errors` knows it by its name."""
+    """As `sky.exceptions` has it; `cloud.sky.skypilot.errors` knows it by its name."""
 
 
 class RequestCancelled(Exception):

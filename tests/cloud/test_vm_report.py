@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud.sky.records import VmRecord
-from cloud.sky.ssh import bounded_output, unpack
 from cloud.sky.state import after_peek, parse_peek
+from cloud.sky.vm.ssh import bounded_output, unpack
 from cloud.vm_report import job_of, notice_of, printable, read_status, status_of
 
 NOW_S = 1_000_000.0

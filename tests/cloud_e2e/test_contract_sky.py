@@ -18,9 +18,11 @@ from fate import access_key, instances, no_capacity
 from machine import clusters, in_ec2
 
 from cloud.provider import LaunchRequest, Offer, Provider, ProviderError
-from cloud.sky import SkyCloud, records, sdk, ssh
+from cloud.sky import SkyCloud, records
 from cloud.sky.clusters import Clusters
 from cloud.sky.names import cluster_name, label_value
+from cloud.sky.skypilot import sdk
+from cloud.sky.vm import ssh
 
 pytestmark = [
     pytest.mark.cloud,

@@ -11,8 +11,9 @@ from fate import instances
 from machine import clusters, in_ec2
 
 from cloud.provider import LaunchRequest, NoCapacityError, Offer
-from cloud.sky import SkyCloud, sdk
+from cloud.sky import SkyCloud
 from cloud.sky.names import label_value
+from cloud.sky.skypilot import sdk
 
 pytestmark = [pytest.mark.cloud, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
 

@@ -18,8 +18,9 @@ from fate import instances, no_capacity, preempt
 from machine import clusters, in_ec2, pids
 from running import Running, orch, wait_for
 
-from cloud.sky import records, ssh
-from metrics.store import RunStore
+from cloud.sky import records
+from cloud.sky.vm import ssh
+from metrics.store.database import RunStore
 
 pytestmark = [pytest.mark.cloud, pytest.mark.timeout(1500)]
 

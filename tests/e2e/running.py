@@ -13,7 +13,7 @@ from typing import Any
 
 from leftovers import command_of, our_processes
 
-from metrics.store import RunStore, StoreError
+from metrics.store.database import RunStore, StoreError
 
 _ORCH = Path(sys.executable).with_name("orch")
 

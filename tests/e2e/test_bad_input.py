@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from running import orch
 
-from experiments.spec.load import find, load
+from experiments.parse.load import find, load
 from orchestrator.cli.starting import plan_for
-from orchestrator.controller.launching import prepare
+from orchestrator.launch.prepare import prepare
 from tests.ordinary_user import as_ordinary_user
 
 pytestmark = pytest.mark.e2e

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from running import Running, orch
 
-from metrics.run_numbers import RunNumbers
-from metrics.store import RunStore
+from metrics.run import RunNumbers
+from metrics.store.database import RunStore
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
 

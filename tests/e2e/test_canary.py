@@ -22,7 +22,7 @@ from cloud.storage.client import make_client
 from cloud.storage.digits import make_digits
 from cloud.storage.swift import SwiftServer
 from cloud.storage.swift_environment import swift_environment
-from metrics.store import RunStore
+from metrics.store.database import RunStore
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from running import Running, orch, wait_for
 
-from metrics.store import RunStore
+from metrics.store.database import RunStore
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 
 from peer_rig import RUN, PeerProcess, config_of, kill_group
 
-from metrics.orders import OrderPeer, Orders, generate_run_key, record_key_digest, sign
-from metrics.record_keys import generate_identity, generate_record_key
+from experiments.wire.orders import OrderPeer, Orders, generate_run_key, record_key_digest, sign
+from experiments.wire.record_keys import generate_identity, generate_record_key
 
 _STRANGER = Path(__file__).with_name("stranger.py")
 
@@ -103,7 +103,7 @@ class ClosedSwarm:
         (folder / "identity.key").write_bytes(self._monitor_identity)
         self.tell_roster()
         self._monitor = subprocess.Popen(
-            [sys.executable, "-m", "metrics.monitor", str(folder / "config.json")],
+            [sys.executable, "-m", "experiments.monitor", str(folder / "config.json")],
             env={**os.environ, "TMPDIR": str(self._temporary)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.peer.processes import descendants, kill_descendants, note_descendants
-from metrics.hivemind_sockets import short_socket_folder
-from metrics.record_keys import generate_identity
+from experiments.wire.hivemind.sockets import short_socket_folder
+from experiments.wire.record_keys import generate_identity
 
 _FORK = multiprocessing.get_context("fork")
 

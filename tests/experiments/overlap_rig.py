@@ -13,12 +13,12 @@ import torch
 from hivemind.averaging.control import AveragingStage
 from hivemind.utils.performance_ema import PerformanceEMA
 
-from experiments.peer.ahead import Ahead
-from experiments.peer.aside import AsideAverager
-from experiments.peer.lineage import FIRST, Told
-from experiments.peer.members import anybody
-from experiments.peer.overlap import OverlappedOptimizer
-from experiments.peer.rounds import BehindError, GivenUpError, Round
+from experiments.peer.averaging.double_buffer import AsideAverager
+from experiments.peer.averaging.lineage import FIRST, Told
+from experiments.peer.averaging.rounds import BehindError, GivenUpError, Round
+from experiments.peer.optimizer.overlap import OverlappedOptimizer
+from experiments.peer.optimizer.overlap_policy import Ahead
+from experiments.peer.swarm.members import anybody
 
 SHARE = 4  # samples of an epoch, which this peer calculates alone: the others only average
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from experiments.peer.config import PeerConfig
 from experiments.peer.processes import descendants
-from metrics.record_keys import generate_identity, generate_record_key
+from experiments.wire.record_keys import generate_identity, generate_record_key
 
 RUN = "peer-test"
 

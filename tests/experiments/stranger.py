@@ -24,14 +24,14 @@ from hivemind.proto import averaging_pb2, dht_pb2
 from hivemind.utils import MSGPackSerializer, get_dht_time
 from hivemind.utils.multiaddr import Multiaddr
 
-from experiments.peer.averager import RoundAverager
-from experiments.peer.build import build_optimizer
+from experiments.peer.averaging.gradient_averager import RoundAverager
 from experiments.peer.config import PeerConfig
+from experiments.peer.optimizer.build import build_optimizer
 from experiments.peer.processes import kill_descendants, note_descendants
-from experiments.peer.publish import use_record_key
-from experiments.peer.state_donor import StateDonor
-from experiments.peer.task import build_task
-from metrics.hivemind_sockets import short_socket_folder
+from experiments.peer.reporting.publish import use_record_key
+from experiments.peer.state.server import StateDonor
+from experiments.peer.training.task import build_task
+from experiments.wire.hivemind.sockets import short_socket_folder
 
 _FLOOD_AT_ONCE = 32
 

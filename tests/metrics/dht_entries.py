@@ -10,9 +10,9 @@ from hivemind.dht.validation import DHTRecord
 from hivemind.utils import MSGPackSerializer
 from hivemind.utils.crypto import RSAPrivateKey
 
-from metrics.dht_schema import EPOCHS_FIELD, EpochReport, encode_epochs, subkey_of
-from metrics.monitor.acceptance import Raw
-from metrics.monitor.roster import RosterPeer
+from experiments.monitor.acceptance import Raw
+from experiments.monitor.roster import RosterPeer
+from experiments.wire.dht_records import EPOCHS_FIELD, EpochReport, encode_epochs, subkey_of
 from metrics.records import EgressRecord, EpochRecord, IngressRecord
 
 NOW_S = 1_790_000_000.0

@@ -36,9 +36,9 @@ from synthetic_runs import vm as vm_record
 from analysis.replay import RunRow, run_row, with_speedups
 from cloud.prices.ladder import Ladder, tiered_usd
 from cloud.prices.rows import Price
-from metrics.interval import t_quantile
 from metrics.records import TABLES, EgressRecord, EpochRecord, IngressRecord, StepRecord, SwarmEpochRecord
-from metrics.run_numbers import RunNumbers
+from metrics.run import RunNumbers
+from metrics.stats import t_quantile
 
 EXACT = 1e-9
 NOW = 400.0  # when the made-up runs ended

@@ -8,7 +8,14 @@ from decimal import Decimal
 import pytest
 
 from metrics.records import TABLES, EgressRecord, EpochRecord, EventRecord, ProgressRecord, VmRecord
-from metrics.store import SCHEMA_VERSION, DiskFullError, FencedError, RunStore, SchemaError, StoreError
+from metrics.store.database import (
+    SCHEMA_VERSION,
+    DiskFullError,
+    FencedError,
+    RunStore,
+    SchemaError,
+    StoreError,
+)
 
 VM = VmRecord(
     vm="r-a0-0",

@@ -12,10 +12,10 @@ import pytest
 from synthetic_runs import egress, epoch, vm
 
 from cloud.prices.book import load
-from metrics.frames import cost_lines, per_epoch, traffic
 from metrics.records import IngressRecord
-from metrics.store import RunStore
+from metrics.store.database import RunStore
 from metrics.summary import summarise
+from metrics.tables import cost_lines, per_epoch, traffic
 
 IOWA, BELGIUM = "gcp/us-central1/us-central1-a", "gcp/europe-west1/europe-west1-b"
 # Issue 3, section 8: what `orch report RUN -o json` gives at least.
@@ -282,6 +282,6 @@ def test_by_how_much_the_budget_was_passed(tmp_path, budget, passed):
 
 
 def test_looking_at_numbers_imports_no_pandas():
-    code = "import sys, metrics.summary, metrics.frames; sys.exit('pandas' in sys.modules)"
+    code = "import sys, metrics.summary, metrics.tables; sys.exit('pandas' in sys.modules)"
     root = Path(__file__).parents[2]
     assert subprocess.run([sys.executable, "-c", code], cwd=root, timeout=60).returncode == 0

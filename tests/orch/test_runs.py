@@ -13,7 +13,7 @@ from made_up_run import write_run
 
 import orch
 from metrics.records import EventRecord, StepRecord
-from metrics.store import RunStore
+from metrics.store.database import RunStore
 
 pytestmark = pytest.mark.slow
 

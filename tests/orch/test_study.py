@@ -17,7 +17,7 @@ from made_up_run import write_run
 import orch
 from analysis.export.tables import export_tables
 from analysis.replay import KEYS
-from metrics.store import RunStore
+from metrics.store.database import RunStore
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ import pytest
 from study_runs import MadeRuns
 
 from metrics.records import EventRecord
-from metrics.store import RunStore
+from metrics.store.database import RunStore
 from orchestrator.core.journal import created
 from tests.orchestrator.shell_world import RUN, World
 
@@ -18,12 +18,8 @@ _STUDY = "name: s\nexperiments: [geo-a2, geo-b2, {experiment: geo-c8, label: x, 
 def quick_keys(monkeypatch):
     """RSA keys take a second each; the shell only passes them on."""
     ids = itertools.count()
-    monkeypatch.setattr(
-        "orchestrator.controller.keys.generate_identity", lambda: (b"identity", f"id{next(ids)}")
-    )
-    monkeypatch.setattr(
-        "orchestrator.controller.keys.generate_record_key", lambda: (b"record", "ssh-rsa AAAA")
-    )
+    monkeypatch.setattr("orchestrator.launch.keys.generate_identity", lambda: (b"identity", f"id{next(ids)}"))
+    monkeypatch.setattr("orchestrator.launch.keys.generate_record_key", lambda: (b"record", "ssh-rsa AAAA"))
 
 
 @pytest.fixture
@@ -61,10 +57,10 @@ def nothing_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
     """A study file, and runs that need no process."""
-    monkeypatch.setattr("orchestrator.cli.study_launcher.RunLauncher", MadeRuns)
-    monkeypatch.setattr("orchestrator.controller.preflight.preflight", lambda *_: None)
+    monkeypatch.setattr("orchestrator.cli.commands.study_launcher.RunLauncher", MadeRuns)
+    monkeypatch.setattr("orchestrator.launch.preflight.preflight", lambda *_: None)
     if "page" not in request.node.name:  # drawing takes seconds
-        monkeypatch.setattr("orchestrator.cli.compare_commands.write_page", lambda _, __, page: page)
+        monkeypatch.setattr("orchestrator.cli.commands.compare.write_page", lambda _, __, page: page)
     for name, value in (("refused", set()), ("busy", {}), ("interrupt", set()), ("made", [])):
         monkeypatch.setattr(MadeRuns, name, value)
     (tmp_path / "s.yaml").write_text(_STUDY)

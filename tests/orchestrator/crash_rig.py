@@ -16,11 +16,11 @@ from typing import Any
 
 from cloud.provider import AmbiguousError, LaunchRequest, Offer, ProviderError, is_monitor
 from cloud.sim import Reply, SimCloud, SimPlace, SimVm, SimWorld, TraceEvent, VirtualClock
-from metrics.orders import generate_run_key
+from experiments.wire.orders import generate_run_key
 from metrics.records import EgressRecord, EpochRecord, EventRecord
-from metrics.store import RunStore
+from metrics.store.database import RunStore
 from orchestrator.controller.calls import Call, Done, is_under_way
-from orchestrator.controller.shell import Pace, Shell
+from orchestrator.controller.tick import Pace, Shell
 from orchestrator.core import events as ev
 from orchestrator.core.journal import created, replay
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec
@@ -62,9 +62,9 @@ _MONITOR_DIES_S = 115.0
 def use_quick_keys(patch: Callable[[str, Any], None]) -> None:
     """One run's key for all runs, and for the VMs none: their peers are simulated."""
     names = count()
-    patch("orchestrator.controller.keys.generate_identity", lambda: (b"identity", f"peer-{next(names)}"))
-    patch("orchestrator.controller.keys.generate_record_key", lambda: (b"record", "ssh-rsa AAAA"))
-    patch("orchestrator.controller.keys.generate_run_key", _run_key)
+    patch("orchestrator.launch.keys.generate_identity", lambda: (b"identity", f"peer-{next(names)}"))
+    patch("orchestrator.launch.keys.generate_record_key", lambda: (b"record", "ssh-rsa AAAA"))
+    patch("orchestrator.launch.keys.generate_run_key", _run_key)
 
 
 @cache

@@ -8,7 +8,7 @@ from random import Random
 from cloud.provider import LaunchRequest, Observed, Offer
 from metrics.records import EpochRecord
 from orchestrator.controller.calls import InlineCalls
-from orchestrator.controller.shell import Shell
+from orchestrator.controller.tick import Shell
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec
 
 PLACE = Place("gcp/us-central1/us-central1-a", "n1", "T4:1", True, Decimal("0.18"), "book")

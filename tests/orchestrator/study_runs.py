@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from made_up_run import write_run
 
-from metrics.store import RunStore
+from metrics.store.database import RunStore
 from orchestrator.home import run_folder
 from orchestrator.study.core import Job
 from orchestrator.study.definition import StudyDefinition
@@ -17,7 +17,7 @@ from orchestrator.study.runner import RunError, Seen, Watched
 
 
 class MadeRuns:
-    """In place of `orchestrator.cli.study_launcher.RunLauncher`. Class attributes are the script."""
+    """In place of `orchestrator.cli.commands.study_launcher.RunLauncher`. Class attributes are the script."""
 
     refused: ClassVar[set[str]] = set()  # jobs that do not start; "geo-a2 2": the second attempt
     busy: ClassVar[dict[str, int]] = {}  # so many runs of a job find the host too busy

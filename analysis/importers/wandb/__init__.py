@@ -10,7 +10,7 @@ from analysis.importers.base import Imported, ImportFailed
 from analysis.importers.wandb.files import discover, looks_like_logs
 from analysis.importers.wandb.run import RunUnusable, import_run
 from cloud.prices.book import PriceBook, load
-from metrics.store import StoreError
+from metrics.store.database import StoreError
 
 __all__ = ["WandbLogs"]
 

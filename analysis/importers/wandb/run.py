@@ -20,9 +20,9 @@ from analysis.importers.wandb.tables import Table, TableError, read_table
 from analysis.importers.wandb.traffic import doubled, egress_columns, halved, ingress_rows
 from analysis.importers.wandb.vms import vm_rows
 from cloud.prices.book import PriceBook
-from experiments.spec.catalog import models, published_runs
+from experiments.catalog import models, published_runs
 from metrics.records import SwarmEpochRecord
-from metrics.store import RunStore
+from metrics.store.database import RunStore
 
 _STORE = "b2/us-west-1"  # where the study's data lay (Backblaze B2)
 

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from cloud.places import PlaceError, find
-from experiments.spec.catalog import models
+from experiments.catalog import models
 
 UNKNOWN = "unknown"
 _DATA = Path(__file__).with_name("words.csv")

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from metrics.store import RunStore
+from metrics.store.database import RunStore
 from orchestrator.core.journal import replay
 
 

@@ -1,0 +1,87 @@
+"""A figure against the number of peers: one panel a model and basis, one line a series."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from analysis.charts.groups import grid, handle, interval, legend, n_words, origin_entries, point, styles
+from analysis.charts.style import INK
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Row = Mapping[str, Any]
+
+
+def against_peers(
+    panels: Sequence[tuple[str, Sequence[Row]]],
+    y_label: str,
+    log: bool = False,
+    ideal: bool = False,
+    together: bool = False,
+) -> Figure:
+    """`panels`: (title, rows of `peer_rows`). `ideal`: the line speed-up = peers. `together`: neighbours in a
+    row of panels have the same y axis, so that bases can be compared."""
+    every = [row for _, rows in panels for row in rows]
+    looks = styles(str(row["group"]) for row in every)
+    groups = sorted({str(row["group"]) for row in every})
+    figure, axes = grid(len(panels), 3.1)
+    for k, (place, (title, rows)) in enumerate(zip(axes, panels, strict=False)):
+        beside = [r for _, other in panels[k - k % 2 : k - k % 2 + 2] for r in other] if together else rows
+        _frame(place, title, rows, beside, y_label, log, ideal)
+        for group in groups:
+            own = [row for row in rows if row["group"] == group]
+            shift = (groups.index(group) - (len(groups) - 1) / 2) * min(0.12, 0.6 / max(1, len(groups)))
+            _series(place, own, looks[group], shift)
+    entries = [(group, handle(looks[group], line=True)) for group in groups]
+    if ideal:
+        from matplotlib.lines import Line2D
+
+        entries.append(
+            ("ideal: as many times as peers", Line2D([], [], color=INK, linestyle="--", linewidth=1))
+        )
+    legend(figure, [*entries, *origin_entries(every)], columns=5)
+    return figure
+
+
+def _series(axes: Any, rows: Sequence[Row], look: Mapping[str, str], shift: float) -> None:
+    """Points with intervals, and a line through the means of equal numbers of peers."""
+    by_peers: dict[int, list[float]] = {}
+    for row in rows:
+        by_peers.setdefault(int(row["peers"]), []).append(float(row["value"]))
+        interval(axes, row["peers"] + shift, row["value_low"], row["value_high"], look["color"])
+        point(axes, row["peers"] + shift, row["value"], look, str(row["origin"]), 5.5)
+    line = [(n + shift, sum(values) / len(values)) for n, values in sorted(by_peers.items())]
+    if len(line) > 1:
+        axes.plot(*zip(*line, strict=True), color=look["color"], linewidth=1.1, alpha=0.8, zorder=1)
+
+
+def _frame(
+    axes: Any, title: str, rows: Sequence[Row], beside: Sequence[Row], y_label: str, log: bool, ideal: bool
+) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    counts = sorted({int(row["peers"]) for row in beside}) or [1]
+    values = [float(row["value"]) for row in beside if not log or row["value"] > 0] or [1.0]
+    top = max(values)
+    if ideal:
+        top = max(top, float(counts[-1]))
+        axes.plot([1, counts[-1]], [1, counts[-1]], color=INK, linestyle="--", linewidth=1, zorder=1)
+    if log:
+        axes.set_yscale("log")
+        axes.set_ylim(min(values) / 1.5, top * 1.5)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.set_ylim(0, top * 1.15)
+    axes.set_xlim(counts[0] - 0.6, counts[-1] + 0.6)
+    far = max(1, (counts[-1] - counts[0]) // 16)
+    axes.set_xticks([n for k, n in enumerate(counts) if k == 0 or n - counts[k - 1] >= far])
+    n = n_words(rows)
+    axes.set_title(title + (f" ({n})" if n else ""), fontsize=9.5, loc="left", pad=9)
+    axes.set_xlabel("peers (VMs)")
+    axes.set_ylabel(y_label)
+    if not rows:
+        axes.text(0.03, 0.93, "unknown for every run", transform=axes.transAxes, va="top", fontsize=9)

@@ -1,0 +1,210 @@
+"""The report's figures: each a pure function from rows to a Matplotlib figure, drawn by `figure_style`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from analysis.charts.style import PALETTE
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Row = Mapping[str, Any]
+_WIDTH_IN = 9.0
+
+
+def timeline(vms: Sequence[Row], epochs: Sequence[Row]) -> Figure:
+    """VMs by slot over wall time, from request to end, and when each averaged.
+
+    `vms`: slot, vm, location, requested_s, ready_s, ended_s, end_cause (seconds since the run's start);
+    `epochs`: vm, sync_began_s, sync_ended_s.
+    """
+    slots = sorted({str(row["slot"]) for row in vms})
+    figure, axes = _subplots(0.45 * len(slots) + 1.5)
+    line_of = {row["vm"]: slots.index(str(row["slot"])) for row in vms}
+    seen: set[str] = set()
+
+    def bar(
+        y: int, begin: float, end: float, color: str, alpha: float, label: str, height: float = 0.6
+    ) -> None:
+        axes.barh(
+            y,
+            end - begin,
+            left=begin,
+            height=height,
+            color=color,
+            alpha=alpha,
+            label=None if label in seen else label,
+        )
+        seen.add(label)
+
+    for row in vms:
+        y = line_of[row["vm"]]
+        ready = row["ready_s"] if row["ready_s"] is not None else row["ended_s"]
+        bar(y, row["requested_s"], ready, PALETTE[4], 0.45, "requested, booting")
+        if row["ready_s"] is not None:
+            bar(y, ready, row["ended_s"], PALETTE[0], 0.45, "running")
+        if "preempt" in str(row["end_cause"]):
+            axes.plot(
+                row["ended_s"],
+                y,
+                marker="x",
+                color=PALETTE[5],
+                markersize=9,
+                markeredgewidth=2,
+                linestyle="none",
+                label=None if "preempted" in seen else "preempted",
+            )
+            seen.add("preempted")
+    for row in epochs:
+        if row["vm"] in line_of:
+            bar(
+                line_of[row["vm"]],
+                row["sync_began_s"],
+                row["sync_ended_s"],
+                PALETTE[1],
+                1.0,
+                "averaging",
+                0.34,
+            )
+    place_of = {str(row["slot"]): str(row["location"]) for row in vms}
+    axes.set_yticks(range(len(slots)), [f"{slot}\n{place_of[slot]}" for slot in slots], fontsize=8)
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel("wall time since the launch (s)")
+    _legend(axes, 4)
+    return figure
+
+
+def calc_comm(rows: Sequence[Row]) -> Figure:
+    """Calculation and communication time of each epoch, mean over its peers; what of it calculation hid is not drawn on top.
+
+    `rows`: epoch, warmup, calc_s, comm_s, overlapped_s.
+    """
+    figure, axes = _subplots(3.2)
+    labels = [f"{row['epoch']}\n(warm-up)" if row["warmup"] else str(row["epoch"]) for row in rows]
+    positions = range(len(rows))
+    calc, comm = [row["calc_s"] for row in rows], [row["comm_s"] - row["overlapped_s"] for row in rows]
+    axes.bar(positions, calc, color=PALETTE[0], label="calculation", width=0.65)
+    axes.bar(positions, comm, bottom=calc, color=PALETTE[1], label="communication", width=0.65)
+    step = max(1, len(rows) // 15)
+    axes.set_xticks(list(positions)[::step], labels[::step])
+    axes.set_xlabel("hivemind epoch")
+    axes.set_ylabel("seconds, study's scale")
+    axes.grid(visible=False, axis="x")
+    _legend(axes, 2)
+    return figure
+
+
+def traffic_matrix(rows: Sequence[Row]) -> Figure:
+    """Bytes by source and destination at the study's scale. `rows`: src, dst, bytes."""
+    sources = sorted({str(row["src"]) for row in rows})
+    targets = sorted({str(row["dst"]) for row in rows})
+    cells = {(str(row["src"]), str(row["dst"])): float(row["bytes"] or 0) / 1e9 for row in rows}
+    figure, axes = _subplots(0.42 * len(sources) + 1.6)
+    grid = [[cells.get((s, t), float("nan")) for t in targets] for s in sources]
+    top = max(cells.values(), default=0.0) or 1.0
+    image = axes.imshow(grid, cmap="cividis", vmin=0, vmax=top, aspect="auto")
+    for y, source in enumerate(sources):
+        for x, target in enumerate(targets):
+            if (source, target) in cells:
+                value = cells[source, target]
+                axes.text(
+                    x,
+                    y,
+                    f"{value:.3g}",
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                    color="#101214" if value > 0.55 * top else "#f4f6f8",
+                )
+    axes.set_xticks(
+        range(len(targets)), targets, rotation=30 if len(targets) > 5 else 0, fontsize=8, ha="center"
+    )
+    axes.set_yticks(range(len(sources)), sources, fontsize=8)
+    axes.grid(visible=False)
+    axes.set_xlabel("to")
+    axes.set_ylabel("from")
+    figure.colorbar(image, ax=axes, label="GB (1e9 bytes)", shrink=0.9)
+    return figure
+
+
+def cost_stack(rows: Sequence[Row]) -> Figure:
+    """Dollars by kind. `rows`: what, usd (None: no known price, drawn as a hatched sliver and named)."""
+    figure, axes = _subplots(0.42 * len(rows) + 1.0)
+    known = [float(row["usd"]) for row in rows if row["usd"] is not None]
+    sliver = (max(known, default=1.0) or 1.0) * 0.03
+    for y, row in enumerate(rows):
+        if row["usd"] is None:
+            axes.barh(y, sliver, color="none", edgecolor=PALETTE[5], hatch="///")
+            axes.annotate(
+                "unknown price",
+                (sliver, y),
+                xytext=(4, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=9,
+            )
+        else:
+            axes.barh(y, float(row["usd"]), color=PALETTE[y % len(PALETTE)])
+            axes.annotate(
+                f"${float(row['usd']):.4g}",
+                (float(row["usd"]), y),
+                xytext=(4, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=9,
+            )
+    axes.set_yticks(range(len(rows)), [str(row["what"]) for row in rows], fontsize=9)
+    axes.invert_yaxis()
+    axes.margins(x=0.14)
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel("US dollars, study's scale")
+    return figure
+
+
+def learning(rows: Sequence[Row], accuracy: float | None) -> Figure:
+    """Training loss by epoch, one line a peer, and the held-out accuracy at the end. `rows`: vm, epoch, loss."""
+    figure, axes = _subplots(3.2)
+    for k, vm in enumerate(sorted({str(row["vm"]) for row in rows})):
+        points = [(row["epoch"], row["loss"]) for row in rows if row["vm"] == vm]
+        axes.plot(
+            *zip(*points, strict=True), marker="o", markersize=3.5, color=PALETTE[k % len(PALETTE)], label=vm
+        )
+    axes.set_xlabel("hivemind epoch")
+    axes.set_ylabel("training loss (nats)")
+    axes.set_ylim(0, 1.08 * max([row["loss"] for row in rows if row["loss"] is not None], default=1.0) or 1.0)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    if accuracy is not None:
+        axes.set_title(f"held-out accuracy at the end: {accuracy:.1%}", loc="right", fontsize=9)
+    _legend(axes, 1 if len(axes.lines) < 2 else 4)
+    return figure
+
+
+def comparison(rows: Sequence[Row]) -> Figure:
+    """This run beside the study's figure, as a ratio with its interval. `rows`: what, ratio, low, high."""
+    figure, axes = _subplots(0.42 * len(rows) + 1.2)
+    for y, row in enumerate(rows):
+        low, high = row["low"], row["high"]
+        if low is not None and high is not None:
+            axes.plot([low, high], [y, y], color=PALETTE[0], linewidth=2)
+        axes.plot(row["ratio"], y, "o", color=PALETTE[0], markersize=7)
+    axes.axvline(1.0, color=PALETTE[5], linewidth=1.2)
+    axes.set_yticks(range(len(rows)), [str(row["what"]) for row in rows])
+    axes.invert_yaxis()
+    axes.margins(x=0.1, y=0.2)
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel("this run / the study (1 = equal); the line is the 95 % t interval of this run")
+    return figure
+
+
+def _subplots(height_in: float) -> tuple[Figure, Any]:
+    from matplotlib.figure import Figure as New
+
+    figure = New(figsize=(_WIDTH_IN, max(1.6, min(height_in, 14.0))))
+    return figure, figure.subplots()
+
+
+def _legend(axes: Any, columns: int) -> None:
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns, fontsize=9, borderaxespad=0.2)

@@ -1,0 +1,1 @@
+"""Runs compared with each other and with the paper: rows, options, expectations, accuracy."""

@@ -1,0 +1,234 @@
+"""One figure of a row of runs against another row's: a ratio with its interval, or a loss after equal samples. Pure.
+
+A ratio is the row's figure over the other's. Its 95 % interval is over runs where both have several, else over
+their measured epochs: t times the standard error of the logarithm (`metrics.stats.quotient_spread`).
+
+Losses are compared after equal samples, and never interpolated: at the smallest count that any run of the model came
+to, each run's last record that is not more than a tenth of a target batch beyond it. Where that record is more than as
+much before it, or an update was made from more or fewer samples, the loss is shown and not compared.
+
+The noise is how far two means of equally distributed runs lie apart at most in 95 % of cases: the other row's n runs give
+the standard deviation s, so t(n - 1) s sqrt(1 / n_ours + 1 / n), Student's t for two samples (Casella & Berger,
+Statistical Inference, 2nd ed., 8.41) with s from one of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, stdev
+
+from metrics.provenance import host_mark, origin_mark
+from metrics.stats import quotient_spread, t_quantile
+
+FIGURES = (
+    "sps", "granularity", "comm_s", "usd_per_1m", "egress_bytes_per_vm_epoch", "intercontinental_bytes",
+)  # fmt: skip
+"""Figures with a ratio: samples/s, calculation over communication, seconds of it, dollars a million samples, bytes that a VM
+sends in an epoch, bytes a swarm epoch to another continent."""
+LOSSES = ("loss", "heldout_loss")
+"""Figures that are compared after equal samples: of training (mean of the epoch that ends there), of held-out data."""
+_OFF = 0.1  # of a target batch: rounds overshoot the target by some samples
+_UNEQUAL = "not equal samples"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A run's figure and the same of each measured epoch alone (those that are known). None: unknown."""
+
+    value: float | None
+    by_epoch: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """A loss, and how many samples the network had learned from by then; not multiplied back."""
+
+    samples: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class OptionRun:
+    """One run of a row. `left_out`: why it does not count; "": it does."""
+
+    name: str  # of the experiment: "NLP C-8"
+    label: str
+    model: str
+    run_id: str
+    figures: Mapping[str, Measured] = field(default_factory=dict[str, Measured])  # by FIGURES
+    learned: Mapping[str, Sequence[Learned]] = field(
+        default_factory=dict[str, Sequence[Learned]]
+    )  # by LOSSES
+    target_batch: float | None = None  # raw
+    dropped_rounds: int = 0
+    origin: str = "emulated"
+    prices: str = ""  # the price book's name
+    against: str = (
+        ""  # the label of the row that its entry wants to be held against; "": the study's baseline
+    )
+    left_out: str = ""
+    experiment: str = ""  # the experiment's own name: "geo-c8-nlp"
+    target: str | None = None  # "local", "loopback", "sky"
+    scales: Mapping[str, float] | None = None
+    host_contended: bool | None = None  # None: nobody knows
+
+    @property
+    def title(self) -> str:
+        """Of its row: `NLP C-8 wan`."""
+        return f"{self.name} {self.label}".strip()
+
+    @property
+    def ran_on(self) -> str:
+        """What its figures were measured on, in a word: `metrics.provenance.origin_mark`."""
+        return origin_mark(self.target, self.origin == "emulated")
+
+    @property
+    def host(self) -> str:
+        """What is to be said of its host: `metrics.provenance.host_mark`."""
+        return host_mark(self.host_contended, self.target)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One figure of a row; None: unknown. The mean of its runs, and what it is against the other row's."""
+
+    value: float | None
+    n: int = 0  # runs
+    ratio: float | None = None
+    low: float | None = None  # of the ratio
+    high: float | None = None
+    n_of: str = ""  # what the interval is over: "runs", "epochs"; "": there is none
+    samples: tuple[float, float] | None = (
+        None  # of a loss: the least and the most that its runs had learned from
+    )
+    difference: float | None = None  # of a loss: to the other row's
+    noise: float | None = None  # of the difference; of a row against itself: that of one more run
+    noise_n: int = 0  # how many runs its standard deviation is of
+    within_noise: bool | None = None
+    why: str = ""  # the figure is unknown, or not compared, or its noise is unknown
+
+
+class Cells:
+    """Compares rows of one study; all of its runs decide after how many samples losses are compared."""
+
+    def __init__(self, runs: Sequence[OptionRun]) -> None:
+        self._samples: dict[tuple[str, str, float | None], float] = {}
+        for figure in LOSSES:
+            for run in _counted(runs):
+                if records := run.learned.get(figure):
+                    key = (figure, run.model, run.target_batch)
+                    self._samples[key] = min(self._samples.get(key, math.inf), records[-1].samples)
+
+    def cell(self, figure: str, own: Sequence[OptionRun], base: Sequence[OptionRun]) -> Cell:
+        """A row's figure against another row's. Both with the runs that do not count: they say why something is unknown."""
+        return (self._loss if figure in LOSSES else _ratio)(figure, own, base)
+
+    def _loss(self, figure: str, own: Sequence[OptionRun], base: Sequence[OptionRun]) -> Cell:
+        ours, theirs = self._learned(figure, own), self._learned(figure, base)
+        if not ours:
+            return Cell(None, why=self._no_record(figure, own))
+        value = fmean(one.loss for one in ours)
+        samples = (min(one.samples for one in ours), max(one.samples for one in ours))
+        counted = [*_counted(own), *_counted(base)]
+        if not base:
+            why = "nothing to compare with"
+        elif not theirs:
+            why = f"{base[0].title}: {self._no_record(figure, base)}"
+        elif len({run.target_batch for run in counted}) > 1:
+            why = "another target batch"
+        else:
+            why = "" if all(self._reached(figure, run) for run in counted) else _UNEQUAL
+        if why:
+            return Cell(value, len(ours), samples=samples, why=why)
+        difference = value - fmean(one.loss for one in theirs)
+        spread = stdev(one.loss for one in theirs) if len(theirs) > 1 else 0.0
+        if not spread:
+            alone = "has 1 run, and a standard deviation needs two"
+            said = "has runs whose losses do not vary" if len(theirs) > 1 else alone
+            unknown = f"noise unknown: {base[0].title} {said}"
+            return Cell(value, len(ours), samples=samples, difference=difference, why=unknown)
+        alike = 1 if _same(own, base) else len(ours)
+        noise = t_quantile(len(theirs) - 1) * spread * math.sqrt(1 / alike + 1 / len(theirs))
+        return Cell(
+            value, len(ours), samples=samples, difference=difference, noise=noise, noise_n=len(theirs),
+            within_noise=abs(difference) <= noise,
+        )  # fmt: skip
+
+    def _learned(self, figure: str, runs: Sequence[OptionRun]) -> list[Learned]:
+        """A record of each run that counts; none as soon as one has none."""
+        found = [self._at(figure, run) for run in _counted(runs)]
+        known = [one for one in found if one is not None]
+        return known if len(known) == len(found) else []
+
+    def _no_record(self, figure: str, runs: Sequence[OptionRun]) -> str:
+        """Why there is no loss to compare."""
+        if not _counted(runs):
+            return _not_counted(runs)
+        none = [run.run_id for run in _counted(runs) if not run.learned.get(figure)]
+        return f"{', '.join(none)} kept none" if none else _UNEQUAL
+
+    def _reached(self, figure: str, run: OptionRun) -> bool:
+        """Whether its record does not lie far before the count."""
+        one = self._at(figure, run)
+        count = self._samples[figure, run.model, run.target_batch]
+        return one is not None and one.samples >= count - _slack(run)
+
+    def _at(self, figure: str, run: OptionRun) -> Learned | None:
+        most = self._samples.get((figure, run.model, run.target_batch), 0.0) + _slack(run)
+        return next((one for one in reversed(run.learned.get(figure, ())) if one.samples <= most), None)
+
+
+def _ratio(figure: str, own: Sequence[OptionRun], base: Sequence[OptionRun]) -> Cell:
+    ours, theirs = _values(own, figure), _values(base, figure)
+    if not ours:
+        return Cell(None, why=_unknown(figure, own))
+    value = fmean(ours)
+    if not theirs or fmean(theirs) <= 0:
+        zero = f"{base[0].title} has 0" if theirs else ""
+        said = zero or (f"{base[0].title}: {_unknown(figure, base)}" if base else "nothing to compare with")
+        return Cell(value, len(ours), why=said)
+    ratio = value / fmean(theirs)
+    several = len(ours) > 1 and len(theirs) > 1
+    pairs = (ours, theirs) if several else (_epochs(own, figure), _epochs(base, figure))
+    spread = quotient_spread(*pairs) if all(sum(values) > 0 for values in pairs) else None
+    if spread is None or _same(own, base):
+        return Cell(value, len(ours), ratio)
+    factor = math.exp(spread)
+    return Cell(value, len(ours), ratio, ratio / factor, ratio * factor, "runs" if several else "epochs")
+
+
+def _values(runs: Sequence[OptionRun], figure: str) -> list[float]:
+    """Of the runs that count; none as soon as one is unknown."""
+    found = [run.figures[figure].value if figure in run.figures else None for run in runs if not run.left_out]
+    known = [value for value in found if value is not None]
+    return known if len(known) == len(found) else []
+
+
+def _epochs(runs: Sequence[OptionRun], figure: str) -> list[float]:
+    return [value for run in _counted(runs) for value in run.figures[figure].by_epoch]
+
+
+def _unknown(figure: str, runs: Sequence[OptionRun]) -> str:
+    """Why there is no figure."""
+    none = [
+        run.run_id for run in _counted(runs) if figure not in run.figures or run.figures[figure].value is None
+    ]
+    return f"unknown of {', '.join(none)}" if none else _not_counted(runs)
+
+
+def _not_counted(runs: Sequence[OptionRun]) -> str:
+    return "; ".join(dict.fromkeys(run.left_out for run in runs)) or "it has no run"
+
+
+def _counted(runs: Sequence[OptionRun]) -> list[OptionRun]:
+    return [run for run in runs if not run.left_out]
+
+
+def _same(own: Sequence[OptionRun], base: Sequence[OptionRun]) -> bool:
+    return [run.run_id for run in own] == [run.run_id for run in base]
+
+
+def _slack(run: OptionRun) -> float:
+    return _OFF * (run.target_batch or 0.0)

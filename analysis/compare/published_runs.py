@@ -1,0 +1,129 @@
+"""The runs behind a comparison: their numbers, those published of the same experiment, the study's own logs replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from analysis.compare.paper import run_name
+from analysis.compare.published import ComparedRun
+from analysis.replay import RunRow, row_of_folder, run_row
+from analysis.sources import opened
+from experiments.catalog import Published
+from experiments.parse.load import from_document
+from experiments.schema.errors import SpecError
+from experiments.study_file.basis import Basis, study_basis
+from metrics.epochs.throughput import dropped_rounds
+from metrics.run import RunNumbers
+from metrics.stats import Estimate
+from metrics.store.database import RunStore
+
+LOOPBACK = "loopback: no distance"
+"""Why a run whose peers talk over loopback is neither ranked nor judged."""
+
+
+def compared_run(
+    folder: Path,
+    replayed: Mapping[str, Mapping[str, float | None]],
+    label: str = "",
+    attempts: int = 1,
+    judged: bool | None = None,
+) -> ComparedRun:
+    """One run of a folder with `run.db`, beside what was published and replayed of the same experiment.
+
+    `replayed`: figures by the published run's name (`replayed_figures`). `label` tells runs of one experiment apart.
+    `judged`: whether it is held against the study; None: without a label, and without an option that the study had
+    not, and never without distance. Raises metrics.store.database.StoreError.
+    """
+    with RunStore.open_reader(folder / "run.db") as store:
+        run, row = RunNumbers.of(store), run_row(store)
+    experiment = run.meta["experiment"]
+    own = str(experiment.get("name") if isinstance(experiment, Mapping) else experiment or row.label)
+    basis = _basis(experiment)
+    known = basis.published
+    name = run_name(known) if known else own
+    host = run.meta["host"] or {}
+    contended = host.get("contended")
+    return ComparedRun(
+        experiment=f"{name} {label}".strip(),
+        run_id=row.run_id,
+        published=published_figures(known),
+        emulated=figures_of(row),
+        replayed=replayed.get(name) if known else None,
+        host_contended=None if contended is None else bool(contended),
+        dropped_rounds=len(dropped_rounds(run.raw)),
+        attempts=attempts,
+        epoch_sps=known.epoch_sps if known else (),
+        not_judged=_not_judged(basis, label, judged, run.meta["target"]),
+        target=run.meta["target"],
+        is_emulated=run.meta["emulated"],
+        scales=run.meta["scales"],
+    )
+
+
+def _basis(experiment: Any) -> Basis:
+    try:
+        return study_basis(from_document(dict(experiment)))
+    except (SpecError, TypeError, ValueError):
+        return Basis(None, "the run keeps no whole experiment, so whether it is the study's is unknown")
+
+
+def _not_judged(basis: Basis, label: str, judged: bool | None, target: str | None) -> str:
+    if basis.published is None:
+        return basis.why
+    if target == "loopback":
+        return LOOPBACK
+    if judged is False:
+        return "its entry says `judged: false`"
+    if judged:
+        return ""
+    if basis.options:
+        return f"with {', '.join(basis.options)}, which the study had not"
+    return f"the label '{label}' stands for an option (`judged: true` in its entry if not)" if label else ""
+
+
+def published_figures(known: Published | None) -> dict[str, float | None]:
+    """The study's figures under our names, bytes as such; granularity and rates by wall clock."""
+    if known is None:
+        return {}
+    gigabytes = known.egress_gb_per_vm_epoch
+    return {
+        "sps": known.sps,
+        "calc_s": known.calc_s,
+        "comm_s": known.comm_s,
+        "epoch_s": known.epoch_s,
+        "granularity": known.granularity_wall,
+        "egress_bytes_per_vm_epoch": None if gigabytes is None else gigabytes * 1e9,
+    }
+
+
+def figures_of(row: RunRow) -> dict[str, float | None]:
+    """A run's figures on the published basis: throughput is the mean of the epochs' rates, of a GPU alone its
+    wall-clock rate."""
+    rate = row.sps_epoch_mean or row.sps or row.sps_wall
+    estimates = {
+        "sps": rate,
+        "calc_s": row.calc_s,
+        "comm_s": row.comm_s,
+        "epoch_s": row.epoch_s,
+        "granularity": row.granularity,
+    }
+    return {
+        **{name: _value(estimate) for name, estimate in estimates.items()},
+        "egress_bytes_per_vm_epoch": row.egress_bytes_per_vm_epoch,
+    }
+
+
+def replayed_figures(logs: Path) -> tuple[dict[str, dict[str, float | None]], tuple[str, ...]]:
+    """The figures of the runs in a folder of logs by their label ("NLP B-8"), and what could not be read.
+
+    Raises analysis.importers.base.ImportFailed when there is none.
+    """
+    with opened([logs]) as found:
+        rows = [row_of_folder(source.folder) for source in found.runs]
+        return {row.label: figures_of(row) for row in rows if row.label}, found.problems
+
+
+def _value(estimate: Estimate | None) -> float | None:
+    return None if estimate is None else estimate.value

@@ -1,0 +1,316 @@
+"""One run as the study report sees it: its figures with intervals, its dollars by kind, its links. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Any
+
+from analysis.replay import RunRow
+from cloud.prices.book import PriceBook
+from cloud.prices.classes import continent
+from experiments.catalog import models
+from metrics.cost.ledger import CONTROLLER, data_lines, egress_lines
+from metrics.epochs.granularity import overlapped
+from metrics.epochs.scaling import Scales
+from metrics.epochs.throughput import measured
+from metrics.host_load import told
+from metrics.paper.run import published_run
+from metrics.run import RunNumbers
+from metrics.stats import Estimate
+from metrics.traffic import traffic
+
+COST_KINDS: dict[str, str] = {
+    "vm": "VM",
+    "inside": "egress inside a continent",
+    "between": "egress between continents",
+    "oceania": "egress to or from Oceania",
+    "clouds": "egress between clouds",
+    "other": "egress to the store, the monitor, elsewhere",
+    "data": "training data",
+}
+"""The kinds of dollars, in the order in which they are stacked."""
+
+_CLASS_KINDS = {
+    "same_zone": "inside",
+    "same_zone_public": "inside",
+    "inter_zone": "inside",
+    "inter_region": "inside",
+    "inter_continent": "between",
+    "oceania": "oceania",
+    "between_clouds": "clouds",
+}
+_STUDY_KINDS = {  # of metrics.paper.basis.PublishedCost
+    "vm": ("vm",),
+    "inside": ("inside", "regions"),
+    "between": ("between",),
+    "oceania": ("oceania",),
+    "clouds": ("clouds",),
+    "data": ("loading",),
+}
+_SERIES = re.compile(r"\b([A-F])(?:-([A-C]))?-(\d+)\b", re.IGNORECASE)
+_HOUR_S = Decimal(3600)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What one location's VMs sent to another's in a whole run."""
+
+    src: str
+    dst: str
+    kind: str  # the egress class
+    bytes: float
+    usd: Decimal | None  # None: no known price
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """`origin`: "log" (somebody's logs), "printed" (published figures), "own" (rented VMs), "emulated".
+
+    `figures`: value, interval and n by name (sps, sps_epoch_mean, sps_phase_timed, granularity,
+    granularity_phase_timed, calc_s, comm_s, epoch_s, egress_bytes_per_vm_epoch, speedup,
+    speedup_phase_timed); an absent one is unknown. `usd_per_vm_h`: dollars an hour and VM by kind (see
+    COST_KINDS), empty where nothing is known of them, None: that kind is unknown; `study_usd_per_vm_h` is
+    the same by the study's own assumptions (the `published` basis of `orch cost`).
+    """
+
+    run_id: str
+    name: str
+    series: str
+    spread: str  # where its peers are, "US+EU"
+    model: str
+    accelerator: str
+    peers: int
+    origin: str
+    baseline: bool  # one VM alone, without a swarm
+    figures: Mapping[str, Estimate]
+    usd_per_vm_h: Mapping[str, Decimal | None]
+    cost_basis: str = ""
+    study_usd_per_vm_h: Mapping[str, Decimal | None] = field(default_factory=dict[str, Decimal | None])
+    links: tuple[Link, ...] = ()
+    published: Mapping[str, Any] | None = None
+    cost_unknown: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()  # the VMs' regions, sorted
+    tbs: int | None = None
+    scales: Scales = field(default_factory=Scales)
+    too_busy: str = ""  # emulated on a machine that did not keep the clock: why
+
+    @property
+    def family(self) -> str:
+        """CV, NLP, ASR; "" for a model that is none of them."""
+        known = models().get(self.model)
+        return {"vision": "CV", "language": "NLP", "speech": "ASR"}.get(known.kind if known else "", "")
+
+    def value(self, name: str) -> float | None:
+        """A figure's value; None: unknown."""
+        found = self.figures.get(name)
+        return found.value if found else None
+
+    @property
+    def usd_per_h(self) -> Decimal | None:
+        """All VMs and kinds together, dollars an hour; None as soon as one kind is unknown."""
+        return self._all(self.usd_per_vm_h)
+
+    @property
+    def training_usd_per_h(self) -> Decimal | None:
+        """VMs and egress without the data, which costs every system the same by the sample."""
+        return self._all({kind: usd for kind, usd in self.usd_per_vm_h.items() if kind != "data"})
+
+    @property
+    def study_training_usd_per_h(self) -> Decimal | None:
+        """The same by the study's own assumptions."""
+        return self._all({kind: usd for kind, usd in self.study_usd_per_vm_h.items() if kind != "data"})
+
+    def _all(self, kinds: Mapping[str, Decimal | None]) -> Decimal | None:
+        each = sum_known(kinds.values()) if kinds else None
+        return None if each is None else each * self.peers
+
+
+def study_run(row: RunRow, run: RunNumbers, study_book: PriceBook | None = None) -> StudyRun:
+    """A run from its replay row (with the speed-ups) and its numbers.
+
+    `study_book`: the study's prices, where the run is wanted on the study's assumptions too.
+
+    Dollars an hour are those of the measured epochs: the VMs' price, the egress of these epochs over their
+    wall time, and the bytes read by the hour; so that start-up weighs in none of them.
+    """
+    meta = run.meta
+    label = row.label or row.run_id
+    spread = spread_of(row.locations.values())
+    dollars, why = _dollars(row, run)
+    emulated = bool(meta["emulated"])
+    found = {
+        "sps": row.sps or row.sps_wall,
+        "sps_phase_timed": row.sps_phase_timed,
+        "sps_epoch_mean": row.sps_epoch_mean,
+        "granularity": row.granularity,
+        "calc_s": row.calc_s,
+        "comm_s": row.comm_s,
+        "overlapped_s": overlapped(run.study),
+        "epoch_s": row.epoch_s,
+        "granularity_phase_timed": _plain(row.granularity_phase_timed, row.n_epochs),
+        "egress_bytes_per_vm_epoch": _plain(row.egress_bytes_per_vm_epoch, row.n_epochs),
+        "speedup": _scaled(row.sps, row.speedup),
+        "speedup_phase_timed": _scaled(row.sps_epoch_mean, row.speedup_phase_timed),
+    }
+    return StudyRun(
+        run_id=row.run_id,
+        name=label,
+        series=series_of(label) or spread,
+        spread=spread,
+        model=row.model or "unknown model",
+        accelerator=", ".join(a.removesuffix(":1") for a in row.accelerators if a) or "unknown GPU",
+        peers=row.peers,
+        origin="log" if meta["imported"] else "emulated" if emulated else "own",
+        baseline=row.baseline,
+        figures={name: value for name, value in found.items() if value is not None},
+        usd_per_vm_h=dollars,
+        study_usd_per_vm_h={} if study_book is None else _study_dollars(row, run, study_book),
+        cost_basis=f"price book {run.terms.book.name}" if run.terms.book else "no price book",
+        links=_links(run),
+        published=None
+        if meta["target"] == "loopback"
+        else meta["published"],  # without distance: not the study's
+        cost_unknown=why,
+        warnings=row.warnings,
+        places=tuple(sorted(_region(place) for place in row.locations.values())),
+        tbs=row.tbs,
+        scales=run.terms.scales,
+        too_busy=told(meta["host"]) if (meta["host"] or {}).get("contended") else "",
+    )
+
+
+def series_of(label: str) -> str:
+    """The study's letter of an experiment: "CV A-2" is A, "E-B-4" is E-B, "geo-c8-nlp" is C, "geo-e-b-4" is E-B; "" for none."""
+    found = _SERIES.search(label)
+    if found:
+        return "-".join(part.upper() for part in found.groups()[:2] if part)
+    named = re.search(r"\bgeo-([a-d]|[ef]-[abc]-)(\d+)\b", label)
+    return named[1].strip("-").upper() if named else ""
+
+
+def spread_of(locations: Iterable[str]) -> str:
+    """Where VMs are, in one word: continents in the study's order, clouds where there are several."""
+    places = list(locations)
+    clouds = sorted({place.split("/")[0] for place in places if "/" in place})
+    found = {continent(place) for place in places}
+    order = ("US", "EU", "ASIA", "AUS", "SA")
+    words = "+".join(c for c in order if c in found)
+    if None in found or not places:
+        words = "+".join(part for part in (words, "unknown place") if part)
+    return f"{words} ({'+'.join(clouds)})" if len(clouds) > 1 else words
+
+
+def cost_kind(egress_class: str) -> str:
+    """The kind of dollars (COST_KINDS) of an egress class."""
+    return _CLASS_KINDS.get(egress_class, "other")
+
+
+def distinct(runs: Sequence[StudyRun]) -> list[StudyRun]:
+    """The runs in natural order of their names; of equal names each gets its run id."""
+    count = Counter(run.name for run in runs)
+    named = [replace(r, name=r.run_id if count[r.name] > 1 else r.name) for r in runs]
+    return sorted(named, key=lambda r: (r.family, r.model, natural(r.name), r.run_id))
+
+
+def natural(text: str) -> list[tuple[int, int | str]]:
+    """A sort key that puts A-2 before A-10."""
+    return [(0, int(p)) if p.isdigit() else (1, p) for p in re.split(r"(\d+)", text) if p]
+
+
+def _plain(value: float | None, n: int | None) -> Estimate | None:
+    return None if value is None else Estimate(value, None, None, n or 0)
+
+
+def _scaled(rate: Estimate | None, ratio: float | None) -> Estimate | None:
+    """A speed-up with the rate's interval; the baseline's own spread is not in it."""
+    if rate is None or ratio is None or not rate.value:
+        return None
+    factor = ratio / rate.value
+    low, high = (None if end is None else end * factor for end in (rate.low, rate.high))
+    return Estimate(ratio, low, high, rate.n)
+
+
+def _dollars(row: RunRow, run: RunNumbers) -> tuple[dict[str, Decimal | None], tuple[str, ...]]:
+    """Dollars an hour and VM by kind in the measured epochs, and why a kind is unknown."""
+    why: list[str] = []
+    result: dict[str, Decimal | None] = {}
+    prices = [vm.usd_per_h for vm in run.vms if vm.slot != CONTROLLER]
+    known = [price for price in prices if price is not None]
+    result["vm"] = sum(known, Decimal(0)) / len(known) if known and len(known) == len(prices) else None
+    if result["vm"] is None:
+        why.append("the price of a VM")
+    if not row.baseline:
+        chosen = measured(run.study)
+        numbers = {e.epoch for e in chosen}
+        flows = [f for f in run.flows if f.epoch in numbers]
+        turns_s = math.fsum(p.wall_s for e in chosen for p in e.peers)
+        sent = traffic(flows, chosen, run.terms.scales, [vm.vm for vm in run.vms])
+        if row.peers > 1 and (not sent or turns_s <= 0):
+            result["inside"] = None
+            why.append("egress: none was measured")
+        hours = Decimal(repr(turns_s)) / _HOUR_S
+        for line in egress_lines(sent, run.terms) if turns_s > 0 else ():
+            kind = cost_kind(line.what.removeprefix("egress "))
+            before = result.get(kind, Decimal(0))
+            if line.usd is None:
+                why.append(line.price)
+            result[kind] = None if before is None or line.usd is None else before + line.usd / hours
+    result["data"] = _data_per_h(row, run)
+    if result["data"] is None:
+        why.append("training data: the bytes read or their price")
+    return result, tuple(dict.fromkeys(why))
+
+
+def _study_dollars(row: RunRow, run: RunNumbers, book: PriceBook) -> dict[str, Decimal | None]:
+    """Dollars an hour and VM by kind on the `published` basis."""
+    rate = row.sps_phase_timed if row.baseline else row.sps_epoch_mean
+    found = published_run(run, book, rate.value if rate else None, row.peers)
+    parts = {
+        kind: sum_known(found.usd_per_vm_h(name) for name in names) for kind, names in _STUDY_KINDS.items()
+    }
+    return {kind: usd for kind, usd in parts.items() if usd is None or usd > 0}
+
+
+def _data_per_h(row: RunRow, run: RunNumbers) -> Decimal | None:
+    """Dollars an hour for the bytes that a VM reads in it; mean over the VMs where prices differ by place."""
+    if row.ingress_bytes_per_vm_h is None or not run.vms:
+        return None
+    names = [vm.vm for vm in run.vms if vm.slot != CONTROLLER]
+    lines = data_lines({name: row.ingress_bytes_per_vm_h for name in names}, run.terms)
+    total = sum_known(line.usd for line in lines)
+    return None if total is None else total / len(names)
+
+
+def _links(run: RunNumbers) -> tuple[Link, ...]:
+    """Bytes and dollars by pair of regions, of VMs to VMs."""
+    names = {vm.vm for vm in run.vms}
+    usd = run.bill.by_way()
+    cells: dict[tuple[str, str, str], list[tuple[float, Decimal | None]]] = {}
+    for cell in run.matrix:
+        if cell.dst in names:
+            key = (_region(cell.src_location), _region(cell.dst_location), cell.kind)
+            cells.setdefault(key, []).append((cell.bytes, usd.get((cell.src, cell.dst, cell.kind))))
+    return tuple(
+        Link(*key, math.fsum(b for b, _ in parts), sum_known(u for _, u in parts))
+        for key, parts in sorted(cells.items())
+    )
+
+
+def _region(location: str | None) -> str:
+    return "/".join(location.split("/")[:2]) if location else "unknown"
+
+
+def sum_known(amounts: Iterable[Decimal | None]) -> Decimal | None:
+    """The sum; None as soon as one amount is unknown."""
+    total = Decimal(0)
+    for amount in amounts:
+        if amount is None:
+            return None
+        total += amount
+    return total

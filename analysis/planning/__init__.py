@@ -1,0 +1,1 @@
+"""Plans before a run: VMs, prices, budget reserve."""

@@ -1,0 +1,350 @@
+"""Builds the study report: one page that needs no network, and beside it each figure as CSV, PNG and SVG."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from analysis.charts.style import figure_style, png_bytes, svg_file, svg_inline
+from analysis.compare.paper import printed_runs, references
+from analysis.compare.rows import Row, difference_rows, unknown_rows
+from analysis.compare.run_figures import StudyRun, distinct, study_run
+from analysis.replay import RunRow, run_row, with_speedups
+from analysis.report.page import Card, Section, render, table
+from analysis.report.study.comparison import Compared, cards, comparison, nothing_published, runs_words
+from analysis.report.study.expectations import expected_section
+from analysis.report.study.held_out import accuracy_section
+from analysis.report.study.options import gain_cards, gain_section
+from analysis.report.study.sections import Drawn, sections
+from analysis.sources import opened
+from cloud.prices.book import PriceBook
+from cloud.prices.book import load as load_book
+from metrics.run import RunNumbers
+from metrics.store.database import RunStore, StoreError
+
+_DPI = 120
+_NAMED = 12  # so many runs are named beside a figure; the page's first line names all that are emulated, if not all are
+_STUDY_BOOK = "study-2023-04"
+
+
+def load(
+    targets: Sequence[Path],
+    book: PriceBook,
+    *,
+    index: Path | None = None,
+    only: Sequence[str] = (),
+    paper: bool = False,
+) -> tuple[list[StudyRun], tuple[str, ...]]:
+    """The runs of folders of logs, exports or run folders, and what could not be used.
+
+    `book` prices the VMs of imported logs; our own runs keep theirs. `paper`: the dollars by the study's own
+    assumptions too. Raises ImportFailed when there is none.
+    """
+    rows: list[RunRow] = []
+    numbers: list[RunNumbers] = []
+    problems: list[str] = []
+    with opened(targets, index=index, only=only, book=book) as found:
+        problems += found.problems
+        for source in found.runs:
+            try:
+                with RunStore.open_reader(source.folder / "run.db") as store:
+                    rows.append(run_row(store))
+                    numbers.append(RunNumbers.of(store))
+            except StoreError as error:
+                problems.append(f"{source.run_id}: {error}")
+    study_book = load_book(_STUDY_BOOK) if paper else None
+    runs = [study_run(row, run, study_book) for row, run in zip(with_speedups(rows), numbers, strict=True)]
+    return distinct(runs), tuple(problems)
+
+
+def build(
+    runs: Sequence[StudyRun],
+    output: Path,
+    book: PriceBook,
+    *,
+    paper: bool = False,
+    problems: Sequence[str] = (),
+    compared: Compared | None = None,
+) -> Path:
+    """Write the page `output` and its files in the folder `<output's stem>_files` beside it; returns `output`.
+
+    `paper`: the study's own comparisons, with its printed runs where there are no logs of them. `compared`: the
+    runs beside what was published of them, as the first section. Raises OSError when something cannot be written.
+    """
+    files = output.with_name(f"{output.stem}_files")
+    every = list(runs)
+    if paper:
+        every = distinct([*runs, *printed_runs(book, runs)])
+    first = _first(compared) if compared else None
+    parts = [*([first] if first else []), *sections(every, paper)]
+    files.mkdir(parents=True, exist_ok=True)
+    shown: list[Section] = []
+    if compared and first is None:
+        shown.append(Section("Published, replayed, emulated", nothing_published(compared), html=""))
+    if compared and compared.accuracy:
+        shown.append(accuracy_section(compared.accuracy))
+    if compared and compared.gains and compared.gains.verdicts:
+        shown.append(expected_section(compared.gains.verdicts))
+    with figure_style(), warnings.catch_warnings():
+        # A name in letters that matplotlib's font lacks: the page and the SVG have them, the PNG has boxes.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        for part in parts:
+            shown.append(_written(part, files, every))
+    headlines: list[Card] = []
+    if compared:
+        headlines = gain_cards(compared.gains) if compared.gains else cards(compared)
+    options = bool(compared and compared.gains)
+    _write(output, page_html(every, shown, paper, problems, headlines, options).encode())
+    return output
+
+
+def _first(compared: Compared) -> Drawn | None:
+    """The first section: what options gain where there is a baseline, else the runs beside what was published."""
+    return gain_section(compared.gains) if compared.gains else comparison(compared)
+
+
+def page_html(
+    runs: Sequence[StudyRun],
+    shown: Sequence[Section],
+    paper: bool,
+    problems: Sequence[str],
+    headlines: Sequence[Card] = (),
+    options: bool = False,
+) -> str:
+    """The page around the figures' sections; `headlines` stand before its own. `options`: runs with what the study had
+    not, whose difference from it is no headline."""
+    logs = [run for run in runs if run.origin != "printed"]
+    title = "The study, from its own logs" if paper else f"{runs_words(len(logs))} compared"
+    lead = (
+        "The published study's comparisons: first on its own basis, then on one clock."
+        if paper
+        else "Every rate is by wall clock, every byte is billed to where it went."
+    )
+    extra = [_unknown_section(runs, paper), _reference_section(runs), _run_section(runs)]
+    return render(
+        title,
+        lead,
+        _first_line(runs),
+        list(problems),
+        [*headlines, *_cards(runs, not options)],
+        [*shown, *(e for e in extra if e)],
+    )
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as CSV with the columns of all of them; unknown is empty."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _written(part: Drawn, folder: Path, runs: Sequence[StudyRun]) -> Section:
+    """Draw a section once and write its three files."""
+    figure = part.draw()
+    svg = svg_file(figure)
+    _write(folder / f"{part.name}.svg", svg.encode())
+    _write(folder / f"{part.name}.png", png_bytes(figure, _DPI))
+    _write(folder / f"{part.name}.csv", csv_text(part.rows).encode())
+    lead = " ".join(text for text in (part.lead, _whence(part.rows, runs)) if text)
+    numbers = table([_shown(row) for row in part.rows], f"{part.heading}: the numbers", text=_TEXT)
+    return Section(
+        part.heading,
+        lead,
+        svg_inline(
+            svg,
+            part.name,
+            escape(f"{part.heading}. The numbers are in the table after the figure.", quote=True),
+        ),
+        tuple(f"{folder.name}/{part.name}.{kind}" for kind in ("png", "svg", "csv")),
+        (table(part.table, part.caption, text=_TEXT) if part.table else "")
+        + f"<details><summary>The numbers of this figure</summary>{numbers}</details>",
+    )
+
+
+_TEXT = ("name", "panel", "group", "origin", "clock", "note", "kind", "source", "class", "src", "dst", "figure", "places",
+         "relative_to", "what", "why", "run", "model", "basis", "gpus", "judged", "host",
+         "experiment", "label", "against", "run_ids", "ratio_n_of")  # fmt: skip
+
+
+def _shown(row: Row) -> dict[str, Any]:
+    """A row as the page's table has it: short numbers, an interval in one cell."""
+    cells: dict[str, Any] = {}
+    for key, value in row.items():
+        if key.endswith("_high"):
+            continue
+        if key.endswith("_low"):
+            low, high = value, row[f"{key.removesuffix('_low')}_high"]
+            name = f"{key.removesuffix('_low')}, 95 %"
+            cells[name] = "-" if low is None or high is None else f"{low:.4g} to {high:.4g}"
+        elif key in ("difference", "relative"):
+            cells[key] = None if value is None else f"{value:+.2%}"
+        elif key == "n":
+            cells[key] = "-" if value is None else value
+        elif isinstance(value, bool):
+            cells[key] = "yes" if value else ""
+        else:
+            cells[key] = f"{value:.4g}" if isinstance(value, float) else value
+    return cells
+
+
+def _whence(rows: Sequence[Row], runs: Sequence[StudyRun]) -> str:
+    """Where a figure's points are from; what is emulated or printed is named."""
+    names: dict[str, list[str]] = {}
+    counted: dict[str, set[str]] = {}
+    for row in rows:
+        origin, name = row.get("origin"), str(row.get("name") or row.get("experiment"))
+        if not origin:
+            continue
+        if name not in names.setdefault(str(origin), []):
+            names[str(origin)].append(name)
+        several = str(row.get("run_ids") or "").split()
+        counted.setdefault(str(origin), set()).update(several or [name])
+    words = {
+        "log": ("From logs", False),
+        "own": ("Measured on rented VMs", False),
+        "emulated": ("Emulated", True),
+        "printed": ("As printed by the study", True),
+        "recomputed": ("Recomputed from its logs", True),
+    }
+    said: list[str] = []
+    for origin, (text, named) in words.items():
+        if origin in names:
+            own = names[origin]
+            listed = named and len(own) <= _NAMED
+            said.append(f"{text}: {', '.join(own) if listed else runs_words(len(counted[origin]))}.")
+    emulated = [run.name for run in runs if run.origin == "emulated"]
+    if not said and emulated:  # rows of all runs together
+        said.append(
+            f"Emulated: {', '.join(emulated) if len(emulated) <= _NAMED else runs_words(len(emulated))}."
+        )
+    return " ".join(said)
+
+
+def _range(scales: Sequence[float]) -> str:
+    """1/8, or 1/2.46 to 1/64."""
+    low, high = min(scales), max(scales)
+    return f"1/{low:g}" if low == high else f"1/{low:.3g} to 1/{high:.3g}"
+
+
+def _first_line(runs: Sequence[StudyRun]) -> str:
+    """What was real, what emulated, what only printed: the page's first line."""
+    count = {
+        origin: [run for run in runs if run.origin == origin]
+        for origin in ("emulated", "own", "log", "printed")
+    }
+    said: list[str] = []
+    if count["emulated"]:
+        used = [run.scales for run in count["emulated"]]
+        scales = ", ".join(
+            f"{name} {_range([getattr(s, name) for s in used])}" for name in ("bytes", "samples", "time")
+        )
+        names = [run.name for run in count["emulated"]]
+        who = "all" if len(names) == len(runs) > _NAMED else ", ".join(names)
+        said.append(f"Emulated: {who} (scales {scales}; times, bytes and dollars are multiplied back).")
+    late = [f"{run.name} ({run.too_busy})" for run in runs if run.too_busy]
+    if late:
+        said.append(f"The machine was too busy for {'; '.join(late)}: times of these may be off.")
+    if count["own"]:
+        said.append(f"Measured on rented VMs: {_runs(count['own'])}.")
+    if count["log"]:
+        said.append(
+            f"Replayed from other people's logs: {_runs(count['log'])}; nothing of these was run by orch."
+        )
+    if count["printed"]:
+        said.append(f"As printed by the study: {_runs(count['printed'])} of which no log was given.")
+    return " ".join(said)
+
+
+def _runs(runs: Sequence[StudyRun]) -> str:
+    return runs_words(len(runs))
+
+
+def _cards(runs: Sequence[StudyRun], beside: bool) -> list[Card]:
+    """Headlines: how many runs, the largest speed-up on both bases, the largest difference from the study."""
+    cards = [Card("Runs", str(len(runs)), ", ".join(sorted({run.model for run in runs})))]
+    for model in sorted({run.model for run in runs}):
+        best = max(
+            (r for r in runs if r.model == model and r.value("speedup")),
+            key=lambda r: r.value("speedup") or 0,
+            default=None,
+        )
+        if best is not None:
+            timed = best.value("speedup_phase_timed")
+            more = "" if timed is None else f"; against the phase-timed rate {timed:.3g}"
+            cards.append(
+                Card(
+                    f"Speed-up, {model}",
+                    f"{best.value('speedup'):.3g}",
+                    f"{best.name}: {best.peers} peers, one clock{more}",
+                )
+            )
+    known = [r for r in difference_rows(runs) if r["difference"] is not None] if beside else []
+    if known:
+        worst = max(known, key=lambda r: abs(r["difference"]))
+        cards.append(
+            Card(
+                "Largest difference from the study",
+                f"{worst['difference']:+.2%}",
+                f"{worst['name']}: {worst['figure']}",
+            )
+        )
+    return cards
+
+
+def _unknown_section(runs: Sequence[StudyRun], paper: bool) -> Section | None:
+    rows = unknown_rows(runs, paper)
+    if not rows:
+        return None
+    lead = "What these runs' records cannot give is not drawn, and never counted as 0."
+    return Section("Not known", lead, html=table(rows, "Unknown figures and why", text=_TEXT))
+
+
+def _reference_section(runs: Sequence[StudyRun]) -> Section | None:
+    models = {run.model for run in runs}
+    rows = [
+        {"name": r.name, "model": r.model, "gpus": r.gpus, "$/h": str(r.usd_per_h), "samples/s": f"{r.sps:g}",
+         "clock": r.clock, "basis": r.basis, "$/1M": f"{r.usd_per_1m:.3f}", "note": r.note, "source": r.source}
+        for r in references() if r.model in models
+    ]  # fmt: skip
+    if not rows:
+        return None
+    lead = "Systems beside the swarms: the study's figures, each with the clock of its rate and what its price holds."
+    return Section("Centralised baselines", lead, html=table(rows, "Centralised baselines", text=_TEXT))
+
+
+def _run_section(runs: Sequence[StudyRun]) -> Section:
+    rows = [
+        {"run": run.name, "run id": run.run_id, "model": run.model, "gpus": f"{run.peers} x {run.accelerator}",
+         "places": run.spread, "origin": run.origin, "prices": run.cost_basis, "warnings": len(run.warnings)}
+        for run in runs
+    ]  # fmt: skip
+    warned = "".join(
+        f"<li>{escape(run.name)}<ul>{''.join(f'<li>{escape(w)}</li>' for w in run.warnings)}</ul></li>"
+        for run in runs
+        if run.warnings
+    )
+    html = table(rows, "The runs", text=(*_TEXT, "run id", "prices"))
+    if warned:
+        html += f"<details><summary>Warnings of each run</summary><ul>{warned}</ul></details>"
+    return Section(
+        "Runs", "Where each point is from, and what was said when its records were read.", html=html
+    )
+
+
+def _write(path: Path, content: bytes) -> None:
+    """A reader sees the old file or the new one, never half of one."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    os.chmod(name, 0o644)
+    os.replace(name, path)

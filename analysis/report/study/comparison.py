@@ -1,0 +1,203 @@
+"""The comparison with the published study as the first section of the study report. Nothing is drawn here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from analysis.compare.accuracy import AccuracyComparison
+from analysis.compare.options import Gains
+from analysis.compare.published import Check, ComparedRun, comparable, judge, kendall_tau, long_rows, why_not
+from analysis.compare.rows import Row
+from analysis.report.page import Card
+from analysis.report.study.sections import Drawn
+from experiments.study_file.limits import Limit
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_PANELS = (("sps", "throughput (samples/s)"), ("comm_s", "communication (s of a VM's epoch)"))
+_WORDS = {
+    "sps": "samples/s",
+    "calc_s": "calculation, s",
+    "comm_s": "communication, s",
+    "epoch_s": "epoch, s",
+    "granularity": "granularity",
+    "egress_bytes_per_vm_epoch": "egress, GB per VM and epoch",
+    "kendall_tau": "Kendall's tau of samples/s",
+    "host_contended": "runs on a host that was too busy",
+}
+
+_SHORT = {"sps": "samples/s", "comm_s": "communication", "egress_bytes_per_vm_epoch": "egress"} | {
+    name: name for name in ("calc_s", "epoch_s", "granularity")
+}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What is compared, against which limits; `missing`: why an experiment has no run, by its name."""
+
+    rows: Sequence[ComparedRun]
+    limits: Sequence[Limit] = ()
+    missing: Mapping[str, str] | None = None
+    include_contended: bool = False
+    accuracy: AccuracyComparison | None = None  # None: held-out accuracy is not compared
+    gains: Gains | None = None  # None: there is no baseline
+
+    @property
+    def checks(self) -> list[Check]:
+        """All limits held against the runs that count."""
+        return judge(self.rows, self.limits, self.include_contended)
+
+    @property
+    def named_twice(self) -> bool:
+        """Whether a run's id is needed to tell the rows apart."""
+        return len({row.experiment for row in self.rows}) < len(self.rows)
+
+
+def comparison(compared: Compared) -> Drawn | None:
+    """The section; None where no run has a published figure to be compared with."""
+    rows = _dot_rows(compared)
+    if not any(row["published"] is not None for row in rows):
+        return None
+    lead = (
+        "The study's published figures, the same figures recomputed from its own logs where they are at hand, and what the "
+        "runs measured (emulated, unless the column 'on' says otherwise): samples/s is the mean of the epochs' rates, as the "
+        "study's is. A percentage is "
+        "(emulated - published) / published."
+    )
+    reasons = Counter(why_not(row, compared.include_contended) for row in compared.rows)
+    for why, count in reasons.items():
+        if why:
+            lead += f" Shown and not judged: {runs_words(count)} ({why})."
+    if whole := study_checks(compared):
+        lead += f" Over all runs: {'; '.join(whole)}."
+    for name, why in (compared.missing or {}).items():
+        lead += f" {name}: {why}."
+    return Drawn(
+        "comparison",
+        "Published, replayed, emulated",
+        lead,
+        rows,
+        lambda: _drawn(rows),
+        wide_rows(compared),
+        "Published | replayed | emulated (difference from the published)",
+    )
+
+
+def nothing_published(compared: Compared) -> str:
+    """What stands in place of the section: why no run has published figures beside it."""
+    whys = Counter(row.not_judged or "the study published no figure of it" for row in compared.rows)
+    said = "; ".join(f"{runs_words(count)}: {why}" for why, count in whys.items())
+    return f"Nothing here can be held against the study's published figures. {said}."
+
+
+def runs_words(count: int) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{count} run{'s' if count != 1 else ''}"
+
+
+def cards(compared: Compared) -> list[Card]:
+    """Headlines: the rank correlation, and how many limits hold."""
+    counted = comparable(compared.rows, compared.include_contended)
+    tau = kendall_tau(counted)
+    found = [
+        Card(
+            "Kendall's tau",
+            "unknown" if tau is None else f"{tau:.3f}",
+            f"samples/s, {runs_words(len(counted))}",
+        )
+    ]
+    each = [c for c in compared.checks if c.scope == "each"]
+    if each:
+        inside = sum(1 for c in each if c.inside)
+        found.append(Card("Within the limits", f"{inside} of {len(each)}", "figures of single runs"))
+    return found
+
+
+def wide_rows(compared: Compared) -> list[Row]:
+    """One row a run: "published | replayed | emulated (difference)" of each figure, and what was outside."""
+    by_run: dict[str, dict[str, Row]] = {}
+    for r in long_rows(compared.rows, compared.checks):
+        by_run.setdefault(r["run_id"], {})[r["figure"]] = r
+    found: list[Row] = []
+    for row in compared.rows:
+        own = by_run.get(row.run_id, {})
+        outside = [_SHORT[name] for name, r in own.items() if r["inside"] is False]
+        judged = any(r["inside"] is not None for r in own.values())
+        line: Row = {"experiment": row.experiment} | ({"run": row.run_id} if compared.named_twice else {})
+        line["on"] = row.origin
+        line["judged"] = f"outside: {', '.join(outside)}" if outside else "inside" if judged else ""
+        if why_not(row, compared.include_contended):
+            line["judged"] = "not judged"
+        line |= {words: _cell(own.get(name)) for name, words in _WORDS.items() if name in _FIGURES}
+        line |= {"host": row.host, "dropped rounds": row.dropped_rounds, "attempts": row.attempts}
+        found.append(line)
+    return found
+
+
+def study_checks(compared: Compared) -> list[str]:
+    """The limits on the study as a whole and on medians, a sentence each; Kendall's tau, where it is known, without one too."""
+    said: list[str] = []
+    for check in compared.checks:
+        if check.scope == "each":
+            continue
+        what = (
+            _WORDS[check.figure] if check.scope == "study" else f"median difference of {_WORDS[check.figure]}"
+        )
+        share = check.scope == "median"
+        bound = (
+            f"at least {_number(check.low, share)}"
+            if check.low is not None
+            else f"at most {_number(check.high, share)}"
+        )
+        held = {True: "inside", False: "OUTSIDE", None: "unknown"}[check.inside]
+        said.append(f"{what}: {_number(check.found, share)} ({bound}: {held})")
+    counted = comparable(compared.rows, compared.include_contended)
+    tau = kendall_tau(counted)
+    if tau is not None and not any(check.figure == "kendall_tau" for check in compared.checks):
+        said.append(f"{_WORDS['kendall_tau']}: {_number(tau, False)} ({runs_words(len(counted))}, no limit)")
+    return said
+
+
+_FIGURES = ("sps", "calc_s", "comm_s", "granularity", "egress_bytes_per_vm_epoch")
+
+
+def _dot_rows(compared: Compared) -> list[Row]:
+    checks = compared.checks
+    bounds = {(c.run_id, c.figure): (c.low, c.high) for c in checks if c.scope == "each"}
+    found: list[Row] = []
+    for row in long_rows(compared.rows, checks):
+        low, high = bounds.get((row["run_id"], row["figure"]), (None, None))
+        found.append({**row, "low": low, "high": high})
+    return found
+
+
+def _drawn(rows: Sequence[Row]) -> Figure:
+    from analysis.charts.dots import dots
+
+    families = ["CV", "NLP"]
+    named = {row["experiment"] for row in rows}
+    groups = [(f, [n for n in named if n.startswith(f"{f} ")]) for f in families]
+    groups.append(("", [n for n in named if not n.startswith(("CV ", "NLP "))]))
+    panels: list[tuple[str, str, list[Row]]] = []
+    for family, names in groups:
+        for figure, label in _PANELS if names else ():
+            part = [r for r in rows if r["figure"] == figure and r["experiment"] in names]
+            panels.append((family, label, part))
+    return dots(panels)
+
+
+def _cell(row: Row | None) -> str:
+    if row is None:
+        return ""
+    scale = 1e-9 if row["figure"].endswith("_bytes_per_vm_epoch") else 1.0
+    values = [row["published"], row["replayed"], row["emulated"]]
+    text = " | ".join("-" if v is None else f"{v * scale:.4g}" for v in values)
+    return text if row["difference"] is None else f"{text} ({row['difference']:+.1%})"
+
+
+def _number(value: Any, share: bool) -> str:
+    return "unknown" if value is None else f"{value:.1%}" if share else f"{value:.3g}"

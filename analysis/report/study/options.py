@@ -1,0 +1,241 @@
+"""What each option gains: a table for a terminal, rows, the first section of the study report. Nothing is drawn here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from analysis.compare.labels import WORDS, shown_factor
+from analysis.compare.option_figures import LOSSES, Cell
+from analysis.compare.options import Gain, Gains
+from analysis.compare.rows import Row
+from analysis.report.page import Card
+from analysis.report.study.expectations import expected_card
+from analysis.report.study.sections import Drawn
+from metrics.provenance import all_marks, scales_mark
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+GAIN_COLUMNS = (
+    "experiment", "label", "figure", "value", "n", "ratio", "ratio_low", "ratio_high", "ratio_n_of", "samples_least",
+    "samples_most", "difference_to_baseline", "noise", "noise_n", "within_noise", "why", "against", "run_ids",
+    "origin", "scales", "host_contended",
+)  # fmt: skip
+"""Columns of `gain_long_rows`."""
+_NAMED = 6  # so many rows of one scale are named
+
+
+def gain_table(gains: Gains) -> list[Row]:
+    """One line a row, the columns that the study asked for: `212 (1.42x, 1.30 to 1.55)`; losses with their difference."""
+    found: list[Row] = []
+    for row in gains.rows:
+        line: Row = {"experiment": row.title, "runs": len(row.counted), "on": row.ran_on}
+        for column in gains.columns:
+            cell = row.cells[column]
+            line[WORDS[column]] = _learned(cell, row) if column in LOSSES else _figure(column, cell, row)
+        line["note"] = "; ".join(
+            [
+                *(["baseline"] if row.is_baseline else []),
+                *dict.fromkeys(run.left_out for run in row.runs if run.left_out),
+                *_hosts(row),
+                *([f"{dropped} dropped rounds"] if (dropped := _dropped(row)) else []),
+            ]
+        )
+        found.append(line)
+    return found
+
+
+def gain_notes(gains: Gains) -> list[str]:
+    """What the table does not say of itself, a sentence each."""
+    prices = sorted({run.prices for row in gains.rows for run in row.counted})
+    said = [
+        *_scales(gains),
+        f"x: times the baseline '{gains.baseline}' of the same experiment, or of the same model, with its 95 % interval over "
+        "runs, or over epochs where one side has one run.",
+        *(f"{row.title} is held against {row.against}." for row in gains.rows if gains.elsewhere(row)),
+    ]
+    if "usd_per_1m" in gains.columns and prices:
+        said.append(
+            f"$: VMs and egress of the measured epochs, without the data; prices of {', '.join(prices)}."
+        )
+    if any(column in LOSSES for column in gains.columns):
+        said += _noise_words(gains)
+    lone = [row.title for row in gains.rows if not row.against]
+    if lone:
+        said.append(f"Nothing to compare with: {', '.join(lone)}.")
+    return said
+
+
+def gain_long_rows(gains: Gains) -> list[Row]:
+    """One row a row and figure, whatever is shown. `None`: unknown."""
+    found: list[Row] = []
+    for row in gains.rows:
+        for figure, cell in row.cells.items():
+            least, most = cell.samples or (None, None)
+            found.append(
+                {
+                    "experiment": row.name,
+                    "label": row.label,
+                    "figure": figure,
+                    "value": cell.value,
+                    "n": cell.n,
+                    "ratio": cell.ratio,
+                    "ratio_low": cell.low,
+                    "ratio_high": cell.high,
+                    "ratio_n_of": cell.n_of,
+                    "samples_least": None if least is None else round(least),
+                    "samples_most": None if most is None else round(most),
+                    "difference_to_baseline": cell.difference,
+                    "noise": cell.noise,
+                    "noise_n": cell.noise_n,
+                    "within_noise": cell.within_noise,
+                    "why": cell.why,
+                    "against": row.against,
+                    "run_ids": " ".join(run.run_id for run in row.counted),
+                    "origin": row.ran_on,
+                    "scales": all_marks(scales_mark(run.scales) for run in row.counted or row.runs) or None,
+                    "host_contended": row.host_contended,
+                }
+            )
+    return found
+
+
+def gain_section(gains: Gains) -> Drawn:
+    """The section, with its one figure."""
+    kinds = {row.title: row.runs[0].origin for row in gains.rows}  # what a figure's marks go by
+    rows: list[Row] = []
+    for row in gain_long_rows(gains):
+        name = f"{row['experiment']} {row['label']}".strip()
+        rows.append({"name": name, **row, "origin": kinds[name], "ran_on": row["origin"]})
+    lead = " ".join(("Each option of the study beside its baseline, the dashed line.", *gain_notes(gains)))
+    return Drawn(
+        "gains", "What each option gains", lead, rows, lambda: _drawn(gains), gain_table(gains),
+        "Figure (times the baseline's, 95 % interval)",
+    )  # fmt: skip
+
+
+def gain_cards(gains: Gains) -> list[Card]:
+    """Headlines: what was expected, and by model the fastest and the cheapest row of the baseline's experiment.
+
+    Such a row's factor is the table's: against the row that it is held against.
+    """
+    expected = expected_card(gains.verdicts)
+    found = [expected] if expected else []
+    for model in dict.fromkeys(row.model for row in gains.rows):
+        base = next((row for row in gains.rows if row.model == model and row.is_baseline), None)
+        for figure, name, best in (("sps", "Fastest", max), ("usd_per_1m", "Cheapest", min)):
+            own = [row for row in gains.rows if base is not None and row.name == base.name]
+            known = [(value, row) for row in own if (value := row.cells[figure].value) is not None]
+            if not known:
+                continue
+            row = best(known, key=lambda pair: pair[0])[1]
+            other, ratio = gains.against(row), row.cells[figure].ratio
+            if row.is_baseline or other is None or ratio is None:
+                continue
+            theirs = f"{other.label or other.title}'s {_value(figure, other.cells[figure])}"
+            told = f"{row.label or row.title}: {_value(figure, row.cells[figure])} {WORDS[figure]} against {theirs}"
+            found.append(Card(f"{name}, {row.name}", f"{ratio:.3f} x", told))
+    return found
+
+
+def _drawn(gains: Gains) -> Figure:
+    from analysis.charts.options import gain_figure
+
+    return gain_figure(gains, WORDS)
+
+
+def _figure(column: str, cell: Cell, row: Gain) -> str:
+    if cell.value is None:
+        return "unknown"
+    text = _value(column, cell)
+    if cell.ratio is None or row.is_baseline:
+        return text
+    spread = "" if cell.low is None or cell.high is None else f", {cell.low:.3f} to {cell.high:.3f}"
+    return f"{text} ({cell.ratio:.3f}x{spread})"
+
+
+def _learned(cell: Cell, row: Gain) -> str:
+    if cell.value is None or cell.samples is None:
+        return f"unknown ({cell.why})" if row.counted and cell.why else "unknown"
+    least, most = cell.samples
+    at = f"{least:,.0f}" if least == most else f"{least:,.0f} to {most:,.0f}"
+    if row.is_baseline:
+        return f"{cell.value:.4f} at {at}"
+    if cell.difference is None:
+        return f"{cell.value:.4f} at {at} ({cell.why})"
+    noise = "noise unknown"
+    if cell.noise is not None:
+        noise = f"{'within' if cell.within_noise else 'BEYOND'} noise {cell.noise:.4f}"
+    return f"{cell.value:.4f} at {at} ({cell.difference:+.4f}, {noise})"
+
+
+def _noise_words(gains: Gains) -> list[str]:
+    """How losses are compared, what the noise is for one run of a row, and of which rows it is unknown."""
+    shown = [column for column in gains.columns if column in LOSSES]
+    told = [
+        f"{row.title} (n {row.cells[column].noise_n}) {WORDS[column]} {noise:.4f}"
+        for row in gains.rows
+        if row.is_baseline
+        for column in shown
+        if (noise := row.cells[column].noise) is not None
+    ]
+    of_one = f"; of one run against {'; '.join(told)}" if told else ""
+    said = [
+        "Losses: the last record at or before the smallest count of samples that every run of the model came to (a tenth of a "
+        "target batch more is let pass), after so many samples really learned from. Noise: what chance makes of a difference "
+        "in 95 of 100 cases, t(n - 1) times the standard deviation of the n runs that a row is held against, times the root of "
+        f"1/n + 1/its own runs{of_one}.",
+    ]
+    lone: dict[str, list[str]] = {}
+    for row in gains.rows:
+        for column in shown:
+            cell = row.cells[column]
+            if cell.difference is not None and cell.noise is None:
+                lone.setdefault(cell.why, []).append(f"{row.title} {WORDS[column]}")
+    unknown = [f"{_capital(why)} ({', '.join(of)})." for why, of in lone.items()]
+    return [*said, *unknown]
+
+
+def _capital(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def _value(column: str, cell: Cell) -> str:
+    if cell.value is None:
+        return "unknown"
+    if column == "usd_per_1m":
+        return f"{cell.value:.3g}"
+    return f"{cell.value * shown_factor(column):.4g}"
+
+
+def _dropped(row: Gain) -> int:
+    return sum(run.dropped_rounds for run in row.counted)
+
+
+def _hosts(row: Gain) -> list[str]:
+    """Of the runs that are in the figures: how many had a host that was too busy, and of how many nobody knows."""
+    said = {"TOO BUSY": "host TOO BUSY", "unknown": "host unknown"}
+    count = Counter(run.host for run in row.counted)
+    return [f"{words} in {count[mark]} of {len(row.counted)}" for mark, words in said.items() if count[mark]]
+
+
+def _scales(gains: Gains) -> list[str]:
+    """What was emulated, and at what scales, a sentence; none where nothing was."""
+    found: dict[str, list[str]] = {}
+    for row in gains.rows:
+        for run in row.runs:
+            if run.origin == "emulated":
+                found.setdefault(scales_mark(run.scales) or "scales unknown", []).append(row.title)
+    if not found:
+        return []
+    named = [f"{mark} ({_few(titles)})" for mark, titles in found.items()]
+    alike = len(found) == 1 and all(run.origin == "emulated" for row in gains.rows for run in row.runs)
+    told = next(iter(found)) if alike else "; ".join(named)
+    return [f"Emulated, and multiplied back to the study's scale; scales: {told}."]
+
+
+def _few(titles: Sequence[str]) -> str:
+    names = list(dict.fromkeys(titles))
+    return ", ".join(names) if len(names) <= _NAMED else f"{len(names)} rows"

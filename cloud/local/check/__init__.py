@@ -1,0 +1,1 @@
+"""Measurement of the emulated network from inside, for `orch net check`."""

@@ -1,0 +1,1 @@
+"""Calls to SkyPilot: its SDK, API server, errors, catalogs and configuration."""

@@ -1,0 +1,207 @@
+"""What SkyPilot could rent at a place, and for how much: from files only, nothing is ever contacted.
+
+Prices are SkyPilot's catalogs' where they are on this machine, else a price book's (the newest row of the books
+given); each says which. What nobody knows is unknown (None), with the reason.
+
+Of a VM with an accelerator at least what the study's had is wanted: 4 vCPUs and 28 GiB of memory (Azure's NC4as_T4_v3;
+GCP's n1-standard-8 and AWS's g4dn.2xlarge have more), since gradients, averaging and the optimizer live in the host's
+memory. Where a place has smaller ones only, those are offered. `CPU:n` is a general-purpose VM without
+accelerator and with n vCPUs or more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+from cloud.prices.book import PriceBook, book_names, load
+from cloud.prices.rows import Price
+from cloud.provider import Offer
+from cloud.sky.skypilot.catalog_files import CLOUDS, Catalog, CatalogRow, catalog_folder, read_catalog
+
+_LEAST_VCPUS = 4
+_LEAST_GIB = 28
+# The families SkyPilot itself takes first where only CPUs are asked for.
+_GENERAL = {
+    "aws": re.compile(r"m[67]i\."),
+    "gcp": re.compile(r"n[24]-standard-"),
+    "azure": re.compile(r"Standard_D[0-9]+s_v5$"),
+    "lambda": re.compile(r"cpu_"),
+}
+# GCP's accelerators that come with one family of hosts; all others are attached to N1 VMs.
+_GCP_HOSTS = {
+    "A100": "a2-(highgpu|megagpu)-{n}g",
+    "A100-80GB": "a2-ultragpu-{n}g",
+    "H100": "a3-highgpu-{n}g",
+    "H200": "a3-ultragpu-{n}g",
+    "L4": "g2-standard-{cpus}",
+}
+_L4_CPUS = {1: "(4|8|12|16|32)", 2: "24", 4: "48", 8: "96"}
+# What the study calls its VMs, where a cloud's API has another name.
+_NAMES = {"NC4as_T4_v3": "Standard_NC4as_T4_v3", "A10": "gpu_1x_a10"}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What could be rented at one place."""
+
+    offers: tuple[Offer, ...]  # the cheapest first, unknown prices last
+    why: str = ""  # why there is none, or why it is not the catalog's: one sentence
+
+
+class Catalogs:
+    """Offers by place, from the catalogs in `folder` and then the books."""
+
+    def __init__(self, folder: Path, books: Sequence[PriceBook] = ()) -> None:
+        self._folder = folder
+        self._books = tuple(books)
+
+    def offers(self, location: str, accelerator: str, use_spot: bool) -> tuple[Offer, ...]:
+        """`look`'s offers."""
+        return self.look(location, accelerator, use_spot).offers
+
+    def look(self, location: str, accelerator: str, use_spot: bool) -> Found:
+        """What could be rented at `cloud/region[/zone]`: the accelerator is `T4:1`, or `CPU:8`."""
+        cloud, _, rest = location.partition("/")
+        region, _, zone = rest.partition("/")
+        if cloud not in CLOUDS:
+            return Found((), f"SkyPilot is not used for '{cloud}': its clouds here are {', '.join(CLOUDS)}")
+        if cloud == "lambda" and use_spot:
+            return Found((), "Lambda rents no spot VMs; use_spot must be false there")
+        name, _, count = accelerator.partition(":")
+        read = read_catalog(self._folder, cloud)
+        if isinstance(read, str):
+            return self._from_books(location, f"{name}:{count or 1}", use_spot, read)
+        found = sorted(
+            _priced(read, region, zone, name, int(count or 1), use_spot),
+            key=lambda o: (o.usd is None, o.usd or 0),
+        )
+        if not found:
+            return Found((), f"{read.source}: has no {accelerator} at {location}")
+        best: dict[str, _Priced] = {}
+        for priced in found:
+            best.setdefault(priced.instance, priced)
+        return Found(
+            tuple(
+                Offer(
+                    location=location,
+                    instance=p.instance,
+                    accelerator=accelerator,
+                    use_spot=use_spot,
+                    usd_per_h=p.usd,
+                    price_source=f"{read.source}{p.remark}",
+                )
+                for p in best.values()
+            )
+        )
+
+    def _from_books(self, location: str, accelerator: str, use_spot: bool, why: str) -> Found:
+        prices = [(book, book.vm(location, accelerator, use_spot)) for book in self._books]
+        known: list[tuple[PriceBook, Price]] = [(book, price) for book, price in prices if price is not None]
+        if known:
+            book, price = max(known, key=lambda pair: pair[1].valid_from)  # of equals the first
+            source = f"price book {book.name}:{price.line}, valid from {price.valid_from} ({price.source})"
+            offer = self._offer(location, price.instance, accelerator, use_spot, price.usd, source)
+            return Found((offer,), f"{why}: prices are those of the price books")
+        names = ", ".join(book.name for book in self._books) or "no book"
+        market = "spot" if use_spot else "on-demand"
+        reason = f"unknown: {why}, and {names} has no {market} price of {accelerator} there"
+        other = [book.vm(location, accelerator, not use_spot) for book in self._books]
+        instance = next((price.instance for price in other if price is not None), "")
+        if not instance:
+            return Found((), reason)
+        return Found((self._offer(location, instance, accelerator, use_spot, None, reason),))
+
+    @staticmethod
+    def _offer(
+        location: str, instance: str, accelerator: str, use_spot: bool, usd: Decimal | None, source: str
+    ) -> Offer:
+        return Offer(location, _NAMES.get(instance, instance), accelerator, use_spot, usd, source)
+
+
+def here(book: PriceBook, environ: Mapping[str, str]) -> Catalogs:
+    """This machine's catalogs, then an experiment's price book, then the other books that come with orch."""
+    others = [load(name) for name in book_names()]
+    return Catalogs(catalog_folder(environ), (book, *(b for b in others if b.sha256 != book.sha256)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    instance: str
+    usd: Decimal | None
+    remark: str  # appended to the source
+
+
+def _priced(
+    catalog: Catalog, region: str, zone: str, accelerator: str, count: int, use_spot: bool
+) -> Iterator[_Priced]:
+    here = catalog.regions.get(region, ())
+    if zone and catalog.zones_named:
+        here = tuple(row for row in here if row.zone == zone)
+    vms = [row for row in here if row.instance]
+    if accelerator == "CPU":
+        general = _GENERAL[catalog.cloud]
+        vms = [row for row in vms if not row.accelerator and general.match(row.instance)]
+        vms = [row for row in vms if (row.vcpus or 0) >= count]
+    elif catalog.cloud == "gcp":
+        yield from _gcp(vms, here, accelerator, count, use_spot)
+        return
+    else:
+        vms = _large_enough(row for row in vms if (row.accelerator, row.count) == (accelerator, count))
+    if zone and not catalog.zones_named and use_spot:
+        yield from _dearest(vms, zone)
+        return
+    for row in vms:
+        yield _Priced(row.instance, _of(row, use_spot), "" if _of(row, use_spot) else _unpriced(use_spot))
+
+
+def _gcp(
+    vms: Iterable[CatalogRow], here: Iterable[CatalogRow], accelerator: str, count: int, use_spot: bool
+) -> Iterator[_Priced]:
+    """Host and accelerator are priced apart, each zone of its own."""
+    pattern = _GCP_HOSTS.get(accelerator, "n1-(standard|highmem)-[0-9]+")
+    host = re.compile(pattern.format(n=count, cpus=_L4_CPUS.get(count, "none")))
+    extra = {
+        row.zone: row
+        for row in here
+        if not row.instance and (row.accelerator, row.count) == (accelerator, count)
+    }
+    for row in _large_enough(row for row in vms if host.fullmatch(row.instance) and row.zone in extra):
+        parts = (_of(row, use_spot), _of(extra[row.zone], use_spot))
+        if parts[0] is None or parts[1] is None:
+            yield _Priced(row.instance, None, _unpriced(use_spot))
+        else:
+            remark = f": {row.instance} {parts[0]} + {accelerator}:{count} {parts[1]}"
+            yield _Priced(row.instance, parts[0] + parts[1], remark)
+
+
+def _dearest(vms: Iterable[CatalogRow], zone: str) -> Iterator[_Priced]:
+    """AWS without the account's zone names: the price is at most that of the region's dearest zone."""
+    prices: dict[str, list[Decimal | None]] = {}
+    for row in vms:
+        prices.setdefault(row.instance, []).append(row.spot_usd_per_h)
+    for instance, found in prices.items():
+        known = [usd for usd in found if usd is not None]
+        remark = (
+            f": the region's dearest zone, since no file here says which of them {zone} is (an account's own matter)"
+            if known
+            else _unpriced(True)
+        )
+        yield _Priced(instance, max(known, default=None), remark)
+
+
+def _large_enough(rows: Iterable[CatalogRow]) -> list[CatalogRow]:
+    found = list(rows)
+    large = [r for r in found if (r.vcpus or 0) >= _LEAST_VCPUS and (r.memory_gib or 0) >= _LEAST_GIB]
+    return large or found
+
+
+def _of(row: CatalogRow, use_spot: bool) -> Decimal | None:
+    return row.spot_usd_per_h if use_spot else row.usd_per_h
+
+
+def _unpriced(use_spot: bool) -> str:
+    return f": has the VM and no {'spot' if use_spot else 'on-demand'} price of it"

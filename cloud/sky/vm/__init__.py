@@ -1,0 +1,1 @@
+"""What is sent to a VM and run there: bootstrap script, wheel, sealed secrets, SSH commands."""

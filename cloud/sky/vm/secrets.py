@@ -1,0 +1,56 @@
+"""A VM's secrets on their way: sealed in a file, the key in SkyPilot's secret channel.
+
+SkyPilot keeps what goes by `secrets=` in plain text in its requests.db, and passes short job scripts on the
+command line of ssh. So a one-time key goes that way, and the secrets go beside it, encrypted (Fernet: AES and
+HMAC), in a file that is removed here as soon as the VM has it. This module runs on the VM too.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+KEY_VARIABLE = "ORCH_SEAL_KEY"
+
+
+def seal(environment: Mapping[str, str], files: Mapping[str, bytes]) -> tuple[str, bytes]:
+    """A new key, and the content sealed with it."""
+    from cryptography.fernet import Fernet
+
+    key = Fernet.generate_key()
+    content = {
+        "environment": dict(environment),
+        "files": {name: base64.b64encode(data).decode() for name, data in files.items()},
+    }
+    return key.decode(), Fernet(key).encrypt(json.dumps(content).encode())
+
+
+def open_sealed(sealed: Path, key: str, config: Path) -> None:
+    """Write the files (0600) beside `config`, and put the environment into it. Raises InvalidToken, OSError."""
+    from cryptography.fernet import Fernet
+
+    content: dict[str, Any] = json.loads(Fernet(key.encode()).decrypt(sealed.read_bytes()))
+    for name, data in content["files"].items():
+        _write(config.with_name(name), base64.b64decode(data))
+    plain = json.loads(config.read_bytes())
+    if content["environment"]:
+        plain["environment"] = content["environment"]
+    _write(config, json.dumps(plain).encode())
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.unlink(missing_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
+
+
+if (
+    __name__ == "__main__"
+):  # on the VM: python -m cloud.sky.vm.secrets SEALED CONFIG, the key in the environment
+    open_sealed(Path(sys.argv[1]), os.environ[KEY_VARIABLE], Path(sys.argv[2]))

@@ -1,0 +1,134 @@
+"""What a VM gets: the project's own wheel, pinned requirements, the program's config. No source, no token."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
+
+from cloud.provider import InvalidRequestError, LaunchRequest
+from cloud.sky.vm.bootstrap import CHECK, run_script
+from cloud.sky.vm.secrets import seal
+
+_ROOMS = ("cloud", "experiments", "metrics")  # what a peer may import; the controller stays at home
+_SUFFIXES = {".py", ".csv", ".json", ".yaml", ".typed"}
+_DIRECT = ("hivemind", "torch", "webdataset", "boto3", "cryptography", "numpy", "transformers")
+_AT = (1980, 1, 1, 0, 0, 0)
+
+
+def build_wheel(home: Path, root: Path | None = None) -> Path:
+    """Our wheel, built by hand (no network, no tools), once per content: `<home>/wheels/<hash>/orch-...whl`."""
+    root = root or Path(__file__).resolve().parents[3]
+    files = [(path.relative_to(root).as_posix(), path.read_bytes()) for path in _sources(root)]
+    digest = hashlib.sha256()
+    for name, data in files:
+        digest.update(f"{name} {len(data)}\n".encode() + data)
+    number = _own_version()
+    wheel = home / "wheels" / digest.hexdigest()[:16] / f"orch-{number}-py3-none-any.whl"
+    if wheel.is_file():
+        return wheel
+    wheel.parent.mkdir(parents=True, exist_ok=True)
+    info = f"orch-{number}.dist-info"
+    files += [
+        (f"{info}/METADATA", f"Metadata-Version: 2.1\nName: orch\nVersion: {number}\n".encode()),
+        (f"{info}/WHEEL", b"Wheel-Version: 1.0\nGenerator: orch\nRoot-Is-Purelib: true\nTag: py3-none-any\n"),
+    ]
+    rows = [f"{name},sha256={_digest(data)},{len(data)}" for name, data in files]
+    files.append((f"{info}/RECORD", "\n".join([*rows, f"{info}/RECORD,,", ""]).encode()))
+    # Several launches may build it at once, in processes and in threads: each writes a file of its own.
+    fd, fresh = tempfile.mkstemp(suffix=".new", dir=wheel.parent)
+    os.close(fd)
+    with zipfile.ZipFile(fresh, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files:
+            archive.writestr(zipfile.ZipInfo(name, _AT), data, zipfile.ZIP_DEFLATED)
+    os.replace(fresh, wheel)
+    return wheel
+
+
+def _sources(root: Path) -> Iterable[Path]:
+    for room in _ROOMS:
+        for path in sorted((root / room).rglob("*")):
+            if path.suffix in _SUFFIXES and path.is_file() and "__pycache__" not in path.parts:
+                yield path
+
+
+def _digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
+def _own_version() -> str:
+    try:
+        return version("orch")
+    except PackageNotFoundError:
+        return "0"
+
+
+def requirements() -> str:
+    """requirements.txt of a peer: what it imports and all that this needs, as installed beside the controller.
+
+    Local builds' marks ("+cpu") and NVIDIA's libraries are left out: which torch fits is chosen on the VM.
+    Raises InvalidRequestError when one of them is not installed here.
+    """
+    pins: dict[str, str] = {}
+    try:
+        for name in _DIRECT:
+            _pin(name, pins)
+    except PackageNotFoundError as error:
+        raise InvalidRequestError(
+            f"{error.name} is not installed beside the controller, whose versions the VMs get; "
+            "install it with: pip install -e '.[local,sky]' in a clone of orch"
+        ) from error
+    return "".join(f"{name}=={pins[name]}\n" for name in sorted(pins))
+
+
+def _pin(name: str, pins: dict[str, str]) -> None:
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    key = canonicalize_name(name)
+    if key in pins or key.startswith(("nvidia-", "cuda-", "triton")):
+        return
+    found = distribution(name)
+    pins[key] = found.version.partition("+")[0]
+    for line in found.requires or ():
+        wanted = Requirement(line)
+        if wanted.marker is None or wanted.marker.evaluate({"extra": ""}):
+            try:
+                _pin(wanted.name, pins)
+            except PackageNotFoundError:
+                continue  # of another platform, or optional: the VM's own resolver finds it
+
+
+def ship_folder(folder: Path, home: Path, request: LaunchRequest) -> tuple[Path, str]:
+    """Make the folder that becomes `~/orch-vm` on the VM; returns it and the key that opens what is sealed.
+
+    `config.json` holds no secret: the values of its environment and `files` are in `sealed`.
+    """
+    made = folder / f"{request.vm}.ship"
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir(parents=True, mode=0o700)
+    wheel = build_wheel(home)
+    shutil.copy(wheel, made / wheel.name)
+    wanted = requirements()
+    (made / "requirements.txt").write_text(wanted)
+    (made / "check_versions.py").write_text(CHECK)
+    config = dict(request.config)
+    environment = {str(k): str(v) for k, v in dict(config.get("environment") or {}).items()}
+    if "environment" in config:
+        config["environment"] = dict.fromkeys(sorted(environment), "sealed")
+    if config.get("listen_address") == "":
+        config["listen_address"] = "0.0.0.0"
+    (made / "config.json").write_text(json.dumps(config))
+    key, sealed = seal(environment, request.files)
+    (made / "sealed").write_bytes(sealed)
+    (made / "sealed").chmod(0o600)
+    (made / "setup.sh").write_text(request.setup or ":\n")
+    (made / "run.sh").write_text(run_script(request, wheel.name, hashlib.sha256(wanted.encode()).hexdigest()))
+    return made, key

@@ -1,0 +1,1 @@
+"""Pure models of gradient averaging: bytes per peer and link, epoch time, round limits."""

@@ -1,0 +1,281 @@
+"""Rules that join two or more keys of an experiment; each works on whatever parts of it are sound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from cloud.networks.network import Network, NetworkError
+from cloud.networks.windows import kernel_bytes_scale
+from cloud.places import PlaceError, expand, nearest
+from experiments.averaging.overlap import overlap_problems
+from experiments.catalog import models, step_time, step_times
+from experiments.emulation.windows import windows_of
+from experiments.parse.document import Path
+from experiments.parse.powersgd_checks import power_sgd_problems
+from experiments.schema import fields as f
+from experiments.schema.models import Data, Emulation, ExperimentSpec, PeerGroup, Swarm
+
+_PROTECTED = ("SECRET", "PASSWORD", "TOKEN", "ACCESS_KEY", "PRIVATE_KEY")
+_SCALE_OFF = 0.02  # what the kernel's windows are exact to anyway
+# Nobody knows here where it will run: on rented VMs no network is emulated.
+_RENTED = "or, to rent VMs there, set 'emulation: null' (or emulation.network to none)"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of an experiment that are valid on their own; None where one is not."""
+
+    model: str | None
+    data: Data | None
+    swarm: Swarm | None
+    names: tuple[str | None, ...]  # of the groups, also of those that are wrong otherwise
+    peers: tuple[PeerGroup | None, ...]
+    emulation: Emulation | None  # None too: not to be emulated
+    envs: tuple[str, ...]
+    min_peers: int | None = None
+    network_tuning: str | None = "default"
+    bad: frozenset[Path] = frozenset()  # where a value was wrong: its default stands in the parts above
+
+    @classmethod
+    def of(cls, spec: ExperimentSpec) -> Parts:
+        """All parts of a valid experiment."""
+        names = tuple(group.name for group in spec.peers)
+        return cls(
+            spec.model, spec.data, spec.swarm, names, spec.peers, spec.emulation, tuple(spec.envs), spec.min_peers,
+            spec.network_tuning,
+        )  # fmt: skip
+
+
+def cross_problems(parts: Parts) -> Iterator[tuple[Path, str]]:
+    """Where and what, for each rule that is broken."""
+    yield from _groups(parts)
+    yield from _batch(parts)
+    yield from _plain(parts)
+    if parts.swarm is not None:
+        yield from overlap_problems(parts.swarm, parts.emulation)
+    yield from power_sgd_problems(parts.model, parts.swarm, _asked_scale(parts))
+    yield from _timeouts(parts)
+    yield from _optimizer(parts)
+    yield from _secrets(parts)
+    if parts.emulation is not None:
+        yield from _step_times(parts)
+        yield from _size(parts, parts.emulation)
+        yield from _network(parts, parts.emulation)
+        yield from _windows(parts, parts.emulation)
+        yield from _preempt(parts, parts.emulation)
+
+
+def _groups(parts: Parts) -> Iterator[tuple[Path, str]]:
+    first: dict[str, int] = {}
+    for i, name in enumerate(parts.names):
+        if name is None:
+            continue
+        if name in first:
+            yield (
+                ("peers", i, "name"),
+                f"'{name}' is already the name of peers[{first[name]}]; choose another",
+            )
+        first.setdefault(name, i)
+    total = sum(group.count for group in parts.peers if group)
+    if total > f.MAX_PEERS:
+        yield ("peers",), f"found {total} peers in all; must be at most {f.MAX_PEERS}"
+    if parts.min_peers is not None and _counts_known(parts) and parts.min_peers > total:
+        yield (
+            ("min_peers",),
+            f"found {parts.min_peers}; must be at most {total}, the peers of all groups",
+        )
+
+
+def _batch(parts: Parts) -> Iterator[tuple[Path, str]]:
+    if parts.swarm is None or ("swarm", "batch_size") in parts.bad:
+        return
+    target, batch = parts.swarm.target_batch_size, parts.swarm.batch_size
+    at: Path = ("swarm", "target_batch_size")
+    if target % batch:
+        low, high = target // batch * batch, (target // batch + 1) * batch
+        close = f"{low} or {high}" if low else str(high)
+        yield at, f"found {target}; must be a multiple of swarm.batch_size ({batch}), such as {close}"
+    if _counts_known(parts):
+        peers = sum(group.count for group in parts.peers if group)
+        if target < peers * batch:
+            yield (
+                at,
+                f"found {target}; must be at least peers x batch_size = {peers} x {batch} = {peers * batch}, "
+                "or some peers would average without a step of their own",
+            )
+
+
+def _plain(parts: Parts) -> Iterator[tuple[Path, str]]:
+    if parts.swarm is None or not parts.swarm.plain or not _counts_known(parts):
+        return
+    peers = sum(group.count for group in parts.peers if group)
+    if peers > 1:
+        yield (
+            ("swarm", "plain"),
+            f"a plain loop averages with nobody, and there are {peers} peers; remove it, or keep one peer",
+        )
+
+
+def _asked_scale(parts: Parts) -> float | None:
+    """The bytes_scale that is given, or that the windows ask for; None: it is chosen."""
+    emulation = parts.emulation
+    if emulation is None or parts.network_tuning is None or ("emulation", "bytes_scale") in parts.bad:
+        return None
+    if emulation.bytes_scale != "auto":
+        return emulation.bytes_scale
+    kernel = windows_of(emulation, parts.network_tuning) == "kernel" and emulation.network != f.NO_NETWORK
+    return kernel_bytes_scale() if kernel else None
+
+
+def _timeouts(parts: Parts) -> Iterator[tuple[Path, str]]:
+    swarm = parts.swarm
+    if ("swarm", "matchmaking_time_s") in parts.bad:
+        return
+    if swarm and swarm.averaging_timeout_s <= swarm.matchmaking_time_s:
+        yield (
+            ("swarm", "averaging_timeout_s"),
+            f"found {swarm.averaging_timeout_s:g}; must be above swarm.matchmaking_time_s "
+            f"({swarm.matchmaking_time_s:g}): the round's time counts from matchmaking",
+        )
+
+
+def _optimizer(parts: Parts) -> Iterator[tuple[Path, str]]:
+    if parts.swarm is None or ("swarm", "optimizer", "name") in parts.bad:
+        return
+    optimizer = parts.swarm.optimizer
+    for key, users in (("momentum", ("sgd",)), ("betas", ("adam", "lamb")), ("eps", ("adam", "lamb"))):
+        if getattr(optimizer, key) is not None and optimizer.name not in users:
+            yield (
+                ("swarm", "optimizer", key),
+                f"{optimizer.name} has no '{key}' ({' and '.join(users)} have); remove it",
+            )
+    for i, beta in enumerate(optimizer.betas or ()):
+        if not 0 <= beta < 1:
+            yield ("swarm", "optimizer", "betas", i), f"found {beta:g}; must be at least 0 and below 1"
+
+
+def _secrets(parts: Parts) -> Iterator[tuple[Path, str]]:
+    for name in parts.envs:
+        if any(word in name.upper() for word in _PROTECTED):
+            yield ("envs", name), f"'{name}' looks like a secret; write it under secrets as '{name}: null'"
+
+
+def _step_times(parts: Parts) -> Iterator[tuple[Path, str]]:
+    if parts.model is None:
+        return
+    known = sorted(accelerator for model, accelerator in step_times() if model == parts.model)
+    for path, _, accelerator in _resources(parts):
+        if step_time(parts.model, accelerator) is None:
+            allowed = f"known for it: {', '.join(known)}" if known else "none is known for this model"
+            yield (
+                (*path, "accelerators"),
+                f"no step time is known for {parts.model} on {accelerator} ({allowed}); "
+                "it cannot be emulated: choose another pair, or set 'emulation: null'",
+            )
+
+
+def _size(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:
+    if parts.model is None or emulation.bytes_scale == "auto":
+        return
+    total, least = models()[parts.model].parameters, models()["digits"].parameters
+    if total / emulation.bytes_scale < least:
+        yield (
+            ("emulation", "bytes_scale"),
+            f"found {emulation.bytes_scale:g}; must be at most {total // least}, or {parts.model}'s {total} "
+            f"parameters shrink below the {least} of the network that really learns",
+        )
+
+
+def _network(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:
+    if emulation.network == f.NO_NETWORK:
+        return
+    try:
+        network = Network.load(emulation.network)
+    except NetworkError as error:
+        yield ("emulation", "network"), str(error)
+        return
+    regions: dict[str, Path] = {}
+    several: set[str] = set()  # places of more than one peer, whose distance from each other counts too
+    for path, infra, _ in _resources(parts):
+        region = "/".join(infra.split("/")[:2])
+        group = parts.peers[int(path[1])]
+        if region in regions or (group and group.count > 1):
+            several.add(region)
+        try:
+            network.place(region)
+        except NetworkError as error:
+            yield (*path, "infra"), f"{error}; {_RENTED}"
+            continue
+        regions.setdefault(region, path)
+    told: set[frozenset[str]] = set()
+    for (a, _), (b, at) in product(regions.items(), repeat=2):
+        if frozenset((a, b)) in told or (a == b and a not in several):
+            continue
+        try:
+            network.path(a, b)
+        except NetworkError as error:
+            told.add(frozenset((a, b)))
+            yield (*at, "infra"), f"{error}; {_RENTED}"
+
+
+def _windows(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:
+    at: Path = ("emulation", "windows")
+    if parts.network_tuning == "wan" and emulation.windows == "paced":
+        yield (
+            at,
+            "'paced' shows nothing of 'network_tuning: wan': the switch would only be told to go faster; "
+            "write kernel, or leave it out",
+        )
+    elif parts.network_tuning is not None and windows_of(emulation, parts.network_tuning) == "kernel":
+        yield from _kernel_scale(parts, emulation, at)
+
+
+def _kernel_scale(parts: Parts, emulation: Emulation, at: Path) -> Iterator[tuple[Path, str]]:
+    if emulation.network == f.NO_NETWORK:
+        return
+    scale, given = kernel_bytes_scale(), emulation.bytes_scale
+    if given != "auto" and abs(given / scale - 1) > _SCALE_OFF:
+        yield (
+            ("emulation", "bytes_scale"),
+            f"found {given:g}; kernel windows have one size, which stands for the study's at {scale:.1f}: leave it out",
+        )
+    elif parts.model is not None and models()[parts.model].parameters / scale < models()["digits"].parameters:
+        yield (
+            at,
+            f"kernel windows need bytes_scale {scale:.1f}, which {parts.model} is too small for; write paced",
+        )
+
+
+def _preempt(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:
+    preempt = emulation.preempt
+    if preempt is None:
+        return
+    at: Path = ("emulation", "preempt")
+    if preempt.rate_per_h is None and preempt.at_s is None:
+        yield at, "says neither 'rate_per_h' nor 'at_s'; write at least one, or remove it"
+    if preempt.slot is not None and _counts_known(parts):
+        names = [f"{group.name}-{i}" for group in parts.peers if group for i in range(group.count)]
+        if preempt.slot not in names:
+            near = nearest(preempt.slot[:40], names)
+            some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+            yield (*at, "slot"), f"'{preempt.slot[:40]}' is not a slot (there are {some}){near}"
+
+
+def _counts_known(parts: Parts) -> bool:
+    return all(parts.peers) and not any(("peers", i, "count") in parts.bad for i in range(len(parts.peers)))
+
+
+def _resources(parts: Parts) -> Iterator[tuple[Path, str, str]]:
+    """Path, infra and accelerators of every VM that would do."""
+    for i, group in enumerate(parts.peers):
+        if group is None:
+            continue
+        for k, resources in enumerate(group.alternatives):
+            path: Path = ("peers", i, "any_of", k) if group.any_of else ("peers", i, "resources")
+            try:
+                expand(resources.infra)
+            except PlaceError:
+                continue  # the field's own check has said so
+            yield path, resources.infra, resources.accelerators

@@ -1,0 +1,1 @@
+"""Gradient averagers and the protocol that makes a round all-or-nothing."""

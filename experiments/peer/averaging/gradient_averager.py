@@ -1,0 +1,302 @@
+"""hivemind's GradientAverager with rounds that fail as a whole, at once and for a reason.
+
+What is below runs in the averager's own process, except `schedule_step`, `step` and `give_up`.
+docs/hivemind.md tells what Hivemind 1.1.12 does instead, and how that stalls or splits a swarm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator as AsyncIterates
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, AsyncIterator  # noqa: UP035 - Hivemind reads handlers' types by this name
+
+import torch
+from hivemind.averaging.allreduce import AllreduceException, AllReduceRunner, AveragingMode
+from hivemind.averaging.control import AveragingStage, StepControl
+from hivemind.averaging.group_info import GroupInfo
+from hivemind.averaging.partition import BannedException
+from hivemind.compression import deserialize_torch_tensor, serialize_torch_tensor
+from hivemind.p2p import P2PContext
+
+# generated when it is imported: nobody can read its names before
+from hivemind.proto.averaging_pb2 import AVERAGED_PART, BAD_GROUP_ID, AveragingData  # type: ignore[attr-defined]
+from hivemind.utils import get_dht_time
+from hivemind.utils.asyncio import achain, amap_in_executor, anext, as_aiter, azip
+
+from experiments.peer.averaging.double_buffer import AsideAverager
+from experiments.peer.averaging.lineage import FIRST, Told, astray, expected_peers, parse_told, patient
+from experiments.peer.averaging.rounds import TooFewError
+
+_log = logging.getLogger(__name__)
+
+
+class EqualRunner(AllReduceRunner):
+    """An all-reduce after which all peers hold the same bits, or some of them none.
+
+    Hivemind's reducers send each peer the difference to what it sent, compressed: each peer's average has its own
+    rounding, and parameters that were equal drift apart. Here they send the average, compressed once for all,
+    and use it themselves as the others will read it. It must be iterated with `azip` over whole tensors:
+    what it yields are averages, no differences. Raises AllreduceException when a part will not come: at once, and who
+    fails is a sender that the others lose, so they do not wait either; when it is `patient`, never: look at `lost`
+    after the last tensor.
+    """
+
+    def __init__(self, patient: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.tensor_part_container.return_deltas = False  # a part nobody averaged stays as it is
+        self._patient = patient
+        self._wire: dict[int, asyncio.Task[Any]] = {}  # part -> its average as it is sent
+        self._loss: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # why to stop at once
+
+    @property
+    def lost(self) -> float:
+        """The share of the results that will not come."""
+        container = self.tensor_part_container
+        return container.failed_size / max(1, container.total_size)
+
+    async def run(self) -> AsyncIterates[torch.Tensor]:
+        """Yields the averages of the tensors, one after the other."""
+        averages: Any = super().run()
+        reading = asyncio.ensure_future(anext(averages))
+        try:
+            while True:
+                await asyncio.wait({reading, self._loss}, return_when=asyncio.FIRST_COMPLETED)
+                if self._loss.done():
+                    raise AllreduceException(self._loss.result())
+                try:
+                    average: Any = reading.result()
+                except StopAsyncIteration:
+                    break
+                yield average
+                reading = asyncio.ensure_future(anext(averages))
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            await averages.aclose()
+            if self._future.done() and not self._future.cancelled():
+                self._future.exception()  # told by this method: else the loop complains that nobody looked at it
+
+    def _lose(self, peer_id: Any, why: str) -> None:
+        if not self._patient and not self._loss.done():
+            self._loss.set_result(f"{peer_id} {why}")
+
+    async def _communicate_with_peer(self, peer_id: Any) -> None:
+        if peer_id == self.peer_id:
+            await self._average_own_parts()
+            return
+        try:
+            await super()._communicate_with_peer(peer_id)
+        except Exception as error:
+            if self.lost:
+                self._lose(peer_id, f"does not average its share: {error!r}")
+            # who does not average its part will not send this peer's either: without this it is waited for
+            await self._ban_sender(peer_id)
+            raise
+
+    async def _ban_sender(self, peer_id: Any) -> None:
+        """It is silent, or gone."""
+        reducer, index = self.tensor_part_reducer, self.sender_peer_ids.index(peer_id)
+        if not self._patient and reducer.num_parts_received[index] < reducer.num_parts:
+            self._lose(peer_id, "does not send its parts")
+            return  # nobody is to get an average without its parts any more
+        await super()._ban_sender(peer_id)
+        if not set(self.sender_peer_ids) - self.active_senders - self.banned_senders:
+            self.all_senders_started.set()  # else the round's end waits a chunk's time-out for the banned
+
+    async def _average_own_parts(self) -> None:
+        own, kind = self.sender_peer_ids.index(self.peer_id), self.tensor_part_container.compression
+        peer_index = self.ordered_peer_ids.index(self.peer_id)
+        for part_index, part in enumerate(self.parts_for_local_averaging):
+            average = await self.tensor_part_reducer.accumulate_part(
+                own, part_index, part, weight=self.weight
+            )
+            wire = await self._sent(part_index, average, kind.compression_type)
+            self.tensor_part_container.register_processed_part(
+                peer_index, part_index, deserialize_torch_tensor(wire)
+            )
+
+    async def _sent(self, part_index: int, average: torch.Tensor, kind: Any) -> Any:
+        """The part's average as every peer will read it; compressed by whoever asks first."""
+        if part_index not in self._wire:
+            loop = asyncio.get_running_loop()
+            compressing = loop.run_in_executor(None, serialize_torch_tensor, average, kind)
+            self._wire[part_index] = asyncio.ensure_future(_result_of(compressing))
+        return await asyncio.shield(self._wire[part_index])
+
+    async def _accumulate_parts_streaming(
+        self, stream: AsyncIterates[Any], sender_index: int
+    ) -> AsyncIterates[Any]:
+        part_index = 0
+        try:
+            async for part, weight, kind in amap_in_executor(
+                lambda msg: (
+                    deserialize_torch_tensor(msg.tensor_part),
+                    msg.weight,
+                    msg.tensor_part.compression,
+                ),
+                stream,
+                max_prefetch=self.tensor_part_container.prefetch,
+            ):
+                try:
+                    average = await self.tensor_part_reducer.accumulate_part(
+                        sender_index, part_index, part, weight=weight
+                    )
+                except BannedException:
+                    break
+                wire = await self._sent(part_index, average, kind)
+                part_index += 1
+                yield AveragingData(code=AVERAGED_PART, tensor_part=wire)
+        finally:
+            if part_index != self.tensor_part_reducer.num_parts:
+                await self._ban_sender(self.sender_peer_ids[sender_index])
+
+
+async def _result_of(future: asyncio.Future[Any]) -> Any:
+    return await future
+
+
+class RoundAverager(AsideAverager):
+    """A round has all of its results or none; gradients stay where they were accumulated until they are used.
+
+    `told` (in the peer's process) says which `Told` goes with the next attempt.
+    """
+
+    _rpc_handlers = None  # else Hivemind takes those of a class above, should it have served or called before
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.told: Callable[[], Told] = lambda: Told(0, FIRST, "")
+        self._control: StepControl | None = None  # of the attempt under way
+        self._aggregating: asyncio.Task[Any] | None = None
+        self._patient = False  # the group's round
+        self._registered = asyncio.Event()  # replaced at each registration
+        super().__init__(*args, **kwargs)
+
+    # in the peer's process
+
+    def schedule_step(self, scheduled_time: float | None = None, **kwargs: Any) -> StepControl:
+        """As Hivemind's; a failed attempt is not tried again with tensors that it may have changed."""
+        kwargs.setdefault("gather", self.told().as_list())
+        return super().schedule_step(scheduled_time, **{**kwargs, "allow_retries": False})
+
+    def step(
+        self,
+        weight: float | None = None,
+        reset_accumulators: bool = True,
+        control: StepControl | None = None,
+        timeout: float | None = None,
+        wait: bool = True,
+        **kwargs: Any,
+    ) -> Any:
+        """As Hivemind's, but what was accumulated stays: for the next attempt, should this one fail."""
+        return super().step(weight, False, control, timeout, wait, **kwargs)
+
+    def give_up(self) -> None:
+        """End the all-reduce under way, if any: it fails. Returns at once."""
+        self._outer_pipe.send(("_give_up", [], {}))
+
+    # in the averager's process
+
+    async def _give_up(self) -> None:
+        if self._aggregating is not None:
+            self._aggregating.cancel()
+
+    async def _step(self, *, step: StepControl, future_for_init: Any) -> None:
+        self._control = step
+        await super()._step(step=step, future_for_init=future_for_init)
+
+    @contextlib.contextmanager
+    def _register_allreduce_group(self, group_info: GroupInfo) -> Iterator[None]:
+        with super()._register_allreduce_group(group_info):
+            runner = self._running_groups[group_info.group_id]
+            registered, self._registered = self._registered, asyncio.Event()
+            registered.set()
+            try:
+                yield
+            finally:
+                if not runner.done():
+                    runner.cancel()  # whoever waits for it is answered
+
+    async def _aggregate_with_group(self, group_info: GroupInfo, *args: Any, **kwargs: Any) -> Any:
+        load: Any = self.serializer.loads
+        said = [parse_told(load(load(raw)[2])) for raw in group_info.gathered]
+        group = dict(zip(group_info.peer_ids, said, strict=True))
+        if (expected := expected_peers(group)) is not None:
+            raise TooFewError(f"group of {len(group)} of {expected}")
+        self._patient = patient(group)
+        own = group[self.peer_id]
+        if own is not None and astray(group, own):
+            kwargs["weight"] = (
+                0.0  # these gradients are of other parameters; the others need this peer all the same
+            )
+        _log.info("Averaging begins with %d peers", len(group) - 1)
+        self._aggregating = asyncio.current_task()
+        try:
+            return await super()._aggregate_with_group(group_info, *args, **kwargs)
+        finally:
+            self._aggregating = None
+
+    async def _run_allreduce_inplace_(
+        self,
+        tensors: Sequence[torch.Tensor],
+        group_info: GroupInfo,
+        group_id: bytes | None = None,
+        **kwargs: Any,
+    ) -> None:
+        group_id = group_info.group_id if group_id is None else group_id
+        runner = EqualRunner(
+            p2p=self._p2p,
+            servicer_type=type(self),
+            prefix=self.prefix,
+            tensors=tensors,
+            group_id=group_id,
+            ordered_peer_ids=group_info.peer_ids,
+            patient=self._patient,
+            **kwargs,
+        )
+        self._running_groups[group_id].set_result(runner)
+        if runner.modes[group_info.peer_ids.index(self.peer_id)] == AveragingMode.AUX:
+            raise AllreduceException("an auxiliary peer has no gradients to average")
+        async for tensor, average in azip(as_aiter(*tensors), runner):
+            tensor.copy_(average)
+            self.last_updated = get_dht_time()
+            self._state_updated.set()
+        # not at the runner's own end: azip ends with the last tensor, and nobody would hear of it
+        if runner.lost:
+            raise AllreduceException(f"received {100.0 * (1.0 - runner.lost):.1f} % of the results")
+
+    async def rpc_aggregate_part(
+        self, stream: AsyncIterator[AveragingData], context: P2PContext
+    ) -> AsyncIterator[AveragingData]:
+        """A groupmate's parts; it is told so when this peer is not in its group."""
+        request: Any = await anext(stream)
+        runner = await self._runner_of(request.group_id)
+        if runner is None:
+            yield AveragingData(code=BAD_GROUP_ID)
+            return
+        async for message in runner.rpc_aggregate_part(achain(as_aiter(request), stream), context):
+            yield message
+
+    async def _runner_of(self, group_id: bytes) -> Any:
+        """The group's all-reduce, once it is there; None when this peer has none with that group.
+
+        Groupmates' first parts may be here before this peer's all-reduce: before its leader's word, which can stand
+        in line behind the parts that the leader sends (3.1 s seen at 8 peers), or while this peer ends its last step.
+        Half a chunk's time-out is waited for the word, so that the groupmates have their answer before their own ends.
+        """
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + max(self.request_timeout, (self.next_chunk_timeout or 0.0) / 2)
+        while (future := self._running_groups.get(group_id)) is None:
+            stage = AveragingStage.FINISHED if self._control is None else self._control.stage
+            if stage in (AveragingStage.FINISHED, AveragingStage.RUNNING_ALLREDUCE):
+                return None
+            if stage != AveragingStage.AWAITING_TRIGGER and loop.time() >= give_up_at:
+                return None
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._registered.wait(), 0.25)
+        await asyncio.wait(
+            {future}
+        )  # not awaited itself: cancelling one groupmate's call would cancel it for all
+        return None if future.cancelled() else future.result()

@@ -1,0 +1,1 @@
+"""Optimizers built on hivemind.Optimizer: synchronous, overlapped, single peer."""

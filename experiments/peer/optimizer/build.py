@@ -1,0 +1,149 @@
+"""Builds the peer's hivemind.Optimizer: every setting of docs/hivemind.md, from the peer's config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import hivemind
+import torch
+from hivemind.compression import (
+    CompressionBase,
+    Float16Compression,
+    NoCompression,
+    RoleAdaptiveCompression,
+)
+
+from experiments.peer.averaging.eight_bit import Blockwise8Bit, Uniform8Bit, use_eight_bit_formats
+from experiments.peer.averaging.gradient_averager import RoundAverager
+from experiments.peer.averaging.hierarchical import HierarchicalAverager
+from experiments.peer.averaging.powersgd import PowerSgdAverager
+from experiments.peer.config import PeerConfig, PeerConfigError
+from experiments.peer.optimizer.lamb import Lamb
+from experiments.peer.optimizer.overlap import OverlappedOptimizer
+from experiments.peer.optimizer.swarm_optimizer import SwarmOptimizer
+from experiments.powersgd import MOST_RANK, power_sgd_rank
+
+_NEVER = 10**9
+_FIRST_ATTEMPT = 0.7  # of the averaging time-out, for one all-reduce: the rest is for trying again
+_COMPRESSIONS: dict[str, Callable[[], CompressionBase]] = {
+    "none": NoCompression,
+    "float16": Float16Compression,
+    "uniform8bit": Uniform8Bit,
+    "blockwise8bit": Blockwise8Bit,
+}
+_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+    "lamb": Lamb,
+}
+
+
+def compression_of(name: str) -> CompressionBase:
+    """Hivemind's compression by its name in the config; of PowerSGD, what its factors are sent in.
+
+    Raises PeerConfigError for another name. From then on this process writes and reads 8 bits by our own classes.
+    """
+    if power_sgd_rank(name) is not None:
+        return Float16Compression()
+    if name not in _COMPRESSIONS:
+        known = f"{', '.join(_COMPRESSIONS)}, powersgd:<rank up to {MOST_RANK}>"
+        raise PeerConfigError(f"compression: {name!r} is none of {known}")
+    use_eight_bit_formats()
+    return _COMPRESSIONS[name]()
+
+
+def state_compression() -> CompressionBase:
+    """Of the state that a joiner downloads: weights in float16, 2 bytes, what the optimizer remembers whole, 4 bytes.
+
+    Adam's and LAMB's mean squares are those of gradients: below 6e-8 float16 has only zero, and a step divided by
+    its root throws the joiner's weights far away.
+    """
+    return RoleAdaptiveCompression(parameter=Float16Compression(), default=NoCompression())
+
+
+def torch_optimizer_of(settings: Mapping[str, Any]) -> Callable[[Iterable[Any]], torch.optim.Optimizer]:
+    """A factory of the torch optimizer from `{"name": ..., "lr": ..., ...}`; raises PeerConfigError."""
+    options = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+    name = str(options.pop("name", ""))
+    if name not in _OPTIMIZERS:
+        raise PeerConfigError(f"optimizer.name: {name!r} is none of {', '.join(_OPTIMIZERS)}")
+    factory = partial(_OPTIMIZERS[name], **options)
+    try:
+        factory([torch.nn.Parameter(torch.zeros(1))])
+    except (TypeError, ValueError) as error:
+        raise PeerConfigError(f"optimizer: {name} does not take these settings: {error}") from error
+    return factory
+
+
+def _averager_of(config: PeerConfig) -> Callable[..., RoundAverager]:
+    rank = power_sgd_rank(config.compression)
+    if rank is not None and config.averaging != "flat":
+        raise PeerConfigError(f"compression: {config.compression} averages flat, not {config.averaging}")
+    if rank is not None:
+        return partial(PowerSgdAverager, rank=rank, seed=config.seed)
+    if config.averaging == "hierarchical":
+        return partial(HierarchicalAverager, region=config.averaging_region)
+    if config.averaging != "flat":
+        raise PeerConfigError(f"averaging: {config.averaging!r} is neither flat nor hierarchical")
+    return RoundAverager
+
+
+def _optimizer_of(config: PeerConfig) -> type[SwarmOptimizer]:
+    if config.overlap == "delayed":
+        return OverlappedOptimizer
+    if config.overlap != "none":
+        raise PeerConfigError(f"overlap: {config.overlap!r} is neither none nor delayed")
+    return SwarmOptimizer
+
+
+def build_optimizer(
+    config: PeerConfig, dht: hivemind.DHT, parameters: Iterable[torch.nn.Parameter]
+) -> SwarmOptimizer:
+    """The Optimizer with the settings of docs/hivemind.md. Raises PeerConfigError for unknown names."""
+    compression = compression_of(config.compression)
+    timeout = config.averaging_timeout_s
+    optimizer = _optimizer_of(config)(
+        dht=dht,
+        run_id=config.run_id,
+        target_batch_size=config.target_batch_size,
+        batch_size_per_step=config.batch_size * config.coalesce,
+        params=list(parameters),
+        optimizer=torch_optimizer_of(config.optimizer),
+        matchmaking_time=config.matchmaking_time_s,
+        averaging_timeout=timeout,
+        allreduce_timeout=_FIRST_ATTEMPT * timeout,
+        next_chunk_timeout=config.next_chunk_timeout_s,
+        load_state_timeout=max(120.0, 2 * timeout),
+        reuse_grad_buffers=True,
+        offload_optimizer=False,
+        delay_optimizer_step=False,
+        delay_grad_averaging=False,
+        delay_state_averaging=False,
+        average_state_every=_NEVER,
+        grad_compression=compression,
+        load_state_compression=state_compression(),
+        # hivemind.Optimizer passes neither request_timeout nor part_size_bytes on: by factory
+        grad_averager_factory=partial(
+            _averager_of(config),
+            request_timeout=config.request_timeout_s,
+            part_size_bytes=config.part_size_bytes,
+            allow_state_sharing=False,  # a joiner needs the weights, not stale gradients
+        ),
+        averager_opts={
+            "request_timeout": config.request_timeout_s,
+            "ask_timeout_s": config.dht_timeout_s,
+            # an average that was sent in float16 is given on in it as it is; factors too (below); any other whole
+            "update_compression": compression_of("float16" if config.compression == "float16" else "none"),
+        },
+        # the default, 3 s, before anybody is seen is longer than a short first epoch: peers would step alone
+        tracker_opts={"default_refresh_period": 0.5, "max_refresh_period": 5.0, "metadata_expiration": 30.0},
+        verbose=True,
+        shutdown_timeout=2,
+    )
+    optimizer.sync_work_s = config.sync_work_s
+    if isinstance(optimizer.grad_averager, PowerSgdAverager):
+        optimizer.state_averager.rank = power_sgd_rank(config.compression)
+        optimizer.state_averager.last_factors = optimizer.grad_averager.factors
+    return optimizer

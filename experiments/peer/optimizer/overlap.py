@@ -1,0 +1,198 @@
+"""A SwarmOptimizer whose rounds go on while the peer calculates the next epoch's gradients (`swarm.overlap: delayed`).
+
+Hivemind's own delayed updates run the round in the state averager's executor, where its failure ends in a log line: the
+epoch has its number already, the gradients are gone, and nobody may try again. Here the whole round, tried again as ever,
+runs in a thread, and the training thread takes its result over between two steps. To the swarm nothing is different:
+this peer's epoch changes when its weights do, and what it calculated meanwhile counts from then on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from concurrent.futures import InvalidStateError
+from typing import Any
+
+from hivemind.averaging.control import AveragingStage
+
+from experiments.peer.averaging.lineage import Told
+from experiments.peer.averaging.rounds import BehindError, GivenUpError, Round
+from experiments.peer.optimizer.background_round import HiddenRound
+from experiments.peer.optimizer.overlap_policy import Ahead, Move
+from experiments.peer.optimizer.swarm_optimizer import SwarmOptimizer
+from experiments.peer.state.catch_up import Caught
+
+_log = logging.getLogger(__name__)
+_LOOK_S = 0.25  # how often a peer that waits for its round looks whether it has to go
+_NEWS_S = 2.0  # for the DHT to store a peer's report, over long paths
+
+Group = dict[Any, Told | None]
+
+
+class OverlappedOptimizer(SwarmOptimizer):
+    """One round at a time: the next one begins with the weights of this one."""
+
+    waits_for_rounds = True  # it says "ready" until it is back
+    news_s = _NEWS_S  # a retry's costs little: it is behind calculation
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._hidden: HiddenRound[Group | None] | None = None
+        self._ahead = Ahead()
+        self._look_early = False  # for the next group: most of the epoch was calculated before it began
+        super().__init__(*args, **kwargs)
+
+    def step(self, closure: Any = None, batch_size: int | None = None, grad_scaler: Any = None) -> Any:
+        """As Hivemind's. While a round is under way the gradients are the next epoch's."""
+        if self._hidden is None:
+            return super().step(closure, batch_size, grad_scaler)
+        samples = self._samples(batch_size)
+        self._ahead.add(samples)
+        self.tracker.performance_ema.update(task_size=samples)
+        self._go_on(self._hidden, samples)
+        return None
+
+    def take_round(self) -> Round:
+        """What happened since the last call; of a round under way only whether it took time."""
+        if self._hidden is None:
+            return super().take_round()
+        busied, self.round.busied = self.round.busied, False
+        return Round(busied=busied)
+
+    def prepare_round(self) -> None:
+        """After an update: look for the next group at once where this peer's share is nearly calculated.
+
+        The tracker knows it only when the others' reports are here, and then matchmaking would begin.
+        """
+        if not self._look_early or self._hidden is not None:
+            return
+        self._look_early = False
+        left_s = self._ahead.left / self.tracker.performance_ema.samples_per_second
+        if left_s <= float(self.matchmaking_time or 5.0) and self._others_known() > 0:
+            averager: Any = self.grad_averager
+            self.scheduled_grads = averager.schedule_step(timeout=self.averaging_timeout)
+
+    @property
+    def round_scheduled(self) -> bool:
+        """Whether others may be looking for a group with this peer, or averaging with it."""
+        return self._hidden is not None or super().round_scheduled
+
+    def leave_round(self, timeout_s: float) -> None:
+        """Before this peer goes: a round without a group is given up, any other finished, its update left out."""
+        hidden, give_up_at = self._hidden, time.monotonic() + timeout_s
+        if hidden is None:
+            super().leave_round(timeout_s)
+            return
+        self._leaving = True
+        while not hidden.over:
+            control = self.scheduled_grads
+            if (
+                control is not None
+                and not control.done()
+                and control.stage == AveragingStage.LOOKING_FOR_GROUP
+            ):
+                with contextlib.suppress(InvalidStateError):  # the round's thread gave it up in this moment
+                    control.cancel()
+            if not hidden.wait(_LOOK_S) and time.monotonic() >= give_up_at:
+                return
+        self.progress.tell_epoch(self.local_epoch)  # the next one's weights leave with this peer
+
+    def load_state_from_peers(self, joining: bool = False, **kwargs: Any) -> Caught:
+        """As SwarmOptimizer's; the others hear of it, and give it time (`ahead.Ahead.move`)."""
+        if joining or self._others is None:
+            return super().load_state_from_peers(joining, **kwargs)
+        self._others.announce("ready", self.local_epoch)
+        caught = super().load_state_from_peers(joining, **kwargs)
+        self._others.announce("training", self.local_epoch)
+        return caught
+
+    def _samples(self, batch_size: int | None) -> int:
+        return batch_size or self.batch_size_per_step or 1
+
+    def _run_round(self, grad_scaler: Any) -> None:
+        if not self._others_expected():  # nothing is sent: nothing to hide
+            super()._run_round(grad_scaler)
+            return
+        averager: Any = self.grad_averager
+        _log.info("Beginning optimizer step #%d behind calculation", self.local_epoch)
+        self._ahead = Ahead(share=self._share(averager.local_samples_accumulated))
+        self._local_gradients_loaded = False
+        averager.set_aside()
+        self.round.busied = True
+        self._hidden = HiddenRound(self._average_hidden, time.perf_counter)
+        self._hidden.start()
+        self._go_on(self._hidden, self._samples(None))
+
+    def _share(self, given: int) -> int:
+        """Of the target batch size, by its pace; what it gave would grow from epoch to epoch, where all take a step too many."""
+        part = self.progress.part
+        return given if part is None else round(part * self.target_batch_size)
+
+    def _average_hidden(self) -> Group | None:
+        """In the round's thread. What the swarm reports meanwhile is of no use, as in any round.
+
+        That the average is here is told at once: those for whom this attempt failed must not average again meanwhile.
+        """
+        with self.tracker.lock_global_progress:
+            self.progress.round_begins(float(self.averaging_timeout or 60.0))
+            self._first_attempt()
+            group = self._average(self.scheduled_grads)
+            if not self._leaving:
+                self.progress.tell_epoch(self.local_epoch + 1)
+            return group
+
+    def _go_on(self, hidden: HiddenRound[Group | None], step: int) -> None:
+        stopped_s, ema = time.perf_counter(), self.tracker.performance_ema
+        move = self._ahead.move(step, hidden.over, self._newcomers())
+        if move is Move.CALCULATE:
+            ema.reset_timer()
+            hidden.calculating_from_now()
+            return
+        self.round.busied = True
+        with ema.pause():
+            while not hidden.wait(_LOOK_S):
+                if self.stopped():
+                    return
+        self.round.hidden_s = hidden.hidden_s(stopped_s)
+        self._end_round(hidden)
+
+    def _newcomers(self) -> bool:
+        """In the first epoch nobody has a state to give."""
+        return self._others is not None and self.local_epoch > 0 and self._others.others_coming() > 0
+
+    def _end_round(self, hidden: HiddenRound[Group | None]) -> None:
+        averager: Any = self.grad_averager
+        self._hidden, ahead = None, self._ahead
+        self.progress.round_ends()
+        try:
+            with self.tracker.pause_updates():
+                stepped = self._take_end(hidden)
+                averager.begin_with(ahead.samples, ahead.steps)
+                self.progress.credit(self.local_epoch, ahead.samples)
+        except BehindError as error:
+            averager.begin_with(0, 0)
+            self.progress.tell_epoch(self.local_epoch)  # nobody is to look here for the weights of the next
+            self._went_on_without(error)
+            return
+        self.round.ahead, self._look_early = ahead.samples, True
+        self.round_ended(stepped)
+
+    def _take_end(self, hidden: HiddenRound[Group | None]) -> bool:
+        """The next epoch begins; whether with a step. Raises BehindError, and what else the round raised."""
+        try:
+            group = hidden.result()
+        except GivenUpError as error:
+            self._give_up(error)
+            return False
+        if self.is_astray(ahead_too=False):
+            raise BehindError("most others have parameters of another lineage")
+        averager: Any = self.grad_averager
+        with averager.aside_in_place():
+            if group is None:
+                self._step_alone()
+            else:
+                self._take_over(group)
+            self.state_averager.step(increment_epoch=True, optimizer_step=True)
+        self._should_check_synchronization_on_update = True
+        self._epoch_begins()
+        return True

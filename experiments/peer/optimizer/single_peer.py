@@ -1,0 +1,108 @@
+"""A plain training loop of one peer: torch's own optimizer, nothing averaged, nobody to meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import hivemind
+import torch
+
+from experiments.peer.config import PeerConfig
+from experiments.peer.optimizer.build import torch_optimizer_of
+from experiments.peer.optimizer.progress_tracker import PunctualTracker
+from experiments.peer.optimizer.swarm_optimizer import Round
+
+
+class _Progress(Protocol):
+    """What of `PunctualTracker` a plain loop uses: telling the run's watcher how far it is."""
+
+    def report_local_progress(self, local_epoch: int, samples_accumulated: int) -> None: ...
+    def update_epoch(self, new_epoch: int) -> int: ...
+    def pause_updates(self) -> AbstractContextManager[None]: ...
+    def hold(self, held: bool) -> None: ...
+    def shutdown(self, timeout: float | None = None) -> None: ...
+
+
+class PlainOptimizer:
+    """A torch optimizer with as much of `SwarmOptimizer`'s face as the training loop sees.
+
+    Gradients add up in the .grad buffers; when the target batch size is reached, the optimizer steps with their
+    mean and an epoch is over. No step synchronises anything: an epoch has calculation only.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, tracker: Any, target_batch_size: int) -> None:
+        """`tracker`: a `hivemind.ProgressTracker`, which the run's watcher hears."""
+        self.tracker = tracker
+        self._progress: _Progress = tracker
+        self._optimizer, self._target = optimizer, target_batch_size
+        self.local_epoch, self._samples, self._steps = 0, 0, 0
+        # never called: there are no rounds
+        self.on_round_begins: Callable[[], None] | None = None
+        self.stopped: Callable[[], bool] = lambda: False
+        self._ended = False
+
+    def step(self, *, batch_size: int) -> None:
+        """Count the samples whose mean gradient `backward` has just added to the buffers."""
+        self._samples, self._steps = self._samples + batch_size, self._steps + 1
+        if self._samples < self._target:
+            self._progress.report_local_progress(self.local_epoch, self._samples)
+            return
+        with self._progress.pause_updates():
+            for parameter in self._parameters():
+                if parameter.grad is not None:
+                    parameter.grad.div_(self._steps)
+            self._optimizer.step()
+            self._optimizer.zero_grad(set_to_none=False)
+            self._samples, self._steps, self._ended = 0, 0, True
+            self.local_epoch = self._progress.update_epoch(self.local_epoch + 1)
+
+    def take_round(self) -> Round:
+        """What happened since the last call: a group of one where an epoch ended."""
+        ended, self._ended = self._ended, False
+        return Round(group_size=1 if ended else 0)
+
+    def prepare_round(self) -> None:
+        """There is none."""
+
+    @property
+    def round_scheduled(self) -> bool:
+        """Nobody ever waits for this peer."""
+        return False
+
+    def hold(self, held: bool) -> None:
+        """Tell the run's watcher whether samples are being added."""
+        self._progress.hold(held)
+
+    def leave_round(self, timeout_s: float) -> None:
+        """There is none."""
+
+    def take_back_progress(self, timeout_s: float) -> None:
+        """From now on nobody reckons with this peer; it may not train again."""
+        self._progress.shutdown(timeout_s)
+
+    def shutdown(self) -> None:
+        """Stop telling."""
+        self._progress.shutdown(2.0)
+
+    def _parameters(self) -> Iterable[torch.nn.Parameter]:
+        return (p for group in self._optimizer.param_groups for p in group["params"])
+
+
+def build_plain(
+    config: PeerConfig, dht: hivemind.DHT, parameters: Iterable[torch.nn.Parameter]
+) -> PlainOptimizer:
+    """The plain loop's optimizer; its progress is told as a swarm's is. Raises PeerConfigError."""
+    optimizer = torch_optimizer_of(config.optimizer)(list(parameters))
+    tracker = PunctualTracker(
+        dht=dht,
+        prefix=config.run_id,
+        target_batch_size=config.target_batch_size,
+        default_refresh_period=0.5,
+        max_refresh_period=5.0,
+        metadata_expiration=30.0,
+        start=True,
+    )
+    tracker.samples_per_step = config.batch_size * config.coalesce
+    return PlainOptimizer(optimizer, tracker, config.target_batch_size)

@@ -1,0 +1,1 @@
+"""What a peer reports: epochs through the DHT, egress by destination, lost averaging parts."""

@@ -1,0 +1,258 @@
+"""Publishes this peer's epochs and evaluations to the DHT, signed, without holding up training.
+
+Order in a peer: `use_record_key(path)` right after the fork, then `hivemind.DHT`, `Publisher`,
+`hivemind.Optimizer`. Hivemind signs its own progress reports with its process-wide key; when that is
+the record key, the monitor knows from the roster whose progress it reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from experiments.wire.dht_records import (
+    EPOCHS_FIELD,
+    EVALUATIONS_FIELD,
+    EXPIRATION_S,
+    KEEP_EPOCHS,
+    EpochReport,
+    Evaluation,
+    OrchSchema,
+    RecordError,
+    decode_epochs,
+    decode_evaluations,
+    encode_epochs,
+    encode_evaluations,
+    subkey_of,
+)
+from metrics.records import EgressRecord, EpochRecord, IngressRecord
+
+_log = logging.getLogger(__name__)
+
+_STORE_TIMEOUT_S = 15.0
+_RETRY_S = 0.5
+_REFRESH_S = 20.0  # stored again so often: replicas die with their VMs, split swarms are healed
+# Hivemind's pipe to its DHT process is not locked: above 16 KiB Python writes in two parts, and two
+# threads' requests could mix. The oldest epochs of a value are left out before that.
+_SOFT_LIMIT_BYTES = 12 * 1024
+
+
+class PublishError(Exception):
+    """The record key cannot be used."""
+
+
+def use_record_key(path: Path) -> Any:
+    """Make the key in `path` (PEM) Hivemind's process-wide key and return it (a Hivemind RSAPrivateKey).
+
+    Call it after the fork, before DHT and Optimizer; again with the same key it does nothing. Raises
+    PublishError when the file is no RSA key, or when Hivemind already made a key of its own here.
+    """
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+    from hivemind.utils.crypto import RSAPrivateKey
+
+    try:
+        loaded = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError) as error:
+        raise PublishError(
+            f"{path}: cannot read the record key: {error}; the controller writes it"
+        ) from error
+    if not isinstance(loaded, rsa.RSAPrivateKey):
+        raise PublishError(
+            f"{path}: not an RSA key; write what experiments.wire.record_keys.generate_record_key gives"
+        )
+    key = RSAPrivateKey.__new__(RSAPrivateKey)
+    key._private_key = loaded
+    present = RSAPrivateKey._process_wide_key
+    if present is None:
+        RSAPrivateKey._process_wide_key = key
+    elif present.to_bytes() != key.to_bytes():
+        raise PublishError(
+            f"{path}: Hivemind has another key already; call use_record_key before DHT and Optimizer"
+        )
+    return key
+
+
+@dataclass
+class _Slate:
+    """What is to be seen in the DHT under one field, and how much of it is accepted."""
+
+    value: dict[str, Any] | None = None
+    version: int = 0
+    accepted: int = 0
+    next_try: float = 0.0
+    failures: int = 0
+    rows: list[Any] = field(default_factory=list)
+
+
+class Publisher:
+    """Stores the last epochs of this peer under its own signed subkey, from a thread, until accepted."""
+
+    def __init__(
+        self,
+        dht: Any,
+        run_key: str,
+        vm: str,
+        slot: str,
+        generation: int,
+        record_key_path: Path,
+        *,
+        keep: int = KEEP_EPOCHS,
+        unix_time: Callable[[], float] = time.time,
+    ) -> None:
+        """Adds validators to `dht`, starts a daemon thread. Raises PublishError, RecordError (VM's name).
+
+        `keep`: so many epochs can be read at a time, at most MOST_EPOCHS.
+        """
+        from hivemind.dht.crypto import RSASignatureValidator
+        from hivemind.dht.schema import SchemaValidator
+
+        key = use_record_key(record_key_path)
+        self._subkey = subkey_of(vm, key.get_public_key().to_bytes().decode())
+        dht.add_validators([SchemaValidator(OrchSchema, prefix=run_key), RSASignatureValidator(key)])
+        self._dht, self._run_key = dht, run_key
+        self._vm, self._slot, self._generation = vm, slot, generation
+        self._unix_time, self._keep = unix_time, keep
+        self._sequence = int(unix_time() * 1000)  # above the last one, should this program be started again
+        self._slates = {EPOCHS_FIELD: _Slate(), EVALUATIONS_FIELD: _Slate()}
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+        self._thread.start()
+
+    @property
+    def subkey(self) -> bytes:
+        """The one subkey that this VM may write."""
+        return self._subkey
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the DHT has refused for a while, one sentence each."""
+        with self._changed:
+            return [
+                f"publish: the DHT did not accept {name} {slate.failures} times in a row"
+                for name, slate in self._slates.items()
+                if slate.failures >= 3
+            ]
+
+    def epoch(self, epoch: EpochRecord, egress: Sequence[EgressRecord], ingress: IngressRecord) -> None:
+        """Hand one epoch over; returns at once. Raises RecordError when a reader would refuse it."""
+        report = EpochReport(epoch, tuple(egress), ingress)
+        self._check(encode_epochs(self._slot, self._generation, 0, [report]), decode_epochs)
+        self._put(EPOCHS_FIELD, report, encode_epochs)
+
+    def evaluation(self, epoch: int, accuracy: float, loss: float, samples: int) -> None:
+        """Hand one evaluation over; returns at once. Raises RecordError when a reader would refuse it."""
+        row = Evaluation(self._vm, epoch, self._unix_time(), accuracy, loss, samples)
+        self._check(encode_evaluations(self._slot, self._generation, 0, [row]), decode_evaluations)
+        self._put(EVALUATIONS_FIELD, row, encode_evaluations)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all that was published is accepted by the DHT; False when it was not in time."""
+        with self._changed:
+            for slate in self._slates.values():
+                if slate.accepted < slate.version:
+                    slate.next_try = 0.0
+            self._changed.notify_all()
+            return self._changed.wait_for(
+                lambda: all(s.accepted >= s.version for s in self._slates.values()), timeout_s
+            )
+
+    def close(self) -> None:
+        """End the thread (call `flush` before); a store under way is given up."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join(timeout=1.0)
+
+    def _check(self, value: dict[str, Any], decode: Callable[..., Any]) -> None:
+        decode(value, self._vm, self._slot, self._generation, self._unix_time())
+        if _size(value) > _SOFT_LIMIT_BYTES:
+            raise RecordError("size", f"one record of {_size(value)} bytes, {_SOFT_LIMIT_BYTES} are allowed")
+
+    def _put(self, name: str, row: Any, encode: Callable[..., dict[str, Any]]) -> None:
+        with self._changed:
+            slate = self._slates[name]
+            slate.rows = [*slate.rows, row][-self._keep :]
+            self._sequence += 1
+            slate.value = encode(self._slot, self._generation, self._sequence, slate.rows)
+            while _size(slate.value) > _SOFT_LIMIT_BYTES:
+                slate.rows = slate.rows[1:]
+                slate.value = encode(self._slot, self._generation, self._sequence, slate.rows)
+            slate.version, slate.next_try, slate.failures = slate.version + 1, 0.0, 0
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                now = time.monotonic()
+                due = [(n, s) for n, s in self._slates.items() if s.value is not None]
+                name, slate = min(due, key=lambda item: item[1].next_try, default=(None, None))
+                if self._closed:
+                    return
+                if name is None or slate is None or slate.next_try > now:
+                    self._changed.wait(_REFRESH_S if slate is None else slate.next_try - now)
+                    continue
+                value, version = slate.value, slate.version
+            stored = self._store(name, value)
+            with self._changed:
+                if stored:
+                    slate.accepted, slate.failures = max(slate.accepted, version), 0
+                    wait_s = _REFRESH_S
+                else:
+                    slate.failures += 1
+                    wait_s = min(_RETRY_S * 2**slate.failures, 5.0)
+                if slate.version == version:
+                    slate.next_try = time.monotonic() + wait_s
+                self._changed.notify_all()
+
+    def _store(self, name: str, value: dict[str, Any] | None) -> bool:
+        work = partial(_store_on_replicas, f"{self._run_key}_{name}", self._subkey, value)
+        try:
+            return bool(self._dht.run_coroutine(work, return_future=True).result(timeout=_STORE_TIMEOUT_S))
+        except FutureTimeoutError:
+            _log.warning("the DHT did not answer a store of %s in %.0f s", name, _STORE_TIMEOUT_S)
+        except Exception as error:  # noqa: BLE001 - the DHT's process sends back whatever broke it; tried again
+            _log.warning("cannot store %s in the DHT: %r", name, error)
+        return False
+
+
+async def _store_on_replicas(key: str, subkey: bytes, value: Any, _dht: Any, node: Any) -> bool:
+    """In the DHT's process: sign, store here and on the nodes nearest the key.
+
+    True when another node took it, or when all that there are answered and refused: trying again would
+    change nothing. `DHTNode.store` reports what the last replica said instead; one node that refuses
+    honest records (it may hold a forged one that expires later) would make every store look failed.
+    """
+    from hivemind.dht.routing import DHTID
+    from hivemind.dht.validation import DHTRecord
+    from hivemind.utils import MSGPackSerializer, get_dht_time
+
+    key_id, expiration = DHTID.generate(source=key), get_dht_time() + EXPIRATION_S
+    record = DHTRecord(
+        key_id.to_bytes(), MSGPackSerializer.dumps(subkey), MSGPackSerializer.dumps(value), expiration
+    )
+    signed = node.protocol.record_validator.sign_value(record)
+    here: bool = node.protocol.storage.store(key_id, signed, expiration, subkey=subkey)
+    found = await node.find_nearest_nodes([key_id], k_nearest=node.num_replicas, exclude_self=True)
+    answers = await asyncio.gather(
+        *(
+            node.protocol.call_store(peer, [key_id], [signed], expiration, subkeys=[subkey])
+            for peer in found[key_id].values()
+        )
+    )
+    return any(answer and answer[0] for answer in answers) or (here and None not in answers)
+
+
+def _size(value: dict[str, Any]) -> int:
+    from hivemind.utils import MSGPackSerializer
+
+    return len(MSGPackSerializer.dumps(value))

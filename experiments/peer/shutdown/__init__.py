@@ -1,0 +1,1 @@
+"""When and how a peer leaves: preemption notices, leases, deadlines."""

@@ -1,0 +1,150 @@
+"""When this peer has to go, and how much of the round under way it may still finish.
+
+Three things end a peer from outside: a signal (`processes.Departure` has it), the provider's notice and the
+end of its lease. The decisions are pure; `Life` carries them out in a thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from cloud.vm_report import NOTICE_HORIZON_S
+from experiments.peer.processes import Departure
+from experiments.peer.shutdown.preemption_notices import Notice
+from experiments.peer.status import Status
+
+_log = logging.getLogger(__name__)
+
+LEASE_EXPIRED = 3  # exit code
+_SHORTEST_NOTICE_S = 30.0  # Google's and Azure's
+_LATE_S = 10.0  # a notice is read so late at most
+_LEAVE_WITHIN_S = 20.0  # of a notice, however late the VM is taken
+_LAST_WORDS_S = 4.0  # publishing, goodbye, the last reading of the meter
+_LEASE_SOFT_S, _LEASE_LIMIT_S = 2.0, 4.0  # nobody may be listening any more
+_PERIOD_S = 0.5
+_UNDER_WAY_S = 0.1  # a round that began so long ago goes on beside calculation
+_OVERRUN_S = 2.0  # for `leave_round`, and for a round that takes longer than the last
+
+
+@dataclass(frozen=True)
+class Grace:
+    """Seconds from now until the last words are said, and until the process is gone."""
+
+    soft_s: float
+    limit_s: float
+
+
+def grace(notice_at_s: float, now_s: float) -> Grace:
+    """How long a peer may stay after a notice: at most 20 s, and a second less than the VM is there.
+
+    Of a short time the last words get the larger part.
+    """
+    limit_s = max(1.0, min(_LEAVE_WITHIN_S, notice_at_s - now_s - 1.0))
+    return Grace(max(limit_s - _LAST_WORDS_S, 0.4 * limit_s), limit_s)
+
+
+def notice_time(at_s: float, now_s: float) -> float:
+    """When the VM goes that is announced to go at `at_s`, by this machine's clock, which may not be the cloud's.
+
+    A time that no cloud announces (it is over, or further ahead than any notice) tells that the two differ: then the shortest
+    notice of any cloud is reckoned with.
+    """
+    return at_s if now_s - _LATE_S <= at_s <= now_s + NOTICE_HORIZON_S else now_s + _SHORTEST_NOTICE_S
+
+
+def round_fits(eta_s: float | None, round_s: float | None, left_s: float) -> bool:
+    """Whether this epoch's averaging will be over in `left_s`: then its work need not be thrown away.
+
+    `eta_s`: until the epoch's samples are there, below 0 where a round beside calculation has been under way for so
+    long; `round_s`: what the last averaging took. None: not known. A round that takes longer than the last is waited
+    for until 2 s are left, in which this peer takes its leave of it.
+    """
+    if eta_s is None or round_s is None:
+        return False
+    least_s = _OVERRUN_S if eta_s < -_UNDER_WAY_S else 0.0
+    return max(least_s, eta_s + round_s) < left_s
+
+
+class Lease(Protocol):
+    """What of `orders.OrdersWatch` is asked here."""
+
+    def lease_left_s(self) -> float:
+        """Seconds until the lease ends; infinite without one."""
+        ...
+
+
+class Life(threading.Thread):
+    """Watches the lease from the program's first second, and takes notices."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        departure: Departure,
+        status: Status,
+        stop: threading.Event,
+        now_s: Callable[[], float],
+        swarm_ahead_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`now_s`: unix time as the machine tells it now, for notices; `swarm_ahead_s`: what the swarm's clock is ahead of it."""
+        super().__init__(name="life", daemon=True)
+        self._lease, self._departure, self._status, self._stop_training = lease, departure, status, stop
+        self._now_s, self._swarm_ahead_s = now_s, swarm_ahead_s
+        self._notice: Notice | None = None
+        self._hurry = threading.Event()
+        self._eta_s: Callable[[], float | None] = lambda: None
+        self._round_s: float | None = None
+
+    @property
+    def in_a_hurry(self) -> bool:
+        """Whether this VM is about to be taken, or must not live on: no time for what can be left out."""
+        return self._hurry.is_set()
+
+    def train(self, eta_s: Callable[[], float]) -> None:
+        """Training begins; `eta_s`: as `round_fits` has it."""
+        self._eta_s = eta_s
+
+    def round_ended(self, comm_s: float) -> None:
+        """An epoch ended; its averaging took `comm_s`. After a notice it was this peer's last."""
+        self._round_s = comm_s
+        if self._notice is not None:
+            self._stop_training.set()
+
+    def noticed(self, notice: Notice) -> None:
+        """The provider announced this VM's end."""
+        now_s = self._now_s()
+        at_s = notice_time(notice.at_s, now_s)
+        given = grace(at_s, now_s)
+        _log.warning(
+            "notice: %s in %.0f s; leaving within %.0f s", notice.action, at_s - now_s, given.limit_s
+        )
+        self._status.leaving(notice_at_s=at_s + self._swarm_ahead_s())
+        self._hurry.set()
+        self._departure.leave(given.soft_s, given.limit_s, at_once=False)
+        self._notice = notice
+        self._stop_unless_the_round_fits()
+
+    def run(self) -> None:
+        """Until this peer's process ends."""
+        while not self.look():
+            time.sleep(_PERIOD_S)
+
+    def look(self) -> bool:
+        """One look at the lease and at the round to be finished. True: nothing is left to watch."""
+        if self._lease.lease_left_s() <= 0.0:
+            self._hurry.set()
+            _log.error("lease expired: no order of the controller for too long")
+            self._departure.leave(_LEASE_SOFT_S, _LEASE_LIMIT_S, code=LEASE_EXPIRED)
+            self._status.leaving(error="lease expired")
+            return True
+        if self._notice is not None:
+            self._stop_unless_the_round_fits()
+        return False
+
+    def _stop_unless_the_round_fits(self) -> None:
+        if not round_fits(self._eta_s(), self._round_s, self._departure.soft_left_s):
+            self._stop_training.set()

@@ -1,0 +1,1 @@
+"""Transfer of model and optimizer state to late peers."""

@@ -1,0 +1,1 @@
+"""Membership of the swarm: DHT node, allowlist, connections, clock, orders."""

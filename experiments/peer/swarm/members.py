@@ -1,0 +1,119 @@
+"""What peers say of themselves in the DHT, read without belief: whatever a record holds, nothing raises."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hivemind.optim.progress_tracker import LocalTrainingProgress
+from hivemind.p2p import PeerID
+
+from cloud.vm_report import is_maddr
+from experiments.peer.swarm.reachability import peer_of
+from experiments.wire.dht_records import MEMBER_PHASES, RecordError, vm_and_key_of
+
+# Whether the VM of that name has this record key (OpenSSH text) and this libp2p id (base58).
+IsMember = Callable[[str, str, str], bool]
+_MOST_AHEAD_S = 2 * 3600.0  # an announcement lives 30 s; the rest is what clocks may differ by
+_MOST_SAMPLES, _MOST_SPS = 2**60, 1e9
+_MOST_EPOCH = 2**40
+
+
+@dataclass(frozen=True)
+class Member:
+    """A peer as it announces itself in the DHT."""
+
+    vm: str
+    slot: str
+    phase: str  # "ready", "training", "serving"
+    epoch: int
+    maddr: str
+    until_s: float = 0.0  # the announcement lives, DHT time: later in each new one
+
+
+def anybody(_vm: str, _key: str, _peer_id: str) -> bool:
+    """In an open swarm."""
+    return True
+
+
+def parse_members(value: Any, now_s: float, is_member: IsMember = anybody) -> list[Member]:
+    """The members in a DHT dictionary record; what does not look like one, or is another's word, is left out.
+
+    `now_s`: DHT time. The DHT's nodes have checked the signatures (`experiments.wire.dht_records`).
+    """
+    found = [
+        member
+        for subkey, entry in (value.items() if isinstance(value, dict) else ())
+        if (member := _member(subkey, entry, now_s, is_member)) is not None
+    ]
+    return sorted(found, key=lambda member: member.vm)
+
+
+def _member(subkey: object, entry: Any, now_s: float, is_member: IsMember) -> Member | None:
+    raw, until_s = getattr(entry, "value", None), getattr(entry, "expiration_time", None)
+    if not isinstance(raw, list | tuple) or len(raw) != 5 or not isinstance(until_s, int | float):
+        return None
+    vm, slot, phase, epoch, maddr = raw
+    try:
+        owner, key = vm_and_key_of(subkey)
+    except RecordError:
+        return None
+    texts = all(isinstance(text, str) and len(text) <= 300 for text in (vm, slot))
+    if not texts or vm != owner or phase not in MEMBER_PHASES or not is_maddr(maddr):
+        return None
+    if type(epoch) is not int or not 0 <= epoch <= _MOST_EPOCH or not until_s <= now_s + _MOST_AHEAD_S:
+        return None
+    if libp2p_id(peer_of(maddr)) is None or not is_member(vm, key, peer_of(maddr)):
+        return None
+    return Member(vm, slot, phase, epoch, maddr, float(until_s))
+
+
+def libp2p_id(text: str) -> PeerID | None:
+    """The peer id of a base58 text; None for what is none."""
+    try:
+        return PeerID.from_base58(text)
+    except Exception:  # noqa: BLE001 - base58's and multihash's errors are of many types
+        return None
+
+
+def sound_reports(metadata: Any, is_member: IsMember = anybody) -> Mapping[Any, Any] | None:
+    """Of the swarm's progress reports those that Hivemind can work with, by members, each of itself."""
+    if not isinstance(metadata, dict):
+        return None
+    return {subkey: e for subkey, e in metadata.items() if _is_sound(subkey, e, is_member)}
+
+
+def _is_sound(subkey: object, entry: Any, is_member: IsMember) -> bool:
+    if not hasattr(entry, "value"):
+        return False
+    value = entry.value
+    if value is None:
+        return True  # taken back
+    try:
+        said = LocalTrainingProgress.parse_obj(value)
+        peer_id = PeerID(said.peer_id).to_base58()
+    except Exception:  # noqa: BLE001 - pydantic's and libp2p's are of many types: it is no report
+        return False
+    if not (isinstance(value, dict) and isinstance(value.get("samples_per_second"), int | float)):
+        return False
+    numbers = math.isfinite(said.time) and 0.0 <= said.samples_per_second <= _MOST_SPS
+    small = said.epoch <= _MOST_EPOCH and said.samples_accumulated <= _MOST_SAMPLES
+    return numbers and small and is_member("", owner_key_of(subkey) or "", peer_id)
+
+
+def owner_key_of(subkey: object) -> str | None:
+    """The OpenSSH text of the key in a subkey of Hivemind's own, `[owner:ssh-rsa ...]`; None without one."""
+    if not isinstance(subkey, bytes) or not subkey.startswith(b"[owner:") or not subkey.endswith(b"]"):
+        return None
+    return subkey[len(b"[owner:") : -1].decode(errors="replace")
+
+
+def declared_peers(value: Any) -> Sequence[PeerID]:
+    """The peers in Hivemind's list of averagers that have not taken their names back."""
+    if not isinstance(value, dict):
+        return []
+    named = [raw for raw, entry in value.items() if getattr(entry, "value", None) is not None]
+    texts = [PeerID(raw) for raw in named if isinstance(raw, bytes) and 8 <= len(raw) <= 128]
+    return [peer for peer in texts if libp2p_id(str(peer)) is not None]

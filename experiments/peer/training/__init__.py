@@ -1,0 +1,1 @@
+"""Training loop, batches, models, and the accounting of steps and epochs."""

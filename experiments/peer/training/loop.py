@@ -1,0 +1,168 @@
+"""The training loop: gradient accumulation with hivemind.Optimizer, every second accounted for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cloud.clock import steady_clock
+from cloud.storage.counter import ByteCounter
+from experiments.peer.config import PeerConfig
+from experiments.peer.optimizer.single_peer import PlainOptimizer
+from experiments.peer.optimizer.swarm_optimizer import SwarmOptimizer
+from experiments.peer.training.batches import Batches
+from experiments.peer.training.epoch_accounting import EpochLedger, loss_reasons
+from experiments.peer.training.step_timer import Padding, StepClock
+from experiments.peer.training.task import Task
+from metrics.records import OUT_OF_SYNC, EgressRecord, EpochRecord, IngressRecord, StepRecord
+
+_log = logging.getLogger(__name__)
+_PAUSE_LOOK_S = 1.0
+
+
+class Leaving(Exception):
+    """This peer was told to leave in the middle of a step."""
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What the loop tells and asks; all return at once."""
+
+    step: Callable[[StepRecord], None]
+    epoch: Callable[[EpochRecord, list[EgressRecord], IngressRecord], None]
+    losses: Callable[[], list[str]]  # reasons from Hivemind's log since the last call
+    others_training_at: Callable[[int, int], int]  # (epoch, others averaged with) -> others training then
+    next_share: Callable[[], None]  # called between epochs
+
+
+@dataclass
+class Trainer:
+    """Trains until `max_epochs`, `samples_limit` or `stop`."""
+
+    config: PeerConfig
+    task: Task
+    optimizer: SwarmOptimizer | PlainOptimizer
+    batches: Batches
+    snapshot: Callable[[], dict[str, int]]  # the egress meter's reading: bytes sent by address
+    counter: ByteCounter
+    hooks: Hooks
+    stop: threading.Event
+    joining_s: float = 0.0  # how long the meter had been counting when this trainer was made
+    handed: Callable[[], dict[str, int] | None] = lambda: None  # of these the model's; None: not counted
+    paused: Callable[[], bool] = lambda: False  # whether the controller wants nobody to step
+    unix_s: Callable[[], float] = time.time  # looked at once: records are by the clock of the swarm
+    padding: Padding = field(init=False)
+    samples: int = field(init=False, default=0)  # averaged by this peer, in all
+
+    def __post_init__(self) -> None:
+        self.padding = Padding(time.perf_counter, self._sleep)
+        self._now_s = steady_clock(self.unix_s, time.perf_counter)
+        self._clock = StepClock(time.perf_counter, self._now_s)
+
+    def run(self) -> bool:
+        """Train; True when it ended by itself, False when told to stop. Raises what the source raises."""
+        config, optimizer = self.config, self.optimizer
+        optimizer.tracker.performance_ema.reset_timer()  # else its first interval holds the barrier's wait
+        ledger = EpochLedger(
+            config.vm, self.snapshot, self.counter.read, self.task.ran, self.joining_s, self.handed
+        )
+        optimizer.on_round_begins, optimizer.stopped = ledger.round_begins, self.stop.is_set
+        self.hooks.losses()
+        self._clock.restart()
+        ledger.begin(self._now_s())
+        try:
+            while optimizer.local_epoch < config.max_epochs and not self._limit_reached():
+                self._wait_while_paused(ledger)
+                if self.stop.is_set():
+                    return False
+                optimizer.prepare_round()
+                self._step(ledger)
+        except Leaving:
+            return False
+        finally:
+            optimizer.on_round_begins = None
+        return True
+
+    def _wait_while_paused(self, ledger: EpochLedger) -> None:
+        """Between two steps, and not while others may be waiting for this peer in a round."""
+        if not self.paused() or self.optimizer.round_scheduled:
+            return
+        _log.info("paused")
+        began = self._now_s()
+        while self.paused() and not self.stop.is_set():
+            self.optimizer.hold(True)
+            self.stop.wait(_PAUSE_LOOK_S)
+        self.optimizer.hold(False)
+        self._clock.restart()  # no step was running
+        ledger.add_pause(self._now_s() - began)
+        _log.info("paused for %.1f s", self._now_s() - began)
+
+    def _step(self, ledger: EpochLedger) -> None:
+        config, optimizer, clock = self.config, self.optimizer, self._clock
+        for _ in range(config.coalesce):
+            ledger.losses.append(self._accumulate())
+        before = optimizer.local_epoch
+        samples = config.batch_size * config.coalesce
+        with clock.phase("optimizer_local"):
+            optimizer.step(batch_size=samples)
+            done = optimizer.take_round()
+            after = optimizer.local_epoch
+            if after != before:
+                ledger.round_ends()
+        synchronised = after != before or done.state_loads > 0 or done.busied
+        if synchronised and not isinstance(optimizer, PlainOptimizer):
+            clock.move_to_sync()
+        if done.state_loads:
+            samples = 0
+            ledger.discard_samples()
+            ledger.reasons.append(f"{OUT_OF_SYNC}: own gradients dropped, state loaded from a peer")
+        record = clock.finish(config.vm, before, samples)
+        ledger.add(record)
+        ledger.add_hidden(done.hidden_s, done.ahead)
+        self.hooks.step(record)
+        if after == before:
+            return
+        others = self.hooks.others_training_at(before, done.group_size - 1)
+        ledger.reasons += loss_reasons(done, self.hooks.losses(), others)
+        epoch, egress, ingress = ledger.end(after, done.group_size)
+        self.samples += epoch.samples
+        _log.info(
+            "epoch %d: group of %d, calc %.3f s, comm %.3f s, of it hidden %.3f s",
+            after,
+            done.group_size,
+            epoch.calc_s,
+            epoch.comm_s,
+            epoch.overlapped_s,
+        )
+        self.hooks.epoch(epoch, egress, ingress)
+        self.hooks.next_share()
+        ledger.begin(epoch.ended_s)
+
+    def _accumulate(self) -> float:
+        """One accelerator step; gradients add up in the .grad buffers. Returns the loss."""
+        config, clock = self.config, self._clock
+        with clock.phase("load"):
+            batch = self.batches.next(self.stop)
+        if batch is None:
+            raise Leaving
+        with clock.phase("move"):
+            batch = self.task.move(batch)
+        with clock.phase("forward"), self.padding.to(config.forward_s):
+            loss = self.task.loss(batch)
+            self.task.wait()
+        with clock.phase("backward"), self.padding.to(config.backward_s):
+            # Hivemind divides by its own count of steps, which are `coalesce` accelerator steps each
+            (loss / config.coalesce).backward()
+            self.task.wait()
+            value = float(loss.detach())
+        return value
+
+    def _limit_reached(self) -> bool:
+        return self.config.samples_limit is not None and self.samples >= self.config.samples_limit
+
+    def _sleep(self, seconds: float) -> None:
+        if self.stop.wait(seconds):
+            raise Leaving

@@ -1,0 +1,87 @@
+"""What is trained: the emulated small network, or a model of the study on this VM's accelerator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from experiments.peer.config import PeerConfig, PeerConfigError
+from experiments.peer.training.batches import Batch
+from experiments.peer.training.emulated_model import DIGITS, build_emulated
+from experiments.peer.training.paper_models import VISION, build_model
+
+_IMAGE_SIDE = 224
+_EVALUATION_SAMPLES = 64  # at once
+
+
+class Task:
+    """A network with its loss on a device; batches are digits (data.Batch)."""
+
+    def __init__(self, network: nn.Module, device: torch.device, ran: str, image_side: int | None) -> None:
+        self.network = network.to(device)
+        self.device, self.ran = device, ran
+        self._image_side = image_side
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The parameters that are trained and averaged."""
+        return (parameter for parameter in self.network.parameters() if parameter.requires_grad)
+
+    def move(self, batch: Batch) -> Batch:
+        """The batch on the device."""
+        pixels, labels = batch
+        moved = pixels.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+        self.wait()
+        return moved
+
+    def loss(self, batch: Batch) -> torch.Tensor:
+        """Mean cross-entropy over the batch, a scalar."""
+        return functional.cross_entropy(self._logits(batch[0]), batch[1])
+
+    def wait(self) -> None:
+        """Until the accelerator has done what was asked: phases must not hide in a queue."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch) -> tuple[float, float]:
+        """(accuracy from 0 to 1, mean loss) over all samples of the batch."""
+        pixels, labels = batch
+        self.network.eval()
+        right, loss = 0, 0.0
+        for start in range(0, len(labels), _EVALUATION_SAMPLES):
+            part = self.move((pixels[start:][:_EVALUATION_SAMPLES], labels[start:][:_EVALUATION_SAMPLES]))
+            logits = self._logits(part[0])
+            right += int((logits.argmax(dim=1) == part[1]).sum())
+            loss += float(functional.cross_entropy(logits, part[1], reduction="sum"))
+        self.network.train()
+        return right / len(labels), loss / len(labels)
+
+    def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
+        if self._image_side is None:
+            return self.network(pixels)
+        images = pixels.view(-1, 1, 8, 8).expand(-1, 3, -1, -1)
+        side = (self._image_side, self._image_side)
+        output = self.network(functional.interpolate(images, side, mode="bilinear"))
+        return getattr(output, "logits", output)
+
+
+def build_task(config: PeerConfig) -> Task:
+    """The task of the config. Raises PeerConfigError when it cannot run, ModelSizeError when too small."""
+    if config.emulated:
+        ran = "digits" if config.model in DIGITS else f"digits (emulates {config.model})"
+        made = build_emulated(config.parameters, config.seed, config.matrices)
+        return Task(made, torch.device("cpu"), ran, None)
+    if config.model in DIGITS:
+        small = build_emulated(config.parameters, config.seed)
+        return Task(small, torch.device("cpu"), "digits", None)
+    network = build_model(config.model, config.seed)
+    if config.model not in VISION:
+        raise PeerConfigError(
+            f"model: {config.model} needs text or speech, and the shards this version streams hold images; "
+            f"use one of {', '.join(VISION)}, or emulate it"
+        )
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return Task(network, device, config.model, _IMAGE_SIDE)

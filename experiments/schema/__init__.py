@@ -1,0 +1,1 @@
+"""Experiment schema: the models, their field types, and what follows from one file alone."""

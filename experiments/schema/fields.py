@@ -1,0 +1,185 @@
+"""Field types of the experiment file: each checks one value and says what it found and what is allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from cloud.places import PlaceError, expand, nearest
+from cloud.prices.book import AUTO
+from experiments.catalog import ACCELERATORS, models, networks, price_books
+from experiments.powersgd import MOST_RANK, power_sgd_rank
+from experiments.schema.shards import ShardPatternError, shard_urls
+
+MAX_PEERS = 64
+_T = TypeVar("_T")
+_COMPRESSIONS = ("none", "float16", "uniform8bit", "blockwise8bit")
+
+
+def complain(message: str) -> PydanticCustomError:
+    """An error whose text is ours."""
+    return PydanticCustomError("orch", "{said}", {"said": message})
+
+
+def word(pattern: str, what: str) -> Any:
+    """A validator: the whole string matches, or the message says it is not `what`."""
+    compiled = re.compile(pattern)
+
+    def check(value: str) -> str:
+        if not compiled.fullmatch(value):
+            raise complain(f"'{value[:80]}' is not {what}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _one_of(what: str, names: Callable[[], tuple[str, ...]]) -> Any:
+    def check(value: str) -> str:
+        known = names()
+        if value not in known:
+            raise complain(
+                f"unknown {what} '{value[:80]}' (known: {', '.join(known)}){nearest(value[:80], known)}"
+            )
+        return value
+
+    return AfterValidator(check)
+
+
+def _location(value: str) -> str:
+    try:
+        found = expand(value[:200])
+    except PlaceError as error:
+        raise complain(str(error)) from error
+    if not (found[0].rents_vms or found[0].own):
+        raise complain(f"'{value}' is an object store's place; no VM can be rented there")
+    return value
+
+
+def _store_location(value: str) -> str:
+    try:
+        expand(value[:200])
+    except PlaceError as error:
+        raise complain(str(error)) from error
+    return value
+
+
+def _accelerator(value: str) -> str:
+    name, colon, count = value.partition(":")
+    if name not in ACCELERATORS:
+        near = nearest(name[:40], ACCELERATORS)
+        raise complain(f"unknown accelerator '{name[:40]}' (known: {', '.join(ACCELERATORS)}){near}")
+    if colon and not re.fullmatch("[1-9]|1[0-6]", count):
+        raise complain(f"'{value[:40]}' is not an accelerator and a count from 1 to 16, such as 'T4:1'")
+    return value if colon else f"{value}:1"
+
+
+def _compression(value: str) -> str:
+    if value not in _COMPRESSIONS and power_sgd_rank(value) is None:
+        ranks = f"or powersgd:<rank> with a rank from 1 to {MOST_RANK}"
+        said = f"found {value[:40]!r}; must be one of {', '.join(_COMPRESSIONS)}, {ranks}"
+        raise complain(said + nearest(value[:40], _COMPRESSIONS))
+    return value
+
+
+def _shards(value: str) -> str:
+    try:
+        shard_urls(value)
+    except ShardPatternError as error:
+        raise complain(str(error)) from error
+    return value
+
+
+def _endpoint(value: str) -> str:
+    if not value:
+        return value
+    try:
+        parts = urlsplit(value)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.path in ("", "/")
+        good = good and parts.port != 0 and not parts.query and not parts.fragment
+    except ValueError:
+        parts, good = None, False
+    if parts is not None and (parts.username is not None or parts.password is not None):
+        raise complain(
+            "an endpoint must not hold a user or a password; give keys as AWS_* variables or a profile"
+        )
+    if not good:
+        raise complain(f"'{value[:80]}' is not an endpoint: write http(s)://host:port, or '' for none")
+    return value.rstrip("/")
+
+
+def _number_or_auto(low: float, high: float, *, whole: bool) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        if value == "auto":
+            return value
+        number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+        if not number or not low <= value <= high:
+            kind = "a whole number" if whole else "a number"
+            raise complain(f"found {value!r:.80}; must be 'auto' or {kind} from {low:g} to {high:g}")
+        return value if whole else float(value)
+
+    return check
+
+
+def _usd(value: Any) -> Decimal:
+    """YAML gives a number; str() of it is what was written, so no binary fraction gets in."""
+    bad = complain(f"found {value!r:.80}; must be dollars above 0 and at most 1000000, such as 2.50")
+    if isinstance(value, bool) or not isinstance(value, (int, float, str, Decimal)):
+        raise bad
+    try:
+        usd = Decimal(str(value))
+    except InvalidOperation:
+        raise bad from None
+    if not usd.is_finite() or not 0 < usd <= 1_000_000:
+        raise bad
+    return usd
+
+
+Text = Annotated[str, Field(max_length=1000)]
+Seconds = Annotated[float, Field(ge=0, le=86_400)]
+GroupName = Annotated[
+    str, word("[a-z][a-z0-9-]{0,15}", "a group's name: a-z, 0-9 and '-', from a letter, at most 16")
+]
+EnvironmentName = Annotated[str, word("[A-Za-z_][A-Za-z0-9_]{0,99}", "an environment variable's name")]
+ModelName = Annotated[str, _one_of("model", lambda: tuple(models()))]
+PriceBook = Annotated[str, _one_of("price book", lambda: (AUTO, *price_books()))]
+NO_NETWORK = "none"  # for rented VMs: theirs is as it is
+NetworkName = Annotated[str, _one_of("network", lambda: (*networks(), NO_NETWORK))]
+Location = Annotated[str, AfterValidator(_location)]
+StoreLocation = Annotated[str, AfterValidator(_store_location)]
+AcceleratorName = Annotated[str, AfterValidator(_accelerator)]
+Compression = Annotated[
+    str,
+    AfterValidator(_compression),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": list(_COMPRESSIONS)},
+                {"type": "string", "pattern": "^powersgd:([1-9]|[1-5][0-9]|6[0-4])$"},
+            ]
+        }
+    ),
+]
+ShardPattern = Annotated[str, Field(max_length=1000), AfterValidator(_shards)]
+Endpoint = Annotated[str, Field(max_length=1000), AfterValidator(_endpoint)]
+ScaleOrAuto = Annotated[
+    float | Literal["auto"],
+    PlainValidator(_number_or_auto(1, 100_000, whole=False)),
+    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 1, "maximum": 100_000}, {"const": "auto"}]}),
+]
+PartsOrAuto = Annotated[
+    int | Literal["auto"],
+    PlainValidator(_number_or_auto(1, 4096, whole=True)),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": 4096}, {"const": "auto"}]}),
+]
+Usd = Annotated[
+    Decimal,
+    PlainValidator(_usd),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}),
+]

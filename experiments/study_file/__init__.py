@@ -1,0 +1,1 @@
+"""Study files: which experiments run, what they are compared with, and the limits of agreement."""

@@ -1,0 +1,143 @@
+"""What a study expects of its rows (`compare.expect`): a figure of one row against the same of another, with its limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cloud.places import nearest
+from experiments.study_file.baseline import Column, Rows, meant
+
+LIMITS = ("at_least", "at_most", "within", "times_lower", "within_noise")
+"""The keys of an expectation that are a limit; at most one of them is given."""
+_LOSSES = ("loss", "heldout_loss")
+
+_Name = Annotated[str, Field(max_length=100)]
+
+
+class Expectation(BaseModel):
+    """One figure of a row against the same of another row; without a limit it is told and not judged."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    row: Annotated[str, Field(min_length=1, max_length=100)] = Field(
+        description="A label of this study's entries, or the name of an experiment."
+    )
+    experiment: _Name = Field(
+        default="", description="Only of this experiment; left out: of each that has the row."
+    )
+    against: _Name = Field(
+        default="",
+        description="A label or the name of an experiment; left out: what the row is held against in the table.",
+    )
+    figure: Column = Field(description="Which figure is compared.")
+    at_least: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="The figure is at least so many times the other row's."
+    )
+    at_most: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="The figure is at most so many times the other row's."
+    )
+    within: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        default=None, description="The figure is off the other row's by at most this share of it."
+    )
+    times_lower: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="The other row's figure is at least so many times this row's."
+    )
+    within_noise: bool = Field(
+        default=False, description="Of a loss: the difference is no more than the noise of the runs."
+    )
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """The keys of its limits."""
+        return tuple(name for name in LIMITS if getattr(self, name) not in (None, False))
+
+    @property
+    def words(self) -> str:
+        """Its limit: "at least 1.4"; "" where there is none."""
+        if self.within is not None:
+            return f"within {100 * self.within:g} %"
+        if self.times_lower is not None:
+            return f"at least {self.times_lower:g} times lower"
+        if self.at_least is not None:
+            return f"at least {self.at_least:g}"
+        if self.at_most is not None:
+            return f"at most {self.at_most:g}"
+        return "within noise" if self.within_noise else ""
+
+
+def of_row(rows: Rows, one: Expectation) -> list[tuple[str, str]]:
+    """The rows that an expectation is about."""
+    own = [key for key in rows if not one.experiment or key[0] == one.experiment]
+    return [key for key in own if key[1] == one.row] or [key for key in own if key[0] == one.row]
+
+
+def expect_problems(
+    expected: Sequence[Expectation], baseline: str, rows: Rows, against: Mapping[tuple[str, str], str]
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """What is wrong with `compare.expect`: the place below it and a sentence.
+
+    `rows`: all rows of the study; empty where they could not be read: then names are not looked up. `against`: the
+    label that a row's entry names, of those that name one.
+    """
+    if expected and not baseline:
+        yield (), "stands beside a baseline: give `baseline` the label of an entry, or leave it out"
+        return
+    names = list(dict.fromkeys(name for key in rows for name in (key[1], key[0]) if name))
+    for at, one in enumerate(expected):
+        yield from (((at, *key), said) for key, said in _limit_problems(one))
+        if rows:
+            yield from (
+                ((at, key), said) for key, said in _name_problems(one, baseline, rows, names, against)
+            )
+
+
+def _limit_problems(one: Expectation) -> Iterator[tuple[tuple[str, ...], str]]:
+    if len(one.limits) > 1:
+        yield (), f"has {len(one.limits)} limits ({', '.join(one.limits)}); give one of them, or two entries"
+    for name in one.limits:
+        if one.figure in _LOSSES and name != "within_noise":
+            yield (name,), f"a loss is judged by its difference: give `within_noise` for '{one.figure}'"
+        elif one.figure not in _LOSSES and name == "within_noise":
+            yield (
+                (name,),
+                f"'{one.figure}' has no noise of its own ({', '.join(_LOSSES)} have); give another limit",
+            )
+
+
+def _name_problems(
+    one: Expectation, baseline: str, rows: Rows, names: Sequence[str], against: Mapping[tuple[str, str], str]
+) -> Iterator[tuple[str, str]]:
+    experiments = list(dict.fromkeys(key[0] for key in rows))
+    if one.row not in names:
+        yield "row", _no_such(one.row, names)
+        return
+    if one.experiment and one.experiment not in experiments:
+        near = nearest(one.experiment, experiments)
+        said = f"no experiment of this study is called '{one.experiment}'{near} ({', '.join(experiments)})"
+        yield "experiment", said
+        return
+    own = of_row(rows, one)
+    if not own:
+        yield "experiment", f"'{one.experiment}' has no row '{one.row}'"
+    if one.against and one.against not in names:
+        yield "against", _no_such(one.against, names)
+        return
+    for key in own:
+        label = one.against or against.get(key) or baseline
+        others = meant(rows, key[0], rows[key], label)
+        title = " ".join(key).strip()
+        if len(others) != 1:
+            count = "several rows are" if others else "no row is"
+            yield (
+                "against",
+                f"{count} '{label}' for {title}; name an experiment, or choose one with `experiment`",
+            )
+        elif others[0] == key:
+            yield "against", f"{title} would be held against itself; name another row"
+
+
+def _no_such(name: str, names: Sequence[str]) -> str:
+    return f"no entry has the label '{name}', and no experiment that name{nearest(name, names)} ({', '.join(names)})"

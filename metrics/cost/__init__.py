@@ -1,0 +1,1 @@
+"""Dollars: the ledger, bills, budgets, and what preemptions cost."""

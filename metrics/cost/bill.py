@@ -1,0 +1,169 @@
+"""The whole bill of a run, and its dollars so far: `metrics.cost.ledger`'s lines put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from metrics.cost.ledger import (
+    CostLine,
+    Ledger,
+    Terms,
+    by_month,
+    data_lines,
+    egress_lines,
+    month_of,
+    storage_lines,
+    unmetered_lines,
+    vm_lines,
+)
+from metrics.cost.unreported import unreported_lines
+from metrics.epochs.scaling import open_epoch_seconds, study_epochs, study_seconds, vm_epoch_seconds
+from metrics.epochs.throughput import SwarmEpoch, swarm_epochs
+from metrics.records import EgressRecord, EpochRecord, VmRecord
+from metrics.traffic import Flow, died, flows, traffic
+
+
+@dataclass(frozen=True, slots=True)
+class CostSoFar:
+    """For the live view and the budget guard, at study scale."""
+
+    spent_usd: Decimal | None
+    usd_per_h: Decimal | None  # of the VMs rented now; egress is not in it
+    unknown: tuple[str, ...]
+    estimated_usd: Decimal | None = Decimal(
+        0
+    )  # of what is spent: not measured, see `metrics.cost.unreported`
+
+
+def ledger(
+    vms: Iterable[VmRecord],
+    now_s: float,
+    raw: list[SwarmEpoch],
+    study: list[SwarmEpoch],
+    found: Iterable[Flow],
+    ingress: Mapping[str, float | None],
+    terms: Terms,
+    trained_s: Mapping[str, float] | None = None,
+    last_epoch: int | None = None,
+) -> Ledger:
+    """The whole bill. `now_s` ends the VMs that still run; `ingress`: bytes by VM at study scale; `trained_s`,
+    `last_epoch`: see `metrics.cost.unreported.unreported_lines`.
+
+    The seconds since a lost VM's last epoch are taken to grow as that epoch did, for as long as that one took.
+    """
+    rows = list(vms)
+    seconds = vm_epoch_seconds(raw, study)
+    ends = {p.vm: e.ended_s for e in raw for p in e.peers}
+    for row in rows:
+        known = seconds.get(row.vm)
+        if known and row.ended_s is not None and died(row):
+            known.append(open_epoch_seconds(row.ended_s - ends[row.vm], known[-1]))
+    return _bill(rows, now_s, seconds, raw, study, list(found), ingress, terms, trained_s or {}, last_epoch)
+
+
+def cost_so_far(
+    vms: Iterable[VmRecord],
+    epochs: Iterable[EpochRecord],
+    egress: Iterable[EgressRecord],
+    now_s: float,
+    terms: Terms,
+    ingress: Mapping[str, int] | None = None,
+    last_epoch: int | None = None,
+    trained_s: Mapping[str, float] | None = None,
+) -> CostSoFar:
+    """The sums of `bill_so_far`, with the dollars an hour of the VMs rented now."""
+    rows = list(vms)
+    bill = bill_so_far(rows, epochs, egress, now_s, terms, ingress, last_epoch, trained_s)
+    rented = [row.usd_per_h for row in rows if row.ended_s is None]
+    known_prices = [usd for usd in rented if usd is not None]
+    per_h = sum(known_prices, Decimal(0)) if len(known_prices) == len(rented) else None
+    spent, estimated = bill.sum(), bill.estimated_usd
+    return CostSoFar(
+        None if spent is None else round(spent, 12),
+        per_h,
+        bill.unknown,
+        None if estimated is None else round(estimated, 12),
+    )
+
+
+def bill_so_far(
+    vms: Iterable[VmRecord],
+    epochs: Iterable[EpochRecord],
+    egress: Iterable[EgressRecord],
+    now_s: float,
+    terms: Terms,
+    ingress: Mapping[str, int] | None = None,
+    last_epoch: int | None = None,
+    trained_s: Mapping[str, float] | None = None,
+) -> Ledger:
+    """The bill until now at study scale, counting the epoch that is under way.
+
+    The seconds since a running or lost VM's last epoch are taken to grow as that epoch did, for as long as that one
+    took, so that the sum does not jump when the next one ends and what a VM waits longer counts once. After
+    `last_epoch` nothing grows. `ingress`: raw network bytes by VM, needed for unscaled runs only. `trained_s`: see
+    `metrics.cost.unreported.unreported_lines`.
+    """
+    rows = list(vms)
+    records = list(epochs)
+    raw = swarm_epochs(records, warmup_epochs=0)
+    study = study_epochs(raw, terms.scales, terms.raw_target)
+    seconds = vm_epoch_seconds(raw, study)
+    last_end: dict[str, tuple[float, int]] = {}
+    for record in records:
+        last_end[record.vm] = max(last_end.get(record.vm, (0.0, 0)), (record.ended_s, record.epoch))
+    samples: dict[str, float] = {}
+    for epoch in study:
+        for p in epoch.peers:
+            samples[p.vm] = samples.get(p.vm, 0.0) + p.samples
+    for row in rows:
+        known = seconds.get(row.vm)
+        if known and (row.ended_s is None or died(row)):
+            until_s = now_s if row.ended_s is None else row.ended_s
+            ended_s, epoch_number = last_end[row.vm]
+            if last_epoch is None or epoch_number < last_epoch:
+                known.append(open_epoch_seconds(until_s - ended_s, known[-1]))
+    per_sample = terms.bytes_per_sample
+    read: dict[str, float | None]
+    if terms.scales.none:
+        read = {vm: float(count) for vm, count in (ingress or {}).items()}
+    else:
+        read = {vm: None if per_sample is None else n * per_sample for vm, n in samples.items()}
+    sent = flows(
+        egress,
+        terms.addresses,
+        terms.locations,
+        terms.elsewhere,
+        public=terms.public,
+        internal=terms.internal,
+    )
+    return _bill(rows, now_s, seconds, raw, study, sent, read, terms, trained_s or {}, last_epoch)
+
+
+def _bill(
+    vms: Sequence[VmRecord],
+    now_s: float,
+    seconds: Mapping[str, list[tuple[float, float]]],
+    raw: Sequence[SwarmEpoch],
+    study: Sequence[SwarmEpoch],
+    sent: Sequence[Flow],
+    read: Mapping[str, float | None],
+    terms: Terms,
+    trained_s: Mapping[str, float],
+    last_epoch: int | None,
+) -> Ledger:
+    began_s = min((row.requested_s for row in vms), default=now_s)
+    ended_s = max((now_s if row.ended_s is None else row.ended_s for row in vms), default=now_s)
+    lines: list[CostLine] = vm_lines(vms, now_s, seconds, terms)
+    names = [row.vm for row in vms]
+    for month, part in by_month(sent, {e.epoch: e.ended_s for e in raw}, began_s).items():
+        lines += egress_lines(traffic(part, study, terms.scales, names), terms, month)
+    lines += unmetered_lines(raw, sent)
+    lines += unreported_lines(vms, raw, study, sent, terms, trained_s, last_epoch)
+    # Bytes read are known for the run, not by the day: they are billed in the month in which it ended.
+    lines += data_lines(read, terms, month_of(ended_s))
+    durations = [(b.duration_s, a.duration_s) for b, a in zip(raw, study, strict=True)]
+    pairs = [(b, a) for b, a in durations if b is not None and a is not None]
+    lines += storage_lines(study_seconds(max(0.0, ended_s - began_s), pairs, terms.scales), terms)
+    return Ledger(tuple(lines))

@@ -1,0 +1,314 @@
+"""The ledger's lines: VM seconds, egress, data, storage and the controller's VM, in exact Decimal dollars.
+
+All bytes that climb one ladder of a price book in one calendar month share its tiers, whichever pair sent them;
+which pair's bytes lie in which tier follows from the order of the pairs' names, so the order of the input does
+not matter. Unknown is contagious: a line without a price makes its sum and the total unknown (None), with the
+reason. The quantities are at the study's scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from fractions import Fraction
+
+from cloud.prices.book import Ladder, Price, PriceBook, exact, tiered_usd
+from cloud.prices.classes import INTERNET
+from metrics.epochs.scaling import Scales, study_seconds
+from metrics.epochs.throughput import SwarmEpoch
+from metrics.records import VmRecord
+from metrics.traffic import STORE, Flow, Traffic
+
+KINDS = ("vm", "egress", "data", "storage", "controller")
+CONTROLLER = "controller"  # the slot of a VM that trains nothing: it runs the controller
+MONTH_S = 730 * 3600  # a stored byte's month: a twelfth of a year
+_HOUR = Decimal(3600)
+_YEAR_10000_S = 253_402_300_800
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a run's dollars depend on besides its records."""
+
+    scales: Scales
+    raw_target: int | None
+    book: PriceBook | None
+    addresses: Mapping[str, str]
+    locations: Mapping[str, str]
+    bytes_per_sample: float | None
+    store_location: str | None  # where the store's egress is billed, e.g. "b2/us-west-1"
+    dataset_bytes: int | None = None  # what the store keeps for this run only; None: nothing, or not known
+    # By VM: (until unix s, USD an hour) of each price it had before its row's.
+    price_changes: Mapping[str, Sequence[tuple[float, Decimal]]] = field(
+        default_factory=dict[str, Sequence[tuple[float, Decimal]]]
+    )
+    # Dollars that all of the run's traffic may cost in an epoch by its plan, and an epoch's raw seconds; None: unknown.
+    epoch_ceiling: tuple[Decimal, float] | None = None
+    public: bool = False  # the VMs are rented: bytes to public addresses are billed as such
+    # VM by network and internal address; "": nobody's.
+    internal: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    elsewhere: str = ""  # the node of addresses that are nobody's; "": their place is unknown
+
+
+@dataclass(frozen=True, slots=True)
+class CostLine:
+    """One line of the bill; `usd` None: unknown, then `price` says why."""
+
+    kind: str  # one of KINDS
+    what: str
+    src: str
+    dst: str
+    quantity: float | None  # bytes are whole; None: unknown
+    unit: str  # "s" or "bytes"
+    usd: Decimal | None
+    price: str
+    tier: str = ""  # where the line's tier begins, "1024 GiB"; "" where the price has one tier or none
+    month: str = ""  # the calendar month (UTC) whose tiers it climbs, "2026-11"
+    estimated: bool = False  # nobody measured the quantity: see `metrics.cost.unreported`
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """All lines and their sums."""
+
+    lines: tuple[CostLine, ...]
+
+    def sum(self, kind: str | None = None) -> Decimal | None:
+        """Dollars of one kind (None: of all), exact; None as soon as one line is unknown."""
+        total = Decimal(0)
+        with exact():
+            for line in self.lines:
+                if kind is None or line.kind == kind:
+                    if line.usd is None:
+                        return None
+                    total += line.usd
+        return total
+
+    @property
+    def measured(self) -> Ledger:
+        """The lines whose quantity was measured."""
+        return Ledger(tuple(line for line in self.lines if not line.estimated))
+
+    @property
+    def estimated_usd(self) -> Decimal | None:
+        """Dollars of the lines whose quantity was estimated; None as soon as one is unknown."""
+        return Ledger(tuple(line for line in self.lines if line.estimated)).sum()
+
+    def by_way(self) -> dict[tuple[str, str, str], Decimal | None]:
+        """Measured dollars of egress by (source, destination, class); None where a line of the three is unknown."""
+        ways: dict[tuple[str, str, str], list[CostLine]] = {}
+        for line in self.lines:
+            if line.kind == "egress" and not line.estimated:
+                key = (line.src, line.dst, line.what.removeprefix("egress "))
+                ways.setdefault(key, []).append(line)
+        return {way: Ledger(tuple(lines)).sum() for way, lines in ways.items()}
+
+    def by_link(self, kind: str = "egress") -> dict[tuple[str, str], Decimal | None]:
+        """Measured dollars by (source, destination), over tiers and months; None where a line of the link is unknown."""
+        links: dict[tuple[str, str], list[CostLine]] = {}
+        for line in self.lines:
+            if line.kind == kind and not line.estimated:
+                links.setdefault((line.src, line.dst), []).append(line)
+        return {link: Ledger(tuple(lines)).sum() for link, lines in links.items()}
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Why the total is unknown: each reason once; empty when it is known."""
+        return tuple(dict.fromkeys(line.price for line in self.lines if line.usd is None))
+
+
+def billed_seconds(
+    row: VmRecord, now_s: float, epochs: Iterable[tuple[float, float]], terms: Terms
+) -> Decimal:
+    """A VM's seconds from request to end (or now) at study scale, as its provider rounds them.
+
+    `epochs`: its epochs' (raw, study-scale) seconds. Without a price of the book they are not rounded.
+    """
+    raw = max(0.0, (now_s if row.ended_s is None else row.ended_s) - row.requested_s)
+    seconds = max(0.0, study_seconds(raw, epochs, terms.scales))
+    price = terms.book.vm(row.location, row.accelerator, row.use_spot) if terms.book else None
+    return price.billed_seconds(seconds) if price else Decimal(repr(seconds))
+
+
+def vm_lines(
+    vms: Iterable[VmRecord], now_s: float, seconds: Mapping[str, list[tuple[float, float]]], terms: Terms
+) -> list[CostLine]:
+    """One line a VM. `seconds`: see `metrics.epochs.scaling.vm_epoch_seconds`."""
+    lines: list[CostLine] = []
+    for row in vms:
+        billed = billed_seconds(row, now_s, seconds.get(row.vm, []), terms)
+        usd = None if row.usd_per_h is None else _mean_usd_per_h(row, now_s, terms) * billed / _HOUR
+        market = "spot" if row.use_spot else "on demand"
+        source = row.price_source
+        if usd is None:
+            why = f" ({source})" if source else ""
+            source = f"no price for {row.accelerator} {market} at {row.location}{why}"
+        what = f"{row.vm}: {row.instance} {market}"
+        kind = "controller" if row.slot == CONTROLLER else "vm"
+        lines.append(CostLine(kind, what, row.vm, "", float(billed), "s", usd, source))
+    return lines
+
+
+def _mean_usd_per_h(row: VmRecord, now_s: float, terms: Terms) -> Decimal:
+    """A VM's price over its life: its row's, or the mean of those it had, weighted with their seconds."""
+    assert row.usd_per_h is not None
+    changes = terms.price_changes.get(row.vm)
+    ended_s = now_s if row.ended_s is None else row.ended_s
+    if not changes or ended_s <= row.requested_s:
+        return row.usd_per_h
+    usd, at_s = Decimal(0), row.requested_s
+    for until_s, usd_per_h in changes:
+        until_s = min(max(until_s, at_s), ended_s)
+        usd += usd_per_h * Decimal(repr(until_s - at_s))
+        at_s = until_s
+    usd += row.usd_per_h * Decimal(repr(ended_s - at_s))
+    return usd / Decimal(repr(ended_s - row.requested_s))
+
+
+def egress_lines(rows: Iterable[Traffic], terms: Terms, month: str = "") -> list[CostLine]:
+    """One line a directed pair and tier, for the bytes of one calendar month, sorted by pair.
+
+    Bytes to the store and the monitor are billed as what they are: bytes to their place, or to the internet
+    when it is in no cloud. Rows of the same pair are added up.
+    """
+    amounts: dict[tuple[str, str, str, str, str], list[float]] = {}
+    for row in rows:
+        pair = (row.src, row.dst, row.kind, row.src_location or "", row.dst_location or "")
+        amounts.setdefault(pair, []).append(row.bytes)
+    ladders: dict[tuple[str, str, bool], Ladder | None] = {}
+    used: dict[tuple[str, ...], int] = {}
+    lines: list[CostLine] = []
+    for (src, dst, kind, here, there), parts in sorted(amounts.items()):
+        sent = _whole(parts)
+        what, where = f"egress {kind}", f"{here or src} to {there or dst}"
+        reason, ladder = "", None
+        if terms.book is None:
+            reason = "no price book"
+        elif kind == "unknown":
+            reason = f"unknown place: {where}"
+        else:
+            end = there or (INTERNET if kind in ("store", "control", "internet") else "")
+            way = (here, end, kind == "same_zone_public")
+            if way not in ladders:
+                ladders[way] = terms.book.ladder(here, end, public=way[2])
+            ladder = ladders[way]
+            reason = terms.book.name if ladder else f"no price for {kind} egress, {where}"
+        lines += _priced("egress", what, (src, dst), sent, ladder, used, reason, month)
+    return lines
+
+
+def unmetered_lines(raw: Iterable[SwarmEpoch], found: Iterable[Flow]) -> list[CostLine]:
+    """One unknown line for each VM that trained with others and has not a single record of egress: nobody
+    could read its counters (loopback, or a kernel without them), and averaging always sends something."""
+    metered = {flow.src for flow in found}
+    trained = {p.vm for e in raw if not e.lone for p in e.peers}
+    return [
+        CostLine("egress", "egress", vm, "", None, "bytes", None, f"the egress of {vm} was not measured")
+        for vm in sorted(trained - metered)
+    ]
+
+
+def data_lines(ingress: Mapping[str, float | None], terms: Terms, month: str = "") -> list[CostLine]:
+    """One line a VM and tier: bytes it read from the store at study scale, billed by the store."""
+    used: dict[tuple[str, ...], int] = {}
+    lines: list[CostLine] = []
+    for vm, count in sorted(ingress.items()):
+        ladder = None
+        if count is None:
+            scaled = "unknown size of the modelled dataset's samples"
+            reason = f"nobody counted what {vm} read" if terms.scales.none else scaled
+        elif terms.book is None:
+            reason = "no price book"
+        elif terms.store_location is None:
+            reason = "unknown store"
+        else:
+            ladder = terms.book.store_ladder(terms.store_location, terms.locations.get(vm, ""))
+            reason = terms.book.name if ladder else f"no price for reading from {terms.store_location}"
+        read = None if count is None else _whole([count])
+        lines += _priced("data", "reading data", (STORE, vm), read, ladder, used, reason, month)
+    return lines
+
+
+def storage_lines(seconds: float, terms: Terms) -> list[CostLine]:
+    """What the store asks for keeping `terms.dataset_bytes` for `seconds` (study scale) of a month of
+    `MONTH_S`. No line without them: a data set that is there anyway is not the run's."""
+    kept = terms.dataset_bytes
+    if kept is None:
+        return []
+    usd, reason = None, "unknown store"
+    if terms.book is None:
+        reason = "no price book"
+    elif terms.store_location is not None:
+        ladder = terms.book.storage_ladder(terms.store_location)
+        reason = terms.book.name if ladder else f"no price for keeping data at {terms.store_location}"
+        if ladder is not None:
+            usd = tiered_usd(ladder, kept) * Decimal(repr(max(0.0, seconds))) / MONTH_S
+    return [CostLine("storage", f"data kept for {seconds:.0f} s", STORE, "", kept, "bytes", usd, reason)]
+
+
+def month_of(at_s: float) -> str:
+    """The calendar month of a unix time in UTC, "2026-11"; "" for what no calendar has."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m") if 0 <= at_s < _YEAR_10000_S else ""
+
+
+def by_month(found: Iterable[Flow], ends: Mapping[int, float], began_s: float) -> dict[str, list[Flow]]:
+    """Flows by the calendar month (UTC, "2026-11") in which their epoch ended, months ascending.
+
+    `ends`: when the epochs ended, unix s. A flow of an epoch without an end counts with the one before it,
+    or with the run's beginning `began_s`.
+    """
+    known = sorted(ends)
+    months: dict[int, str] = {}
+    parts: dict[str, list[Flow]] = {}
+    for flow in found:
+        if flow.epoch not in months:
+            before = [number for number in known if number <= flow.epoch]
+            at_s = ends[before[-1]] if before else began_s
+            months[flow.epoch] = month_of(at_s)
+        parts.setdefault(months[flow.epoch], []).append(flow)
+    return dict(sorted(parts.items()))
+
+
+def _whole(parts: Iterable[float]) -> int:
+    return max(0, round(sum(map(Fraction, parts))))  # exact: a float holds no petabyte to the byte
+
+
+def _priced(
+    kind: str,
+    what: str,
+    pair: tuple[str, str],
+    amount_bytes: int | None,
+    ladder: Ladder | None,
+    used: dict[tuple[str, ...], int],
+    price: str,
+    month: str,
+) -> list[CostLine]:
+    """A pair's bytes as one line a tier, after the bytes that climbed the ladder before (`used` grows)."""
+    if ladder is None or amount_bytes is None:
+        return [CostLine(kind, what, *pair, amount_bytes, "bytes", None, price, month=month)]
+    already = used.get(ladder.key, 0)
+    used[ladder.key] = already + amount_bytes
+    return [
+        CostLine(kind, what, *pair, part, "bytes", usd, price, _tier(ladder, tier), month)
+        for tier, part, usd in _parts(ladder, amount_bytes, already)
+    ]
+
+
+def _parts(ladder: Ladder, amount_bytes: int, already_bytes: int) -> list[tuple[Price, int, Decimal]]:
+    """(tier, bytes, dollars) of the tiers that the bytes lie in; their sums are exact. A byte in which two
+    tiers meet is told with the upper one."""
+    parts: list[tuple[Price, int, Decimal]] = []
+    at, end = already_bytes, already_bytes + amount_bytes
+    for n, tier in enumerate(ladder.tiers):
+        last = n + 1 == len(ladder.tiers)
+        edge = end if last else min(end, int(ladder.tiers[n + 1].tier_start * ladder.unit_bytes))
+        if edge > at or (last and not parts):
+            parts.append((tier, edge - at, tiered_usd(ladder, edge - at, at)))
+            at = edge
+    return parts
+
+
+def _tier(ladder: Ladder, tier: Price) -> str:
+    return f"{tier.tier_start.normalize():f} {tier.unit}" if len(ladder.tiers) > 1 else ""

@@ -1,0 +1,363 @@
+"""What preemptions and pauses cost a run: dollars paid for VMs that trained nothing, samples lost, epochs slowed.
+
+A preempted VM costs, at the study's scale:
+- *lost*: its seconds since its last averaging, whose gradients nobody has (all its seconds, when it never
+  averaged and replaced nobody);
+- *startup*: the seconds from request to the first training step of the VMs that took its place, up to the first
+  that trains (a VM that never trained: all its seconds);
+- *slowed*: what the others' epochs around it took longer, beyond a tenth, than their own epochs that no
+  preemption touched: communication against its median, calculation against its median a sample, so that an
+  epoch which fewer peers share is not called slow.
+Samples lost are the slot's own rate x the seconds from the last averaging to the replacement's first step (or
+to the end of the training). Unknown is contagious: a VM without a price makes its dollars and their sum None,
+a peer without an untouched epoch the slowdown, a slot without an epoch its samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from statistics import median
+
+from metrics.epochs.scaling import Scales, open_epoch_seconds
+from metrics.epochs.throughput import PeerEpoch, SwarmEpoch
+from metrics.records import EpochRecord, EventRecord, JoinRecord, VmRecord
+
+_NOISE = 0.1  # of an epoch: less is not called slow
+_HOUR = Decimal(3600)
+
+
+@dataclass(frozen=True)
+class Preemption:
+    """One VM that was taken. Seconds, samples and dollars at the study's scale; None: unknown."""
+
+    vm: str
+    slot: str
+    location: str
+    at_s: float  # unix, as measured
+    replaced_by: str  # the VM of its slot that trained next; "": none did
+    lost_s: float
+    startup_s: float
+    absent_s: float  # of the slot: from the last averaging to the replacement's first step
+    state_s: (
+        float | None
+    )  # of the startup: the download of the swarm's state; None: nobody joined, or unknown
+    state_bytes: float | None
+    lost_samples: float | None
+    slowed_epochs: tuple[int, ...] | None
+    slowed_s: float | None  # summed over the others
+    lost_usd: Decimal | None
+    startup_usd: Decimal | None
+    slowed_usd: Decimal | None
+
+    @property
+    def usd(self) -> Decimal | None:
+        """All three."""
+        return _sum((self.lost_usd, self.startup_usd, self.slowed_usd))
+
+
+@dataclass(frozen=True)
+class Pause:
+    """The run was paused: fewer peers than `min_peers`. Unix seconds as measured; dollars of the VMs held."""
+
+    began_s: float
+    ended_s: float
+    seconds: float  # at the study's scale
+    usd: Decimal | None
+
+
+@dataclass(frozen=True)
+class Preemptions:
+    """All of a run."""
+
+    rows: tuple[Preemption, ...]
+    pauses: tuple[Pause, ...]
+
+    @property
+    def usd(self) -> Decimal | None:
+        """Cost of preemptions in dollars; 0 without one."""
+        return _sum(row.usd for row in self.rows)
+
+    @property
+    def lost_samples(self) -> float | None:
+        """Cost of preemptions in samples."""
+        lost = [row.lost_samples for row in self.rows]
+        return None if None in lost else math.fsum(n for n in lost if n is not None)
+
+    @property
+    def slowed_epochs(self) -> tuple[int, ...] | None:
+        """Each once, ascending."""
+        found: set[int] = set()
+        for row in self.rows:
+            if row.slowed_epochs is None:
+                return None
+            found |= set(row.slowed_epochs)
+        return tuple(sorted(found))
+
+    @property
+    def paused_s(self) -> float:
+        """Seconds in all."""
+        return math.fsum(p.seconds for p in self.pauses)
+
+    @property
+    def paused_usd(self) -> Decimal | None:
+        """Dollars of the VMs held meanwhile."""
+        return _sum(p.usd for p in self.pauses)
+
+
+def preemptions(
+    vms: Iterable[VmRecord],
+    events: Iterable[EventRecord],
+    records: Iterable[EpochRecord],
+    joins: Iterable[JoinRecord],
+    raw: Sequence[SwarmEpoch],
+    study: Sequence[SwarmEpoch],
+    scales: Scales,
+    now_s: float,
+) -> Preemptions:
+    """The costs of a run. `raw`, `study`: the swarm's epochs of `records` at both scales; `now_s` ends what goes on."""
+    rows = sorted(vms, key=lambda row: (row.slot, row.generation))
+    lives = _lives(rows, records, joins, raw, study, scales, now_s)
+    taken = sorted((row for row in rows if _preempted(row)), key=lambda row: (_end(row, now_s), row.vm))
+    chains = {row.vm: _chain(row, rows, lives) for row in taken}
+    counted = {vm.vm for chain in chains.values() for vm in chain}
+    windows = {row.vm: _window(row, chains[row.vm], lives, now_s) for row in taken}
+    slow = _Slowness(raw, study, {row.vm: row for row in rows}, windows)
+    trained_until_s = max((e.ended_s for e in raw), default=now_s)
+    found: list[Preemption] = []
+    for row in taken:
+        life, chain = lives[row.vm], chains[row.vm]
+        next_ = chain[-1] if chain and lives[chain[-1].vm].began_s is not None else None
+        never = row.vm not in counted and not life.averaged
+        lost_s = life.unfinished_s + (life.startup_s if never else 0.0)
+        began_s = None if next_ is None else lives[next_.vm].began_s
+        back_s = trained_until_s if began_s is None else min(began_s, trained_until_s)
+        absent_s = life.unfinished_s + max(0.0, back_s - _end(row, now_s)) * scales.time
+        rate = _rate(row.slot, rows, study)
+        join = lives[next_.vm].join if next_ is not None else None
+        state_bytes = join.state_bytes if join is not None else None
+        slowed = slow.of(row.vm, row.slot)
+        found.append(
+            Preemption(
+                vm=row.vm,
+                slot=row.slot,
+                location=row.location,
+                at_s=_end(row, now_s),
+                replaced_by="" if next_ is None else next_.vm,
+                lost_s=lost_s,
+                startup_s=math.fsum(lives[vm.vm].startup_s for vm in chain),
+                absent_s=absent_s,
+                state_s=None if join is None else join.state_s * scales.time,
+                state_bytes=None if state_bytes is None else state_bytes * scales.bytes,
+                lost_samples=None if rate is None else rate * absent_s,
+                slowed_epochs=None if slowed is None else tuple(sorted({epoch for epoch, _, _ in slowed})),
+                slowed_s=None if slowed is None else math.fsum(seconds for _, _, seconds in slowed),
+                lost_usd=_usd(row, lost_s),
+                startup_usd=_sum(_usd(vm, lives[vm.vm].startup_s) for vm in chain),
+                slowed_usd=None if slowed is None else _sum(_usd(vm, s) for _, vm, s in slowed),
+            )
+        )
+    return Preemptions(tuple(found), tuple(pauses(events, rows, scales, now_s)))
+
+
+def pauses(
+    events: Iterable[EventRecord], vms: Iterable[VmRecord], scales: Scales, now_s: float
+) -> list[Pause]:
+    """The run's pauses from the journal: from a "run" row that leads to "paused" to the one that leads away."""
+    held = list(vms)
+    spans: list[tuple[float, float]] = []
+    began_s: float | None = None
+    for event in sorted(events, key=lambda e: e.seq):
+        if event.kind not in ("run", "run_ended"):
+            continue
+        if event.to_state == "paused":
+            began_s = event.at_s if began_s is None else began_s
+        elif began_s is not None:
+            spans.append((began_s, event.at_s))
+            began_s = None
+    if began_s is not None:
+        spans.append((began_s, max(began_s, now_s)))
+    found: list[Pause] = []
+    for began, ended in spans:
+        usd = _sum(
+            _usd(row, max(0.0, min(ended, _end(row, now_s)) - max(began, row.requested_s)) * scales.time)
+            for row in held
+            if _end(row, now_s) > began and row.requested_s < ended
+        )
+        found.append(Pause(began, ended, (ended - began) * scales.time, usd))
+    return found
+
+
+@dataclass(frozen=True)
+class _Life:
+    """One VM: seconds at study scale that trained nothing, at its beginning and at its end."""
+
+    startup_s: float  # request to the first step; never: all of it
+    unfinished_s: float  # from its last averaging (or its first step) to its end; 0: it never trained
+    averaged: bool
+    began_s: float | None  # unix; None: it never trained
+    left_s: float  # unix: its last averaging, after which nobody can count on it; its end when it had none
+    last_epoch: int  # 0: none
+    join: JoinRecord | None
+
+
+def _lives(
+    rows: Iterable[VmRecord],
+    records: Iterable[EpochRecord],
+    joins: Iterable[JoinRecord],
+    raw: Sequence[SwarmEpoch],
+    study: Sequence[SwarmEpoch],
+    scales: Scales,
+    now_s: float,
+) -> dict[str, _Life]:
+    spans: dict[str, tuple[float, float, int]] = {}  # first began, last ended, last epoch
+    for record in records:
+        first, last, number = spans.get(record.vm, (record.began_s, record.ended_s, record.epoch))
+        spans[record.vm] = (
+            min(first, record.began_s),
+            max(last, record.ended_s),
+            max(number, record.epoch),
+        )
+    joined = {join.vm: join for join in joins}
+    lasts: dict[str, tuple[float, float]] = {}
+    for before, after in zip(raw, study, strict=True):
+        for p, q in zip(before.peers, after.peers, strict=True):
+            lasts[p.vm] = p.wall_s, q.wall_s
+    lives: dict[str, _Life] = {}
+    for row in rows:
+        span, join, end_s = spans.get(row.vm), joined.get(row.vm), _end(row, now_s)
+        began_s = join.at_s if join is not None else span[0] if span is not None else None
+        startup_s = max(0.0, (end_s if began_s is None else min(began_s, end_s)) - row.requested_s)
+        since_s = span[1] if span is not None else began_s
+        open_s = 0.0 if since_s is None else max(0.0, end_s - since_s)
+        raw_s, study_s = open_epoch_seconds(open_s, lasts.get(row.vm, (0.0, 0.0)))
+        unfinished_s = (open_s - raw_s) * scales.time + study_s
+        lives[row.vm] = _Life(
+            startup_s=startup_s * scales.time,
+            unfinished_s=unfinished_s,
+            averaged=span is not None,
+            began_s=began_s,
+            left_s=end_s if span is None else min(span[1], end_s),
+            last_epoch=0 if span is None else span[2],
+            join=join,
+        )
+    return lives
+
+
+def _chain(row: VmRecord, rows: Iterable[VmRecord], lives: Mapping[str, _Life]) -> list[VmRecord]:
+    """The VMs that took its place: up to the first that trained, or that was preempted itself."""
+    chain: list[VmRecord] = []
+    for vm in rows:
+        if vm.slot == row.slot and vm.generation > row.generation:
+            chain.append(vm)
+            if lives[vm.vm].began_s is not None or _preempted(vm):
+                break
+    return chain
+
+
+@dataclass(frozen=True)
+class _Window:
+    """When a preemption is felt: from the peer's last averaging to its replacement's first step."""
+
+    after_epoch: int
+    left_s: float
+    back_s: float  # without a replacement: the VM's end
+
+    def touches(self, epoch: SwarmEpoch) -> bool:
+        """Whether it fell into the epoch, or its slot was empty in it or came back."""
+        own_s = max((p.wall_s for p in epoch.peers), default=0.0)
+        began_s = epoch.ended_s - (own_s if epoch.duration_s is None else epoch.duration_s)
+        return epoch.epoch > self.after_epoch and self.left_s <= epoch.ended_s and began_s <= self.back_s
+
+
+def _window(row: VmRecord, chain: Sequence[VmRecord], lives: Mapping[str, _Life], now_s: float) -> _Window:
+    life, end_s = lives[row.vm], _end(row, now_s)
+    back_s = lives[chain[-1].vm].began_s if chain else None
+    return _Window(life.last_epoch, life.left_s, end_s if back_s is None else max(end_s, back_s))
+
+
+class _Slowness:
+    """The others' seconds beyond their medians, in the epochs that a preemption touched."""
+
+    def __init__(
+        self,
+        raw: Sequence[SwarmEpoch],
+        study: Sequence[SwarmEpoch],
+        rows: Mapping[str, VmRecord],
+        windows: Mapping[str, _Window],
+    ) -> None:
+        self._rows = rows
+        self._touched: dict[str, list[SwarmEpoch]] = {vm: [] for vm in windows}
+        quiet: list[SwarmEpoch] = []
+        for before, after in zip(raw, study, strict=True):
+            whose = next((vm for vm, window in windows.items() if window.touches(before)), None)
+            if whose is not None:  # each epoch is one preemption's, the first that touches it
+                self._touched[whose].append(after)
+            elif not after.warmup and after.complete:
+                quiet.append(after)
+        self._comm_s = _medians(quiet, _exposed_s)
+        self._sample_s = _medians(quiet, lambda p: p.calc_s / p.samples if p.samples else None)
+
+    def of(self, vm: str, slot: str) -> list[tuple[int, VmRecord, float]] | None:
+        """(epoch, VM, seconds) of others that were slow; None when one cannot be judged."""
+        found: list[tuple[int, VmRecord, float]] = []
+        for epoch in self._touched[vm]:
+            for p in epoch.peers:
+                row = self._rows.get(p.vm)
+                if row is None or row.slot == slot:
+                    continue
+                comm_s, sample_s = self._comm_s.get(p.vm), self._sample_s.get(p.vm)
+                if comm_s is None or sample_s is None:
+                    return None
+                calc_s = sample_s * p.samples
+                extra_s = max(0.0, _exposed_s(p) - comm_s) + max(0.0, p.calc_s - calc_s)
+                if extra_s > _NOISE * (comm_s + calc_s):
+                    found.append((epoch.epoch, row, extra_s))
+        return found
+
+
+def _exposed_s(p: PeerEpoch) -> float:
+    """Of its communication, what no calculation hid."""
+    return p.comm_s - p.overlapped_s
+
+
+def _medians(epochs: Iterable[SwarmEpoch], value: Callable[[PeerEpoch], float | None]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for epoch in epochs:
+        for p in epoch.peers:
+            known = value(p)
+            if known is not None:
+                found.setdefault(p.vm, []).append(known)
+    return {vm: median(values) for vm, values in found.items()}
+
+
+def _rate(slot: str, rows: Iterable[VmRecord], study: Iterable[SwarmEpoch]) -> float | None:
+    """Samples a second of the slot's VMs over their epochs, averaging included; the warm-up only if all was."""
+    mine = {row.vm for row in rows if row.slot == slot}
+    parts = [(e.warmup, p) for e in study for p in e.peers if p.vm in mine]
+    chosen = [p for warmup, p in parts if not warmup] or [p for _, p in parts]
+    seconds = math.fsum(p.wall_s for p in chosen)
+    return math.fsum(p.samples for p in chosen) / seconds if seconds > 0 else None
+
+
+def _preempted(row: VmRecord) -> bool:
+    return row.end_cause.startswith("preempted")
+
+
+def _end(row: VmRecord, now_s: float) -> float:
+    return max(row.requested_s, now_s if row.ended_s is None else row.ended_s)
+
+
+def _usd(row: VmRecord, seconds: float) -> Decimal | None:
+    return None if row.usd_per_h is None else row.usd_per_h * Decimal(repr(seconds)) / _HOUR
+
+
+def _sum(amounts: Iterable[Decimal | None]) -> Decimal | None:
+    total = Decimal(0)
+    for usd in amounts:
+        if usd is None:
+            return None
+        total += usd
+    return total

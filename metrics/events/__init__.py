@@ -1,0 +1,1 @@
+"""Events within a run: joins and evaluations."""

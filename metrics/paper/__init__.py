@@ -1,0 +1,1 @@
+"""Rules and cost basis of the published paper, kept apart from our own."""

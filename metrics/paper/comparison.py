@@ -1,0 +1,65 @@
+"""A run beside the study's figures of the same experiment, each on the study's own basis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from metrics.epochs.granularity import calculation, communication, granularity
+from metrics.epochs.throughput import SwarmEpoch, epoch_seconds
+from metrics.stats import Estimate
+from metrics.traffic import Traffic
+
+
+def peer_egress_gb_per_epoch(
+    matrix: Sequence[Traffic], epochs: Sequence[SwarmEpoch], vms: Sequence[str]
+) -> float | None:
+    """GB (10^9 bytes) that a VM sends to its peers in an epoch, mean over all of the run's; None without."""
+    peers = set(vms)
+    turns = sum(len(e.peers) for e in epochs)
+    sent = math.fsum(row.bytes for row in matrix if row.dst in peers)
+    return sent / turns / 1e9 if turns else None
+
+
+def compare(
+    published: Mapping[str, Any] | None,
+    epochs: Sequence[SwarmEpoch],
+    matrix: Sequence[Traffic],
+    vms: Sequence[str],
+    epoch_mean: Estimate | None,
+) -> dict[str, Any] | None:
+    """The study's figures with ours and the relative difference, (ours - study) / study; None without.
+
+    `epochs` and `matrix` at study scale. The study's throughput is the mean of its epochs' rates, so ours
+    beside it is `sps_epoch_mean` (`epoch_mean`). Gives `{"figures": the study's row, "compared": {name: {"study", "ours",
+    "difference"}}}`.
+    """
+    if not published:
+        return None
+    ours: dict[str, float | None] = {
+        "sps": _value(epoch_mean),
+        "calc_s": _value(calculation(epochs)),
+        "comm_s": _value(communication(epochs)),
+        "epoch_s": _value(epoch_seconds(epochs)),
+        "granularity_wall": _value(granularity(epochs)),
+        "egress_gb_per_vm_epoch": peer_egress_gb_per_epoch(matrix, epochs, vms),
+    }
+    compared: dict[str, dict[str, float | None]] = {}
+    for name, value in ours.items():
+        study = _number(published.get(name))
+        if study is not None:
+            difference = None if value is None or study == 0 else (value - study) / study
+            compared[name] = {"study": study, "ours": value, "difference": difference}
+    return {"figures": dict(published), "compared": compared}
+
+
+def _value(estimate: Any) -> float | None:
+    return None if estimate is None else float(estimate.value)
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return None if value in (None, "") else float(value)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,153 @@
+"""Tidy rows for the report's figures and CSV files: one list of flat dicts each, at study scale."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from metrics.epochs.granularity import epoch_granularity
+from metrics.run import Records, RunNumbers
+
+
+def per_epoch(store: Records | RunNumbers) -> list[dict[str, Any]]:
+    """One row an epoch: epoch, warmup, measured, peers, samples, calc_s, comm_s, overlapped_s, epoch_s, sps, granularity,
+    loss, joined, left, dropped (whether part of the round was lost), and raw_calc_s, raw_comm_s, raw_epoch_s,
+    raw_samples, ended_s and crossed_s (unix seconds, as measured)."""
+    run = _run(store)
+    rows: list[dict[str, Any]] = []
+    for raw, study in zip(run.raw, run.study, strict=True):
+        n = len(study.peers)
+        rows.append(
+            {
+                "epoch": study.epoch,
+                "warmup": study.warmup,
+                "measured": study.complete and not study.warmup and study.duration_s is not None,
+                "peers": n,
+                "samples": study.samples,
+                "calc_s": math.fsum(p.calc_s for p in study.peers) / n if n else None,
+                "comm_s": math.fsum(p.comm_s for p in study.peers) / n if n else None,
+                "overlapped_s": math.fsum(p.overlapped_s for p in study.peers) / n if n else None,
+                "epoch_s": study.duration_s,
+                "sps": study.samples / study.duration_s if study.duration_s else None,
+                "granularity": epoch_granularity(study),
+                "loss": study.loss,
+                "joined": ", ".join(run.slot(vm) for vm in study.joined),
+                "left": ", ".join(run.slot(vm) for vm in study.left),
+                "dropped": bool(study.dropped),
+                "raw_calc_s": math.fsum(p.calc_s for p in raw.peers) / n if n else None,
+                "raw_comm_s": math.fsum(p.comm_s for p in raw.peers) / n if n else None,
+                "raw_epoch_s": raw.duration_s,
+                "raw_samples": raw.samples,
+                "ended_s": raw.ended_s,
+                "crossed_s": raw.crossed_s,
+            }
+        )
+    return rows
+
+
+def traffic(store: Records | RunNumbers) -> list[dict[str, Any]]:
+    """One row a directed pair of slots (VMs of one slot together): src, dst, class, src_location,
+    dst_location, bytes, raw_bytes, usd (None: unknown)."""
+    run = _run(store)
+    raw: dict[tuple[str, str, str], int] = {}
+    for flow in run.flows:
+        way = (flow.src, flow.dst, flow.kind)
+        raw[way] = raw.get(way, 0) + flow.bytes
+    usd = run.bill.by_way()
+    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for cell in run.matrix:
+        key = (run.slot(cell.src), run.slot(cell.dst), cell.kind)
+        way = (cell.src, cell.dst, cell.kind)
+        dollars = usd.get(way)
+        row = rows.get(key)
+        if row is None:
+            rows[key] = {
+                "src": key[0],
+                "dst": key[1],
+                "class": cell.kind,
+                "src_location": cell.src_location,
+                "dst_location": cell.dst_location,
+                "bytes": cell.bytes,
+                "raw_bytes": raw[way],
+                "usd": None if dollars is None else float(dollars),
+            }
+            continue
+        row["bytes"] += cell.bytes
+        row["raw_bytes"] += raw[way]
+        row["usd"] = None if row["usd"] is None or dollars is None else row["usd"] + float(dollars)
+    return [rows[key] for key in sorted(rows)]
+
+
+def cost_lines(store: Records | RunNumbers) -> list[dict[str, Any]]:
+    """One row a line of the bill: kind (vm, egress, data, storage, controller), what, src, dst, quantity
+    (None: unknown), unit (s, bytes), usd (None: unknown), price (its source, or why it is unknown), tier and
+    month, estimated (see `metrics.cost.ledger.CostLine`)."""
+    run = _run(store)
+    return [
+        {
+            "kind": line.kind,
+            "what": line.what,
+            "src": run.slot(line.src),
+            "dst": run.slot(line.dst),
+            "quantity": line.quantity,
+            "unit": line.unit,
+            "usd": None if line.usd is None else float(line.usd),
+            "price": line.price,
+            "tier": line.tier,
+            "month": line.month,
+            "estimated": line.estimated,
+        }
+        for line in run.bill.lines
+    ]
+
+
+def preemptions(store: Records | RunNumbers) -> list[dict[str, Any]]:
+    """One row a VM that was preempted (see `metrics.cost.preemptions.Preemption`): vm, slot, location, at_s (unix, as
+    measured), replaced_by, lost_s, startup_s, absent_s, state_s, state_bytes, lost_samples, slowed_epochs (a
+    list), slowed_s, lost_usd, startup_usd, slowed_usd, usd. None: unknown; state_s also where nobody joined."""
+    return [
+        {
+            "vm": row.vm,
+            "slot": row.slot,
+            "location": row.location,
+            "at_s": row.at_s,
+            "replaced_by": row.replaced_by,
+            "lost_s": row.lost_s,
+            "startup_s": row.startup_s,
+            "absent_s": row.absent_s,
+            "state_s": row.state_s,
+            "state_bytes": None if row.state_bytes is None else round(row.state_bytes),
+            "lost_samples": row.lost_samples,
+            "slowed_epochs": None if row.slowed_epochs is None else list(row.slowed_epochs),
+            "slowed_s": row.slowed_s,
+            **{
+                name: None if usd is None else float(usd)
+                for name, usd in (
+                    ("lost_usd", row.lost_usd),
+                    ("startup_usd", row.startup_usd),
+                    ("slowed_usd", row.slowed_usd),
+                    ("usd", row.usd),
+                )
+            },
+        }
+        for row in _run(store).preemptions.rows
+    ]
+
+
+def joins(store: Records | RunNumbers) -> list[dict[str, Any]]:
+    """One row a VM that downloaded the state of others (see `metrics.events.joins.Join`): vm, slot, location, at_s (unix, as
+    measured), from_epoch, donor (slot), donor_location, seconds, bytes, resumed, usd. None: unknown."""
+    return [
+        {
+            **{name: getattr(row, name) for name in ("vm", "slot", "location", "at_s", "from_epoch")},
+            **{name: getattr(row, name) for name in ("donor", "donor_location", "seconds")},
+            "bytes": None if row.bytes is None else round(row.bytes),
+            "resumed": row.resumed,
+            "usd": None if row.usd is None else float(row.usd),
+        }
+        for row in _run(store).joins
+    ]
+
+
+def _run(store: Records | RunNumbers) -> RunNumbers:
+    return store if isinstance(store, RunNumbers) else RunNumbers.of(store)

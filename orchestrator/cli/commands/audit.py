@@ -1,0 +1,162 @@
+"""`orch audit`: what is doubtful in somebody's numbers."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.exits import DONE, FAILED
+from orchestrator.cli.names import find_source
+from orchestrator.cli.render.output import SCHEMA_VERSION, Format, as_json, rows_text
+from orchestrator.cli.render.terminal import say
+
+if TYPE_CHECKING:
+    from analysis.audit.findings import Finding
+
+_COLUMNS = ("label", "run_id", "severity", "check", "sentence", "figure", "value", "expected", "n", "file")
+_WIDEST = 120  # columns: longer lines are hard to read
+
+
+class _Floor(StrEnum):
+    doubt = "doubt"
+    error = "error"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("audit")(_audit)
+
+
+def _audit(
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DIR|RUN...", help="Folders of W&B logs or exported runs, run folders, or runs by id."
+        ),
+    ],
+    index: Annotated[
+        Path | None,
+        typer.Option(help="CSV that says which log is whose; default: INDEX.csv in the folder, if there."),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--run", help="Only this run id; may be repeated.")
+    ] = None,
+    claims: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV with columns run (id or label) and sps: throughputs to hold against the logs."
+        ),
+    ] = None,
+    fail_on: Annotated[
+        _Floor | None, typer.Option(help="Exit 1 when a finding is this bad or worse; default: never.")
+    ] = None,
+    form: Annotated[Format, typer.Option("-o", "--output", help="Output.", show_choices=True)] = Format.table,
+) -> int:
+    """Find what is doubtful in a run's or a study's numbers, with the evidence.
+
+    Severities: error (the figure is wrong as it stands), doubt (it may mislead), note (good to know). The checks
+    and their thresholds are in docs/audit.md. Exit 2 when no run could be read.
+
+    \b
+    JSON: {"schema_version": 1,
+      "findings": [{"run_id" or null (of several runs), "label", "check", "severity",
+        "sentence", "figure", "value", "expected", "n", "file"}],
+      "problems": [what could not be read, as sentences]}
+    CSV has the findings' columns.
+    """
+    from analysis.audit.audit import audit
+    from analysis.audit.evidence import Evidence
+    from analysis.audit.findings import reaches
+    from analysis.sources import opened
+    from metrics.store.database import RunStore, StoreError
+    from orchestrator.errors import UsageError
+
+    claimed = _claims(claims)
+    problems: list[str] = []
+    runs: list[Evidence] = []
+    with opened([find_source(t) for t in targets], index=index, only=only or ()) as found:
+        problems += found.problems
+        for source in found.runs:
+            try:
+                with RunStore.open_reader(source.folder / "run.db") as store:
+                    runs.append(Evidence.of(store, claimed))
+            except StoreError as error:
+                problems.append(f"{source.run_id}: {error}")
+    named = {n for e in runs for n in (e.run_id, e.label)}
+    problems += [f"{claims}: names {run}, which is none of the runs" for run in claimed if run not in named]
+    for problem in problems:
+        say(f"problem: {problem}")
+    if not runs:
+        raise UsageError(f"{', '.join(targets)}: no run could be read; the problems above say why")
+    findings = audit(runs)
+    rows = [finding.to_json() for finding in findings]
+    if form is Format.json:
+        text = as_json({"schema_version": SCHEMA_VERSION, "findings": rows, "problems": problems})
+    elif form is Format.table:
+        text = _by_run(runs, findings)
+    else:
+        text = rows_text("findings", rows, _COLUMNS, form)
+    typer.echo(text, nl=False)
+    bad = fail_on is not None and any(reaches(f.severity, fail_on.value) for f in findings)
+    return FAILED if bad else DONE
+
+
+def _claims(path: Path | None) -> dict[str, float]:
+    """The claimed throughputs. Raises UsageError when the file cannot be used."""
+    from analysis.audit.claims import ClaimsError, parse_claims
+    from orchestrator.errors import UsageError
+
+    if path is None:
+        return {}
+    try:
+        return parse_claims(path.read_text(encoding="utf-8-sig"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not text"
+        raise UsageError(
+            f"{path}: {reason}; --claims takes a CSV file with the columns run and sps"
+        ) from error
+    except ClaimsError as error:
+        raise UsageError(str(error)) from error
+
+
+def _by_run(runs: Sequence[Any], findings: Sequence[Finding]) -> str:
+    """Findings under their run's name, sentences wrapped to the terminal."""
+    from analysis.audit.evidence import counted
+
+    width = min(_WIDEST, shutil.get_terminal_size((100, 24)).columns)
+    checks = max((len(f.check) for f in findings), default=0)
+    lead = 2 + 5 + 2 + checks + 2
+    lines: list[str] = []
+
+    def block(title: str, own: Sequence[Finding]) -> None:
+        lines.append(title)
+        for f in own:
+            head = f"  {f.severity:<5}  {f.check:<{checks}}  "
+            text = f.sentence if f.file is None or f.file in f.sentence else f"{f.sentence} [{f.file}]"
+            lines.extend(
+                textwrap.wrap(
+                    text, max(width, lead + 30), initial_indent=head, subsequent_indent=" " * lead,
+                    break_long_words=False, break_on_hyphens=False,
+                )
+            )  # fmt: skip
+        if not own:
+            lines.append("  nothing doubtful was found")
+        lines.append("")
+
+    across = [f for f in findings if f.run_id is None]
+    if across:
+        block("All runs", across)
+    for e in runs:
+        title = e.run_id if e.label in (None, e.run_id) else f"{e.label} ({e.run_id})"
+        block(title, [f for f in findings if f.run_id == e.run_id])
+    total = [
+        counted(sum(1 for f in findings if f.severity == kind), kind) for kind in ("error", "doubt", "note")
+    ]
+    lines.append(f"{counted(len(runs), 'run')}: {', '.join(total)}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,231 @@
+"""`orch cost`: what runs cost, by kind and by link, on our basis and on the study's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from orchestrator.cli.names import find_source
+from orchestrator.cli.render.output import SCHEMA_VERSION, as_json, rows_text
+from orchestrator.cli.render.output import Format as _Text
+from orchestrator.cli.render.terminal import say
+
+_STUDY_BOOK = "study-2023-04"
+_COLUMNS = (
+    "run_id", "label", "basis", "vm_usd", "egress_usd", "data_usd", "storage_usd", "controller_usd", "total_usd",
+    "usd_per_vm_h", "usd_per_1m_samples", "steady_usd_per_vm_h", "steady_usd_per_1m_samples", "price_book",
+    "price_book_sha256", "target", "emulated", "scales", "host_contended",
+)  # fmt: skip
+_SHOWN = {
+    "run": "run_id", "label": "label", "basis": "basis", "vm": "vm_usd", "egress": "egress_usd", "data": "data_usd",
+    "total": "total_usd", "$/VM-h": "usd_per_vm_h", "$/1M": "usd_per_1m_samples", "steady $/VM-h": "steady_usd_per_vm_h",
+    "steady $/1M": "steady_usd_per_1m_samples", "on": "on", "host": "host",
+}  # fmt: skip
+_LINKED = 3  # up to so many runs' links and warnings are printed
+
+
+class Basis(StrEnum):
+    """On whose assumptions dollars are counted."""
+
+    measured = "measured"
+    published = "published"
+
+
+class Output(StrEnum):
+    """How costs are printed."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("cost")(_cost)
+
+
+def _cost(
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN|DIR...", help="Runs of this machine; folders of logs or of exported runs."
+        ),
+    ],
+    index: Annotated[
+        Path | None,
+        typer.Option(help="CSV that says which log file is which run, role, host, place and GPU."),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--run", metavar="RUN_ID", help="Only this run (repeatable).")
+    ] = None,
+    prices: Annotated[
+        str | None,
+        typer.Option(
+            help="Bill all again by this book: its name or a CSV file. Default: each run's own book."
+        ),
+    ] = None,
+    basis: Annotated[Basis | None, typer.Option(help="Only this basis; both by default.")] = None,
+    output: Annotated[Output, typer.Option("--output", "-o", help="table, json or csv.")] = Output.table,
+) -> None:
+    """What runs cost, by kind and by link, an hour and per 1M samples: measured, and as the study counts.
+
+    measured: VM seconds as the provider rounds them, the bytes really sent (of imported logs:
+    the network card's, in equal parts to the other VMs) at the run's price book, samples by wall
+    clock; over the whole run, and "steady": the measured epochs alone (of one GPU without a
+    swarm an hour at its wall-clock rate, epochs 0). published: the study's
+    assumptions, at its book: GB of 1.024e9 bytes, whole-log rates, its split of the egress, its
+    rates (one GPU: phase timers). docs/numbers.md has both in full.
+
+    \b
+    JSON: {"schema_version", "runs": [{"run_id", "label", "model", "peers", "target", "emulated",
+      "scales", "host_contended",
+      "measured": {"price_book", "price_book_sha256",
+        "run": {"usd": {"vm", "egress", "data", "storage", "controller", "total"},
+          "estimated_usd", "vm_hours", "samples", "usd_per_vm_h", "usd_per_1m_samples"},
+        "steady": {"usd_per_vm_h_by_kind": {"vm", "egress", "data"}, "usd_per_vm_h",
+          "epochs", "vm_hours", "samples", "usd_per_1m_samples", "unknown": []} or null,
+        "links": [{"src", "dst", "kind", "class", "src_location", "dst_location", "tier",
+          "month", "bytes", "usd", "estimated"}], "unknown": []},
+      "published": {"price_book", "price_book_sha256", "usd": {"vm", "inside", "regions",
+          "clouds", "between", "oceania", "loading", "total"}, "usd_per_vm_h_by_kind": {same},
+        "usd_per_vm_h", "leaving_usd_per_vm_h", "usd_per_1m_samples",
+        "usd_per_1m_samples_without_loading" (as its Figures 1 and 15), "sps", "sps_basis",
+        "egress_gb_per_vm_h", "loading_gb_per_vm_h", "split": {kind: "8/20"}, "unknown": []},
+      "difference", "warnings": []}], "problems": []}
+    What nobody can know is null, with the reasons in "unknown" and "warnings". CSV: a row a run
+    and basis. Exit code 2 when no run has a figure.
+    """
+    from analysis.costs import BASES, cost_row
+    from analysis.sources import opened
+    from cloud.prices.book import load
+    from metrics.store.database import RunStore, StoreError
+    from orchestrator.errors import UsageError
+
+    study = load(_STUDY_BOOK)
+    book = load(prices) if prices else None
+    places = [find_source(text) for text in targets]
+    rows: list[dict[str, Any]] = []
+    with opened(places, index=index, only=only or (), book=book or study) as found:
+        problems = list(found.problems)
+        for source in found.runs:
+            try:
+                with RunStore.open_reader(source.folder / "run.db") as store:
+                    rows.append(cost_row(store, study, book, (basis.value,) if basis else BASES))
+            except StoreError as error:
+                problems.append(f"{source.run_id}: {error}")
+    for problem in problems:
+        say(f"problem: {problem}")
+    if not any(_known(row) for row in rows):
+        why = [text for row in rows for text in row["warnings"]]
+        raise UsageError(
+            " ".join([f"{', '.join(targets)}: no dollars could be computed.", *dict.fromkeys(why)])
+        )
+    typer.echo(_text(rows, problems, output), nl=False)
+
+
+def _known(row: Mapping[str, Any]) -> bool:
+    """Whether anything of a run has a price."""
+    figures: list[Any] = []
+    if "measured" in row:
+        figures += row["measured"]["run"]["usd"].values()
+    if "published" in row:
+        figures += row["published"]["usd"].values()
+    return any(figures)
+
+
+def _text(rows: Sequence[Mapping[str, Any]], problems: Sequence[str], form: Output) -> str:
+    if form is Output.json:
+        return as_json({"schema_version": SCHEMA_VERSION, "runs": rows, "problems": problems})
+    flat = [line for row in rows for line in _lines(row)]
+    if form is Output.csv:
+        return rows_text("runs", flat, _COLUMNS, _Text.csv)
+    shown = [{name: line[key] if line[key] != "" else "-" for name, key in _SHOWN.items()} for line in flat]
+    text = rows_text("runs", [_floats(line) for line in shown], tuple(_SHOWN), _Text.table)
+    few = len(rows) <= _LINKED
+    for row in rows:
+        if "difference" in row:
+            text += f"{row['run_id']}: {row['difference']}\n"
+        if few and "measured" in row:
+            text += "\n" + rows_text(
+                "links", _links(row), ("run", "kind", "class", "from", "to", "GB", "usd"), _Text.table
+            )
+    notes = [f"{row['run_id']}: {note}" for row in rows for note in row["warnings"]]
+    if few:
+        return text + "".join(f"{note}\n" for note in notes)
+    return (
+        text
+        + f"{len(notes)} notes of {len(rows)} runs: `-o json` has them, `--run RUN_ID` prints one run's.\n"
+    )
+
+
+def _lines(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A run's flat rows, one a basis; what a basis does not have is empty."""
+    from metrics.provenance import host_mark, origin_mark, scales_mark
+
+    lines: list[dict[str, Any]] = []
+    names = {"run_id": row["run_id"], "label": row["label"] or "", "target": row["target"]}
+    names |= {"emulated": row["emulated"], "host_contended": row["host_contended"]}
+    names |= {"scales": scales_mark(row["scales"]), "on": origin_mark(row["target"], row["emulated"])}
+    names["host"] = host_mark(row["host_contended"], row["target"])
+    if "measured" in row:
+        ours = row["measured"]
+        every, even = ours["run"], ours["steady"] or {}
+        lines.append(
+            {**names, "basis": "measured"}
+            | {f"{kind}_usd": usd for kind, usd in every["usd"].items()}
+            | {key: every[key] for key in ("usd_per_vm_h", "usd_per_1m_samples")}
+            | {f"steady_{key}": even.get(key) for key in ("usd_per_vm_h", "usd_per_1m_samples")}
+            | {key: ours[key] for key in ("price_book", "price_book_sha256")}
+        )
+    if "published" in row:
+        theirs = row["published"]
+        usd = theirs["usd"]
+        egress = [usd[kind] for kind in usd if kind not in ("vm", "loading", "total")]
+        lines.append(
+            {
+                **names,
+                "basis": "published",
+                "vm_usd": usd["vm"],
+                "data_usd": usd["loading"],
+                "total_usd": usd["total"],
+            }
+            | {"egress_usd": None if None in egress else sum(egress)}
+            | {
+                key: ""
+                for key in (
+                    "storage_usd",
+                    "controller_usd",
+                    "steady_usd_per_vm_h",
+                    "steady_usd_per_1m_samples",
+                )
+            }
+            | {
+                key: theirs[key]
+                for key in ("usd_per_vm_h", "usd_per_1m_samples", "price_book", "price_book_sha256")
+            }
+        )
+    return lines
+
+
+def _links(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Bytes and dollars by pair of places."""
+    cells: dict[tuple[str, ...], list[Any]] = {}
+    for link in row["measured"]["links"]:
+        ends = (link["src_location"] or link["src"], link["dst_location"] or link["dst"] or "unknown")
+        name = f"{link['class']} (estimated)" if link["estimated"] else link["class"]
+        cell = cells.setdefault((link["kind"], name, *ends), [0.0, 0])
+        cell[0] = None if link["bytes"] is None or cell[0] is None else cell[0] + link["bytes"] / 1e9
+        cell[1] = None if link["usd"] is None or cell[1] is None else cell[1] + link["usd"]
+    names = ("kind", "class", "from", "to")
+    return [
+        _floats({"run": row["run_id"], **dict(zip(names, key, strict=True)), "GB": cell[0], "usd": cell[1]})
+        for key, cell in sorted(cells.items())
+    ]
+
+
+def _floats(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: float(value) if not isinstance(value, str | None) else value for key, value in row.items()}

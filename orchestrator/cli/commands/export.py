@@ -1,0 +1,153 @@
+"""`orch export`: a run as files; `orch bill`: the run's estimate beside a provider's bill."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.names import find_run
+from orchestrator.cli.render.output import SCHEMA_VERSION, Format, as_json, rows_text
+from orchestrator.cli.render.words import usd
+
+if TYPE_CHECKING:
+    from analysis.export.bill import BillComparison
+
+_COLUMNS = ("provider", "service", "estimate_usd", "bill_usd", "difference_usd", "difference_pct", "note")
+
+
+class ExportForm(StrEnum):
+    """What `orch export` writes."""
+
+    parquet = "parquet"
+    csv = "csv"
+    focus = "focus"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command("export")(_export)
+    app.command("bill")(_bill)
+
+
+_Run = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run's id, the beginning of it, `latest`, or a run's folder.")
+]
+
+
+def _export(
+    run: _Run,
+    to: Annotated[
+        ExportForm, typer.Option("--to", help="parquet or csv: all records. focus: the costs, as FOCUS 1.2.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The folder to make; default ./<run id>-<form>.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an export that is there.")] = False,
+    known_only: Annotated[
+        bool, typer.Option("--known-only", help="focus: leave out what has no known cost, and name it.")
+    ] = False,
+) -> None:
+    """Write a run as files: all records as Parquet or CSV, or the costs as FOCUS 1.2 rows; print the folder.
+
+    `orch replay FOLDER` reads a parquet or csv export back without loss. A run that is still going on is
+    written as it is at this moment. Keys and logs are never written.
+
+    FOCUS is the cost format that clouds export their bills in. Each row is an estimate and says so; a cost
+    that is not known ends with exit 2, unless --known-only. docs/export.md has the columns.
+    """
+    from analysis.export.focus_file import export_focus
+    from analysis.export.tables import export_tables
+
+    folder = _folder(run)
+    chosen = out or Path(f"{folder.name}-{to}")
+    if to is ExportForm.focus:
+        left_out = export_focus(folder / "run.db", chosen, force, known_only)["left_out"]
+        for line in left_out:
+            typer.echo(f"left out, its cost is unknown: {line}", err=True)
+    else:
+        export_tables(folder / "run.db", chosen, to.value, force)
+    typer.echo(str(chosen))
+
+
+def _bill(
+    run: _Run,
+    against: Annotated[
+        Path, typer.Option("--against", help="The provider's FOCUS export: .csv, .csv.gz or .parquet.")
+    ],
+    output: Annotated[Format, typer.Option("--output", "-o", help="How to print it.")] = Format.table,
+) -> None:
+    """Lay the run's estimate beside a provider's bill: dollars by service, and the differences.
+
+    The bill is a FOCUS export (any 1.x version) and may hold much else. Its rows of the run are those with
+    the tag `orch-run` = run id; if there is none, those that name the run's VMs; else, with a warning, all
+    usage of the run's regions in its time. The difference is the bill less the estimate.
+
+    \b
+    JSON: {"schema_version", "run_id", "file", "currency", "selected_by", "rows_read", "rows_selected",
+      "services": [{"provider", "service", "estimate_usd", "bill_usd", "difference_usd",
+        "difference_pct", "charges", "note"}], "total": {same},
+      "unmatched": {"estimate": [VMs the bill does not name], "bill": [VMs that are not the run's]},
+      "warnings": []}
+    """
+    from analysis.export.bill import compare_bill
+    from analysis.export.bill_file import read_bill
+    from metrics.run import RunNumbers
+    from metrics.store.database import RunStore
+
+    with RunStore.open_reader(_folder(run) / "run.db") as store:
+        numbers = RunNumbers.of(store)
+    found = compare_bill(numbers, read_bill(against), str(against))
+    if output is Format.json:
+        typer.echo(as_json(_document(found, against)), nl=False)
+        return
+    rows = [asdict(row) for row in (*found.rows, found.total)]
+    if output is Format.table:
+        rows = [_shown(row) for row in rows]
+    typer.echo(rows_text("services", rows, _COLUMNS, output), nl=False)
+    for sentence in (*found.warnings, *_unmatched(found)):
+        typer.echo(sentence, err=True)
+
+
+def _document(found: BillComparison, against: Path) -> dict[str, Any]:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": found.run_id,
+        "file": str(against),
+        "currency": "USD",
+        "selected_by": found.selected_by,
+        "rows_read": found.read,
+        "rows_selected": found.selected,
+        "services": [asdict(row) for row in found.rows],
+        "total": asdict(found.total),
+        "unmatched": {"estimate": found.unmatched_estimate, "bill": found.unmatched_bill},
+        "warnings": found.warnings,
+    }
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    absent = "-" if row["note"].startswith("not ") else "unknown"
+    shown = {
+        name: absent if row[name] is None else usd(row[name])
+        for name in ("estimate_usd", "bill_usd", "difference_usd")
+    }
+    percent = row["difference_pct"]
+    return row | shown | {"difference_pct": absent if percent is None else f"{percent:+.1f} %"}
+
+
+def _unmatched(found: BillComparison) -> list[str]:
+    sentences: list[str] = []
+    if found.unmatched_estimate:
+        sentences.append(f"The bill names no charge of {', '.join(found.unmatched_estimate)}.")
+    if found.unmatched_bill:
+        sentences.append(f"Not the run's, on the bill: {', '.join(found.unmatched_bill)}.")
+    return sentences
+
+
+def _folder(run: str) -> Path:
+    """The run's folder: what was typed where that is one, else the run of that id."""
+    typed = Path(run)
+    return typed.resolve() if (typed / "run.db").is_file() else find_run(run).folder

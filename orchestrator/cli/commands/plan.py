@@ -1,0 +1,112 @@
+"""`orch plan`: what an experiment would rent, where and at what price; saved, it can be launched as it is."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.choosing import MatrixOption
+from orchestrator.cli.commands.launch import Where
+from orchestrator.cli.render.terminal import say
+
+_COLUMNS = (
+    "slot",
+    "choice",
+    "location",
+    "instance",
+    "accelerator",
+    "market",
+    "usd_per_h",
+    "ceiling_usd_per_h",
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("plan")(_plan)
+
+
+def _plan(
+    experiment: Annotated[
+        str, typer.Argument(metavar="FILE|NAME", help="A YAML file, or a name of the library.")
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Replace a value: swarm.target_batch_size=8192. Repeatable."
+        ),
+    ] = None,
+    matrix: MatrixOption = None,
+    on: Annotated[
+        Where,
+        typer.Option(
+            "--on", help="local: the emulated cloud of this machine; sky: VMs rented through SkyPilot."
+        ),
+    ] = Where.local,
+    output: Annotated[
+        str,
+        typer.Option("--output", "-o", metavar="table|json|FILE.json", help="How, or a file to save it in."),
+    ] = "table",
+    price_tolerance: Annotated[
+        float,
+        typer.Option(
+            min=0, max=10, help="A VM may be dearer than planned by this share of its price; 0.1: 10 %."
+        ),
+    ] = 0.1,
+) -> None:
+    """Show what an experiment would rent, where and at what price, from files only; or save it to launch.
+
+    Every slot's places in order, each price with its source, dollars an hour together, the budget.
+
+    From files only: nothing is contacted and no credentials are needed. Prices for --on sky are SkyPilot's
+    catalogs' where they are on this machine, else those of the newest row of our price books; each says which.
+    `orch launch --plan FILE.json` launches a saved plan exactly.
+
+    Exit: 0 (an unknown price too), 2 wrong file or option.
+
+    \b
+    JSON: {"schema_version", "orch_version", "created_at", "experiment", "model", "on", "emulated", "peers":
+      [{"slot", "replace", "places": [{"location", "instance", "accelerator", "use_spot", "usd_per_h",
+      "ceiling_usd_per_h", "price_source"}], and the first place's keys}], "usd_per_h", "dearest_usd_per_h",
+      "ceilings", "budget_usd", "duration_s", "vm_usd", "prediction": null, "notes", "experiment_document",
+      "experiment_sha256", "plan_sha256", ...}; docs/plan.md describes all keys
+    """
+    from experiments.parse.load import load
+    from orchestrator.cli.render.summary import plan_lines, plan_table
+    from orchestrator.cli.render.words import owner_words
+    from orchestrator.cli.starting import blocking, plan_for, plan_json
+    from orchestrator.home import home_folder, kept_owner
+
+    if output not in ("table", "json") and not output.endswith(".json"):
+        raise typer.BadParameter(f"'{output[:80]}' is neither table nor json nor the name of a .json file")
+    spec = load(experiment, overrides or (), matrix or ())
+    plan = plan_for(spec, on.value, Decimal(str(price_tolerance)))
+    if on == Where.sky:
+        say(owner_words(kept_owner(home_folder())))
+    if output == "json":
+        typer.echo(plan_json(plan, spec))
+    elif output == "table":
+        typer.echo(plan_table(plan), nl=False)
+        for line in plan_lines(plan):
+            typer.echo(line)
+    else:
+        for line in plan_lines(plan):
+            say(line)
+        _save(Path(output), plan_json(plan, spec))
+        typer.echo(output)
+        if blocking(plan):
+            say(f"{output} cannot be launched: change what the notes above name, then plan again")
+        else:
+            say(f"`orch launch --plan {output}` launches it")
+
+
+def _save(path: Path, text: str) -> None:
+    from orchestrator.errors import UsageError
+
+    try:
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot write the plan ({error.strerror}); name another file") from error

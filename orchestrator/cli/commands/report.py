@@ -1,0 +1,71 @@
+"""`orch report`: build a run's report, or print its numbers."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from orchestrator.cli.names import RunArgument, find_run
+from orchestrator.cli.render.output import as_json
+
+
+class ReportForm(StrEnum):
+    """What `orch report` gives."""
+
+    html = "html"
+    json = "json"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("report")(_report)
+
+
+def _report(
+    run: RunArgument,
+    output: Annotated[ReportForm, typer.Option("--output", "-o", help="html or json.")] = ReportForm.html,
+    show: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = False,
+) -> None:
+    """Build the run's report and print its path, or print its numbers as JSON.
+
+    Works on a run that is still going on (what there is so far) and long after it has ended.
+
+    \b
+    JSON: {"schema_version", "run_id", "experiment", "target", "status", "emulated",
+      "scales": {"bytes", "time", "samples"}, "host_contended", "host": {...} or null, "target_batch_size",
+      "peers": [{"slot", "location", "vms", "preemptions"}], "epochs": {"warmup", "measured"},
+      "sps": {"value", "low", "high", "n"}, "granularity": {same}, "calc_s": {same},
+      "comm_s": {same}, "overlapped_s": {same} or null, "epoch_s": {same}, "dropped_rounds",
+      "egress": [{"src", "dst", "class", "bytes", "usd"}], "ingress_bytes",
+      "cost": {"vm_usd", "egress_usd", "data_usd", "total_usd"}, "usd_per_1m_samples",
+      "loss": {"first", "last"}, "accuracy", "published": {...} or null, "warnings": [],
+      "raw": {...}}
+    Times, bytes and dollars are at the study's scale; "raw" has them as measured.
+    """
+    found = find_run(run)
+    if output is ReportForm.json:
+        typer.echo(as_json(summary_of(found.folder)), nl=False)
+        return
+    page = build_report(found.folder)
+    typer.echo(str(page))
+    if show:
+        typer.launch(page.as_uri())
+
+
+def summary_of(folder: Path) -> dict[str, Any]:
+    """The run's numbers, as `orch report -o json` prints them. Raises StoreError."""
+    from metrics.store.database import RunStore
+    from metrics.summary import summarise
+
+    with RunStore.open_reader(folder / "run.db") as store:
+        return summarise(store)
+
+
+def build_report(folder: Path) -> Path:
+    """Build `report/report.html` of a run folder; returns its path. Raises StoreError."""
+    from analysis.report.build import build
+
+    return build(folder)

@@ -1,0 +1,152 @@
+"""A new study: what it would run, the question, its folder with everything decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from random import SystemRandom
+from typing import TYPE_CHECKING
+
+import typer
+
+from orchestrator.cli.commands.launch import ResultForm, Where
+from orchestrator.cli.render.output import as_json
+from orchestrator.cli.render.terminal import confirm, say
+from orchestrator.errors import UsageError
+from orchestrator.study.core import Job, named_jobs
+
+if TYPE_CHECKING:
+    from experiments.study_file.load import LoadedStudy, Member
+
+_LIMIT_TIMES, _LIMIT_MORE_S = 3.0, {"local": 180.0, "sky": 3600.0}
+
+
+def begin_study(
+    home: Path,
+    study: str,
+    overrides: Sequence[str],
+    only: Sequence[str],
+    on: Where,
+    yes: bool,
+    dry_run: bool,
+    tolerance: float,
+    output: ResultForm,
+) -> Path | None:
+    """A new study's folder, once it is approved; None after a dry run."""
+    from experiments.parse.load import to_document
+    from experiments.study_file.load import load_study
+    from orchestrator.cli.render.study_plan import plan_document, study_plan_lines, study_question
+    from orchestrator.cli.starting import plan_for, refuse_money
+
+    loaded = load_study(study, overrides)
+    members = _chosen(loaded, only)
+    plans = {m.key: plan_for(m.spec, on.value, Decimal(str(tolerance))) for m in members}
+    document = plan_document(loaded.spec.name, on.value, plans, loaded.spec.contended_retries)
+    lines = study_plan_lines(document)
+    if dry_run:
+        typer.echo(as_json(document) if output is ResultForm.json else "\n".join(lines) + "\n", nl=False)
+        say("dry run: nothing was contacted and nothing was rented")
+        return None
+    from orchestrator.home import new_run_id
+    from orchestrator.launch.preflight import preflight
+    from orchestrator.study.definition import StudyDefinition, create_study
+
+    for line in lines:
+        say(line)
+    named = loaded.spec.compare.limits
+    limits = loaded.path.parent / named if named else None
+    jobs = tuple(
+        Job(
+            m.key, m.spec.name, m.label, plans[m.key]["raw_duration_s"],
+            _limit_s(loaded, m.key, plans[m.key]["raw_duration_s"], on), m.judged, m.against,
+        )
+        for m in members
+    )  # fmt: skip
+    _refuse_beside(home, loaded.spec.name)
+    part = len(members) < len(loaded.members)
+    if part:
+        say(
+            f"a study of {len(members)} of the {len(loaded.members)} runs of {loaded.spec.name}: afterwards that name alone "
+            "means the newest study with all of them, where there is one, and this one is named by its id"
+        )
+    for m in members:
+        refuse_money(m.spec, plans[m.key], on.value)
+        preflight(m.spec, home, on.value)
+    confirm(
+        study_question(document),
+        yes=yes,
+        refusal=f"{loaded.spec.name} was not started: there is no terminal to ask on, so add --yes",
+    )
+    now = datetime.now(UTC)
+    definition = StudyDefinition(
+        study_id=new_run_id(loaded.spec.name, now, SystemRandom()),
+        name=loaded.spec.name,
+        on=on.value,
+        retries=loaded.spec.contended_retries if on is Where.local else 0,
+        jobs=jobs,
+        documents={m.key: to_document(m.spec) for m in members},
+        plans=plans,
+        compare={
+            "replay": loaded.spec.compare.replay,
+            "limits": "limits.csv" if limits else "",
+            "accuracy": loaded.spec.compare.accuracy and loaded.spec.compare.accuracy.model_dump(),
+            "baseline": loaded.spec.compare.baseline,
+            "columns": list(loaded.spec.compare.columns),
+            "expect": [one.model_dump(exclude_defaults=True) for one in loaded.spec.compare.expect],
+        },
+        created_s=now.timestamp(),
+        part=part,
+    )
+    return create_study(home, definition, loaded.text, limits.read_text(encoding="utf-8") if limits else "")
+
+
+def named_by(only: Sequence[str], names: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """See `orchestrator.study.core.named_jobs`. Raises UsageError for a pattern that names nothing."""
+    try:
+        return named_jobs(names, only)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _chosen(loaded: LoadedStudy, only: Sequence[str]) -> list[Member]:
+    keys = named_by(only, {m.key: (m.key, m.spec.name, m.label) for m in loaded.members})
+    return [m for m in loaded.members if m.key in keys]
+
+
+def _limit_s(loaded: LoadedStudy, key: str, planned_s: float | None, on: Where) -> float:
+    """The wall limit of one attempt."""
+    if loaded.spec.wall_limit_s is not None:
+        return loaded.spec.wall_limit_s
+    if planned_s is None:
+        raise UsageError(
+            f"{loaded.path}: how long {key} takes is unknown, so give the study a 'wall_limit_s', after which a run is "
+            "taken down"
+        )
+    return _LIMIT_TIMES * planned_s + _LIMIT_MORE_S[on.value]
+
+
+def _refuse_beside(home: Path, name: str) -> None:
+    """Raise HeldError while a study of this name is being run, UsageError while a run of one goes on; say which one could
+    be gone on with instead."""
+    from orchestrator.controller.actor import controller_alive
+    from orchestrator.home import run_folder
+    from orchestrator.study.definition import hold_study, list_studies, read_state, read_study
+
+    unfinished: list[str] = []
+    for folder in list_studies(home, name):
+        with hold_study(folder):
+            state = read_state(folder, read_study(folder))
+        going = next((one.open.run_id for one in state.jobs if one.open is not None), None)
+        if going and controller_alive(run_folder(home, going)):
+            raise UsageError(
+                f"{folder.name}: its run {going} still goes on; --resume goes on with that study, and `orch down {going}` "
+                "takes the run down"
+            )
+        if state.unsettled:
+            unfinished.append(f"{folder.name} has {len(state.unsettled)} of {len(state.jobs)} runs left")
+    if unfinished:
+        more = f" ({len(unfinished) - 1} more in `orch study ls`)" if len(unfinished) > 1 else ""
+        known = unfinished[0].partition(" ")[0]
+        say(f"{unfinished[0]}: `orch study run {known} --resume` goes on with it{more}; this is a new study")

@@ -1,0 +1,122 @@
+"""What a study does with runs, done with real ones: the same functions that `orch launch`, `attach` and `down` call."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from cloud.local import LocalCloud
+from cloud.networks.network import NetworkError
+from cloud.places import PlaceError
+from cloud.prices.rows import PriceBookError
+from cloud.provider import ProviderError
+from cloud.storage.errors import StorageError
+from experiments.parse.load import from_document
+from experiments.schema.errors import SpecError
+from metrics.store.database import DiskFullError, RunStore, StoreError
+from orchestrator.cli.bring_up import make_run, start_run
+from orchestrator.cli.commands.report import summary_of
+from orchestrator.cli.follow import Screen, follow, take_down
+from orchestrator.cli.render.terminal import say
+from orchestrator.controller import client
+from orchestrator.controller.actor import began, controller_alive
+from orchestrator.errors import ControllerLostError, OrchError, TeardownError
+from orchestrator.home import run_folder
+from orchestrator.launch.preflight import make_aws_role, preflight
+from orchestrator.study.runner import RunError, Seen, Watched
+from orchestrator.study.verdict import disturbances
+
+if TYPE_CHECKING:
+    from orchestrator.study.core import Job
+    from orchestrator.study.definition import StudyDefinition
+
+_RUN_FAULTS = (
+    OrchError, ProviderError, StoreError, StorageError, SpecError, PriceBookError, NetworkError, PlaceError,
+)  # fmt: skip
+_CONTROLLERS = 3  # so many may die of one run before the study gives it up
+
+
+class RunLauncher:
+    """See `orchestrator.study.runner.Launcher`."""
+
+    def __init__(self, home: Path, study: StudyDefinition, screen: Screen) -> None:
+        self._home, self._study, self._screen = home, study, screen
+
+    def look(self, run_id: str) -> Seen:
+        """By run.db and what lives; Ray is not needed."""
+        folder = run_folder(self._home, run_id)
+        if not (folder / "run.db").exists():
+            return Seen("absent")
+        with RunStore.open_reader(folder / "run.db") as store:
+            status, error, target = (str(store.meta(key, "")) for key in ("status", "error", "target"))
+        if status != "running":
+            return Seen("ended", status, error)
+        if not began(folder):
+            return Seen("made")
+        gone = not controller_alive(folder) and not LocalCloud(folder).alive
+        return Seen("lost" if gone and target != "sky" else "running")
+
+    def start(self, job: Job, run_id: str) -> None:
+        """The experiment and the plan are those that were approved."""
+        study = self._study
+        document = study.documents[job.key]
+        text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True).encode()
+        try:
+            spec = from_document(dict(document))
+            preflight(spec, self._home, study.on)
+            make_aws_role(spec, study.on)
+            make_run(spec, text, study.plans[job.key], run_id, self._home, study.on)
+            start_run(run_id, self._home, study.on)
+        except (TeardownError, DiskFullError):
+            raise  # the next run would not fare better
+        except _RUN_FAULTS as error:
+            raise RunError(str(error)) from error
+
+    def watch(self, job: Job, run_id: str, until_s: float) -> Watched:
+        """A controller that died gets a successor; the run goes on."""
+        lost = 0
+        while True:
+            try:
+                return self._followed(run_id, until_s)
+            except ControllerLostError as error:
+                lost += 1
+                if lost == _CONTROLLERS:
+                    raise RunError(str(error)) from error
+                say(f"{error}: doing so")
+            except (TeardownError, DiskFullError):
+                raise
+            except _RUN_FAULTS as error:
+                if self.look(run_id).state == "ended":  # while it was attached to, or with its own reason
+                    return Watched("ended")
+                raise RunError(str(error)) from error
+
+    def _followed(self, run_id: str, until_s: float) -> Watched:
+        if self.look(run_id).state == "ended":
+            return Watched("ended")
+        run = client.attach(run_id, self._home)
+        return Watched(follow(run, self._home, self._screen, expired=lambda: time.time() >= until_s).kind)
+
+    def take_down(self, run_id: str, why: str) -> None:
+        """Politely where a controller lives."""
+        if self.look(run_id).state in ("made", "running"):
+            take_down(run_id, self._home, why)
+            return
+        left = client.down(run_id, self._home)
+        if left:
+            raise TeardownError(
+                f"{run_id}: still there: {', '.join(left)}; `orch down {run_id}` tries again", left
+            )
+
+    def disturbed(self, run_id: str) -> tuple[str, ...]:
+        """From the run's own numbers."""
+        folder = run_folder(self._home, run_id)
+        try:
+            summary = summary_of(folder)
+            with RunStore.open_reader(folder / "run.db") as store:
+                host, experiment = store.meta("host") or {}, store.meta("experiment")
+        except StoreError as error:
+            raise RunError(str(error)) from error
+        return disturbances(summary, host.get("reasons") or (), experiment)

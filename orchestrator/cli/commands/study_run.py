@@ -1,0 +1,287 @@
+"""`orch study run`: plan, ask once, run experiment after experiment, compare."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.commands.launch import ResultForm, Where
+from orchestrator.cli.exits import DONE, FAILED, INTERRUPTED
+from orchestrator.cli.render.output import SCHEMA_VERSION, Format, as_json
+from orchestrator.cli.render.terminal import say
+from orchestrator.errors import UsageError
+
+if TYPE_CHECKING:
+    from analysis.report.study.comparison import Compared
+    from orchestrator.study.core import JobState, StudyState
+    from orchestrator.study.definition import StudyDefinition
+
+
+def run_study(
+    study: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|NAME", help="A study's YAML, a name that ships with orch, or with --resume an id."
+        ),
+    ],
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only", metavar="RUN", help="Only these: names or patterns such as 'geo-c*'. Repeatable."
+        ),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Replace a value in every experiment. Repeatable."),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with the study of that id, or the newest of that name; what failed is tried again.",
+        ),
+    ] = False,
+    on: Annotated[
+        Where | None,
+        typer.Option("--on", help="local: the emulated cloud of this machine; sky: rented VMs. [local]"),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan (--resume: of what is left), run nothing.")
+    ] = False,
+    price_tolerance: Annotated[
+        float | None,
+        typer.Option(min=0, max=10, help="A VM may be dearer than planned by this share of its price. [0.1]"),
+    ] = None,
+    output: Annotated[ResultForm, typer.Option("--output", "-o", help="text or json.")] = ResultForm.text,
+) -> None:
+    """Run a study: its experiments one after the other, then one comparison and one page.
+
+    Shows the plan of all and asks once. A failed run does not end the study. A run on a host that was too busy,
+    or with a round dropped for no planned reason, is repeated at most twice. A run that takes too long is taken down.
+    The journal is on the disk before each step: after a crash, a kill -9 or Ctrl-C (which takes the current run
+    down), --resume goes on where it was, attaches to a run that still goes on, and runs nothing twice.
+
+    Exit: 0 all that were asked for (with --only: those) have their numbers, 1 one has not (it is named), 2 wrong file or
+    option, 3 refused, 5 something may still be running, 6 another orch runs this study, 130 interrupted.
+
+    \b
+    JSON: {"schema_version", "study_id", "study", "status": "done"|"failed"|"unfinished" (of the
+      whole study), "runs": [{"run", "experiment", "label", "run_id", "status", "attempts",
+      "disturbed": [], "error" (of a run that is done: why its repeat failed), "seconds"}],
+      "comparison": as `orch compare STUDY -o json` or null, "report": path or null,
+      "report_error": why there is no page};
+      --dry-run: {"schema_version", "study", "on", "runs": [{"run", as `orch plan`}],
+      "raw_duration_s", "duration_s", "vm_usd", "egress_usd", "most_vms", "contended_retries"}
+    """
+    from orchestrator.cli.commands.study_begin import begin_study
+    from orchestrator.home import home_folder
+
+    home = home_folder()
+    patterns = only or []
+    if resume and (overrides or price_tolerance is not None):
+        changed = "--set" if overrides else "--price-tolerance"
+        raise UsageError(
+            f"--resume goes on with what was approved: leave {changed} out, or begin a new study without --resume"
+        )
+    if resume:
+        folder = _resumed(home, study, on)
+        if dry_run:
+            _show_left(folder, patterns, output)
+            return
+    else:
+        folder = begin_study(
+            home, study, overrides or [], patterns, on or Where.local, yes, dry_run,
+            0.1 if price_tolerance is None else price_tolerance, output,
+        )  # fmt: skip
+    if folder is None:
+        return
+    code = _run(home, folder, patterns if resume else [], output)
+    if code != DONE:
+        raise typer.Exit(code)
+
+
+def _resumed(home: Path, study: str, on: Where | None) -> Path:
+    """The study to go on with."""
+    from experiments.study_file.load import load_study
+    from orchestrator.study.definition import find_study_folder, newest_named, read_study
+
+    folder = find_study_folder(home, study)
+    if folder is None:
+        name = load_study(study).spec.name
+        folder = newest_named(home, name)
+        if folder is None:
+            raise UsageError(f"{study}: no study of the name '{name}' was begun here; leave --resume out")
+    begun_on = read_study(folder).on
+    if on is not None and on.value != begun_on:
+        raise UsageError(f"{folder.name} was begun --on {begun_on}; it goes on there, so leave --on out")
+    return folder
+
+
+def _show_left(folder: Path, only: Sequence[str], output: ResultForm) -> None:
+    """The plan, as approved, of what going on with the study would run."""
+    from orchestrator.cli.commands.study_begin import named_by
+    from orchestrator.cli.render.study_plan import plan_document, study_plan_lines
+    from orchestrator.study.core import Retry, left_to_run, replay_study, to_retry
+    from orchestrator.study.definition import read_state, read_study
+    from orchestrator.study.journal import read_journal
+
+    study = read_study(folder)
+    state = read_state(folder, study)
+    named_by(only, {job.key: job.names for job in study.jobs})
+    if again := to_retry(state, only):
+        state = replay_study(study.jobs, study.retries, [*read_journal(folder), Retry(0.0, again)])
+    left = left_to_run(state, only)
+    plans = {one.job.key: study.plans[one.job.key] for one in left}
+    document = plan_document(study.name, study.on, plans, study.retries)
+    lines = study_plan_lines(document) if left else [f"{study.study_id}: nothing is left to run"]
+    typer.echo(as_json(document) if output is ResultForm.json else "\n".join(lines) + "\n", nl=False)
+    for one in left:
+        if one.open is not None:
+            say(f"{one.open.run_id} has no end in the journal: going on looks at it first")
+    say(f"dry run: {study.study_id} is as it was, nothing was contacted and nothing was rented")
+
+
+def _run(home: Path, folder: Path, only: Sequence[str], output: ResultForm) -> int:
+    """Run what is left, and say what came of it."""
+    from orchestrator.cli.commands.study_begin import named_by
+    from orchestrator.cli.commands.study_launcher import RunLauncher
+    from orchestrator.cli.follow import terminated_is_interrupted
+    from orchestrator.cli.render.study_screen import StudyScreen
+    from orchestrator.ray.session import claim
+    from orchestrator.study.core import Retry, to_retry
+    from orchestrator.study.definition import hold_study, read_study
+    from orchestrator.study.journal import StudyJournal
+    from orchestrator.study.runner import LeftRunning, StudyRunner
+
+    study = read_study(folder)
+    with hold_study(folder), terminated_is_interrupted():
+        screen = StudyScreen(lambda run_id: _headline(home, run_id), only=only)
+        launcher = RunLauncher(home, study, screen)
+        journal = StudyJournal(folder)
+        runner = StudyRunner(study.study_id, study.jobs, study.retries, journal, launcher, screen, time.time)
+        state = runner.state
+        asked = named_by(only, {job.key: job.names for job in study.jobs})
+        say(f"{study.study_id}: {folder}")
+        if again := to_retry(state, only):
+            say(f"trying again what failed: {', '.join(again)}")
+            journal.append(Retry(time.time(), again))
+        claim(home)  # one Ray for all runs: it stays while this process lives
+        try:
+            state = runner.run(only)
+        except LeftRunning:
+            say(f"`orch study run {study.study_id} --resume` goes on with the study")
+            return INTERRUPTED
+        except KeyboardInterrupt:
+            say(f"interrupted: nothing is left running; `orch study run {study.study_id} --resume` goes on")
+            return INTERRUPTED
+        finally:
+            journal.close()
+        _finish(home, folder, study, state, output)
+        return DONE if all(one.result for one in state.jobs if one.job.key in asked) else FAILED
+
+
+def _finish(home: Path, folder: Path, study: StudyDefinition, state: StudyState, output: ResultForm) -> None:
+    """The comparison on stdout, the page in the study's folder, the failed ones at the end."""
+    from orchestrator.cli.commands.compare import comparison_document, comparison_text
+    from orchestrator.cli.commands.comparing import compare_wanted, wanted_study
+
+    wanted = wanted_study(home, study, state)
+    compared = compare_wanted(wanted, None, "", False)
+    if output is ResultForm.text and compared.rows:
+        typer.echo(comparison_text(study.study_id, compared, Format.table), nl=False)
+        sys.stdout.flush()  # the numbers are there before the page, which takes seconds
+    page, why = _page(folder, wanted.folders, compared) if compared.rows else (None, "no run has numbers")
+    if output is ResultForm.json:
+        document = {
+            **_document(study, state),
+            "comparison": comparison_document(study.study_id, compared) if compared.rows else None,
+            "report": page,
+            "report_error": why,
+        }
+        typer.echo(as_json(document), nl=False)
+    for one in state.failed:
+        say(f"{one.job.key}: {_end_words(one)}")
+    for one in state.repeat_failed:
+        say(_repeat_words(one))
+    if state.failed or state.unsettled:
+        count = f"{len(state.failed)} failed, {len(state.unsettled)} not run"
+        say(
+            f"{study.study_id}: {count}, of {len(state.jobs)}; `orch study run {study.study_id} --resume` goes on"
+        )
+    if page is not None:
+        say(f"report: {page}")
+    elif compared.rows:
+        say(f"no page: {why}; `orch compare {study.study_id} --report FILE.html` tries again")
+
+
+def _page(folder: Path, runs: Sequence[Path], compared: Compared) -> tuple[Path | None, str]:
+    """The page that was written, or None and why."""
+    from orchestrator.cli.commands.compare import write_page
+
+    try:
+        return write_page(runs, compared, folder / "report.html"), ""
+    except Exception as error:  # noqa: BLE001 - told; a drawing fails no study that is over
+        return None, f"it could not be drawn ({type(error).__name__}: {error})"
+
+
+def _end_words(one: JobState) -> str:
+    """How the last attempt of a job ended that is over."""
+    end = one.counted[-1].end
+    assert end is not None
+    return f"{end.status.replace('_', ' ')}{f': {end.error}' if end.error else ''}"
+
+
+def _repeat_words(one: JobState) -> str:
+    """Which numbers a job has whose repeat failed."""
+    assert one.result is not None
+    kept = f"its numbers are those of {one.result.run_id} ({'; '.join(one.result.disturbed)})"
+    return f"{one.job.key}: its repeat {one.counted[-1].run_id} {_end_words(one)}; {kept}"
+
+
+def _document(study: StudyDefinition, state: StudyState) -> dict[str, Any]:
+    runs: list[dict[str, Any]] = []
+    again = {one.job.key: _repeat_words(one) for one in state.repeat_failed}
+    for one in state.jobs:
+        shown = one.result or (one.attempts[-1] if one.attempts else None)
+        end = shown.end if shown else None
+        runs.append(
+            {
+                "run": one.job.key,
+                "experiment": one.job.experiment,
+                "label": one.job.label,
+                "run_id": shown.run_id if shown else None,
+                "status": end.status if end else "running" if shown else "not run",
+                "attempts": len(one.counted),
+                "disturbed": end.disturbed if end else [],
+                "error": again.get(one.job.key, end.error if end else ""),
+                "seconds": end.at_s - shown.began_s if end and shown else None,
+            }
+        )
+    status = "failed" if state.failed else "unfinished" if state.unsettled else "done"
+    head = {"schema_version": SCHEMA_VERSION, "study_id": study.study_id, "study": study.name}
+    return {**head, "status": status, "runs": runs}
+
+
+def _headline(home: Path, run_id: str) -> str:
+    """What a run came to, beside what was published of it."""
+    from analysis.compare.published import difference
+    from analysis.compare.published_runs import compared_run
+    from metrics.store.database import StoreError
+    from orchestrator.cli.render.words import number
+    from orchestrator.home import run_folder
+
+    try:
+        row = compared_run(run_folder(home, run_id), {})
+    except StoreError as error:
+        return str(error)
+    off, comm = difference(row, "sps"), row.emulated["comm_s"]
+    said = f"{number(row.emulated['sps'])} samples/s"
+    if off is not None:
+        said += f" ({off:+.1%} of the published)"
+    return f"{said}, communication {number(comm)} s" if comm is not None else said

@@ -1,0 +1,178 @@
+"""A snapshot of a run as something to look at: a rich view on a terminal, lines elsewhere. Pure.
+
+A snapshot is what `orchestrator.controller.client.snapshot` returns; its docstring has the keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.cli.render.words import clock, duration, emulation_line, number, place, usd
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_STYLES = {
+    "TRAINING": "green",
+    "DONE": "green",
+    "JOINING": "cyan",
+    "BOOTING": "cyan",
+    "PROVISIONING": "cyan",
+    "WAITING": "yellow",
+}
+_QUIET = ("TRAINING", "DONE")  # states that need no reason
+_EVENTS_SHOWN = 6
+_LINES_AT_ONCE = 12
+
+
+def view(snapshot: Mapping[str, Any]) -> RenderableType:
+    """The live view: head, peers by place, the epoch's bar, the numbers so far, the last events."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = [Text(_head(snapshot), style="bold")]
+    emulation = emulation_line(snapshot)
+    if emulation:
+        parts.append(Text(emulation, style="dim"))
+    peers = snapshot.get("peers") or ()
+    parts.append(_peers(peers))
+    parts.extend(
+        Text(f"  {peer.get('slot')}: {peer['cause']}", style="yellow", no_wrap=True, overflow="ellipsis")
+        for peer in peers
+        if peer.get("cause") and peer.get("state") not in _QUIET
+    )
+    parts.append(_epoch_bar(snapshot.get("epoch") or {}))
+    numbers = _numbers(snapshot)
+    if numbers:
+        parts.append(Text(numbers))
+    parts.extend(Text(f"warning: {warning}", style="yellow") for warning in snapshot.get("warnings") or ())
+    events = list(snapshot.get("events") or ())[-_EVENTS_SHOWN:]
+    parts.extend(Text(event_line(event), style="dim") for event in events)
+    if snapshot.get("error"):
+        parts.append(Text(str(snapshot["error"]), style="red"))
+    return Group(*parts)
+
+
+def lines(previous: Mapping[str, Any] | None, current: Mapping[str, Any]) -> list[str]:
+    """What is new since `previous` (None: nothing was shown yet): head, events, warnings, epochs.
+
+    At most a dozen lines at once: of a burst of events the newest are kept and the rest counted.
+    """
+    out: list[str] = []
+    if previous is None:
+        out.append(_head(current))
+        emulation = emulation_line(current)
+        if emulation:
+            out.append(emulation)
+    old = previous or {}
+    seen = {_event_key(event) for event in old.get("events") or ()}
+    fresh = [event for event in current.get("events") or () if _event_key(event) not in seen]
+    if len(fresh) > _LINES_AT_ONCE:
+        out.append(f"... {len(fresh) - _LINES_AT_ONCE} more events: `orch why {current.get('run_id')}`")
+        fresh = fresh[-_LINES_AT_ONCE:]
+    out.extend(event_line(event) for event in fresh)
+    warned = set(old.get("warnings") or ())
+    out.extend(f"warning: {w}" for w in current.get("warnings") or () if w not in warned)
+    before = (old.get("epoch") or {}).get("current")
+    if previous is not None and (current.get("epoch") or {}).get("current") != before:
+        out.append(progress_line(current))
+    return out
+
+
+def progress_line(snapshot: Mapping[str, Any]) -> str:
+    """Where the run is, in one line."""
+    epoch = snapshot.get("epoch") or {}
+    states = [str(peer.get("state")) for peer in snapshot.get("peers") or ()]
+    at = snapshot.get("at_s")
+    head = f"{clock(at)}  " if at is not None else ""
+    training = f"{states.count('TRAINING')} of {len(states)} peers training"
+    return head + ", ".join(part for part in (_epoch_words(epoch), training, _numbers(snapshot)) if part)
+
+
+def event_line(event: Mapping[str, Any]) -> str:
+    """One event: time, slot, what happened."""
+    slot = f"{event.get('slot')}: " if event.get("slot") else ""
+    return f"{clock(event.get('at_s'))}  {slot}{event.get('text', '')}"
+
+
+def _event_key(event: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    return event.get("at_s"), event.get("slot"), event.get("text")
+
+
+def _head(snapshot: Mapping[str, Any]) -> str:
+    elapsed = snapshot.get("elapsed_s")
+    running = f", {duration(elapsed)} since the start" if elapsed is not None else ""
+    controller = ""
+    if snapshot.get("status") == "running" and snapshot.get("controller") == "none":
+        controller = f", without a controller (`orch attach {snapshot.get('run_id')}` starts one)"
+    return f"{snapshot.get('run_id')}: {snapshot.get('status')}{running}{controller}"
+
+
+def _epoch_words(epoch: Mapping[str, Any]) -> str:
+    current, last = epoch.get("current"), epoch.get("last")
+    if current is None:
+        return "no epoch yet"
+    of = f" of {last}" if last is not None else ""
+    warmup = epoch.get("warmup") or 0
+    note = " (warm-up)" if 0 < current <= warmup else ""
+    return f"epoch {current}{of}{note}"
+
+
+def _numbers(snapshot: Mapping[str, Any]) -> str:
+    """The numbers so far. What is not known yet is left out: granularity until a measured epoch has ended, for example.
+
+    Dollars are known from the start, so they are `unknown` only where a price is, which a warning explains.
+    """
+    epoch, cost = snapshot.get("epoch") or {}, snapshot.get("cost") or {}
+    dropped = snapshot.get("dropped_rounds") or 0
+    parts: list[str] = []
+    if epoch.get("sps") is not None:
+        parts.append(f"{number(epoch['sps'])} samples/s")
+    if snapshot.get("granularity") is not None:
+        parts.append(f"granularity {number(snapshot['granularity'])}")
+    if cost:
+        parts.append(f"{usd(cost.get('spent_usd'))} so far, {usd(cost.get('usd_per_h'))}/h")
+    if cost.get("budget_usd") is not None:
+        parts.append(f"budget {usd(cost['budget_usd'])}")
+    if dropped:
+        parts.append(f"DROPPED ROUNDS {dropped}")
+    return ", ".join(parts)
+
+
+def _epoch_bar(epoch: Mapping[str, Any]) -> RenderableType:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    samples, target = epoch.get("samples") or 0, epoch.get("target") or 0
+    share = min(1.0, samples / target) if target else 0.0
+    grid = Table.grid(padding=(0, 1))
+    eta = epoch.get("eta_s")
+    words = f"{share:4.0%}" + (f", averaging in {duration(eta)}" if eta is not None else "")
+    grid.add_row(_epoch_words(epoch), ProgressBar(total=1.0, completed=share, width=30), words)
+    return grid
+
+
+def _peers(peers: Sequence[Mapping[str, Any]]) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in ("place", "slot", "VM", "state", "epoch", "samples/s", "lost"):
+        table.add_column(
+            heading, justify="right" if heading in ("epoch", "samples/s") else "left", no_wrap=True
+        )
+    for peer in sorted(peers, key=lambda p: (str(p.get("location")), str(p.get("slot")))):
+        state = str(peer.get("state"))
+        preempted = peer.get("preemptions") or 0
+        kind = f"{peer.get('accelerator') or ''}{' spot' if peer.get('use_spot') else ''}"
+        table.add_row(
+            place(peer.get("location")),
+            Text(str(peer.get("slot"))),
+            Text(kind),
+            Text(state, style=_STYLES.get(state, "red")),
+            str(peer.get("epoch") if peer.get("epoch") is not None else "-"),
+            number(peer["sps"]) if peer.get("sps") is not None else "-",
+            f"{preempted} x" if preempted else "",
+        )
+    return table

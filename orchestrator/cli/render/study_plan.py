@@ -1,0 +1,109 @@
+"""What a study would run, for a person to approve: each experiment's plan in a line, and the sum. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from orchestrator.cli.render.words import duration, number, usd
+from orchestrator.study.eta import OVERHEAD_S
+
+_WARNING = "warning: "  # so begins a reason of a run's scales that says why its figures may be doubtful
+_STARTING_S = {"local": OVERHEAD_S, "sky": 600.0}  # of one run: renting and booting, the end
+
+
+def plan_document(name: str, on: str, plans: Mapping[str, Mapping[str, Any]], retries: int) -> dict[str, Any]:
+    """The plan of all runs, by key, and their sums; a sum of what is unknown is None.
+
+    `raw_duration_s`: on this machine, starts and ends included. `vm_usd`, `egress_usd`: at the study's scale; the
+    traffic's is the most that it may cost.
+    """
+    own = list(plans.values())
+    raw_s, study_s = ([plan[key] for plan in own] for key in ("raw_duration_s", "duration_s"))
+    return {
+        "schema_version": 1,
+        "study": name,
+        "on": on,
+        "runs": [{"run": key, **plan} for key, plan in plans.items()],
+        "raw_duration_s": None if None in raw_s else sum(raw_s) + len(own) * _STARTING_S[on],
+        "duration_s": None if None in study_s else sum(study_s),
+        "vm_usd": _sum([plan["vm_usd"] for plan in own]),
+        "egress_usd": _sum([_egress_usd(plan) for plan in own]),
+        "most_vms": max((len(plan["peers"]) for plan in own), default=0),
+        "contended_retries": retries if on == "local" else 0,
+    }
+
+
+def study_plan_lines(document: Mapping[str, Any]) -> list[str]:
+    """`plan_document` as lines; what several runs' plans note is told once."""
+    runs: Sequence[Mapping[str, Any]] = document["runs"]
+    rented = document["on"] == "sky"
+    where = "on VMs rented through SkyPilot" if rented else "on the emulated cloud of this machine"
+    count = f"{len(runs)} runs one after the other" if len(runs) != 1 else "1 run"
+    lines = [f"{document['study']}: {count}, {where}"]
+    width = max((len(run["run"]) for run in runs), default=0)
+    for run in runs:
+        vms = f"{len(run['peers'])} VM{'s' if len(run['peers']) > 1 else ' '}"
+        parts = [f"{usd(run['usd_per_h'])}/h", f"{duration(run['duration_s'])} at the study's scale"]
+        if rented:
+            parts = [parts[0], _about(run["duration_s"]), f"VMs {usd(run['vm_usd'])}"]
+            parts.append(_traffic(_egress_usd(run)))
+        else:
+            scales = run["scales"]
+            parts.insert(0, f"{_about(run['raw_duration_s'])} of epochs here")
+            parts.append(f"bytes 1/{number(scales['bytes'])}, samples 1/{number(scales['samples'])}")
+        lines.append(f"  {run['run']:<{width}}  {vms}  {', '.join(parts)}")
+    money = f"VMs {usd(document['vm_usd'])}, {_traffic(document['egress_usd'])}"
+    together = f"{_about(document['raw_duration_s'])}, starts and ends included"
+    lines.append(f"  all together: {together}; {money if rented else 'nothing is rented'}")
+    if document["contended_retries"]:
+        times = "once" if document["contended_retries"] == 1 else "twice"
+        lines.append(f"  a run that the host disturbs is repeated, at most {times}: not counted above")
+    about: dict[str, list[str]] = {}
+    for run in runs:
+        scales = [] if rented else run["scale_reasons"]  # rented VMs are not this host
+        for note in (*run["notes"], *(reason for reason in scales if reason.startswith(_WARNING))):
+            # The run is named before it.
+            said = note.removeprefix(_WARNING).replace(f": {run['experiment']}: ", ": ")
+            about.setdefault(said, []).append(run["run"])
+    worst_first = sorted(about.items(), key=lambda told: not told[0].startswith("cannot be launched"))
+    lines += [f"  note: {_several(keys, len(runs))}: {note}" for note, keys in worst_first]
+    return lines
+
+
+def study_question(document: Mapping[str, Any]) -> str:
+    """What a person says yes to, once for the whole study."""
+    if document["on"] == "local":
+        return "Start it?"
+    vms, traffic = document["vm_usd"], document["egress_usd"]
+    sums = [
+        "VMs at a price that is unknown" if vms is None else f"{usd(vms)} of VMs",
+        "traffic at a price that is unknown" if traffic is None else f"at most {usd(traffic)} of traffic",
+    ]
+    return f"Rent up to {document['most_vms']} VMs at a time, {' and '.join(sums)} in all?"
+
+
+def _about(seconds: float | None) -> str:
+    return "a duration that is unknown" if seconds is None else f"about {duration(seconds)}"
+
+
+def _traffic(most_usd: str | None) -> str:
+    return "traffic: unknown" if most_usd is None else f"traffic at most {usd(most_usd)}"
+
+
+def _egress_usd(plan: Mapping[str, Any]) -> str | None:
+    """The most that the traffic of a run's epochs may cost."""
+    hourly, seconds = plan["budget"]["egress_usd_per_h"], plan["duration_s"]
+    if hourly is None or seconds is None:
+        return None
+    return str((Decimal(hourly) * Decimal(repr(float(seconds))) / 3600).quantize(Decimal("0.01")))
+
+
+def _sum(amounts: Sequence[str | None]) -> str | None:
+    known = [Decimal(amount) for amount in amounts if amount is not None]
+    return str(sum(known, Decimal(0))) if len(known) == len(amounts) else None
+
+
+def _several(keys: Sequence[str], of: int) -> str:
+    return "every run" if len(keys) == of else f"{', '.join(keys[:4])}{' ...' if len(keys) > 4 else ''}"

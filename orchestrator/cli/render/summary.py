@@ -1,0 +1,226 @@
+"""The plan before a run and the numbers after it, as lines of text. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from cloud.networks.tuning import BUFFER_BYTES
+from cloud.prices.classes import is_own
+from metrics.host_load import told
+from orchestrator.cli.render.output import Format, rows_text
+from orchestrator.cli.render.words import counted, duration, emulation_line, interval, number, place, usd
+
+_COLUMNS = (
+    "slot",
+    "choice",
+    "location",
+    "instance",
+    "accelerator",
+    "market",
+    "usd_per_h",
+    "ceiling_usd_per_h",
+)
+
+_PADDED = (
+    "; 'emulation' is set, so that a small network trains, padded to the model's size and step time "
+    "(`--set emulation=null`: the model itself)"
+)
+
+_TUNED = (
+    f"  network_tuning wan: before setup each VM's kernel gets TCP buffers of up to {BUFFER_BYTES >> 20} MiB and, where it has "
+    "it, BBR; its setup.log says what it took",
+)
+
+
+def plan_lines(plan: Mapping[str, Any]) -> list[str]:
+    """The plan (`analysis.planning.plan.Plan.as_dict`) for a person to approve."""
+    peers: Sequence[Mapping[str, Any]] = plan["peers"]
+    epochs, rented = plan["epochs"], plan["on"] == "sky"
+    lines = [
+        f"{plan['experiment']}: {plan['model']}, {counted(len(peers), 'peer')}, target batch size "
+        f"{plan['target_batch_size']:,}, {epochs['warmup']} warm-up + {epochs['measured']} measured epochs"
+    ]
+    if rented:
+        lines.append("  Real VMs, rented through SkyPilot" + (_PADDED if plan["emulated"] else ""))
+        lines.extend(_TUNED if plan.get("network_tuning") == "wan" else ())
+    elif plan["emulated"]:
+        lines.append(f"  {emulation_line(plan)}")
+        lines.extend(f"    {reason}" for reason in plan["scale_reasons"])
+    for key, group in groupby(sorted(peers, key=_kind), key=_kind):
+        members = list(group)
+        location, instance, accelerator, spot, alternatives = key
+        other = f", else {', '.join(place(a) for a in alternatives)}" if alternatives else ""
+        on = f" on {instance}" if rented and not is_own(location) else ""
+        lines.append(
+            f"  {len(members)} x {place(location)}  {accelerator}{on} {_market(location, spot)}  "
+            f"{usd(members[0]['usd_per_h'])}/h each{other}"
+        )
+    if rented:
+        dearest = plan["dearest_usd_per_h"]
+        up_to = f", at most {usd(dearest)}/h in the dearest places" if dearest != plan["usd_per_h"] else ""
+        share = float(plan["price_tolerance"])
+        ceiling = f"; a VM more than {share:.0%} above its price is refused"
+        lines.append(f"  VMs together {usd(plan['usd_per_h'])}/h{up_to}{ceiling}")
+        dated = f"{plan['price_book']} (prices of {plan['price_book_date'] or 'no day'})"
+        lines.append(f"  traffic {_traffic_words(plan['budget'])}, by {dated}")
+        known = {p["price_source"]: p for peer in peers for p in peer["places"] if p["usd_per_h"] is not None}
+        lines.extend(f"  price {place(p['location'])}: {source}" for source, p in known.items())
+    else:
+        spent = "what the real VMs would cost; nothing is rented"
+        lines.append(f"  VMs together {usd(plan['usd_per_h'])}/h by {plan['price_book']} ({spent})")
+    lines.append(f"  {_budget_words(plan['budget'])}")
+    lines.append(f"  {_limit_words(plan['limits'])}")
+    lines.append(f"  expected duration: {_duration_words(plan)}")
+    lines.extend(f"  note: {note}" for note in plan["notes"])
+    return lines
+
+
+def rent_question(plan: Mapping[str, Any]) -> str:
+    """What a person says yes to before real VMs are rented."""
+    vms = f"{counted(len(plan['peers']), 'VM')} for {usd(plan['usd_per_h'])} an hour"
+    return f"Rent {vms}, with traffic of {_traffic_words(plan['budget'])}?"
+
+
+def plan_table(plan: Mapping[str, Any]) -> str:
+    """Every slot's places in the order in which they are asked, as a table and an empty line."""
+    rows = [
+        {**at, "slot": peer["slot"], "choice": number, "market": _market(at["location"], at["use_spot"])}
+        for peer in plan["peers"]
+        for number, at in enumerate(peer["places"], 1)
+    ]
+    return rows_text("places", rows, _COLUMNS, Format.table) + "\n"
+
+
+def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
+    """The end of a run: `metrics.summary.summarise`'s numbers, and where the report is."""
+    cost = summary.get("cost") or {}
+    epochs = summary.get("epochs") or {}
+    loss = summary.get("loss") or {}
+    lines = [f"{summary.get('run_id')}: {summary.get('status')}"]
+    emulation = emulation_line(summary)
+    if emulation:
+        whole = emulation.endswith("not scaled") or summary.get("target") == "sky"
+        lines.append(emulation if whole else f"{emulation} (multiplied back below)")
+    if summary.get("host_contended"):
+        lines.append(
+            f"HOST TOO BUSY: the emulation's clock was late: {told(summary.get('host'))}; do not trust these numbers"
+        )
+    rows = [
+        ("throughput", interval(summary.get("sps"), "samples/s")),
+        ("granularity", interval(summary.get("granularity"))),
+        ("calculation", interval(summary.get("calc_s"), "s")),
+        ("communication", interval(summary.get("comm_s"), "s")),
+        *_overlapped(summary),
+        ("epoch", interval(summary.get("epoch_s"), "s")),
+        ("epochs", f"{epochs.get('measured')} measured, {epochs.get('warmup')} warm-up left out"),
+        ("dropped rounds", str(summary.get("dropped_rounds"))),
+        ("cost", _cost_words(cost)),
+        ("per 1M samples", usd(summary.get("usd_per_1m_samples"))),
+        ("loss", f"{number(loss.get('first'))} to {number(loss.get('last'))}"),
+        ("accuracy", number(summary.get("accuracy"))),
+    ]
+    rows += _spot_rows(summary)
+    published = summary.get("published")
+    if published:
+        rows.append(("the study", _published_words(published)))
+    lines.extend(f"  {name:<15} {words}" for name, words in rows)
+    lines.extend(f"  warning: {warning}" for warning in summary.get("warnings") or ())
+    if report:
+        lines.append(f"  report          {report}")
+    return lines
+
+
+def _spot_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What preemptions and pauses cost, where there were any."""
+    rows: list[tuple[str, str]] = []
+    taken, paused = summary.get("preemptions") or {}, summary.get("pauses") or {}
+    if taken.get("count"):
+        slowed = taken["epochs_slowed"]
+        epochs = "unknown" if slowed is None else len(slowed)
+        words = f"{taken['count']}: {usd(taken['usd'])}, {number(taken['lost_samples'])} samples lost, {epochs} epochs slowed"
+        rows.append(("preemptions", words))
+    if paused.get("count"):
+        rows.append(("paused", f"{duration(paused['seconds'])} below min_peers, billed {usd(paused['usd'])}"))
+    return rows
+
+
+def _kind(peer: Mapping[str, Any]) -> tuple[str, str, str, bool, tuple[str, ...]]:
+    return (
+        peer["location"], peer["instance"], peer["accelerator"], peer["use_spot"], tuple(peer["alternatives"])
+    )  # fmt: skip
+
+
+def _market(location: str, spot: bool) -> str:
+    return "own" if is_own(location) else "spot" if spot else "on demand"
+
+
+def _traffic_words(budget: Mapping[str, Any]) -> str:
+    most = budget["egress_usd_per_h"]
+    return "unknown cost" if most is None else f"at most {usd(most)}/h"
+
+
+def _budget_words(budget: Mapping[str, Any]) -> str:
+    if budget["budget_usd"] is None:
+        return budget["overshoot"]
+    seconds = [number(budget[key]) for key in ("metering_period_s", "decision_s", "teardown_s")]
+    most = "" if budget["reserve_usd"] is None else "at most "
+    rates = f"{usd(budget['burn_usd_per_h'])}/h of VMs + {usd(budget['egress_usd_per_h'])}/h of traffic"
+    return (
+        f"budget {usd(budget['budget_usd'])}, reserve {most}{usd(budget['reserve_usd'])} = ({rates}) x "
+        f"({' + '.join(seconds)} s: metering, decision, teardown); overshoot {budget['overshoot']}"
+    )
+
+
+def _limit_words(limits: Mapping[str, Any]) -> str:
+    words = [
+        f"at least {limits['min_peers']} of the peers, or it pauses",
+        f"a peer ends itself {duration(limits['lease_s'])} after the controller's last word",
+        f"{limits['vms_per_min']} VMs a minute",
+        f"{limits['replacements_per_h']} replacements an hour",
+    ]
+    if limits["max_usd_per_h"] is not None:
+        words.append(f"{usd(limits['max_usd_per_h'])}/h")
+    if limits["max_wall_time_s"] is not None:
+        words.append(f"{duration(limits['max_wall_time_s'])} in all")
+    return f"limits: {', '.join(words)}"
+
+
+def _duration_words(plan: Mapping[str, Any]) -> str:
+    if plan["raw_duration_s"] is None:
+        return "unknown"
+    here = f"about {duration(plan['raw_duration_s'])} of epochs here, plus the start"
+    if plan["on"] == "sky":
+        most = plan["budget"]["egress_usd_per_h"]
+        traffic = "unknown" if most is None else f"at most {usd(float(most) * plan['duration_s'] / 3600)}"
+        words = f"about {duration(plan['duration_s'])} of epochs, plus the start"
+        return f"{words}; VMs {usd(plan['vm_usd'])}, traffic {traffic}"
+    return f"{here}; at the study's scale {duration(plan['duration_s'])}, VMs {usd(plan['vm_usd'])}"
+
+
+def _overlapped(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    hidden = summary.get("overlapped_s")
+    return [("of it hidden", interval(hidden, "s"))] if hidden else []
+
+
+def _cost_words(cost: Mapping[str, Any]) -> str:
+    parts = [("VMs", "vm_usd"), ("egress", "egress_usd"), ("data", "data_usd")]
+    split = ", ".join(f"{name} {usd(cost.get(key))}" for name, key in parts)
+    return f"{usd(cost.get('total_usd'))} ({split})"
+
+
+def _published_words(published: Mapping[str, Any]) -> str:
+    figures, compared = published.get("figures") or {}, published.get("compared") or {}
+    shown: list[str] = []
+    for key, name in (
+        ("sps", "samples/s"),
+        ("comm_s", "communication, s"),
+        ("granularity_wall", "granularity"),
+    ):
+        beside = compared.get(key)
+        if beside:
+            off = beside.get("difference")
+            ours = "ours unknown" if off is None else f"ours {off:+.1%}"
+            shown.append(f"{name} {number(beside.get('study'))} ({ours})")
+    return f"{figures.get('run', 'the same experiment')}: {', '.join(shown) or 'nothing to compare'}"

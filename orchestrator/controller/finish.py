@@ -1,0 +1,178 @@
+"""The end of a run: collect the peers' step logs, close the provider, write the last words into the store."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from cloud.provider import ProviderError
+from experiments.catalog import step_time
+from experiments.emulation.scales import coalesced
+from experiments.parse.load import from_document
+from experiments.schema.errors import SpecError
+from metrics.epochs.restarts import last_life
+from metrics.epochs.throughput import measured, swarm_epochs
+from metrics.host_load import PaceSecond, host_trust, pace_of, spans_of, stretched_share
+from metrics.records import EgressRecord, StepRecord, VmRecord
+from metrics.store.database import RunStore
+from orchestrator.controller.calls import Call, Calls
+from orchestrator.launch.keys import forget_keys
+
+_log = logging.getLogger("orchestrator.controller")
+_LARGEST_BYTES = 512_000_000  # of a CSV that a VM left: more than any run writes
+_Row = TypeVar("_Row", StepRecord, EgressRecord)
+
+
+def close_run(
+    store: RunStore,
+    calls: Calls,
+    folder: Path,
+    vms: Sequence[VmRecord],
+    now_s: float,
+    status: str,
+    cause: str,
+) -> None:
+    """Everything after the last VM. Raises ProviderError when the provider cannot be closed: the run then
+    stays "running", and the next controller (or `orch down`) closes it."""
+    warnings: list[str] = []
+    for vm in vms:
+        try:
+            collected = Path(calls.wait(Call(f"collect {vm.vm}", "collect", (vm.vm,), 60.0)))
+        except ProviderError as error:
+            warnings.append(f"the logs of {vm.vm} could not be collected: {error}")
+            continue
+        for table, read in (
+            ("egress", read_egress),
+            ("steps", read_steps),
+        ):  # one broken file costs only itself
+            path = collected / f"{table}.csv"
+            try:
+                if path.is_file():
+                    store.append(table, read(path, vm.vm))
+            except (ValueError, OSError) as error:
+                warnings.append(f"{table}.csv of {vm.vm} cannot be read, and is left out: {error}")
+    switch = _read_json(folder / "cloud" / "switch.json")
+    close_provider(store, calls)
+    forget_keys(folder)
+    with store.transaction():
+        if switch is not None:
+            store.set_meta("switch", switch)
+            store.set_meta("host", host_report(store, folder / "cloud", switch))
+        store.set_meta("warnings", [*store.meta("warnings", []), *warnings])
+        store.set_meta("ended_s", now_s)
+        store.set_meta("error", "" if status == "done" else cause)
+        store.set_meta("status", status)
+
+
+def close_provider(store: RunStore, calls: Calls) -> None:
+    """End all that the provider has of the run. Raises ProviderError when that cannot be proved."""
+    calls.wait(Call("close", "close", (), float(store.meta("close_deadline_s", 120.0))))
+
+
+def host_report(store: RunStore, cloud: Path, switch: dict[str, Any]) -> dict[str, Any]:
+    """Whether the host kept the emulation's clock honest while it was measured (metrics/host_load.py).
+
+    `cloud`: the emulated cloud's folder, with its pace.csv. Raises StoreError.
+    """
+    epochs, vms = store.records("epochs"), store.records("vms")
+    raw = swarm_epochs(epochs, int(store.meta("warmup_epochs", 0)), vms=vms)
+    chosen = [epoch.epoch for epoch in measured(raw)]
+    stretched = stretched_share(last_life(epochs, vms), chosen, _asked_step_s(store.all_meta(), vms))
+    return host_trust(switch, _pace(cloud / "pace.csv"), spans_of(raw), stretched)
+
+
+def _asked_step_s(meta: dict[str, Any], vms: Sequence[VmRecord]) -> dict[str, float]:
+    """Seconds that a reported step's forward and backward are padded to, by VM, on this machine's clock."""
+    shrunk: dict[str, Any] = meta.get("emulation") or {}
+    if not meta.get("emulated") or not shrunk:
+        return {}
+    try:
+        spec = from_document(meta["experiment"])
+    except SpecError as error:  # an experiment of an older orch: the run is closed all the same
+        _log.warning("whether the emulated accelerators kept their pace is unknown: %s", error)
+        return {}
+    batch, found = spec.swarm.batch_size, {}
+    for vm in vms:
+        times = step_time(spec.model, vm.accelerator, plain=spec.swarm.plain)
+        if times is not None and times.padded:
+            step_s = times.forward_s(batch) + times.backward_s(batch)
+            found[vm.vm] = step_s * coalesced(shrunk, vm.accelerator) / float(shrunk["time_scale"])
+    return found
+
+
+def _pace(path: Path) -> list[PaceSecond]:
+    """What the host noted by second; [] where it noted nothing."""
+    try:
+        return pace_of(path.read_text())
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError) as error:
+        _log.warning("%s cannot be read: %s", path, error)
+        return []
+
+
+def read_steps(path: Path, vm: str) -> Iterable[StepRecord]:
+    """The rows of a steps.csv; a last line that was cut when the VM died is left out. Raises ValueError."""
+    return _read_rows(path, vm, StepRecord)
+
+
+def read_egress(path: Path, vm: str) -> Iterable[EgressRecord]:
+    """The rows of an egress.csv: bytes outside epochs. Raises ValueError."""
+    rows = _read_rows(path, vm, EgressRecord)
+    for row in rows:
+        if row.phase not in ("joining", "leaving") or row.bytes < 0:
+            raise ValueError(f"{path}: {row.bytes} bytes in a phase {row.phase!r}")
+    return rows
+
+
+def _read_rows(path: Path, vm: str, kind: type[_Row]) -> list[_Row]:
+    """A VM's CSV as rows. It comes from a machine that may be broken: whatever it holds, ValueError is all it raises."""
+    hints = get_type_hints(kind)
+    names = [f.name for f in fields(kind) if f.default is MISSING]
+    later = [f.name for f in fields(kind) if f.default is not MISSING]  # may be empty: unknown
+    rows: list[_Row] = []
+    if path.stat().st_size > _LARGEST_BYTES:
+        raise ValueError(f"{path}: more than {_LARGEST_BYTES} bytes")
+    with path.open(newline="", encoding="utf-8") as file:
+        lines = file.read().splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines.pop()
+    reader = csv.DictReader(lines)
+    try:
+        for row in reader:
+            values = {"vm": vm, **{k: v for k, v in row.items() if k in names}}
+            missing = [n for n in names if values.get(n) in (None, "")]
+            if missing:
+                raise ValueError(f"{path}: no column {', '.join(missing)}")
+            known: dict[str, Any] = {n: _value(int, row[n]) for n in later if row.get(n)}
+            rows.append(kind(**{n: _value(hints[n], values[n]) for n in names}, **known))
+    except (csv.Error, ValueError, OverflowError) as error:
+        at = "" if str(error).startswith(str(path)) else f"{path}:{reader.line_num}: "
+        raise ValueError(f"{at}{str(error)[:200]}") from error
+    return rows
+
+
+def _value(kind: type, text: str) -> Any:
+    """One cell. Raises ValueError for what no column of the store holds: NaN, infinity, more than 63 bits."""
+    value = kind(text)
+    if kind is float and not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is not a finite number")
+    if kind is int and not -(2**63) <= value < 2**63:
+        raise ValueError(f"an integer of {len(text)} digits")
+    return value
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        _log.warning("%s cannot be read: %s", path, error)
+        return None

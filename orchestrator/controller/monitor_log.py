@@ -1,0 +1,135 @@
+"""monitor.jsonl into the run store: rows and offset in one transaction, so that a kill loses nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from metrics.records import EgressRecord, EpochRecord, IngressRecord, ProgressRecord
+from metrics.store.database import RunStore
+from orchestrator.core.observations import FRESH_S
+
+_CHUNK_BYTES = 4_000_000
+
+# Up to so many bytes of the log from an offset on; None: there is no log yet.
+Source = Callable[[int, int], bytes | None]
+
+
+class MonitorTail:
+    """Reads what the monitor appended since the last time."""
+
+    def __init__(self, store: RunStore, path: Path, source: Source | None = None) -> None:
+        """`source`: who reads the log instead of the file `path` (a simulation)."""
+        self._store = store
+        self._path = path
+        self._source = source or self._read_file
+        self._caught_up = False  # what comes next is written now
+        self._shift_s = 0.0  # from the monitor's time of day to our clock
+        self.swarm_at_s = 0.0  # of the newest list of who is in the DHT
+        self.swarm_since_s = 0.0  # of the first list since there was none for a while, or no controller
+        self.last_seen_s: dict[str, float] = {}
+
+    def read(self, now_s: float) -> int:
+        """Ingest all whole lines that are new (at most 4 MB); returns how many.
+
+        `now_s`: by the controller's clock, which nobody sets. Who was seen when is told by that clock; rows keep the
+        times they came with.
+        """
+        offset = self._store.tail_offset(self._path.name)
+        chunk = self._source(offset, _CHUNK_BYTES)
+        if chunk is None:
+            self._caught_up = True
+            return 0
+        end = chunk.rfind(b"\n") + 1  # the last line may be half written
+        lines = chunk[:end].splitlines()
+        if lines and self._caught_up:
+            newest_s = _newest_s(lines)
+            self._shift_s = self._shift_s if newest_s is None else now_s - newest_s
+        self._caught_up = len(chunk) < _CHUNK_BYTES
+        if lines:
+            with self._store.transaction():
+                self._ingest(lines)
+                self._store.set_tail_offset(self._path.name, offset + end)
+        return len(lines)
+
+    def _read_file(self, offset: int, most_bytes: int) -> bytes | None:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(offset)
+                return file.read(most_bytes)
+        except FileNotFoundError:
+            return None
+
+    def _ingest(self, lines: list[bytes]) -> None:
+        rows: dict[str, list[Any]] = {"progress": [], "epochs": [], "egress": [], "ingress": []}
+        evaluations: list[Mapping[str, Any]] = []
+        rejected: dict[str, int] = {}
+        unread = 0
+        for line in lines:
+            try:
+                said = json.loads(line)
+                self._sort(said, rows, evaluations, rejected)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                unread += 1  # of another version, or cut: counted, shown, never guessed at
+        for table, found in rows.items():
+            self._store.append(table, found)
+        if evaluations:
+            self._store.set_meta("evaluations", [*self._store.meta("evaluations", []), *evaluations])
+        if rejected:
+            self._store.set_meta("rejected", self._store.meta("rejected", {}) | rejected)
+        if unread:
+            self._store.set_meta("monitor_unread_lines", self._store.meta("monitor_unread_lines", 0) + unread)
+
+    def _sort(
+        self,
+        said: dict[str, Any],
+        rows: dict[str, list[Any]],
+        evaluations: list[Mapping[str, Any]],
+        rejected: dict[str, int],
+    ) -> None:
+        match said["kind"]:
+            case "progress":
+                rows["progress"].append(_record(ProgressRecord, said))
+            case "epoch":
+                epoch = _record(EpochRecord, said["epoch"])
+                egress = [_record(EgressRecord, e) for e in said.get("egress") or []]
+                ingress = [_record(IngressRecord, said["ingress"])] if said.get("ingress") else []
+                rows["epochs"].append(epoch)
+                rows["egress"] += egress
+                rows["ingress"] += ingress
+            case "evaluation":
+                evaluations.append({k: v for k, v in said.items() if k != "kind"})
+            case "rejected":
+                rejected[f"{said['reason']}"] = int(said["count"])
+            case "swarm":
+                at_s = float(said["at_s"]) + self._shift_s
+                if at_s - self.swarm_at_s > FRESH_S:
+                    self.swarm_since_s = at_s
+                self.swarm_at_s = max(self.swarm_at_s, at_s)
+                for vm in said["alive"]:
+                    self.last_seen_s[str(vm)] = max(self.last_seen_s.get(str(vm), 0.0), at_s)
+            case _:
+                raise ValueError(said["kind"])
+
+
+def _newest_s(lines: list[bytes]) -> float | None:
+    """The monitor's time of the last list of who is in the DHT."""
+    for line in reversed(lines):
+        try:
+            said = json.loads(line)
+            if said["kind"] == "swarm":
+                return float(said["at_s"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
+def _record(kind: type[Any], said: Mapping[str, Any]) -> Any:
+    """Raises ValueError for an integer that the store cannot hold, KeyError."""
+    values = {f.name: said[f.name] for f in fields(kind)}
+    if any(isinstance(value, int) and not -(2**63) <= value < 2**63 for value in values.values()):
+        raise ValueError(f"{kind.__name__} with an integer of over 63 bits")
+    return kind(**values)

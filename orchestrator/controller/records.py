@@ -1,0 +1,252 @@
+"""What the shell writes down: the journal's rows, one row a VM, the nodes of the traffic matrix."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any, Protocol
+
+from cloud.prices.classes import network_of
+from cloud.provider import Observed
+from cloud.vm_report import printable
+from metrics.records import EventRecord, VmRecord
+from metrics.store.database import RunStore
+from orchestrator.controller.json_log import about
+from orchestrator.core.events import MONITOR, Fact
+from orchestrator.core.state import RunState
+
+_log = logging.getLogger("orchestrator.controller")
+
+
+class Nodes(Protocol):
+    """Who knows the nodes that are no VMs of a slot."""
+
+    def nodes(self) -> Mapping[str, tuple[str, str]]:
+        """Address and location by name."""
+        ...
+
+
+class Rows:
+    """One run's rows. Goes on after those already in the store."""
+
+    def __init__(self, store: RunStore, events: Sequence[EventRecord], nodes: Nodes) -> None:
+        self._store, self._nodes = store, nodes
+        self._seq = events[-1].seq + 1
+        self._wished: dict[str, tuple[str, int, int]] = {}  # by VM: slot, generation, place
+        self._intended_s: dict[str, float] = {}  # by VM: when it was journalled, by our clock
+        self._shift_s: dict[str, float] = {}  # by VM: from the provider's clock to ours
+        self._preempted: set[str] = set()
+        for event in events:
+            self._remember(
+                event.kind, event.vm, event.slot, event.generation, event.cause, event.data_json, event.at_s
+            )
+        self._rows: dict[str, VmRecord] = {r.vm: r for r in store.records("vms")}
+        self._skews: dict[str, float] = dict(store.meta(CLOCK_SKEWS, {}))
+        self._internal: dict[str, dict[str, str]] = dict(store.meta(INTERNAL_ADDRESSES, {}))
+        self._prices: dict[str, list[list[Any]]] = dict(store.meta(PRICE_CHANGES, {}))
+        self._list: object = None  # the provider's last list
+        self._slots: object = None  # those of the state whose rows are written
+        self._listed_s = self._listed_before_s = events[-1].at_s
+
+    @property
+    def vms(self) -> list[VmRecord]:
+        """The rows of all VMs the provider ever said anything of."""
+        return list(self._rows.values())
+
+    def wished(self) -> list[tuple[str, str, int]]:
+        """Name, slot and generation of every VM ever wished for."""
+        return [(vm, slot, generation) for vm, (slot, generation, _) in self._wished.items()]
+
+    def journal(self, facts: Iterable[Fact], now_s: float) -> None:
+        """Append the facts; they are on the disk when this returns. Each is logged, here and nowhere else."""
+        rows: list[EventRecord] = []
+        for fact in facts:
+            rows.append(
+                EventRecord(
+                    seq=self._seq + len(rows), at_s=now_s, kind=fact.kind, slot=fact.slot,
+                    generation=fact.generation, vm=fact.vm, from_state=fact.from_state,
+                    to_state=fact.to_state, cause=fact.cause, data_json=fact.data_json,
+                )
+            )  # fmt: skip
+            self._remember(fact.kind, fact.vm, fact.slot, fact.generation, fact.cause, fact.data_json, now_s)
+            _log.info(
+                "%s %s %s -> %s: %s", fact.kind, fact.vm, fact.from_state, fact.to_state, fact.cause,
+                extra=about(fact.slot, fact.generation, fact.vm, fact.cause),
+            )  # fmt: skip
+        self._store.append("events", rows)
+        self._seq += len(rows)
+
+    def write_vms(self, state: RunState, seen: Iterable[Observed], now_s: float) -> None:
+        """Rows of the VMs the provider has said anything of; one no longer listed has ended."""
+        fresh = seen is not self._list
+        if fresh:
+            self._list, self._listed_before_s, self._listed_s = seen, self._listed_s, now_s
+        seen = list(seen)
+        if fresh or state.slots is not self._slots:  # else the rows say all of it already
+            self._write_rows(state, seen, now_s)
+            self._slots = state.slots
+        self._write_nodes(state, seen)
+
+    def _write_rows(self, state: RunState, seen: Iterable[Observed], now_s: float) -> None:
+        listed = {o.vm: o for o in seen if o.vm in self._wished}
+        held = {vm for s in state.slots for vm in (s.vm, s.ending) if vm}
+        fresh = {vm: self._row(state, o) for vm, o in listed.items()}
+        for vm, row in self._rows.items():
+            if vm not in listed and row.ended_s is None and vm not in held:
+                fresh[vm] = replace(row, ended_s=now_s, end_cause=self._end_cause(vm, _UNLISTED))
+        changed = [row for vm, row in fresh.items() if self._rows.get(vm) != row]
+        if changed:
+            with self._store.transaction():
+                self._note_prices(changed)
+                for row in changed:
+                    self._store.upsert_vm(row)
+                    self._rows[row.vm] = row
+
+    def _note_prices(self, changed: Iterable[VmRecord]) -> None:
+        """Keep what a VM cost until its price changed: spot prices move, and the past is billed as it was.
+
+        When it changed between two lists nobody knows: a rise counts from the first one, a fall from the second.
+        """
+        fresh = dict(self._prices)
+        for row in changed:
+            known = self._rows.get(row.vm)
+            if known is None or known.usd_per_h is None or row.usd_per_h is None:
+                continue
+            if row.vm in fresh and known.ended_s is None and row.ended_s is not None:
+                fresh[row.vm] = rises_moved_back(fresh[row.vm], known.usd_per_h, self._listed_s - row.ended_s)
+            if known.usd_per_h == row.usd_per_h:
+                continue
+            rose = row.usd_per_h > known.usd_per_h
+            until_s = self._listed_before_s if rose else self._listed_s
+            fresh[row.vm] = [*fresh.get(row.vm, []), [until_s, str(known.usd_per_h)]]
+        if fresh != self._prices:
+            self._store.set_meta(PRICE_CHANGES, fresh)
+            self._prices = fresh
+
+    def _row(self, state: RunState, o: Observed) -> VmRecord:
+        """What was read back after creation wins over what was planned."""
+        slot, generation, index = self._wished[o.vm]
+        place = state.slot_spec(slot).places[index]
+        usd_per_h, source = place.usd_per_h, place.price_source
+        if o.usd_per_h is not None:
+            usd_per_h, source = o.usd_per_h, o.price_source or "as the provider said after creation"
+        requested_s, ready_s, ended_s = self._timed(o)
+        return VmRecord(
+            vm=o.vm, slot=slot, generation=generation, location=o.location or place.location,
+            instance=o.instance or place.instance, accelerator=place.accelerator, use_spot=place.use_spot,
+            usd_per_h=usd_per_h, price_source=source, address=o.address or "",
+            requested_s=requested_s, ready_s=ready_s, ended_s=ended_s,
+            end_cause=self._end_cause(o.vm, _end_cause(o)),
+        )  # fmt: skip
+
+    def _end_cause(self, vm: str, said: str) -> str:
+        """A VM that went after its notice was preempted, whatever its end looked like."""
+        return "preempted" if said and vm in self._preempted else said
+
+    def _timed(self, o: Observed) -> tuple[float, float | None, float | None]:
+        """When a VM was requested, ready and ended, by the controller's clock.
+
+        The provider's clock, and ours after it was set between two controllers, may be off. A VM cannot have been
+        requested before its intent was journalled, nor after it was first listed: where the provider says so, its
+        times are moved to make both agree. Otherwise the running VM would be billed by two clocks.
+        """
+        if o.vm not in self._shift_s:
+            known, intended_s = self._rows.get(o.vm), self._intended_s[o.vm]
+            if known is not None:
+                self._shift_s[o.vm] = known.requested_s - o.requested_at_s
+            elif intended_s - _CLOCKS_S <= o.requested_at_s <= self._listed_s:
+                self._shift_s[o.vm] = 0.0
+            else:
+                self._shift_s[o.vm] = intended_s - o.requested_at_s
+        shift_s = self._shift_s[o.vm]
+        ready_s = None if o.ready_at_s is None else o.ready_at_s + shift_s
+        ended_s = None if o.ended_at_s is None else o.ended_at_s + shift_s
+        return o.requested_at_s + shift_s, ready_s, ended_s
+
+    def _remember(
+        self, kind: str, vm: str, slot: str, generation: int, cause: str, data_json: str, at_s: float
+    ) -> None:
+        if kind == "intent":
+            self._intended_s[vm] = at_s
+            self._wished[vm] = (slot, generation, json.loads(data_json)["place"])
+        elif kind == "transition" and cause.startswith("preempted"):
+            self._preempted.add(vm)
+
+    def _write_nodes(self, state: RunState, seen: Iterable[Observed]) -> None:
+        """Who has which address, and where it is; the monitor too, whose own row nobody keeps. And how far clocks are off."""
+        skews = {o.vm: round(o.clock_skew_s, 1) for o in seen if o.clock_skew_s is not None}
+        if skews != self._skews:
+            self._store.set_meta(CLOCK_SKEWS, skews)
+            self._skews = skews
+        before = self._store.meta("addresses", {}), self._store.meta("locations", {})
+        addresses, locations = dict(before[0]), dict(before[1])
+        monitors = state.monitor_vms()  # one node of the traffic matrix, whichever lives
+        nodes = [(name, *node) for name, node in self._nodes.nodes().items()]
+        nodes += [(MONITOR if o.vm in monitors else o.vm, o.address or "", o.location) for o in seen]
+        for name, address, location in nodes:
+            if location:
+                locations[name] = location
+            if address:
+                addresses[address] = name
+        internal = internal_nodes(self._internal, (o for o in seen if o.vm not in monitors))
+        if internal != self._internal:
+            self._store.set_meta(INTERNAL_ADDRESSES, internal)
+            self._internal = internal
+        if (addresses, locations) != before:
+            with self._store.transaction():
+                self._store.set_meta("addresses", addresses)
+                self._store.set_meta("locations", locations)
+
+
+def rises_moved_back(changes: Sequence[Sequence[Any]], usd_per_h: Decimal, late_s: float) -> list[list[Any]]:
+    """A VM's price changes once its end is told, `late_s` after it by our clock; `usd_per_h`: its last price.
+
+    Changes are noted by our clock, its life is by the provider's. An end told late may mean that ours was set forward between
+    two controllers: a rise counts from earlier by so much, a fall stays where it is. Rather too much than too little.
+    """
+    moved_s = late_s if late_s > _LATE_S else 0.0
+    prices = [Decimal(str(price)) for _, price in changes] + [usd_per_h]
+    return [
+        [until_s - moved_s if prices[n + 1] > prices[n] else until_s, price]
+        for n, (until_s, price) in enumerate(changes)
+    ]
+
+
+def internal_nodes(
+    known: Mapping[str, Mapping[str, str]], seen: Iterable[Observed]
+) -> dict[str, dict[str, str]]:
+    """Which VM has which internal address, by network; "" where two that live have it: then it is nobody's.
+
+    Clouds give an address to another VM once its holder is gone. `known`: what was so until now.
+    """
+    held: dict[tuple[str, str], list[Observed]] = {}
+    for o in seen:
+        network = network_of(o.location) if o.internal_address else None
+        if network and o.internal_address:
+            held.setdefault((network, o.internal_address), []).append(o)
+    found = {network: dict(addresses) for network, addresses in known.items()}
+    for (network, address), vms in held.items():
+        living = [o for o in vms if o.state in ("pending", "running")]
+        addresses = found.setdefault(network, {})
+        if living:
+            addresses[address] = living[0].vm if len(living) == 1 else ""
+        elif address not in addresses:
+            addresses[address] = max(vms, key=lambda o: o.requested_at_s).vm
+    return found
+
+
+INTERNAL_ADDRESSES = "internal_addresses"  # meta: by network, VM by address; "": nobody's
+CLOCK_SKEWS = "clock_skew_s"  # meta: by VM, what its clock is ahead of this machine's
+PRICE_CHANGES = "price_changes"  # meta: by VM, [until unix s, USD an hour] of each price before the row's
+_LATE_S = 60.0  # from a VM's end to the list that shows it: longer than a list takes
+_CLOCKS_S = 5.0  # clocks that differ by no more are taken for the same
+_UNLISTED = "no longer listed by the provider"
+
+
+def _end_cause(o: Observed) -> str:
+    if o.state == "failed":
+        return f"failed: {printable(str(o.cause or o.status.get('error') or 'no cause given'))}"
+    return o.state if o.state in ("preempted", "terminated") else ""

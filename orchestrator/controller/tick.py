@@ -1,0 +1,313 @@
+"""The thin shell around the core: look, think, write down, act; once a second until the run has ended."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Protocol
+
+from cloud.provider import LaunchRequest, LostError, Observed
+from cloud.vm_report import notice_of, printable
+from metrics.store.database import RunStore
+from orchestrator.controller.calls import Call, Calls, Done, refusal_of
+from orchestrator.controller.finish import close_provider, close_run
+from orchestrator.controller.joins import Joins
+from orchestrator.controller.json_log import about
+from orchestrator.controller.monitor_log import MonitorTail, Source
+from orchestrator.controller.records import Rows
+from orchestrator.controller.roster_file import RosterFile
+from orchestrator.core import events as ev
+from orchestrator.core.journal import replay
+from orchestrator.core.machine import Step, advance
+from orchestrator.core.observations import Swarm, Unlisted, corroborated, missing, news, silent
+from orchestrator.core.policy import Jitter
+from orchestrator.core.state import Place, RunState, SlotState
+
+_log = logging.getLogger("orchestrator.controller")
+
+_SPENDING_PERIOD_S = 5.0
+_GONE_AFTER_LEASE_S = 420.0  # by then every VM that hears no orders has ended itself (docs/promises.md)
+_WHOLE_EACH = 30  # every so many lists, what is unchanged is told to the core as well
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Dollars at the study's scale, so far and an hour, of VMs and of traffic; None: unknown."""
+
+    spent_usd: Decimal | None
+    usd_per_h: Decimal | None
+    egress_usd_per_h: Decimal | None = Decimal(0)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long the provider may take, and how often it is asked. Seconds."""
+
+    request_deadline_s: float = 120.0
+    observe_deadline_s: float = 30.0
+    observe_period_s: float = 0.0  # 0: at every tick, once the last list is here
+    terminate_deadline_s: float = 60.0
+
+
+class Requests(Protocol):
+    """What is asked of the provider for a slot or the monitor (`launching.RunRequests`)."""
+
+    last_epoch: int  # the epoch after which peers are done
+    evaluates: bool
+
+    def peer(self, wish: ev.RequestVm, place: Place) -> LaunchRequest: ...
+
+    def monitor(self, vm: str) -> LaunchRequest: ...
+
+    def nodes(self) -> dict[str, tuple[str, str]]:
+        """Address and location of nodes that are no VMs of a slot."""
+        ...
+
+
+class Roster(Protocol):
+    """Who tells the monitor and the peers which VMs there are (`roster_file.RosterFile`)."""
+
+    def public_key(self) -> str: ...
+
+    def write(self, state: RunState, vms: Iterable[tuple[str, str, int]], now_s: float) -> None: ...
+
+
+class Shell:
+    """One run's controller, without Ray. Everything that is not a decision is passed in."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        calls: Calls,
+        requests: Requests,
+        run_folder: Path,
+        *,
+        now_s: Callable[[], float],
+        jitter: Jitter,
+        spent: Callable[[RunStore, float, RunState], Spent] | None = None,
+        pace: Pace = Pace(),
+        log: Source | None = None,
+        roster: Roster | None = None,
+    ) -> None:
+        """Goes on from the store's journal. Raises JournalError when it has none.
+
+        `log`, `roster`: what a simulation has instead of the monitor's file and the files of the run's folder.
+        """
+        events = store.records("events")
+        self.state: RunState = replay(events)
+        self.finished = bool(events) and self.state.ended and store.meta("status") != "running"
+        self._store, self._calls, self._requests, self._folder = store, calls, requests, run_folder
+        self._now_s, self._jitter, self._spent, self._pace = now_s, jitter, spent, pace
+        self._tail = MonitorTail(store, run_folder / "monitor" / "monitor.jsonl", log)
+        self._rows = Rows(store, events, requests)
+        self._joins = Joins(store)
+        self._roster: Roster = roster or RosterFile(run_folder)
+        if not self.state.ended:
+            store.set_meta("run_public_key", self._roster.public_key())
+        self._seen: tuple[Observed, ...] = ()
+        self._told: dict[str, ev.Observed] = {}
+        self._unlisted: dict[str, Unlisted] = {}
+        self._lists = 0
+        self._hopeless: frozenset[str] = frozenset()  # VMs that said another would fail in the same way
+        self._observed_at_s = self._spending_at_s = float("-inf")
+        self._stop_wanted: tuple[str, str] | None = None
+        self._unread_since_s: float | None = None  # no list could be read since then
+        self._stopping_since_s: float | None = None
+
+    def stop(self, status: str, cause: str) -> None:
+        """End the run at the next tick, gracefully. Safe to call from another thread."""
+        self._stop_wanted = self._stop_wanted or (status, cause)
+
+    def tick(self) -> bool:
+        """One round. True once the run has ended and nothing is left to do."""
+        if self.finished:
+            return True
+        now_s = self._now_s()
+        self._tail.read(now_s)
+        happened = [event for done in self._calls.poll() for event in self._events_of(done, now_s)]
+        tail = self._tail
+        swarm = Swarm(tail.swarm_at_s, tail.last_seen_s, tail.swarm_since_s)
+        happened += silent(self.state, swarm, now_s)
+        happened += self._run_events(now_s)
+        happened += self._closed_unseen(now_s)
+        step = self._advance(happened, now_s)
+        self._rows.journal(step.facts, now_s)  # on the disk before anything is done
+        if step.state.monitors_lost > self.state.monitors_lost:
+            died = f"the monitor died ({step.state.monitor_cause}) and was started again"
+            self._store.set_meta("warnings", [*self._store.meta("warnings", []), died])
+        self.state = step.state
+        self._rows.write_vms(self.state, self._seen, now_s)
+        self._roster.write(self.state, self._rows.wished(), now_s)
+        for instruction in step.instructions:
+            self._act(instruction)
+        if not self.finished and now_s - self._observed_at_s >= self._pace.observe_period_s:
+            self._observe(now_s)
+        return self.finished
+
+    def _advance(self, happened: Sequence[ev.Event], now_s: float) -> Step:
+        """The core's step. An event that makes it raise is logged and left out, so that it costs no other VM anything.
+
+        Raises what the core raises without any event.
+        """
+        try:
+            return advance(self.state, happened, now_s, self._jitter)
+        except Exception:  # noqa: BLE001 - raised again below when no event is the cause
+            _log.exception("an event cannot be processed; looking for which")
+        kept: list[ev.Event] = []
+        for event in happened:
+            try:
+                advance(self.state, [*kept, event], now_s, self._jitter)
+                kept.append(event)
+            except Exception:  # noqa: BLE001 - logged, and the other events are processed
+                _log.exception("left out: %r", event, extra=about(vm=getattr(event, "vm", "")))
+        return advance(self.state, kept, now_s, self._jitter)
+
+    # What happened
+
+    def _events_of(self, done: Done, now_s: float) -> list[ev.Event]:
+        method, _, vm = done.call.key.partition(" ")
+        if method == "observe":
+            if done.error is not None:
+                _log.warning("the provider cannot be observed: %s", done.error)
+                if not isinstance(done.error, LostError):
+                    return self._unread(printable(str(done.error)), now_s)
+                # It will never answer again: the run is over, and what it held is nowhere to be seen.
+                return [ev.StopWanted(now_s, "failed", printable(str(done.error))), *self._listed((), now_s)]
+            self._unread_since_s = None
+            return self._listed(done.result, now_s)
+        if method == "request":
+            if done.error is None:
+                return [ev.Requested(now_s, vm)]
+            why = printable(str(done.error))
+            _log.warning("%s was refused: %s", vm, why, extra=about(vm=vm, cause=why))
+            return [ev.OfferRefused(now_s, vm, refusal_of(done.error), why)]
+        if done.error is not None:  # a later tick asks again
+            _log.warning("%s %s: %s", method, vm, done.error, extra=about(vm=vm, cause=done.error))
+        return []
+
+    def _unread(self, error: str, now_s: float) -> list[ev.Event]:
+        """No list this time. One cloud's credentials, say, are no reason to end what trains in the others; that
+        nobody has seen any VM for so long is."""
+        if self._unread_since_s is None:
+            self._unread_since_s = now_s
+        unread_s = now_s - self._unread_since_s
+        if unread_s <= self._patience_s():
+            return []
+        return [ev.StopWanted(now_s, "failed", f"the VMs could not be listed for {unread_s:.0f} s: {error}")]
+
+    def _closed_unseen(self, now_s: float) -> list[ev.Event]:
+        """A run that is stopping, and whose VMs nobody can list for so long, is closed: that proves that all are gone.
+
+        Raises ProviderError when it cannot be proved.
+        """
+        if not self.state.stop_status or self.state.ended:
+            return []
+        if self._stopping_since_s is None:
+            self._stopping_since_s = now_s
+        if self._unread_since_s is None or self._calls.busy("request"):
+            return []
+        if now_s - max(self._unread_since_s, self._stopping_since_s) <= self._patience_s():
+            return []
+        close_provider(self._store, self._calls)
+        self._seen = ()
+        held = [vm for s in self.state.slots for vm in (s.ending, s.vm) if vm]
+        return [ev.Missing(now_s, vm) for vm in (*held, self.state.monitor_vm())]
+
+    def _patience_s(self) -> float:
+        return self.state.spec.lease_s + _GONE_AFTER_LEASE_S
+
+    def _listed(self, seen: Sequence[Observed], now_s: float) -> list[ev.Event]:
+        """What one list of the provider's says, and what it does not."""
+        told = [_observed(o, now_s) for o in seen]
+        self._hopeless |= {event.vm for event in told if event.hopeless}
+        said = corroborated(self.state, told, self._hopeless)
+        whole = self._lists % _WHOLE_EACH == 0
+        fresh = news(self.state, said, self._told, whole)
+        held = [vm for s in self.state.slots for vm in (s.vm, s.ending) if vm]
+        asked = [vm for vm in held if self._calls.busy(f"request {vm}")]
+        lost, self._unlisted = missing(self.state, {o.vm for o in said}, now_s, self._unlisted, asked)
+        self._seen, self._told = tuple(seen), {event.vm: event for event in said}
+        self._lists += 1
+        self._joins.write(seen)
+        return [*fresh, *lost]
+
+    def _run_events(self, now_s: float) -> list[ev.Event]:
+        found: list[ev.Event] = []
+        if self._stop_wanted is not None:
+            found.append(ev.StopWanted(now_s, *self._stop_wanted))
+        spec = self.state.spec
+        guarded = spec.budget_usd is not None or spec.max_usd_per_h is not None
+        due = now_s - self._spending_at_s >= _SPENDING_PERIOD_S
+        if self._spent is not None and guarded and due and not self.state.stop_status:
+            self._spending_at_s = now_s
+            spent = self._spent(self._store, now_s, self.state)
+            found.append(ev.Spending(now_s, spent.spent_usd, spent.usd_per_h, spent.egress_usd_per_h))
+        if self.state.finishing_s is not None and not self.state.stop_status and self._all_read():
+            found.append(ev.RunComplete(now_s))
+        return found
+
+    def _all_read(self) -> bool:
+        """Whether the store has every finished peer's last epoch, and its evaluation where there is one."""
+        last = self._requests.last_epoch
+        done = [s for s in self.state.slots if s.state is SlotState.DONE]
+        peers = {
+            s.ending or s.vm for s in done if s.ending or s.vm
+        }  # `ending`: it was done before it was taken
+        read = {e.vm for e in self._store.records("epochs") if e.epoch >= last}
+        evaluated = any(e.get("epoch", 0) >= last for e in self._store.meta("evaluations", []))
+        return peers <= read and (evaluated or not self._requests.evaluates)
+
+    # What is done
+
+    def _act(self, instruction: ev.Instruction) -> None:
+        match instruction:
+            case ev.RequestVm(vm=vm, slot=slot, place=place):
+                if not self._calls.busy(f"request {vm}"):
+                    wished = self.state.slot_spec(slot).places[place]
+                    self._request(self._requests.peer(instruction, wished))
+            case ev.StartMonitor(vm=vm):
+                if not self._calls.busy(f"request {vm}"):
+                    self._request(self._requests.monitor(vm))
+            case ev.TerminateVm(vm=vm):
+                self._calls.drop(f"request {vm}")  # if it still stands in line: it never happens
+                self._calls.submit(
+                    Call(f"terminate {vm}", "terminate", (vm,), self._pace.terminate_deadline_s)
+                )
+            case ev.EndRun(status=status, cause=cause):
+                # A request still under way could make a VM after the end: its answer comes first.
+                if not self._calls.busy("request"):
+                    now_s = self._now_s()
+                    self._tail.read(now_s)
+                    self._rows.write_vms(self.state, self._seen, now_s)
+                    close_run(self._store, self._calls, self._folder, self._rows.vms, now_s, status, cause)
+                    self.finished = True
+
+    def _observe(self, now_s: float) -> None:
+        if self._calls.submit(Call("observe", "observe", deadline_s=self._pace.observe_deadline_s)):
+            self._observed_at_s = now_s
+
+    def _request(self, request: LaunchRequest) -> None:
+        deadline_s = self._pace.request_deadline_s
+        self._calls.submit(Call(f"request {request.vm}", "request", (request,), deadline_s))
+
+
+def _observed(o: Observed, now_s: float) -> ev.Observed:
+    status = o.status
+    own = printable(str(status.get("error") or ""))  # more than "it ended with exit code 1"
+    failed = status.get("phase") == "failed"
+    noticed_s = notice_of(status.get("notice_at_s"), now_s) if o.notice_at_s is None else o.notice_at_s
+    return ev.Observed(
+        now_s=now_s,
+        vm=o.vm,
+        state=o.state,
+        phase=str(status.get("phase") or ""),
+        maddr=str(status.get("maddr") or ""),
+        address=o.address or "",
+        cause=own if failed and own else printable(o.cause) or own,
+        hopeless=failed and status.get("hopeless") is True,
+        ended=o.ended_at_s is not None,
+        notice_at_s=noticed_s,
+    )

@@ -1,0 +1,236 @@
+"""What is asked of the provider for each VM: the peer's whole config, the monitor's."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cloud.local.host.vms import NOTICE_FILE, vm_folder
+from cloud.provider import LaunchRequest, Offer
+from cloud.sky.vm.bootstrap import PEERS_VARIABLE
+from experiments.averaging.region_traffic import region_of
+from experiments.averaging.round_limits import averaging_timeout_s
+from experiments.catalog import step_time
+from experiments.emulation.bytes_scale import chunk_timeout_s
+from experiments.emulation.scales import coalesced
+from experiments.parse.load import from_document
+from experiments.peer.config import PeerConfig
+from experiments.schema.models import ExperimentSpec
+from experiments.schema.shards import shard_urls
+from experiments.schema.slots import slots
+from experiments.wire.orders import ORDERS_FILE
+from metrics.store.database import RunStore
+from orchestrator.core.events import MONITOR, RequestVm
+from orchestrator.core.state import Place
+from orchestrator.launch.keys import run_key, vm_keys
+from orchestrator.launch.rent_checks import aws_buckets
+from orchestrator.launch.rented import BARRIER_S, labels_of, store_node
+
+_PEER = "experiments.peer.main:main"
+_MONITOR = "experiments.monitor.main:main"
+_MIN_PART_BYTES = 4096  # below, a part is mostly headers
+_NOTICES = ("aws", "gcp", "azure")  # whose VMs are told before they are taken back
+
+
+class RunRequests:
+    """The requests of one run, from its meta and its emulated cloud."""
+
+    def __init__(self, folder: Path, store: RunStore) -> None:
+        self._folder = folder
+        self._meta = store.all_meta()
+        self._spec = from_document(self._meta["experiment"])
+        self.last_epoch = self._spec.measure.warmup_epochs + self._spec.measure.epochs
+        self.evaluates = self._spec.data.heldout is not None
+
+    def peer(self, wish: RequestVm, place: Place) -> LaunchRequest:
+        """A slot's VM with the peer to run on it."""
+        keys = vm_keys(self._folder, wish.vm)
+        orders = (self._folder / "monitor" / ORDERS_FILE).read_bytes()
+        config = replace(
+            peer_config(self._meta, wish, place, *self._data()),
+            orders_public_key=run_key(self._folder)[1],
+            orders=base64.b64encode(orders).decode(),
+            notice_url=(vm_folder(self._folder.absolute(), wish.vm) / NOTICE_FILE).as_uri(),
+        )
+        made = LaunchRequest(
+            vm=wish.vm,
+            offer=_offer(place),
+            program=_PEER,
+            config=config.to_json(),
+            files={"identity.key": keys.identity, "record.key": keys.record},
+            max_usd_per_h=place.max_usd_per_h,
+        )
+        return made if self._meta["target"] != "sky" else self._rented(made, wish, place)
+
+    def _rented(self, made: LaunchRequest, wish: RequestVm, place: Place) -> LaunchRequest:
+        """What a real VM needs beside it: labels, a port to be reached at, software, an end."""
+        slot = next(s for s in slots(self._spec) if s.name == wish.slot)
+        wished = next(r for r in slot.places if r.infra == place.location and r.use_spot == place.use_spot)
+        cloud = place.location.partition("/")[0]
+        return replace(
+            made,
+            config={
+                **made.config,
+                "announce_address": "env:ORCH_PUBLIC_ADDRESS",
+                "initial_peers": [f"env:{PEERS_VARIABLE}"],
+                "notice_url": cloud if place.use_spot and cloud in _NOTICES else "",
+                "barrier_timeout_s": BARRIER_S,
+            },
+            labels=labels_of(self._meta, wish.slot, time.time()),
+            ports=(int(made.config["listen_port"]),),
+            max_life_s=float(self._meta["max_life_s"]),
+            network_tuning=self._spec.network_tuning,
+            setup=self._spec.setup,
+            file_mounts=dict(self._spec.file_mounts),
+            buckets=aws_buckets(self._spec) if cloud == "aws" else (),
+            disk_gb=wished.disk_size,
+            image_id=wished.image_id or "",
+        )
+
+    def monitor(self, vm: str) -> LaunchRequest:
+        """The node that watches, beside the first slot's first place."""
+        c = float(self._meta["scales"]["time"])
+        place = slots(self._spec)[0].places[0]
+        return LaunchRequest(
+            vm=vm,
+            offer=Offer(place.infra, "monitor", "CPU:1", False, None, "the monitor is not billed"),
+            program=_MONITOR,
+            config={
+                "run_key": self._meta["run_id"],
+                "listen_address": "",
+                "target_batch_size": self._meta["raw_target_batch_size"],
+                "period_s": 1.0,
+                "dht_timeout_s": 10.0 / c,
+                "orders_public_key": run_key(self._folder)[1],
+            },
+            # one identity for whichever monitor lives: the peers know it before they can hear of a new one
+            files={"identity.key": vm_keys(self._folder, MONITOR).identity},
+        )
+
+    def nodes(self) -> dict[str, tuple[str, str]]:
+        """Address and location of the nodes that are no VMs (the store, the monitor)."""
+        if self._meta["target"] == "sky":
+            return store_node(self._spec)
+        try:
+            host = json.loads((self._folder / "cloud" / "host.json").read_text())
+        except (OSError, ValueError):  # rewritten this moment, or a provider that has none
+            return {}
+        found: dict[str, dict[str, Any]] = host.get("nodes") or {}
+        places = {name: str(n.get("location") or "") for name, n in found.items()}
+        if "store" in places:  # it may stand elsewhere in the network, but it is billed as this
+            places["store"] = self._spec.data.location
+        return {name: (str(n.get("ip") or ""), places[name]) for name, n in found.items()}
+
+    def _data(self) -> tuple[str, dict[str, str]]:
+        """Endpoint as the peers reach it, and their environment."""
+        environment = dict(self._spec.envs)
+        path = self._folder / "keys" / "environment.key"
+        if path.is_file():
+            environment |= json.loads(path.read_text())
+        endpoint = self._spec.data.endpoint
+        try:
+            said = json.loads((self._folder / "cloud" / "store" / "store.json").read_text())
+        except FileNotFoundError:
+            return endpoint, environment
+        if said.get("access_key"):
+            environment |= {
+                "AWS_ACCESS_KEY_ID": said["access_key"],
+                "AWS_SECRET_ACCESS_KEY": said["secret_key"],
+            }
+        return str(said.get("endpoint") or endpoint), environment
+
+
+def peer_config(
+    meta: Mapping[str, Any], wish: RequestVm, place: Place, endpoint: str, environment: Mapping[str, str]
+) -> PeerConfig:
+    """All a peer is told. Times are divided by time_scale; sizes are the emulation plan's. Only an emulated accelerator's
+    step has a time to be padded to.
+
+    Time-outs as docs/emulated-cloud.md found necessary: a request's below matchmaking's, a chunk's long
+    against the slowest part, the DHT's long against bulk data on the same connection.
+    """
+    spec = from_document(meta["experiment"])
+    emulation = meta["emulation"]
+    c = float(emulation["time_scale"])
+    emulated = bool(meta["emulated"])
+    times = step_time(spec.model, place.accelerator, plain=spec.swarm.plain) if emulated else None
+    if emulated and times is None:
+        raise ValueError(f"no step time is known for {spec.model} on {place.accelerator}")
+    batch, swarm = spec.swarm.batch_size, spec.swarm
+    matchmaking_s = swarm.matchmaking_time_s / c
+    padded = times if times and times.padded else None
+    return PeerConfig(
+        run_id=meta["run_id"],
+        vm=wish.vm,
+        slot=wish.slot,
+        generation=wish.generation,
+        listen_address="",
+        listen_port=_port(spec, wish),
+        initial_peers=wish.initial_peers,
+        expected_peers=spec.peer_count,
+        barrier_timeout_s=60.0 + 10.0 * spec.peer_count,
+        target_batch_size=int(emulation["raw_target_batch_size"]),
+        batch_size=batch,
+        coalesce=coalesced(emulation, place.accelerator),
+        max_epochs=spec.measure.warmup_epochs + spec.measure.epochs,
+        compression=swarm.compression,
+        optimizer=swarm.optimizer.as_mapping(),
+        matchmaking_time_s=matchmaking_s,
+        averaging_timeout_s=_averaging_timeout_s(
+            swarm.averaging_timeout_s / c, emulation, emulated, matchmaking_s
+        ),
+        next_chunk_timeout_s=chunk_timeout_s(c),
+        request_timeout_s=min(3.0 / c, 0.6 * matchmaking_s),
+        dht_timeout_s=10.0 / c,
+        part_size_bytes=max(_MIN_PART_BYTES, int(emulation["part_size_bytes"])),
+        model=spec.model,
+        emulated=emulated,
+        parameters=int(emulation["parameters"]),
+        matrices=tuple((int(rows), int(columns)) for rows, columns in emulation.get("matrices", ())),
+        forward_s=padded.forward_s(batch) / c if padded else 0.0,
+        backward_s=padded.backward_s(batch) / c if padded else 0.0,
+        sync_work_s=padded.sync_work_s / c if padded else 0.0,
+        seed=spec.seed,
+        endpoint=endpoint,
+        region=spec.data.region,
+        shards=shard_urls(spec.data.shards),
+        heldout_shards=shard_urls(spec.data.heldout) if spec.data.heldout else (),
+        cache_bytes=int(spec.data.cache_gb * 1e9),
+        plain=swarm.plain,
+        averaging=swarm.averaging,
+        overlap=swarm.overlap,
+        averaging_region=region_of(place.location),
+        environment=environment,
+    )
+
+
+def _averaging_timeout_s(
+    longest_s: float, emulation: Mapping[str, Any], emulated: bool, matchmaking_s: float
+) -> float:
+    """What a round may take: by its expected communication where the network's figures are known, else `longest_s`."""
+    if not emulated:
+        return longest_s
+    chunk_s = chunk_timeout_s(float(emulation["time_scale"]))
+    return averaging_timeout_s(longest_s, float(emulation["comm_s"]), matchmaking_s, chunk_s)
+
+
+def _port(spec: ExperimentSpec, wish: RequestVm) -> int:
+    """A port of the VM's own, below the ephemeral ones: without namespaces VMs may share an address."""
+    names = [slot.name for slot in slots(spec)]
+    return 31000 + (names.index(wish.slot) % 30) * 50 + wish.generation % 50
+
+
+def _offer(place: Place) -> Offer:
+    return Offer(
+        location=place.location,
+        instance=place.instance,
+        accelerator=place.accelerator,
+        use_spot=place.use_spot,
+        usd_per_h=place.usd_per_h,
+        price_source=place.price_source,
+    )

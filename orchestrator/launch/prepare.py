@@ -1,0 +1,368 @@
+"""A run before its controller: its folder with everything decided, the emulated cloud it needs."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import platform
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from analysis.planning.reserve import epoch_egress_usd
+from cloud.durable_file import sync_folder
+from cloud.networks.network import Network, NetworkError
+from cloud.places import find as place_of
+from cloud.places import places
+from cloud.prices.book import PriceBook
+from experiments.catalog import models, step_time
+from experiments.emulation.scales import EmulationPlan
+from experiments.emulation.windows import windows_of
+from experiments.parse.load import from_document, to_document
+from experiments.schema.models import ExperimentSpec
+from experiments.schema.slots import slots
+from experiments.study_file.basis import study_basis
+from metrics.records import EventRecord
+from metrics.store.database import DiskFullError, RunStore
+from orchestrator.core.events import Fact
+from orchestrator.core.journal import created
+from orchestrator.disk_reserve import keep_reserve
+from orchestrator.errors import RunFailedError, UsageError
+from orchestrator.home import make_home
+from orchestrator.home import run_folder as folder_of
+from orchestrator.launch.plan_run import planned_run
+from orchestrator.launch.rent_checks import OWN_SECRET, check_rentable
+from orchestrator.launch.rented import sky_meta
+from orchestrator.launch.start_lock import start_lock
+from orchestrator.metrics_address import chosen_address
+
+LOCAL = "cloud.local:LocalCloud"
+
+_DATASET_S = 180.0
+_PASSED_ON = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_PROFILE",
+    "AWS_CA_BUNDLE",
+)
+_PACKAGES = ("orch", "hivemind", "torch", "ray", "webdataset")
+
+
+def prepare(
+    spec: ExperimentSpec,
+    file: Path,
+    plan: Mapping[str, Any],
+    run_id: str,
+    home: Path,
+    *,
+    now_s: float,
+    cores: int,
+    provider: str = LOCAL,
+    on: str = "local",
+) -> Path:
+    """Make the run's folder: the experiment as given, all of meta, the journal's first row.
+
+    `provider` is "module:callable", called with the run's folder; `on` "sky" has its own, and takes places, prices
+    and their ceilings from the plan. Raises UsageError when the run exists
+    or the folder cannot be written, HeldError while another process makes it, RefusedError when the budget
+    cannot be kept, SpecError, PriceBookError, StoreError (DiskFullError). After an error there is no folder.
+    """
+    folder = folder_of(home, run_id)
+    if (folder / "run.db").exists():
+        raise UsageError(f"{run_id}: this run exists; go on with it by `orch attach {run_id}`")
+    if on == "sky":
+        check_rentable(spec)
+    book, emulation, run = planned_run(spec, plan, run_id, cores=cores, on=on)
+    try:
+        make_home(home)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with start_lock(folder):
+            if (folder / "run.db").exists():
+                raise UsageError(f"{run_id}: this run exists; go on with it by `orch attach {run_id}`")
+            try:
+                (folder / "experiment.yaml").write_bytes(file.read_bytes())
+                write_environment(folder, spec, on)
+                meta = _meta(spec, plan, book, emulation, run_id, now_s, provider)
+                meta["egress_ceiling"] = _egress_ceiling(spec, book, emulation, rented=on == "sky")
+                if on == "sky":
+                    meta |= sky_meta(spec, home)
+                keep_reserve(folder)
+                _write_store(folder / "run.db", meta, created(run), now_s)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)  # half a run is none, and has secrets in it
+                raise
+    except (OSError, DiskFullError) as error:
+        if isinstance(error, DiskFullError) or error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFullError(
+                f"{folder}: no room left on the disk; free some there, or set ORCH_HOME to a folder on another one"
+            ) from error
+        raise UsageError(
+            f"{folder}: cannot write the run's folder ({error.strerror}); choose another place with ORCH_HOME"
+        ) from error
+    return folder
+
+
+def _write_store(path: Path, meta: Mapping[str, Any], fact: Fact, now_s: float) -> None:
+    """Whole or not at all: another launch of this id must not find a database without a run in it."""
+    new = path.with_name("run.db.new")
+    for left in path.parent.glob("run.db.new*"):  # of a launch that was killed here
+        left.unlink()
+    with RunStore.open_writer(new) as store, store.transaction():
+        for key, value in meta.items():
+            store.set_meta(key, value)
+        row = EventRecord(0, now_s, fact.kind, "", -1, "", "", "", fact.cause, fact.data_json)
+        store.append("events", [row])
+    new.rename(path)  # SQLite has no other file of it once it is closed
+    sync_folder(path.parent)
+
+
+def _meta(
+    spec: ExperimentSpec,
+    plan: Mapping[str, Any],
+    book: PriceBook,
+    emulation: EmulationPlan,
+    run_id: str,
+    now_s: float,
+    provider: str,
+) -> dict[str, Any]:
+    model = models()[spec.model]
+    figures = study_basis(spec).published
+    return {
+        "run_id": run_id,
+        "experiment": to_document(spec),
+        "plan": dict(plan),
+        "provider": provider,
+        "target": "local",
+        "emulated": True,
+        "emulation": asdict(emulation),
+        "scales": {
+            "bytes": emulation.bytes_scale,
+            "time": emulation.time_scale,
+            "samples": emulation.samples_scale,
+        },
+        "network": {
+            "tuning": spec.network_tuning,
+            "windows": emulation.windows,
+            "window_bytes": emulation.window_bytes,
+        },
+        "status": "running",
+        "error": "",
+        "started_s": now_s,
+        "price_book": {"name": book.name, "sha256": book.sha256, "csv": book.text},
+        "model": {
+            "name": model.name,
+            "parameters": model.parameters,
+            "bytes_per_sample": model.bytes_per_sample,
+            "ran": _ran(spec),
+        },
+        "warmup_epochs": spec.measure.warmup_epochs,
+        "epochs": spec.measure.epochs,
+        "target_batch_size": spec.swarm.target_batch_size,
+        "raw_target_batch_size": emulation.raw_target_batch_size,
+        "sync_work_s": {} if spec.emulation is None else _sync_work(spec),
+        "addresses": {},
+        "locations": {},
+        "published": None if figures is None else asdict(figures),
+        "versions": {"python": platform.python_version(), **{p: _version(p) for p in _PACKAGES}},
+        "warnings": [],
+        "metrics_address": chosen_address(os.environ),
+    }
+
+
+def _egress_ceiling(
+    spec: ExperimentSpec, book: PriceBook, emulation: EmulationPlan, *, rented: bool
+) -> dict[str, Any] | None:
+    """The most that an epoch's traffic may cost by the plan, and an epoch's seconds on this machine; None: unknown."""
+    usd = epoch_egress_usd(spec, book, rented=rented)
+    if usd is None:
+        return None
+    expected_s = emulation.reckoned_epoch_s if emulation.epoch_s is None else emulation.epoch_s
+    return {"usd": str(usd), "raw_epoch_s": max(1.0, expected_s)}
+
+
+def _ran(spec: ExperimentSpec) -> str:
+    """What the peers train, in words."""
+    if models()[spec.model].kind == "digits":
+        return "digits network"
+    return spec.model if spec.emulation is None else "digits network (emulates the model)"
+
+
+def _sync_work(spec: ExperimentSpec) -> dict[str, float]:
+    """By accelerator: seconds at study scale that a VM's own work around a round is emulated with."""
+    wished = {r.accelerators for slot in slots(spec) for r in slot.places}
+    known = {a: step_time(spec.model, a, plain=spec.swarm.plain) for a in sorted(wished)}
+    return {a: times.sync_work_s for a, times in known.items() if times is not None}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def secret_values(spec: ExperimentSpec) -> dict[str, str]:
+    """The experiment's secrets, each from ORCH_SECRET_NAME or else NAME.
+
+    The first is for names that mean something to `orch` itself: the store's AWS_ACCESS_KEY_ID beside the cloud's.
+    Raises UsageError for one that the environment has under neither.
+    """
+    missing = sorted(n for n in spec.secrets if n not in os.environ and not os.environ.get(OWN_SECRET + n))
+    if missing:
+        raise UsageError(
+            f"{spec.name}: secrets {', '.join(missing)}: not set in the environment of `orch`; export them, "
+            f"as {OWN_SECRET}NAME where NAME is the cloud's too (AWS_ACCESS_KEY_ID)"
+        )
+    return {n: os.environ.get(OWN_SECRET + n) or os.environ[n] for n in spec.secrets}
+
+
+def write_environment(folder: Path, spec: ExperimentSpec, on: str = "local") -> None:
+    """Values of the experiment's `secrets` and of the user's AWS_* variables, for the peers (0600).
+
+    On rented VMs ("sky") AWS_* are given only where `secrets` names them: here they may rent VMs. They are in
+    this file and the peers' configs only, and this file goes when the run ends.
+    Raises UsageError for a secret that is not in the environment.
+    """
+    passed_on = _PASSED_ON if spec.data.endpoint and on == "local" else ()
+    values = {n: os.environ[n] for n in passed_on if n in os.environ} | secret_values(spec)
+    path = folder / "keys" / "environment.key"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(fd, "w") as file:
+        json.dump(values, file)
+
+
+def start_cloud(folder: Path) -> None:
+    """Start the run's emulated cloud unless it is up, with its store and data set. Nothing for other providers.
+
+    Raises ProviderError (this machine or the options do not allow it), StoreError, RunFailedError (no data set).
+    """
+    with RunStore.open_reader(folder / "run.db") as store:
+        meta = store.all_meta()
+    if meta["provider"] != LOCAL:
+        return
+    from cloud.local import LocalCloud
+
+    spec = from_document(meta["experiment"])
+    cloud = LocalCloud.start(folder, _local_options(spec, meta))
+    try:
+        if not spec.data.endpoint:
+            _await_dataset(cloud, folder)
+        with RunStore.open_writer(folder / "run.db") as store:
+            store.set_meta("target", "loopback" if cloud.mode == "loopback" else "local")
+    except BaseException:
+        cloud.close()
+        raise
+
+
+def _local_options(spec: ExperimentSpec, meta: Mapping[str, Any]) -> Any:
+    from cloud.local import LocalOptions, PreemptOptions, StoreOptions
+
+    emulation = spec.emulation
+    if emulation is None:
+        raise UsageError(
+            f"{spec.name}: 'emulation: null' wishes for real VMs; rent them with --on sky, or remove it"
+        )
+    if spec.data.endpoint:
+        store = StoreOptions(
+            kind="forward",
+            location=_store_place(spec.data.location, emulation.network),
+            url=spec.data.endpoint,
+        )
+    else:
+        store = StoreOptions(
+            kind="swift",
+            location=_store_place(spec.data.location, emulation.network),
+            dataset="cloud.local.host.store:make_digits",
+            dataset_arguments=dataset_of(spec),
+        )
+    preempt = PreemptOptions(seed=spec.seed)
+    if emulation.preempt is not None:
+        wished = emulation.preempt
+        preempt = PreemptOptions(
+            rate_per_h=wished.rate_per_h or 0.0,
+            at_s=() if wished.at_s is None else (wished.at_s,),
+            notice_s=wished.notice_s or None,
+            slot=f"{meta['run_id']}-{wished.slot}" if wished.slot else "",
+            seed=spec.seed,
+        )
+    scales = meta["scales"]
+    return LocalOptions(
+        network=emulation.network,
+        bytes_scale=scales["bytes"],
+        time_scale=scales["time"],
+        windows=windows_of(emulation, spec.network_tuning),
+        network_tuning=spec.network_tuning,
+        path_model=emulation.path_model,
+        seed=f"{spec.name}/{spec.seed}",
+        run_id=meta["run_id"],
+        boot_s=emulation.boot_s,
+        capacity=dict(emulation.capacity),
+        preempt=preempt,
+        store=store,
+        expected_peers=spec.peer_count,
+        environment=dict(spec.envs),
+    )
+
+
+def _store_place(location: str, network: str) -> str:
+    """Where the store stands in the emulated network: its own place, else the first measured one of its
+    continent (the study measured no path to its store). It is billed as its own place either way."""
+    measured = Network.load(network)
+    own = place_of(location)
+    continent, coast = own.continent, "-".join(own.region.split("-")[:2])  # "us-west" of us-west-004
+    nearby = [p for p in places() if p.rents_vms and p.continent == continent]
+    nearby.sort(key=lambda p: not p.region.startswith(coast))
+    for candidate in (location, *(p.location for p in nearby)):
+        try:
+            measured.place(candidate)
+        except NetworkError:
+            continue
+        return candidate
+    raise UsageError(f"data.location '{location}': network '{network}' has no measured place in {continent}")
+
+
+def dataset_of(spec: ExperimentSpec) -> dict[str, Any]:
+    """What the embedded store is filled with: as many shards as the experiment names, under its own names.
+
+    Raises UsageError for other names than it gives.
+    """
+    from experiments.schema.shards import shard_urls
+
+    urls = shard_urls(spec.data.shards)
+    to_url, _, first = urls[0].rpartition("/")
+    wished = [f"{to_url}/train-{n:06d}.tar" for n in range(len(urls))]
+    if (
+        list(urls) != wished
+        or (spec.data.heldout or f"{to_url}/heldout-000000.tar") != f"{to_url}/heldout-000000.tar"
+    ):
+        raise UsageError(
+            f"{spec.name}: data.shards: the embedded store is filled with s3://BUCKET/train-{{000000..N}}.tar and "
+            f"heldout-000000.tar, not with {first}; name them so, or give data.endpoint"
+        )
+    return {"shards": len(urls), "to_url": to_url, "seed": spec.seed}
+
+
+def _await_dataset(cloud: Any, folder: Path) -> None:
+    deadline = time.monotonic() + _DATASET_S
+    while True:
+        store = cloud.store()
+        if store.get("state") == "ready":
+            return
+        if store.get("state") == "failed" or cloud.fatal:
+            raise RunFailedError(
+                f"{folder.name}: the embedded store failed: {store.get('error') or cloud.fatal}; "
+                "mend that, then launch again"
+            )
+        if time.monotonic() > deadline:
+            raise RunFailedError(
+                f"{folder.name}: the embedded store was not filled within {_DATASET_S:.0f} s; "
+                f"see {folder}/cloud/store, then launch again on a machine that is less busy"
+            )
+        time.sleep(0.1)

@@ -1,0 +1,145 @@
+"""What stands against an experiment on rented VMs, by its file and this machine's: asked before anything is rented."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from cloud.places import find
+from experiments.catalog import models
+from experiments.schema.models import ExperimentSpec
+from experiments.schema.shards import shard_urls
+from orchestrator.errors import UsageError
+
+OWN_SECRET = "ORCH_SECRET_"  # goes before a secret's name in the environment
+STORE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+_TRAINED = ("vision", "digits")  # kinds of models that learn from shards of images
+
+
+def check_rentable(spec: ExperimentSpec) -> None:
+    """Raises UsageError with the first thing that stands against launching it."""
+    for sentence in obstacles(spec):
+        raise UsageError(f"{spec.name}: {sentence}")
+
+
+def check_own_keys(spec: ExperimentSpec) -> None:
+    """The store's keys must be told from the cloud's: what is exported as AWS_ACCESS_KEY_ID may rent VMs, and SkyPilot
+    keeps it. Only where the store is AWS's own they may be the same. Raises UsageError.
+    """
+    host = urlsplit(spec.data.endpoint).hostname or ""
+    if not host or host.endswith(".amazonaws.com"):
+        return
+    bare = [n for n in STORE_KEYS if n in spec.secrets and not os.environ.get(OWN_SECRET + n)]
+    if bare:
+        raise UsageError(
+            f"{spec.name}: {' and '.join(bare)} in this environment are AWS's, and every VM would get them as the keys of "
+            f"{host}; export the store's as {' and '.join(OWN_SECRET + n for n in bare)}"
+        )
+
+
+def obstacles(spec: ExperimentSpec) -> Iterator[str]:
+    """Each as a sentence with what to do. Looks at local paths of `file_mounts`, contacts nothing."""
+    yield from _own_places(spec)
+    yield from _store(spec)
+    yield from _model(spec)
+    yield from _mounts(spec)
+
+
+def reads_by_role(spec: ExperimentSpec) -> bool:
+    """Whether the VMs may read the store by a role of their own: all on AWS, and so is the store."""
+    host = urlsplit(spec.data.endpoint).hostname or ""
+    amazons = host.endswith(".amazonaws.com") if host else spec.data.location.startswith("aws/")
+    return amazons and all(
+        place.infra.startswith("aws/") for group in spec.peers for place in group.alternatives
+    )
+
+
+def aws_buckets(spec: ExperimentSpec) -> tuple[str, ...]:
+    """The buckets of S3 that VMs on AWS read by their role: the shards', where `secrets` has no keys of the store, and
+    those of `file_mounts`."""
+    patterns = () if STORE_KEYS[0] in spec.secrets else (spec.data.shards, spec.data.heldout or "")
+    shards = (
+        (bucket for pattern in patterns for bucket in _buckets_of(pattern)) if reads_by_role(spec) else ()
+    )
+    mounts = (urlsplit(source).netloc for source in spec.file_mounts.values() if source.startswith("s3://"))
+    return tuple(sorted({*shards, *mounts}))
+
+
+def has_aws_places(spec: ExperimentSpec) -> bool:
+    """Whether it may rent VMs on AWS."""
+    places = (place.infra for group in spec.peers for place in group.alternatives)
+    return any(infra.startswith("aws/") for infra in places)
+
+
+def _buckets_of(pattern: str) -> set[str]:
+    """Only a brace in the bucket itself is worth expanding: a pattern may stand for 100,000 shards."""
+    bucket = pattern.removeprefix("s3://").partition("/")[0]
+    urls = shard_urls(pattern) if "{" in bucket else (pattern,) if pattern else ()
+    return {urlsplit(url).netloc for url in urls}
+
+
+def _own_places(spec: ExperimentSpec) -> Iterator[str]:
+    wished = {resources.infra for group in spec.peers for resources in group.alternatives}
+    for infra in sorted(wished):
+        if find(infra).own:
+            yield (
+                f"{infra} is a machine of your own, which nobody rents out: `--on local` emulates it, and where "
+                "SkyPilot rents, its group must be left out"
+            )
+
+
+def _store(spec: ExperimentSpec) -> Iterator[str]:
+    data = spec.data
+    host = urlsplit(data.endpoint).hostname or ""
+    if not data.endpoint and not data.location.startswith("aws/"):  # S3 itself is found by boto3
+        yield (
+            "data.endpoint is empty, and rented VMs do not reach the embedded store of this machine; give "
+            "the http(s) endpoint of an object store that holds the shards (or data.location: aws/REGION for S3)"
+        )
+        return
+    if host == "localhost" or _is_loopback(host):
+        yield (
+            f"data.endpoint {data.endpoint} is this machine's own loopback, which rented VMs do not "
+            "reach; give an address that they do"
+        )
+    missing = [name for name in STORE_KEYS if name not in spec.secrets]
+    if len(missing) == 1 or (missing and not reads_by_role(spec)):
+        wanted = ", ".join(f"{name}: null" for name in missing)
+        yield (
+            f"rented VMs get no keys of the store in {data.location} but those named under secrets; "
+            f"add 'secrets: {{{wanted}}}' and export the values (as ORCH_SECRET_NAME where NAME is the cloud's too)"
+        )
+
+
+def _model(spec: ExperimentSpec) -> Iterator[str]:
+    kind = models()[spec.model].kind
+    if spec.emulation is None and kind not in _TRAINED:
+        trained = ", ".join(name for name, model in models().items() if model.kind in _TRAINED)
+        yield (
+            f"{spec.model} learns from {'text' if kind == 'language' else kind}, and the shards that this version streams "
+            f"hold images; choose one of {trained}, or remove 'emulation: null'"
+        )
+
+
+def _mounts(spec: ExperimentSpec) -> Iterator[str]:
+    for target, source in spec.file_mounts.items():
+        if "://" in source:
+            continue  # a bucket
+        path = Path(source).expanduser()
+        if not path.is_absolute():
+            yield (
+                f"file_mounts: '{target}' comes from '{source}', and nobody knows from which folder that is meant; "
+                "write the whole path"
+            )
+        elif not path.exists():
+            yield f"file_mounts: '{target}' comes from {path}, which is not there; make it or correct the path"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

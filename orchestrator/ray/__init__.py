@@ -1,0 +1,1 @@
+"""Ray: the process that holds it and the session."""

@@ -1,0 +1,300 @@
+"""Published, replayed, emulated side by side: the rank correlation, the limits, the document's shape."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rows_to_compare import a_run, ran
+from scipy.stats import kendalltau
+
+from analysis.compare.paper import run_name
+from analysis.compare.published import (
+    KEYS,
+    ComparedRun,
+    comparable,
+    compare_document,
+    judge,
+    kendall_tau_b,
+    long_rows,
+)
+from analysis.compare.published_runs import compared_run, replayed_figures
+from analysis.compare.rows import difference_rows
+from analysis.report.study.build import build
+from analysis.report.study.build import load as load_runs
+from analysis.report.study.comparison import (
+    Compared,
+    cards,
+    comparison,
+    nothing_published,
+    study_checks,
+    wide_rows,
+)
+from cloud.prices.book import load as load_book
+from experiments.catalog import published
+from experiments.study_file.limits import Limit, read_limits
+from experiments.study_file.load import STUDIES, load_study
+from metrics.store.database import RunStore
+
+LIMITS = read_limits(STUDIES / "paper-abc-limits.csv")
+
+
+def off(row: ComparedRun, figure: str, share: float) -> ComparedRun:
+    """The run with one figure so far from the published."""
+    value = row.published[figure]
+    assert value is not None
+    return replace(row, emulated={**row.emulated, figure: value * (1 + share)})
+
+
+def test_kendall_s_tau_by_hand():
+    assert kendall_tau_b([(1, 10), (2, 20), (3, 30)]) == 1.0
+    assert kendall_tau_b([(1, 30), (2, 20), (3, 10)]) == -1.0
+    # pairs: 1-2 +, 1-3 +, 1-4 +, 2-3 -, 2-4 +, 3-4 +: (5 - 1) / 6
+    assert kendall_tau_b([(1, 1), (2, 3), (3, 2), (4, 4)]) == pytest.approx(4 / 6)
+    # one tie on the first side: (5 - 0) / sqrt(5 x 6)
+    assert kendall_tau_b([(1, 1), (1, 2), (3, 3), (4, 4)]) == pytest.approx(5 / math.sqrt(30))
+    for unknown in ([], [(1, 2)], [(1, 2), (1, 3)]):
+        assert kendall_tau_b(unknown) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=2, max_size=30))
+def test_kendall_s_tau_is_scipy_s(pairs):
+    expected = kendalltau([a for a, _ in pairs], [b for _, b in pairs], variant="b").statistic
+    ours = kendall_tau_b(pairs)
+    assert (ours is None) == math.isnan(expected)
+    assert ours is None or ours == pytest.approx(expected)
+
+
+def test_the_document_has_the_agreed_keys():
+    row = a_run(replayed={"sps": 341.0})
+    document = json.loads(json.dumps(compare_document("paper-abc-20261121-1a2b", [row], LIMITS)))
+    assert document["schema_version"] == 1
+    assert document["study"] == "paper-abc-20261121-1a2b"
+    (told,) = document["rows"]
+    assert list(told) == [
+        "experiment", "run_id", "published", "emulated", "replayed", "host_contended", "dropped_rounds", "attempts",
+        "target", "origin", "scales",
+    ]  # fmt: skip
+    for part in ("published", "emulated", "replayed"):
+        assert tuple(told[part]) == KEYS
+    assert told["published"]["egress_bytes_per_vm_epoch"] == pytest.approx(1.99e9)
+    assert told["published"]["granularity"] == 0.6  # by wall clock, not the study's 0.4
+    assert told["replayed"] == {"sps": 341.0} | dict.fromkeys(KEYS[1:])
+    assert document["kendall_tau"] is None  # one run has no rank
+    assert compare_document("s", [a_run()])["rows"][0]["replayed"] is None
+
+
+def test_a_contended_run_is_listed_and_does_not_count():
+    rows = [a_run("CV A-2"), a_run("CV A-4"), off(a_run("CV A-8", host_contended=True), "sps", -0.9)]
+    document = compare_document("s", rows, LIMITS)
+    assert [row["host_contended"] for row in document["rows"]] == [False, False, True]
+    assert document["kendall_tau"] == 1.0
+    assert document["compared"] == 2
+    assert not [c for c in document["checks"] if c["experiment"] == "CV A-8"]
+    asked = compare_document("s", rows, LIMITS, include_contended=True)
+    assert asked["kendall_tau"] == pytest.approx(-1 / 3)
+    assert [c["inside"] for c in asked["checks"] if c["experiment"] == "CV A-8" and c["figure"] == "sps"] == [
+        False
+    ]
+    assert comparable([a_run(host_contended=None)])  # nobody watched a host: not contended
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [
+        ("CV A-1", 36.8 * 0.95, 36.8 * 1.05),
+        ("NLP A-8", 575.1 * 0.95, 575.1 * 1.05),
+        ("CV B-6", 199.8 * 0.95, 199.8 * 1.05),
+        ("CV C-8", 244.3 * 0.95, 244.3 * 1.05),
+        ("NLP B-2", 177.3 * 0.9, 177.3 * 1.1),
+        ("NLP C-4", 241.9 * 0.9, 241.9 * 1.1),
+        ("NLP B-8", 401.4 * 0.9, 494.6 * 1.1),
+        ("NLP C-6", 316.8 * 0.9, 334.5 * 1.1),
+        ("NLP C-8", 328.2 * 0.9, 353.1 * 1.1),
+    ],
+)
+def test_what_throughput_is_accepted(name, low, high):
+    (check,) = [c for c in judge([a_run(name)], LIMITS) if c.scope == "each" and c.figure == "sps"]
+    assert (check.low, check.high) == (pytest.approx(low), pytest.approx(high))
+    assert check.inside
+
+
+def test_every_figure_is_judged_at_its_edge():
+    row = a_run("CV B-2")
+    for figure, limit in (("sps", 0.05), ("comm_s", 0.30), ("egress_bytes_per_vm_epoch", 0.05)):
+        for share, inside in (
+            (limit - 1e-6, True),
+            (limit + 1e-6, False),
+            (1e-6 - limit, True),
+            (-limit - 1e-6, False),
+        ):
+            checks = [c for c in judge([off(row, figure, share)], LIMITS) if c.scope == "each"]
+            assert [c.inside for c in checks if c.figure == figure] == [inside], (figure, share)
+    unknown = replace(row, emulated={**row.emulated, "comm_s": None})
+    assert [c.inside for c in judge([unknown], LIMITS) if c.scope == "each" and c.figure == "comm_s"] == [
+        None
+    ]
+    alone = [c.figure for c in judge([a_run("NLP A-1")], LIMITS) if c.scope == "each"]
+    assert alone == ["sps"]  # it has no communication
+
+
+def test_medians_and_the_study_as_a_whole():
+    rows = [off(a_run(n), "comm_s", s) for n, s in (("CV A-2", 0.1), ("CV A-3", -0.2), ("CV A-4", 0.16))]
+    whole = {c.figure: c for c in judge(rows, LIMITS) if c.scope != "each"}
+    assert whole["comm_s"].found == pytest.approx(0.16)
+    assert whole["comm_s"].inside is False
+    assert whole["kendall_tau"].inside is True
+    assert whole["host_contended"].inside is True
+    four = [replace(row, host_contended=True) for row in [*rows, a_run("CV A-6")]]
+    assert {c.figure: c.inside for c in judge(four, LIMITS)} == {
+        "comm_s": None, "kendall_tau": None, "host_contended": False,
+    }  # fmt: skip
+    said = study_checks(Compared(rows, LIMITS))
+    assert said[0] == "median difference of communication, s: 16.0% (at most 15.0%: OUTSIDE)"
+
+
+def test_the_shipped_limits_judge_all_28():
+    names = [run_name(known) for m in load_study("paper-abc").members if (known := published(m.spec.name))]
+    judged = [c for c in judge([a_run(name) for name in names], LIMITS) if c.scope == "each"]
+    assert len([c for c in judged if c.figure == "sps"]) == 28
+    assert len([c for c in judged if c.figure == "comm_s"]) == 26
+    assert len([c for c in judged if c.figure == "egress_bytes_per_vm_epoch"]) == 26
+    assert all(c.inside for c in judge([a_run(name) for name in names], LIMITS))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("some,*,sps,0.1,published,why", r"l.csv:2: a row needs scope"),
+        ("each,*,speed,0.1,published,why", r"l.csv:2: a row needs"),
+        ("study,*,sps,0.1,,why", r"kendall_tau, host_contended"),
+        ("each,*,sps,much,published,why", r"l.csv:2: limit 'much' is not a number"),
+        ("each,*", "a row needs"),
+        ("each,*,sps,nan,published,why", r"l.csv:2: limit 'nan' is not a number"),
+        ("", r"l.csv:1: has no limit"),
+    ],
+)
+def test_a_wrong_limit_is_told_with_its_line(tmp_path: Path, line: str, says: str):
+    (tmp_path / "l.csv").write_text(f"scope,experiments,figure,limit,around,why\n{line}\n")
+    with pytest.raises(ValueError, match=says):
+        read_limits(tmp_path / "l.csv")
+
+
+def test_a_run_s_own_numbers(tmp_path: Path):
+    row = compared_run(ran(tmp_path), {"CV C-8": {"sps": 244.0}}, "wan", 3)
+    assert (row.experiment, row.attempts, row.dropped_rounds, row.host_contended) == (
+        "CV C-8 wan",
+        3,
+        0,
+        False,
+    )
+    assert row.published["sps"] == 244.3
+    assert row.replayed == {"sps": 244.0}
+    assert row.emulated["comm_s"] == pytest.approx(12.2625)
+    assert row.emulated["calc_s"] == pytest.approx(8 * (30 - 12.2625))
+    assert row.emulated["egress_bytes_per_vm_epoch"] > 0
+    assert isinstance(Limit("each", "*", "sps", 0.1, "published", ""), Limit)
+
+
+@pytest.mark.parametrize(
+    ("target", "emulated", "contended", "origin", "host"),
+    [
+        ("local", True, False, "emulated", ""),
+        ("local", True, None, "emulated", "unknown"),
+        ("local", True, True, "emulated", "TOO BUSY"),
+        ("loopback", True, None, "loopback", "unknown"),
+        ("sky", False, None, "rented", ""),
+        ("sky", True, None, "rented, padded", ""),
+        ("imported", False, None, "logs", ""),
+        (None, None, None, "unknown", "unknown"),
+    ],
+)
+def test_what_a_run_ran_on_stands_beside_its_figures(target, emulated, contended, origin, host):
+    scales = {"bytes": 100, "time": 1, "samples": 8}
+    row = a_run(target=target, is_emulated=emulated, host_contended=contended, scales=scales)
+    (told,) = compare_document(None, [row])["rows"]
+    assert (told["target"], told["origin"], told["scales"]) == (target, origin, scales)
+    line = long_rows([row])[0]
+    assert (line["origin"], line["scales"]) == (origin, "bytes 100, time 1, samples 8")
+    (wide,) = wide_rows(Compared([row]))
+    assert (wide["on"], wide["host"]) == (origin, host)
+    assert bool(comparable([row])) is not (contended is True)  # nobody knows: it counts
+
+
+def test_kendall_s_tau_is_told_without_a_limit():
+    rows = [a_run("CV A-2"), a_run("CV A-4")]
+    assert study_checks(Compared(rows)) == ["Kendall's tau of samples/s: 1 (2 runs, no limit)"]
+    assert len([said for said in study_checks(Compared(rows, LIMITS)) if "tau" in said]) == 1
+    assert study_checks(Compared(rows[:1])) == []
+
+
+def test_the_page_names_runs_of_one_name_and_says_why_there_is_no_comparison():
+    one, two = a_run("CV B-2", run_id="r1"), a_run("CV B-2", run_id="r2", not_judged="the study had no x")
+    assert [line["run"] for line in wide_rows(Compared([one, two]))] == ["r1", "r2"]
+    assert [line["judged"] for line in wide_rows(Compared([one, two], LIMITS))] == ["inside", "not judged"]
+    assert "run" not in wide_rows(Compared([one]))[0]
+    section = comparison(Compared([one, two]))
+    assert section is not None
+    assert "Shown and not judged: 1 run (the study had no x)." in section.lead
+    assert cards(Compared([one]))[0].more == "samples/s, 1 run"
+    alone = ComparedRun("mine", "r", {}, {"sps": 5.0}, None, False, 0, 1, not_judged="nothing of 'mine'")
+    assert comparison(Compared([alone])) is None
+    assert nothing_published(Compared([alone])).endswith("1 run: nothing of 'mine'.")
+
+
+def test_each_figure_is_drawn_below_the_last():
+    section = comparison(Compared([a_run("CV B-2"), a_run("NLP B-2")]))
+    assert section is not None
+    axes = section.draw().axes
+    assert len(axes) == 4
+    assert len({round(a.get_position().x0, 3) for a in axes}) == 1
+    assert len({round(a.get_position().y0, 3) for a in axes}) == 4
+
+
+@pytest.mark.slow
+def test_a_page_without_published_figures_says_why(tmp_path: Path):
+    folder = ran(tmp_path / "run", "swarm.target_batch_size=16384")
+    with RunStore.open_writer(folder / "run.db") as store:
+        store.set_meta("published", None)
+    runs, problems = load_runs([folder], load_book("study-2023-04"))
+    page = tmp_path / "c.html"
+    build(
+        runs,
+        page,
+        load_book("study-2023-04"),
+        problems=problems,
+        compared=Compared([compared_run(folder, {})]),
+    )
+    text = page.read_text()
+    assert "Nothing here can be held against the study" in text
+    assert "1 run: not the study&#x27;s experiment: swarm.target_batch_size 16384 instead of 32768." in text
+    assert "1 run compared" in text
+    assert "1 runs" not in text
+
+
+def test_granularity_differs_from_the_seconds_it_is_made_of(tmp_path: Path):
+    """0.6 is printed of 36.8 / 59.0: a run that is exactly as published is not +4 % off."""
+    known = published("geo-c8-nlp")
+    assert known is not None
+    folder = ran(tmp_path, name="geo-c8-nlp")
+    with RunStore.open_writer(folder / "run.db") as store:
+        store.set_meta("published", asdict(known))
+    runs, _ = load_runs([folder], load_book("study-2023-04"))
+    (row,) = [r for r in difference_rows(runs) if r["figure"] == "granularity, wall clock"]
+    assert known.granularity_wall == 0.6
+    assert row["study"] == pytest.approx(known.calc_s / known.comm_s)
+
+
+@pytest.mark.slow
+def test_the_study_s_own_logs_are_replayed_by_their_names(paper_traces: Path):
+    figures, problems = replayed_figures(paper_traces)
+    assert not problems
+    assert figures["CV A-1"]["sps"] == pytest.approx(36.8, rel=0.001)
+    for name in ("NLP A-8", "CV B-2", "NLP B-8"):
+        for figure, value in a_run(name).published.items():
+            assert figures[name][figure] == pytest.approx(value, rel=0.06), (name, figure)

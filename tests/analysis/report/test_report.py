@@ -1,0 +1,82 @@
+"""The report is one page that needs no network and is rebuilt from run.db alone, byte for byte."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+from made_up_run import write_run
+from wandb_logs import Swarm, write_swarm
+
+from analysis.report.build import build
+from analysis.sources import opened
+from metrics.store.database import RunStore, StoreError
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a made-up run of four epochs."""
+    folder = tmp_path_factory.mktemp("run")
+    write_run(folder, epochs=4)
+    return build(folder)
+
+
+def test_page_has_every_section_and_its_files(page: Path):
+    html = page.read_text()
+    for heading in ("Beside the study", "Peers over time", "Calculation and communication", "Egress by destination",
+                    "Cost", "Learning", "Provenance"):  # fmt: skip
+        assert f"<h2>{heading}</h2>" in html
+    for name in ("comparison", "timeline", "epochs", "traffic", "cost", "learning"):
+        for kind in ("png", "svg", "csv"):
+            assert (page.parent / f"{name}.{kind}").stat().st_size > 50
+    assert html.index("Emulated:") < html.index("<h1>")
+    assert "93.4%" in html
+
+
+def test_page_asks_the_network_for_nothing(page: Path):
+    html = page.read_text()
+    shown = html[: html.index("<h2>Provenance")]
+    fetched = re.findall(r'(?:src|href)="(?!#)([^"]*)"|url\((?!#)([^)]*)\)|@import', shown)
+    assert all("://" not in a + b for a, b in fetched)
+    assert "<script" not in html
+
+
+def test_building_again_gives_the_same_bytes(page: Path):
+    first = {p.name: p.read_bytes() for p in page.parent.iterdir()}
+    second = {p.name: p.read_bytes() for p in build(page.parents[1]).parent.iterdir()}
+    assert first == second
+
+
+def test_csv_holds_what_the_figure_shows(page: Path):
+    with (page.parent / "epochs.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["epoch"] for row in rows] == ["1", "2", "3", "4"]
+    assert [row["warmup"] for row in rows] == ["True", "False", "False", "False"]
+
+
+def test_a_run_without_a_finished_epoch_still_has_a_report(tmp_path: Path):
+    with RunStore.open_writer(tmp_path / "run.db") as store:
+        store.set_meta("run_id", "x-20231114-aaaa")
+        store.set_meta("status", "failed")
+        store.set_meta("experiment", {"name": "x"})
+    html = build(tmp_path).read_text()
+    assert "unknown" in html
+    assert "failed" in html
+
+
+def test_no_such_run(tmp_path: Path):
+    with pytest.raises(StoreError, match="no such run"):
+        build(tmp_path)
+
+
+def test_a_report_of_somebodys_logs_says_so(tmp_path: Path):
+    write_swarm(tmp_path / "logs", Swarm())
+    with opened([tmp_path / "logs"]) as found:
+        page = build(found.runs[0].folder).read_text()
+    assert "Computed from somebody&#x27;s logs" in page
+    assert "Measured on rented VMs" not in page
+    assert "socket counters" not in page

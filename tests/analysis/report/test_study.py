@@ -1,0 +1,175 @@
+"""The study report as a whole: one page without a network, three files a figure, CSV equal to the rows."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+from made_up_run import write_run
+
+from analysis.report.study.build import build, csv_text, load
+from analysis.report.study.sections import sections
+from cloud.prices.book import load as load_book
+from metrics.store.database import RunStore
+
+pytestmark = pytest.mark.slow
+
+BOOK = load_book("study-2023-04")
+
+
+def own_runs(folder: Path) -> list[Path]:
+    """Three emulated runs: 4 and 8 VMs, and one that ended no epoch."""
+    for name, peers in (("geo-c4-x", 4), ("geo-c8-x", 8)):
+        (folder / name).mkdir()
+        write_run(folder / name, peers=peers)
+        with RunStore.open_writer(folder / name / "run.db") as store:
+            store.set_meta("run_id", name)
+            store.set_meta("experiment", {"name": name.removesuffix("-x")})
+    (folder / "failed-x").mkdir()
+    with RunStore.open_writer(folder / "failed-x" / "run.db") as store:
+        store.set_meta("run_id", "failed-x")
+        store.set_meta("status", "failed")
+        store.set_meta("emulated", True)
+        store.set_meta("scales", {"bytes": 100, "time": 1, "samples": 8})
+        store.set_meta("experiment", {"name": "failed"})
+    return [folder / name for name in ("geo-c4-x", "geo-c8-x", "failed-x")]
+
+
+@pytest.fixture(scope="module")
+def own_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("own")
+    runs, problems = load(own_runs(folder), BOOK)
+    assert problems == ()
+    return build(runs, folder / "report.html", BOOK)
+
+
+@pytest.fixture(scope="module")
+def printed_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build([], tmp_path_factory.mktemp("printed") / "paper.html", BOOK, paper=True)
+
+
+def figures_of(page: Path) -> dict[str, list[str]]:
+    """Figure's name: the kinds of its files."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(page.with_name(f"{page.stem}_files").iterdir()):
+        found.setdefault(path.stem, []).append(path.suffix)
+    return found
+
+
+@pytest.mark.parametrize("which", ["own_page", "printed_page"])
+def test_every_figure_has_its_three_files_a_label_and_a_caption(which: str, request: pytest.FixtureRequest):
+    page: Path = request.getfixturevalue(which)
+    html = page.read_text()
+    found = figures_of(page)
+    assert len(found) >= 7
+    assert set(map(tuple, found.values())) == {(".csv", ".png", ".svg")}
+    assert (
+        html.count("<figure>")
+        == html.count("<figcaption>")
+        == html.count('<svg role="img" aria-label="')
+        == len(found)
+    )
+    for name in found:
+        for kind in ("csv", "png", "svg"):
+            file = f"{page.stem}_files/{name}.{kind}"
+            assert f'href="{file}"' in html
+            assert (page.parent / file).stat().st_size > 50
+    assert html.count("<table>") == html.count("<caption>")
+
+
+@pytest.mark.parametrize("which", ["own_page", "printed_page"])
+def test_the_page_asks_the_network_for_nothing(which: str, request: pytest.FixtureRequest):
+    html = request.getfixturevalue(which).read_text()
+    fetched = re.findall(r'(?:src|href)="(?!#)([^"]*)"|url\((?!#)([^)]*)\)|@import', html)
+    assert fetched
+    assert all("://" not in a + b for a, b in fetched)
+    assert "<script" not in html
+    assert "<img" not in html
+
+
+@pytest.mark.parametrize("which", ["own_page", "printed_page"])
+def test_headings_are_in_order_and_ids_are_unique(which: str, request: pytest.FixtureRequest):
+    html = request.getfixturevalue(which).read_text()
+    levels = re.findall(r"<h(\d)", html)
+    assert levels[0] == "1"
+    assert set(levels[1:]) == {"2"}
+    ids = re.findall(r' id="([^"]*)"', html)
+    assert len(ids) == len(set(ids))
+    assert html.index('href="#main"') < html.index("<h1")
+    assert '<main id="main"' in html
+
+
+def test_an_emulated_page_says_so_first_and_beside_each_figure(own_page: Path):
+    html = own_page.read_text()
+    first = html[html.index("<header>") : html.index("<h1>")]
+    assert "Emulated: failed, geo-c4, geo-c8 (scales bytes 1/100, samples 1/8, time 1/1" in first
+    body = html[html.index("<main") :].split("<section>")[1:]
+    drawn = [part for part in body if "<figure>" in part]
+    assert all("Emulated: " in part[: part.index("<figure>")] for part in drawn)
+
+
+def test_what_is_not_known_is_listed(own_page: Path):
+    html = own_page.read_text()
+    section = html[html.index("<h2>Not known</h2>") :]
+    assert "failed" in section
+    assert "no hivemind epoch" in section or "no epoch" in section.lower()
+    assert "nan" not in re.findall(r"<td[^>]*>([^<]*)</td>", html)
+
+
+def test_the_csv_is_the_rows(own_page: Path):
+    folder = own_page.parent
+    runs, _ = load([folder / "geo-c4-x", folder / "geo-c8-x", folder / "failed-x"], BOOK)
+    for part in sections(runs, paper=False):
+        text = (folder / "report_files" / f"{part.name}.csv").read_text()
+        assert text == csv_text(part.rows)
+        read = list(csv.DictReader(text.splitlines()))
+        assert len(read) == len(part.rows)
+        for got, row in zip(read, part.rows, strict=True):
+            assert got == {key: "" if row.get(key) is None else str(row[key]) for key in got}
+
+
+def test_building_again_gives_the_same_bytes(own_page: Path, tmp_path: Path):
+    folder = own_page.parent
+    runs, _ = load([folder / "geo-c4-x", folder / "geo-c8-x", folder / "failed-x"], BOOK)
+    again = build(runs, tmp_path / "report.html", BOOK)
+    assert again.read_bytes() == own_page.read_bytes()
+    for path in (folder / "report_files").iterdir():
+        assert (tmp_path / "report_files" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_the_printed_page_says_what_is_printed_and_what_unknown(printed_page: Path):
+    html = printed_page.read_text()
+    assert "As printed by the study: 28 runs of which no log was given." in html
+    assert "Beside the study" not in html  # nothing of ours to compare
+    with (printed_page.parent / "paper_files" / "granularity.csv").open() as file:
+        rows = {(r["name"], r["basis"]): float(r["value"]) for r in csv.DictReader(file)}
+    assert rows["NLP C-8", "study"] == 0.4
+    assert rows["NLP C-8", "one clock"] == 0.6
+
+
+def test_the_studys_own_logs(paper_traces: Path, tmp_path: Path):
+    runs, problems = load([paper_traces], BOOK, paper=True)
+    assert problems == ()
+    page = build(runs, tmp_path / "report.html", BOOK, paper=True)
+    html = page.read_text()
+    assert "20 runs; nothing of these was run by orch" in html
+    assert "As printed by the study: 8 runs of which no log was given." in html
+
+    def rows(name: str) -> dict[tuple[str, str], dict[str, str]]:
+        with (tmp_path / "report_files" / f"{name}.csv").open() as file:
+            return {(r["name"], r.get("basis", "")): r for r in csv.DictReader(file)}
+
+    speed = rows("speedup")
+    for name, clock, mixed in (("CV A-8", 7.1, 3.2), ("NLP A-8", 4.1, 2.75)):
+        assert float(speed[name, "one clock"]["value"]) == pytest.approx(clock, abs=0.05)
+        assert float(speed[name, "study"]["value"]) == pytest.approx(mixed, abs=0.05)
+    cv, nlp = rows("cost-cv"), rows("cost-nlp")
+    assert float(cv["CV A-1", "study"]["usd_per_1m"]) == pytest.approx(0.619, abs=0.001)
+    assert float(nlp["NLP A-1", "study"]["usd_per_1m"]) == pytest.approx(0.239, abs=0.001)
+    assert float(cv["CV A-1", "one clock"]["usd_per_1m"]) == pytest.approx(1.36, abs=0.01)
+    assert float(nlp["NLP A-1", "one clock"]["usd_per_1m"]) == pytest.approx(0.36, abs=0.01)
+    assert float(cv["CV A-8", "study"]["usd_per_1m"]) == pytest.approx(3.09, abs=0.02)
+    assert float(nlp["NLP A-8", "study"]["usd_per_1m"]) == pytest.approx(4.44, abs=0.02)
+    assert {cv["CV A-8", "one clock"]["origin"], cv["CV C-8", "one clock"]["origin"]} == {"log", "printed"}

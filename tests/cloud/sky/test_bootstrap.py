@@ -1,0 +1,205 @@
+"""The script of a VM, run for real in a home of its own: software, secrets, one program, an end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud.provider import LaunchRequest, Offer
+from cloud.sky.vm import bootstrap
+from cloud.sky.vm.bootstrap import peek_command, stop_command
+from cloud.sky.vm.secrets import KEY_VARIABLE
+from cloud.sky.vm.wheel import ship_folder
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
+
+_PROGRAMS = """
+import json, os, pathlib, signal, sys, time
+
+def tell(config):
+    names = ("ORCH_PUBLIC_ADDRESS", "ORCH_VM", "OMP_NUM_THREADS", "ORCH_SEAL_KEY", "ORCH_INITIAL_PEERS")
+    said = {k: os.environ.get(k) for k in names}
+    said["config"] = json.loads(pathlib.Path(config).read_text())
+    said["key"] = pathlib.Path("record.key").read_text()
+    pathlib.Path("told.json").write_text(json.dumps(said))
+    return 7
+
+def stay(config):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with open("runs", "a") as file:
+        file.write("x")
+    time.sleep(60)
+"""
+
+
+class Vm:
+    """A home with an environment in it, and run.sh started in it as SkyPilot does."""
+
+    def __init__(self, home: Path, request: LaunchRequest) -> None:
+        self.home, self.folder = home, home / "orch-vm"
+        (home / "orch-env" / "bin").mkdir(parents=True)
+        (home / "programs").mkdir()
+        (home / "programs" / "programs.py").write_text(_PROGRAMS)
+        python = home / "orch-env" / "bin" / "python"
+        python.write_text(f'#!/bin/sh\nPYTHONPATH=$PYTHONPATH:{home}/programs exec {sys.executable} "$@"\n')
+        python.chmod(0o755)
+        # Whatever happens to this test, its VM's last resort must not switch this machine off.
+        for name, what in (("sudo", "exit 0"), ("nvidia-smi", "echo no devices; exit 9")):
+            (home / "bin").mkdir(exist_ok=True)
+            (home / "bin" / name).write_text(f"#!/bin/sh\n{what}\n")
+            (home / "bin" / name).chmod(0o755)
+        made, self.key = ship_folder(home / "ship", home / "orch-home", request)
+        made.rename(self.folder)
+        (self.folder / "address").write_text("203.0.113.7\n")
+        self.jobs: list[subprocess.Popen[str]] = []
+
+    def start(self) -> subprocess.Popen[str]:
+        path = f"{self.home}/bin:{os.environ['PATH']}"
+        environment = {"HOME": str(self.home), "PATH": path, KEY_VARIABLE: self.key}
+        job = subprocess.Popen(
+            ["bash", self.folder / "run.sh"],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.jobs.append(job)
+        return job
+
+    def read(self, name: str) -> dict[str, Any]:
+        return json.loads((self.folder / name).read_text())
+
+    def wait_for(self, what: Callable[[], object]) -> None:
+        end = time.monotonic() + 20
+        while not what():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        for name in ("pid", "life.pid"):
+            path = self.folder / name
+            if path.exists():
+                subprocess.run(["kill", "-KILL", "--", f"-{path.read_text().strip()}"], check=False)
+        for job in self.jobs:
+            job.kill()
+            job.wait()
+            assert job.stderr is not None
+            job.stderr.close()
+
+
+@pytest.fixture
+def vm(tmp_path: Path) -> Iterator[Callable[..., Vm]]:
+    made: list[Vm] = []
+
+    def make(program: str, config: Mapping[str, Any] | None = None, **changes: Any) -> Vm:
+        offer = Offer("aws/us-west-2/us-west-2a", "m6i.large", "CPU:2", True, None, "")
+        config = {"environment": {"S": "canary"}} if config is None else config
+        request = LaunchRequest("r-a-0", offer, program, config, {"record.key": b"the key"})
+        made.append(Vm(tmp_path / "home", replace(request, **changes)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_a_program_gets_its_secrets_its_address_and_all_cores(vm: Callable[..., Vm]):
+    one = vm("programs:tell", setup="echo of the user > setup-ran")
+    assert one.start().wait(30) == 7
+    told = one.read("told.json")
+    assert (told["ORCH_PUBLIC_ADDRESS"], told["ORCH_VM"]) == ("203.0.113.7", "r-a-0")
+    assert told["OMP_NUM_THREADS"] == str(os.cpu_count())
+    assert told["ORCH_SEAL_KEY"] is told["ORCH_INITIAL_PEERS"] is None
+    assert (told["config"], told["key"]) == ({"environment": {"S": "canary"}}, "the key")
+    job = one.read("job.json")
+    assert (job["phase"], job["exit_code"], job["error"]) == (
+        "ended",
+        7,
+        "its program ended with exit code 7",
+    )
+    assert (one.folder / "setup-ran").exists()
+    assert not (one.folder / "sealed").exists()
+    assert one.start().wait(30) == 7, "a second job of the same VM runs nothing, and ends as the first did"
+
+
+def test_a_program_that_asks_whom_to_join_starts_when_it_is_told(vm: Callable[..., Vm]):
+    one = vm("programs:tell", config={"initial_peers": ["env:ORCH_INITIAL_PEERS"]})
+    job = one.start()
+    one.wait_for(lambda: (one.folder / "job.json").exists() and one.read("job.json")["phase"] == "waiting")
+    environment = {"HOME": str(one.home), "PATH": os.environ["PATH"]}
+    for peers in ("", "/ip4/203.0.113.8/tcp/1/p2p/A /ip4/203.0.113.9/tcp/1/p2p/B", "alone"):
+        assert job.poll() is None or peers == "alone"
+        subprocess.run(["bash", "-c", peek_command("x", peers)], env=environment, check=True, timeout=20)
+    assert job.wait(30) == 7
+    told = one.read("told.json")["ORCH_INITIAL_PEERS"]
+    assert told == "/ip4/203.0.113.8/tcp/1/p2p/A /ip4/203.0.113.9/tcp/1/p2p/B"
+
+
+def test_a_program_that_is_never_told_whom_to_join_does_not_wait_for_ever(
+    vm: Callable[..., Vm], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(bootstrap, "_WAIT_S", 1)
+    one = vm("programs:tell", config={"initial_peers": ["env:ORCH_INITIAL_PEERS"]})
+    assert one.start().wait(30) == 1
+    assert one.read("job.json")["error"] == "nobody told this VM whom to join within 1 s"
+
+
+def test_two_jobs_of_one_vm_run_its_program_once_and_it_leaves_when_asked(vm: Callable[..., Vm]):
+    one = vm("programs:stay")
+    first, second = one.start(), one.start()
+    one.wait_for(lambda: (one.folder / "runs").exists())
+    environment = {"HOME": str(one.home), "PATH": os.environ["PATH"]}
+    subprocess.run(["bash", "-c", stop_command()], env=environment, check=True, timeout=20)
+    assert (first.wait(20), second.wait(20)) == (0, 0)
+    assert (one.folder / "runs").read_text() == "x"
+
+
+def test_a_vm_that_lived_as_long_as_it_may_ends_its_program(vm: Callable[..., Vm]):
+    one = vm("programs:stay", max_life_s=3.0)
+    assert one.start().wait(30) == 0
+    assert one.read("job.json")["error"] == "it had lived as long as it may"
+
+
+def test_a_setup_that_fails_says_so(vm: Callable[..., Vm]):
+    one = vm("programs:tell", setup="echo no such package; exit 3")
+    assert one.start().wait(30) == 1
+    assert one.read("job.json")["error"] == "the experiment's setup failed with exit code 3: no such package"
+
+
+def test_a_setup_that_hangs_is_killed_at_its_limit(vm: Callable[..., Vm], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bootstrap, "_SETUP_S", 1)
+    monkeypatch.setattr(bootstrap, "_KILL_S", 1)
+    one = vm("programs:tell", setup="trap '' TERM; cat job.json > said; sleep 50")
+    assert one.start().wait(30) == 1
+    assert one.read("said")["phase"] == "setup"
+    assert "the experiment's setup failed with exit code 137" in one.read("job.json")["error"]
+
+
+def test_an_installation_that_hangs_is_ended_at_its_limit(
+    vm: Callable[..., Vm], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(bootstrap, "_ENVIRONMENT_S", 1)
+    one = vm("programs:tell")
+    (one.home / "orch-env" / "bin" / "python").unlink()
+    uv = one.home / "bin" / "uv"
+    uv.write_text("#!/bin/sh\ncat job.json > said\nexec sleep 50\n")
+    uv.chmod(0o755)
+    assert one.start().wait(30) == 1
+    assert one.read("said")["phase"] == "installing"
+    assert "requirements could not be installed" in one.read("job.json")["error"]
+
+
+def test_a_gpu_that_is_not_there_says_so(vm: Callable[..., Vm]):
+    one = vm("programs:tell", offer=Offer("aws/x/y", "g4dn.xlarge", "T4:1", True, None, ""))
+    assert one.start().wait(30) == 1
+    said = one.read("job.json")["error"]
+    assert said == "no working GPU driver on this image (nvidia-smi: no devices)"

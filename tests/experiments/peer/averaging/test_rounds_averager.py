@@ -1,0 +1,372 @@
+"""An all-reduce that fails at once, and as a whole: what Hivemind's does instead, shown beside ours without a network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest import mock
+
+import pytest
+import torch
+import virtual_time
+from hivemind.averaging import DecentralizedAverager
+from hivemind.averaging.allreduce import AllReduceRunner
+from hivemind.averaging.control import AveragingStage
+from hivemind.averaging.partition import AllreduceException
+from hivemind.proto.averaging_pb2 import BAD_GROUP_ID, AveragingData
+from hivemind.utils import get_dht_time
+from hivemind.utils.asyncio import as_aiter
+
+from experiments.peer.averaging.gradient_averager import EqualRunner, RoundAverager
+from experiments.peer.optimizer.build import compression_of
+from experiments.wire.hivemind.patches import mend_hivemind
+
+PEERS = ("a", "b", "c", "d")
+VALUES = 4000
+CHUNK_S = 1.0
+
+
+class Id(str):
+    """A peer id that is its own name."""
+
+    def to_bytes(self) -> bytes:
+        return self.encode()
+
+
+class Network:
+    """All-reduces of one group that call each other directly.
+
+    `outside` were left behind by matchmaking, `stopped` take what is sent and do nothing, those `apart` cannot reach each other.
+    """
+
+    def __init__(
+        self,
+        kind: type[AllReduceRunner],
+        outside: tuple[str, ...] = (),
+        stopped: tuple[str, ...] = (),
+        apart: frozenset[str] = frozenset(),
+        patient: bool = False,
+        compression: str = "float16",
+    ) -> None:
+        self.kind, self.outside, self.stopped, self.apart = kind, outside, stopped, apart
+        self.settings: dict[str, Any] = {"patient": True} if patient else {}
+        self.compression = compression_of(compression)
+        self.runners: dict[str, AllReduceRunner] = {}
+        self.tensors = {
+            peer: [torch.randn(VALUES, generator=torch.Generator().manual_seed(i))]
+            for i, peer in enumerate(PEERS)
+        }
+
+    def stub(self, caller: str, peer: str) -> Any:
+        async def rpc_aggregate_part(stream: AsyncIterator[Any]) -> AsyncIterator[Any]:
+            if peer in self.outside:
+                return as_aiter(AveragingData(code=BAD_GROUP_ID))
+            if peer in self.stopped or {caller, peer} == self.apart:
+                return never()
+            context = cast(Any, SimpleNamespace(remote_id=Id(caller)))
+            return served(self.runners[peer].rpc_aggregate_part(stream, context))
+
+        return SimpleNamespace(rpc_aggregate_part=rpc_aggregate_part)
+
+    async def average(self, peer: str) -> torch.Tensor:
+        if self.kind is AllReduceRunner:  # yields what to add
+            results = [result async for result in self.runners[peer]]
+            return self.tensors[peer][0] + results[0]
+        averager: Any = object.__new__(RoundAverager)
+        averager._parent_pid = 0  # not ours to shut down
+        averager.dht = averager._p2p = SimpleNamespace(peer_id=Id(peer))
+        averager.prefix, averager._patient = None, False
+        averager._running_groups = {b"group": asyncio.get_running_loop().create_future()}
+        averager._state_updated = asyncio.Event()
+        tensors = [tensor.clone() for tensor in self.tensors[peer]]
+        group = cast(Any, SimpleNamespace(group_id=b"group", peer_ids=[Id(p) for p in PEERS]))
+        await RoundAverager._run_allreduce_inplace_(averager, tensors, group)
+        return tensors[0]
+
+    async def run(self) -> dict[str, Any]:
+        """The average of each peer, or why it has none."""
+        inside = [peer for peer in PEERS if peer not in (*self.outside, *self.stopped)]
+        for peer in inside:
+            runner = self.kind(
+                p2p=cast(Any, SimpleNamespace(peer_id=Id(peer))),
+                servicer_type=AllReduceRunner,
+                prefix=None,
+                group_id=b"group",
+                tensors=self.tensors[peer],
+                ordered_peer_ids=[cast(Any, Id(p)) for p in PEERS],
+                peer_fractions=(0.25,) * len(PEERS),
+                sender_timeout=CHUNK_S,
+                reducer_timeout=2 * CHUNK_S,
+                part_size_bytes=512,
+                compression=self.compression,
+                **self.settings,
+            )
+            runner._get_peer_stub = lambda other, own=peer: self.stub(own, other)  # type: ignore[method-assign]
+            self.runners[peer] = runner
+        made = "experiments.peer.averaging.gradient_averager.EqualRunner"
+        with mock.patch(made, lambda **kwargs: self.runners[kwargs["p2p"].peer_id]):
+            averages = await asyncio.gather(*(self.average(peer) for peer in inside), return_exceptions=True)
+        return dict(zip(inside, averages, strict=True))
+
+
+async def served(answers: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """Ends where the other peer's handler was cancelled, as a connection does."""
+    caller = asyncio.current_task()
+    try:
+        async for answer in answers:
+            yield answer
+    except asyncio.CancelledError:
+        if caller is None or caller.cancelling():
+            raise
+
+
+async def never() -> AsyncIterator[Any]:
+    await asyncio.Event().wait()
+    yield None
+
+
+def differing(results: dict[str, torch.Tensor]) -> int:
+    """In how many values the peers' results are not the same bits."""
+    first, *others = results.values()
+    return int(sum((first != other) for other in others).count_nonzero())
+
+
+@pytest.mark.parametrize(
+    ("compression", "error"), [("float16", 1e-3), ("uniform8bit", 0.05), ("blockwise8bit", 0.05)]
+)
+def test_all_peers_hold_the_same_bits(compression: str, error: float) -> None:
+    mend_hivemind()
+    network = Network(EqualRunner, compression=compression)
+    results = virtual_time.run(network.run())
+    mean = torch.stack([tensors[0] for tensors in network.tensors.values()]).mean(0)
+    assert differing(results) == 0
+    assert float((results["a"] - mean).norm()) < error * float(mean.norm())
+    assert not torch.equal(results["a"], mean)  # it was compressed
+
+
+def test_with_hivemind_each_peers_average_has_its_own_rounding() -> None:
+    """If this fails, peers stay equal by themselves and `EqualRunner` may send differences again."""
+    mend_hivemind()
+    assert differing(virtual_time.run(Network(AllReduceRunner).run())) > VALUES / 10
+
+
+def timed(kind: type[AllReduceRunner], **how: Any) -> tuple[float, dict[str, Any]]:
+    """How long the all-reduce took, in chunk time-outs, and what each peer has."""
+    mend_hivemind()
+
+    async def measured() -> tuple[float, dict[str, Any]]:
+        results = await Network(kind, **how).run()
+        return asyncio.get_running_loop().time() / CHUNK_S, results
+
+    return virtual_time.run(measured())
+
+
+@pytest.mark.parametrize(
+    ("lost", "chunks", "why"),
+    [("outside", 0.0, "does not average its share"), ("stopped", 1.0, "does not send")],
+)
+def test_the_round_is_over_for_all_as_soon_as_one_is_lost(lost: str, chunks: float, why: str) -> None:
+    took, results = timed(EqualRunner, **{lost: ("d",)})
+    assert took == pytest.approx(chunks, abs=0.1)
+    assert len(results) == 3
+    for error in results.values():
+        assert isinstance(error, AllreduceException)
+        assert str(error).startswith(f"d {why}")
+
+
+@pytest.mark.parametrize(("lost", "chunks"), [("outside", 0.0), ("stopped", 2.0)])
+def test_a_patient_round_without_one_is_for_nobody(lost: str, chunks: float) -> None:
+    took, results = timed(EqualRunner, **{lost: ("d",)}, patient=True)
+    assert took == pytest.approx(chunks, abs=0.1)
+    assert len(results) == 3
+    assert all("% of the results" in str(error) for error in results.values())
+
+
+def test_two_that_cannot_reach_each_other_do_not_stop_the_others() -> None:
+    """A round that is over with the first lost part is over for all; so the next one of that group is patient."""
+    took, results = timed(EqualRunner, apart=frozenset("ad"))
+    assert took == pytest.approx(1.0, abs=0.1)
+    assert all(isinstance(result, AllreduceException) for result in results.values())
+    took, results = timed(EqualRunner, apart=frozenset("ad"), patient=True)
+    assert took < 2.1
+    assert [peer for peer, result in results.items() if isinstance(result, AllreduceException)] == ["a", "d"]
+    assert torch.equal(results["b"], results["c"])
+
+
+def test_who_is_lost_is_not_left_out_of_an_average_that_others_may_keep() -> None:
+    """Its share is there and a part of its own is not: the others had an average without it, this peer none."""
+    mend_hivemind()
+    network = Network(EqualRunner, outside=("d",))
+
+    async def lose_one() -> Any:
+        await network.run()
+        runner: Any = network.runners["a"]
+        return runner.tensor_part_reducer.sender_failed_after
+
+    assert virtual_time.run(lose_one()) == [float("inf")] * len(PEERS)
+
+
+@pytest.mark.parametrize(("lost", "chunks"), [("outside", 1.0), ("stopped", 2.0)])
+def test_hivemind_waits_for_who_is_lost(lost: str, chunks: float) -> None:
+    """If this fails, Hivemind stops waiting for a peer that has refused it, or is silent, and `EqualRunner.run` can go."""
+    took, results = timed(AllReduceRunner, **{lost: ("d",)})
+    assert took > 0.9 * chunks
+    assert differing(results) > VALUES / 10  # and calls that averaged: each has its own values of the share
+
+
+# an averager without its process
+
+
+REQUEST_S = 0.1
+CHUNK_S = 1.0
+
+
+class Parts:
+    """What both averagers need for a round, without processes, p2pd and DHT."""
+
+    def make(self, kind: type[DecentralizedAverager]) -> Any:
+        averager: Any = object.__new__(kind)
+        averager._parent_pid = 0  # not ours to shut down
+        averager._running_groups = {}
+        averager._pending_groups_registered = asyncio.Event()
+        averager._registered, averager._control = asyncio.Event(), None
+        averager.next_chunk_timeout = CHUNK_S
+        averager._matchmaking = SimpleNamespace(request_timeout=REQUEST_S, look_for_group=self.look_for_group)
+        self.left_behind = asyncio.Event()
+        return averager
+
+    async def look_for_group(self, _: object) -> None:
+        await self.left_behind.wait()
+
+
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hivemind.averaging.averager.MPFuture", SimpleNamespace)
+
+
+async def first_answer(averager: Any, sender: str = "b") -> Any:
+    """What a groupmate hears to its first part."""
+    stream = as_aiter(AveragingData(group_id=b"group"))
+    context = cast(Any, SimpleNamespace(remote_id=Id(sender)))
+    async for message in averager.rpc_aggregate_part(stream, context):
+        return message
+    return None
+
+
+class Attempt:
+    """What `_step` needs of a StepControl, within one process."""
+
+    stage, allow_retries, weight, triggered = AveragingStage.IDLE, False, 1.0, True
+
+    def __init__(self) -> None:
+        self.deadline, self.error = get_dht_time() + 60.0, None
+
+    def attach(self, trigger: object, cancel: object) -> None:
+        pass
+
+    def done(self) -> bool:
+        return self.error is not None
+
+    def cancelled(self) -> bool:
+        return False
+
+    async def wait_for_cancel(self) -> None:
+        await asyncio.Event().wait()
+
+    def set_exception(self, error: Any) -> None:
+        self.error = error
+
+
+async def left_behind(kind: type[DecentralizedAverager], looks_on: bool) -> Any:
+    """A part of a group that this peer's matchmaking left it out of; None: no answer in a chunk's time-out."""
+    parts = Parts()
+    averager = parts.make(kind)
+    future = SimpleNamespace(set_result=lambda _: None)
+    stepping = asyncio.ensure_future(averager._step(step=Attempt(), future_for_init=future))
+    await asyncio.sleep(0.01)
+    asking = asyncio.ensure_future(first_answer(averager))
+    await asyncio.sleep(0.01)
+    if not looks_on:
+        parts.left_behind.set()
+    done, _ = await asyncio.wait({asking}, timeout=CHUNK_S)
+    for task in (asking, stepping):
+        task.cancel()
+    await asyncio.gather(asking, stepping, return_exceptions=True)
+    return asking.result() if done else None
+
+
+@pytest.mark.parametrize("looks_on", [True, False])
+def test_a_part_of_a_group_without_this_peer_is_answered(looks_on: bool) -> None:
+    answer = virtual_time.run(left_behind(RoundAverager, looks_on))
+    assert answer is not None
+    assert answer.code == BAD_GROUP_ID
+
+
+@pytest.mark.parametrize("looks_on", [True, False])
+def test_hivemind_never_answers_it(looks_on: bool) -> None:
+    """The first message of a new stream is lost: its sender waits for two chunk time-outs."""
+    assert virtual_time.run(left_behind(DecentralizedAverager, looks_on)) is None
+
+
+async def a_sender_dies_before_the_runner_is_there(kind: type[DecentralizedAverager]) -> str:
+    """Two groupmates' first parts wait for this peer's all-reduce; one of the groupmates is killed meanwhile."""
+    averager = Parts().make(kind)
+    group = SimpleNamespace(group_id=b"group")
+    with averager._register_allreduce_group(group):
+        calls = [asyncio.ensure_future(first_answer(averager, sender)) for sender in ("b", "c")]
+        await asyncio.sleep(0.01)
+        calls[0].cancel()
+        await asyncio.sleep(0.01)
+
+        async def parts(stream: object, context: Any) -> AsyncIterator[str]:
+            yield f"averages for {context.remote_id}"
+
+        try:
+            averager._running_groups[b"group"].set_result(SimpleNamespace(rpc_aggregate_part=parts))
+        except asyncio.InvalidStateError:
+            return "this peer's all-reduce broke"
+        finally:
+            outcome = (await asyncio.gather(*calls, return_exceptions=True))[1]
+    return str(outcome)
+
+
+def test_a_sender_that_dies_early_breaks_nobodys_round() -> None:
+    assert virtual_time.run(a_sender_dies_before_the_runner_is_there(RoundAverager)) == "averages for c"
+
+
+def test_with_hivemind_it_breaks_all_of_them() -> None:
+    """If this fails, Hivemind no longer awaits the runner's future in every call."""
+    outcome = virtual_time.run(a_sender_dies_before_the_runner_is_there(DecentralizedAverager))
+    assert outcome == "this peer's all-reduce broke"
+
+
+@pytest.mark.parametrize("when", ["while it waits for its step's end", "before its leader's word"])
+def test_a_first_part_waits_for_a_round_that_comes(when: str) -> None:
+    async def run() -> Any:
+        averager = Parts().make(RoundAverager)
+        stage = "AWAITING_TRIGGER" if "step" in when else "LOOKING_FOR_GROUP"
+        averager._control = SimpleNamespace(stage=AveragingStage[stage])
+        asking = asyncio.ensure_future(first_answer(averager))
+        await asyncio.sleep(REQUEST_S * (10.0 if "step" in when else 3.0))
+        with averager._register_allreduce_group(SimpleNamespace(group_id=b"group")):
+
+            async def parts(stream: object, context: Any) -> AsyncIterator[str]:
+                yield "averages"
+
+            averager._running_groups[b"group"].set_result(SimpleNamespace(rpc_aggregate_part=parts))
+            return await asking
+
+    assert virtual_time.run(run()) == "averages"
+
+
+def test_who_waits_for_an_all_reduce_that_never_began_is_answered() -> None:
+    async def run() -> Any:
+        averager = Parts().make(RoundAverager)
+        with averager._register_allreduce_group(SimpleNamespace(group_id=b"group")):
+            asking = asyncio.ensure_future(first_answer(averager))
+            await asyncio.sleep(0.01)
+        return await asking
+
+    assert virtual_time.run(run()).code == BAD_GROUP_ID

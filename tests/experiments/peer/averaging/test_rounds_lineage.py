@@ -1,0 +1,171 @@
+"""Who has missed a round, or has gone through another one, is found out in the next group; pure."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.peer.averaging.lineage import (
+    FIRST,
+    Told,
+    after_round,
+    astray,
+    expected_peers,
+    extended,
+    parse_told,
+    patient,
+)
+from experiments.peer.training.parameter_digest import SAMPLED, parameters_sha, write_sample
+
+PEERS = st.integers(2, 6)
+
+
+class Swarm:
+    """Peers that go through rounds, each with the parameters that its rounds gave it: a set of rounds."""
+
+    def __init__(self, peers: int) -> None:
+        self.epoch, self.lineage = [0] * peers, [FIRST] * peers
+        self.truth: list[tuple[int, ...]] = [()] * peers  # the rounds its parameters have been through
+        self.rounds = 0
+
+    def told(self, peer: int) -> Told:
+        return Told(self.epoch[peer], self.lineage[peer], f"{peer}/{self.rounds}")
+
+    def round(self, group: list[int], fails_for: set[int]) -> None:
+        """A round: who is astray loads the state of one who is not; for some it fails, they stay behind."""
+        self.rounds += 1
+        said = {peer: self.told(peer) for peer in group}
+        good = [peer for peer in group if not astray(said, said[peer])]
+        averaged = [peer for peer in good if peer not in fails_for]
+        for peer in averaged:
+            self.lineage[peer] = after_round(said, said[peer])
+            self.epoch[peer] += 1
+            self.truth[peer] = (*self.truth[peer], self.rounds)
+        for peer in set(group) - set(good):
+            if averaged:
+                donor = averaged[0]
+                self.epoch[peer], self.lineage[peer] = self.epoch[donor], self.lineage[donor]
+                self.truth[peer] = self.truth[donor]
+
+
+@given(st.data(), PEERS)
+def test_equal_lineages_mean_equal_parameters_whatever_splits_and_fails(
+    data: st.DataObject, peers: int
+) -> None:
+    swarm = Swarm(peers)
+    for _ in range(data.draw(st.integers(1, 8))):
+        group = data.draw(st.sets(st.integers(0, peers - 1), min_size=1))
+        swarm.round(sorted(group), data.draw(st.sets(st.sampled_from(sorted(group)))))
+        for one in range(peers):
+            for other in range(peers):
+                same = (swarm.epoch[one], swarm.lineage[one]) == (swarm.epoch[other], swarm.lineage[other])
+                assert same == (swarm.truth[one] == swarm.truth[other])
+    everybody = list(range(peers))
+    swarm.round(everybody, set())
+    assert len(set(swarm.truth)) == 1  # one whole round heals every fork
+
+
+@given(
+    st.dictionaries(st.integers(), st.builds(Told, st.integers(0, 9), st.text("ab", max_size=1), st.text()))
+)
+def test_a_group_never_leaves_everybody_astray_and_its_order_does_not_matter(group: dict[int, Told]) -> None:
+    if not group:
+        return
+    again = dict(reversed(group.items()))
+    fine = [peer for peer, told in group.items() if not astray(group, told)]
+    assert fine
+    assert {group[peer].epoch for peer in fine} == {max(told.epoch for told in group.values())}
+    assert len({after_round(group, group[peer]) for peer in fine}) == 1
+    for told in group.values():
+        assert astray(group, told) == astray(again, told)
+        assert after_round(group, told) == after_round(again, told)
+
+
+def test_the_most_of_the_newest_epoch_are_right() -> None:
+    group = {name: Told(4, lineage, name) for name, lineage in zip("abc", ("x", "y", "x"), strict=True)}
+    assert [astray(group, told) for told in group.values()] == [False, True, False]
+    group["d"] = Told(5, "z", "d")
+    assert [astray(group, told) for told in group.values()] == [True, True, True, False]
+
+
+def group(*said: tuple[int, int]) -> dict[int, Told | None]:
+    """Of members that know so many peers and are at that attempt."""
+    return {i: Told(4, "x", str(i), peers, attempt) for i, (peers, attempt) in enumerate(said)}
+
+
+def test_a_part_of_the_swarm_is_refused_at_first_and_a_smaller_half_ever() -> None:
+    assert expected_peers(group((2, 1), (4, 1))) == 4  # one of them knows of two others
+    assert expected_peers(group((2, 1), (2, 1))) is None
+    assert expected_peers(group((1, 1), (1, 1))) is None  # who has not heard of the other counts itself
+    assert expected_peers(group((4, 2), (4, 1))) == 4  # the other two may be a group as well
+    assert (
+        expected_peers(group((4, 2), (4, 1), (4, 2))) is None
+    )  # one who does not come is not waited for twice
+    assert expected_peers(group((3, 2), (3, 2))) is None
+    assert expected_peers(group((2, 7))) == 2
+    assert expected_peers({0: None, 1: None}) is None
+
+
+@given(st.integers(1, 9), st.data())
+def test_two_groups_that_form_apart_are_never_both_accepted(peers: int, data: st.DataObject) -> None:
+    one = data.draw(st.sets(st.integers(0, peers - 1)))
+    other = (
+        data.draw(st.sets(st.sampled_from(sorted(set(range(peers)) - one)))) if len(one) < peers else set()
+    )
+    attempts = data.draw(st.lists(st.integers(1, 3), min_size=peers, max_size=peers))
+    accepted = [
+        members
+        for members in (one, other)
+        if members and expected_peers(group(*((peers, attempts[peer]) for peer in members))) is None
+    ]
+    assert len(accepted) <= 1
+
+
+def test_what_is_no_peers_word_counts_for_nothing() -> None:
+    assert parse_told(Told(3, "x", "n", 8, 2, 1).as_list()) == Told(3, "x", "n", 8, 2, 1)
+    for nonsense in (
+        None,
+        3,
+        [3, "x", "n"],
+        [3, "x", "n", 1, 1],
+        ["3", "x", "n", 1, 1, 0],
+        [3, None, "n", 1, 1, 0],
+        [3, "x", "n", 1, "1", 0],
+        [3, "x", "n", 1, 1, None],
+    ):
+        assert parse_told(nonsense) is None
+    assert not astray({"a": None, "b": None}, Told(0, FIRST, "n"))
+
+
+def test_a_round_is_patient_once_one_of_its_group_has_lost_one() -> None:
+    def told(*lost: int) -> dict[int, Told | None]:
+        return {i: Told(4, "x", str(i), lost=one) for i, one in enumerate(lost)}
+
+    assert not patient(told(0, 0, 0))
+    assert patient(told(0, 1, 0))
+    assert not patient({0: None})
+
+
+def test_passing_over_a_round_is_an_event_too() -> None:
+    assert extended(FIRST, "passed over") == extended(FIRST, "passed over") != FIRST
+
+
+def test_the_sha_is_of_the_float16_values() -> None:
+    one = [torch.tensor([1.0, 2.0]), torch.tensor([3.0])]
+    assert parameters_sha(one) == parameters_sha([tensor + 1e-5 for tensor in one])
+    assert parameters_sha(one) != parameters_sha([tensor + 1e-2 for tensor in one])
+
+
+@given(st.lists(st.integers(1, 40_000), min_size=1, max_size=8))
+def test_a_sample_is_spread_evenly_over_all_parameters(sizes: list[int]) -> None:
+    flat = torch.arange(sum(sizes), dtype=torch.float32)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "parameters.f32"
+        write_sample(path, flat.split(sizes))
+        sampled = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.float32)
+    assert len(sampled) <= SAMPLED
+    assert torch.equal(sampled, flat[:: -(-len(flat) // SAMPLED)])

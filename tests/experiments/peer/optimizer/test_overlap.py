@@ -1,0 +1,318 @@
+"""A peer whose rounds go on behind its calculation: real gradients and buffers, a swarm that the test plays."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import InvalidStateError
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hivemind.averaging.control import AveragingStage
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from overlap_rig import SHARE, OverlappedPeer
+
+from experiments.peer.averaging.rounds import Round
+from experiments.peer.config import PeerConfigError
+from experiments.peer.optimizer.build import _optimizer_of
+from experiments.peer.optimizer.overlap import OverlappedOptimizer
+
+
+@pytest.fixture
+def peer(monkeypatch: pytest.MonkeyPatch) -> OverlappedPeer:
+    made = OverlappedPeer()
+    monkeypatch.setattr(
+        "experiments.peer.optimizer.catching_up.CatchingUp.load_state_from_peers",
+        lambda self, joining=False, **_: self.load_state(),
+    )
+    return made
+
+
+def test_an_update_comes_while_the_next_gradients_are_calculated(peer: OverlappedPeer) -> None:
+    began = peer.calculate(1, 2, 3, 4)  # its mean is 2.5, the swarm's 5
+    assert began.busied
+    assert (peer.weight, peer.local_epoch, peer.round_scheduled) == (0.0, 0, True)
+    said = peer.calculate(10, 20)
+    assert (said, peer.weight, peer.local_epoch) == (Round(), 0.0, 0)
+    peer.come_to("averaged")
+    said = peer.calculate(30)
+    assert (peer.weight, peer.local_epoch) == (-5.0, 1)
+    assert (said.group_size, said.ahead, said.state_loads, said.losses) == (2, 3, 0, [])
+    assert said.hidden_s > 0.0
+    assert peer.tracker.reported == [(1, 3)]
+    peer.calculate(40)  # the fourth sample: the next round, with what was calculated ahead
+    peer.come_to("averaged")
+    peer.calculate(7)
+    assert (peer.weight, peer.local_epoch) == (-5.0 - 2.0 * 25.0, 2)
+
+
+class Clock:
+    """The optimizer's, which goes on as the test says, and while a round is waited for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        monkeypatch.setattr("experiments.peer.optimizer.overlap.time", self)
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+    monotonic = perf_counter
+
+    def waits(self, peer: OverlappedPeer, wait: Callable[[float], bool]) -> None:
+        """Let `wait` say whether the round of `peer` ended in the seconds that it is waited for."""
+
+        def waited(seconds: float) -> bool:
+            self.now_s += seconds
+            return wait(seconds)
+
+        assert peer._hidden is not None
+        peer._hidden.wait = waited  # type: ignore[method-assign]
+
+
+def test_the_last_step_of_an_epoch_waits_for_the_update(
+    peer: OverlappedPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    peer.calculate(1, 1, 1, 1)
+    clock.now_s = 2.0
+    peer.calculate(5, 5)
+    clock.now_s = 3.0
+    looks = iter([False, False, True])
+
+    def ends_at_the_third_look(_: float) -> bool:
+        over = next(looks)
+        if over:
+            peer.come_to("averaged")
+        return over
+
+    clock.waits(peer, ends_at_the_third_look)
+    said = peer.calculate(5)
+    assert (said.busied, said.ahead, peer.local_epoch, peer.weight) == (True, 3, 1, -2.0)
+    assert clock.now_s > 3.0
+    assert said.hidden_s == 3.0  # what was waited for is not hidden
+
+
+def test_nobody_else_is_left(peer: OverlappedPeer) -> None:
+    peer.calculate(1, 2, 3, 4)
+    peer.calculate(10)
+    peer.come_to("alone")
+    said = peer.calculate(10)
+    assert (peer.weight, said.group_size, peer.tracker.reported) == (-2.5, 1, [(1, 2)])
+    assert peer.state_averager.rounded == [[2.5]]  # as others will read it who take the step over
+
+
+def test_alone_from_the_beginning_nothing_is_hidden(peer: OverlappedPeer) -> None:
+    peer._others.training, peer.tracker.global_progress.num_peers = 0, 1
+    peer._run_round = lambda _: setattr(peer, "ran", True) or setattr(peer.tracker, "samples", 0)  # type: ignore[method-assign]
+    peer.calculate(1, 2, 3, 4)
+    assert peer.__dict__["ran"]
+
+
+def test_a_round_that_is_given_up_costs_its_gradients_only(peer: OverlappedPeer) -> None:
+    peer.calculate(1, 2, 3, 4)
+    peer.calculate(10, 20)
+    peer.come_to("given up")
+    said = peer.calculate(30)
+    assert (peer.weight, peer.local_epoch, said.group_size, said.ahead) == (0.0, 1, 1, 3)
+    assert said.losses == ["round given up: gradients dropped (given up)"]
+    peer.calculate(40)
+    peer.come_to("averaged")
+    peer.calculate(1)
+    assert peer.weight == -2.0 * 25.0
+
+
+@pytest.mark.parametrize("why", ["behind", "astray"])
+def test_who_is_behind_drops_both_and_is_given_time(peer: OverlappedPeer, why: str) -> None:
+    peer.calculate(1, 2, 3, 4)
+    peer.calculate(10, 20)
+    peer.is_out = why == "astray"
+    peer.come_to("averaged" if peer.is_out else why)
+    said = peer.calculate(30)
+    peer.is_out = False
+    assert (said.state_loads, said.ahead, peer.loads, peer.weight) == (1, 0, 1, 0.0)
+    assert peer._others.said == ["ready 0", "training 0"]
+    peer.calculate(1, 1, 1, 1)
+    peer.come_to("averaged")
+    peer.calculate(7)
+    assert peer.weight == -2.0  # nothing of before is in it
+
+
+def test_a_fault_of_the_round_is_the_training_loops(peer: OverlappedPeer) -> None:
+    peer.calculate(1, 2, 3, 4)
+    peer.come_to("fault")
+    with pytest.raises(OSError, match="fault"):
+        peer.calculate(1)
+
+
+def test_a_newcomer_is_given_the_time_between_two_rounds(peer: OverlappedPeer) -> None:
+    peer.calculate(1, 1, 1, 1)
+    peer.come_to("averaged")
+    peer.calculate(1)
+    peer._others.coming = 1
+    threading.Timer(0.2, peer._end.set).start()
+    said = peer.calculate(1, 1, 1)  # its round begins and ends in the last of these
+    assert (peer.local_epoch, said.ahead, said.hidden_s) == (2, 0, 0.0)
+
+
+def test_the_next_group_is_looked_for_at_once_when_little_is_left(peer: OverlappedPeer) -> None:
+    peer.calculate(1, 1, 1, 1)
+    peer.calculate(1, 1)
+    peer.come_to("averaged")
+    peer.tracker.performance_ema.ema_seconds_per_sample = 0.0
+    peer.calculate(1)  # three of four are here: the update
+    assert peer.grad_averager.scheduled == []
+    peer.prepare_round()
+    assert peer.grad_averager.scheduled == [30.0]
+    peer.prepare_round()
+    assert peer.grad_averager.scheduled == [30.0]
+
+
+def test_the_tracker_is_enough_when_much_is_left(peer: OverlappedPeer) -> None:
+    peer.calculate(1, 1, 1, 1)
+    peer.come_to("averaged")
+    peer.calculate(1)
+    peer.tracker.performance_ema.samples_per_second = 0.1
+    peer.prepare_round()
+    assert peer.grad_averager.scheduled == []
+
+
+def test_a_share_is_of_the_target_by_pace(peer: OverlappedPeer) -> None:
+    assert peer._share(4) == 4
+    peer.tracker.part, peer.target_batch_size = 0.25, 100
+    assert peer._share(40) == 25
+
+
+def test_who_has_to_go_waits_no_longer_for_its_round(
+    peer: OverlappedPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer.calculate(1, 1, 1, 1)
+    peer.stopped = lambda: True
+    said = peer.calculate(1, 1, 1)
+    assert (peer.local_epoch, said.busied) == (0, True)
+    cancelled: list[bool] = []
+    peer.scheduled_grads = SimpleNamespace(  # type: ignore[assignment]
+        done=lambda: bool(cancelled), stage=AveragingStage.LOOKING_FOR_GROUP,
+        cancel=lambda: (cancelled.append(True), peer._end.set()),
+    )  # fmt: skip
+    Clock(monkeypatch)  # it stands: only the group that is given up ends the wait
+    peer.leave_round(10.0)
+    assert cancelled == [True]
+    assert peer._leaving
+
+
+def test_who_has_no_time_left_gives_the_group_up_at_once(peer: OverlappedPeer) -> None:
+    """Also where the round's thread gave the same group up a moment before."""
+
+    def given_up_already() -> None:
+        asked.append(True)
+        raise InvalidStateError
+
+    asked: list[str] = []
+    peer.calculate(1, 1, 1, 1)
+    peer.scheduled_grads = SimpleNamespace(  # type: ignore[assignment]
+        done=lambda: False, stage=AveragingStage.LOOKING_FOR_GROUP, cancel=given_up_already
+    )
+    peer.leave_round(0.0)
+    assert asked == [True]
+    peer._end.set()
+
+
+def test_leaving_ends_in_time_whatever_the_round_does(
+    peer: OverlappedPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    peer.calculate(1, 1, 1, 1)
+    clock.waits(peer, lambda _: False)
+    peer.leave_round(30.0)
+    assert 30.0 <= clock.now_s < 31.0
+    peer._end.set()
+
+
+def test_an_average_is_told_when_it_is_here_and_not_a_step_later(peer: OverlappedPeer) -> None:
+    peer.calculate(1, 1, 1, 1)
+    peer.calculate(5)
+    peer.come_to("averaged")
+    assert (peer.local_epoch, peer.tracker.told, peer.tracker.reported) == (0, [1], [])
+    peer.calculate(5)
+    assert (peer.local_epoch, peer.tracker.told, peer.tracker.reported) == (1, [1], [(1, 2)])
+
+
+@pytest.mark.parametrize("came_to", ["given up", "behind", "averaged"])
+def test_what_this_peer_will_not_take_over_is_not_told(peer: OverlappedPeer, came_to: str) -> None:
+    peer.calculate(1, 1, 1, 1)
+    peer._leaving = came_to == "averaged"
+    peer.come_to(came_to)
+    assert peer.tracker.told == []
+
+
+@pytest.mark.parametrize(("why", "told"), [("astray", [1, 0]), ("behind", [0])])
+def test_an_epoch_that_is_not_taken_over_is_taken_back_before_the_state_is_loaded(
+    peer: OverlappedPeer, monkeypatch: pytest.MonkeyPatch, why: str, told: list[int]
+) -> None:
+    """Else the others would look for weights that nobody has, for as long as that takes."""
+    told_when_loading: list[list[int]] = []
+    monkeypatch.setattr(peer, "load_state", lambda: told_when_loading.append(list(peer.tracker.told)))  # type: ignore[attr-defined]
+    peer.calculate(1, 1, 1, 1)
+    peer.is_out = why == "astray"
+    peer.come_to("averaged" if peer.is_out else why)
+    peer.calculate(1)
+    assert told_when_loading == [told]
+
+
+def test_who_leaves_with_an_average_takes_its_epoch_back(peer: OverlappedPeer) -> None:
+    peer.calculate(1, 1, 1, 1)
+    peer.come_to("averaged")
+    assert peer.tracker.told == [1]
+    peer.leave_round(10.0)
+    assert (peer.local_epoch, peer.tracker.told) == (0, [1, 0])
+
+
+def test_an_update_and_its_credit_wait_for_the_tracker_once(peer: OverlappedPeer) -> None:
+    for came_to in ("averaged", "given up"):
+        while peer._hidden is None:
+            peer.calculate(1)
+        peer.come_to(came_to)
+        assert peer.tracker.resting
+        before = peer.tracker.locks
+        peer.calculate(1)
+        assert peer.tracker.locks == before + 1
+        assert not peer.tracker.resting
+
+
+OUTCOMES = st.sampled_from(["averaged", "alone", "given up", "behind"])
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), OUTCOMES), min_size=1, max_size=4))
+def test_each_gradient_is_in_one_update_or_dropped(rounds: list[tuple[int, str]]) -> None:
+    peer = OverlappedPeer()
+    peer.load_state_from_peers = lambda joining=False, **_: peer.load_state()  # type: ignore[method-assign]
+    sample, expected, kept = 0, 0.0, list[int]()
+    for ahead, came_to in rounds:
+        given_ = kept
+        while len(given_) < SHARE:
+            given_.append(1 << sample)
+            peer.calculate(1 << sample)
+            sample += 1
+        kept = []
+        for k in range(ahead + 1):
+            if k == ahead:
+                peer.come_to(came_to)
+            kept.append(1 << sample)
+            peer.calculate(1 << sample)
+            sample += 1
+        if came_to in ("averaged", "alone"):
+            expected -= sum(given_) / SHARE * (2.0 if came_to == "averaged" else 1.0)
+        elif came_to == "behind":
+            kept = []
+        assert peer.weight == expected
+        assert float(peer.parameter.grad) == sum(kept)  # type: ignore[arg-type]
+        assert peer.grad_averager.local_samples_accumulated == len(kept)
+
+
+def test_the_config_says_which(tmp_path: Any) -> None:
+    assert _optimizer_of(SimpleNamespace(overlap="delayed")) is OverlappedOptimizer  # type: ignore[arg-type]
+    with pytest.raises(PeerConfigError, match="'twice' is neither none nor delayed"):
+        _optimizer_of(SimpleNamespace(overlap="twice"))  # type: ignore[arg-type]

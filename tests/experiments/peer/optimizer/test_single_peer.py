@@ -1,0 +1,135 @@
+"""A plain loop: what torch itself would do, told as a swarm's progress is; nothing is ever averaged."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pandas as pd
+import pytest
+import torch
+from peer_rig import PeerProcess, config_of, serve_folder
+
+from cloud.storage.counter import ByteCounter
+from cloud.storage.digits import write_shards
+from experiments.peer.optimizer.single_peer import PlainOptimizer
+from experiments.peer.training.loop import Hooks, Trainer
+from metrics.epochs.granularity import calculation, communication, granularity
+from metrics.epochs.throughput import swarm_epochs
+from metrics.records import EpochRecord
+
+BATCH, TARGET = 4, 12
+
+
+class Told:
+    """A tracker that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.progress: list[tuple[int, int]] = []
+        self.performance_ema = SimpleNamespace(reset_timer=lambda: None)
+        self.ended = 0
+
+    def report_local_progress(self, local_epoch: int, samples_accumulated: int) -> None:
+        self.progress.append((local_epoch, samples_accumulated))
+
+    @contextlib.contextmanager
+    def pause_updates(self) -> Iterator[None]:
+        yield
+
+    def update_epoch(self, new_epoch: int) -> int:
+        self.progress.append((new_epoch, 0))
+        return new_epoch
+
+    def hold(self, held: bool) -> None:
+        pass
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        self.ended += 1
+
+
+def batch(number: int) -> torch.Tensor:
+    return torch.full((BATCH,), float(number + 1))
+
+
+def test_it_steps_with_the_mean_gradient_of_the_target_batch():
+    """Beside torch's own optimizer, which gets each target batch at once."""
+    weight, same = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
+    told = Told()
+    plain = PlainOptimizer(torch.optim.SGD([weight], lr=0.001, momentum=0.9), told, TARGET)
+    optimizer = torch.optim.SGD([same], lr=0.001, momentum=0.9)
+    for epoch in range(3):
+        whole = [batch(3 * epoch + i) for i in range(TARGET // BATCH)]
+        for i, part in enumerate(whole):
+            (weight * part).square().mean().backward()
+            assert plain.local_epoch == epoch
+            plain.step(batch_size=BATCH)
+            assert plain.take_round().group_size == (1 if i == 2 else 0)
+        optimizer.zero_grad()
+        (same * torch.cat(whole)).square().mean().backward()
+        optimizer.step()
+        assert weight.item() == pytest.approx(same.item(), abs=1e-6)
+    assert told.progress == [(e + (s == 0), s) for e in range(3) for s in (4, 8, 0)]
+    assert not plain.round_scheduled
+    plain.leave_round(1.0)
+    plain.take_back_progress(1.0)
+    assert told.ended == 1
+
+
+def run(epochs: list[EpochRecord], on_round: Callable[[], None] | None = None) -> bool:
+    weight = torch.nn.Parameter(torch.zeros(1))
+    task = SimpleNamespace(
+        move=lambda batch: batch, loss=lambda _: (weight * weight).sum(), wait=lambda: None, ran="toy"
+    )
+    config = SimpleNamespace(
+        max_epochs=3, samples_limit=None, vm="r-a-0", coalesce=1, batch_size=BATCH, forward_s=0.002, backward_s=0.004
+    )  # fmt: skip
+    hooks = Hooks(lambda _: None, lambda e, *_: epochs.append(e), lambda: [], lambda *_: 0, lambda: None)
+    batches = SimpleNamespace(next=lambda _: (torch.zeros(4), torch.zeros(4)))
+    plain = PlainOptimizer(torch.optim.SGD([weight], lr=0.1), Told(), TARGET)
+    return Trainer(
+        cast(Any, config), cast(Any, task), plain, cast(Any, batches), dict, ByteCounter(), hooks, threading.Event()
+    ).run()  # fmt: skip
+
+
+def test_an_epoch_is_calculation_alone_and_its_communication_is_unknown():
+    records: list[EpochRecord] = []
+    assert run(records)
+    assert [(r.epoch, r.steps, r.samples, r.group_size, r.dropped) for r in records] == [
+        (n, 3, 12, 1, "") for n in (1, 2, 3)
+    ]
+    for record in records:
+        assert record.comm_s == record.optimizer_sync_s == 0.0
+        assert record.calc_s == pytest.approx(record.ended_s - record.began_s, abs=1e-5)
+        assert record.calc_s > 3 * 0.006
+    swarm = swarm_epochs(records, 1)
+    assert calculation(swarm) is not None
+    assert communication(swarm) is None
+    assert granularity(swarm) is None
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(60)
+def test_a_real_peer_trains_alone_and_leaves_nothing(tmp_path: Path):
+    made = write_shards(tmp_path / "shards", 2, samples_per_shard=128)
+    with serve_folder(tmp_path / "shards") as endpoint:
+        shards = tuple(f"s3://bucket/{name}" for name in (*made.train, *made.heldout))
+        config = config_of("a", endpoint, shards, plain=True, forward_s=0.01, backward_s=0.02)
+        peer = PeerProcess(tmp_path / "a", config)
+        try:
+            done = peer.wait_for(lambda status: status["phase"] == "done")
+            assert done["epoch"] == 3
+            steps = pd.read_csv(peer.folder / "steps.csv")
+            assert steps["optimizer_sync_s"].max() == 0.0
+            assert steps.groupby("epoch")["samples"].sum().to_list() == [256] * 3
+            assert "held out: accuracy" in (peer.folder / "peer.log").read_text()
+            began = time.monotonic()
+            peer.leave()
+            assert time.monotonic() - began < 10.0
+            assert peer.process.returncode == 0
+        finally:
+            peer.kill()

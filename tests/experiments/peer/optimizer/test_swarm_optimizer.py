@@ -1,0 +1,247 @@
+"""What becomes of the gradients of a round that fails, on a real optimizer of one peer."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import hivemind
+import pytest
+import torch
+from hivemind.averaging.control import StepControl
+from hivemind.averaging.matchmaking import MatchmakingException
+from hivemind.optim.grad_averager import GradientAverager
+from hivemind.optim.progress_tracker import ProgressTracker
+from hivemind_here import apart
+from peer_rig import config_of
+
+from experiments.peer.averaging.gradient_averager import RoundAverager
+from experiments.peer.averaging.lineage import expected_peers, extended
+from experiments.peer.averaging.rounds import Round
+from experiments.peer.optimizer import swarm_optimizer as optimizer_module
+from experiments.peer.optimizer.build import build_optimizer
+from experiments.peer.optimizer.swarm_optimizer import SwarmOptimizer
+from experiments.peer.state.catch_up import Offer
+from experiments.peer.swarm.dht_node import start_dht
+from experiments.peer.swarm.members import anybody
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(90)]
+
+GRADIENTS = (1, 2, 3, 4)
+MENDS = (
+    (SwarmOptimizer, hivemind.Optimizer, "_begin_averaging_gradients"),
+    (SwarmOptimizer, hivemind.Optimizer, "_load_local_gradients_into_optimizer"),
+    (SwarmOptimizer, hivemind.Optimizer, "_average_gradients_and_load_into_optimizer"),
+    (RoundAverager, GradientAverager, "step"),
+)
+
+
+def epoch(optimizer: SwarmOptimizer, parameter: torch.nn.Parameter) -> tuple[float, Round]:
+    """Four steps, then the end of the epoch: what SGD subtracted, and what was said about the round."""
+    before = parameter.detach().clone()
+    for gradient in GRADIENTS:
+        (gradient * parameter.sum()).backward()
+        optimizer.grad_averager.accumulate_grads_(1)
+    optimizer._update_global_epoch(None)
+    moved = before - parameter.detach()
+    assert torch.equal(moved, moved[:1].expand(3))
+    ready = torch.zeros(3) if optimizer.grad_averager.local_times_accumulated == 0 else torch.full((3,), 10.0)
+    assert torch.equal(parameter.grad, ready)  # for the next epoch, or kept as they were
+    return float(moved[0]), optimizer.take_round()
+
+
+def peers_known(count: int) -> None:
+    """From now on every tracker counts so many peers."""
+    progress = property(
+        lambda self: replace(self.__dict__["global_progress"], num_peers=count),
+        lambda self, value: self.__dict__.update(global_progress=value),
+    )
+    ProgressTracker.global_progress = progress
+
+
+class Controls:
+    """What the attempts to average come to, one after the other; the last one's for all that follow."""
+
+    def __init__(self, optimizer: SwarmOptimizer, *ends: str) -> None:
+        self.optimizer, self.ends, self.began = optimizer, list(ends), 0
+
+    def result(self, _timeout: float | None = None) -> dict[str, Any]:
+        self.began += 1
+        end = self.ends.pop(0) if len(self.ends) > 1 else self.ends[0]
+        if end == "breaks":
+            raise RuntimeError("the round broke off")
+        if end == "misses a part":
+            raise MatchmakingException("Unable to run All-Reduce: a part is missing")
+        own = self.optimizer._told
+        other = replace(own, nonce="other") if end == "succeeds" else replace(own, epoch=own.epoch + 7)
+        return {"a": own.as_list(), "b": other.as_list()}
+
+
+class Others:
+    """A membership that says so."""
+
+    gone = ()
+    is_member = staticmethod(anybody)
+
+    def __init__(self, training: int) -> None:
+        self.training = training
+
+    def others_training(self, _: int) -> int:
+        return self.training
+
+    def others_left(self, _: int, until: str = "enough answered") -> int:
+        return self.training
+
+
+def epochs(folder: Path) -> dict[str, tuple[float, Round, Any]]:
+    """What was subtracted, said and done, by what happened; then two epochs as Hivemind is."""
+    parameter = torch.nn.Parameter(torch.zeros(3))
+    config = config_of(
+        "a", "", (), optimizer={"name": "sgd", "lr": 1.0}, target_batch_size=10**6,
+        averaging_timeout_s=3.6, matchmaking_time_s=1.5,
+    )  # fmt: skip
+    dht, _ = start_dht(config, folder / "a.key")
+    optimizer = build_optimizer(config, dht, [parameter])
+    optimizer_module._GIVE_UP_S = 0.3  # nobody ends the group's round here
+    retried: list[str] = []
+    loads: list[int] = []
+    SwarmOptimizer.load_state_from_peers = lambda self: loads.append(self.local_epoch)
+    found: dict[str, tuple[float, Round, Any]] = {}
+
+    def run(name: str, peers: int, others: int, *ends: str) -> None:
+        peers_known(peers)
+        optimizer.watch_others(Others(others), retried.append)
+        StepControl.result = lambda _self, timeout=None: controls.result(timeout)
+        controls = Controls(optimizer, *ends)
+        before, lineage, began = optimizer.local_epoch, optimizer._lineage, time.monotonic()
+        moved, done = epoch(optimizer, parameter)
+        extra = {
+            "epochs": optimizer.local_epoch - before, "attempts": controls.began, "retried": list(retried),
+            "lost": optimizer._told.lost,
+            "seconds": time.monotonic() - began, "loads": list(loads), "new lineage": optimizer._lineage != lineage,
+        }  # fmt: skip
+        found[name] = moved, done, extra
+        retried.clear(), loads.clear()
+
+    run("alone", 1, 0, "breaks")
+    run("not seen yet", 1, 1, "succeeds")
+    run("second attempt", 2, 1, "breaks", "succeeds")
+    run("a part is missing", 2, 1, "misses a part", "succeeds")
+    run("no attempt", 2, 1, "breaks")
+    run("the others died", 2, 0, "breaks")
+    run("astray", 2, 1, "other lineage")
+    optimizer.grad_averager.reset_accumulated_grads_()  # as a loaded state does
+    newer = replace(optimizer.tracker.global_progress, epoch=optimizer.local_epoch + 1)
+    optimizer.progress.ask = lambda _=0.0: newer
+    run("the others went on", 2, 1, "breaks")
+    optimizer.grad_averager.reset_accumulated_grads_()
+    older, at = replace(newer, epoch=optimizer.local_epoch), time.monotonic() + 3.2
+    optimizer.progress.ask = lambda _=0.0: newer if time.monotonic() > at else older
+    run("the others' last attempt", 2, 1, "breaks")
+    optimizer.progress.ask = lambda _=0.0: newer
+    optimizer.grad_averager.reset_accumulated_grads_()
+    passed = Offer("b", 0.1, newer.epoch, False, 0, extended(optimizer._lineage, "passed over"))
+    optimizer.state_averager.offers = lambda: [passed]
+    run("the others gave up", 2, 1, "breaks")
+    del optimizer.state_averager.offers
+    for ours, theirs, name in MENDS:
+        setattr(ours, name, getattr(theirs, name))
+    run("unmended, alone", 1, 0, "breaks")
+    run("unmended, no attempt", 2, 1, "breaks")
+    return found
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, tuple[float, Round, Any]]:
+    return apart(epochs)
+
+
+def test_alone_it_steps_with_the_mean_of_the_gradients(found) -> None:
+    moved, done, extra = found["alone"]
+    assert moved == 2.5
+    assert (done.group_size, done.losses, extra["epochs"]) == (1, [], 1)
+
+
+def test_an_all_reduce_that_was_lost_is_told_in_the_next_attempt(found) -> None:
+    """Its group then goes on for those whom it may succeed for (`lineage.patient`)."""
+    assert found["second attempt"][2]["lost"] == 0
+    assert found["a part is missing"][2]["lost"] == 1
+
+
+def test_who_is_announced_is_averaged_with_before_its_progress_is_seen(found) -> None:
+    moved, done, extra = found["not seen yet"]
+    assert (moved, done.group_size, extra["attempts"]) == (2.5, 2, 1)
+
+
+def test_a_second_attempt_has_the_same_gradients(found) -> None:
+    moved, done, extra = found["second attempt"]
+    assert moved == 2.5
+    assert (done.group_size, done.losses, done.failed) == (
+        2,
+        [],
+        ["averaging failed (RuntimeError: the round broke off)"],
+    )
+    assert (extra["attempts"], extra["retried"], extra["epochs"]) == (2, done.failed, 1)
+
+
+def test_a_round_that_fails_until_its_time_is_over_is_passed_over_by_all(found) -> None:
+    """Whoever stepped with its own gradients would have parameters of its own from then on."""
+    moved, done, extra = found["no attempt"]
+    assert moved == 0.0
+    assert done.group_size == 1
+    assert done.losses == [
+        "round given up: gradients dropped (averaging failed (RuntimeError: the round broke off))"
+    ]
+    assert extra["attempts"] == 3
+    assert extra["seconds"] < 2 * 3.6
+    assert (extra["epochs"], extra["new lineage"]) == (1, True)
+
+
+def test_who_is_left_alone_steps_with_its_own_mean(found) -> None:
+    moved, done, extra = found["the others died"]
+    assert (moved, done.group_size, done.losses, extra["epochs"]) == (2.5, 1, [], 1)
+
+
+@pytest.mark.parametrize("why", ["astray", "the others went on"])
+def test_whose_parameters_are_not_the_others_takes_their_state(found, why: str) -> None:
+    moved, done, extra = found[why]
+    assert (moved, done.losses, extra["epochs"]) == (0.0, [], 0)
+    assert len(extra["loads"]) == 1
+    assert extra["attempts"] == 1
+
+
+def test_what_the_others_last_attempt_comes_to_is_waited_for_as_long_as_there_is_time(found) -> None:
+    """After its third attempt this peer has 0.6 s left; whoever gave up then had weights of its own (seen)."""
+    moved, done, extra = found["the others' last attempt"]
+    assert (moved, done.losses, extra["epochs"], extra["attempts"]) == (0.0, [], 0, 3)
+    assert len(extra["loads"]) == 1
+
+
+def test_who_hears_that_the_others_gave_up_does_so_too_and_downloads_nothing(found) -> None:
+    """Their weights are its own; they have no update to give, so it would be the whole state."""
+    moved, done, extra = found["the others gave up"]
+    assert (moved, extra["epochs"], extra["attempts"], extra["loads"]) == (0.0, 1, 1, [])
+    assert done.losses[0].startswith("round given up")
+
+
+@pytest.mark.parametrize(
+    ("failed", "late_s", "peers"), [([], 1.0, 8), (["x"], -1.0, 8), (["x"], 1.0, 1), (["x", "y"], 1.0, 1)]
+)
+def test_late_in_a_round_any_group_is_better_than_none(failed: list[str], late_s: float, peers: int) -> None:
+    """A majority that lives and does not come (it downloads a state, it is paused) would cost everybody the round."""
+    peer: Any = SimpleNamespace(
+        _others_known=lambda: 7, round=Round(failed=failed), local_epoch=4, _lineage="x",
+        _any_group_at_s=time.monotonic() - late_s,
+    )  # fmt: skip
+    told = SwarmOptimizer._tell(peer)
+    assert (told.peers, told.attempt) == (peers, 1 + len(failed))
+    assert expected_peers({"a": told, "b": told}) == (None if peers == 1 else 8)
+
+
+def test_unmended_hivemind_still_has_the_faults(found) -> None:
+    """Alone the sum, after a failed round nothing. If this fails, the mends can go."""
+    assert found["unmended, alone"][0] == 10.0
+    assert found["unmended, no attempt"][0] == 0.0

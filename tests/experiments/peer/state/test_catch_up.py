@@ -1,0 +1,208 @@
+"""Who downloads what from whom: the nearest of the newest, once; and a chase that ends, whatever the link."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.peer.state.catch_up import (
+    ChaseError,
+    Get,
+    Limits,
+    NoStateError,
+    Offer,
+    Wait,
+    catch_up,
+    decide,
+)
+from experiments.peer.state.client import Taken, TakingError
+from experiments.peer.state.snapshot_cache import KEPT_UPDATES, Shelf
+
+LIMITS = Limits(without_state_s=60.0, round_s=30.0)
+
+
+def offer(donor: str, rtt_ms: float, epoch: int, **more: object) -> Offer:
+    return replace(Offer(donor, rtt_ms / 1000.0, epoch, False, 0, f"at {epoch}"), **more)  # type: ignore[arg-type]
+
+
+def test_the_nearest_of_the_newest_gives_the_state() -> None:
+    offers = [offer("far", 100, 5), offer("near", 1, 5), offer("nearer, older", 0.5, 4)]
+    assert decide(0, "", offers) == Get("state", 5, ("near", "far"))
+
+
+def test_who_lacks_one_update_downloads_only_that() -> None:
+    offers = [offer("near", 1, 5), offer("far", 100, 5, oldest_update=4)]
+    assert decide(4, "at 4", offers) == Get("update", 5, ("far",))
+    assert decide(3, "at 3", offers) == Get("update", 4, ("far",))
+    assert decide(2, "at 2", offers) == Get("state", 5, ("near", "far"))
+    assert decide(4, "at 4", offers, updates=False) == Get("state", 5, ("near", "far"))
+
+
+def test_a_joiner_waits_for_the_end_of_a_round() -> None:
+    assert decide(5, "at 5", [offer("a", 1, 5, averaging=True)]) == Wait()
+    assert decide(5, "at 5", [offer("a", 1, 5), offer("late", 1, 4, averaging=True)]) is None
+    assert decide(0, "", [offer("a", 1, 0, lineage="", averaging=True)]) == Wait()
+
+
+def test_most_peers_weights_count_and_all_come_to_the_same() -> None:
+    peers = [("a", "x"), ("b", "y"), ("c", "y"), ("d", "z")]
+    ends = []
+    for own, lineage in peers:
+        offers = [offer(name, 1, 3, lineage=its) for name, its in peers if name != own]
+        ends.append(decide(3, lineage, offers))
+    assert ends == [Get("state", 3, ("b", "c")), None, None, Get("state", 3, ("b", "c"))]
+    pair = [decide(3, "x", [offer("b", 1, 3, lineage="y")]), decide(3, "y", [offer("a", 1, 3, lineage="x")])]
+    assert pair == [Get("state", 3, ("b",)), None]
+
+
+def test_at_the_start_there_is_nothing_to_download() -> None:
+    assert decide(0, "", [offer("a", 1, 0, lineage="")]) is None
+    assert decide(0, "", []) is None
+    assert decide(7, "mine", [offer("a", 1, 5)]) is None
+
+
+@dataclass
+class Swarm:
+    """One donor that ends an epoch each `epoch_s`, the last `round_s` of it averaging; its taker has one link."""
+
+    epoch_s: float
+    round_s: float
+    state_s: float
+    update_s: float
+    at: float = 0.0
+    epoch: int = 0
+    lineage: str = ""
+    kept_from: int | None = None
+    took: list[str] = field(default_factory=list)
+
+    @property
+    def its(self) -> int:
+        return 10 + int(self.at // self.epoch_s)
+
+    def offers(self) -> list[Offer]:
+        self.at += 0.01
+        oldest = self.its if self.kept_from is None else max(self.kept_from + 1, self.its - KEPT_UPDATES + 1)
+        averaging = self.at % self.epoch_s > self.epoch_s - self.round_s
+        return [Offer("donor", 0.01, self.its, averaging, oldest, f"at {self.its}")]
+
+    def fetch(self, get: Get) -> Taken:
+        self.took.append(get.kind)
+        if get.kind == "state":
+            got = self.kept_from = self.its
+            self.at += self.state_s
+        else:
+            assert self.its - KEPT_UPDATES < get.epoch <= self.its
+            got = get.epoch
+            self.at += self.update_s
+        return Taken(header=str(got).encode(), donor="donor", received=1, whole=True)
+
+    def use(self, get: Get, taken: Taken) -> None:
+        if get.kind == "update" and self.lineage != f"at {self.epoch}":
+            raise TakingError("other weights")
+        self.epoch = int(taken.header)
+        self.lineage = f"at {self.epoch}"
+
+    def sleep(self, seconds: float) -> None:
+        self.at += seconds
+
+
+@given(
+    st.floats(2.0, 100.0),
+    st.floats(0.0, 0.6),
+    st.floats(0.01, 4.5),
+    st.floats(0.0, 0.7),
+    st.floats(0.0, 99.0),
+)
+def test_one_state_is_enough_where_an_update_takes_less_than_an_epoch(
+    epoch_s: float, round_share: float, state_epochs: float, update_share: float, began_s: float
+) -> None:
+    """As long as the state takes no more epochs than updates are kept."""
+    swarm = Swarm(epoch_s, round_share * epoch_s, state_epochs * epoch_s, update_share * epoch_s, began_s)
+    caught = catch_up(swarm, replace(LIMITS, round_s=200.0), lambda: swarm.at, swarm.sleep)
+    assert swarm.took.count("state") == caught.states == 1
+    assert swarm.its - swarm.epoch <= 1  # the swarm may have moved on in the very moment
+    assert caught.donor == "donor"
+
+
+def test_who_would_always_end_an_update_in_the_next_round_goes_in_all_the_same() -> None:
+    """An update takes 0.7 of an epoch, and the last 0.6 of each is averaging, as when it has its state."""
+    swarm = Swarm(20.0, 12.0, 10.0, 14.0)
+    caught = catch_up(swarm, LIMITS, lambda: swarm.at, swarm.sleep)
+    assert caught.states == 1
+    assert caught.updates > 1
+    assert swarm.its - swarm.epoch <= 1
+
+
+def test_a_link_that_is_too_slow_is_told_so() -> None:
+    swarm = Swarm(10.0, 1.0, 100.0, 20.0)
+    with pytest.raises(ChaseError, match="too slow"):
+        catch_up(swarm, LIMITS, lambda: swarm.at, swarm.sleep)
+    assert swarm.took.count("state") == 3
+
+
+def test_weights_of_their_own_get_a_state_where_an_update_does_not_fit() -> None:
+    swarm = Swarm(50.0, 1.0, 5.0, 1.0, epoch=9, lineage="stepped alone")
+    catch_up(swarm, LIMITS, lambda: swarm.at, swarm.sleep)
+    assert swarm.took == ["update", "state"]
+    assert swarm.lineage == "at 10"
+
+
+@dataclass
+class Silent(Swarm):
+    """Nobody answers."""
+
+    def offers(self) -> list[Offer]:
+        self.at += 10.0
+        return []
+
+
+def test_without_an_answer_a_newcomer_gives_up_and_an_old_peer_goes_on() -> None:
+    newcomer = Silent(10.0, 1.0, 1.0, 1.0)
+    with pytest.raises(NoStateError, match="within 60 s"):
+        catch_up(newcomer, LIMITS, lambda: newcomer.at, newcomer.sleep)
+    assert newcomer.at < 80.0
+    old = Silent(10.0, 1.0, 1.0, 1.0, epoch=4)
+    assert catch_up(old, LIMITS, lambda: old.at, old.sleep).states == 0
+
+
+@dataclass
+class Broken(Swarm):
+    """Nothing arrives."""
+
+    def fetch(self, get: Get) -> Taken:
+        self.at += 1.0
+        raise TakingError(f"no {get.kind}")
+
+
+def test_what_never_arrives_ends_with_its_reason() -> None:
+    swarm = Broken(1000.0, 1.0, 1.0, 1.0)
+    with pytest.raises(NoStateError, match="no state"):
+        catch_up(swarm, LIMITS, lambda: swarm.at, swarm.sleep)
+
+
+def test_a_round_that_never_ends_is_not_waited_for() -> None:
+    swarm = Swarm(10_000.0, 10_000.0, 1.0, 1.0)
+    catch_up(swarm, LIMITS, lambda: swarm.at, swarm.sleep)
+    assert 30.0 <= swarm.at < 40.0
+
+
+def test_a_shelf_keeps_updates_only_for_a_snapshot_and_not_for_ever() -> None:
+    from experiments.peer.state.encoding import Blob
+
+    blob = Blob("key", b"", None)  # type: ignore[arg-type] # nobody looks into it
+    shelf = Shelf()
+    shelf.epoch_ended(3, lambda: blob)
+    assert (shelf.oldest_update(3, False), shelf.oldest_update(3, True)) == (0, 3)
+    assert shelf.snapshot(3, lambda: blob) is shelf.with_key("key") is blob
+    for epoch in range(4, 4 + KEPT_UPDATES):
+        shelf.epoch_ended(epoch, lambda: blob)
+        assert shelf.oldest_update(epoch, False) == 4
+    assert shelf.update(2, lambda: None) is None
+    shelf.epoch_ended(4 + KEPT_UPDATES, lambda: blob)
+    assert (shelf.oldest_update(4 + KEPT_UPDATES, False), shelf.with_key("key")) == (0, None)
+    shelf.snapshot(9, lambda: blob)
+    shelf.epoch_ended(10, lambda: None)  # an epoch without a step
+    assert shelf.with_key("key") is None

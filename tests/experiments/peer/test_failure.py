@@ -1,0 +1,52 @@
+"""What a peer says when it fails, and what the controller makes of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from cloud.provider import Observed
+from cloud.storage.errors import CorruptShardError, StorageError, StoreUnreachableError, TruncatedShardError
+from experiments.peer import main as peer
+from experiments.peer.status import Status
+from orchestrator.controller import tick as shell
+
+SHARD = "s3://digits/train-000001.tar"
+
+
+@pytest.mark.parametrize(
+    ("error", "hopeless"),
+    [
+        (CorruptShardError(SHARD, 512, "not a tar header"), True),
+        (TruncatedShardError(SHARD, 7000), True),
+        (StoreUnreachableError(f"nobody gave a byte of {SHARD}"), False),
+    ],
+)
+def test_wrong_data_end_the_run_and_a_silent_store_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: StorageError, hopeless: bool
+):
+    def run(*_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(peer, "_run", run)
+    assert peer._guarded(cast(Any, None), tmp_path, tmp_path, Status(tmp_path / "status.json")) == 1
+    status = json.loads((tmp_path / "status.json").read_text())
+    ended = "its program ended with exit code 1"
+    seen = Observed("r-a-0", "failed", "gcp/us-central1", None, 1.0, 2.0, 3.0, ended, None, status)
+    event = shell._observed(seen, 4.0)
+    assert isinstance(event, shell.ev.Observed)
+    assert (event.cause, event.hopeless) == (str(error), hopeless)
+    assert SHARD in event.cause
+
+
+def test_a_killed_peer_is_not_blamed_for_what_it_said_before():
+    seen = Observed(
+        "r-a-0", "failed", "gcp/us-central1", None, 1.0, 2.0, 3.0, "its program was killed by signal 9", None,
+        {"phase": "training", "error": None, "hopeless": False},
+    )  # fmt: skip
+    event = shell._observed(seen, 4.0)
+    assert isinstance(event, shell.ev.Observed)
+    assert (event.cause, event.hopeless) == ("its program was killed by signal 9", False)

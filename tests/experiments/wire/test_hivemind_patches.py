@@ -1,0 +1,289 @@
+"""What of Hivemind 1.1.12 we mend, each shown mended and unmended: hangs, and calls that nobody answers."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from hivemind.averaging import averager
+from hivemind.averaging.partition import TensorPartReducer
+from hivemind.dht import dht
+from hivemind.p2p import P2P, PeerID
+from hivemind.p2p.p2p_daemon_bindings.control import ControlClient
+from hivemind.p2p.p2p_daemon_bindings.utils import write_pbmsg
+from hivemind.proto import p2pd_pb2
+from hivemind.proto.averaging_pb2 import AveragingData
+from hivemind.utils.asyncio import _AsyncContextWrapper, enter_asynchronously
+
+from experiments.wire.hivemind.patches import mend_hivemind
+
+PARTS, SENDERS = 2, 3
+
+
+async def three_senders_one_dies() -> list[object]:
+    """Senders 0 and 1 wait for part 0, sender 1 is cancelled, sender 2 comes last."""
+    reducer = TensorPartReducer(tuple(torch.Size([4]) for _ in range(PARTS)), SENDERS)
+
+    async def send(sender: int) -> torch.Tensor:
+        for part in range(PARTS):
+            average = await reducer.accumulate_part(sender, part, torch.full((4,), float(sender)))
+        return average
+
+    first, dying = asyncio.ensure_future(send(0)), asyncio.ensure_future(send(1))
+    await asyncio.sleep(0)  # both have given their part 0 and wait for sender 2's
+    await asyncio.sleep(0)
+    dying.cancel()
+    await asyncio.wait({dying})
+    reducer.on_sender_failed(1)
+    last = asyncio.ensure_future(send(2))
+    _, waiting = await asyncio.wait({first, last}, timeout=2.0)
+    for task in waiting:
+        task.cancel()
+    results: list[object] = await asyncio.gather(first, last, return_exceptions=True)
+    reducer.finalize()
+    return results
+
+
+@pytest.fixture
+def unmended(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = TensorPartReducer.accumulate_part
+    monkeypatch.setattr(TensorPartReducer, "accumulate_part", getattr(original, "unmended", original))
+    entering = _AsyncContextWrapper.__aenter__
+    monkeypatch.setattr(_AsyncContextWrapper, "__aenter__", getattr(entering, "unmended", entering))
+    for module in (dht, averager):
+        switch = module.switch_to_uvloop
+        monkeypatch.setattr(module, "switch_to_uvloop", getattr(switch, "unmended", switch))
+    add = P2P._add_protobuf_stream_handler
+    monkeypatch.setattr(P2P, "_add_protobuf_stream_handler", getattr(add, "unmended", add))
+    made = ControlClient.__init__
+    monkeypatch.setattr(ControlClient, "__init__", getattr(made, "unmended", made))
+
+
+def test_with_the_shield_the_others_get_their_parts(unmended) -> None:
+    mend_hivemind()
+    results = asyncio.run(three_senders_one_dies())
+    # part 1 is the average of senders 0 and 2 alone
+    assert all(isinstance(r, torch.Tensor) and torch.equal(r, torch.ones(4)) for r in results), results
+
+
+def test_without_the_shield_hivemind_still_breaks(unmended) -> None:
+    """If this fails, Hivemind has mended itself and `mend_hivemind` can go."""
+    results = asyncio.run(three_senders_one_dies())
+    assert any(isinstance(r, BaseException) for r in results)
+
+
+def test_mending_twice_shields_once(unmended) -> None:
+    mend_hivemind()
+    once = TensorPartReducer.accumulate_part
+    mend_hivemind()
+    assert TensorPartReducer.accumulate_part is once
+
+
+async def free_after_a_task_that_waited_for_it_was_cancelled(lock: threading.Lock) -> bool:
+    """Whether anybody can have the lock then."""
+
+    async def wait() -> None:
+        async with enter_asynchronously(lock):
+            raise AssertionError("it was cancelled before")
+
+    lock.acquire()
+    task = asyncio.ensure_future(wait())
+    await asyncio.sleep(0.1)  # its thread waits for the lock
+    task.cancel()
+    await asyncio.wait({task})
+    lock.release()
+    for _ in range(20):
+        await asyncio.sleep(0.05)
+        if lock.acquire(blocking=False):
+            lock.release()
+            await asyncio.sleep(0.05)  # the thread may have been slower than this one
+            return not lock.locked()
+    return False
+
+
+def test_a_lock_is_not_kept_by_a_task_that_was_cancelled_while_it_waited_for_it(unmended) -> None:
+    mend_hivemind()
+    assert asyncio.run(free_after_a_task_that_waited_for_it_was_cancelled(threading.Lock()))
+
+
+def test_unmended_hivemind_still_keeps_it(unmended) -> None:
+    """If this fails, the mend can go."""
+    assert not asyncio.run(free_after_a_task_that_waited_for_it_was_cancelled(threading.Lock()))
+
+
+async def entered_and_left(lock: threading.Lock) -> tuple[bool, bool]:
+    async with enter_asynchronously(lock):
+        inside = lock.locked()
+    return inside, lock.locked()
+
+
+def test_who_is_not_cancelled_has_it_and_gives_it_back(unmended) -> None:
+    mend_hivemind()
+    assert asyncio.run(entered_and_left(threading.Lock())) == (True, False)
+
+
+@pytest.fixture
+def own_policy() -> Iterator[None]:
+    policy = asyncio.get_event_loop_policy()
+    yield
+    asyncio.set_event_loop_policy(policy)
+
+
+def a_task_that_nobody_holds_reads(switch: Callable[[], asyncio.AbstractEventLoop]) -> bool:
+    """Whether it is there still when what it waits for comes."""
+    ours, theirs = socket.socketpair()
+    loop, got = switch(), list[bytes]()
+
+    async def read() -> None:
+        reader, writer = await asyncio.open_connection(sock=theirs)
+        got.append(await reader.readexactly(1))
+        writer.close()
+
+    async def begin() -> None:
+        asyncio.create_task(read())  # noqa: RUF006 - as Hivemind does
+
+    try:
+        loop.run_until_complete(begin())
+        loop.run_until_complete(asyncio.sleep(0.05))
+        gc.collect()
+        ours.send(b"x")
+        loop.run_until_complete(asyncio.sleep(0.05))
+        return got == [b"x"]
+    finally:
+        loop.close()
+        asyncio.set_event_loop(None)
+        ours.close()
+
+
+@pytest.mark.parametrize("module", [dht, averager], ids=lambda module: module.__name__)
+def test_a_task_is_kept_until_it_is_done(module: Any, unmended, own_policy) -> None:
+    mend_hivemind()
+    assert a_task_that_nobody_holds_reads(module.switch_to_uvloop)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_unmended_the_garbage_collector_ends_it(unmended, own_policy) -> None:
+    """If this fails, Hivemind keeps its tasks, or Python does, and the mend can go."""
+    assert not a_task_that_nobody_holds_reads(dht.switch_to_uvloop)
+
+
+async def the_next_call_is_answered(answer: dict[str, Any]) -> bool:
+    """One call is given up while its answer is on the table; another one's answer comes after it."""
+    control = ControlClient(cast(Any, None), _initialized_with_create=True)
+    answers = asyncio.StreamReader()
+
+    class ToPeer:
+        write = staticmethod(answers.feed_data)
+
+        async def drain(self) -> None:
+            pass
+
+    given_up, patient = (
+        asyncio.ensure_future(control.call_unary_handler(PeerID(b"peer"), "ping", b"")) for _ in range(2)
+    )
+    reading = asyncio.ensure_future(control._read_from_persistent_conn(answers))
+    await asyncio.sleep(0)
+    for call_id, told in zip(
+        list(control._pending_calls), (answer, {"callUnaryResponse": RESPONSE}), strict=True
+    ):
+        message = p2pd_pb2.PersistentConnectionResponse(callId=call_id.bytes, **told)
+        await write_pbmsg(cast(Any, ToPeer()), message)
+    answers.feed_eof()
+    given_up.cancel()
+    await asyncio.wait({reading, patient}, timeout=1.0, return_when=asyncio.ALL_COMPLETED)
+    answered = patient.done() and patient.result() == b"pong"
+    for task in (reading, patient):
+        task.cancel()
+    await asyncio.gather(reading, patient, given_up, return_exceptions=True)
+    return answered
+
+
+RESPONSE = p2pd_pb2.CallUnaryResponse(response=b"pong")
+LATE = [
+    {"callUnaryResponse": RESPONSE},
+    {"callUnaryResponse": p2pd_pb2.CallUnaryResponse(error=b"no")},
+    {"daemonError": p2pd_pb2.DaemonError(message="no")},
+    {},
+]
+
+
+@pytest.mark.parametrize("answer", LATE, ids=["response", "error", "daemon's error", "done"])
+def test_a_late_answer_does_not_make_deaf(answer: dict[str, Any], unmended) -> None:
+    mend_hivemind()
+    assert asyncio.run(the_next_call_is_answered(answer))
+
+
+@pytest.mark.parametrize("answer", LATE, ids=["response", "error", "daemon's error", "done"])
+def test_unmended_it_does(answer: dict[str, Any], unmended) -> None:
+    """If this fails, Hivemind looks whether a call was given up, and the mend can go."""
+    assert not asyncio.run(the_next_call_is_answered(answer))
+
+
+class Writer:
+    """What is written to it can be read, until it is closed."""
+
+    def __init__(self) -> None:
+        self.reader, self.closed = asyncio.StreamReader(), False
+
+    def write(self, data: bytes) -> None:
+        self.reader.feed_data(data)
+
+    async def drain(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+
+async def a_stream_is_closed_whose_handler_has_ended(ends: str) -> bool:
+    """Twenty messages came, of which the handler took one."""
+    found: list[Any] = []
+
+    class Streams(P2P):
+        def __init__(self) -> None:
+            self.peer_id = PeerID(b"own")
+
+        async def add_binary_stream_handler(self, name: str, handler: Any, balanced: bool = False) -> None:
+            found.append(handler)
+
+        def __del__(self) -> None:
+            pass  # it has no p2pd to end
+
+    async def handler(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        yield await requests.__anext__()
+        await asyncio.sleep(0.05)  # the queue is full meanwhile
+        if ends == "with an error":
+            raise RuntimeError("the round is over")
+
+    await Streams()._add_protobuf_stream_handler("averaging", handler, AveragingData)
+    coming, answers = Writer(), Writer()
+    for _ in range(20):
+        await P2P.send_protobuf(AveragingData(), cast(Any, coming))
+    info = cast(Any, SimpleNamespace(peer_id=PeerID(b"other")))
+    serving = asyncio.ensure_future(found[0](info, coming.reader, answers))
+    await asyncio.wait(
+        {serving}, timeout=5.0 if hasattr(P2P._add_protobuf_stream_handler, "unmended") else 0.5
+    )
+    serving.cancel()
+    closed = answers.closed
+    await asyncio.gather(serving, return_exceptions=True)
+    return closed
+
+
+@pytest.mark.parametrize("ends", ["by itself", "with an error"])
+def test_a_stream_ends_with_its_handler(ends: str, unmended) -> None:
+    mend_hivemind()
+    assert asyncio.run(a_stream_is_closed_whose_handler_has_ended(ends))
+
+
+@pytest.mark.parametrize("ends", ["by itself", "with an error"])
+def test_unmended_it_waits_for_ever(ends: str, unmended) -> None:
+    """If this fails, Hivemind looks whether the handler has ended, and the mend can go."""
+    assert not asyncio.run(a_stream_is_closed_whose_handler_has_ended(ends))

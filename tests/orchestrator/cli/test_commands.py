@@ -1,0 +1,279 @@
+"""The commands on run folders that were really prepared, and off a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from experiments.parse.load import find, load
+from metrics.records import EventRecord
+from metrics.store.database import RunStore
+from orchestrator.cli import starting
+from orchestrator.cli.app import run
+from orchestrator.controller import client
+from orchestrator.controller.reaping import Reach, Reaped
+from orchestrator.errors import STATUS_CODES, HeldError
+from orchestrator.launch.prepare import prepare
+
+RUN = "local-2-20261121-7f3a"
+Output = Callable[[], tuple[str, str]]
+
+
+@pytest.fixture
+def output(capsys: pytest.CaptureFixture[str]) -> Output:
+    def read() -> tuple[str, str]:
+        shown = capsys.readouterr()
+        return shown.out, shown.err
+
+    return read
+
+
+@pytest.fixture
+def folder(own_home: Path) -> Path:
+    """A run that was prepared and has not begun."""
+    spec = load("local-2")
+    return prepare(
+        spec, find("local-2"), starting.plan_for(spec), RUN, own_home, now_s=1_800_000_000.0, cores=2
+    )
+
+
+def test_a_run_keeps_the_study_s_figures_of_its_own_experiment_only(own_home: Path):
+    kept: list[Any] = []
+    for n, override in enumerate(("seed=1", "network_tuning=wan", "swarm.target_batch_size=1024")):
+        spec = load("geo-a2", [override])
+        plan = starting.plan_for(spec)
+        run_folder = prepare(spec, find("geo-a2"), plan, f"r-{n}", own_home, now_s=1e9, cores=2)
+        with RunStore.open_reader(run_folder / "run.db") as store:
+            kept.append(store.meta("published"))
+    assert [figures and figures["experiment"] for figures in kept] == ["geo-a2", "geo-a2", None]
+
+
+def add_event(folder: Path, seq: int, slot: str, to_state: str, cause: str) -> None:
+    with RunStore.open_writer(folder / "run.db") as store:
+        row = EventRecord(seq, 1_800_000_000.0 + seq, "note", slot, 0, "", "", to_state, cause, "{}")
+        store.append("events", [row])
+
+
+@pytest.mark.parametrize("form", ["table", "json", "yaml", "csv"])
+def test_ls_lists_runs_in_every_form(form: str, folder: Path, output: Output):
+    assert run(["ls", "-o", form]) == 0
+    text, _ = output()
+    assert RUN in text
+    if form in ("json", "yaml"):
+        document = yaml.safe_load(text)
+        assert document["schema_version"] == 1
+        assert document["runs"][0].keys() == {
+            "run", "status", "experiment", "peers", "epoch", "started", "elapsed_s", "spent_usd", "controller", "error",
+            "target", "emulated", "scales", "host_contended", "clock_skew_s",
+        }  # fmt: skip
+        assert document["runs"][0]["peers"] == 2
+
+
+def test_ls_shows_a_run_it_cannot_read(folder: Path, output: Output):
+    (folder / "run.db").write_bytes(b"not a database, and long enough to be looked at by SQLite" * 50)
+    assert run(["ls", "-o", "json"]) == 0
+    (row,) = json.loads(output()[0])["runs"]
+    assert row["status"] == "unreadable"
+    assert "orch ls" in row["error"]
+
+
+def test_status_and_its_json(folder: Path, output: Output):
+    assert run(["status", "latest"]) == 0
+    text, _ = output()
+    assert text.startswith(f"{RUN}: ")
+    assert "us-0" in text
+    assert run(["status", RUN, "-o", "json"]) == 0
+    document = json.loads(output()[0])
+    assert document["schema_version"] == 1
+    assert {peer["slot"] for peer in document["peers"]} == {"us-0", "eu-0"}
+    assert {"scales", "epoch", "granularity", "cost", "events", "warnings"} <= document.keys()
+
+
+def test_a_newer_schema_ends_with_2(folder: Path, output: Output):
+    import sqlite3
+
+    connection = sqlite3.connect(folder / "run.db")
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    assert run(["status", RUN]) == 2
+    assert "newer orch" in output()[1]
+    assert run(["report", RUN, "-o", "json"]) == 2
+
+
+def test_why_tells_one_slot_and_knows_the_slots(folder: Path, output: Output):
+    add_event(folder, 1, "eu-0", "PROVISIONING", "first try")
+    add_event(folder, 2, "us-0", "PROVISIONING", "first try elsewhere")
+    assert run(["why", RUN, "eu-0"]) == 0
+    text, _ = output()
+    assert "first try" in text
+    assert "elsewhere" not in text
+    assert run(["why", RUN, "eu-0", "-o", "json"]) == 0
+    (row,) = json.loads(output()[0])["events"]
+    assert (row["slot"], row["to_state"], row["cause"]) == ("eu-0", "PROVISIONING", "first try")
+    assert run(["why", RUN, "asia-0"]) == 2
+    assert "eu-0, us-0" in output()[1]
+
+
+def test_logs_of_a_slot_are_its_vms_oldest_first(folder: Path, output: Output):
+    for generation, text in ((10, "third\n"), (0, "first\n"), (2, "second\n")):
+        vm = folder / "vms" / f"{RUN}-eu-0-{generation}"
+        vm.mkdir(parents=True)
+        (vm / "peer.log").write_text(text)
+    (folder / "controller.log").write_text("ticked\n")
+    assert run(["logs", RUN, "eu-0"]) == 0
+    assert output()[0] == "first\nsecond\nthird\n"
+    assert run(["logs", RUN, "eu-0", "-n", "1"]) == 0
+    assert output()[0] == "third\n"
+    assert run(["logs", RUN]) == 0
+    assert output()[0] == "ticked\n"
+    assert run(["logs", RUN, "us-0"]) == 2
+    assert "it has eu-0, controller" in output()[1]
+
+
+def test_launch_without_a_terminal_and_without_yes_refuses(own_home: Path, output: Output):
+    assert run(["launch", "geo-b2"]) == 3
+    text, said = output()
+    assert text == ""
+    assert "1 x gcp/us-central1-a  T4:1 spot  $0.18/h each" in said
+    assert "expected duration: about" in said
+    assert said.splitlines()[-1].endswith("there is no terminal to ask on, so add --yes")
+    assert not own_home.exists()
+
+
+def test_reap_all_without_a_terminal_and_without_yes_refuses(output: Output):
+    assert run(["reap", "--all"]) == 3
+    assert "--yes" in output()[1]
+
+
+def test_launch_prints_only_json_on_stdout(monkeypatch: pytest.MonkeyPatch, own_home: Path, output: Output):
+    """Also with --detach, and a run id that exists is gone on with, not made again."""
+    asked: list[str] = []
+
+    def connected(run_id: str, home: Path) -> client.RunConnection:
+        asked.append(run_id)
+        return client.RunConnection(run_id, home / "runs" / run_id)
+
+    monkeypatch.setattr(client, "launch", connected)
+    monkeypatch.setattr(client, "attach", connected)
+    for _ in range(2):
+        assert run(["launch", "local-2", "--yes", "--detach", "-o", "json", "--run-id", RUN]) == 0
+        text, said = output()
+        assert json.loads(text) == {"schema_version": 1, "run_id": RUN, "status": "running"}
+    assert f"{RUN} exists: going on with it" in said
+    assert asked == [RUN, RUN]
+    assert run(["launch", "local-2", "--yes", "--detach"]) == 0
+    assert output()[0].startswith("local-2-20")
+
+
+def test_the_runs_status_is_the_exit_code(monkeypatch: pytest.MonkeyPatch, folder: Path, output: Output):
+    for status, code in STATUS_CODES.items():
+        connection = _Ended(RUN, folder, status)
+        monkeypatch.setattr(client, "attach", lambda run_id, home, c=connection: c)
+        with RunStore.open_writer(folder / "run.db") as store:
+            store.set_meta("status", status)
+        assert run(["attach", RUN, "-o", "json"]) == code
+        text, said = output()
+        assert json.loads(text)["status"] == status
+        assert str(folder / "report" / "report.html") in said
+
+
+def test_a_run_held_by_another_controller_ends_with_6(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, output: Output
+):
+    def held(run_id: str, home: Path) -> Any:
+        raise HeldError(f"{run_id}: another controller holds this run")
+
+    monkeypatch.setattr(client, "attach", held)
+    assert run(["attach", RUN]) == 6
+    assert output()[1] == f"orch: {RUN}: another controller holds this run\n"
+
+
+def test_down_prints_what_is_left_and_ends_with_5(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, output: Output
+):
+    monkeypatch.setattr(client, "down", lambda run_id, home: ["vm us-0 (pid 17)", "network namespace 4026"])
+    assert run(["down", RUN, "--yes"]) == 5
+    text, said = output()
+    assert text.splitlines() == ["vm us-0 (pid 17)", "network namespace 4026"]
+    assert f"`orch down {RUN}`" in said
+    monkeypatch.setattr(client, "down", lambda run_id, home: [])
+    assert run(["down", RUN]) == 0
+    assert output()[0] == ""
+
+
+def test_reap_prints_what_is_left_by_run(monkeypatch: pytest.MonkeyPatch, output: Output):
+    reaped = Reaped({"a": ["pid 1"], "b": []})
+    monkeypatch.setattr(client, "reap", lambda *_: reaped)
+    assert run(["reap"]) == 5
+    assert output()[0] == "a\tpid 1\n"
+    assert run(["reap", "-o", "json"]) == 5
+    assert json.loads(output()[0])["left"] == [{"run": "a", "what": "pid 1"}]
+
+
+def test_reap_says_where_it_looked_and_proves_nothing_of_clouds_it_did_not_ask(
+    monkeypatch: pytest.MonkeyPatch, output: Output
+):
+    others = {"gcp": "orch cannot ask it itself"}
+    asked = Reaped({}, ("me",), Reach(("SkyPilot's list", "aws"), others))
+    nobody = Reaped({}, ("me",), Reach(("SkyPilot's list",), {**others, "aws": "no credentials here"}))
+    everything = ["reap", "--all", "--yes", "--on", "sky", "--owner", "me"]
+    monkeypatch.setattr(client, "reap", lambda *_: asked)
+    assert run(everything) == 0
+    said = (
+        "nothing of owner me is left in SkyPilot's list, aws; not looked at: gcp (orch cannot ask it itself)"
+    )
+    assert said in output()[1]
+    assert run([*everything, "-o", "json"]) == 0
+    assert json.loads(output()[0]) == {
+        "schema_version": 1,
+        "owners": ["me"],
+        "left": [],
+        "looked_at": ["SkyPilot's list", "aws"],
+        "not_looked_at": [{"cloud": "gcp", "why": "orch cannot ask it itself"}],
+        "others": [],
+        "unreadable": [],
+    }
+    monkeypatch.setattr(client, "reap", lambda *_: nobody)
+    assert run(everything) == 5
+    assert "something of owner me may be left" in output()[1]
+    assert run(["reap", "--on", "sky"]) == 0, "of its own runs SkyPilot's list knows"
+    assert "of the runs of this home" in output()[1]
+
+
+def test_reap_needs_to_know_whose_and_invents_nobody(
+    monkeypatch: pytest.MonkeyPatch, own_home: Path, output: Output
+):
+    monkeypatch.delenv("ORCH_OWNER", raising=False)
+    assert run(["reap", "--all", "--yes", "--on", "sky"]) == 2
+    assert "add `--owner NAME`" in output()[1]
+    assert not (own_home / "owner").exists()
+    assert run(["reap", "--all", "--yes", "--owner", "Alice Smith"]) == 2
+    assert "--owner 'Alice Smith': made of a-z" in output()[1]
+
+
+def test_an_owner_in_the_environment_alone_looks_at_no_cloud(monkeypatch: pytest.MonkeyPatch, output: Output):
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(client, "reap", lambda *given: asked.append(given[1:]) or Reaped())
+    monkeypatch.setenv("ORCH_OWNER", "ci-1")
+    assert run(["reap"]) == 0
+    assert run(["reap", "--owner", "ci-1"]) == 0
+    assert asked == [(False, "", ""), (False, "sky", "ci-1")]
+
+
+class _Ended(client.RunConnection):
+    """A run that has ended with a status."""
+
+    def __init__(self, run_id: str, folder: Path, status: str) -> None:
+        super().__init__(run_id, folder)
+        object.__setattr__(self, "_status", status)
+
+    def wait(self, timeout_s: float) -> str | None:
+        return self.__dict__["_status"]
+
+    def snapshot(self) -> dict[str, Any]:
+        return client.snapshot(self.run_id, self.folder.parent.parent)

@@ -1,0 +1,143 @@
+"""A snapshot as a view and as lines."""
+
+from __future__ import annotations
+
+import io
+import time
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from orchestrator.cli.follow import LineScreen
+from orchestrator.cli.render import live
+from tests.orchestrator.cli_snapshots import event, snapshot
+
+VIEW = """\
+geo-b2-20261121-7f3a: running, 1 min 35 s since the start
+Emulated cloud: real peers in network namespaces on this machine; scaled: bytes 1/100, samples 1/32
+place               slot  VM         state     epoch  samples/s  lost
+gcp/europe-west1-b  eu-0  T4:1 spot  WAITING       -          -  1 x
+gcp/us-central1-a   us-0  T4:1 spot  TRAINING      2       35.5
+  eu-0: preempted; [next try in 10 s]
+epoch 2 of 5 ━━━━━━━━━━━━━━━                 50%, averaging in 7 s
+70.2 samples/s, granularity 25.4, $0.0961 so far, $0.36/h
+00:01:30  eu-0: WAITING: preempted
+"""
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def drawn(shown: dict, width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width, no_color=True, force_terminal=False)
+    console.print(live.view(shown))
+    text = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+    return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+
+
+def test_view():
+    assert drawn(snapshot()) == VIEW
+
+
+def test_view_fits_eighty_columns():
+    lines = drawn(snapshot(), width=80).splitlines()
+    assert "gcp/europe-west1-b  eu-0  T4:1 spot  WAITING       -          -  1 x" in lines
+    assert max(map(len, lines)) <= 80
+
+
+def test_view_of_a_run_that_has_nothing_yet():
+    text = drawn(
+        snapshot(peers=[], epoch={}, cost={}, granularity=None, events=[], elapsed_s=None, scales=None)
+    )
+    assert "no epoch yet" in text
+    assert "unknown" not in text.replace("scales unknown", "")
+    assert text.endswith("0%\n")  # and no empty line for the numbers
+
+
+FIRST_EPOCH = {"current": 1, "completed": 0, "samples": 128}
+
+
+def first_epoch(**changes: Any) -> dict[str, Any]:
+    """The snapshot before any epoch has ended."""
+    shown = snapshot(granularity=None)
+    return {**shown, "epoch": {**shown["epoch"], **FIRST_EPOCH, **changes}}
+
+
+def test_the_first_epoch_has_no_granularity_yet():
+    shown = first_epoch()
+    said = "70.2 samples/s, $0.0961 so far, $0.36/h"
+    assert f"\n{said}\n" in drawn(shown)
+    assert live.progress_line(shown) == f"00:01:35  epoch 1 of 5 (warm-up), 1 of 2 peers training, {said}"
+    later = {**snapshot(), "at_s": 97.0}
+    assert "granularity 25.4" in live.lines(shown, later)[-1]
+
+
+def test_a_rate_that_nobody_has_reported_yet_is_left_out():
+    shown = first_epoch(sps=None)
+    assert "samples/s, " not in drawn(shown)
+    assert live.progress_line(shown).endswith("1 of 2 peers training, $0.0961 so far, $0.36/h")
+
+
+def test_a_line_of_a_run_that_has_nothing_yet_ends_with_its_peers():
+    shown = snapshot(peers=[], epoch={}, cost={}, granularity=None)
+    assert live.progress_line(shown) == "00:01:35  no epoch yet, 0 of 0 peers training"
+
+
+def test_a_price_that_is_unknown_stays_so():
+    text = drawn(snapshot(cost={"spent_usd": None, "usd_per_h": None, "budget_usd": None}))
+    assert "granularity 25.4, unknown so far, unknown/h" in text
+
+
+def test_what_must_not_be_overlooked_is_in_the_view():
+    text = drawn(
+        snapshot(dropped_rounds=2, warnings=["the host was too busy"], target="loopback", error="no TUN")
+    )
+    for said in ("DROPPED ROUNDS 2", "warning: the host was too busy", "WITHOUT distance", "no TUN"):
+        assert said in text
+
+
+def test_without_a_controller_the_way_on_is_named():
+    assert "`orch attach geo-b2-20261121-7f3a`" in drawn(snapshot(controller="none"))
+
+
+def test_lines_say_what_is_new_only():
+    first = snapshot()
+    head = live.lines(None, first)
+    assert head[0].startswith("geo-b2-20261121-7f3a: running")
+    assert head[-1] == "00:01:30  eu-0: WAITING: preempted"
+    assert live.lines(first, first) == []
+    later = snapshot(
+        events=[*first["events"], event(96.0, "eu-0", "BOOTING: requested")],
+        warnings=["late"],
+        epoch={**first["epoch"], "current": 3},
+        at_s=97.0,
+    )
+    assert live.lines(first, later) == [
+        "00:01:36  eu-0: BOOTING: requested",
+        "warning: late",
+        "00:01:37  epoch 3 of 5, 1 of 2 peers training, 70.2 samples/s, granularity 25.4, $0.0961 so far, $0.36/h",
+    ]
+
+
+def test_a_burst_of_events_is_cut():
+    many = snapshot(events=[event(float(n), "us-0", f"n{n}") for n in range(20)])
+    fresh = live.lines(snapshot(), many)
+    assert fresh[0] == "... 8 more events: `orch why geo-b2-20261121-7f3a`"
+    assert len(fresh) == 13
+    assert fresh[-1].endswith("n19")
+
+
+def test_lines_come_at_most_every_period():
+    now, written = [0.0], []
+    screen = LineScreen(written.append, period_s=10.0, now=lambda: now[0])
+    for second in range(31):
+        now[0] = float(second)
+        screen.show(snapshot(at_s=95.0 + second))
+    assert len(written) == len(live.lines(None, snapshot())) + 3

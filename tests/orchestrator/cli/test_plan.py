@@ -1,0 +1,242 @@
+"""`orch plan` and `orch launch --dry-run`: from files only, and every price with its source."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.parse.load import library, load
+from orchestrator.cli.app import run
+from orchestrator.cli.starting import plan_for
+from orchestrator.errors import UsageError
+from orchestrator.saved_plan import read_plan
+
+pytestmark = pytest.mark.usefixtures("nothing_of_the_users")
+
+ALONE = "digits-alone"  # has no accelerator: no cloud's VM and no price are known
+LIBRARY = [entry.name for entry in library() if entry.name != ALONE]
+
+
+RENTED = {  # what the study rented; own: its own machines
+    "gcp": "n1-standard-8", "aws": "g4dn.2xlarge", "azure": "Standard_NC4as_T4_v3", "lambda": "gpu_1x_a10",
+    "onprem": "own",
+}  # fmt: skip
+ELSEWHERE_PRICED = ("aws", "azure", "onprem")  # the newest book has no T4 spot there; nobody bills one's own
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a dry run opened a socket")
+
+    for name in ("socket", "create_connection", "getaddrinfo", "socketpair"):
+        monkeypatch.setattr(socket, name, refused)
+
+
+@pytest.mark.usefixtures("no_network")
+@pytest.mark.parametrize("name", LIBRARY)
+def test_every_experiment_of_the_library_is_planned_without_network_or_credentials(
+    name: str, capsys: pytest.CaptureFixture[str], own_home: Path
+):
+    assert run(["launch", name, "--on", "sky", "--dry-run", "-o", "json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    spec = load(name)
+    assert len(plan["peers"]) == spec.peer_count
+    for peer in plan["peers"]:
+        cloud = peer["location"].partition("/")[0]
+        assert peer["instance"] == RENTED[cloud]
+        assert (Decimal(peer["usd_per_h"]) > 0) == (cloud != "onprem")
+        assert "list-2026-11.csv:" in peer["price_source"] or cloud in ELSEWHERE_PRICED
+        refused = f"cannot be launched on rented VMs as it is: {peer['location']} is a machine of your own"
+        assert any(note.startswith(refused) for note in plan["notes"]) == (cloud == "onprem")
+        catalog = f"catalog of {cloud} is not on this machine"
+        assert any(catalog in note for note in plan["notes"]) == (cloud != "onprem")
+    assert Decimal(plan["usd_per_h"]) == sum(Decimal(peer["usd_per_h"]) for peer in plan["peers"])
+    assert not own_home.exists()  # nothing was begun
+
+
+@pytest.mark.usefixtures("no_network")
+def test_a_peer_without_an_accelerator_is_planned_with_an_unknown_vm(capsys: pytest.CaptureFixture[str]):
+    assert run(["launch", ALONE, "--on", "sky", "--dry-run", "-o", "json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    (peer,) = plan["peers"]
+    assert (peer["instance"], peer["usd_per_h"], plan["usd_per_h"]) == ("unknown", None, None)
+    assert any("nobody knows what a VM costs" in note for note in plan["notes"])
+
+
+@pytest.mark.usefixtures("no_network")
+def test_a_dry_run_says_all_places_in_words(capsys: pytest.CaptureFixture[str]):
+    assert run(["launch", "geo-b2", "--on", "sky", "--dry-run"]) == 0
+    shown = capsys.readouterr()
+    assert "2 peers" in shown.out
+    assert "T4:1 on n1-standard-8 spot" in shown.out
+    assert "VMs together $0.5445/h" in shown.out  # by hand: 0.27946 + 0.26502
+    assert "nothing was contacted" in shown.err
+    assert run(["launch", "geo-b2", "--dry-run"]) == 0
+    assert "Emulated cloud" in capsys.readouterr().out
+
+
+def test_a_dry_run_imports_nothing_that_could_rent_or_run(tmp_path: Path):
+    code = (
+        "import sys; from orchestrator.cli.app import run; "
+        "code = run(['launch', 'geo-b2', '--on', 'sky', '--dry-run', '-o', 'json']); "
+        "print(sorted({'sky', 'boto3', 'botocore', 'ray', 'torch', 'hivemind'} & set(sys.modules)), file=sys.stderr); "
+        "sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[3],
+    )
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+ELSEWHERE = ["data.location=b2/us-west-1", "emulation=null"]
+
+
+@pytest.mark.parametrize(
+    ("infra", "accelerator", "spot", "instance", "usd"),
+    [
+        ("aws/us-east-1/us-east-1a", "T4:1", "false", "g4dn.2xlarge", "0.752"),
+        ("aws/us-east-1/us-east-1a", "T4:1", "true", "g4dn.2xlarge", "0.395"),  # the study's book, of 2023
+        ("azure/eastus", "T4:1", "true", "Standard_NC4as_T4_v3", "0.134"),
+        ("lambda/us-west-1", "A10:1", "false", "gpu_1x_a10", "1.29"),
+    ],
+)
+def test_the_other_clouds_have_instance_types_and_dated_prices(
+    infra: str, accelerator: str, spot: str, instance: str, usd: str
+):
+    wished = [
+        f"peers[0].resources.{k}={v}"
+        for k, v in (("infra", infra), ("accelerators", accelerator), ("use_spot", spot))
+    ]
+    plan = plan_for(load("geo-b2", [*ELSEWHERE, *wished]), "sky")
+    first = plan["peers"][0]
+    assert (first["instance"], first["usd_per_h"]) == (instance, usd)
+    assert "valid from 20" in first["price_source"]
+    assert plan["duration_s"] is not None  # a step of it was measured on each of them
+    assert any("duration" in note for note in plan["notes"])
+
+
+def test_a_price_nobody_has_stays_unknown_with_the_reason():
+    wished = ["peers[0].resources.infra=lambda/us-west-1", "peers[0].resources.accelerators=A10:1"]
+    plan = plan_for(load("geo-b2", [*ELSEWHERE, *wished, "peers[0].resources.use_spot=true"]), "sky")
+    assert (plan["peers"][0]["usd_per_h"], plan["usd_per_h"], plan["dearest_usd_per_h"]) == (None, None, None)
+    assert any("Lambda rents no spot VMs" in note for note in plan["notes"])
+    assert "lambda/us-west-1|A10:1|spot" not in plan["ceilings"]
+
+
+def test_a_plan_of_a_real_model_has_a_duration_a_reserve_and_its_limits():
+    limits = ["budget_usd=50", "max_usd_per_h=3", "max_wall_time_s=7200", "min_peers=2"]
+    plan = plan_for(load("geo-b2", ["emulation=null", *limits]), "sky", Decimal("0.2"))
+    assert not plan["emulated"]
+    assert plan["duration_s"] == plan["raw_duration_s"]  # nothing is scaled
+    assert plan["limits"] == {
+        "min_peers": 2, "max_usd_per_h": "3", "max_wall_time_s": 7200.0, "lease_s": 600.0,
+        "vms_per_min": 30, "replacements_per_h": 60,
+    }  # fmt: skip
+    budget = plan["budget"]
+    # by hand: both VMs at their ceilings, (0.27946 + 0.26502) x 1.2
+    assert Decimal(budget["burn_usd_per_h"]) == Decimal("0.653376")
+    seconds = Decimal(str(budget["metering_period_s"] + budget["decision_s"] + budget["teardown_s"]))
+    rates = Decimal(budget["burn_usd_per_h"]) + Decimal(budget["egress_usd_per_h"])
+    assert abs(Decimal(budget["reserve_usd"]) - rates * seconds / 3600) < Decimal("0.01")
+    assert "ends within 1020 s" in budget["overshoot"]
+    assert plan["labels"].keys() == {"orch-run", "orch-slot", "orch-owner", "orch-vm", "orch-lease-until"}
+
+
+def test_limits_that_leave_slots_without_a_vm_are_said():
+    wished = ["max_usd_per_h=0.3", "budget_usd=0.5", "peers.us.resources.max_usd_per_h=0.2"]
+    notes = plan_for(load("geo-b2", wished), "sky")["notes"]
+    assert any("us-central1-a costs $0.27946/h, above its max_usd_per_h" in note for note in notes)
+    assert any("above max_usd_per_h ($0.3): not every slot gets a VM" in note for note in notes)
+    assert any("is not below the budget of $0.5" in note for note in notes)
+
+
+def test_an_unknown_price_counts_as_its_ceiling():
+    wished = ["peers[0].resources.infra=lambda/us-west-1", "peers[0].resources.accelerators=H200:1"]
+    plan = plan_for(load("geo-b2", [*ELSEWHERE, *wished, "peers[0].resources.use_spot=false"]), "sky")
+    assert plan["usd_per_h"] is None
+    ceiling = ["peers[0].resources.use_spot=false", "peers[0].resources.max_usd_per_h=4"]
+    spec = load("geo-b2", [*ELSEWHERE, *wished, *ceiling])
+    capped = plan_for(spec, "sky")
+    assert Decimal(capped["usd_per_h"]) == 4 + Decimal("0.26502")
+    assert capped["ceilings"]["lambda/us-west-1|H200:1|on_demand"] == "4"
+    raised = plan_for(spec, "sky", Decimal(1), approved=capped)
+    assert Decimal(raised["ceilings"]["lambda/us-west-1|H200:1|on_demand"]) == 4
+
+
+def test_the_cheapest_place_stands_first_where_the_slot_goes_by_price():
+    places = "[{infra: gcp/us-central1/us-central1-a, use_spot: true}, {infra: gcp/asia-east1/asia-east1-a, use_spot: true}]"
+    wished = [
+        "peers.us.resources=null",
+        f"peers.us.any_of={places}",
+        "peers.us.replace.policy=cheapest_place",
+    ]
+    (peer, _) = plan_for(load("geo-b2", wished), "sky")["peers"]
+    assert peer["location"] == "gcp/asia-east1/asia-east1-a"  # 0.20956 against 0.27946
+    assert peer["alternatives"] == ["gcp/us-central1/us-central1-a"]
+
+
+def test_plans_are_written_where_one_may_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert run(["plan", "geo-b2", "-o", str(tmp_path / "no" / "plan.json")]) == 2
+    assert "cannot write the plan" in capsys.readouterr().err
+    assert run(["plan", "geo-b2", "-o", "yaml"]) == 2
+    assert "neither table nor json" in capsys.readouterr().err
+
+
+def test_a_launch_on_sky_without_credentials_says_what_to_do(
+    capsys: pytest.CaptureFixture[str], own_home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("orchestrator.launch.preflight.package_there", lambda name: True)
+    assert run(["launch", "geo-b2", "--on", "sky", "--yes"]) == 2
+    assert "rented VMs do not reach the embedded store" in capsys.readouterr().err
+    store = ["--set", "data.endpoint=https://s3.us-west-004.backblazeb2.com"]
+    assert run(["launch", "geo-b2", "--on", "sky", "--yes", *store]) == 2
+    assert "add 'secrets: {AWS_ACCESS_KEY_ID: null, AWS_SECRET_ACCESS_KEY: null}'" in capsys.readouterr().err
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        store += ["--set", f"secrets.{name}=null"]
+        monkeypatch.setenv(f"ORCH_SECRET_{name}", "the store's")
+    assert run(["launch", "geo-b2", "--on", "sky", "--yes", *store]) == 2
+    assert "gcp: no credentials; run `gcloud auth application-default login`" in capsys.readouterr().err
+    assert not own_home.exists()
+
+
+def test_what_has_no_known_price_is_not_rented(capsys: pytest.CaptureFixture[str], own_home: Path):
+    wished = ["peers[0].resources.infra=azure/eastus", "peers[0].resources.accelerators=H100:1"]
+    arguments = [word for override in [*wished, "emulation=null"] for word in ("--set", override)]
+    assert run(["launch", "geo-b2", "--on", "sky", "--yes", *arguments]) == 3
+    assert "nobody knows what a VM costs at azure/eastus" in capsys.readouterr().err
+    assert not own_home.exists()
+    assert (
+        run(
+            [
+                "launch",
+                "geo-b2",
+                "--on",
+                "sky",
+                "--yes",
+                *arguments,
+                "--set",
+                "peers[0].resources.max_usd_per_h=9",
+            ]
+        )
+        == 2
+    )
+    assert "embedded store" in capsys.readouterr().err  # the next thing that stands against it
+
+
+def test_nothing_to_launch_is_a_usage_error(capsys: pytest.CaptureFixture[str]):
+    assert run(["launch", "--dry-run"]) == 2
+    assert "Missing argument" in capsys.readouterr().err
+    with pytest.raises(UsageError):
+        read_plan(Path("/nonexistent/plan.json"), "0")

@@ -1,0 +1,52 @@
+"""The plan of an experiment before anything is started."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from analysis.planning.plan import plan_of
+from cloud.prices.book import load as load_book
+from experiments.emulation.scales import resolve_emulation
+from experiments.parse.load import load
+from orchestrator.cli.render.summary import plan_lines
+
+BOOK = load_book("study-2023-04")
+
+
+def test_prices_add_up_and_the_duration_follows_from_the_epochs():
+    spec = load("geo-c8", ["measure.warmup_epochs=1", "measure.epochs=2"])
+    emulation = resolve_emulation(spec, 2)
+    plan = plan_of(spec, BOOK, emulation)
+    assert [p.first.usd_per_h for p in plan.peers] == [Decimal("0.180")] * 8
+    assert plan.usd_per_h == Decimal("1.440")
+    assert plan.raw_duration_s == 3 * emulation.epoch_s
+    # by hand: three epochs at the study's scale at $1.44/h, to the cent
+    assert plan.vm_usd == round(Decimal("1.44") * Decimal(3 * emulation.study_epoch_s) / 3600, 2)
+    assert plan.as_dict()["prediction"] is None
+    assert any("not predicted" in note for note in plan.notes)
+
+
+def test_one_unknown_price_makes_the_total_unknown():
+    spec = load("geo-b2")
+    empty = type(BOOK).from_text(BOOK.text.splitlines()[0] + "\n", "empty.csv")
+    plan = plan_of(spec, empty, resolve_emulation(spec, 2))
+    assert plan.usd_per_h is None
+    assert plan.vm_usd is None
+    assert plan.as_dict()["usd_per_h"] is None
+    assert any(
+        "T4:1 in gcp/europe-west1/europe-west1-b: empty.csv has no spot price of it" in note
+        for note in plan.notes
+    )
+    assert any("VMs together unknown/h" in line for line in plan_lines(plan.as_dict()))
+
+
+def test_a_budget_below_the_vms_is_said_before_the_start():
+    spec = load("geo-b2", ["budget_usd=0.01"])
+    plan = plan_of(spec, BOOK, resolve_emulation(spec, 2))
+    assert any("the run will stop before its end" in note for note in plan.notes)
+
+
+def test_without_emulation_nothing_is_claimed_about_time():
+    plan = plan_of(load("geo-b2"), BOOK, None).as_dict()
+    assert (plan["emulated"], plan["duration_s"], plan["raw_duration_s"]) == (False, None, None)
+    assert "  expected duration: unknown" in plan_lines(plan)

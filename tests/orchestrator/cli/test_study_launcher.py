@@ -1,0 +1,170 @@
+"""What a study sees of its runs, what it does when a controller dies, and what it tells meanwhile."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up_run import write_run
+from study_world import job
+
+from cloud.provider import InvalidRequestError
+from metrics.store.database import DiskFullError, RunStore
+from orchestrator.cli.commands import study_launcher
+from orchestrator.cli.commands.study_launcher import RunLauncher
+from orchestrator.cli.follow import LineScreen, Outcome
+from orchestrator.cli.render.study_screen import StudyScreen, ended_line
+from orchestrator.controller import client
+from orchestrator.errors import ControllerLostError, RunFailedError, TeardownError, UsageError
+from orchestrator.home import run_folder
+from orchestrator.study.core import Attempt, Ended, Job, Started, replay_study
+from orchestrator.study.definition import StudyDefinition
+from orchestrator.study.runner import RunError, Seen
+from tests.orchestrator.cli_snapshots import snapshot
+
+RUN = "a-20231114-abcd-1"
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> RunLauncher:
+    compare = {"replay": "auto", "limits": ""}
+    study = StudyDefinition(
+        "s-20231114-abcd", "s", "local", 2, (job("a"),), {"a": {}}, {"a": {}}, compare, 0.0
+    )
+    return RunLauncher(tmp_path, study, LineScreen(write=lambda _: None))
+
+
+def _write(home: Path, **meta: Any) -> Path:
+    folder = run_folder(home, RUN)
+    folder.mkdir(parents=True)
+    write_run(folder, peers=2, epochs=2)
+    with RunStore.open_writer(folder / "run.db") as store:
+        for key, value in meta.items():
+            store.set_meta(key, value)
+    return folder
+
+
+def test_what_there_is_of_a_run(tmp_path: Path, launcher: RunLauncher):
+    assert launcher.look(RUN) == Seen("absent")
+    folder = _write(tmp_path, status="failed", error="no capacity")
+    assert launcher.look(RUN) == Seen("ended", "failed", "no capacity")
+    with RunStore.open_writer(folder / "run.db") as store:
+        store.set_meta("status", "running")
+    # Its launcher died before it had a controller: it can be brought up.
+    assert launcher.look(RUN) == Seen("made")
+    (folder / "controller.json").write_text(json.dumps({"pid": 2**22 + 1, "began": "0"}))
+    assert launcher.look(RUN) == Seen("lost")  # neither a controller nor a cloud
+    with RunStore.open_writer(folder / "run.db") as store:
+        store.set_meta("target", "sky")
+    assert launcher.look(RUN) == Seen("running")  # rented VMs live on without this machine
+
+
+def test_why_a_run_is_repeated_is_in_its_numbers(tmp_path: Path, launcher: RunLauncher):
+    _write(tmp_path, status="done", host={"contended": True, "reasons": ["a packet was 0.90 s late"]})
+    assert launcher.disturbed(RUN) == ("the host was too busy (a packet was 0.90 s late)",)
+
+
+def _watching(monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher, *script: object) -> list[str]:
+    """Each attempt to attach does the next thing of the script; `look` says that the run goes on."""
+    attached: list[str] = []
+    steps = list(script)
+
+    def attach(run_id: str, home: Path) -> str:
+        attached.append(run_id)
+        return run_id
+
+    def follow(run: str, home: Path, screen: object, expired: Any) -> Outcome:
+        step = steps.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        return Outcome("expired") if expired() else step  # type: ignore[return-value]
+
+    monkeypatch.setattr(client, "attach", attach)
+    monkeypatch.setattr(study_launcher, "follow", follow)
+    monkeypatch.setattr(launcher, "look", lambda _: Seen("running"))
+    return attached
+
+
+def test_a_controller_that_dies_gets_a_successor(monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher):
+    far = time.time() + 1000
+    lost = ControllerLostError("its controller is gone")
+    attached = _watching(monkeypatch, launcher, lost, lost, Outcome("ended", "done"))
+    assert launcher.watch(job("a"), RUN, far).kind == "ended"
+    assert len(attached) == 3
+    _watching(monkeypatch, launcher, lost, lost, lost)
+    with pytest.raises(RunError, match="its controller is gone"):
+        launcher.watch(job("a"), RUN, far)
+
+
+def test_a_run_beyond_its_limit_is_given_up(monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher):
+    _watching(monkeypatch, launcher, Outcome("ended", "done"))
+    assert launcher.watch(job("a"), RUN, time.time() - 1).kind == "expired"
+
+
+@pytest.mark.parametrize(
+    "error", [RunFailedError("it gave up"), InvalidRequestError("no memory"), UsageError("has ended")]
+)
+def test_a_failure_is_the_run_s_own(monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher, error: Exception):
+    _watching(monkeypatch, launcher, error, error)
+    with pytest.raises(RunError, match=str(error)):
+        launcher.watch(job("a"), RUN, time.time() + 1000)
+    seen = iter([Seen("running"), Seen("ended", "done")])
+    monkeypatch.setattr(launcher, "look", lambda _: next(seen))
+    assert launcher.watch(job("a"), RUN, time.time() + 1000).kind == "ended"
+
+
+@pytest.mark.parametrize("error", [TeardownError("VMs may be left"), DiskFullError("no room")])
+def test_what_would_stop_the_next_run_too_ends_the_study(
+    monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher, error: Exception
+):
+    _watching(monkeypatch, launcher, error)
+    with pytest.raises(type(error)):
+        launcher.watch(job("a"), RUN, time.time() + 1000)
+
+
+def test_a_study_tells_where_it_is_and_how_long_it_takes():
+    lines: list[str] = []
+    clock = [0.0]
+    jobs = [job("geo-a2", 60.0), Job("geo-a4", "geo-a4", "", 100.0, 500.0)]
+    screen = StudyScreen(lambda run_id: f"{run_id} was fast", lines.append, lambda: clock[0], redraw=False)
+    began = Started(0.0, "geo-a2", 1, "r-1")
+    screen.begins(replay_study(jobs, 2, [began]), jobs[0], 1, "r-1")
+    screen.show(snapshot())
+    clock[0] = 31.0
+    screen.show({**snapshot(), "warnings": ["careful"]})
+    ended = Ended(90.0, "geo-a2", 1, "done", "", ("the host was too busy (late)",))
+    state = replay_study(jobs, 2, [began, ended])
+    clock[0] = 90.0
+    screen.ended(state, jobs[0], Attempt(1, "r-1", 0.0, ended))
+    again = Started(90.0, "geo-a2", 2, "r-2")
+    failed = Ended(150.0, "geo-a2", 2, "too_long", "it took longer than its limit of 360 s")
+    screen.begins(replay_study(jobs, 2, [began, ended, again]), jobs[0], 2, "r-2")
+    screen.ended(
+        replay_study(jobs, 2, [began, ended, again, failed]), jobs[0], Attempt(2, "r-2", 90.0, failed)
+    )
+    assert lines[0] == "[1 of 2] geo-a2, about 4 min 10 s left of the study: r-1, 1 min of epochs"
+    assert lines[1] == "geo-a2: warning: careful"
+    assert lines[2].startswith("[1 of 2] geo-a2, about 3 min 39 s left of the study: ")
+    assert "peers training" in lines[2]
+    assert (
+        lines[3]
+        == "[1 of 2] geo-a2: done in 1 min 30 s: r-1 was fast; the host was too busy (late): it is run again"
+    )
+    assert lines[4] == "[1 of 2] geo-a2, about 3 min 40 s left of the study: r-2, attempt 2, 1 min of epochs"
+    assert lines[5] == "[1 of 2] geo-a2: too long after 1 min: it took longer than its limit of 360 s"
+
+
+@pytest.mark.parametrize(
+    ("why", "says"),
+    [
+        ("the host was too busy (late)", "it is not run again, and not compared"),
+        ("1 round was dropped without a planned fault", "it is not run again, and counts"),
+    ],
+)
+def test_a_disturbed_run_that_is_not_run_again(why: str, says: str):
+    one, ended = job("geo-a2", 60.0), Ended(90.0, "geo-a2", 1, "done", "", (why,))
+    state = replay_study([one], 0, [Started(0.0, "geo-a2", 1, "r-1"), ended])
+    assert ended_line(Attempt(1, "r-1", 0.0, ended), "", state, one).endswith(f"{why}: {says}")

@@ -1,0 +1,57 @@
+"""What a study's plan says: sums, what is unknown, what stands against launching."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.cli.render.study_plan import plan_document, study_plan_lines, study_question
+
+
+def a_plan(name: str, **changes: Any) -> dict[str, Any]:
+    """The plan of one run, as far as it is read here."""
+    plan = {
+        "experiment": name, "raw_duration_s": 100.0, "duration_s": 3600.0, "vm_usd": "2.50", "usd_per_h": "2.50",
+        "peers": [{}, {}], "budget": {"egress_usd_per_h": "4"}, "scales": {"bytes": 100.0, "samples": 8.0}, "notes": [],
+        "scale_reasons": ["time_scale 1: the only one proved"],
+    }  # fmt: skip
+    return plan | changes
+
+
+def test_a_sum_s_parts_and_the_whole():
+    document = plan_document("s", "sky", {"one": a_plan("one"), "two": a_plan("two")}, 2)
+    lines = study_plan_lines(document)
+    assert lines[1] == "  one  2 VMs  $2.50/h, about 1 h, VMs $2.50, traffic at most $4.00"
+    assert lines[-1].endswith("VMs $5.00, traffic at most $8.00")
+    assert (
+        study_question(document)
+        == "Rent up to 2 VMs at a time, $5.00 of VMs and at most $8.00 of traffic in all?"
+    )
+
+
+def test_what_is_unknown_is_at_most_nothing():
+    unknown = a_plan("two", duration_s=None, raw_duration_s=None, vm_usd=None)
+    document = plan_document("s", "sky", {"one": a_plan("one"), "two": unknown}, 2)
+    told = "\n".join([*study_plan_lines(document), study_question(document)])
+    assert "VMs unknown, traffic: unknown" in told
+    assert "VMs at a price that is unknown and traffic at a price that is unknown in all?" in told
+    assert "most unknown" not in told
+    assert "about unknown" not in told
+
+
+def test_a_reason_names_each_run_once():
+    why = "cannot be launched on rented VMs as it is: {}: no step time is known"
+    plans = {name: a_plan(name, notes=[why.format(name), "traffic is old"]) for name in ("a-1", "a-2")}
+    plans["a-1"]["scale_reasons"] = [
+        "parts 48: fewer",
+        "warning: bytes_scale 4 does not keep this host under half busy",
+    ]
+    notes = {
+        on: [line for line in study_plan_lines(plan_document("s", on, plans, 2)) if "note:" in line]
+        for on in ("sky", "local")
+    }
+    assert notes["sky"] == notes["local"][:2]  # rented VMs are not this host
+    assert notes["local"] == [
+        "  note: every run: cannot be launched on rented VMs as it is: no step time is known",
+        "  note: every run: traffic is old",
+        "  note: a-1: bytes_scale 4 does not keep this host under half busy",
+    ]

@@ -1,0 +1,144 @@
+"""A run that is over and whose cloud cannot be closed: it keeps its end, and somebody is told that VMs may be left."""
+
+from __future__ import annotations
+
+import json
+import logging
+from types import SimpleNamespace
+
+import pytest
+from ray.exceptions import RayTaskError
+
+from cloud.provider import AmbiguousError, CredentialsError, NoCapacityError, TransientError
+from metrics.records import EventRecord
+from metrics.store.database import RunStore, StoreError
+from orchestrator.controller import actor, client, loop
+from orchestrator.controller.calls import Call, RayCalls
+from orchestrator.controller.client import RunConnection
+from orchestrator.core.events import StopWanted
+from orchestrator.core.journal import begin, created
+from orchestrator.core.machine import advance
+from orchestrator.errors import RunFailedError, TeardownError, exit_code
+from tests.orchestrator.shell_world import RUN
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Of a run that has ended for lack of money, and is not closed."""
+    path = tmp_path / "runs" / "r"
+    path.mkdir(parents=True)
+    over = advance(begin(RUN), [StopWanted(9.0, "budget", "4.99 USD spent")], 9.0, lambda: 0.5)
+    with RunStore.open_writer(path / "run.db") as store:
+        store.set_meta("status", "running")
+        for seq, f in enumerate([created(RUN), *over.facts]):
+            row = (f.kind, f.slot, f.generation, f.vm, f.from_state, f.to_state, f.cause, f.data_json)
+            store.append("events", [EventRecord(seq, 9.0, *row)])
+    return path
+
+
+class _Calls:
+    """Whatever is called fails."""
+
+    def __init__(self) -> None:
+        self.called = []
+
+    def wait(self, call):
+        self.called.append(call.method)
+        raise TransientError("no answer")
+
+
+def broken(folder, monkeypatch, error):
+    """A controller whose ticks raise this, to its end; what it said last."""
+    monkeypatch.setattr(actor, "_exit_actor", lambda name: None)
+    monkeypatch.setattr(actor, "_LINGER_S", 0.0)
+    monkeypatch.setattr(loop, "_PERIOD_S", 0.0)
+    monkeypatch.setattr(
+        "ray.get_runtime_context",
+        lambda: SimpleNamespace(was_current_actor_reconstructed=False, gcs_address="x"),
+    )
+
+    def tick():
+        raise error
+
+    made = actor.ControllerActor(str(folder), str(folder.parent.parent))
+    made._store = RunStore.open_writer(folder / "run.db")
+    shell = SimpleNamespace(tick=tick, state=SimpleNamespace(stop_status="done"))
+    made._shells = loop.Shells(
+        lambda: shell, folder, asked_to_stop=lambda _: "", free_reserve=lambda _: False
+    )
+    made._calls = _Calls()
+    made._loop()
+    return made, json.loads((folder / "controller.json").read_text())
+
+
+def status_of(folder) -> str:
+    with RunStore.open_reader(folder / "run.db") as store:
+        return store.meta("status")
+
+
+def test_a_close_that_fails_leaves_the_end_to_who_closes_it(folder, monkeypatch):
+    made, said = broken(folder, monkeypatch, TransientError("r-a-0 still lives"))
+    assert made._calls.called == []  # closing was tried often enough
+    assert status_of(folder) == "running"
+    assert said["open"] is True
+    assert "r is over (done), but VMs may be left" in said["failure"]
+    assert said["failure"].endswith("r-a-0 still lives; `orch down r` tries again")
+
+
+def test_what_breaks_otherwise_ends_the_vms_and_the_run(folder, monkeypatch):
+    made, said = broken(folder, monkeypatch, ZeroDivisionError("a fault"))
+    assert made._calls.called == ["close"]
+    assert status_of(folder) == "failed"
+    assert said["open"] is False
+
+
+def test_a_database_that_cannot_be_read_keeps_no_vm(folder, monkeypatch):
+    """What closing needs of it is read when the controller starts."""
+
+    def meta(*_):
+        raise StoreError("run.db: disk I/O error")
+
+    monkeypatch.setattr(RunStore, "meta", meta)
+    made, said = broken(folder, monkeypatch, StoreError("run.db: disk I/O error"))
+    assert made._calls.called == ["close"]
+    assert "disk I/O error" in said["failure"]
+
+
+@pytest.mark.parametrize(("is_open", "error", "code"), [(True, TeardownError, 5), (False, RunFailedError, 1)])
+def test_who_waits_for_the_run_hears_it(folder, monkeypatch, is_open, error, code):
+    monkeypatch.setattr(client, "controller_alive", lambda folder: False)
+    (folder / "controller.json").write_text(json.dumps({"failure": "so it is", "open": is_open}))
+    with pytest.raises(error, match="so it is") as raised:
+        RunConnection("r", folder).wait(1.0)
+    assert exit_code(raised.value) == code
+
+
+def test_taken_down_later_it_keeps_the_end_that_its_journal_has(folder):
+    client._write_end(folder, "taken down")
+    with RunStore.open_reader(folder / "run.db") as store:
+        assert (store.meta("status"), store.meta("error")) == ("budget", "4.99 USD spent")
+
+
+# A fault of the provider's code is no end of the run
+
+
+@pytest.mark.parametrize(
+    ("raised", "becomes"),
+    [
+        (KeyError("region"), AmbiguousError),
+        (NoCapacityError("none there"), NoCapacityError),
+        (CredentialsError("expired"), CredentialsError),
+    ],
+)
+def test_what_a_call_raises_is_one_of_the_providers_errors(monkeypatch, caplog, raised, becomes):
+    def get(reference):
+        raise RayTaskError("request", "its traceback", raised)
+
+    monkeypatch.setattr("ray.get", get)
+    logger = logging.getLogger("orchestrator.controller")  # another test's controller logs to its file alone
+    monkeypatch.setattr(logger, "propagate", True)
+    monkeypatch.setattr(logger, "disabled", False)
+    calls = RayCalls.__new__(RayCalls)
+    done = calls._outcome(Call("request r-a-0", "request"), "a reference")
+    assert type(done.error) is becomes
+    assert ("request r-a-0 broke" in caplog.text) == (becomes is AmbiguousError)

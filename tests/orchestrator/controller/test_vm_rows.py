@@ -1,0 +1,96 @@
+"""The rows of VMs that a run is billed by: prices that move, and a provider whose clock is not ours."""
+
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+from shell_world import PLACE, RUN, Requests
+
+from cloud.provider import Observed
+from metrics.records import EventRecord
+from metrics.store.database import RunStore
+from orchestrator.controller.records import Rows, rises_moved_back
+from orchestrator.controller.view import bill_of
+from orchestrator.core.events import Fact
+from orchestrator.core.journal import begin, created
+
+NOW_S = 1000.0
+VM = "r-a-0"
+
+
+@pytest.fixture
+def store(tmp_path):
+    with RunStore.open_writer(tmp_path / "run.db") as store:
+        fact = created(RUN)
+        store.append(
+            "events", [EventRecord(0, NOW_S, fact.kind, "", -1, "", "", "", fact.cause, fact.data_json)]
+        )
+        yield store
+
+
+@pytest.fixture
+def rows(store):
+    rows = Rows(store, store.records("events"), Requests())
+    rows.journal([Fact("intent", "a", 0, VM, "", "", "", '{"place": 0}')], NOW_S)
+    return rows
+
+
+def listed(usd: str | None = "0.10", requested_s: float = NOW_S, ended_s: float | None = None) -> Observed:
+    return Observed(
+        VM, "running" if ended_s is None else "terminated", PLACE.location, "10.0.0.1", requested_s, requested_s + 60.0,
+        ended_s, "", None, {}, usd_per_h=None if usd is None else Decimal(usd), price_source="the market",
+    )  # fmt: skip
+
+
+def write(rows: Rows, now_s: float, o: Observed) -> None:
+    rows.write_vms(begin(RUN), (o,), now_s)
+
+
+def test_a_price_that_rises_and_falls_is_billed_as_it_moved(store, rows):
+    """0.10 for an hour, 0.30 for an hour (seen half an hour late, so since the list before), then 0.10 again."""
+    write(rows, NOW_S, listed("0.10"))
+    write(rows, NOW_S + 3600.0, listed("0.10"))
+    write(rows, NOW_S + 5400.0, listed("0.30"))
+    write(rows, NOW_S + 7200.0, listed("0.10"))
+    assert bill_of(store, NOW_S + 10800.0).sum("vm") == pytest.approx(Decimal("0.50"))
+
+
+def test_a_restarted_controller_still_knows_the_prices(store, rows):
+    write(rows, NOW_S, listed("0.10"))
+    write(rows, NOW_S + 3600.0, listed("0.05"))
+    again = Rows(store, store.records("events"), Requests())
+    write(again, NOW_S + 7200.0, listed("0.05", ended_s=NOW_S + 7200.0))
+    assert bill_of(store, NOW_S + 9999.0).sum("vm") == pytest.approx(Decimal("0.15"))
+
+
+@pytest.mark.parametrize("off_s", [-3600.0, 3600.0])
+def test_a_provider_whose_clock_is_ahead_bills_by_ours(store, rows, off_s):
+    """Both its beginning and its end are moved, so a running VM costs neither nothing nor an hour too much."""
+    write(rows, NOW_S + 30.0, listed(requested_s=NOW_S + off_s))
+    assert bill_of(store, NOW_S + 3600.0).sum("vm") == pytest.approx(Decimal("0.10"))
+    write(rows, NOW_S + 1800.0, listed(requested_s=NOW_S + off_s, ended_s=NOW_S + off_s + 1800.0))
+    assert bill_of(store, NOW_S + 3600.0).sum("vm") == pytest.approx(Decimal("0.05"))
+
+
+def test_a_vm_that_was_requested_later_than_it_was_wished_for_is_billed_from_then(store, rows):
+    """It stood in line: both clocks agree, and nothing is moved."""
+    write(rows, NOW_S + 600.0, listed(requested_s=NOW_S + 500.0))
+    (row,) = store.records("vms")
+    assert row == replace(row, requested_s=NOW_S + 500.0, ready_s=NOW_S + 560.0)
+
+
+def test_a_rise_counts_whole_although_our_clock_was_set_forward(store, rows):
+    """By the provider's clock 0.10 for an hour, then 0.30 for two; ours is an hour ahead from the rise on."""
+    write(rows, NOW_S, listed("0.10"))
+    write(rows, NOW_S + 7190.0, listed("0.10"))
+    write(rows, NOW_S + 7200.0, listed("0.30"))
+    write(rows, NOW_S + 14400.0, listed("0.30", ended_s=NOW_S + 10800.0))
+    assert bill_of(store, NOW_S + 14400.0).sum("vm") >= Decimal("0.699")
+
+
+@pytest.mark.parametrize(
+    ("late_s", "moved"), [(0.0, [[100.0, "0.1"], [200.0, "0.3"]]), (50.0, [[100.0, "0.1"], [200.0, "0.3"]]),
+                          (90.0, [[10.0, "0.1"], [200.0, "0.3"]]), (-900.0, [[100.0, "0.1"], [200.0, "0.3"]])]
+)  # fmt: skip
+def test_only_rises_are_moved_back_and_only_when_the_end_is_told_late(late_s, moved):
+    assert rises_moved_back([[100.0, "0.1"], [200.0, "0.3"]], Decimal("0.2"), late_s) == moved

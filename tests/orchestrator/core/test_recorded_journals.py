@@ -1,0 +1,42 @@
+"""Journals of finished runs, as the version of their day wrote them: every later version replays them to the same end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from metrics.records import EventRecord
+from orchestrator.core.invariants import validate
+from orchestrator.core.journal import replay, story
+
+JOURNALS = sorted((Path(__file__).parents[1] / "journals").glob("*.json"))
+
+
+def read(path: Path):
+    kept = json.loads(path.read_text())
+    return kept["end"], [EventRecord(**row) for row in kept["events"]]
+
+
+def test_there_are_journals():
+    assert len(JOURNALS) >= 2
+
+
+@pytest.mark.parametrize("path", JOURNALS, ids=lambda path: path.stem)
+def test_a_journal_of_any_day_comes_to_its_end(path):
+    end, events = read(path)
+    state = replay(events)
+    assert state.ended
+    assert state.stop_status == end["status"]
+    assert {s.name: [str(s.state), s.generation, s.lost] for s in state.slots} == end["slots"]
+    assert sorted(state.intents) == end["intents"]
+    assert list(state.monitor_vms()) == end["monitors"]
+    assert len(story(events)) == len(events)
+
+
+@pytest.mark.parametrize("path", JOURNALS, ids=lambda path: path.stem)
+def test_cut_after_any_row_it_is_a_state_a_controller_can_go_on_from(path):
+    _, events = read(path)
+    for length in range(1, len(events) + 1):
+        validate(replay(events[:length]))

@@ -1,0 +1,27 @@
+"""What of an experiment file reaches the emulated cloud."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.parse.load import load
+from orchestrator.launch.prepare import _local_options
+
+
+def _options(overrides: list[str]):
+    meta = {"run_id": "geo-b2-20261121-0000", "scales": {"bytes": 100.0, "time": 1.0, "samples": 32.0}}
+    return _local_options(load("geo-b2", overrides), meta)
+
+
+@pytest.mark.parametrize(("overrides", "name"), [([], "study"), (["emulation.path_model=none"], "none")])
+def test_the_path_model_is_the_files_and_its_spells_are_of_the_experiment_and_its_seed(overrides, name):
+    options = _options([*overrides, "seed=7"])
+    assert options.path_model == name
+    assert options.seed == "geo-b2/7"
+    assert options.run_id == "geo-b2-20261121-0000"
+
+
+def test_a_tuned_run_has_kernel_windows():
+    tuned, untuned = _options(["network_tuning=wan"]), _options([])
+    assert (tuned.windows, tuned.network_tuning) == ("kernel", "wan")
+    assert (untuned.windows, untuned.network_tuning) == ("paced", "default")

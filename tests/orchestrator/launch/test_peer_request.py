@@ -1,0 +1,63 @@
+"""What a peer is told of how to average, and how often to report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.parse.load import find, load
+from metrics.store.database import RunStore
+from orchestrator.core.events import RequestVm
+from orchestrator.core.journal import replay
+from orchestrator.launch.peer_request import RunRequests
+from orchestrator.launch.prepare import prepare
+
+
+@pytest.fixture(autouse=True)
+def keys_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = "orchestrator.launch.keys."
+    monkeypatch.setattr(f"{keys}generate_identity", lambda: (b"key", "id"))
+    monkeypatch.setattr(f"{keys}generate_record_key", lambda: (b"key", "ssh-rsa AAAA"))
+
+
+def configs(tmp_path: Path, name: str, changes: Sequence[str] = ()) -> list[Mapping[str, Any]]:
+    """What the peers of a run are told."""
+    folder = prepare(load(name, changes), find(name), {}, "geo-1", tmp_path, now_s=1.0, cores=2)
+    (folder / "monitor").mkdir()
+    (folder / "monitor" / "orders.bin").write_bytes(b"signed")  # as the shell writes them
+    with RunStore.open_reader(folder / "run.db") as store:
+        slots = replay(store.records("events")).spec.slots
+        requests = RunRequests(folder, store)
+    told = []
+    for slot in slots:
+        wish = RequestVm(f"geo-1-{slot.name}-0", slot.name, 0, 0, ())
+        told.append(requests.peer(wish, slot.places[0]).config)
+    return told
+
+
+@pytest.mark.parametrize(
+    ("changes", "averaging"), [([], "flat"), (["swarm.averaging=hierarchical"], "hierarchical")]
+)
+def test_a_peer_is_told_its_region(tmp_path: Path, changes: list[str], averaging: str) -> None:
+    told = configs(tmp_path, "geo-b2", changes)
+    assert [config["averaging"] for config in told] == [averaging] * 2
+    assert [config["averaging_region"] for config in told] == ["gcp/us-central1", "gcp/europe-west1"]
+
+
+def test_each_peer_reports_at_its_own_accelerators_pace(tmp_path: Path) -> None:
+    own, t4 = configs(tmp_path, "geo-f-a-1-nlp")
+    assert (own["coalesce"], t4["coalesce"]) == (37, 4)
+    for config in (own, t4):
+        assert config["coalesce"] * (config["forward_s"] + config["backward_s"]) == pytest.approx(1, abs=0.15)
+
+
+def test_a_peer_without_accelerator_is_not_padded(tmp_path: Path) -> None:
+    (alone,) = configs(tmp_path / "alone", "digits-alone")
+    assert (alone["forward_s"], alone["backward_s"], alone["sync_work_s"]) == (0, 0, 0)
+    assert (alone["plain"], alone["parameters"]) == (True, 4810)  # no ballast
+    eight = configs(tmp_path / "eight", "digits-c8")
+    assert {(round(c["forward_s"] + c["backward_s"], 9), c["plain"]) for c in eight} == {(0.9, False)}
+    assert {c["parameters"] > 4810 for c in eight} == {True}

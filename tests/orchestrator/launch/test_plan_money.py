@@ -1,0 +1,164 @@
+"""What a plan says of money before anybody is asked: traffic, its book, and what `orch launch` would refuse."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.parse.load import find, load
+from metrics.store.database import RunStore
+from orchestrator.cli.app import run
+from orchestrator.cli.render.summary import rent_question
+from orchestrator.cli.starting import blocking, plan_for
+from orchestrator.launch.prepare import prepare
+
+ROOT = Path(__file__).parents[3]
+STORE = ["data.endpoint=https://s3.example.org"]
+FIRST = "peers[0].resources."
+KEYS = ["secrets.AWS_ACCESS_KEY_ID=null", "secrets.AWS_SECRET_ACCESS_KEY=null"]
+
+
+@pytest.fixture(autouse=True)
+def no_catalogs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prices are the books'."""
+    monkeypatch.delenv("SKY_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
+
+
+def saved(tmp_path: Path, *settings: str) -> Path:
+    path = tmp_path / "plan.json"
+    arguments = [word for setting in settings for word in ("--set", setting)]
+    assert run(["plan", "geo-b2", "--on", "sky", "-o", str(path), *arguments]) == 0
+    return path
+
+
+def lines_of(capsys: pytest.CaptureFixture[str], *settings: str, name: str = "geo-b2") -> list[str]:
+    capsys.readouterr()
+    arguments = [word for setting in settings for word in ("--set", setting)]
+    assert run(["plan", name, "--on", "sky", *arguments]) == 0
+    return [line.strip() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_traffic_is_part_of_the_price_with_or_without_a_budget(capsys: pytest.CaptureFixture[str]):
+    budget = plan_for(load("geo-b2"), "sky")["budget"]
+    for settings in ((), ("budget_usd=50",)):
+        shown = f"traffic at most ${float(budget['egress_usd_per_h']):.4g}/h, by list-2026-11.csv (prices of 2026-11-21)"
+        assert shown in lines_of(capsys, *settings)
+    asked = rent_question(plan_for(load("geo-b2"), "sky"))
+    assert (
+        asked == f"Rent 2 VMs for $0.5445 an hour, with traffic of at most ${budget['egress_usd_per_h']}/h?"
+    )
+    assert rent_question(plan_for(load("geo-c8"), "sky")).endswith("with traffic of unknown cost?")
+
+
+def test_real_traffic_is_counted_by_the_newest_book_unless_an_old_one_is_named(
+    capsys: pytest.CaptureFixture[str],
+):
+    assert plan_for(load("geo-b2"), "sky")["price_book"] == "list-2026-11.csv"
+    assert plan_for(load("geo-b2"))["price_book"] == "study-2023-04.csv"
+    old = lines_of(capsys, "prices=study-2023-04")
+    assert any(line.endswith("by study-2023-04.csv (prices of 2023-04-01)") for line in old)
+    assert any(
+        line.startswith("note: traffic is counted at the prices of study-2023-04.csv, of 2023-04-01")
+        for line in old
+    )
+    assert not any("is counted at the prices of" in line for line in lines_of(capsys))
+
+
+def test_a_rented_run_keeps_the_book_of_its_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    spec = load("geo-b2", [*STORE, *KEYS])
+    plan = plan_for(spec, "sky")
+    folder = prepare(spec, find("geo-b2"), plan, "r-1", tmp_path / "orch", now_s=1.0, cores=2, on="sky")
+    with RunStore.open_reader(folder / "run.db") as store:
+        assert store.meta("price_book")["name"] == plan["price_book"] == "list-2026-11.csv"
+
+
+def test_a_plan_for_this_machine_says_too_what_launch_refuses():
+    notes = plan_for(load("geo-b2", ["emulation.network=none"]))["notes"]
+    assert notes[0].startswith("cannot be launched: geo-b2: emulation.network is 'none'")
+    assert plan_for(load("geo-b2", ["budget_usd=0.01"]))["notes"][0].startswith(
+        "cannot be launched: geo-b2: the budget"
+    )
+    assert not blocking(plan_for(load("geo-b2", ["budget_usd=5"])))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "says"),
+    [
+        ("geo-c8", "budget_usd=20", "list-2026-11.csv has no price of the traffic of"),
+        ("geo-b2", "budget_usd=0.1", "the budget allows not even the first VM"),
+        ("geo-b2", "max_usd_per_h=0.1", "cost at least"),
+        (
+            "geo-b2",
+            f"emulation=null {FIRST}infra=azure/eastus {FIRST}accelerators=H100:1",
+            "nobody knows what a VM costs",
+        ),
+    ],
+)
+def test_what_launch_refuses_for_money_is_said_first_by_the_plan_and_before_the_question(
+    name: str, settings: str, says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, own_home: Path
+):  # fmt: skip
+    notes = [line for line in lines_of(capsys, *settings.split(), name=name) if line.startswith("note: ")]
+    assert notes[0].startswith(f"note: cannot be launched: {name}: ")
+    assert says in notes[0]
+
+    def asked(*_: Any, **__: Any) -> None:
+        raise AssertionError("was asked")
+
+    monkeypatch.setattr("orchestrator.cli.commands.launch.confirm", asked)
+    monkeypatch.setattr("orchestrator.launch.preflight.preflight", lambda *_, **__: None)
+    arguments = [word for setting in settings.split() for word in ("--set", setting)]
+    assert run(["launch", name, "--on", "sky", *arguments]) == 3
+    assert says in capsys.readouterr().err
+    assert not own_home.exists()
+
+
+def test_the_pages_examples_can_be_launched_as_they_stand(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    example = (ROOT / "docs" / "sky.md").read_text().split("```yaml\n")[1].split("```")[0]
+    file = tmp_path / "mine.yaml"
+    file.write_text(example)
+    plan = plan_for(load(str(file)), "sky")
+    assert not blocking(plan)
+    assert plan["budget"]["reserve_usd"] is not None
+    command = re.search(
+        r"^orch (plan .*?[^\\])\n", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert command
+    path = tmp_path / "plan.json"
+    assert run(shlex.split(command[1].replace("\\\n", " ").replace("plan.json", str(path)))) == 0
+    assert f"`orch launch --plan {path}` launches it" in capsys.readouterr().err
+
+
+def test_an_unknown_reserve_promises_no_overshoot_of_0():
+    budget = plan_for(load("geo-c8", ["budget_usd=20"]), "sky")["budget"]
+    assert (budget["reserve_usd"], budget["egress_usd_per_h"]) == (None, None)
+    assert budget["overshoot"].startswith("unknown")
+
+
+def test_only_a_plan_that_can_be_launched_is_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = saved(tmp_path)
+    assert f"{path} cannot be launched" in capsys.readouterr().err
+    saved(tmp_path, *STORE, *KEYS)
+    said = capsys.readouterr().err
+    assert f"`orch launch --plan {path}` launches it" in said
+    assert "cannot be launched" not in said
+
+
+def test_ones_own_machine_is_on_no_market_and_has_no_tolerance(capsys: pytest.CaptureFixture[str]):
+    own, rented, *rest = lines_of(capsys, name="geo-f-a-1-nlp")[1:]
+    assert own.split() == ["own-0", "1", "onprem/eu-dgx2", "own", "V100:8", "own", "0", "0"]
+    assert rented.split()[-3] == "spot"
+    assert "1 x onprem/eu-dgx2  V100:8 own  $0.00/h each" in rest
+
+
+def test_one_is_one_peer_and_one_vm(capsys: pytest.CaptureFixture[str]):
+    assert any(line.startswith("geo-a1: ConvNextLarge, 1 peer, ") for line in lines_of(capsys, name="geo-a1"))
+    assert rent_question(plan_for(load("geo-a1"), "sky")).startswith("Rent 1 VM for $0.2795 an hour")
+    assert run(["validate", "geo-a1"]) == 0
+    assert capsys.readouterr().out == "geo-a1: ok (geo-a1, 1 peer)\n"

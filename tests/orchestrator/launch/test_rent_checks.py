@@ -1,0 +1,281 @@
+"""What can be launched on rented VMs: accelerators nobody measured, and what is refused before any VM is rented."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError
+
+from analysis.planning.reserve import egress_ceiling_usd_per_h, epoch_egress_usd, pace_of
+from cloud.prices.book import load_for
+from cloud.storage.errors import BucketMissingError, StoreRefusedError, StoreUnreachableError
+from experiments.parse.load import load
+from experiments.peer.config import PeerConfig
+from experiments.schema.models import ExperimentSpec
+from metrics.store.database import RunStore
+from orchestrator.cli.starting import plan_for
+from orchestrator.core.events import RequestVm
+from orchestrator.core.journal import replay
+from orchestrator.errors import UsageError
+from orchestrator.launch.peer_request import RunRequests
+from orchestrator.launch.preflight import make_aws_role, preflight
+from orchestrator.launch.prepare import prepare
+from orchestrator.launch.rent_checks import STORE_KEYS, aws_buckets, check_rentable, obstacles
+
+TWIN = str(Path(__file__).parents[2] / "cloud_e2e" / "twin.yaml")
+FILE = """
+name: real
+model: {model}
+data:
+  shards: s3://images/train-{{000000..000003}}.tar
+  endpoint: https://s3.us-west-004.backblazeb2.com
+secrets: {{AWS_ACCESS_KEY_ID: null, AWS_SECRET_ACCESS_KEY: null}}
+swarm: {{target_batch_size: 8192, batch_size: 64}}
+peers:
+  - name: us
+    count: 2
+    resources: {{infra: gcp/us-central1/us-central1-a, accelerators: "{accelerator}", max_usd_per_h: 12}}
+emulation: null
+budget_usd: 500
+"""
+
+
+@pytest.fixture(autouse=True)
+def _keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in STORE_KEYS:
+        monkeypatch.setenv(name, "the cloud's")
+        monkeypatch.setenv(f"ORCH_SECRET_{name}", f"the store's {name}")
+
+
+def real(tmp_path: Path, model: str = "ConvNextLarge", accelerator: str = "H100:1") -> Path:
+    file = tmp_path / "real.yaml"
+    file.write_text(FILE.format(model=model, accelerator=accelerator))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("model", "accelerator"),
+    [("ConvNextLarge", "H100:1"), ("ResNet50", "L4:1"), ("digits", "CPU:4"), ("ConvNextLarge", "T4:1")],
+)
+def test_what_trains_by_itself_needs_no_step_time(
+    tmp_path: Path, model: str, accelerator: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("orchestrator.launch.keys.generate_identity", lambda: (b"identity", "id"))
+    monkeypatch.setattr("orchestrator.launch.keys.generate_record_key", lambda: (b"key", "ssh-rsa AAAA"))
+    file = real(tmp_path, model, accelerator)
+    spec = load(str(file))
+    plan = plan_for(spec, "sky")
+    measured = accelerator == "T4:1"
+    assert (plan["duration_s"] is not None) == (plan["raw_duration_s"] is not None) == measured
+    assert any("its duration is unknown" in note for note in plan["notes"]) != measured
+    assert not any("cannot be launched" in note for note in plan["notes"])
+    folder = prepare(spec, file, plan, "real-1", tmp_path / "orch", now_s=1000.0, cores=2, on="sky")
+    (folder / "monitor").mkdir()
+    (folder / "monitor" / "orders.bin").write_bytes(b"signed")
+    with RunStore.open_reader(folder / "run.db") as store:
+        meta, told = store.all_meta(), replay(store.records("events")).spec
+        request = RunRequests(folder, store).peer(
+            RequestVm("real-1-us-0-0", "us-0", 0, 0, ()), told.slots[0].places[0]
+        )
+    assert (meta["emulated"], meta["sync_work_s"]) == (False, {})
+    assert meta["model"]["ran"] == ("digits network" if model == "digits" else model)
+    assert meta["raw_target_batch_size"] == spec.swarm.target_batch_size
+    (tmp_path / "config.json").write_text(json.dumps(dict(request.config)))
+    config = PeerConfig.load(tmp_path / "config.json")
+    assert (config.emulated, config.coalesce, config.target_batch_size) == (False, 1, 8192)
+    assert (config.forward_s, config.backward_s, config.sync_work_s) == (0, 0, 0), "a real step is not padded"
+    assert config.part_size_bytes == 2**19
+
+
+def test_where_no_step_was_measured_traffic_is_held_back_at_its_most(tmp_path: Path):
+    unknown = load(str(real(tmp_path)))
+    known = load(str(real(tmp_path, accelerator="T4:1")))
+    budgets = [plan_for(spec, "sky")["budget"] for spec in (unknown, known)]
+    dearest, expected = (Decimal(budget["egress_usd_per_h"]) for budget in budgets)
+    assert dearest > expected > 0
+    epoch_usd = epoch_egress_usd(unknown, load_for(unknown.prices, rented=True), rented=True)
+    assert epoch_usd is not None
+    by_hand = egress_ceiling_usd_per_h(epoch_usd, 5.0, pace_of(None, True, unknown.lease_s))
+    assert dearest == by_hand.quantize(Decimal("0.01"))
+
+
+def changed(**data: Any) -> ExperimentSpec:
+    spec = load(TWIN)
+    top = {key: data.pop(key) for key in ("secrets", "file_mounts", "emulation", "model") if key in data}
+    return spec.model_copy(update={"data": spec.data.model_copy(update=data), **top})
+
+
+@pytest.mark.parametrize(
+    ("changes", "wrong"),
+    [
+        ({}, ""),
+        ({"endpoint": ""}, "do not reach the embedded store"),
+        ({"endpoint": "http://127.0.0.1:9000"}, "own loopback"),
+        ({"endpoint": "http://localhost:9000"}, "own loopback"),
+        ({"endpoint": "", "location": "aws/us-east-1"}, ""),
+        ({"endpoint": "https://s3.example.org"}, ""),
+        ({"secrets": {}}, "AWS_ACCESS_KEY_ID: null, AWS_SECRET_ACCESS_KEY: null"),
+        ({"secrets": {"AWS_ACCESS_KEY_ID": None}}, "{AWS_SECRET_ACCESS_KEY: null}"),
+        # all of the twin's VMs are AWS's, and read S3 by their own role
+        ({"endpoint": "", "location": "aws/us-east-1", "secrets": {}}, ""),
+        ({"endpoint": "https://s3.us-east-1.amazonaws.com", "secrets": {}}, ""),
+        ({"endpoint": "https://amazonaws.com.example.org", "secrets": {}}, "get no keys of the store"),
+        ({"model": "RoBERTaXLM", "emulation": None}, "learns from text"),
+        ({"model": "WhisperTiny", "emulation": None}, "learns from speech"),
+        ({"model": "RoBERTaXLM"}, ""),
+        ({"file_mounts": {"~/data": "/no/such/folder"}}, "/no/such/folder, which is not there"),
+        ({"file_mounts": {"~/data": "data"}}, "write the whole path"),
+        ({"file_mounts": {"~/data": "/tmp", "~/b": "s3://bucket"}}, ""),
+    ],
+)
+def test_what_stands_against_it_is_refused_and_in_the_plan(changes: dict[str, Any], wrong: str):
+    spec = changed(**changes)
+    notes = [note for note in plan_for(spec, "sky")["notes"] if note.startswith("cannot be launched")]
+    if not wrong:
+        assert (list(obstacles(spec)), notes) == ([], [])
+        return
+    with pytest.raises(UsageError, match=wrong):
+        check_rentable(spec)
+    assert [wrong in note for note in notes] == [True]
+
+
+def test_vms_elsewhere_have_no_role_of_amazons():
+    spec = load("geo-b2", ["emulation=null", "data.location=aws/us-east-1"])
+    assert any("get no keys of the store" in sentence for sentence in obstacles(spec))
+
+
+class Store:
+    """Answers with a whole tar, or as told."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w") as tar:
+            tar.addfile(tarfile.TarInfo("0.png"))
+        self.tar = file.getvalue()
+
+    def get_object(self, **asked: str) -> dict[str, Any]:
+        if self.error is not None:
+            raise self.error
+        first, _, last = asked["Range"].removeprefix("bytes=").partition("-")
+        return {
+            "Body": io.BytesIO(self.tar[int(first) : int(last) + 1]),
+            "ContentRange": f"bytes {first}-{last}/{len(self.tar)}",
+        }
+
+
+@pytest.fixture
+def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Preflight of a spec whose store answers as given; what the store was asked with."""
+    monkeypatch.setattr("orchestrator.launch.preflight._check_clouds", lambda spec: None)
+    monkeypatch.setattr("cloud.sky.aws.role.is_there", lambda buckets: False)
+
+    def asked(spec: ExperimentSpec, error: Exception | None = None) -> dict[str, Any]:
+        keys: dict[str, Any] = {}
+
+        def client(endpoint: str, **options: Any) -> Store:
+            keys.update(options, endpoint=endpoint)
+            return Store(error)
+
+        monkeypatch.setattr("cloud.storage.client.make_client", client)
+        preflight(spec, tmp_path, "sky")
+        return keys
+
+    return asked
+
+
+def refusal(code: str, status: int) -> ClientError:
+    answer: Any = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return ClientError(answer, "GetObject")
+
+
+def test_the_shards_are_looked_at_with_the_vms_own_keys(look):
+    keys = look(load(TWIN))
+    assert keys["endpoint"] == "http://198.18.0.1:9000"
+    assert keys["access_key"] == "the store's AWS_ACCESS_KEY_ID"
+    assert keys["secret_key"] == "the store's AWS_SECRET_ACCESS_KEY"
+    by_role = look(changed(endpoint="", location="aws/us-east-1", secrets={}))
+    assert (by_role["access_key"], by_role["session_token"]) == (None, None), "those that boto3 finds here"
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "says"),
+    [
+        (refusal("SignatureDoesNotMatch", 403), StoreRefusedError, "ORCH_SECRET_AWS_SECRET_ACCESS_KEY"),
+        (refusal("NoSuchBucket", 404), BucketMissingError, "has no bucket 'digits'"),
+        (EndpointConnectionError(endpoint_url="x"), StoreUnreachableError, r"or set data\.private: true"),
+    ],
+)
+def test_a_store_that_would_fail_the_vms_fails_the_launch(look, error, raised, says):
+    with pytest.raises(raised, match=says):
+        look(load(TWIN), error)
+    assert look(changed(private=True), error) == {}, "only the VMs reach it: nobody looks"
+
+
+def test_mounts_are_looked_at_before_anything_is_rented(look):
+    with pytest.raises(UsageError, match="which is not there"):
+        look(changed(file_mounts={"~/data": "/no/such/folder"}))
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_the_clouds_own_keys_are_no_strange_stores(look, monkeypatch: pytest.MonkeyPatch, private: bool):
+    """Exported as AWS_* they may rent VMs; every VM would have them."""
+    monkeypatch.delenv("ORCH_SECRET_AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(UsageError, match=r"export the store's as ORCH_SECRET_AWS_SECRET_ACCESS_KEY$"):
+        look(changed(private=private))
+    amazons = changed(endpoint="https://s3.us-east-1.amazonaws.com", private=private)
+    look(amazons)
+
+
+def test_a_budget_that_ends_the_run_early_says_so(tmp_path: Path):
+    spec = load(TWIN)
+    plan = plan_for(spec.model_copy(update={"budget_usd": Decimal(100)}), "sky")
+    assert not any("before its end" in note for note in plan["notes"])
+    left = Decimal(plan["vm_usd"]) / 2
+    tight = plan_for(
+        spec.model_copy(update={"budget_usd": Decimal(plan["budget"]["reserve_usd"]) + left}), "sky"
+    )
+    (note,) = [note for note in tight["notes"] if "before its end" in note]
+    assert f"the budget has ${left:.2f} to spend beside its reserve" in note
+
+
+def test_a_role_reads_the_buckets_that_have_no_keys_of_their_own():
+    own = changed(endpoint="", location="aws/us-west-2", secrets={})
+    assert aws_buckets(own) == ("digits",)
+    mounts = {"~/x": "s3://more/y", "~/z": "gs://b"}
+    mounted = changed(endpoint="", location="aws/us-west-2", secrets={}, file_mounts=mounts)
+    assert aws_buckets(mounted) == ("digits", "more")
+    assert aws_buckets(load(TWIN)) == (), "its secrets have the store's keys"
+
+
+def test_a_pattern_may_name_several_buckets(monkeypatch: pytest.MonkeyPatch):
+    own = changed(endpoint="", location="aws/us-west-2", secrets={}, shards="s3://mine-{a,b}/x-{0..1}.tar")
+    assert aws_buckets(own) == ("digits", "mine-a", "mine-b"), "of its shards and of what it holds out"
+    many = changed(endpoint="", location="aws/us-west-2", secrets={}, shards="s3://mine/{0..99999}.tar")
+    monkeypatch.setattr("orchestrator.launch.rent_checks.shard_urls", lambda pattern: pytest.fail("expanded"))
+    assert aws_buckets(many) == ("digits", "mine")
+
+
+def test_before_the_question_the_role_is_only_looked_at(look, monkeypatch: pytest.MonkeyPatch):
+    did: list[tuple[str, ...]] = []
+
+    def make(buckets: tuple[str, ...]) -> None:
+        did.append(("made", *buckets))
+
+    monkeypatch.setattr("cloud.sky.aws.role.ensure", make)
+    monkeypatch.setattr("cloud.sky.aws.role.is_there", lambda buckets: did.append(("looked at", *buckets)))
+    by_role = changed(endpoint="", location="aws/us-east-1", secrets={})
+    look(by_role)
+    assert did == [("looked at", "digits")]
+    make_aws_role(by_role, "sky")
+    assert did.pop() == ("made", "digits")
+    make_aws_role(by_role, "local")
+    make_aws_role(load("geo-b2"), "sky")
+    assert did == [("looked at", "digits")], "neither here nor on Google"

@@ -1,0 +1,82 @@
+"""What the core is told of an experiment, and which experiments' money is refused before anything is made."""
+
+from decimal import Decimal
+
+import pytest
+
+from analysis.planning.plan import place_key
+from cloud.prices.book import load as load_book
+from experiments.emulation.scales import resolve_emulation
+from experiments.parse.load import load
+from orchestrator.errors import RefusedError
+from orchestrator.launch.run_spec import check_money, run_spec
+
+BOOK = load_book("study-2023-04")
+EMPTY = type(BOOK).from_text(BOOK.text.splitlines()[0] + "\n", "empty.csv")
+VMLESS = type(BOOK).from_text(
+    "".join(line for line in BOOK.text.splitlines(keepends=True) if ",vm," not in line), "no-vms.csv"
+)
+LISTED = load_book("list-2026-11")
+IOWA = "gcp/us-central1/us-central1-a"
+
+
+def told(name="geo-b2", *settings: str, book=BOOK, **more):
+    spec = load(name, list(settings))
+    return spec, run_spec(spec, "r", book, resolve_emulation(spec, 2), **more)
+
+
+def test_every_limit_of_the_file_reaches_the_core():
+    _, run = told(
+        "geo-b2", "min_peers=2", "max_usd_per_h=3.5", "max_wall_time_s=7200", "lease_s=120",
+        "limits.vms_per_min=4", "limits.replacements_per_h=9", "budget_usd=8", "peers.us.replace.backoff_s=2",
+    )  # fmt: skip
+    assert (run.min_peers, run.max_usd_per_h, run.max_wall_s, run.lease_s) == (2, Decimal("3.5"), 7200, 120)
+    assert (run.vms_per_min, run.replacements_per_h, run.budget_usd) == (4, 9, Decimal(8))
+    assert run.breaker_open_s == 60
+    assert run.egress_usd_per_h > 0
+
+
+def test_the_plans_ceilings_hold_unless_the_file_has_its_own():
+    ceilings = {place_key(IOWA, "T4:1", True): "0.198"}
+    _, run = told(ceilings=ceilings)
+    by_zone = {p.location: p for slot in run.slots for p in slot.places}
+    assert by_zone[IOWA].max_usd_per_h == by_zone[IOWA].ceiling_usd_per_h == Decimal("0.198")
+    other = next(p for p in by_zone.values() if p.location != IOWA)
+    assert other.max_usd_per_h is None
+    assert other.ceiling_usd_per_h == other.usd_per_h
+    _, run = told("geo-b2", "peers.us.resources.max_usd_per_h=0.25", ceilings=ceilings)
+    assert run.slots[0].places[0].max_usd_per_h == Decimal("0.25")
+
+
+@pytest.mark.parametrize("limit", ["budget_usd=5", "max_usd_per_h=5"])
+def test_an_unknown_price_is_refused_unless_it_has_a_ceiling(limit):
+    spec, run = told("geo-b2", limit, book=EMPTY)
+    with pytest.raises(RefusedError, match=r"empty\.csv has no price for every place"):
+        check_money(spec, run, EMPTY)
+    capped = [f"peers.{group}.resources.max_usd_per_h=0.5" for group in ("us", "eu")]
+    spec, run = told("geo-b2", limit, *capped, book=VMLESS)
+    check_money(spec, run, VMLESS)
+
+
+def test_a_budget_is_refused_where_traffic_has_no_price_and_says_who_has_one():
+    spec, run = told("geo-c8", "budget_usd=20", book=LISTED)
+    with pytest.raises(
+        RefusedError, match=r"list-2026-11\.csv has no price of the traffic of .*asia.*prices=study-2023-04"
+    ):
+        check_money(spec, run, LISTED)
+    check_money(*told("geo-c8", "max_usd_per_h=20", book=LISTED), LISTED)  # of VMs only
+    check_money(*told("geo-c8", "budget_usd=20"), BOOK)
+
+
+def test_traffic_that_is_free_is_not_traffic_whose_price_is_unknown():
+    check_money(*told("geo-a2", "budget_usd=20", book=LISTED), LISTED)
+
+
+def test_limits_that_allow_no_run_are_refused_with_the_sums():
+    spec, run = told("geo-b2", "min_peers=2", "max_usd_per_h=0.30")
+    with pytest.raises(RefusedError, match=r"min_peers \(2\) cost at least 0\.36 USD an hour"):
+        check_money(spec, run, BOOK)
+    spec, run = told("geo-b2", "budget_usd=0.01")
+    with pytest.raises(RefusedError, match="allows not even the first VM"):
+        check_money(spec, run, BOOK)
+    check_money(*told("geo-b2", "budget_usd=5", "max_usd_per_h=0.36"), BOOK)

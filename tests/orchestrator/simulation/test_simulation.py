@@ -1,0 +1,224 @@
+"""The controller's core through histories of faults drawn from seeds; every promise is checked at every event."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from decimal import Decimal
+from multiprocessing import get_context
+
+import pytest
+
+from analysis.planning.plan import plan_of
+from cloud.prices.book import load as load_book
+from cloud.sim import TraceEvent, Window
+from cloud.sim.traces import SAMPLE, load_trace
+from experiments.parse.load import load
+from orchestrator.cli.app import run
+from orchestrator.core.journal import replay
+from orchestrator.quotes import sky_quoter
+from orchestrator.simulation.checks import SimulationError
+from orchestrator.simulation.driver import Outcome, simulate
+from orchestrator.simulation.experiments import of_experiment
+from orchestrator.simulation.scenario import BEGAN_S, FAULT_CLASSES, ClockSet, Crash, scenario
+
+SEEDS = int(os.environ.get("ORCH_SEEDS", "500"))  # `make soak`: 50000
+FIRST_SEED = int(os.environ.get("ORCH_FIRST_SEED", "0"))
+_CHUNK = 10  # histories that one process goes through at a time
+
+
+def through(first: int) -> Counter[str]:
+    """A chunk of histories: how often each class of faults struck, how the runs ended, how often progress was due."""
+    counts: Counter[str] = Counter()
+    for seed in range(first, min(first + _CHUNK, FIRST_SEED + SEEDS)):
+        outcome = simulate(scenario(seed, days=1.0 if seed % 10 == 0 else 0.2))
+        counts.update(outcome.fired)
+        counts.update((outcome.status,))
+        counts["progress was due"] += outcome.calm_looks
+    return counts
+
+
+@pytest.mark.timeout(72000)
+@pytest.mark.slow
+def test_promises_hold_through_every_history_and_every_class_of_faults_fires():
+    """Each core has its share of the histories, whoever runs this test."""
+    pool = ProcessPoolExecutor(os.cpu_count(), get_context("spawn"))
+    try:
+        chunks = pool.map(through, range(FIRST_SEED, FIRST_SEED + SEEDS, _CHUNK))
+        counts = sum(chunks, Counter[str]())
+    finally:
+        pool.shutdown(cancel_futures=True)
+    ends = ("stopped", "budget", "done", "lost")
+    never = [kind for kind in (*FAULT_CLASSES, *ends, "progress was due") if not counts[kind]]
+    assert never == [], f"over {SEEDS} seeds: {counts}"
+
+
+def test_the_same_seed_gives_the_same_run():
+    def told(outcome: Outcome) -> object:
+        return [(e.at_s, e.kind, e.vm, e.cause) for e in outcome.journal], outcome.spent_usd, outcome.fired
+
+    assert told(simulate(scenario(11, days=0.3))) == told(simulate(scenario(11, days=0.3)))
+    assert told(simulate(scenario(11, days=0.3))) != told(simulate(scenario(12, days=0.3)))
+
+
+def test_a_controller_that_acts_before_it_writes_is_found_out():
+    with pytest.raises(SimulationError, match=r"lives, and the journal does not say so") as found:
+        simulate(scenario(3, days=0.2), write_late=True)
+    assert "orch simulate --seed 3 --days 0.2 --peers 8" in str(found.value)
+
+
+def test_a_reserve_that_is_too_small_is_found_out():
+    """Without what the teardown may take, a run whose API fails at its stop passes its budget; else it does not."""
+    calm = scenario(5, days=0.5, faults=("preemption",))
+    calm = replace(calm, spec=replace(calm.spec, budget_usd=Decimal("5")))
+    made = replace(calm, at_stop=(Window("outage", 0.0, 3600.0),))
+    outcome = simulate(made)
+    assert outcome.status == "budget"
+    # Nobody could be told: the leases ran out.
+    assert 0.75 * made.spec.lease_s <= outcome.dead_after_s <= made.death_bound_s
+    careless = replace(made.spec, teardown_s=0.0)
+    told = simulate(replace(calm, spec=careless))
+    assert (told.status, told.dead_after_s) == ("budget", 0.0)
+    with pytest.raises(SimulationError, match=r"are spent of a budget of 5"):
+        simulate(replace(made, spec=careless))
+
+
+def test_leases_that_ran_by_a_vms_time_of_day_would_be_found_out():
+    """VMs' clocks are wrong by up to an hour and are set in mid-run; set forward ends a lease, set back lengthens it."""
+    made = scenario(2, days=0.2, faults=("vm_clock",))
+    made = replace(made, clocks_set=(ClockSet(3000.0, -3000.0), ClockSet(9000.0, 3500.0)))
+    assert simulate(made).fired["vm_clock"] >= 10
+    careless = replace(made, peers=replace(made.peers, by_wall_clock=True))
+    with pytest.raises(
+        SimulationError, match=r"the lease of .* ended although its peer heard the controller"
+    ):
+        simulate(careless)
+    lost = replace(
+        careless, clocks_set=(ClockSet(3100.0, -3000.0),), crashes=(Crash(3000.0, "after_write", None),),
+        trace=(TraceEvent(3001.0, "*", "preempt", Decimal(1)),), peers=replace(careless.peers, skew_s=0.0),
+    )  # fmt: skip
+    with pytest.raises(SimulationError, match=r"lives .* s after the end"):
+        simulate(lost)
+
+
+def test_a_lost_controller_leaves_nothing_alive():
+    made = replace(scenario(8, days=0.2, faults=()), crashes=(Crash(3000.0, "after_write", None),))
+    # So that the controller has something to write down once the crash is due.
+    made = replace(made, trace=(TraceEvent(3001.0, "*", "preempt", Decimal(1)),))
+    outcome = simulate(made)
+    assert outcome.status == "lost"
+    assert 0 < outcome.dead_after_s <= made.death_bound_s
+    assert outcome.vms >= 8
+
+
+def test_no_capacity_for_hours_is_waited_for_and_made_good():
+    made = scenario(4, days=0.5, faults=())
+    spec = replace(made.spec, budget_usd=None, max_usd_per_h=None)
+    trace = (
+        TraceEvent(7200.0, "*", "capacity", Decimal(0)),
+        TraceEvent(18000.0, "*", "capacity", Decimal("Infinity")),
+    )
+    outcome = simulate(replace(made, spec=spec, trace=trace))
+    assert outcome.preemptions == 8
+    assert outcome.vms == 16
+    assert outcome.training_share > 0.9
+    causes = " ".join(e.cause for e in outcome.journal)
+    assert "not asked before" in causes
+
+
+def test_a_trace_drives_the_same_simulation():
+    made = replace(scenario(1, faults=()), trace=tuple(load_trace(SAMPLE)))
+    outcome = simulate(made)
+    assert outcome.fired["storm"] > 0
+    assert outcome.fired["price"] > 0
+    assert outcome.preemptions >= outcome.fired["storm"]
+
+
+def test_the_journal_tells_the_end():
+    outcome = simulate(scenario(2, days=0.2, faults=("storm", "crash")))
+    state = replay(outcome.journal)
+    assert state.ended
+    assert state.launched_s == BEGAN_S
+    assert outcome.journal[-1].kind == "run_ended"
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]):
+    import json
+
+    assert run(["simulate", "--seed", "2", "--days", "0.2", "--faults", "storm,crash", "-o", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["runs"]
+    assert row["status"] in ("stopped", "budget", "done")
+    assert {kind for kind, count in row["fired"].items() if count} <= {"storm", "crash"}
+    assert run(["simulate", "geo-c8", "--days", "0.1", "--trace", str(SAMPLE), "--faults", "none"]) == 0
+    assert "stopped" in capsys.readouterr().out
+
+
+def test_an_experiment_has_the_places_and_prices_that_renting_it_would_have():
+    spec = load("geo-c8", ["budget_usd=20", "prices=study-2023-04"])
+    book, environ = load_book(spec.prices), {"HOME": "/nonexistent"}
+    made = of_experiment(spec, 0, days=0.1, faults=(), environ=environ)
+    planned = plan_of(spec, book, None, on="sky", quote=sky_quoter(book, environ)).as_dict()
+    for slot, peer in zip(made.spec.slots, planned["peers"], strict=True):
+        for place, at in zip(slot.places, peer["places"], strict=True):
+            shown = (at["location"], at["instance"], Decimal(at["usd_per_h"]))
+            assert (place.location, place.instance, place.usd_per_h) == shown
+    outcome = simulate(made)
+    mean_usd = Decimal(planned["usd_per_h"]) / len(planned["peers"])
+    assert float(outcome.spent_usd) / outcome.vm_hours == pytest.approx(float(mean_usd), rel=0.02)
+    assert made.spec.egress_usd_per_h == 0, "nothing is sent here"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--faults", "stom"], "did you mean 'storm'"),
+        (["--trace", "no-such.csv"], "cannot be read"),
+        (["no-such-experiment"], "no-such-experiment"),
+        (["--slot", "p99"], "'p99' is no slot of this run (there are p0, p1,"),
+        (["geo-c8", "--slot", "us-9"], "--slot: 'us-9' is no slot of this run"),
+    ],
+)
+def test_a_wrong_command_is_one_sentence(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]):
+    assert run(["simulate", *arguments]) == 2
+    shown = capsys.readouterr()
+    assert says in shown.err
+    assert shown.out == ""
+
+
+def test_a_controller_that_forgets_a_slot_is_found_out(monkeypatch: pytest.MonkeyPatch):
+    """Mutated: the replacement of one slot is never asked for."""
+    from orchestrator.core.events import RequestVm
+    from orchestrator.core.machine import Step, advance
+
+    def forgetful(*arguments) -> Step:
+        done = advance(*arguments)
+        kept = [i for i in done.instructions if not (isinstance(i, RequestVm) and i.vm == "sim-p0-1")]
+        return replace(done, instructions=tuple(kept))
+
+    made = scenario(6, days=0.4, faults=())
+    spec = replace(made.spec, budget_usd=None, max_usd_per_h=None, min_peers=1)
+    where = spec.slots[0].places[0].location
+    made = replace(made, spec=spec, trace=(TraceEvent(3600.0, where, "preempt", Decimal("Infinity")),))
+    assert simulate(made).preemptions >= 1
+    monkeypatch.setattr("orchestrator.controller.tick.advance", forgetful)
+    with pytest.raises(SimulationError, match=r"p0 .* after \d+ s without a fault") as found:
+        simulate(made)
+    assert "p0#1 WAITING -> PROVISIONING" in str(found.value)
+
+
+def test_a_controller_that_doubles_a_vm_is_found_out(monkeypatch: pytest.MonkeyPatch):
+    """Mutated: a slot's first VM is taken for gone while it trains."""
+    from orchestrator.core.events import Observed
+    from orchestrator.core.machine import Step, advance
+
+    def hasty(state, events, now_s, jitter) -> Step:
+        young = [s.vm for s in state.slots if s.vm.endswith("-0") and s.state == "TRAINING"]
+        lost = [Observed(now_s, vm, "terminated", ended=True) for vm in young[:1] if now_s - BEGAN_S > 1800.0]
+        return advance(state, [*events, *lost], now_s, jitter)
+
+    made = scenario(6, days=0.1, faults=())
+    monkeypatch.setattr("orchestrator.controller.tick.advance", hasty)
+    with pytest.raises(SimulationError, match=r"slot p\d has two VMs"):
+        simulate(replace(made, spec=replace(made.spec, budget_usd=None, max_usd_per_h=None)))
