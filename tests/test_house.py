@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from cloud.local.options import LocalOptions
+from orchestrator.cli.app import run
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("orch", "orchestrator", "experiments", "cloud", "metrics", "analysis")
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 
@@ -73,12 +75,41 @@ def test_what_is_pure_imports_nothing_that_runs(module: str):
     assert not {"ray", "torch", "hivemind", "sky", "boto3", "webdataset"} & set(done.stdout.split())
 
 
+def _anchors(page: Path) -> set[str]:
+    """Anchors of a page's headings, as GitHub derives them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_every_link_in_the_pages_leads_somewhere():
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
-    links = [(p, t) for p in pages for t in re.findall(r"\]\(([^)\s]+)\)", p.read_text())]
+    links = [(p, t) for p in PAGES for t in re.findall(r"\]\(([^)\s]+)\)", p.read_text())]
     assert len(links) > 8
-    local = [(p, t.partition("#")[0]) for p, t in links if not t.startswith(("http:", "https:", "#"))]
-    assert [f"{p.name}: {t}" for p, t in local if not (p.parent / t).exists()] == []
+    local = [(p, *t.partition("#")[::2]) for p, t in links if not t.startswith(("http:", "https:"))]
+    pages = [(p, p.parent / target if target else p, anchor) for p, target, anchor in local]
+    assert [f"{p.name}: {target}" for p, target, _ in pages if not target.exists()] == []
+    assert [
+        f"{p.name}: {to.name}#{anchor}" for p, to, anchor in pages if anchor and anchor not in _anchors(to)
+    ] == []
+
+
+def test_every_source_file_named_in_the_pages_exists_and_has_the_name():
+    """`path/of/file.py` is from the repository's root; `path/of/file.py: name` is a name in that file."""
+    named = [
+        (page, *found)
+        for page in PAGES
+        if page.name not in ("design.md", "CHANGELOG.md")
+        for found in re.findall(
+            r"`([\w-]+(?:/[\w-]+)+\.(?:py|sh))(?:: (\w+))?`", re.sub(r"\s+", " ", page.read_text())
+        )
+    ]
+    assert len(named) > 80
+    assert [f"{page.name}: {path}" for page, path, _ in named if not (ROOT / path).exists()] == []
+    assert [
+        f"{page.name}: {path}: {name}"
+        for page, path, name in named
+        if name
+        and not re.search(rf"^\s*(?:async )?(?:def|class) {name}\b", (ROOT / path).read_text(), re.MULTILINE)
+    ] == []
 
 
 def test_the_readme_says_what_two_and_eight_peers_need():
@@ -95,3 +126,20 @@ def test_the_readme_says_what_two_and_eight_peers_need():
         assert (ROOT / "experiments" / folder / f"{name}.yaml").exists()
     text = "\n".join(lines)
     assert f"less free memory than {LocalOptions().peer_memory_bytes / 1e9:.1f} GB a peer" in text
+
+
+def test_the_readmes_experiment_can_be_launched_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "first.yaml"
+    file.write_text((ROOT / "README.md").read_text().split("```yaml\n")[1].split("```")[0])
+    assert run(["validate", str(file)]) == 0
+    assert run(["launch", str(file), "--dry-run"]) == 0
+    plan = capsys.readouterr().out
+    assert "first: digits, 2 peers" in plan
+    assert "cannot be launched" not in plan
+
+
+def test_commands_of_the_readme_fit_on_a_line():
+    blocks = (ROOT / "README.md").read_text().split("```")[1::2]
+    lines = [line for block in blocks for line in block.splitlines()]
+    assert len(lines) > 10
+    assert [line for line in lines if len(line) > 100 or line.endswith("\\")] == []
