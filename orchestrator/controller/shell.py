@@ -17,7 +17,7 @@ from orchestrator.controller.closing import close_provider, close_run
 from orchestrator.controller.joins import Joins
 from orchestrator.controller.json_log import about
 from orchestrator.controller.roster_file import RosterFile
-from orchestrator.controller.shell_rows import Rows
+from orchestrator.controller.shell_rows import CLOCK, Rows
 from orchestrator.controller.tail import MonitorTail, Source
 from orchestrator.core import events as ev
 from orchestrator.core.journal import replay
@@ -29,6 +29,9 @@ from orchestrator.core.watch import Swarm, Unlisted, corroborated, missing, news
 _log = logging.getLogger("orchestrator.controller")
 
 _SPENDING_PERIOD_S = 5.0
+_CLOCK_PERIOD_S = (
+    30.0  # what the run's clock lacks at most after the machine starts again with its time set back
+)
 _GONE_AFTER_LEASE_S = 420.0  # by then every VM that hears no orders has ended itself (docs/promises.md)
 _WHOLE_EACH = 30  # every so many lists, what is unchanged is told to the core as well
 
@@ -112,7 +115,7 @@ class Shell:
         self._unlisted: dict[str, Unlisted] = {}
         self._lists = 0
         self._hopeless: frozenset[str] = frozenset()  # VMs that said another would fail in the same way
-        self._observed_at_s = self._spending_at_s = float("-inf")
+        self._observed_at_s = self._spending_at_s = self._clock_at_s = float("-inf")
         self._stop_wanted: tuple[str, str] | None = None
         self._unread_since_s: float | None = None  # no list could be read since then
         self._stopping_since_s: float | None = None
@@ -126,6 +129,9 @@ class Shell:
         if self.finished:
             return True
         now_s = self._now_s()
+        if now_s - self._clock_at_s >= _CLOCK_PERIOD_S:  # a quiet run's journal may say nothing for hours
+            self._store.set_meta(CLOCK, now_s)
+            self._clock_at_s = now_s
         self._tail.read(now_s)
         happened = [event for done in self._calls.poll() for event in self._events_of(done, now_s)]
         tail = self._tail

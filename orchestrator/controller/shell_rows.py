@@ -238,6 +238,12 @@ def internal_nodes(
     return found
 
 
+def written_until_s(store: RunStore, events: Sequence[EventRecord]) -> float:
+    """The latest time of a run's clock that its store knows; 0: none. Before it no later clock of the run may begin."""
+    return max(events[-1].at_s if events else 0.0, float(store.meta(CLOCK, 0.0)))
+
+
+CLOCK = "clock_s"  # meta: what the run's clock said when it was last written down
 INTERNAL_ADDRESSES = "internal_addresses"  # meta: by network, VM by address; "": nobody's
 CLOCK_SKEWS = "clock_skew_s"  # meta: by VM, what its clock is ahead of this machine's
 PRICE_CHANGES = "price_changes"  # meta: by VM, [until unix s, USD an hour] of each price before the row's

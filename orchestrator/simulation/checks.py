@@ -15,6 +15,7 @@ from orchestrator.simulation.scenario import Scenario
 from orchestrator.simulation.store import MemoryStore
 
 _LATE_H = Decimal("0.05")
+_WRITTEN_S = 30.0  # the run's clock is written down so often
 _LOOK_S = 600.0  # progress is looked at so often
 _DENIED_S = 300.0  # a VM that is listed again, and that nothing disturbs, is ended within this where it is one too many
 
@@ -52,8 +53,9 @@ class Checks:
         self._wait_s += (
             30 * scenario.tick_s + spec.missing_deadline_s + spec.silent_deadline_s + 4 * scenario.tick_s
         )
-        self._put_back_usd = Decimal(0)
-        self._spent: list[tuple[float, Decimal]] = []  # as the provider bills it, each minute
+        self._lag_s = 0.0  # of the controller's clock
+        self._unseen_usd = Decimal(0)  # what VMs cost at most in the time that its clock lacks
+        self._burns: list[tuple[float, Decimal]] = []  # dollars an hour, since when
         self.calm_looks = 0  # at a slot for which progress was due
 
     def changed(self, change: str, vm: SimVm, at_s: float) -> None:
@@ -70,13 +72,26 @@ class Checks:
         if change == "ended" and vm.vm in self._store.intents:
             self._slots[self._store.intents[vm.vm][0]].calm_since_s = at_s
 
-    def clock_jumped(self, by_s: float) -> None:
-        """The controller comes back with another time of day."""
-        if by_s < 0:  # what was spent in that time is spent a second time by its clock
-            now_s = self._world.now_s
-            spent, _ = self._world.meter.spent(self._scenario.spec.run_id, now_s)
-            before = bisect([at_s for at_s, _ in self._spent], now_s + by_s)
-            self._put_back_usd += spent - (self._spent[before - 1][1] if before else Decimal(0))
+    def started(self, clock_s: float, since_s: float) -> None:
+        """A controller begins, and its clock says `clock_s`; the last one's last whole round was at `since_s`.
+
+        On a machine that started again with its time of day set back, the run's clock goes on from where it was last written
+        down, at most `_WRITTEN_S` before `since_s`, as if the machine had been away for less time than it was: it lacks the
+        rest. A VM that lives through that time is billed for so many seconds too few for as long as it lives (its end is
+        told by the provider's clock, and makes it good). So in all no more is unseen than those seconds cost, at the most
+        that was rented meanwhile.
+        """
+        now_s = self._world.now_s
+        lacks_s, self._lag_s = now_s - clock_s - self._lag_s, now_s - clock_s
+        since_s -= _WRITTEN_S
+        if lacks_s > now_s - since_s + 1e-3:
+            self.fail(
+                f"the run's clock lacks {lacks_s:.0f} s after {now_s - since_s:.0f} s without a controller"
+            )
+        if lacks_s > 0:
+            first = max(0, bisect([at_s for at_s, _ in self._burns], since_s) - 1)
+            most = max((burn for _, burn in self._burns[first:]), default=Decimal(0))
+            self._unseen_usd += most * Decimal(repr(lacks_s)) / 3600
         self.disturbed()
 
     def disturbed(self) -> None:
@@ -84,12 +99,16 @@ class Checks:
         self._disturbed_s = self._world.now_s
 
     def money(self) -> None:
-        """spent <= budget, as the provider bills it."""
+        """spent <= budget, as the provider bills it.
+
+        Beside that only what a clock that lacks time hides (`started`): the run stops once what it knows of, and the
+        reserve, reach the budget, and what it knows of is as much too little.
+        """
         budget = self._scenario.spec.budget_usd
-        spent, _ = self._world.meter.spent(self._scenario.spec.run_id, self._world.now_s)
-        if not self._spent or self._world.now_s - self._spent[-1][0] >= 60.0:
-            self._spent.append((self._world.now_s, spent))
-        if budget is not None and spent > budget:
+        spent, burn = self._world.meter.spent(self._scenario.spec.run_id, self._world.now_s)
+        if not self._burns or self._burns[-1][1] != burn:
+            self._burns.append((self._world.now_s, burn))
+        if budget is not None and spent > budget + self._unseen_usd:
             self.fail(f"{spent:.4f} USD are spent of a budget of {budget}")
 
     def one_vm_a_slot(self) -> None:
@@ -151,7 +170,7 @@ class Checks:
 
     def books(self, known: Decimal | None) -> None:
         """No dollar is lost: what the controller knows of covers what the provider bills, but for what an old list
-        hides for a round or two, VMs that the provider does not list yet, and a clock that was put back."""
+        hides for a round or two, VMs that the provider does not list yet, and a clock that lacks time (`started`)."""
         now_s = self._world.now_s
         spent, burn = self._world.meter.spent(self._scenario.spec.run_id, now_s)
         hidden = [vm for vm in self._world.vms.values() if vm.billed and vm.visible_s > (vm.ended_s or now_s)]
@@ -166,7 +185,7 @@ class Checks:
         )
         if known is None:
             self.fail("the controller does not know what it has spent")
-        elif spent > known + spent / 200 + burn * _LATE_H + self._put_back_usd + hidden_usd:
+        elif spent > known + spent / 200 + burn * _LATE_H + self._unseen_usd + hidden_usd:
             self.fail(f"the provider bills {spent:.4f} USD, the controller knows of {known:.4f}")
 
     def dead(self, since_s: float) -> None:

@@ -26,6 +26,7 @@ from metrics.store import StoreError
 from orchestrator.controller.calls import Call, Done, Line, abandoned, broken, is_under_way, refusal_of
 from orchestrator.controller.loop import Shells, abort, ticks
 from orchestrator.controller.shell import Pace, Shell
+from orchestrator.controller.shell_rows import written_until_s
 from orchestrator.controller.spending import spent_of
 from orchestrator.core import events as ev
 from orchestrator.core.invariants import validate_step
@@ -314,8 +315,9 @@ class SimController:
         """Goes on from the store. `wall_s`: what the machine's clock says now. `check`: the core's invariants at each
         change."""
         self._store, self._clock, self._peers, self._disk, self._check = store, clock, peers, disk, check
-        # As `cloud.steady_clock`: the machine's time of now, or the journal's last, and nobody sets it after that.
-        self._offset_s = max(wall_s, store.records("events")[-1].at_s) - clock.now_s
+        # As `cloud.steady_clock` after a start of the machine: its time of now, or the last that the store knows, and nobody
+        # sets it after that.
+        self._offset_s = max(wall_s, written_until_s(store, store.records("events"))) - clock.now_s
         store.take_over()
         self.calls = SimCalls(cloud, world, clock)
         make_shell = partial(

@@ -1,6 +1,7 @@
 """The shell with a provider in memory and a clock that is told: whole runs, and a kill at every write."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from decimal import Decimal
 
@@ -13,7 +14,7 @@ from cloud.provider import (
     LostError,
     NoCapacityError,
 )
-from cloud.steady_clock import steady_clock
+from cloud.steady_clock import run_clock, steady_clock
 from experiments.spec import load
 from experiments.spec.load import to_document
 from metrics.records import EventRecord, ProgressRecord, StepRecord
@@ -21,6 +22,7 @@ from metrics.store import DiskFullError, RunStore
 from orchestrator.controller.calls import InlineCalls
 from orchestrator.controller.closing import host_report, read_steps
 from orchestrator.controller.shell import Shell, Spent
+from orchestrator.controller.shell_rows import written_until_s
 from orchestrator.controller.view import snapshot_of
 from orchestrator.core.journal import created, replay, story
 from tests.metrics.synthetic_runs import epoch
@@ -111,6 +113,31 @@ def test_a_clock_that_is_set_back_tears_nothing(world):
         times = [event.at_s for event in store.records("events")]
     assert times == sorted(times)
     assert times[-1] - times[0] < 60
+
+
+def test_a_quiet_run_writes_its_clock_down_and_goes_on_from_there_after_a_boot(world):
+    """Hours after the last row of the journal the machine starts again, with its time of day an hour back."""
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        wall_s, ticks_s, boot = world.now_s, [5.0], ["first"]
+
+        def clock() -> Callable[[], float]:
+            return run_clock(
+                world.folder, wall_s=lambda: wall_s, ticks_s=lambda: ticks_s[0], boot=lambda: boot[0],
+                not_before_s=written_until_s(store, store.records("events")),
+            )  # fmt: skip
+
+        now_s = clock()
+        controller = Shell(
+            store, InlineCalls(world), Requests(), world.folder, now_s=now_s, jitter=lambda: 0.5
+        )
+        for _ in range(100):  # the world's own time does not move: its VMs never get ready
+            controller.tick()
+            ticks_s[0] += 1.0
+        journalled_s, last_s = store.records("events")[-1].at_s, now_s() - 1.0
+        assert last_s - 30.0 <= store.meta("clock_s") <= last_s
+        assert last_s - journalled_s > 90.0, "nothing happened meanwhile"
+        wall_s, ticks_s[0], boot[0] = wall_s - 3600.0, 1.0, "second"
+        assert clock()() == store.meta("clock_s")
 
 
 def test_refusals_and_lost_answers_are_survived(world):

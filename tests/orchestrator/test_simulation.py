@@ -85,6 +85,27 @@ def test_a_reserve_that_is_too_small_is_found_out():
         simulate(replace(made, spec=careless))
 
 
+def test_a_machine_that_starts_again_with_its_clock_set_back_hides_no_more_than_it_was_away(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """After two quiet hours, an hour back: the journal's last row is as old, and nothing else tells the time."""
+    made = scenario(5, days=0.5, faults=())
+    made = replace(
+        made, spec=replace(made.spec, budget_usd=Decimal("5"), max_usd_per_h=None),
+        crashes=(Crash(9000.0, "before_write", 20.0, -3600.0),),
+        # So that the controller has something to write down once the crash is due.
+        trace=(TraceEvent(9001.0, "*", "preempt", Decimal(1)),),
+    )  # fmt: skip
+    outcome = simulate(made)
+    assert (outcome.status, outcome.fired["clock_jump"]) == ("budget", 1)
+    assert outcome.spent_usd < Decimal("5"), "the reserve is for longer than a minute"
+    monkeypatch.setattr("orchestrator.controller.shell._CLOCK_PERIOD_S", 1e9)
+    with pytest.raises(
+        SimulationError, match=r"the run's clock lacks 3600 s after \d\d s without a controller"
+    ):
+        simulate(made)
+
+
 def test_leases_that_ran_by_a_vms_time_of_day_would_be_found_out():
     """VMs' clocks are wrong by up to an hour and are set in mid-run; set forward ends a lease, set back lengthens it."""
     made = scenario(2, days=0.2, faults=("vm_clock",))
