@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Protocol
@@ -23,7 +23,7 @@ from orchestrator.core import events as ev
 from orchestrator.core.journal import replay
 from orchestrator.core.machine import Step, advance
 from orchestrator.core.policy import Jitter
-from orchestrator.core.state import Place, RunState, SlotState
+from orchestrator.core.state import Place, RunState, Slot, SlotState
 from orchestrator.core.watch import Swarm, Unlisted, corroborated, missing, news, silent
 
 _log = logging.getLogger("orchestrator.controller")
@@ -100,7 +100,7 @@ class Shell:
         `log`, `roster`: what a simulation has instead of the monitor's file and the files of the run's folder.
         """
         events = store.records("events")
-        self.state: RunState = replay(events)
+        self.state: RunState = _in_doubt(replay(events))
         self.finished = bool(events) and self.state.ended and store.meta("status") != "running"
         self._store, self._calls, self._requests, self._folder = store, calls, requests, run_folder
         self._now_s, self._jitter, self._spent, self._pace = now_s, jitter, spent, pace
@@ -298,6 +298,16 @@ class Shell:
     def _request(self, request: LaunchRequest) -> None:
         deadline_s = self._pace.request_deadline_s
         self._calls.submit(Call(f"request {request.vm}", "request", (request,), deadline_s))
+
+
+def _in_doubt(state: RunState) -> RunState:
+    """What an earlier controller asked for and heard nothing of may be there, and is billed."""
+
+    def doubtful(slot: Slot) -> Slot:
+        asked = slot.state is SlotState.PROVISIONING and not slot.confirmed
+        return replace(slot, ambiguous=True) if asked else slot
+
+    return replace(state, slots=tuple(doubtful(slot) for slot in state.slots))
 
 
 def _observed(o: Observed, now_s: float) -> ev.Observed:

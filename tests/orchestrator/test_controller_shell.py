@@ -13,21 +13,30 @@ from cloud.provider import (
     InvalidRequestError,
     LostError,
     NoCapacityError,
+    TransientError,
 )
 from cloud.steady_clock import run_clock, steady_clock
 from experiments.spec import load
 from experiments.spec.load import to_document
 from metrics.records import EventRecord, ProgressRecord, StepRecord
 from metrics.store import DiskFullError, RunStore
-from orchestrator.controller.calls import InlineCalls
+from orchestrator.controller.calls import Call, InlineCalls
 from orchestrator.controller.closing import host_report, read_steps
 from orchestrator.controller.shell import Shell, Spent
 from orchestrator.controller.shell_rows import written_until_s
+from orchestrator.controller.spending import spent_of
 from orchestrator.controller.view import snapshot_of
 from orchestrator.core.journal import created, replay, story
 from tests.metrics.synthetic_runs import epoch
 from tests.metrics.synthetic_runs import vm as vm_row
-from tests.orchestrator.shell_world import RUN, Requests, World, run, shell
+from tests.orchestrator.shell_world import PLACE, RUN, Requests, World, run, shell
+
+
+class Unlisted(InlineCalls):
+    """A provider whose lists nobody gets."""
+
+    def submit(self, call: Call) -> bool:
+        return call.method == "observe" or super().submit(call)
 
 
 class Killed(BaseException):
@@ -138,6 +147,28 @@ def test_a_quiet_run_writes_its_clock_down_and_goes_on_from_there_after_a_boot(w
         assert last_s - journalled_s > 90.0, "nothing happened meanwhile"
         wall_s, ticks_s[0], boot[0] = wall_s - 3600.0, 1.0, "second"
         assert clock()() == store.meta("clock_s")
+
+
+def test_what_an_earlier_controller_asked_for_counts_until_it_is_settled(world):
+    """It was killed before the answer; now the provider answers nothing, and the VM may have been there all the time."""
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        first = shell(world, store)
+        first.tick()
+        assert world.requests == ["r-a-0"]
+        asked_s = world.now_s
+        world.refuse = [TransientError("the provider's API does not answer")] * 9
+        world.now_s += 1800.0
+        controller = Shell(
+            store, Unlisted(world), Requests(), world.folder, now_s=lambda: world.now_s, jitter=lambda: 0.5
+        )
+        for _ in range(3):
+            controller.tick()
+            world.now_s += 30.0
+        slot = controller.state.slot("a")
+        assert slot.refusals > 0
+        for_s = Decimal(str(world.now_s - asked_s))
+        asked_usd = PLACE.ceiling_usd_per_h * for_s / 3600
+        assert spent_of(store, world.now_s, controller.state).spent_usd == pytest.approx(asked_usd)
 
 
 def test_refusals_and_lost_answers_are_survived(world):
