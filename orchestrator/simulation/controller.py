@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol
 
 from cloud.prices.book import PriceBook
 from cloud.prices.classes import EGRESS_CLASSES
-from cloud.provider import LaunchRequest, Offer, ProviderError, is_monitor
+from cloud.provider import LaunchRequest, Observed, Offer, ProviderError, is_monitor
 from cloud.sim import Reply, SimCloud, SimWorld, VirtualClock
 from metrics.lease import OrdersTime
 from metrics.records import EgressRecord, EpochRecord, EventRecord
@@ -106,6 +106,7 @@ class SimCalls:
         self._again: list[tuple[float, Done]] = []  # answers to requests that come late, or a second time
         self.counts: Counter[str] = Counter()
         self.called: Callable[[], None] = lambda: None  # after a call was made, before its reply
+        self.listed: Callable[[Sequence[Observed]], None] = lambda _: None  # with each list that is told
 
     def submit(self, call: Call) -> bool:
         """Make the call, or put it in line; False when one of that key is under way."""
@@ -139,6 +140,8 @@ class SimCalls:
                     self._again.append((reply.at_s, answer))
             else:
                 done.append(answer)
+                if call.method == "observe" and answer.error is None:
+                    self.listed(answer.result)
                 if call.method == "request" and faults.strike("doubled_reply", now_s) is not None:
                     self._again.append((now_s, answer))
             error = done[-1].error

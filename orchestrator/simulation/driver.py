@@ -186,6 +186,8 @@ class Simulation:
             wall_s=now_s + self._wall_s, check=self._check,
         )  # fmt: skip
         self._controller.calls.called = self._called
+        if self._check:
+            self._controller.calls.listed = self._checks.listed
         self._starts += 1
         self._returns_s = math.inf
         self._checks.started(self._controller.now_s(), self._whole_s)
