@@ -17,7 +17,7 @@ from orchestrator.controller.closing import close_provider, close_run
 from orchestrator.controller.joins import Joins
 from orchestrator.controller.json_log import about
 from orchestrator.controller.roster_file import RosterFile
-from orchestrator.controller.shell_rows import CLOCK, Rows
+from orchestrator.controller.shell_rows import Rows
 from orchestrator.controller.tail import MonitorTail, Source
 from orchestrator.core import events as ev
 from orchestrator.core.journal import replay
@@ -110,7 +110,7 @@ class Shell:
         self._roster: Roster = roster or RosterFile(run_folder)
         if not self.state.ended:
             store.set_meta("run_public_key", self._roster.public_key())
-        self._seen: tuple[Observed, ...] = ()
+        self._seen: tuple[Observed, ...] | None = None  # the last list; None: none was read yet
         self._told: dict[str, ev.Observed] = {}
         self._unlisted: dict[str, Unlisted] = {}
         self._lists = 0
@@ -130,7 +130,7 @@ class Shell:
             return True
         now_s = self._now_s()
         if now_s - self._clock_at_s >= _CLOCK_PERIOD_S:  # a quiet run's journal may say nothing for hours
-            self._store.set_meta(CLOCK, now_s)
+            self._rows.write_clock(now_s)
             self._clock_at_s = now_s
         self._tail.read(now_s)
         happened = [event for done in self._calls.poll() for event in self._events_of(done, now_s)]

@@ -52,7 +52,10 @@ class Rows:
         self._prices: dict[str, list[list[Any]]] = dict(store.meta(PRICE_CHANGES, {}))
         self._list: object = None  # the provider's last list
         self._slots: object = None  # those of the state whose rows are written
-        self._listed_s = self._listed_before_s = events[-1].at_s
+        # Where an earlier controller read no list for a while, the journal may be newer than its last one.
+        self._listed_s = self._listed_before_s = min(
+            events[-1].at_s, float(store.meta(LISTED, events[-1].at_s))
+        )
 
     @property
     def vms(self) -> list[VmRecord]:
@@ -91,12 +94,18 @@ class Rows:
         self._store.append("events", rows)
         self._seq += len(rows)
 
-    def write_vms(self, state: RunState, seen: Iterable[Observed], now_s: float) -> None:
-        """Rows of the VMs the provider has said anything of; one no longer listed has ended."""
-        fresh = seen is not self._list
+    def write_clock(self, now_s: float) -> None:
+        """What another controller cannot know when nothing happened for long: how late it was, and when the last list was read."""
+        with self._store.transaction():
+            self._store.set_meta(CLOCK, now_s)
+            self._store.set_meta(LISTED, self._listed_s)
+
+    def write_vms(self, state: RunState, seen: Iterable[Observed] | None, now_s: float) -> None:
+        """Rows of the VMs the provider has said anything of; one no longer listed has ended. None: no list was read yet."""
+        fresh = seen is not None and seen is not self._list
         if fresh:
             self._list, self._listed_before_s, self._listed_s = seen, self._listed_s, now_s
-        seen = list(seen)
+        seen = list(seen or ())
         if fresh or state.slots is not self._slots:  # else the rows say all of it already
             self._write_rows(state, seen, now_s)
             self._slots = state.slots
@@ -285,6 +294,7 @@ def written_until_s(store: RunStore, events: Sequence[EventRecord]) -> float:
 
 
 CLOCK = "clock_s"  # meta: what the run's clock said when it was last written down
+LISTED = "listed_s"  # meta: when the provider's last list was read, by then
 INTERNAL_ADDRESSES = "internal_addresses"  # meta: by network, VM by address; "": nobody's
 CLOCK_SKEWS = "clock_skew_s"  # meta: by VM, what its clock is ahead of this machine's
 PRICE_CHANGES = "price_changes"  # meta: by VM, [until unix s, USD an hour] of each price before the row's

@@ -167,7 +167,7 @@ def test_what_an_earlier_controller_asked_for_counts_until_it_is_settled(world):
         slot = controller.state.slot("a")
         assert slot.refusals > 0
         for_s = Decimal(str(world.now_s - asked_s))
-        asked_usd = PLACE.ceiling_usd_per_h * for_s / 3600
+        asked_usd = (PLACE.ceiling_usd_per_h or 0) * for_s / 3600
         assert spent_of(store, world.now_s, controller.state).spent_usd == pytest.approx(asked_usd)
 
 

@@ -55,10 +55,12 @@ def test_promises_hold_through_every_history_and_every_class_of_faults_fires():
     assert never == [], f"over {SEEDS} seeds: {counts}"
 
 
-@pytest.mark.parametrize("seed", [1555, 1719, 1927, 3046, 3651, 3969, 3974, 4035, 4126, 4149, 4305, 5611])
+@pytest.mark.parametrize(
+    "seed", [1555, 1719, 1927, 3046, 3651, 3969, 3974, 4035, 4126, 4149, 4305, 5611, 6902]
+)
 def test_histories_that_once_broke_a_promise(seed: int):
     """A clock set back (1555 and the like), a VM in no list (1719, 3974, 4035), a place in no list (1927, 5611), a price in
-    no list (4149)."""
+    no list (4149), one that rose while there was no controller (6902)."""
     simulate(scenario(seed, days=0.2))
 
 
