@@ -22,6 +22,7 @@ from orchestrator.controller.json_log import log_to
 from orchestrator.controller.loop import Shells, abort, run_to_the_end
 from orchestrator.controller.own_environment import adopt_environment
 from orchestrator.controller.prometheus import MetricsServer, RunCollector
+from orchestrator.controller.records import written_until_s
 from orchestrator.controller.spending import spent_of
 from orchestrator.controller.stop_mark import asked_to_stop
 from orchestrator.controller.tick import Pace, Shell
@@ -77,7 +78,7 @@ class ControllerActor:
             self._calls = RayCalls(provider, time.monotonic, most, partial(adopt_environment, self._folder))
             self._close_s = float(store.meta("close_deadline_s", self._close_s))
             events = store.records("events")
-            self._now_s = run_clock(self._folder, not_before_s=events[-1].at_s if events else 0.0)
+            self._now_s = run_clock(self._folder, not_before_s=written_until_s(store, events))
             make_shell = partial(
                 Shell,
                 store,

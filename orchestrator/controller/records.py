@@ -16,7 +16,7 @@ from metrics.records import EventRecord, VmRecord
 from metrics.store.database import RunStore
 from orchestrator.controller.json_log import about
 from orchestrator.core.events import MONITOR, Fact
-from orchestrator.core.state import RunState
+from orchestrator.core.state import RunState, SlotState
 
 _log = logging.getLogger("orchestrator.controller")
 
@@ -39,17 +39,23 @@ class Rows:
         self._intended_s: dict[str, float] = {}  # by VM: when it was journalled, by our clock
         self._shift_s: dict[str, float] = {}  # by VM: from the provider's clock to ours
         self._preempted: set[str] = set()
+        self._taken: set[str] = set()  # VMs of which the provider said that it took their request
+        self._no_place: list[str] = []  # VMs whose place is in no row of the store yet
         for event in events:
             self._remember(
-                event.kind, event.vm, event.slot, event.generation, event.cause, event.data_json, event.at_s
-            )
+                event.kind, event.vm, event.slot, event.generation, event.to_state, event.cause, event.data_json,
+                event.at_s,
+            )  # fmt: skip
         self._rows: dict[str, VmRecord] = {r.vm: r for r in store.records("vms")}
         self._skews: dict[str, float] = dict(store.meta(CLOCK_SKEWS, {}))
         self._internal: dict[str, dict[str, str]] = dict(store.meta(INTERNAL_ADDRESSES, {}))
         self._prices: dict[str, list[list[Any]]] = dict(store.meta(PRICE_CHANGES, {}))
         self._list: object = None  # the provider's last list
         self._slots: object = None  # those of the state whose rows are written
-        self._listed_s = self._listed_before_s = events[-1].at_s
+        # Where an earlier controller read no list for a while, the journal may be newer than its last one.
+        self._listed_s = self._listed_before_s = min(
+            events[-1].at_s, float(store.meta(LISTED, events[-1].at_s))
+        )
 
     @property
     def vms(self) -> list[VmRecord]:
@@ -71,7 +77,16 @@ class Rows:
                     to_state=fact.to_state, cause=fact.cause, data_json=fact.data_json,
                 )
             )  # fmt: skip
-            self._remember(fact.kind, fact.vm, fact.slot, fact.generation, fact.cause, fact.data_json, now_s)
+            self._remember(
+                fact.kind,
+                fact.vm,
+                fact.slot,
+                fact.generation,
+                fact.to_state,
+                fact.cause,
+                fact.data_json,
+                now_s,
+            )
             _log.info(
                 "%s %s %s -> %s: %s", fact.kind, fact.vm, fact.from_state, fact.to_state, fact.cause,
                 extra=about(fact.slot, fact.generation, fact.vm, fact.cause),
@@ -79,12 +94,18 @@ class Rows:
         self._store.append("events", rows)
         self._seq += len(rows)
 
-    def write_vms(self, state: RunState, seen: Iterable[Observed], now_s: float) -> None:
-        """Rows of the VMs the provider has said anything of; one no longer listed has ended."""
-        fresh = seen is not self._list
+    def write_clock(self, now_s: float) -> None:
+        """What another controller cannot know when nothing happened for long: how late it was, and when the last list was read."""
+        with self._store.transaction():
+            self._store.set_meta(CLOCK, now_s)
+            self._store.set_meta(LISTED, self._listed_s)
+
+    def write_vms(self, state: RunState, seen: Iterable[Observed] | None, now_s: float) -> None:
+        """Rows of the VMs the provider has said anything of; one no longer listed has ended. None: no list was read yet."""
+        fresh = seen is not None and seen is not self._list
         if fresh:
             self._list, self._listed_before_s, self._listed_s = seen, self._listed_s, now_s
-        seen = list(seen)
+        seen = list(seen or ())
         if fresh or state.slots is not self._slots:  # else the rows say all of it already
             self._write_rows(state, seen, now_s)
             self._slots = state.slots
@@ -97,6 +118,9 @@ class Rows:
         for vm, row in self._rows.items():
             if vm not in listed and row.ended_s is None and vm not in held:
                 fresh[vm] = replace(row, ended_s=now_s, end_cause=self._end_cause(vm, _UNLISTED))
+        self._taken -= self._rows.keys()
+        for vm in sorted(self._taken - held - listed.keys()):
+            fresh[vm] = self._never_listed(state, vm, now_s)
         changed = [row for vm, row in fresh.items() if self._rows.get(vm) != row]
         if changed:
             with self._store.transaction():
@@ -142,6 +166,17 @@ class Rows:
             end_cause=self._end_cause(o.vm, _end_cause(o)),
         )  # fmt: skip
 
+    def _never_listed(self, state: RunState, vm: str, now_s: float) -> VmRecord:
+        """The provider took its request, no list ever showed it, and it has been ended: billed from its wish, at the most."""
+        slot, generation, index = self._wished[vm]
+        place = state.slot_spec(slot).places[index]
+        return VmRecord(
+            vm=vm, slot=slot, generation=generation, location=place.location, instance=place.instance,
+            accelerator=place.accelerator, use_spot=place.use_spot, usd_per_h=place.ceiling_usd_per_h,
+            price_source="the ceiling of its place: the provider never listed it", address="",
+            requested_s=self._intended_s[vm], ready_s=None, ended_s=now_s, end_cause=self._end_cause(vm, _NEVER_LISTED),
+        )  # fmt: skip
+
     def _end_cause(self, vm: str, said: str) -> str:
         """A VM that went after its notice was preempted, whatever its end looked like."""
         return "preempted" if said and vm in self._preempted else said
@@ -167,11 +202,22 @@ class Rows:
         return o.requested_at_s + shift_s, ready_s, ended_s
 
     def _remember(
-        self, kind: str, vm: str, slot: str, generation: int, cause: str, data_json: str, at_s: float
+        self,
+        kind: str,
+        vm: str,
+        slot: str,
+        generation: int,
+        to_state: str,
+        cause: str,
+        data_json: str,
+        at_s: float,
     ) -> None:
         if kind == "intent":
             self._intended_s[vm] = at_s
             self._wished[vm] = (slot, generation, json.loads(data_json)["place"])
+            self._no_place.append(vm)
+        elif kind == "transition" and to_state == SlotState.BOOTING:
+            self._taken.add(vm)
         elif kind == "transition" and cause.startswith("preempted"):
             self._preempted.add(vm)
 
@@ -183,6 +229,9 @@ class Rows:
             self._skews = skews
         before = self._store.meta("addresses", {}), self._store.meta("locations", {})
         addresses, locations = dict(before[0]), dict(before[1])
+        for vm in self._no_place:  # its records may be read, and are to be priced, before any list shows it
+            slot, _, index = self._wished[vm]
+            locations.setdefault(vm, state.slot_spec(slot).places[index].location)
         monitors = state.monitor_vms()  # one node of the traffic matrix, whichever lives
         nodes = [(name, *node) for name, node in self._nodes.nodes().items()]
         nodes += [(MONITOR if o.vm in monitors else o.vm, o.address or "", o.location) for o in seen]
@@ -199,6 +248,7 @@ class Rows:
             with self._store.transaction():
                 self._store.set_meta("addresses", addresses)
                 self._store.set_meta("locations", locations)
+        self._no_place.clear()
 
 
 def rises_moved_back(changes: Sequence[Sequence[Any]], usd_per_h: Decimal, late_s: float) -> list[list[Any]]:
@@ -238,12 +288,20 @@ def internal_nodes(
     return found
 
 
+def written_until_s(store: RunStore, events: Sequence[EventRecord]) -> float:
+    """The latest time of a run's clock that its store knows; 0: none. Before it no later clock of the run may begin."""
+    return max(events[-1].at_s if events else 0.0, float(store.meta(CLOCK, 0.0)))
+
+
+CLOCK = "clock_s"  # meta: what the run's clock said when it was last written down
+LISTED = "listed_s"  # meta: when the provider's last list was read, by then
 INTERNAL_ADDRESSES = "internal_addresses"  # meta: by network, VM by address; "": nobody's
 CLOCK_SKEWS = "clock_skew_s"  # meta: by VM, what its clock is ahead of this machine's
 PRICE_CHANGES = "price_changes"  # meta: by VM, [until unix s, USD an hour] of each price before the row's
 _LATE_S = 60.0  # from a VM's end to the list that shows it: longer than a list takes
 _CLOCKS_S = 5.0  # clocks that differ by no more are taken for the same
 _UNLISTED = "no longer listed by the provider"
+_NEVER_LISTED = "never listed by the provider"
 
 
 def _end_cause(o: Observed) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Protocol
@@ -24,11 +24,14 @@ from orchestrator.core.journal import replay
 from orchestrator.core.machine import Step, advance
 from orchestrator.core.observations import Swarm, Unlisted, corroborated, missing, news, silent
 from orchestrator.core.policy import Jitter
-from orchestrator.core.state import Place, RunState, SlotState
+from orchestrator.core.state import Place, RunState, Slot, SlotState
 
 _log = logging.getLogger("orchestrator.controller")
 
 _SPENDING_PERIOD_S = 5.0
+_CLOCK_PERIOD_S = (
+    30.0  # what the run's clock lacks at most after the machine starts again with its time set back
+)
 _GONE_AFTER_LEASE_S = 420.0  # by then every VM that hears no orders has ended itself (docs/promises.md)
 _WHOLE_EACH = 30  # every so many lists, what is unchanged is told to the core as well
 
@@ -97,7 +100,7 @@ class Shell:
         `log`, `roster`: what a simulation has instead of the monitor's file and the files of the run's folder.
         """
         events = store.records("events")
-        self.state: RunState = replay(events)
+        self.state: RunState = _in_doubt(replay(events))
         self.finished = bool(events) and self.state.ended and store.meta("status") != "running"
         self._store, self._calls, self._requests, self._folder = store, calls, requests, run_folder
         self._now_s, self._jitter, self._spent, self._pace = now_s, jitter, spent, pace
@@ -107,12 +110,12 @@ class Shell:
         self._roster: Roster = roster or RosterFile(run_folder)
         if not self.state.ended:
             store.set_meta("run_public_key", self._roster.public_key())
-        self._seen: tuple[Observed, ...] = ()
+        self._seen: tuple[Observed, ...] | None = None  # the last list; None: none was read yet
         self._told: dict[str, ev.Observed] = {}
         self._unlisted: dict[str, Unlisted] = {}
         self._lists = 0
         self._hopeless: frozenset[str] = frozenset()  # VMs that said another would fail in the same way
-        self._observed_at_s = self._spending_at_s = float("-inf")
+        self._observed_at_s = self._spending_at_s = self._clock_at_s = float("-inf")
         self._stop_wanted: tuple[str, str] | None = None
         self._unread_since_s: float | None = None  # no list could be read since then
         self._stopping_since_s: float | None = None
@@ -126,6 +129,9 @@ class Shell:
         if self.finished:
             return True
         now_s = self._now_s()
+        if now_s - self._clock_at_s >= _CLOCK_PERIOD_S:  # a quiet run's journal may say nothing for hours
+            self._rows.write_clock(now_s)
+            self._clock_at_s = now_s
         self._tail.read(now_s)
         happened = [event for done in self._calls.poll() for event in self._events_of(done, now_s)]
         tail = self._tail
@@ -292,6 +298,16 @@ class Shell:
     def _request(self, request: LaunchRequest) -> None:
         deadline_s = self._pace.request_deadline_s
         self._calls.submit(Call(f"request {request.vm}", "request", (request,), deadline_s))
+
+
+def _in_doubt(state: RunState) -> RunState:
+    """What an earlier controller asked for and heard nothing of may be there, and is billed."""
+
+    def doubtful(slot: Slot) -> Slot:
+        asked = slot.state is SlotState.PROVISIONING and not slot.confirmed
+        return replace(slot, ambiguous=True) if asked else slot
+
+    return replace(state, slots=tuple(doubtful(slot) for slot in state.slots))
 
 
 def _observed(o: Observed, now_s: float) -> ev.Observed:

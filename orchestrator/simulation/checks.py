@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import pairwise
 
-from cloud.provider import is_monitor
+from cloud.provider import Observed, is_monitor
 from cloud.sim import SimVm, SimWorld
 from orchestrator.core.journal import story
 from orchestrator.core.state import LIVE, OVER, RunState, SlotState
@@ -15,6 +15,7 @@ from orchestrator.simulation.scenario import Scenario
 from orchestrator.simulation.store import MemoryStore
 
 _LATE_H = Decimal("0.05")
+_WRITTEN_S = 30.0  # the run's clock is written down so often
 _LOOK_S = 600.0  # progress is looked at so often
 _DENIED_S = 300.0  # a VM that is listed again, and that nothing disturbs, is ended within this where it is one too many
 
@@ -52,8 +53,18 @@ class Checks:
         self._wait_s += (
             30 * scenario.tick_s + spec.missing_deadline_s + spec.silent_deadline_s + 4 * scenario.tick_s
         )
-        self._put_back_usd = Decimal(0)
-        self._spent: list[tuple[float, Decimal]] = []  # as the provider bills it, each minute
+        self._lag_s = 0.0  # of the controller's clock
+        self._unseen_usd = Decimal(0)  # what VMs cost at most in the time that its clock lacks
+        self._burns: list[tuple[float, Decimal]] = []  # dollars an hour, since when
+        self._told: dict[str, set[Decimal]] = {}  # prices that any list told, by VM
+        self._prices: dict[str, list[tuple[float, Decimal]]] = {  # spot, by location, since when
+            place.location: [(world.now_s, place.spot_usd_per_h)] for place in scenario.places
+        }
+        for event in sorted(scenario.trace, key=lambda e: e.at_s):
+            if event.event == "price":
+                for location in [event.location] if event.location != "*" else self._prices:
+                    if location in self._prices:
+                        self._prices[location].append((world.now_s + event.at_s, event.value))
         self.calm_looks = 0  # at a slot for which progress was due
 
     def changed(self, change: str, vm: SimVm, at_s: float) -> None:
@@ -70,26 +81,65 @@ class Checks:
         if change == "ended" and vm.vm in self._store.intents:
             self._slots[self._store.intents[vm.vm][0]].calm_since_s = at_s
 
-    def clock_jumped(self, by_s: float) -> None:
-        """The controller comes back with another time of day."""
-        if by_s < 0:  # what was spent in that time is spent a second time by its clock
-            now_s = self._world.now_s
-            spent, _ = self._world.meter.spent(self._scenario.spec.run_id, now_s)
-            before = bisect([at_s for at_s, _ in self._spent], now_s + by_s)
-            self._put_back_usd += spent - (self._spent[before - 1][1] if before else Decimal(0))
+    def started(self, clock_s: float, since_s: float) -> None:
+        """A controller begins, and its clock says `clock_s`; the last one's last whole round was at `since_s`.
+
+        On a machine that started again with its time of day set back, the run's clock goes on from where it was last written
+        down, at most `_WRITTEN_S` before `since_s`, as if the machine had been away for less time than it was: it lacks the
+        rest. VMs are billed until the clock's time, so what is unseen now is what they cost in as many seconds before now.
+        It is made good when their ends are told, which are by the provider's clock, and never grows.
+        """
+        now_s = self._world.now_s
+        lacks_s, self._lag_s = now_s - clock_s - self._lag_s, now_s - clock_s
+        away_s = now_s - since_s + _WRITTEN_S
+        if lacks_s > away_s + 1e-3:
+            self.fail(f"the run's clock lacks {lacks_s:.0f} s after {away_s:.0f} s without a controller")
+        self._unseen_usd += self._spent_usd(now_s - max(0.0, lacks_s), now_s)
         self.disturbed()
+
+    def _spent_usd(self, from_s: float, until_s: float) -> Decimal:
+        """What the provider billed meanwhile."""
+        usd = Decimal(0)
+        for (at_s, burn), (next_s, _) in pairwise([*self._burns, (until_s, Decimal(0))]):
+            usd += burn * Decimal(repr(max(0.0, next_s - max(at_s, from_s)))) / 3600
+        return usd
+
+    def listed(self, seen: Sequence[Observed]) -> None:
+        """The controller is told a list."""
+        for o in seen:
+            if o.usd_per_h is not None:
+                self._told.setdefault(o.vm, set()).add(o.usd_per_h)
+
+    def _untold_usd(self) -> Decimal:
+        """What VMs cost at spot prices that rose and fell again between two lists: a list tells the price of its moment
+        only, so nobody can know more than the least that was ever told of the VM."""
+        usd = Decimal(0)
+        for vm in self._world.vms.values():
+            told, prices = self._told.get(vm.vm), self._prices.get(vm.place.location, [])
+            if not told or not vm.spot or not vm.billed or len(prices) < 2:
+                continue
+            ends_s = vm.ended_s or self._world.now_s
+            for (from_s, price), (until_s, _) in pairwise([*prices, (ends_s, Decimal(0))]):
+                for_s = min(until_s, ends_s) - max(from_s, vm.created_s)
+                if price not in told and for_s > 0:
+                    usd += max(Decimal(0), price - min(told)) * Decimal(repr(for_s)) / 3600
+        return usd
 
     def disturbed(self) -> None:
         """Something is wrong with the provider or the controller: no progress is owed while that lasts."""
         self._disturbed_s = self._world.now_s
 
     def money(self) -> None:
-        """spent <= budget, as the provider bills it."""
+        """spent <= budget, as the provider bills it.
+
+        Beside that only what a clock that lacks time hides (`started`): the run stops once what it knows of, and the
+        reserve, reach the budget, and what it knows of is as much too little.
+        """
         budget = self._scenario.spec.budget_usd
-        spent, _ = self._world.meter.spent(self._scenario.spec.run_id, self._world.now_s)
-        if not self._spent or self._world.now_s - self._spent[-1][0] >= 60.0:
-            self._spent.append((self._world.now_s, spent))
-        if budget is not None and spent > budget:
+        spent, burn = self._world.meter.spent(self._scenario.spec.run_id, self._world.now_s)
+        if not self._burns or self._burns[-1][1] != burn:
+            self._burns.append((self._world.now_s, burn))
+        if budget is not None and spent > budget + self._unseen_usd:
             self.fail(f"{spent:.4f} USD are spent of a budget of {budget}")
 
     def one_vm_a_slot(self) -> None:
@@ -151,7 +201,8 @@ class Checks:
 
     def books(self, known: Decimal | None) -> None:
         """No dollar is lost: what the controller knows of covers what the provider bills, but for what an old list
-        hides for a round or two, VMs that the provider does not list yet, and a clock that was put back."""
+        hides for a round or two, VMs that the provider does not list yet, a clock that lacks time (`started`), and prices
+        that no list told (`_untold_usd`)."""
         now_s = self._world.now_s
         spent, burn = self._world.meter.spent(self._scenario.spec.run_id, now_s)
         hidden = [vm for vm in self._world.vms.values() if vm.billed and vm.visible_s > (vm.ended_s or now_s)]
@@ -166,7 +217,9 @@ class Checks:
         )
         if known is None:
             self.fail("the controller does not know what it has spent")
-        elif spent > known + spent / 200 + burn * _LATE_H + self._put_back_usd + hidden_usd:
+            return
+        missing_usd = spent - known - spent / 200 - burn * _LATE_H - self._unseen_usd - hidden_usd
+        if missing_usd > 0 and missing_usd > self._untold_usd():
             self.fail(f"the provider bills {spent:.4f} USD, the controller knows of {known:.4f}")
 
     def dead(self, since_s: float) -> None:

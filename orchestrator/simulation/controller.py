@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -18,13 +18,14 @@ from typing import Any, Literal, Protocol
 
 from cloud.prices.book import PriceBook
 from cloud.prices.classes import EGRESS_CLASSES
-from cloud.provider import LaunchRequest, Offer, ProviderError, is_monitor
+from cloud.provider import LaunchRequest, Observed, Offer, ProviderError, is_monitor
 from cloud.sim import Reply, SimCloud, SimWorld, VirtualClock
 from experiments.wire.lease import OrdersTime
 from metrics.records import EgressRecord, EpochRecord, EventRecord
 from metrics.store.database import StoreError
 from orchestrator.controller.calls import Call, Done, Line, abandoned, broken, is_under_way, refusal_of
 from orchestrator.controller.loop import Shells, abort, ticks
+from orchestrator.controller.records import written_until_s
 from orchestrator.controller.spending import spent_of
 from orchestrator.controller.tick import Pace, Shell
 from orchestrator.core import events as ev
@@ -105,6 +106,7 @@ class SimCalls:
         self._again: list[tuple[float, Done]] = []  # answers to requests that come late, or a second time
         self.counts: Counter[str] = Counter()
         self.called: Callable[[], None] = lambda: None  # after a call was made, before its reply
+        self.listed: Callable[[Sequence[Observed]], None] = lambda _: None  # with each list that is told
 
     def submit(self, call: Call) -> bool:
         """Make the call, or put it in line; False when one of that key is under way."""
@@ -138,6 +140,8 @@ class SimCalls:
                     self._again.append((reply.at_s, answer))
             else:
                 done.append(answer)
+                if call.method == "observe" and answer.error is None:
+                    self.listed(answer.result)
                 if call.method == "request" and faults.strike("doubled_reply", now_s) is not None:
                     self._again.append((now_s, answer))
             error = done[-1].error
@@ -314,8 +318,9 @@ class SimController:
         """Goes on from the store. `wall_s`: what the machine's clock says now. `check`: the core's invariants at each
         change."""
         self._store, self._clock, self._peers, self._disk, self._check = store, clock, peers, disk, check
-        # As `cloud.clock`: the machine's time of now, or the journal's last, and nobody sets it after that.
-        self._offset_s = max(wall_s, store.records("events")[-1].at_s) - clock.now_s
+        # As `cloud.clock` after a start of the machine: its time of now, or the last that the store knows, and nobody
+        # sets it after that.
+        self._offset_s = max(wall_s, written_until_s(store, store.records("events"))) - clock.now_s
         store.take_over()
         self.calls = SimCalls(cloud, world, clock)
         make_shell = partial(

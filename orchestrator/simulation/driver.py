@@ -99,6 +99,7 @@ class Simulation:
         self._wall_s = 0.0  # what the machine's clock is wrong by
         self._controller: SimController | None = None
         self._returns_s = math.inf
+        self._whole_s = BEGAN_S  # the last round without a fault of the disk, which the controller survived
         self._starts = self._rounds = 0
         self._crashes = list(scenario.crashes)
         self._crash_at_stop = scenario.crash_at_stop
@@ -185,9 +186,11 @@ class Simulation:
             wall_s=now_s + self._wall_s, check=self._check,
         )  # fmt: skip
         self._controller.calls.called = self._called
+        if self._check:
+            self._controller.calls.listed = self._checks.listed
         self._starts += 1
         self._returns_s = math.inf
-        self._checks.disturbed()  # nobody ended anything while there was none
+        self._checks.started(self._controller.now_s(), self._whole_s)
 
     def _round(self, controller: SimController) -> None:
         self._rounds += 1
@@ -209,6 +212,8 @@ class Simulation:
         finally:
             self._disk.end()
         now_s = self._world.now_s
+        if self._controller is not None and not self._disk.has_failed():
+            self._whole_s = now_s
         self._counts.update(controller.calls.counts)
         controller.calls.counts.clear()
         over = controller.state.stop_status or controller.ended
@@ -268,7 +273,7 @@ class Simulation:
         crash = self._crashes.pop(0)
         self._controller = None
         self._wall_s += crash.jump_s
-        self._checks.clock_jumped(crash.jump_s)
+        self._checks.disturbed()
         self._counts["clock_jump"] += bool(crash.jump_s)
         if crash.down_s is None:
             self._counts["controller_lost"] += 1

@@ -37,7 +37,7 @@ FaultClass = Literal[
     "late",  # launches that nobody heard of go on; answers to requests come late, and twice
     "partition",  # a peer that nobody hears, on a VM that runs
     "crash",  # the controller is killed, and comes back
-    "clock_jump",  # the controller comes back with another time of day
+    "clock_jump",  # the controller's machine starts again with another time of day
     "controller_lost",  # it never comes back
     "store",  # the controller's database is locked, or its disk fails
     "disk_full",  # the disk of the controller and the monitor has no room

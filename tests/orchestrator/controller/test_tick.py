@@ -1,31 +1,42 @@
 """The shell with a provider in memory and a clock that is told: whole runs, and a kill at every write."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from decimal import Decimal
 
 import pytest
 
-from cloud.clock import steady_clock
+from cloud.clock import run_clock, steady_clock
 from cloud.provider import (
     AmbiguousError,
     CredentialsError,
     InvalidRequestError,
     LostError,
     NoCapacityError,
+    TransientError,
 )
 from experiments.parse import load
 from experiments.parse.load import to_document
 from metrics.records import EventRecord, ProgressRecord, StepRecord
 from metrics.store.database import DiskFullError, RunStore
-from orchestrator.controller.calls import InlineCalls
+from orchestrator.controller.calls import Call, InlineCalls
 from orchestrator.controller.finish import host_report, read_steps
+from orchestrator.controller.records import written_until_s
+from orchestrator.controller.spending import spent_of
 from orchestrator.controller.tick import Shell, Spent
 from orchestrator.controller.view import snapshot_of
 from orchestrator.core.journal import created, replay, story
 from tests.metrics.synthetic_runs import epoch
 from tests.metrics.synthetic_runs import vm as vm_row
-from tests.orchestrator.shell_world import RUN, Requests, World, run, shell
+from tests.orchestrator.shell_world import PLACE, RUN, Requests, World, run, shell
+
+
+class Unlisted(InlineCalls):
+    """A provider whose lists nobody gets."""
+
+    def submit(self, call: Call) -> bool:
+        return call.method == "observe" or super().submit(call)
 
 
 class Killed(BaseException):
@@ -111,6 +122,53 @@ def test_a_clock_that_is_set_back_tears_nothing(world):
         times = [event.at_s for event in store.records("events")]
     assert times == sorted(times)
     assert times[-1] - times[0] < 60
+
+
+def test_a_quiet_run_writes_its_clock_down_and_goes_on_from_there_after_a_boot(world):
+    """Hours after the last row of the journal the machine starts again, with its time of day an hour back."""
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        wall_s, ticks_s, boot = world.now_s, [5.0], ["first"]
+
+        def clock() -> Callable[[], float]:
+            return run_clock(
+                world.folder, wall_s=lambda: wall_s, ticks_s=lambda: ticks_s[0], boot=lambda: boot[0],
+                not_before_s=written_until_s(store, store.records("events")),
+            )  # fmt: skip
+
+        now_s = clock()
+        controller = Shell(
+            store, InlineCalls(world), Requests(), world.folder, now_s=now_s, jitter=lambda: 0.5
+        )
+        for _ in range(100):  # the world's own time does not move: its VMs never get ready
+            controller.tick()
+            ticks_s[0] += 1.0
+        journalled_s, last_s = store.records("events")[-1].at_s, now_s() - 1.0
+        assert last_s - 30.0 <= store.meta("clock_s") <= last_s
+        assert last_s - journalled_s > 90.0, "nothing happened meanwhile"
+        wall_s, ticks_s[0], boot[0] = wall_s - 3600.0, 1.0, "second"
+        assert clock()() == store.meta("clock_s")
+
+
+def test_what_an_earlier_controller_asked_for_counts_until_it_is_settled(world):
+    """It was killed before the answer; now the provider answers nothing, and the VM may have been there all the time."""
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        first = shell(world, store)
+        first.tick()
+        assert world.requests == ["r-a-0"]
+        asked_s = world.now_s
+        world.refuse = [TransientError("the provider's API does not answer")] * 9
+        world.now_s += 1800.0
+        controller = Shell(
+            store, Unlisted(world), Requests(), world.folder, now_s=lambda: world.now_s, jitter=lambda: 0.5
+        )
+        for _ in range(3):
+            controller.tick()
+            world.now_s += 30.0
+        slot = controller.state.slot("a")
+        assert slot.refusals > 0
+        for_s = Decimal(str(world.now_s - asked_s))
+        asked_usd = (PLACE.ceiling_usd_per_h or 0) * for_s / 3600
+        assert spent_of(store, world.now_s, controller.state).spent_usd == pytest.approx(asked_usd)
 
 
 def test_refusals_and_lost_answers_are_survived(world):

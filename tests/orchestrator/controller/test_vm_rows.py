@@ -13,6 +13,7 @@ from orchestrator.controller.records import Rows, rises_moved_back
 from orchestrator.controller.view import bill_of
 from orchestrator.core.events import Fact
 from orchestrator.core.journal import begin, created
+from orchestrator.core.state import SlotState
 
 NOW_S = 1000.0
 VM = "r-a-0"
@@ -61,6 +62,51 @@ def test_a_restarted_controller_still_knows_the_prices(store, rows):
     again = Rows(store, store.records("events"), Requests())
     write(again, NOW_S + 7200.0, listed("0.05", ended_s=NOW_S + 7200.0))
     assert bill_of(store, NOW_S + 9999.0).sum("vm") == pytest.approx(Decimal("0.15"))
+
+
+def test_a_vm_that_no_list_ever_showed_is_billed_once_the_provider_has_taken_it(store, rows):
+    """It is ended since the lists lack it, and nobody will ever say when it began and what it cost."""
+    held = replace(begin(RUN).slots[0], state=SlotState.BOOTING, vm=VM, confirmed=True)
+    state = replace(begin(RUN), slots=(held, begin(RUN).slots[1]))
+    rows.journal(
+        [Fact("transition", "a", 0, VM, "PROVISIONING", "BOOTING", "the provider took it", "{}")], NOW_S
+    )
+    rows.write_vms(state, (), NOW_S + 60.0)
+    assert store.records("vms") == [], "until it is gone it counts as one that was asked for"
+    again = Rows(store, store.records("events"), Requests())
+    again.write_vms(begin(RUN), (), NOW_S + 360.0)
+    (row,) = store.records("vms")
+    assert (row.location, row.end_cause) == (PLACE.location, "never listed by the provider")
+    assert bill_of(store, NOW_S + 9999.0).sum("vm") == Decimal("0.018")
+    write(again, NOW_S + 720.0, listed("0.10"))
+    (row,) = store.records("vms")
+    assert (row.ended_s, row.usd_per_h) == (None, Decimal("0.10")), "what a list says is what counts"
+
+
+def test_what_the_provider_never_took_and_never_listed_is_no_vm(store, rows):
+    rows.write_vms(begin(RUN), (), NOW_S + 360.0)
+    assert store.records("vms") == []
+
+
+def test_a_vms_place_is_known_from_its_wish_on_and_a_list_corrects_it(store, rows):
+    """After a restart its records may be read before any list: bytes from nowhere would make the whole bill unknown."""
+    again = Rows(store, store.records("events"), Requests())
+    again.write_vms(begin(RUN), (), NOW_S + 1.0)
+    assert store.meta("locations")[VM] == PLACE.location
+    write(again, NOW_S + 2.0, replace(listed(), location="gcp/us-central1/us-central1-b"))
+    rows.write_vms(begin(RUN), (), NOW_S + 3.0)
+    assert store.meta("locations")[VM] == "gcp/us-central1/us-central1-b"
+
+
+def test_a_price_that_rose_while_there_was_no_controller_counts_from_the_last_list(store, rows):
+    """Nor does what was journalled after that list, while none could be read, say that the price was still the old one."""
+    write(rows, NOW_S, listed("0.10"))
+    rows.write_clock(NOW_S + 10.0)
+    rows.journal([Fact("cause", "b", 0, "", "WAITING", "WAITING", "no capacity", "{}")], NOW_S + 1800.0)
+    again = Rows(store, store.records("events"), Requests())
+    again.write_vms(begin(RUN), None, NOW_S + 3600.0)  # its first tick: no list yet
+    write(again, NOW_S + 3603.0, listed("0.30"))
+    assert bill_of(store, NOW_S + 7200.0).sum("vm") == pytest.approx(Decimal("0.60"))
 
 
 @pytest.mark.parametrize("off_s", [-3600.0, 3600.0])

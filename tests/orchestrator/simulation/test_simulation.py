@@ -55,6 +55,15 @@ def test_promises_hold_through_every_history_and_every_class_of_faults_fires():
     assert never == [], f"over {SEEDS} seeds: {counts}"
 
 
+@pytest.mark.parametrize(
+    "seed", [1555, 1719, 1927, 3046, 3651, 3969, 3974, 4035, 4126, 4149, 4305, 5611, 6902]
+)
+def test_histories_that_once_broke_a_promise(seed: int):
+    """A clock set back (1555 and the like), a VM in no list (1719, 3974, 4035), a place in no list (1927, 5611), a price in
+    no list (4149), one that rose while there was no controller (6902)."""
+    simulate(scenario(seed, days=0.2))
+
+
 def test_the_same_seed_gives_the_same_run():
     def told(outcome: Outcome) -> object:
         return [(e.at_s, e.kind, e.vm, e.cause) for e in outcome.journal], outcome.spent_usd, outcome.fired
@@ -83,6 +92,50 @@ def test_a_reserve_that_is_too_small_is_found_out():
     assert (told.status, told.dead_after_s) == ("budget", 0.0)
     with pytest.raises(SimulationError, match=r"are spent of a budget of 5"):
         simulate(replace(made, spec=careless))
+
+
+def test_a_machine_that_starts_again_with_its_clock_set_back_hides_no_more_than_it_was_away(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """After two quiet hours, an hour back: the journal's last row is as old, and nothing else tells the time."""
+    made = scenario(5, days=0.5, faults=())
+    made = replace(
+        made, spec=replace(made.spec, budget_usd=Decimal("5"), max_usd_per_h=None),
+        crashes=(Crash(9000.0, "before_write", 20.0, -3600.0),),
+        # So that the controller has something to write down once the crash is due.
+        trace=(TraceEvent(9001.0, "*", "preempt", Decimal(1)),),
+    )  # fmt: skip
+    outcome = simulate(made)
+    assert (outcome.status, outcome.fired["clock_jump"]) == ("budget", 1)
+    assert outcome.spent_usd < Decimal("5"), "the reserve is for longer than a minute"
+    monkeypatch.setattr("orchestrator.controller.tick._CLOCK_PERIOD_S", 1e9)
+    with pytest.raises(
+        SimulationError, match=r"the run's clock lacks 3600 s after \d\d s without a controller"
+    ):
+        simulate(made)
+
+
+def test_a_price_that_no_list_told_is_no_lost_dollar_and_one_that_was_told_is(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """It rises for a quarter of an hour: while nothing can be listed, which no list tells afterwards; then seen by lists."""
+    made = scenario(5, days=0.2, faults=())
+    spec = replace(made.spec, budget_usd=None, max_usd_per_h=None)
+    made = replace(made, spec=spec, peers=replace(made.peers, max_epochs=0))
+
+    def rises(at_s: float) -> tuple[TraceEvent, ...]:
+        usual = {place.location: place.spot_usd_per_h for place in made.places}
+        dear = [TraceEvent(at_s, where, "price", usd * Decimal("1.4")) for where, usd in usual.items()]
+        return (*dear, *(TraceEvent(at_s + 900.0, where, "price", usd) for where, usd in usual.items()))
+
+    outage = Window("outage", BEGAN_S + 7100.0, BEGAN_S + 8050.0)
+    untold = replace(made, trace=rises(7120.0), windows=(outage,))
+    assert simulate(untold).status == "stopped"
+    told = replace(made, trace=rises(7120.0))
+    assert simulate(told).status == "stopped"
+    monkeypatch.setattr("orchestrator.controller.records.Rows._note_prices", lambda *_: None)
+    with pytest.raises(SimulationError, match=r"the provider bills .* USD, the controller knows of"):
+        simulate(told)
 
 
 def test_leases_that_ran_by_a_vms_time_of_day_would_be_found_out():
