@@ -44,7 +44,7 @@ from experiments.peer.training.parameter_digest import parameters_sha, write_sam
 from experiments.peer.training.step_log import StepLog
 from experiments.peer.training.task import Task, build_task
 from experiments.wire.dht_records import KEEP_EPOCHS, MOST_EPOCHS
-from experiments.wire.hivemind.patches import mend_hivemind, own_locks
+from experiments.wire.hivemind.patches import apply as apply_patches
 from metrics.records import EgressRecord, EpochRecord, IngressRecord, JoinRecord
 
 _log = logging.getLogger("experiments.peer")
@@ -178,8 +178,7 @@ def _prepare_process(config: PeerConfig, folder: Path) -> LossWatch:
     children_die_with_us()
     if config.emulated:
         torch.set_num_threads(1)
-    own_locks()
-    mend_hivemind()
+    apply_patches("peer")
     return losses
 
 
