@@ -22,7 +22,7 @@ from experiments.log_file import LogFile
 from experiments.monitor.roster import Roster, RosterError, load_roster
 from experiments.monitor.sink import Sink, line_of, read_back, rejected_before, write_status
 from experiments.wire.dht_records import EPOCHS_FIELD, EVALUATIONS_FIELD, EpochReport
-from experiments.wire.hivemind.sockets import SocketFolderError, short_socket_folder
+from experiments.wire.hivemind.sockets import SocketFolderError
 from experiments.wire.orders import Orders, OrdersError, orders_expiration_s, orders_key, verify
 
 _log = logging.getLogger("experiments.monitor")
@@ -83,7 +83,10 @@ def main(config_path: str) -> int:
     _log.propagate = False
     try:
         config = MonitorConfig.load(path)
-        short_socket_folder()
+        # imported here: hivemind takes seconds, and a broken config should not wait for it
+        from experiments.wire.hivemind.patches import apply
+
+        apply("monitor")
         asyncio.run(_Monitor(config, folder).run())
         return 0
     except Exception as error:  # noqa: BLE001 - a program's outermost frame: told, not swallowed
@@ -113,7 +116,7 @@ def _status(phase: str, *, peer_id: str = "", epoch: int = 0, error: str = "", *
 
 class _Monitor:
     def __init__(self, config: MonitorConfig, folder: Path) -> None:
-        # imported here: hivemind takes seconds, and a broken config should not wait for it
+        # imported here like the patches
         from experiments.monitor.acceptance import Gate, Raw, Verifier
         from experiments.monitor.progress import ProgressBoard
         from experiments.monitor.swarm import SwarmReader

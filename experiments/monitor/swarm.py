@@ -21,8 +21,7 @@ from hivemind.utils import MSGPackSerializer
 from hivemind.utils.multiaddr import Multiaddr
 
 from experiments.monitor.acceptance import Raw, raw_entries
-from experiments.wire.hivemind.calls import keep_tasks, mend_calls
-from experiments.wire.hivemind.values import guard_values
+from experiments.wire.hivemind.patches import keep_tasks
 
 _log = logging.getLogger(__name__)
 
@@ -53,8 +52,6 @@ class SwarmReader:
 
         `identity`: the file with the key peers know this node by; without it p2pd makes one.
         """
-        mend_calls()
-        guard_values()
         keep_tasks(asyncio.get_running_loop())
         for left in (2, 1, 0):
             try:

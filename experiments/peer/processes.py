@@ -1,9 +1,10 @@
-"""This peer's processes and its end: Hivemind's children die with it, whatever happens."""
+"""This peer's processes: Hivemind's children are killed when it ends, however it ends."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import math
 import os
 import shutil
@@ -17,15 +18,17 @@ from pathlib import Path
 
 from experiments.wire.hivemind.sockets import short_socket_folder
 
+_log = logging.getLogger(__name__)
+
 _PR_SET_PDEATHSIG = 1
 _SHARED_MEMORY = Path("/dev/shm")
 _family: set[int] = set()  # this process and all below it that were ever noted
 
 
 def children_die_with_us() -> None:
-    """From now on every forked child is killed when this process dies, and leaves SIGTERM to it.
+    """Make the kernel kill every child forked from now on with this process; the children ignore SIGTERM and SIGINT.
 
-    A signal to the whole group must not kill the DHT before this process has said goodbye through it.
+    A signal to the whole group must not kill the DHT before this process has left the swarm through it.
     """
     parent = os.getpid()
     libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -88,24 +91,38 @@ def own_temporary_folder() -> Path:
     return folder
 
 
+def run_within(seconds: float, work: Callable[[], None]) -> None:
+    """Run `work` in a thread and wait for it at most `seconds`; an error of it is logged."""
+
+    def guarded() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - on the way out: the other parts still have to be stopped
+            _log.warning("leaving: %r", error)
+
+    thread = threading.Thread(target=guarded, daemon=True)
+    thread.start()
+    thread.join(seconds)
+
+
 def remove_folder(folder: Path) -> None:
     """Remove the folder with what is in it."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 class Departure:
-    """This peer's end when somebody else wants it: SIGTERM (or SIGINT), the provider's notice, the lease.
+    """Ends this peer on request: SIGTERM or SIGINT, the provider's notice, an expired lease.
 
     `stop` is set at once, or by whoever sees that the round under way is over. If the process has not ended
-    `soft_s` after it was asked to, `last_words` runs in the watchdog's thread, then the process exits;
-    `limit_s` after it was asked to it ends whatever it does. Asked several times, the earliest end counts.
+    `soft_s` after the request, `cut_short` runs in the watchdog's thread, then the process exits;
+    `limit_s` after the request it exits in any case. Of several requests the earliest end counts.
     """
 
     def __init__(
-        self, stop: threading.Event, last_words: Callable[[], None], soft_s: float, limit_s: float
+        self, stop: threading.Event, cut_short: Callable[[], None], soft_s: float, limit_s: float
     ) -> None:
         """`soft_s`, `limit_s`: of a signal."""
-        self._stop, self._last_words = stop, last_words
+        self._stop, self._cut_short = stop, cut_short
         self._signal_s = (soft_s, limit_s)
         self._soft_at = self._hard_at = math.inf
         self.code = 0  # the process's exit code
@@ -121,7 +138,7 @@ class Departure:
 
     @property
     def soft_left_s(self) -> float:
-        """Seconds until the last words are said whatever happens; infinite when nobody asked."""
+        """Seconds until `cut_short` runs; infinite when nobody asked."""
         return self._soft_at - time.monotonic()
 
     def leave(self, soft_s: float, limit_s: float, *, code: int = 0, at_once: bool = True) -> None:
@@ -142,7 +159,7 @@ class Departure:
         while time.monotonic() < self._soft_at:
             time.sleep(0.05)
         try:
-            self._last_words()
+            self._cut_short()
         finally:
             _end_now(self.code)
 

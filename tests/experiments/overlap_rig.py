@@ -163,6 +163,7 @@ class OverlappedPeer(OverlappedOptimizer):
         self._others: Any = Others()
         self._lineage, self._told, self._on_retry = FIRST, Told(0, FIRST, ""), lambda _: None
         self._local_gradients_loaded, self._leaving, self.stopped = False, False, lambda: False
+        self._update_is_here, self._asked, self._asked_at = False, None, -1
         self.target_batch_size, self.batch_size_per_step = SHARE, 1
         self.offload_optimizer, self.status_loglevel, self.is_out = False, 10, False
         self._hidden, self._ahead, self._look_early = None, Ahead(), False

@@ -1,7 +1,7 @@
-"""egress.csv: what this VM sent that no epoch's record tells of, written as it leaves.
+"""egress.csv: bytes sent since the last published epoch record, shutdown traffic included.
 
-The records of the epochs go through the DHT. What is sent after the last of them, the goodbye included,
-cannot: it is this VM's own last reading, collected with the step log.
+Epoch records go through the DHT. What is sent after the last of them cannot: the controller collects this file
+with the step log.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from metrics.records import EgressRecord
 
 
-class Untold:
+class FinalEgress:
     """The difference between the meter and the records published so far. Safe to write several times."""
 
     def __init__(
@@ -24,31 +24,31 @@ class Untold:
         path: Path,
         snapshot: Callable[[], dict[str, int]],
         clock: Callable[[], float] = time.monotonic,
-        handed: Callable[[], dict[str, int] | None] = lambda: None,
+        model_bytes: Callable[[], dict[str, int] | None] = lambda: None,
     ) -> None:
-        """`snapshot`: IP bytes sent by destination, counted from the meter's start; `handed`: of them the model's."""
+        """`snapshot`: IP bytes sent by destination since the meter's start; `model_bytes`: the model's among them."""
         self._vm, self._path, self._snapshot, self._clock = vm, path, snapshot, clock
         self._epoch = 0
         self._since = clock()
-        self._handed = handed
-        self._told: dict[str, int] = {}
-        self._told_model: dict[str, int] = {}
+        self._model_bytes = model_bytes
+        self._published: dict[str, int] = {}
+        self._published_model: dict[str, int] = {}
 
-    def told(self, epoch: int, records: Iterable[EgressRecord]) -> None:
-        """These records of the epoch that just ended were published."""
+    def published(self, epoch: int, records: Iterable[EgressRecord]) -> None:
+        """Subtract these records of the epoch that just ended."""
         self._epoch, self._since = epoch, self._clock()
         for record in records:
             address = record.dst_address
-            self._told[address] = self._told.get(address, 0) + record.bytes
-            self._told_model[address] = self._told_model.get(address, 0) + (record.model_bytes or 0)
+            self._published[address] = self._published.get(address, 0) + record.bytes
+            self._published_model[address] = self._published_model.get(address, 0) + (record.model_bytes or 0)
 
     def rows(self) -> list[EgressRecord]:
         """Read the meter now. Phase "leaving", or "joining" for a peer that ended no epoch."""
         phase = "leaving" if self._epoch else "joining"
         seconds = self._clock() - self._since
-        left = {address: n - self._told.get(address, 0) for address, n in self._snapshot().items()}
-        handed = self._handed()
-        model = {a: n - self._told_model.get(a, 0) for a, n in (handed or {}).items()}
+        left = {address: n - self._published.get(address, 0) for address, n in self._snapshot().items()}
+        counted = self._model_bytes()
+        model = {a: n - self._published_model.get(a, 0) for a, n in (counted or {}).items()}
         return [
             EgressRecord(
                 self._vm,
@@ -57,14 +57,14 @@ class Untold:
                 phase,
                 seconds,
                 count,
-                None if handed is None else model.get(address, 0),
+                None if counted is None else model.get(address, 0),
             )
             for address, count in sorted(left.items())
             if count > 0
         ]
 
     def write(self) -> None:
-        """Replace the file with what is untold now. Raises OSError (disk full) and what the meter raises."""
+        """Replace the file with the current rows. Raises OSError (disk full) and what the meter raises."""
         rows = self.rows()
         temporary = self._path.with_name(f".{self._path.name}.new")
         with temporary.open("w", newline="") as file:

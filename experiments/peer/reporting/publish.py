@@ -162,9 +162,12 @@ class Publisher:
                 if slate.accepted < slate.version:
                     slate.next_try = 0.0
             self._changed.notify_all()
-            return self._changed.wait_for(
+            accepted = self._changed.wait_for(
                 lambda: all(s.accepted >= s.version for s in self._slates.values()), timeout_s
             )
+        if not accepted:
+            _log.warning("the last record was not accepted within %.1f s", timeout_s)
+        return accepted
 
     def close(self) -> None:
         """End the thread (call `flush` before); a store under way is given up."""

@@ -1,7 +1,7 @@
-"""When this peer has to go, and how much of the round under way it may still finish.
+"""When this peer has to leave, and how much of the round under way it may still finish.
 
-Three things end a peer from outside: a signal (`processes.Departure` has it), the provider's notice and the
-end of its lease. The decisions are pure; `Life` carries them out in a thread.
+Three things end a peer from outside: a signal (handled by `processes.Departure`), the provider's notice and the
+end of its lease. The decisions are pure functions; `ShutdownPolicy` carries them out in a thread.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from cloud.vm_report import NOTICE_HORIZON_S
+from experiments.peer.config import PeerConfigError
 from experiments.peer.processes import Departure
-from experiments.peer.shutdown.preemption_notices import Notice
+from experiments.peer.shutdown.preemption_notices import Notice, NoticeWatch, Source
 from experiments.peer.status import Status
 
 _log = logging.getLogger(__name__)
@@ -24,7 +26,7 @@ LEASE_EXPIRED = 3  # exit code
 _SHORTEST_NOTICE_S = 30.0  # Google's and Azure's
 _LATE_S = 10.0  # a notice is read so late at most
 _LEAVE_WITHIN_S = 20.0  # of a notice, however late the VM is taken
-_LAST_WORDS_S = 4.0  # publishing, goodbye, the last reading of the meter
+_CUT_SHORT_S = 4.0  # publishing, leaving the DHT, the last reading of the meter
 _LEASE_SOFT_S, _LEASE_LIMIT_S = 2.0, 4.0  # nobody may be listening any more
 _PERIOD_S = 0.5
 _UNDER_WAY_S = 0.1  # a round that began so long ago goes on beside calculation
@@ -33,36 +35,36 @@ _OVERRUN_S = 2.0  # for `leave_round`, and for a round that takes longer than th
 
 @dataclass(frozen=True)
 class Grace:
-    """Seconds from now until the last words are said, and until the process is gone."""
+    """Seconds from now until the orderly end is cut short, and until the process exits."""
 
     soft_s: float
     limit_s: float
 
 
 def grace(notice_at_s: float, now_s: float) -> Grace:
-    """How long a peer may stay after a notice: at most 20 s, and a second less than the VM is there.
+    """How long a peer may stay after a notice: at most 20 s, and a second less than the VM has left.
 
-    Of a short time the last words get the larger part.
+    Of a short time the larger part is kept for what `Departure.cut_short` does.
     """
     limit_s = max(1.0, min(_LEAVE_WITHIN_S, notice_at_s - now_s - 1.0))
-    return Grace(max(limit_s - _LAST_WORDS_S, 0.4 * limit_s), limit_s)
+    return Grace(max(limit_s - _CUT_SHORT_S, 0.4 * limit_s), limit_s)
 
 
 def notice_time(at_s: float, now_s: float) -> float:
-    """When the VM goes that is announced to go at `at_s`, by this machine's clock, which may not be the cloud's.
+    """The announced end of the VM (`at_s`, by the cloud's clock) in unix seconds of this machine's clock.
 
-    A time that no cloud announces (it is over, or further ahead than any notice) tells that the two differ: then the shortest
-    notice of any cloud is reckoned with.
+    A time that no cloud announces (in the past, or further ahead than any notice) shows that the two clocks differ; the
+    shortest notice of any cloud is assumed then.
     """
     return at_s if now_s - _LATE_S <= at_s <= now_s + NOTICE_HORIZON_S else now_s + _SHORTEST_NOTICE_S
 
 
 def round_fits(eta_s: float | None, round_s: float | None, left_s: float) -> bool:
-    """Whether this epoch's averaging will be over in `left_s`: then its work need not be thrown away.
+    """Whether this epoch's averaging will be over in `left_s` seconds, so that its work is not lost.
 
-    `eta_s`: until the epoch's samples are there, below 0 where a round beside calculation has been under way for so
-    long; `round_s`: what the last averaging took. None: not known. A round that takes longer than the last is waited
-    for until 2 s are left, in which this peer takes its leave of it.
+    `eta_s`: seconds until the epoch's samples are complete, negative for a round that has been running that long beside
+    calculation. `round_s`: duration of the last averaging. None: unknown. A round that takes longer than the last is
+    waited for until 2 s are left, in which this peer leaves it.
     """
     if eta_s is None or round_s is None:
         return False
@@ -71,15 +73,15 @@ def round_fits(eta_s: float | None, round_s: float | None, left_s: float) -> boo
 
 
 class Lease(Protocol):
-    """What of `orders.OrdersWatch` is asked here."""
+    """The part of `orders.OrdersWatch` that is used here."""
 
     def lease_left_s(self) -> float:
         """Seconds until the lease ends; infinite without one."""
         ...
 
 
-class Life(threading.Thread):
-    """Watches the lease from the program's first second, and takes notices."""
+class ShutdownPolicy(threading.Thread):
+    """Watches the lease from the program's first second, and acts on notices."""
 
     def __init__(
         self,
@@ -90,8 +92,8 @@ class Life(threading.Thread):
         now_s: Callable[[], float],
         swarm_ahead_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`now_s`: unix time as the machine tells it now, for notices; `swarm_ahead_s`: what the swarm's clock is ahead of it."""
-        super().__init__(name="life", daemon=True)
+        """`now_s`: unix time of this machine, for notices; `swarm_ahead_s`: how far the swarm's clock is ahead of it."""
+        super().__init__(name="shutdown-policy", daemon=True)
         self._lease, self._departure, self._status, self._stop_training = lease, departure, status, stop
         self._now_s, self._swarm_ahead_s = now_s, swarm_ahead_s
         self._notice: Notice | None = None
@@ -101,21 +103,31 @@ class Life(threading.Thread):
 
     @property
     def in_a_hurry(self) -> bool:
-        """Whether this VM is about to be taken, or must not live on: no time for what can be left out."""
+        """Whether the VM is about to be taken or the lease is over, so that optional work is left out."""
         return self._hurry.is_set()
 
+    def watch_notices(self, url: str) -> None:
+        """Read the provider's notices at `PeerConfig.notice_url`, in a thread; "": none. Raises PeerConfigError."""
+        if not url:
+            return
+        try:
+            source = Source(url, unix_time=self._now_s)
+        except ValueError as error:
+            raise PeerConfigError(str(error)) from error
+        NoticeWatch(source, self.noticed, partial(self._status.warn, "notice"))
+
     def train(self, eta_s: Callable[[], float]) -> None:
-        """Training begins; `eta_s`: as `round_fits` has it."""
+        """Call when training begins; `eta_s`: as in `round_fits`."""
         self._eta_s = eta_s
 
     def round_ended(self, comm_s: float) -> None:
-        """An epoch ended; its averaging took `comm_s`. After a notice it was this peer's last."""
+        """Call after an epoch whose averaging took `comm_s` seconds. After a notice it was this peer's last."""
         self._round_s = comm_s
         if self._notice is not None:
             self._stop_training.set()
 
     def noticed(self, notice: Notice) -> None:
-        """The provider announced this VM's end."""
+        """Leave because the provider announced the end of this VM."""
         now_s = self._now_s()
         at_s = notice_time(notice.at_s, now_s)
         given = grace(at_s, now_s)
@@ -129,12 +141,12 @@ class Life(threading.Thread):
         self._stop_unless_the_round_fits()
 
     def run(self) -> None:
-        """Until this peer's process ends."""
+        """Look until the lease is over."""
         while not self.look():
             time.sleep(_PERIOD_S)
 
     def look(self) -> bool:
-        """One look at the lease and at the round to be finished. True: nothing is left to watch."""
+        """Look once at the lease and at the round to be finished. Returns True when nothing is left to watch."""
         if self._lease.lease_left_s() <= 0.0:
             self._hurry.set()
             _log.error("lease expired: no order of the controller for too long")

@@ -1,9 +1,9 @@
-"""The swarm's door: only allowed peers reach Hivemind's calls, and only they are called.
+"""Peer allowlist: only listed peers reach Hivemind's calls, and only they are called.
 
 Hivemind's authorizer covers the DHT's calls alone. All calls of all its servicers (DHT, matchmaking,
-averaging, state) pass `ControlClient`, with the caller's peer id as libp2p's handshake proved it; so the door
-stands there. The averagers and the DHT are processes forked from the peer's, so the list of the allowed
-lives in memory shared with them.
+averaging, state) pass `ControlClient`, with the caller's peer id as libp2p's handshake proved it, so they are
+checked there. The averagers and the DHT are processes forked from the peer's, so the list is kept in memory
+shared with them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hivemind.p2p.p2p_daemon_bindings.control import ControlClient
 
 _HEADER = struct.Struct("<QI")  # version of the list, its bytes
 _COUNT = struct.Struct("<Q")
-# What strangers are refused, by the call's name; "call" is what we do not ask of them.
+# What is refused, by the call's name; "call" is a call of ours to a peer that is not listed.
 _KINDS = (
     *("ping", "store", "find", "join_group", "aggregate_part", "offer_state", "take_state"),
     *("other", "connection", "call"),
@@ -29,18 +29,18 @@ _LIST_AT = _HEADER.size + _COUNT.size * len(_KINDS)
 _MEMORY_BYTES = 64 * 1024  # about 1800 peers, ten times what orders can hold
 
 
-class Guard:
-    """Who is allowed, and how often others were refused; the same in this process and those forked from it."""
+class Allowlist:
+    """Allowed peers, and how often others were refused; the same in this process and those forked from it."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _MEMORY_BYTES)
         self._lock = multiprocessing.get_context("fork").Lock()
         self._seen, self._allowed = 0, frozenset[bytes]()
-        self._told: frozenset[str] | None = None
+        self._listed: frozenset[str] | None = None
 
     def allow(self, peer_ids: frozenset[str]) -> None:
-        """From now on exactly these (base58). Raises ValueError for a text that is no peer id."""
-        if peer_ids == self._told:
+        """Replace the list (base58 peer ids). Raises ValueError for a text that is no peer id."""
+        if peer_ids == self._listed:
             return
         listed = b"".join(
             bytes([len(raw)]) + raw for raw in (PeerID.from_base58(p).to_bytes() for p in peer_ids)
@@ -51,9 +51,9 @@ class Guard:
             version, _ = _HEADER.unpack_from(self._memory)
             self._memory[_LIST_AT : _LIST_AT + len(listed)] = listed
             _HEADER.pack_into(self._memory, 0, version + 1, len(listed))
-        self._told = peer_ids
+        self._listed = peer_ids
 
-    def knows(self, peer_id: Any) -> bool:
+    def allows(self, peer_id: Any) -> bool:
         """Whether the `PeerID` is allowed."""
         if _HEADER.unpack_from(self._memory)[0] != self._seen:
             with self._lock:
@@ -68,38 +68,38 @@ class Guard:
         return peer_id.to_bytes() in self._allowed
 
     def refuse(self, kind: str) -> None:
-        """Count it."""
+        """Count a refusal of that kind."""
         at = _HEADER.size + _COUNT.size * _KINDS.index(kind)
         with self._lock:
             _COUNT.pack_into(self._memory, at, _COUNT.unpack_from(self._memory, at)[0] + 1)
 
     @property
     def refused(self) -> dict[str, int]:
-        """What was refused so far, by kind; only what happened."""
+        """Refusals so far by kind, without zeros."""
         counts = (
             _COUNT.unpack_from(self._memory, _HEADER.size + _COUNT.size * i)[0] for i in range(len(_KINDS))
         )
         return {kind: count for kind, count in zip(_KINDS, counts, strict=True) if count}
 
 
-_at_the_door: Guard | None = None  # what a forked process finds
+_installed: Allowlist | None = None  # read by the forked processes
 
 
-def close_the_door(guard: Guard) -> None:
-    """From now on Hivemind, in this process and those forked from it, deals with `guard`'s peers only.
+def install_allowlist(allowlist: Allowlist) -> None:
+    """Restrict Hivemind, in this process and those forked from it, to the listed peers.
 
     A stranger's call is refused before its request is parsed, and its connection is closed; a call to a
     stranger fails as one to an unreachable peer does (P2PDaemonError).
     """
-    global _at_the_door
-    _at_the_door = guard
+    global _installed
+    _installed = allowlist
     client: Any = ControlClient
     add_unary, add_stream = client.add_unary_handler, client.stream_handler
     call_unary, open_stream, connect = client.call_unary_handler, client.stream_open, client.connect
     leaving: set[bytes] = set()  # strangers being disconnected by this process
 
-    def turn_away(control: Any, proto: str, peer_id: Any) -> None:
-        guard.refuse(_kind_of(proto))
+    def reject(control: Any, proto: str, peer_id: Any) -> None:
+        allowlist.refuse(_kind_of(proto))
         if (raw := peer_id.to_bytes()) not in leaving:
             leaving.add(raw)
             task = asyncio.ensure_future(_disconnect(control, peer_id))
@@ -107,8 +107,8 @@ def close_the_door(guard: Guard) -> None:
 
     async def add_unary_handler(self: Any, proto: str, handler: Any, balanced: bool = False) -> None:
         async def guarded(request: bytes, remote_id: Any) -> bytes:
-            if not guard.knows(remote_id):
-                turn_away(self, proto, remote_id)
+            if not allowlist.allows(remote_id):
+                reject(self, proto, remote_id)
                 raise PermissionError("not a member of this swarm")
             return await handler(request, remote_id)
 
@@ -116,8 +116,8 @@ def close_the_door(guard: Guard) -> None:
 
     async def stream_handler(self: Any, proto: str, handler_cb: Any, balanced: bool = False) -> None:
         async def guarded(info: Any, reader: Any, writer: Any) -> None:
-            if not guard.knows(info.peer_id):
-                turn_away(self, proto, info.peer_id)
+            if not allowlist.allows(info.peer_id):
+                reject(self, proto, info.peer_id)
                 writer.close()
                 return
             await handler_cb(info, reader, writer)
@@ -125,8 +125,8 @@ def close_the_door(guard: Guard) -> None:
         await add_stream(self, proto, guarded, balanced)
 
     def check(peer_id: Any) -> None:
-        if not guard.knows(peer_id):
-            guard.refuse("call")
+        if not allowlist.allows(peer_id):
+            allowlist.refuse("call")
             raise P2PDaemonError(f"{peer_id} is not a member of this swarm")
 
     async def call_unary_handler(self: Any, peer_id: Any, proto: str, data: bytes) -> bytes:
@@ -150,13 +150,13 @@ def close_the_door(guard: Guard) -> None:
 
 
 async def disconnect_strangers(node: Any) -> None:
-    """In the DHT's process: close the connections of all that are not allowed; libp2p lets anybody connect."""
-    if (guard := _at_the_door) is None:
+    """Close the connections of peers that are not listed (libp2p lets anybody connect). Runs in the DHT's process."""
+    if (allowlist := _installed) is None:
         return
     control = node.p2p._client.control
     for info in await control.list_peers():
-        if not guard.knows(info.peer_id):
-            guard.refuse("connection")
+        if not allowlist.allows(info.peer_id):
+            allowlist.refuse("connection")
             await _disconnect(control, info.peer_id)
 
 

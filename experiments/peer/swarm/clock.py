@@ -120,8 +120,8 @@ def follow(clock: SwarmClock) -> None:
         if getattr(module, "__dict__", {}).get("get_dht_time") is original:
             module.get_dht_time = clock.now_s  # pyright: ignore[reportAttributeAccessIssue] - Hivemind imports it by name
     node: Any = protocol.DHTProtocol
-    call_ping = getattr(node.call_ping, "unmended", node.call_ping)
-    get_stub = getattr(node.get_stub, "unmended", node.get_stub)
+    call_ping = getattr(node.call_ping, "unpatched", node.call_ping)
+    get_stub = getattr(node.get_stub, "unpatched", node.get_stub)
 
     def timed_stub(self: Any, peer: Any) -> _TimedStub:
         return _TimedStub(get_stub(self, peer), clock)
@@ -138,5 +138,5 @@ def follow(clock: SwarmClock) -> None:
                 )
         return await call_ping(self, peer, validate=validate, strict=strict)
 
-    timed_stub.unmended, ping.unmended = get_stub, call_ping  # type: ignore[attr-defined]
+    timed_stub.unpatched, ping.unpatched = get_stub, call_ping  # type: ignore[attr-defined]
     node.get_stub, node.call_ping = timed_stub, ping

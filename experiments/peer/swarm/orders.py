@@ -18,7 +18,7 @@ from hivemind.utils import MSGPackSerializer
 
 from cloud.clock import ticks_s
 from experiments.peer.config import PeerConfig, PeerConfigError
-from experiments.peer.swarm.allowlist import disconnect_strangers
+from experiments.peer.swarm.allowlist import Allowlist, disconnect_strangers, install_allowlist
 from experiments.wire.lease import Lease
 from experiments.wire.orders import (
     MAX_BYTES,
@@ -117,7 +117,7 @@ class OrdersWatch:
     def watch(self, dht: Any, on_look: Callable[[], None], *, period_s: float = _PERIOD_S) -> None:
         """Look in the DHT each `period_s` from now on, in a thread; `on_look` is called there after each look.
 
-        Each look also closes the connections of strangers (`guard.disconnect_strangers`).
+        Each look also closes the connections of strangers (`allowlist.disconnect_strangers`).
         """
         if not self._public_key:
             return
@@ -150,6 +150,35 @@ class OrdersWatch:
                 seen = blob
                 self.offer(blob)
             on_look()
+
+
+class Admission:
+    """Keeps the allowlist equal to the newest orders, and warns of what was refused. In an open swarm it does nothing."""
+
+    def __init__(self, orders: OrdersWatch, allowlist: Allowlist, warn: Callable[[str, str], None]) -> None:
+        """`warn`: (key, text), as `Status.warn`."""
+        self._orders, self._allowlist, self._warn = orders, allowlist, warn
+
+    def install(self) -> None:
+        """Restrict Hivemind's calls to the peers on the orders; call it before anything listens."""
+        if self._orders.closed:
+            self._allowlist.allow(self._orders.peer_ids)
+            install_allowlist(self._allowlist)
+
+    def watch(self, dht: Any) -> None:
+        """Follow the orders in the DHT, in a thread, until `stop`."""
+        self._orders.watch(dht, self.update)
+
+    def update(self) -> None:
+        """Take the peers of the newest orders over, and report refusals."""
+        self._allowlist.allow(self._orders.peer_ids)
+        for key, refused in (("strangers", self._allowlist.refused), ("orders", dict(self._orders.refused))):
+            if refused:
+                self._warn(key, f"{key} refused: {', '.join(f'{n} {k}' for k, n in refused.items())}")
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._orders.stop()
 
 
 class OrdersValidator(RecordValidatorBase):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from metrics.records import PHASES, StepRecord
 
 _TIMED = tuple(name for name in PHASES if name != "other")
+_STRETCHED = 0.02  # overrun, as a share of what was asked, that is worth a warning
 
 
 class StepClock:
@@ -131,3 +132,11 @@ class Padding:
         self.asked_s += seconds
         self.overrun_s += late
         self.worst_s = max(self.worst_s, late)
+
+    @property
+    def warning(self) -> str | None:
+        """A sentence for the user where the host was too busy for the emulated times; else None."""
+        if self.asked_s <= 0.0 or self.overrun_s <= _STRETCHED * self.asked_s:
+            return None
+        share, worst_ms = 100.0 * self.overrun_s / self.asked_s, 1000.0 * self.worst_s
+        return f"padded phases took {share:.1f} % longer than asked (worst {worst_ms:.0f} ms): host too busy"

@@ -10,7 +10,7 @@ import pytest
 
 from cloud.provider import Observed
 from cloud.storage.errors import CorruptShardError, StorageError, StoreUnreachableError, TruncatedShardError
-from experiments.peer import main as peer
+from experiments.peer import peer
 from experiments.peer.status import Status
 from orchestrator.controller import tick as shell
 
@@ -28,11 +28,11 @@ SHARD = "s3://digits/train-000001.tar"
 def test_wrong_data_end_the_run_and_a_silent_store_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: StorageError, hopeless: bool
 ):
-    def run(*_: object) -> int:
+    def assemble(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(peer, "_run", run)
-    assert peer._guarded(cast(Any, None), tmp_path, tmp_path, Status(tmp_path / "status.json")) == 1
+    monkeypatch.setattr(peer, "assemble", assemble)
+    assert peer.run(cast(Any, None), tmp_path, tmp_path, Status(tmp_path / "status.json")) == 1
     status = json.loads((tmp_path / "status.json").read_text())
     ended = "its program ended with exit code 1"
     seen = Observed("r-a-0", "failed", "gcp/us-central1", None, 1.0, 2.0, 3.0, ended, None, status)

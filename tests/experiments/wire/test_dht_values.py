@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from experiments.peer.swarm.members import Member, declared_peers, owner_key_of, parse_members, sound_reports
 from experiments.peer.swarm.orders import OrdersValidator
 from experiments.wire.dht_records import OrchSchema, subkey_of
-from experiments.wire.hivemind.values import MOST_AHEAD_S, guard_values, is_sound, sound_value
+from experiments.wire.hivemind.patches import refuse_unsound_values
+from experiments.wire.hivemind.values import MOST_AHEAD_S, is_sound, sound_value
 from experiments.wire.orders import generate_run_key
 from experiments.wire.record_keys import generate_identity, generate_record_key
 
@@ -222,8 +223,8 @@ def test_a_node_keeps_and_hands_on_only_what_is_sound(monkeypatch: pytest.Monkey
         return answers
 
     monkeypatch.setattr(DHTProtocol, "call_find", call_find)
-    guard_values()
-    guard_values()  # once
+    refuse_unsound_values()
+    refuse_unsound_values()  # once
     node: Any = DHTProtocol.__new__(DHTProtocol)
     assert asyncio.run(node.call_find("peer", [key])) == {key: (None, {})}
     answers = None

@@ -1,4 +1,4 @@
-"""What of Hivemind 1.1.12 we mend, each shown mended and unmended: hangs, and calls that nobody answers."""
+"""The patches of Hivemind 1.1.12: hangs, and calls that are never answered, each with the patch and without it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import gc
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,8 +24,10 @@ from hivemind.proto import p2pd_pb2
 from hivemind.proto.averaging_pb2 import AveragingData
 from hivemind.utils.asyncio import _AsyncContextWrapper, enter_asynchronously
 
-from experiments.wire.hivemind.patches import mend_hivemind
+from experiments.wire.hivemind import patches
+from experiments.wire.hivemind.patches import PATCHES, apply
 
+ROOT = Path(__file__).parents[3]
 PARTS, SENDERS = 2, 3
 
 
@@ -51,38 +55,58 @@ async def three_senders_one_dies() -> list[object]:
     return results
 
 
+PATCHED = [
+    (TensorPartReducer, "accumulate_part"),
+    (_AsyncContextWrapper, "__aenter__"),
+    (dht, "switch_to_uvloop"),
+    (averager, "switch_to_uvloop"),
+    (P2P, "_add_protobuf_stream_handler"),
+    (ControlClient, "__init__"),
+]
+
+
 @pytest.fixture
-def unmended(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = TensorPartReducer.accumulate_part
-    monkeypatch.setattr(TensorPartReducer, "accumulate_part", getattr(original, "unmended", original))
-    entering = _AsyncContextWrapper.__aenter__
-    monkeypatch.setattr(_AsyncContextWrapper, "__aenter__", getattr(entering, "unmended", entering))
-    for module in (dht, averager):
-        switch = module.switch_to_uvloop
-        monkeypatch.setattr(module, "switch_to_uvloop", getattr(switch, "unmended", switch))
-    add = P2P._add_protobuf_stream_handler
-    monkeypatch.setattr(P2P, "_add_protobuf_stream_handler", getattr(add, "unmended", add))
-    made = ControlClient.__init__
-    monkeypatch.setattr(ControlClient, "__init__", getattr(made, "unmended", made))
+def unpatched(monkeypatch: pytest.MonkeyPatch) -> None:
+    for owner, name in PATCHED:
+        now = getattr(owner, name)
+        monkeypatch.setattr(owner, name, getattr(now, "unpatched", now))
 
 
-def test_with_the_shield_the_others_get_their_parts(unmended) -> None:
-    mend_hivemind()
+def test_each_patch_is_described_and_tested() -> None:
+    page = (ROOT / "docs" / "hivemind.md").read_text()
+    assert [p.heading for p in PATCHES if f"**{p.heading}** (" not in page] == []
+    assert [p.tests for p in PATCHES if not (ROOT / "tests" / "experiments" / p.tests).is_file()] == []
+    assert len({p.name for p in PATCHES}) == len(PATCHES)
+
+
+def test_each_program_gets_its_patches(monkeypatch: pytest.MonkeyPatch) -> None:
+    applied: list[str] = []
+    rows = tuple(replace(p, apply=lambda name=p.name: applied.append(name)) for p in PATCHES)
+    monkeypatch.setattr(patches, "PATCHES", rows)
+    apply("monitor")
+    assert applied == ["sockets", "late answers", "values"]
+    applied.clear()
+    apply("peer")
+    assert applied == [p.name for p in PATCHES]
+
+
+def test_with_the_shield_the_others_get_their_parts(unpatched) -> None:
+    apply("peer")
     results = asyncio.run(three_senders_one_dies())
     # part 1 is the average of senders 0 and 2 alone
     assert all(isinstance(r, torch.Tensor) and torch.equal(r, torch.ones(4)) for r in results), results
 
 
-def test_without_the_shield_hivemind_still_breaks(unmended) -> None:
-    """If this fails, Hivemind has mended itself and `mend_hivemind` can go."""
+def test_without_the_shield_hivemind_still_breaks(unpatched) -> None:
+    """If this fails, Hivemind has corrected itself and the patch can go."""
     results = asyncio.run(three_senders_one_dies())
     assert any(isinstance(r, BaseException) for r in results)
 
 
-def test_mending_twice_shields_once(unmended) -> None:
-    mend_hivemind()
+def test_patching_twice_shields_once(unpatched) -> None:
+    apply("peer")
     once = TensorPartReducer.accumulate_part
-    mend_hivemind()
+    apply("peer")
     assert TensorPartReducer.accumulate_part is once
 
 
@@ -108,13 +132,13 @@ async def free_after_a_task_that_waited_for_it_was_cancelled(lock: threading.Loc
     return False
 
 
-def test_a_lock_is_not_kept_by_a_task_that_was_cancelled_while_it_waited_for_it(unmended) -> None:
-    mend_hivemind()
+def test_a_lock_is_not_kept_by_a_task_that_was_cancelled_while_it_waited_for_it(unpatched) -> None:
+    apply("peer")
     assert asyncio.run(free_after_a_task_that_waited_for_it_was_cancelled(threading.Lock()))
 
 
-def test_unmended_hivemind_still_keeps_it(unmended) -> None:
-    """If this fails, the mend can go."""
+def test_unpatched_hivemind_still_keeps_it(unpatched) -> None:
+    """If this fails, the patch can go."""
     assert not asyncio.run(free_after_a_task_that_waited_for_it_was_cancelled(threading.Lock()))
 
 
@@ -124,8 +148,8 @@ async def entered_and_left(lock: threading.Lock) -> tuple[bool, bool]:
     return inside, lock.locked()
 
 
-def test_who_is_not_cancelled_has_it_and_gives_it_back(unmended) -> None:
-    mend_hivemind()
+def test_who_is_not_cancelled_has_it_and_gives_it_back(unpatched) -> None:
+    apply("peer")
     assert asyncio.run(entered_and_left(threading.Lock())) == (True, False)
 
 
@@ -163,14 +187,14 @@ def a_task_that_nobody_holds_reads(switch: Callable[[], asyncio.AbstractEventLoo
 
 
 @pytest.mark.parametrize("module", [dht, averager], ids=lambda module: module.__name__)
-def test_a_task_is_kept_until_it_is_done(module: Any, unmended, own_policy) -> None:
-    mend_hivemind()
+def test_a_task_is_kept_until_it_is_done(module: Any, unpatched, own_policy) -> None:
+    apply("peer")
     assert a_task_that_nobody_holds_reads(module.switch_to_uvloop)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_unmended_the_garbage_collector_ends_it(unmended, own_policy) -> None:
-    """If this fails, Hivemind keeps its tasks, or Python does, and the mend can go."""
+def test_unpatched_the_garbage_collector_ends_it(unpatched, own_policy) -> None:
+    """If this fails, Hivemind keeps its tasks, or Python does, and the patch can go."""
     assert not a_task_that_nobody_holds_reads(dht.switch_to_uvloop)
 
 
@@ -215,14 +239,14 @@ LATE = [
 
 
 @pytest.mark.parametrize("answer", LATE, ids=["response", "error", "daemon's error", "done"])
-def test_a_late_answer_does_not_make_deaf(answer: dict[str, Any], unmended) -> None:
-    mend_hivemind()
+def test_a_late_answer_leaves_later_calls_answered(answer: dict[str, Any], unpatched) -> None:
+    apply("peer")
     assert asyncio.run(the_next_call_is_answered(answer))
 
 
 @pytest.mark.parametrize("answer", LATE, ids=["response", "error", "daemon's error", "done"])
-def test_unmended_it_does(answer: dict[str, Any], unmended) -> None:
-    """If this fails, Hivemind looks whether a call was given up, and the mend can go."""
+def test_unpatched_they_are_not(answer: dict[str, Any], unpatched) -> None:
+    """If this fails, Hivemind looks whether a call was given up, and the patch can go."""
     assert not asyncio.run(the_next_call_is_answered(answer))
 
 
@@ -269,7 +293,7 @@ async def a_stream_is_closed_whose_handler_has_ended(ends: str) -> bool:
     info = cast(Any, SimpleNamespace(peer_id=PeerID(b"other")))
     serving = asyncio.ensure_future(found[0](info, coming.reader, answers))
     await asyncio.wait(
-        {serving}, timeout=5.0 if hasattr(P2P._add_protobuf_stream_handler, "unmended") else 0.5
+        {serving}, timeout=5.0 if hasattr(P2P._add_protobuf_stream_handler, "unpatched") else 0.5
     )
     serving.cancel()
     closed = answers.closed
@@ -278,12 +302,12 @@ async def a_stream_is_closed_whose_handler_has_ended(ends: str) -> bool:
 
 
 @pytest.mark.parametrize("ends", ["by itself", "with an error"])
-def test_a_stream_ends_with_its_handler(ends: str, unmended) -> None:
-    mend_hivemind()
+def test_a_stream_ends_with_its_handler(ends: str, unpatched) -> None:
+    apply("peer")
     assert asyncio.run(a_stream_is_closed_whose_handler_has_ended(ends))
 
 
 @pytest.mark.parametrize("ends", ["by itself", "with an error"])
-def test_unmended_it_waits_for_ever(ends: str, unmended) -> None:
-    """If this fails, Hivemind looks whether the handler has ended, and the mend can go."""
+def test_unpatched_it_waits_for_ever(ends: str, unpatched) -> None:
+    """If this fails, Hivemind looks whether the handler has ended, and the patch can go."""
     assert not asyncio.run(a_stream_is_closed_whose_handler_has_ended(ends))

@@ -21,7 +21,7 @@ from hivemind.utils.asyncio import as_aiter
 
 from experiments.peer.averaging.gradient_averager import EqualRunner, RoundAverager
 from experiments.peer.optimizer.build import compression_of
-from experiments.wire.hivemind.patches import mend_hivemind
+from experiments.wire.hivemind.patches import apply
 
 PEERS = ("a", "b", "c", "d")
 VALUES = 4000
@@ -137,7 +137,7 @@ def differing(results: dict[str, torch.Tensor]) -> int:
     ("compression", "error"), [("float16", 1e-3), ("uniform8bit", 0.05), ("blockwise8bit", 0.05)]
 )
 def test_all_peers_hold_the_same_bits(compression: str, error: float) -> None:
-    mend_hivemind()
+    apply("peer")
     network = Network(EqualRunner, compression=compression)
     results = virtual_time.run(network.run())
     mean = torch.stack([tensors[0] for tensors in network.tensors.values()]).mean(0)
@@ -148,13 +148,13 @@ def test_all_peers_hold_the_same_bits(compression: str, error: float) -> None:
 
 def test_with_hivemind_each_peers_average_has_its_own_rounding() -> None:
     """If this fails, peers stay equal by themselves and `EqualRunner` may send differences again."""
-    mend_hivemind()
+    apply("peer")
     assert differing(virtual_time.run(Network(AllReduceRunner).run())) > VALUES / 10
 
 
 def timed(kind: type[AllReduceRunner], **how: Any) -> tuple[float, dict[str, Any]]:
     """How long the all-reduce took, in chunk time-outs, and what each peer has."""
-    mend_hivemind()
+    apply("peer")
 
     async def measured() -> tuple[float, dict[str, Any]]:
         results = await Network(kind, **how).run()
@@ -197,7 +197,7 @@ def test_two_that_cannot_reach_each_other_do_not_stop_the_others() -> None:
 
 def test_who_is_lost_is_not_left_out_of_an_average_that_others_may_keep() -> None:
     """Its share is there and a part of its own is not: the others had an average without it, this peer none."""
-    mend_hivemind()
+    apply("peer")
     network = Network(EqualRunner, outside=("d",))
 
     async def lose_one() -> Any:

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from experiments.peer.optimizer.catching_up import CatchingUp
 from experiments.peer.optimizer.overlap import OverlappedOptimizer
 from experiments.peer.optimizer.swarm_optimizer import SwarmOptimizer
 from experiments.peer.state.catch_up import Offer
@@ -33,7 +32,7 @@ class Peer:
 
     def astray(self, samples: int) -> bool:
         self.tracker.global_progress.samples_accumulated = samples
-        return CatchingUp.is_astray(cast(Any, self))
+        return SwarmOptimizer.is_astray(cast(Any, self))
 
 
 def offers(*lineages: str, epoch: int = 4) -> list[Offer]:
@@ -102,11 +101,11 @@ class Donor:
     [(SwarmOptimizer, False, 0.0), (SwarmOptimizer, True, 7.0), (OverlappedOptimizer, False, 7.0)],
 )
 def test_who_fell_behind_comes_back_between_two_rounds_where_nobody_waits_for_it(
-    kind: type[CatchingUp], joining: bool, until_s: float, monkeypatch: pytest.MonkeyPatch
+    kind: type[SwarmOptimizer], joining: bool, until_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     donor, nothing = Donor(), SimpleNamespace(reset_accumulated_grads_=lambda: None)
     clock = SimpleNamespace(monotonic=lambda: donor.at, sleep=donor.sleep)
-    monkeypatch.setattr("experiments.peer.optimizer.catching_up.time", clock)
+    monkeypatch.setattr("experiments.peer.optimizer.swarm_optimizer.time", clock)
     tracker = SimpleNamespace(pause_updates=contextlib.nullcontext, update_epoch=lambda _: None)
     peer = SimpleNamespace(
         state_averager=donor, grad_averager=nothing, tracker=tracker, local_epoch=5, averaging_timeout=30.0,

@@ -18,6 +18,7 @@ from hivemind.utils.asyncio import _AsyncContextWrapper
 from hivemind.utils.mpfuture import MPFuture, SharedBytes
 
 from experiments.log_file import LogFile
+from experiments.wire.hivemind import patches
 from experiments.wire.hivemind.patches import own_locks
 
 pytestmark = pytest.mark.processes
@@ -84,5 +85,9 @@ def test_a_vms_first_process_has_hiveminds_locks_for_itself(monkeypatch: pytest.
     for (owner, name), lock in zip(names, before, strict=True):
         monkeypatch.setattr(owner, name, lock)  # and back at the end
     monkeypatch.setattr(MPFuture, "_active_pid", MPFuture._active_pid)
+    monkeypatch.setattr(patches, "_locks_of", 0)  # another test may have applied it to this process
     own_locks()
+    made = MPFuture._update_lock
+    own_locks()
+    assert MPFuture._update_lock is made
     assert all(getattr(owner, name) is not lock for (owner, name), lock in zip(names, before, strict=True))

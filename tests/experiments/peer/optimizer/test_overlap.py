@@ -24,7 +24,7 @@ from experiments.peer.optimizer.overlap import OverlappedOptimizer
 def peer(monkeypatch: pytest.MonkeyPatch) -> OverlappedPeer:
     made = OverlappedPeer()
     monkeypatch.setattr(
-        "experiments.peer.optimizer.catching_up.CatchingUp.load_state_from_peers",
+        "experiments.peer.optimizer.swarm_optimizer.SwarmOptimizer.load_state_from_peers",
         lambda self, joining=False, **_: self.load_state(),
     )
     return made

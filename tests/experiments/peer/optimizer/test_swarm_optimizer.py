@@ -149,8 +149,8 @@ def epochs(folder: Path) -> dict[str, tuple[float, Round, Any]]:
     del optimizer.state_averager.offers
     for ours, theirs, name in MENDS:
         setattr(ours, name, getattr(theirs, name))
-    run("unmended, alone", 1, 0, "breaks")
-    run("unmended, no attempt", 2, 1, "breaks")
+    run("unpatched, alone", 1, 0, "breaks")
+    run("unpatched, no attempt", 2, 1, "breaks")
     return found
 
 
@@ -241,7 +241,7 @@ def test_late_in_a_round_any_group_is_better_than_none(failed: list[str], late_s
     assert expected_peers({"a": told, "b": told}) == (None if peers == 1 else 8)
 
 
-def test_unmended_hivemind_still_has_the_faults(found) -> None:
-    """Alone the sum, after a failed round nothing. If this fails, the mends can go."""
-    assert found["unmended, alone"][0] == 10.0
-    assert found["unmended, no attempt"][0] == 0.0
+def test_unpatched_hivemind_still_has_the_faults(found) -> None:
+    """Alone the sum, after a failed round nothing. If this fails, the patches can go."""
+    assert found["unpatched, alone"][0] == 10.0
+    assert found["unpatched, no attempt"][0] == 0.0

@@ -60,6 +60,7 @@ class Peer(SwarmOptimizer):
         self.tracker = self.progress = SimpleNamespace(shutdown=lambda _: None)  # type: ignore[assignment]
         self.scheduled_grads, self.scheduled_state = Group(self.averaged), None  # type: ignore[assignment]
         self.averaging_timeout, self.shutdown_timeout, self.status_loglevel = 30.0, 2.0, 10
+        self._lineage = "e4"
         self.round_ended(stepped=True)
 
     def __del__(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cloud.storage.counter import BytesRead
-from experiments.peer.reporting.final_egress import Untold
+from experiments.peer.reporting.final_egress import FinalEgress
 from experiments.peer.training.epoch_accounting import EpochLedger
 from metrics.records import PHASES, StepRecord
 from orchestrator.controller.finish import read_egress
@@ -34,7 +34,7 @@ def step() -> StepRecord:
 
 def test_all_bytes_are_in_one_phase_or_another(tmp_path: Path) -> None:
     meter, now, read = Meter(), [0.0], [BytesRead(50, 0, 0)]
-    untold = Untold(VM, tmp_path / "egress.csv", meter.snapshot, lambda: now[0])
+    final = FinalEgress(VM, tmp_path / "egress.csv", meter.snapshot, lambda: now[0])
     meter.send("10.0.0.9", 7)  # before the first epoch: the held-out split's requests
     ledger = EpochLedger(VM, meter.snapshot, lambda: read[0], "digits", 4.0)
     told = []
@@ -49,12 +49,12 @@ def test_all_bytes_are_in_one_phase_or_another(tmp_path: Path) -> None:
         meter.send("10.0.0.8", 3)  # published between this epoch and the next
         read[0] = BytesRead(50 + 10 * epoch, 0, 0)
         _, egress, ingress = ledger.end(epoch, 2)
-        untold.told(epoch, egress)
+        final.published(epoch, egress)
         told += [*egress]
         assert ingress.network_bytes == (60 if epoch == 1 else 10)  # nothing read is left out either
     now[0] = 6.0
     meter.send("10.0.0.2", 20)  # the goodbye
-    untold.write()
+    final.write()
     left = list(read_egress(tmp_path / "egress.csv", VM))
     assert [(r.epoch, r.dst_address, r.phase, r.seconds, r.bytes) for r in left] == [
         (2, "10.0.0.2", "leaving", 6.0, 20),
@@ -68,9 +68,9 @@ def test_all_bytes_are_in_one_phase_or_another(tmp_path: Path) -> None:
 
 
 def test_a_peer_that_ended_no_epoch_was_joining_all_the_time(tmp_path: Path) -> None:
-    untold = Untold(VM, tmp_path / "egress.csv", lambda: {"10.0.0.2": 5}, lambda: 1.0)
-    untold.write()
-    untold.write()  # again, as at the very end
+    final = FinalEgress(VM, tmp_path / "egress.csv", lambda: {"10.0.0.2": 5}, lambda: 1.0)
+    final.write()
+    final.write()  # again, as at the very end
     assert [(r.epoch, r.phase, r.bytes) for r in read_egress(tmp_path / "egress.csv", VM)] == [
         (0, "joining", 5)
     ]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from cloud.storage.counter import BytesRead
 from experiments.peer.reporting import model_bytes
-from experiments.peer.reporting.final_egress import Untold
+from experiments.peer.reporting.final_egress import FinalEgress
 from experiments.peer.reporting.model_bytes import ModelBytes, address_of, by_address, count_tensors
 from experiments.peer.training.epoch_accounting import EpochLedger
 from metrics.records import PHASES, StepRecord
@@ -85,7 +85,7 @@ def test_peers_become_addresses_once_they_are_known() -> None:
 def test_an_epochs_records_hold_both_ledgers_and_the_last_ones_are_told_at_the_end(tmp_path: Path) -> None:
     sent, handed = Counter[str](), Counter[str]()
     step = StepRecord("a", 1, 0, 100.0, 2.0, **dict.fromkeys((f"{p}_s" for p in PHASES), 0.0), samples=32)
-    untold = Untold("a", tmp_path / "egress.csv", lambda: dict(sent), lambda: 0.0, lambda: dict(handed))
+    final = FinalEgress("a", tmp_path / "egress.csv", lambda: dict(sent), lambda: 0.0, lambda: dict(handed))
     ledger = EpochLedger(
         "a", lambda: dict(sent), lambda: BytesRead(0, 0, 0), "digits", 0.0, lambda: dict(handed)
     )
@@ -105,17 +105,17 @@ def test_an_epochs_records_hold_both_ledgers_and_the_last_ones_are_told_at_the_e
             ("10.0.0.2", "comm", 1100, 1000),
             ("10.0.0.3", "comm", 0, 50),
         ]
-        untold.told(epoch, egress)
+        final.published(epoch, egress)
     sent["10.0.0.2"] += 40
     handed["10.0.0.2"] += 20
-    untold.write()
+    final.write()
     (left,) = read_egress(tmp_path / "egress.csv", "a")
     assert (left.phase, left.bytes, left.model_bytes) == ("leaving", 40, 20)
 
 
 def test_without_a_ledger_nothing_is_said_of_the_model(tmp_path: Path) -> None:
-    untold = Untold("a", tmp_path / "egress.csv", lambda: {"10.0.0.2": 40}, lambda: 0.0)
-    untold.write()
+    final = FinalEgress("a", tmp_path / "egress.csv", lambda: {"10.0.0.2": 40}, lambda: 0.0)
+    final.write()
     (left,) = read_egress(tmp_path / "egress.csv", "a")
     assert left.model_bytes is None
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from cloud.storage.counter import ByteCounter
 from experiments.peer.optimizer.swarm_optimizer import Round
 from experiments.peer.processes import Departure
-from experiments.peer.shutdown.policy import LEASE_EXPIRED, Grace, Life, grace, round_fits
+from experiments.peer.shutdown.policy import LEASE_EXPIRED, Grace, ShutdownPolicy, grace, round_fits
 from experiments.peer.shutdown.preemption_notices import Notice
 from experiments.peer.status import Status
 from experiments.peer.training.loop import Hooks, Trainer
@@ -43,13 +43,15 @@ class FakeDeparture:
 
 
 class Rig:
-    """A Life with a clock, a lease and a departure of the test's."""
+    """A policy with a clock, a lease and a departure of the test's."""
 
     def __init__(self, folder: Path) -> None:
         self.now_s, self.until_s, self.stop = NOW_S, math.inf, threading.Event()
         self.status = Status(folder / "status.json")
         self.departure = FakeDeparture(self.stop)
-        self.life = Life(self, cast(Departure, self.departure), self.status, self.stop, lambda: self.now_s)
+        self.policy = ShutdownPolicy(
+            self, cast(Departure, self.departure), self.status, self.stop, lambda: self.now_s
+        )
 
     def lease_left_s(self) -> float:
         return self.until_s - self.now_s
@@ -87,34 +89,34 @@ def test_of_a_round_under_way_what_is_left_of_it_has_to_fit(
 
 def test_a_hidden_round_that_takes_too_long_is_left_while_there_is_time_to_leave_it(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
-    rig.life.train(lambda: -40.0)
-    rig.life.round_ended(30.0)
-    rig.life.noticed(Notice(NOW_S + 120.0, "terminate"))
+    rig.policy.train(lambda: -40.0)
+    rig.policy.round_ended(30.0)
+    rig.policy.noticed(Notice(NOW_S + 120.0, "terminate"))
     rig.departure.soft_left_s = 2.1
-    rig.life.look()
+    rig.policy.look()
     assert not rig.stop.is_set()
     rig.departure.soft_left_s = 1.9
-    rig.life.look()
+    rig.policy.look()
     assert rig.stop.is_set()
 
 
 def test_a_hidden_round_that_is_nearly_over_is_taken_over_before_leaving(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
-    rig.life.train(lambda: -28.0)
-    rig.life.round_ended(30.0)
-    rig.life.noticed(Notice(NOW_S + 120.0, "terminate"))
+    rig.policy.train(lambda: -28.0)
+    rig.policy.round_ended(30.0)
+    rig.policy.noticed(Notice(NOW_S + 120.0, "terminate"))
     assert not rig.stop.is_set()
-    rig.life.round_ended(30.0)
+    rig.policy.round_ended(30.0)
     assert rig.stop.is_set()
 
 
 def test_a_notice_before_training_ends_the_peer_at_once(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
-    rig.life.noticed(Notice(NOW_S + 120.0, "terminate"))
+    rig.policy.noticed(Notice(NOW_S + 120.0, "terminate"))
     assert rig.stop.is_set()
     assert (rig.said()["phase"], rig.said()["notice_at_s"]) == ("leaving", NOW_S + 120.0)
     assert (rig.departure.limit_s, rig.departure.code) == (20.0, 0)
-    assert rig.life.in_a_hurry
+    assert rig.policy.in_a_hurry
 
 
 @pytest.mark.parametrize("off_s", [-3600.0, -700.0, 700.0, 3600.0])
@@ -123,17 +125,17 @@ def test_a_notice_on_a_machine_whose_clock_is_off_leaves_time_for_goodbyes(
 ) -> None:
     rig = Rig(tmp_path)
     rig.now_s = NOW_S + off_s
-    rig.life.noticed(Notice(NOW_S + 120.0, "terminate"))  # by the cloud's clock
+    rig.policy.noticed(Notice(NOW_S + 120.0, "terminate"))  # by the cloud's clock
     assert rig.departure.limit_s == 20.0
     assert NOW_S + off_s + 20.0 < rig.said()["notice_at_s"] <= NOW_S + off_s + 900.0
 
 
 def test_a_notice_is_reported_by_the_swarms_clock(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
-    life = Life(
+    policy = ShutdownPolicy(
         rig, cast(Departure, rig.departure), rig.status, rig.stop, lambda: NOW_S, lambda: -700.0
     )  # this machine is ahead
-    life.noticed(Notice(NOW_S + 120.0, "terminate"))
+    policy.noticed(Notice(NOW_S + 120.0, "terminate"))
     assert rig.said()["notice_at_s"] == NOW_S - 580.0
     assert rig.departure.limit_s == 20.0
 
@@ -141,36 +143,36 @@ def test_a_notice_is_reported_by_the_swarms_clock(tmp_path: Path) -> None:
 def test_an_epoch_that_ends_soon_is_finished_first(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     eta_s = [5.0]
-    rig.life.train(lambda: eta_s[0])
-    rig.life.round_ended(3.0)
-    rig.life.noticed(Notice(NOW_S + 120.0, "terminate"))
-    assert not rig.life.look()
+    rig.policy.train(lambda: eta_s[0])
+    rig.policy.round_ended(3.0)
+    rig.policy.noticed(Notice(NOW_S + 120.0, "terminate"))
+    assert not rig.policy.look()
     assert not rig.stop.is_set()
-    rig.life.round_ended(3.0)
+    rig.policy.round_ended(3.0)
     assert rig.stop.is_set()
 
 
 def test_an_epoch_that_turns_out_longer_is_given_up(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     eta_s = [5.0]
-    rig.life.train(lambda: eta_s[0])
-    rig.life.round_ended(3.0)
-    rig.life.noticed(Notice(NOW_S + 120.0, "terminate"))
+    rig.policy.train(lambda: eta_s[0])
+    rig.policy.round_ended(3.0)
+    rig.policy.noticed(Notice(NOW_S + 120.0, "terminate"))
     assert not rig.stop.is_set()
     eta_s[0] = 14.0
-    rig.life.look()
+    rig.policy.look()
     assert rig.stop.is_set()
 
 
 def test_a_lease_that_expires_ends_the_peer_within_seconds(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.until_s = NOW_S + 10.0
-    assert not rig.life.look()
+    assert not rig.policy.look()
     rig.now_s += 9.9
-    assert not rig.life.look()
+    assert not rig.policy.look()
     assert not rig.stop.is_set()
     rig.now_s += 0.2
-    assert rig.life.look()
+    assert rig.policy.look()
     assert rig.stop.is_set()
     assert (rig.said()["phase"], rig.said()["error"]) == ("leaving", "lease expired")
     assert rig.departure.code == LEASE_EXPIRED == 3
@@ -182,7 +184,7 @@ def test_a_renewed_lease_does_not(tmp_path: Path) -> None:
     for _ in range(100):
         rig.until_s = rig.now_s + 10.0
         rig.now_s += 9.0
-        assert not rig.life.look()
+        assert not rig.policy.look()
     assert not rig.stop.is_set()
 
 
@@ -190,7 +192,7 @@ def test_a_renewed_lease_does_not(tmp_path: Path) -> None:
 def test_a_peer_that_is_done_stays_done(tmp_path: Path, phase: str) -> None:
     rig = Rig(tmp_path)
     rig.status.set(phase=phase)
-    rig.life.noticed(Notice(NOW_S + 120.0, "terminate"))
+    rig.policy.noticed(Notice(NOW_S + 120.0, "terminate"))
     assert (rig.said()["phase"], rig.said()["notice_at_s"]) == (phase, NOW_S + 120.0)
     assert rig.stop.is_set()
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from peer_rig import RUN, config_of
 
 from experiments.peer.config import PeerConfig, PeerConfigError
-from experiments.peer.swarm.allowlist import Guard, close_the_door
+from experiments.peer.swarm.allowlist import Allowlist, install_allowlist
 from experiments.peer.swarm.dht_node import start_dht
 from experiments.peer.swarm.orders import OrdersValidator, OrdersWatch
 from experiments.wire.lease import Lease
@@ -182,40 +182,40 @@ def test_nodes_keep_only_orders_under_the_orders_key() -> None:
 
 
 def test_the_list_and_the_counts_are_shared_with_forked_processes() -> None:
-    guard = Guard()
+    allowlist = Allowlist()
     a, b = PeerID.from_base58(A), PeerID.from_base58(B)
-    guard.allow(frozenset([A]))
-    assert (guard.knows(a), guard.knows(b)) == (True, False)
+    allowlist.allow(frozenset([A]))
+    assert (allowlist.allows(a), allowlist.allows(b)) == (True, False)
     to_child, to_parent = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:  # as an averager is: it knew the first list, then another comes
-        known = guard.knows(b)
-        guard.refuse("store")
+        known = allowlist.allows(b)
+        allowlist.refuse("store")
         os.write(to_parent[1], b"1")
         os.read(to_child[0], 1)
-        guard.refuse("store")
-        os._exit(0 if not known and guard.knows(b) and not guard.knows(a) else 1)
+        allowlist.refuse("store")
+        os._exit(0 if not known and allowlist.allows(b) and not allowlist.allows(a) else 1)
     os.read(to_parent[0], 1)
-    assert guard.refused == {"store": 1}
-    guard.allow(frozenset([B]))
+    assert allowlist.refused == {"store": 1}
+    allowlist.allow(frozenset([B]))
     os.write(to_child[1], b"1")
     assert os.waitpid(child, 0)[1] == 0
-    assert guard.refused == {"store": 2}
+    assert allowlist.refused == {"store": 2}
     for end in (*to_child, *to_parent):
         os.close(end)
 
 
 def test_what_is_no_peer_id_or_too_much_is_refused() -> None:
     with pytest.raises(ValueError, match="0"):
-        Guard().allow(frozenset(["0OIl"]))
+        Allowlist().allow(frozenset(["0OIl"]))
 
 
 def _call_a_stranger(_folder: Path) -> list[str]:
     import asyncio
 
-    guard = Guard()
-    guard.allow(frozenset([A]))
-    close_the_door(guard)
+    allowlist = Allowlist()
+    allowlist.allow(frozenset([A]))
+    install_allowlist(allowlist)
     client: Any = object.__new__(ControlClient)
     client._read_task = client._write_task = None
     stranger = PeerID.from_base58(C)
@@ -229,7 +229,7 @@ def _call_a_stranger(_folder: Path) -> list[str]:
             asyncio.run(call())
         except P2PDaemonError as error:
             failed.append(str(error))
-    return [*failed, str(guard.refused)]
+    return [*failed, str(allowlist.refused)]
 
 
 @pytest.mark.processes

@@ -1,0 +1,348 @@
+"""One peer: `assemble` starts its parts, `Peer` joins the swarm, trains, publishes and leaves."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from hivemind.utils.timed_storage import get_dht_time
+
+from cloud.storage.counter import ByteCounter
+from cloud.storage.errors import StorageError, is_final
+from experiments.peer.config import PeerConfig, PeerConfigError
+from experiments.peer.optimizer.build import build_optimizer
+from experiments.peer.optimizer.join import Download, take_over
+from experiments.peer.optimizer.single_peer import PlainOptimizer, build_plain
+from experiments.peer.optimizer.swarm_optimizer import SwarmOptimizer
+from experiments.peer.processes import Departure, children_die_with_us, note_descendants, run_within
+from experiments.peer.reporting.loss_log import LossWatch, set_up_logging
+from experiments.peer.reporting.model_bytes import ModelBytes, count_tensors
+from experiments.peer.reporting.publish import Publisher, PublishError, use_record_key
+from experiments.peer.reporting.traffic import Traffic, open_meter
+from experiments.peer.shutdown.leave import LeaveSequence
+from experiments.peer.shutdown.policy import ShutdownPolicy
+from experiments.peer.state.catch_up import ChaseError, NoStateError
+from experiments.peer.status import Status
+from experiments.peer.swarm.allowlist import Allowlist
+from experiments.peer.swarm.clock import CLOCK_VARIABLE, SwarmClock, follow, told_time
+from experiments.peer.swarm.dht_node import SwarmError, first_peers, start_dht
+from experiments.peer.swarm.internal_addresses import FILE as NEIGHBOURS
+from experiments.peer.swarm.internal_addresses import read_neighbours
+from experiments.peer.swarm.membership import Membership, alive_slots
+from experiments.peer.swarm.orders import Admission, OrdersWatch
+from experiments.peer.training.batches import Batch, Batches, DigitSource, open_shards, read_heldout
+from experiments.peer.training.emulated_model import ModelSizeError
+from experiments.peer.training.loop import Hooks, Trainer
+from experiments.peer.training.parameter_digest import parameters_sha, write_sample
+from experiments.peer.training.step_log import StepLog
+from experiments.peer.training.task import Task, build_task
+from experiments.wire.dht_records import KEEP_EPOCHS, MOST_EPOCHS
+from experiments.wire.hivemind.patches import apply as apply_patches
+from metrics.records import EgressRecord, EpochRecord, IngressRecord, JoinRecord
+
+_log = logging.getLogger("experiments.peer")
+_SERVE_S = 120.0  # how long a peer that is done hands its state out
+_LEAVE_S, _LEAVE_SOFT_S = 9.5, 6.0  # after a signal
+_TELL_SWARM_S = 2.0  # of the time to leave, kept for what follows the round
+_FLUSH_S, _FLUSH_AT_THE_END_S = 1.5, 5.0
+_OPTIMIZER_S = 3.0  # for Hivemind's shutdown, which may wait for a whole round
+_INSIDE_S = 10.0  # for the connections to the peers of this network
+
+
+def run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> int:
+    """Run one peer; every end becomes a status and the process's exit code, as `main.main` lists them."""
+    try:
+        return assemble(config, folder, temporary, status).run()
+    except (PeerConfigError, ModelSizeError, PublishError) as error:
+        status.set(phase="failed", error=f"{folder / 'config.json'}: {error}", hopeless=True)
+        return 2
+    except StorageError as error:
+        _log.exception("failed")
+        status.set(phase="failed", error=str(error), hopeless=is_final(error))
+        return 1
+    except (SwarmError, NoStateError, ChaseError, OSError) as error:
+        _log.exception("failed")
+        status.set(phase="failed", error=str(error))
+        return 1
+    except Exception as error:  # noqa: BLE001 - the process's last line: nothing above could tell the user
+        _log.exception("failed")
+        log = folder / "peer.log"
+        status.set(phase="failed", error=f"{type(error).__name__}: {error}; {log} has the traceback")
+        return 1
+
+
+def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> Peer:
+    """Start a peer's parts, each after those it needs, and put its end on the peer's stack.
+
+    Raises what the parts raise; what was started then ends with the process (`main.main`), as after a failure later.
+    """
+    losses = _prepare_process(config, folder)
+    config = replace(config, initial_peers=first_peers(config.initial_peers, os.environ))
+    parts = ExitStack()
+    orders = OrdersWatch(config)  # the lease begins
+    admission = Admission(orders, Allowlist(), status.warn)
+    admission.install()  # before anything listens
+    use_record_key(folder / config.record_key_file)
+    model_bytes = ModelBytes()
+    traffic = Traffic(  # before the first byte is sent
+        config.vm, folder / "egress.csv", open_meter(status.warn), model_bytes, status.warn
+    )
+    count_tensors(model_bytes)  # before the averagers are forked
+    parts.callback(traffic.close)
+
+    stop = threading.Event()
+    leave = LeaveSequence(status, traffic.write_final, temporary)
+    departure = Departure(stop, leave.cut_short, soft_s=_LEAVE_SOFT_S, limit_s=_LEAVE_S)
+    clock = SwarmClock(told_time(os.environ.get(CLOCK_VARIABLE, "")))
+    follow(clock)
+    # Notices are by the cloud's clock, which sets this machine's, in the middle of a run too.
+    policy = ShutdownPolicy(orders, departure, status, stop, time.time, lambda: clock.now_s() - time.time())
+    policy.start()
+    policy.watch_notices(config.notice_url)
+
+    task = build_task(config)
+    status.set(ran=task.ran)
+    opener = open_shards(config, folder / "cache", partial(status.warn, "cache"))
+    heldout = read_heldout(config, opener)
+
+    dht, maddr = start_dht(config, folder / config.identity_file)
+    parts.callback(dht.shutdown)
+    status.set(phase="dht", maddr=maddr, peer_id=str(dht.peer_id))
+    admission.watch(dht)
+    parts.callback(admission.stop)
+    publisher = Publisher(
+        dht,
+        config.run_id,
+        config.vm,
+        config.slot,
+        config.generation,
+        folder / config.record_key_file,
+        keep=MOST_EPOCHS if config.plain else KEEP_EPOCHS,  # a plain loop's epochs may be over in no time
+        unix_time=clock.now_s,
+    )
+    parts.callback(_close_publisher, publisher, status)
+    membership = Membership(
+        dht,
+        config,
+        maddr,
+        lambda n: status.warn("heal", f"the DHT lost and regained links {n} times"),
+        subkey=publisher.subkey,
+        is_member=orders.is_member,
+        neighbours=partial(read_neighbours, folder / NEIGHBOURS),
+    )
+    build = build_plain if config.plain else build_optimizer
+    optimizer = build(config, dht, task.parameters())
+    parts.callback(run_within, _OPTIMIZER_S, optimizer.shutdown)
+    note_descendants()
+    leave.add(
+        partial(optimizer.take_back_progress, _TELL_SWARM_S / 2),
+        partial(publisher.flush, _FLUSH_S),
+        membership.stop,
+    )
+    parts.callback(leave.tell_swarm)
+    batches = Batches(DigitSource(config, opener), config.batch_size)
+    parts.callback(batches.close)
+    return Peer(
+        config=config,
+        folder=folder,
+        status=status,
+        parts=parts,
+        stop=stop,
+        departure=departure,
+        policy=policy,
+        orders=orders,
+        clock=clock,
+        losses=losses,
+        traffic=traffic,
+        publisher=publisher,
+        membership=membership,
+        optimizer=optimizer,
+        task=task,
+        batches=batches,
+        heldout=heldout,
+        counter=opener.counter,
+        steps=StepLog(folder / "steps.csv"),
+    )
+
+
+def _prepare_process(config: PeerConfig, folder: Path) -> LossWatch:
+    """Set up what the forked processes of Hivemind inherit: log, death with this process, patches."""
+    losses = set_up_logging(folder / "peer.log")
+    children_die_with_us()
+    if config.emulated:
+        torch.set_num_threads(1)
+    apply_patches("peer")
+    return losses
+
+
+def _close_publisher(publisher: Publisher, status: Status) -> None:
+    publisher.close()
+    for text in publisher.warnings:
+        status.warn(text, text)
+
+
+@dataclass
+class Peer:
+    """A peer whose parts run. `parts` ends them in reverse order; after a failure they end with the process."""
+
+    config: PeerConfig
+    folder: Path
+    status: Status
+    parts: ExitStack
+    stop: threading.Event  # no more training
+    departure: Departure
+    policy: ShutdownPolicy
+    orders: OrdersWatch
+    clock: SwarmClock
+    losses: LossWatch
+    traffic: Traffic
+    publisher: Publisher
+    membership: Membership
+    optimizer: SwarmOptimizer | PlainOptimizer
+    task: Task
+    batches: Batches
+    heldout: Batch | None
+    counter: ByteCounter  # of what was read from the store
+    steps: StepLog
+
+    def run(self) -> int:
+        """Train until the end of the run or until `stop`, then leave. Returns the process's exit code."""
+        began = self._wait_for_swarm()
+        finished = False
+        if not self.stop.is_set():
+            self._join(took_over=began == "joined")
+            finished = self._train()
+        self.steps.close()
+        if (
+            self.departure.asked and not finished
+        ):  # first the round: others may be about to wait for this peer
+            self.status.leaving()
+            self.optimizer.leave_round(max(0.0, self.departure.soft_left_s - _TELL_SWARM_S))
+        self._evaluate()
+        if finished:
+            self._serve()
+        self.parts.close()
+        if self.status.write_error is not None:
+            _log.error("status.json could not be written: %s", self.status.write_error)
+            return self.departure.code or 1
+        return self.departure.code
+
+    def _wait_for_swarm(self) -> str:
+        """Announce this peer and wait until training may start; returns `Membership.wait_for_start`'s answer."""
+        config, membership = self.config, self.membership
+        if isinstance(self.optimizer, SwarmOptimizer):
+            self.optimizer.watch_others(membership, self._attempt_failed)
+        membership.start()
+        self.status.set(phase="ready")
+        began = membership.wait_for_start(config.expected_peers, config.barrier_timeout_s, self.stop)
+        if began == "timeout":
+            seen, wanted, wait_s = len(membership.members), config.expected_peers, config.barrier_timeout_s
+            self.status.warn("barrier", f"started with {seen} of {wanted} peers after {wait_s:g} s")
+        membership.wait_until_inside(_INSIDE_S, self.stop)
+        if outside := len(membership.outside):
+            self.status.warn(
+                "inside", f"{outside} peers of this network are reached at their public addresses only"
+            )
+        return began
+
+    def _join(self, took_over: bool) -> None:
+        """Take over the state of a swarm that trains already, and report the join."""
+        optimizer, download = self.optimizer, Download()
+        if took_over and isinstance(optimizer, SwarmOptimizer):
+            download = take_over(optimizer, lambda: self.membership.members)
+        epoch = optimizer.local_epoch
+        self.membership.announce("training", epoch)
+        joined = JoinRecord(
+            self.config.vm,
+            self.clock.now_s(),
+            download.seconds,
+            download.bytes,
+            epoch,
+            download.donor,
+            download.resumed,
+        )
+        self.status.set(phase="training", epoch=epoch, join=asdict(joined))
+
+    def _train(self) -> bool:
+        """Train; True when the run is over for this peer, False when it was stopped."""
+        tracker = self.optimizer.tracker
+        self._next_share()
+        self.batches.start()
+        self.policy.train(lambda: tracker.estimated_next_update_time - get_dht_time())
+        hooks = Hooks(
+            self.steps.write,
+            self._epoch_ended,
+            self.losses.take,
+            self.membership.others_training_at,
+            self._next_share,
+        )
+        trainer = Trainer(
+            self.config,
+            self.task,
+            self.optimizer,
+            self.batches,
+            self.traffic.sent,
+            self.counter,
+            hooks,
+            self.stop,
+            self.traffic.counting_s,
+            handed=self.traffic.model_bytes,
+            paused=lambda: self.orders.paused,
+            unix_s=self.clock.now_s,
+        )
+        finished = trainer.run()
+        if trainer.padding.warning is not None:
+            self.status.warn("stretch", trainer.padding.warning)
+        return finished
+
+    def _attempt_failed(self, reason: str) -> None:
+        self.losses.take()  # what the failed attempt lost, the next one averages
+        epoch = self.optimizer.local_epoch
+        self.status.warn(
+            f"retry {epoch}", f"epoch {epoch + 1}: an attempt failed and was made again: {reason}"
+        )
+
+    def _epoch_ended(self, epoch: EpochRecord, egress: list[EgressRecord], ingress: IngressRecord) -> None:
+        self.publisher.epoch(epoch, egress, ingress)
+        self.traffic.published(epoch.epoch, egress)
+        self.membership.announce("training", epoch.epoch)
+        self.steps.flush()
+        self.status.set(epoch=epoch.epoch)
+        if epoch.dropped:
+            self.status.warn(
+                f"dropped {epoch.epoch}", f"epoch {epoch.epoch} lost part of its round: {epoch.dropped}"
+            )
+        self.policy.round_ended(epoch.comm_s)
+
+    def _next_share(self) -> None:
+        members, slot = self.membership.members, self.config.slot
+        self.traffic.locate((m.maddr for m in members), self.membership.inside)
+        if self.batches.share_among(slot, alive_slots(members, slot), self.config.shards):
+            _log.info("this slot's share of the shards changed")
+
+    def _evaluate(self) -> None:
+        epoch = self.optimizer.local_epoch
+        if self.heldout is None or epoch == 0 or self.policy.in_a_hurry:
+            return
+        samples = len(self.heldout[1])
+        accuracy, loss = self.task.evaluate(self.heldout)
+        _log.info("held out: accuracy %.4f, loss %.4f, %d samples", accuracy, loss, samples)
+        self.publisher.evaluation(epoch, accuracy, loss, samples)
+
+    def _serve(self) -> None:
+        """Report the end, then hand the state out until somebody ends this peer."""
+        self.publisher.flush(_FLUSH_AT_THE_END_S)
+        self.traffic.write_final()  # again at the end; should this VM be killed first, most of it is recorded
+        sha = parameters_sha(self.task.parameters())
+        write_sample(self.folder / "parameters.f32", self.task.parameters())
+        epoch = self.optimizer.local_epoch
+        self.status.set(phase="done", epoch=epoch, parameters_sha=sha)
+        self.membership.announce("serving", epoch)
+        self.stop.wait(_SERVE_S)

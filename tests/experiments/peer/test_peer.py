@@ -1,0 +1,210 @@
+"""The course of a peer and the order of its end, with fakes for its parts."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from cloud.storage.counter import ByteCounter
+from experiments.peer import peer as module
+from experiments.peer.optimizer.single_peer import PlainOptimizer
+from experiments.peer.peer import Peer
+from experiments.peer.status import Status
+from experiments.peer.swarm.members import Member
+from experiments.peer.training.step_timer import Padding
+from metrics.records import EpochRecord, IngressRecord
+
+
+@dataclass
+class Parts:
+    """Stands for each part of a peer; notes what is called, in order."""
+
+    calls: list[str] = field(default_factory=list)
+    began: str = "ready"
+    finished: bool = True
+    asked: bool = False
+    in_a_hurry: bool = False
+    code: int = 0
+    local_epoch: int = 3
+    soft_left_s: float = math.inf
+    heldout: tuple[torch.Tensor, torch.Tensor] | None = (torch.zeros(2, 64), torch.zeros(2))
+    members: tuple[Member, ...] = (Member("r-b-0", "b", "ready", 0, "/ip4/10.0.0.2/tcp/1/p2p/QmB"),)
+    outside: tuple[str, ...] = ()
+
+    def note(self, name: str) -> Any:
+        return lambda *args, **_: self.calls.append(" ".join([name, *map(str, args)]))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self.note(name)
+
+    def wait_for_start(self, expected: int, timeout_s: float, stop: threading.Event) -> str:
+        if self.began == "stopped":
+            self.asked = True
+            stop.set()
+        return self.began
+
+    def evaluate(self, heldout: Any) -> tuple[float, float]:
+        return 0.5, 1.25
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        return [torch.nn.Parameter(torch.ones(2))]
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> Parts:
+    made = Parts()
+
+    class Trained:
+        padding = Padding(lambda: 0.0, lambda _: None)
+
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+        def run(self) -> bool:
+            made.calls.append("trained")
+            return made.finished
+
+    monkeypatch.setattr(module, "Trainer", Trained)
+    monkeypatch.setattr(module, "_SERVE_S", 0.0)
+    return made
+
+
+def peer_of(parts: Parts, folder: Path) -> Peer:
+    stack = ExitStack()
+    for name in ("first started", "last started"):
+        stack.callback(parts.note(f"end {name}"))
+    config = SimpleNamespace(vm="r-a-0", slot="a", shards=(), expected_peers=2, barrier_timeout_s=9.0)
+    part = cast(Any, parts)
+    return Peer(
+        config=cast(Any, config), folder=folder, status=Status(folder / "status.json"), parts=stack,
+        stop=threading.Event(), departure=part, policy=part, orders=part,
+        clock=cast(Any, SimpleNamespace(now_s=lambda: 7.0)), losses=part,
+        traffic=cast(Any, SimpleNamespace(
+            counting_s=1.0, sent=dict, model_bytes=dict, published=parts.note("counted"),
+            locate=lambda maddrs, _: parts.calls.append(f"located {list(maddrs)}"), write_final=parts.note("egress"),
+        )),
+        publisher=part,
+        membership=cast(Any, SimpleNamespace(
+            start=parts.note("announced"), wait_for_start=parts.wait_for_start, members=parts.members,
+            wait_until_inside=lambda *_: None, inside={}, announce=parts.note("announce"),
+            outside=parts.outside, others_training_at=lambda *_: 0,
+        )),
+        optimizer=part, task=part,
+        batches=cast(Any, SimpleNamespace(
+            start=parts.note("reading"),
+            share_among=lambda slot, slots, _: parts.calls.append(f"{slot} of {','.join(slots)}"),
+        )),
+        heldout=parts.heldout, counter=ByteCounter(), steps=part,
+    )  # fmt: skip
+
+
+def document(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "status.json").read_text())
+
+
+def test_a_run_that_ends_by_itself(parts: Parts, tmp_path: Path) -> None:
+    assert peer_of(parts, tmp_path).run() == 0
+    assert [call for call in parts.calls if not call.startswith("train <")] == [
+        "announced", "announce training 3", "located ['/ip4/10.0.0.2/tcp/1/p2p/QmB']", "a of a,b", "reading",
+        "trained", "close", "evaluation 3 0.5 1.25 2", "flush 5.0", "egress", "announce serving 3",
+        "end last started", "end first started",
+    ]  # fmt: skip
+    found = document(tmp_path)
+    assert (found["phase"], found["epoch"], found["join"]["at_s"]) == ("done", 3, 7.0)
+    assert found["parameters_sha"]
+    assert (tmp_path / "parameters.f32").stat().st_size == 8
+
+
+def test_a_stop_while_training_leaves_the_round_before_anything_ends(parts: Parts, tmp_path: Path) -> None:
+    parts.finished, parts.asked, parts.soft_left_s = False, True, 5.0
+    assert peer_of(parts, tmp_path).run() == 0
+    at = parts.calls.index("leave_round 3.0")
+    assert parts.calls[at - 1 :] == [
+        "close", "leave_round 3.0", "evaluation 3 0.5 1.25 2", "end last started", "end first started",
+    ]  # fmt: skip
+    assert document(tmp_path)["phase"] == "leaving"
+
+
+def test_a_hurry_leaves_the_evaluation_out_and_the_lease_has_its_exit_code(
+    parts: Parts, tmp_path: Path
+) -> None:
+    parts.finished, parts.asked, parts.in_a_hurry, parts.code = False, True, True, 3
+    assert peer_of(parts, tmp_path).run() == 3
+    assert not [call for call in parts.calls if call.startswith("evaluation")]
+
+
+def test_a_stop_before_the_start_trains_nothing(parts: Parts, tmp_path: Path) -> None:
+    parts.began, parts.local_epoch = "stopped", 0
+    assert peer_of(parts, tmp_path).run() == 0
+    assert parts.calls == ["announced", "close", "leave_round inf", "end last started", "end first started"]
+    assert document(tmp_path)["phase"] == "leaving"
+
+
+def test_a_start_without_all_peers_is_a_warning(parts: Parts, tmp_path: Path) -> None:
+    parts.began, parts.outside = "timeout", ("QmB",)
+    peer_of(parts, tmp_path).run()
+    assert document(tmp_path)["warnings"] == [
+        "started with 1 of 2 peers after 9 s",
+        "1 peers of this network are reached at their public addresses only",
+    ]
+
+
+def test_all_parts_end_although_one_fails_and_the_failure_is_the_peers(parts: Parts, tmp_path: Path) -> None:
+    peer = peer_of(parts, tmp_path)
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    peer.parts.callback(fail)
+    with pytest.raises(ValueError, match="no"):
+        peer.run()
+    assert parts.calls[-2:] == ["end last started", "end first started"]
+
+
+def test_a_failure_in_training_ends_no_part(
+    parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process ends, and with it all connections: the others see at once that this peer is gone."""
+
+    def fail(_: Any) -> bool:
+        raise ValueError("no")
+
+    monkeypatch.setattr(module.Trainer, "run", fail)
+    monkeypatch.setattr(module, "assemble", lambda *_: peer_of(parts, tmp_path))
+    status = Status(tmp_path / "status.json")
+    assert module.run(cast(Any, None), tmp_path, tmp_path, status) == 1
+    assert not [call for call in parts.calls if call.startswith("end ")]
+    assert document(tmp_path)["error"] == f"ValueError: no; {tmp_path / 'peer.log'} has the traceback"
+
+
+def test_a_status_that_cannot_be_written_is_a_failure(parts: Parts, tmp_path: Path) -> None:
+    peer = peer_of(parts, tmp_path)
+    peer.status.write_error = OSError("disk full")
+    assert peer.run() == 1
+
+
+def test_an_epoch_is_published_counted_announced_and_reported(parts: Parts, tmp_path: Path) -> None:
+    epoch = cast(EpochRecord, SimpleNamespace(epoch=4, dropped="group of 1 of 2", comm_s=1.5))
+    peer_of(parts, tmp_path)._epoch_ended(epoch, [], cast(IngressRecord, "read"))
+    assert [call.partition(" ")[0] for call in parts.calls] == [
+        "epoch", "counted", "announce", "flush", "round_ended",
+    ]  # fmt: skip
+    found = document(tmp_path)
+    assert (found["epoch"], found["warnings"]) == (4, ["epoch 4 lost part of its round: group of 1 of 2"])
+
+
+def test_a_plain_loop_takes_no_state_over(parts: Parts, tmp_path: Path) -> None:
+    peer = peer_of(parts, tmp_path)
+    peer.optimizer = PlainOptimizer(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]), parts, 8)
+    peer._join(took_over=True)
+    assert document(tmp_path)["join"]["state_bytes"] == 0
