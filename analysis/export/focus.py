@@ -18,7 +18,7 @@ from decimal import Context, Decimal
 from typing import Any
 
 from analysis.export.focus_columns import CUSTOM_COLUMNS, FOCUS_COLUMNS, FOCUS_VERSION
-from analysis.export.providers import names_of
+from analysis.export.providers import names_of, service_of
 from analysis.export.tables import ExportError
 from cloud.places import PlaceError, find
 from cloud.prices.book import UNIT_BYTES, Ladder, Price, exact, tiered_usd
@@ -53,7 +53,7 @@ class _Use:
     provider: str
     location: str
     link_class: str
-    service: str  # a key of `analysis.export.providers.Names`
+    service: str  # a key of `analysis.export.providers.service_of`
     times: tuple[float, float]  # unix s
     consumed: Decimal
     consumed_unit: str
@@ -132,7 +132,7 @@ def _row(
     month: tuple[int, int],
 ) -> Row:
     names = names_of(use.provider)
-    service = names.service(use.service)
+    service = service_of(names, use.service)
     vm, run_id = use.vm, str(numbers.meta["run_id"])
     region, zone = (*use.location.split("/")[1:], "", "")[:2]
     market = "spot" if vm and vm.use_spot else "on_demand"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cloud.vendors import VENDORS, FocusNames
+
 
 @dataclass(frozen=True, slots=True)
 class Service:
@@ -16,52 +18,28 @@ class Service:
     resource_type: str
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
-    """A provider's name and those of the services that a run uses."""
-
-    provider: str
-    vms: str = "Virtual machines"
-    network: str = "Data transfer"
-    storage: str = "Object storage"
-
-    def service(self, key: str) -> Service:
-        """`key`: vm, controller, egress, data (reading from the store) or storage."""
-        match key:
-            case "vm" | "controller":
-                return Service(self.vms, "Compute", "Virtual Machines", "Compute usage", "Virtual machine")
-            case "egress":
-                return Service(
-                    self.network, "Networking", "Network Connectivity", "Data transfer out", "Virtual machine"
-                )
-            case "data":
-                return Service(self.storage, "Storage", "Object Storage", "Data transfer out", "Object store")
-            case _:
-                return Service(self.storage, "Storage", "Object Storage", "Storage", "Object store")
+def service_of(names: FocusNames, key: str) -> Service:
+    """The service that a line of the ledger is for; `key`: vm, controller, egress, data (reading from the store), storage."""
+    match key:
+        case "vm" | "controller":
+            return Service(names.vms, "Compute", "Virtual Machines", "Compute usage", "Virtual machine")
+        case "egress":
+            return Service(
+                names.network, "Networking", "Network Connectivity", "Data transfer out", "Virtual machine"
+            )
+        case "data":
+            return Service(names.storage, "Storage", "Object Storage", "Data transfer out", "Object store")
+        case _:
+            return Service(names.storage, "Storage", "Object Storage", "Storage", "Object store")
 
 
-_NAMES = {
-    "gcp": Names("Google Cloud", "Compute Engine", "Networking", "Cloud Storage"),
-    "aws": Names("AWS", "Amazon Elastic Compute Cloud", "AWS Data Transfer", "Amazon Simple Storage Service"),
-    "azure": Names("Microsoft", "Virtual Machines", "Bandwidth", "Storage Accounts"),
-    "lambda": Names("Lambda", "On-demand cloud"),
-    "b2": Names("Backblaze", storage="B2 Cloud Storage"),
-}
-_WORDS = {
-    "gcp": ("google", "gcp"),
-    "aws": ("aws", "amazon"),
-    "azure": ("microsoft", "azure"),
-    "b2": ("backblaze",),
-    "lambda": ("lambda",),
-}
-
-
-def names_of(provider: str) -> Names:
-    """The names of a provider as in locations (`gcp`); one that is not known goes by that name itself."""
-    return _NAMES.get(provider) or Names(provider or "unknown")
+def names_of(provider: str) -> FocusNames:
+    """The names of a provider as in locations (`gcp`); an unknown one has that name itself."""
+    vendor = VENDORS.get(provider)
+    return vendor.focus if vendor else FocusNames(provider or "unknown")
 
 
 def provider_of(name: str) -> str:
-    """The other way: the provider as in locations that a bill's ProviderName means."""
+    """The provider as in locations that a bill's ProviderName means; of an unknown one the name in lower case."""
     folded = name.casefold()
-    return next((key for key, words in _WORDS.items() if any(word in folded for word in words)), folded)
+    return next((v.name for v in VENDORS.values() if any(word in folded for word in v.bill_words)), folded)

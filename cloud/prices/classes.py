@@ -7,6 +7,7 @@ from functools import cache
 from typing import Literal
 
 from cloud.places import PlaceError, find
+from cloud.vendors import VENDORS
 
 CONTINENTS = ("US", "EU", "ASIA", "AUS", "SA")  # the study's names, as in `cloud.places`
 
@@ -34,7 +35,6 @@ EGRESS_CLASSES: tuple[EgressClass, ...] = (
 _INTERNAL = tuple(
     map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"))
 )
-_NETWORKED = ("aws", "gcp")
 INTERNET = "internet"  # the location of whatever is in no cloud
 
 
@@ -75,7 +75,8 @@ def network_of(location: str) -> str:
     "" where they share none, or none is known to be shared.
     """
     parts = location.split("/")
-    return "/".join(parts[:2]) if parts[0] in _NETWORKED and len(parts) > 1 else ""
+    vendor = VENDORS.get(parts[0])
+    return "/".join(parts[:2]) if vendor and vendor.shares_network and len(parts) > 1 else ""
 
 
 def egress_class(src: str, dst: str, *, public: bool = False) -> EgressClass | None:

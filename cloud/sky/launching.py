@@ -19,6 +19,7 @@ from cloud.sky.state import parse_peek
 from cloud.sky.vm import ssh
 from cloud.sky.vm.bootstrap import peek_command
 from cloud.sky.vm.wheel import ship_folder
+from cloud.vendors import AWS
 
 _log = logging.getLogger("cloud.sky")
 
@@ -77,7 +78,7 @@ def _launch_until_up(run: Clusters, request: LaunchRequest, cluster: str, doing:
             if waiting is None:
                 _check_price(run, request, doing)
                 # IAM may take longer than an ending waits for a launch that is on its way (`Clusters.await_launch`).
-                role = aws_role.ensure(request.buckets) if request.offer.location.startswith("aws/") else ""
+                role = aws_role.ensure(request.buckets) if AWS.has(request.offer.location) else ""
                 shipped = shipped or ship_folder(run.folder, run.home, request)
                 _check_wanted(run, request.vm, doing)
                 records.update(run.folder, request.vm, asking=True)

@@ -10,6 +10,7 @@ from cloud.sky.clusters import Clusters
 from cloud.sky.names import label_value
 from cloud.sky.records import VmRecord
 from cloud.sky.skypilot import sdk, server
+from cloud.vendors import AWS
 
 _log = logging.getLogger("cloud.sky")
 
@@ -35,7 +36,7 @@ def _in_aws(run: Clusters, known: Sequence[VmRecord]) -> list[Owned]:
 
     name = label_value(run.run_folder.name)
     owners = {label_value(r.labels["orch-owner"]) for r in known if r.labels.get("orch-owner")}
-    regions = sorted({r.location.split("/")[1] for r in known if r.location.startswith("aws/")})
+    regions = sorted({r.location.split("/")[1] for r in known if AWS.has(r.location)})
     if not regions:
         return []
     return [o for owner in sorted(owners) for o in aws.list_tagged(owner, regions) if o.run == name]
@@ -49,7 +50,7 @@ def end_in_aws(record: VmRecord) -> None:
     from cloud.sky.aws import account as aws
 
     owner = record.labels.get("orch-owner")
-    if not owner or not record.location.startswith("aws/"):
+    if not owner or not AWS.has(record.location):
         return
     for owned in aws.list_tagged(label_value(owner), [record.location.split("/")[1]]):
         if owned.vm == label_value(record.vm):

@@ -48,6 +48,7 @@ from cloud.sky.state import (
 )
 from cloud.sky.vm import ssh
 from cloud.sky.vm.bootstrap import FOLDER, peek_command, stop_command
+from cloud.vendors import AWS
 
 _log = logging.getLogger("cloud.sky")
 
@@ -258,7 +259,7 @@ class SkyCloud:
         path = self._folder / ".listing"
         kept = _read(path)
         wanted = [r.cluster for r in living]
-        others = [r for r in living if not r.location.startswith("aws/")]
+        others = [r for r in living if not AWS.has(r.location)]
         silent = any(r.unreached_since_s and now_s - r.unreached_since_s > 5.0 for r in others)
         ask = silent and not 0.0 <= now_s - kept.get("asked_s", 0.0) <= _ASK_CLOUD_S
         fresh = 0.0 <= now_s - kept.get("at_s", 0.0) < _LIST_PERIOD_S and set(wanted) <= set(
@@ -344,11 +345,10 @@ class SkyCloud:
         """Whether the VM runs, by the cloud's own word, and else why it ended; None: it does not say."""
         from cloud.sky.aws import account as aws
 
-        parts = record.location.split("/")
-        if parts[0] != "aws" or not record.cluster_on_cloud or len(parts) < 2:
+        if not AWS.has(record.location) or not record.cluster_on_cloud:
             return None, ""
         try:
-            return aws.why_gone(parts[1], record.cluster_on_cloud)
+            return aws.why_gone(record.location.split("/")[1], record.cluster_on_cloud)
         except ProviderError as error:
             _log.warning("%s: %s", record.vm, error)
             return None, ""

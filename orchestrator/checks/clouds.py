@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cloud.sky.skypilot.catalog_files import catalog_folder, read_catalog
-from orchestrator.checks.credentials import CLOUDS, cloud_access
+from cloud.vendors import RENTED
+from orchestrator.checks.credentials import cloud_access
 from orchestrator.checks.findings import Finding
 from orchestrator.errors import UsageError
 from orchestrator.home import kept_owner
@@ -17,7 +18,7 @@ _OLD_DAYS = 14
 
 def credentials(environ: Mapping[str, str], wanted: bool) -> list[Finding]:
     """One line a cloud. `wanted`: a run on rented VMs is asked for, so that one cloud at least must be usable."""
-    accesses = [cloud_access(cloud, environ) for cloud in CLOUDS]
+    accesses = [cloud_access(vendor, environ) for vendor in RENTED.values()]
     none = wanted and all(access.lacks for access in accesses)
     found: list[Finding] = []
     for access in accesses:
@@ -47,7 +48,7 @@ def catalogs(environ: Mapping[str, str]) -> list[Finding]:
     """How old the prices are that a plan would use."""
     folder = catalog_folder(environ)
     found: list[Finding] = []
-    for cloud in CLOUDS:
+    for cloud in RENTED:
         name, read = f"catalog {cloud}", read_catalog(folder, cloud)
         if isinstance(read, str):
             found.append(

@@ -10,15 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-CLOUDS = ("aws", "gcp", "azure", "lambda")
-
-_PACKAGES = {"aws": ("boto3",), "gcp": ("googleapiclient",), "azure": ("azure.identity",), "lambda": ()}
-_NEXT = {
-    "aws": "run `aws configure`, or export AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-    "gcp": "run `gcloud auth application-default login`",
-    "azure": "run `az login`",
-    "lambda": "write `api_key = YOUR_KEY` into ~/.lambda_cloud/lambda_keys (mode 600)",
-}
+from cloud.vendors import CredentialFile, Vendor
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +23,20 @@ class CloudAccess:
     next: str  # what to do about it
 
 
-def cloud_access(cloud: str, environ: Mapping[str, str]) -> CloudAccess:
+def cloud_access(vendor: Vendor, environ: Mapping[str, str]) -> CloudAccess:
     """Credentials and packages of one cloud. Only whether they are there: their values are neither kept nor shown."""
-    home = Path(environ.get("HOME") or "~").expanduser()
-    found = {"aws": _aws, "gcp": _gcp, "azure": _azure, "lambda": _lambda}[cloud](home, environ)
+    found = _credentials(vendor, environ)
     if not found:
-        return CloudAccess(cloud, "", "no credentials", _NEXT[cloud])
-    missing = [name for name in _PACKAGES[cloud] if not package_there(name)]
+        return CloudAccess(vendor.name, "", "no credentials", vendor.sign_in)
+    missing = [name for name in vendor.packages if not package_there(name)]
     if missing:
         return CloudAccess(
-            cloud,
+            vendor.name,
             found,
             f"package {', '.join(missing)} is not installed",
-            f"`pip install 'skypilot[{cloud}]'`",
+            f"`pip install 'skypilot[{vendor.name}]'`",
         )
-    return CloudAccess(cloud, found, "", "")
+    return CloudAccess(vendor.name, found, "", "")
 
 
 def package_there(name: str) -> bool:
@@ -56,38 +47,28 @@ def package_there(name: str) -> bool:
         return False
 
 
-def _aws(home: Path, environ: Mapping[str, str]) -> str:
-    if environ.get("AWS_ACCESS_KEY_ID") and environ.get("AWS_SECRET_ACCESS_KEY"):
-        return "AWS_ACCESS_KEY_ID in the environment"
-    shared = Path(environ.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws" / "credentials")
-    config = Path(environ.get("AWS_CONFIG_FILE") or home / ".aws" / "config")
-    if _has(shared, "aws_access_key_id", "credential_process"):
-        return str(shared)
-    return str(config) if _has(config, "aws_access_key_id", "sso_", "role_arn", "credential_process") else ""
+def _credentials(vendor: Vendor, environ: Mapping[str, str]) -> str:
+    """Where the vendor's credentials are: variables, else the first of its files that counts; "" for nowhere."""
+    variables = vendor.credential_variables
+    if variables and all(environ.get(name) for name in variables):
+        return f"{variables[0]} in the environment"
+    home = Path(environ.get("HOME") or "~").expanduser()
+    paths = ((file, _path(file, home, environ)) for file in vendor.credential_files)
+    return next((str(path) for file, path in paths if _counts(file, path)), "")
 
 
-def _gcp(home: Path, environ: Mapping[str, str]) -> str:
-    named = environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-    folder = Path(environ.get("CLOUDSDK_CONFIG") or home / ".config" / "gcloud")
-    path = Path(named) if named else folder / "application_default_credentials.json"
-    return str(path) if path.is_file() else ""
+def _path(file: CredentialFile, home: Path, environ: Mapping[str, str]) -> Path:
+    default = home / file.path
+    folder = Path(environ.get(file.folder_variable) or default.parent)
+    return Path(environ.get(file.variable) or folder / default.name)
 
 
-def _azure(home: Path, environ: Mapping[str, str]) -> str:
-    folder = Path(environ.get("AZURE_CONFIG_DIR") or home / ".azure")
-    path = folder / "azureProfile.json"
-    return str(path) if _has(path, '"subscriptions": [{', '"subscriptions":[{') else ""
-
-
-def _lambda(home: Path, environ: Mapping[str, str]) -> str:
-    path = home / ".lambda_cloud" / "lambda_keys"
-    return str(path) if _has(path, "api_key") else ""
-
-
-def _has(path: Path, *words: str) -> bool:
-    """Whether a file has one of the words; a file that cannot be read has none."""
+def _counts(file: CredentialFile, path: Path) -> bool:
+    """Whether the file has what it needs; one that cannot be read has nothing."""
+    if not file.words:
+        return path.is_file()
     try:
         text = path.read_text(encoding="utf-8-sig", errors="replace")
     except OSError:
         return False
-    return any(word in text for word in words)
+    return any(word in text for word in file.words)

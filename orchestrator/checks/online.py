@@ -15,17 +15,12 @@ import urllib.request
 from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
 
+from cloud.vendors import RENTED
 from orchestrator.checks.findings import Finding
 
 _TIMEOUT_S = 10.0
 _CHECK_S = 120.0
 _SKEW_S = 60.0  # the clouds refuse signatures that are five minutes off
-_ENDPOINTS = {
-    "aws": "https://sts.amazonaws.com/",
-    "gcp": "https://compute.googleapis.com/",
-    "azure": "https://management.azure.com/",
-    "lambda": "https://cloud.lambda.ai/",
-}
 # Service Quotas' codes of EC2, in vCPUs: docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-quotas.html
 _AWS_QUOTAS = {
     "L-3819A6DF": "spot, G and VT (T4, A10G)",
@@ -91,7 +86,8 @@ def _unanswered(cloud: str, why: str) -> Finding:
 
 def clock(cloud: str) -> Finding:
     """This machine's clock against the date in the cloud's answer."""
-    url = (os.environ.get("AWS_ENDPOINT_URL") if cloud == "aws" else "") or _ENDPOINTS[cloud]
+    vendor = RENTED[cloud]
+    url = os.environ.get(vendor.api_url_variable) or vendor.api_url
     name = f"clock {cloud}"
     began_s = time.time()
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cloud.provider import Owned, Provider, ProviderError
 from cloud.sky.aws import account as aws
-from cloud.sky.skypilot.catalog_files import CLOUDS
+from cloud.vendors import AWS, RENTED
 from orchestrator.controller.actor import make_provider
 from orchestrator.errors import UsageError
 from orchestrator.home import checked_owner, kept_owner, owners, run_folder
@@ -29,7 +29,7 @@ class Reach:
     @property
     def asks_a_cloud(self) -> bool:
         """Whether any cloud itself is asked. SkyPilot's list has only what this machine launched."""
-        return any(cloud in CLOUDS for cloud in self.looked_at)
+        return any(cloud in RENTED for cloud in self.looked_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class Reaped:
 
 def reach() -> Reach:
     """Of this machine, now."""
-    asked = ("aws",) if aws.has_credentials() else ()
-    why = {c: "no credentials here" if c == "aws" else "orch cannot ask it itself" for c in CLOUDS}
-    return Reach(("SkyPilot's list on this machine", *asked), {c: why[c] for c in CLOUDS if c not in asked})
+    asked = (AWS.name,) if aws.has_credentials() else ()
+    why = {c: "no credentials here" if c == AWS.name else "orch cannot ask it itself" for c in RENTED}
+    return Reach(("SkyPilot's list on this machine", *asked), {c: why[c] for c in RENTED if c not in asked})
 
 
 def owners_to_ask_for(home: Path, launched: Iterable[str], on: str, owner: str) -> dict[str, bool]:

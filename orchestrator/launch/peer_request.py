@@ -13,6 +13,7 @@ from typing import Any
 from cloud.local.host.vms import NOTICE_FILE, vm_folder
 from cloud.provider import LaunchRequest, Offer
 from cloud.sky.vm.bootstrap import PEERS_VARIABLE
+from cloud.vendors import AWS, RENTED
 from experiments.averaging.region_traffic import region_of
 from experiments.averaging.round_limits import averaging_timeout_s
 from experiments.catalog import step_time
@@ -34,7 +35,6 @@ from orchestrator.launch.rented import BARRIER_S, labels_of, store_node
 _PEER = "experiments.peer.main:main"
 _MONITOR = "experiments.monitor.main:main"
 _MIN_PART_BYTES = 4096  # below, a part is mostly headers
-_NOTICES = ("aws", "gcp", "azure")  # whose VMs are told before they are taken back
 
 
 class RunRequests:
@@ -78,7 +78,7 @@ class RunRequests:
                 **made.config,
                 "announce_address": "env:ORCH_PUBLIC_ADDRESS",
                 "initial_peers": [f"env:{PEERS_VARIABLE}"],
-                "notice_url": cloud if place.use_spot and cloud in _NOTICES else "",
+                "notice_url": cloud if place.use_spot and RENTED[cloud].notices else "",
                 "barrier_timeout_s": BARRIER_S,
             },
             labels=labels_of(self._meta, wish.slot, time.time()),
@@ -87,7 +87,7 @@ class RunRequests:
             network_tuning=self._spec.network_tuning,
             setup=self._spec.setup,
             file_mounts=dict(self._spec.file_mounts),
-            buckets=aws_buckets(self._spec) if cloud == "aws" else (),
+            buckets=aws_buckets(self._spec) if AWS.has(place.location) else (),
             disk_gb=wished.disk_size,
             image_id=wished.image_id or "",
         )

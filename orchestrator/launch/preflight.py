@@ -12,11 +12,12 @@ from cloud.local.host.faults import available_memory, check_memory
 from cloud.local.host.store import forward_target
 from cloud.local.options import LocalOptions
 from cloud.provider import CredentialsError
+from cloud.vendors import RENTED
 from experiments.schema.models import ExperimentSpec
 from experiments.schema.shards import shard_urls
 from experiments.wire.orders import MAX_PEERS
 from metrics.store.database import DiskFullError
-from orchestrator.checks.credentials import CLOUDS, cloud_access, package_there
+from orchestrator.checks.credentials import cloud_access, package_there
 from orchestrator.errors import RaySessionError, UsageError
 from orchestrator.launch.prepare import dataset_of, secret_values
 from orchestrator.launch.rent_checks import (
@@ -117,9 +118,9 @@ def _check_clouds(spec: ExperimentSpec) -> None:
         raise UsageError("SkyPilot is not installed: `pip install -e '.[sky]'` in a clone of orch brings it")
     clouds = {place.infra.partition("/")[0] for group in spec.peers for place in group.alternatives}
     for cloud in sorted(clouds):
-        if cloud not in CLOUDS:
-            raise UsageError(f"{spec.name}: VMs are rented from {', '.join(CLOUDS)}, not from '{cloud}'")
-        access = cloud_access(cloud, os.environ)
+        if cloud not in RENTED:
+            raise UsageError(f"{spec.name}: VMs are rented from {', '.join(RENTED)}, not from '{cloud}'")
+        access = cloud_access(RENTED[cloud], os.environ)
         if access.lacks:
             raise CredentialsError(
                 f"{spec.name}: {cloud}: {access.lacks}; {access.next}, or remove its places; `orch check --on sky` shows all"

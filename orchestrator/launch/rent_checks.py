@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from cloud.places import find
+from cloud.vendors import AWS
 from experiments.catalog import models
 from experiments.schema.models import ExperimentSpec
 from experiments.schema.shards import shard_urls
@@ -51,10 +52,8 @@ def obstacles(spec: ExperimentSpec) -> Iterator[str]:
 def reads_by_role(spec: ExperimentSpec) -> bool:
     """Whether the VMs may read the store by a role of their own: all on AWS, and so is the store."""
     host = urlsplit(spec.data.endpoint).hostname or ""
-    amazons = host.endswith(".amazonaws.com") if host else spec.data.location.startswith("aws/")
-    return amazons and all(
-        place.infra.startswith("aws/") for group in spec.peers for place in group.alternatives
-    )
+    amazons = host.endswith(".amazonaws.com") if host else AWS.has(spec.data.location)
+    return amazons and all(AWS.has(place.infra) for group in spec.peers for place in group.alternatives)
 
 
 def aws_buckets(spec: ExperimentSpec) -> tuple[str, ...]:
@@ -71,7 +70,7 @@ def aws_buckets(spec: ExperimentSpec) -> tuple[str, ...]:
 def has_aws_places(spec: ExperimentSpec) -> bool:
     """Whether it may rent VMs on AWS."""
     places = (place.infra for group in spec.peers for place in group.alternatives)
-    return any(infra.startswith("aws/") for infra in places)
+    return any(AWS.has(infra) for infra in places)
 
 
 def _buckets_of(pattern: str) -> set[str]:
@@ -94,7 +93,7 @@ def _own_places(spec: ExperimentSpec) -> Iterator[str]:
 def _store(spec: ExperimentSpec) -> Iterator[str]:
     data = spec.data
     host = urlsplit(data.endpoint).hostname or ""
-    if not data.endpoint and not data.location.startswith("aws/"):  # S3 itself is found by boto3
+    if not data.endpoint and not AWS.has(data.location):  # S3 itself is found by boto3
         yield (
             "data.endpoint is empty, and rented VMs do not reach the embedded store of this machine; give "
             "the http(s) endpoint of an object store that holds the shards (or data.location: aws/REGION for S3)"

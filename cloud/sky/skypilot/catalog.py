@@ -20,28 +20,11 @@ from pathlib import Path
 from cloud.prices.book import PriceBook, book_names, load
 from cloud.prices.rows import Price
 from cloud.provider import Offer
-from cloud.sky.skypilot.catalog_files import CLOUDS, Catalog, CatalogRow, catalog_folder, read_catalog
+from cloud.sky.skypilot.catalog_files import Catalog, CatalogRow, catalog_folder, read_catalog
+from cloud.vendors import RENTED, VENDORS
 
 _LEAST_VCPUS = 4
 _LEAST_GIB = 28
-# The families SkyPilot itself takes first where only CPUs are asked for.
-_GENERAL = {
-    "aws": re.compile(r"m[67]i\."),
-    "gcp": re.compile(r"n[24]-standard-"),
-    "azure": re.compile(r"Standard_D[0-9]+s_v5$"),
-    "lambda": re.compile(r"cpu_"),
-}
-# GCP's accelerators that come with one family of hosts; all others are attached to N1 VMs.
-_GCP_HOSTS = {
-    "A100": "a2-(highgpu|megagpu)-{n}g",
-    "A100-80GB": "a2-ultragpu-{n}g",
-    "H100": "a3-highgpu-{n}g",
-    "H200": "a3-ultragpu-{n}g",
-    "L4": "g2-standard-{cpus}",
-}
-_L4_CPUS = {1: "(4|8|12|16|32)", 2: "24", 4: "48", 8: "96"}
-# What the study calls its VMs, where a cloud's API has another name.
-_NAMES = {"NC4as_T4_v3": "Standard_NC4as_T4_v3", "A10": "gpu_1x_a10"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +50,11 @@ class Catalogs:
         """What could be rented at `cloud/region[/zone]`: the accelerator is `T4:1`, or `CPU:8`."""
         cloud, _, rest = location.partition("/")
         region, _, zone = rest.partition("/")
-        if cloud not in CLOUDS:
-            return Found((), f"SkyPilot is not used for '{cloud}': its clouds here are {', '.join(CLOUDS)}")
-        if cloud == "lambda" and use_spot:
-            return Found((), "Lambda rents no spot VMs; use_spot must be false there")
+        vendor = RENTED.get(cloud)
+        if vendor is None:
+            return Found((), f"SkyPilot is not used for '{cloud}': its clouds here are {', '.join(RENTED)}")
+        if use_spot and not vendor.rents_spot:
+            return Found((), f"{vendor.title} rents no spot VMs; use_spot must be false there")
         name, _, count = accelerator.partition(":")
         read = read_catalog(self._folder, cloud)
         if isinstance(read, str):
@@ -119,7 +103,8 @@ class Catalogs:
     def _offer(
         location: str, instance: str, accelerator: str, use_spot: bool, usd: Decimal | None, source: str
     ) -> Offer:
-        return Offer(location, _NAMES.get(instance, instance), accelerator, use_spot, usd, source)
+        instance = VENDORS[location.partition("/")[0]].instance_names.get(instance, instance)
+        return Offer(location, instance, accelerator, use_spot, usd, source)
 
 
 def here(book: PriceBook, environ: Mapping[str, str]) -> Catalogs:
@@ -138,16 +123,16 @@ class _Priced:
 def _priced(
     catalog: Catalog, region: str, zone: str, accelerator: str, count: int, use_spot: bool
 ) -> Iterator[_Priced]:
-    here = catalog.regions.get(region, ())
+    vendor, here = VENDORS[catalog.cloud], catalog.regions.get(region, ())
     if zone and catalog.zones_named:
         here = tuple(row for row in here if row.zone == zone)
     vms = [row for row in here if row.instance]
     if accelerator == "CPU":
-        general = _GENERAL[catalog.cloud]
-        vms = [row for row in vms if not row.accelerator and general.match(row.instance)]
+        vms = [row for row in vms if not row.accelerator and re.match(vendor.cpu_instances, row.instance)]
         vms = [row for row in vms if (row.vcpus or 0) >= count]
-    elif catalog.cloud == "gcp":
-        yield from _gcp(vms, here, accelerator, count, use_spot)
+    elif vendor.accelerator_host is not None:
+        host = re.compile(vendor.accelerator_host(accelerator, count))
+        yield from _attached(vms, here, host, accelerator, count, use_spot)
         return
     else:
         vms = _large_enough(row for row in vms if (row.accelerator, row.count) == (accelerator, count))
@@ -158,12 +143,15 @@ def _priced(
         yield _Priced(row.instance, _of(row, use_spot), "" if _of(row, use_spot) else _unpriced(use_spot))
 
 
-def _gcp(
-    vms: Iterable[CatalogRow], here: Iterable[CatalogRow], accelerator: str, count: int, use_spot: bool
+def _attached(
+    vms: Iterable[CatalogRow],
+    here: Iterable[CatalogRow],
+    host: re.Pattern[str],
+    accelerator: str,
+    count: int,
+    use_spot: bool,
 ) -> Iterator[_Priced]:
-    """Host and accelerator are priced apart, each zone of its own."""
-    pattern = _GCP_HOSTS.get(accelerator, "n1-(standard|highmem)-[0-9]+")
-    host = re.compile(pattern.format(n=count, cpus=_L4_CPUS.get(count, "none")))
+    """VMs priced apart from the accelerator that is attached to them, both by zone."""
     extra = {
         row.zone: row
         for row in here

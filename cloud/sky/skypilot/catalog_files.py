@@ -17,7 +17,8 @@ from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from pathlib import Path
 
-CLOUDS = ("gcp", "aws", "azure", "lambda")
+from cloud.vendors import VENDORS
+
 SCHEMA = "v8"
 
 _COLUMNS = (
@@ -80,7 +81,7 @@ def read_catalog(folder: Path, cloud: str) -> Catalog | str:
     path = catalog_path(folder, cloud)
     try:
         stat = path.stat()
-        zones = _zone_file(path.parent) if cloud == "aws" else None
+        zones = _zone_file(path.parent) if VENDORS[cloud].catalog_zone_ids else None
         return _read(cloud, path, stat.st_mtime_ns, stat.st_size, zones)
     except FileNotFoundError:
         return f"SkyPilot's catalog of {cloud} is not on this machine ({path})"
@@ -97,7 +98,7 @@ def _read(cloud: str, path: Path, modified_ns: int, size: int, zones: tuple[int,
     if missing:
         raise ValueError(f"it has no column {', '.join(missing)}")
     at = {name: index for index, name in enumerate(header)}
-    names = None if cloud != "aws" else _zone_names(zones[1]) if zones else {}
+    names = None if not VENDORS[cloud].catalog_zone_ids else _zone_names(zones[1]) if zones else {}
     regions: dict[str, list[CatalogRow]] = {}
     for cells in lines:
         if len(cells) != len(header):

@@ -13,24 +13,28 @@ import shlex
 from collections.abc import Collection
 from typing import Any
 
-# Clouds whose part of SkyPilot's configuration knows `remote_identity`.
-_SWITCHED = ("aws", "gcp", "azure", "kubernetes", "ssh", "slurm", "oci", "vast", "nebius")
+from cloud.vendors import VENDORS
+
+# Clouds of SkyPilot beside ours whose part of its configuration knows `remote_identity`.
+_OTHERS = ("kubernetes", "ssh", "slurm", "oci", "vast", "nebius")
+_SWITCHED = (*(vendor.name for vendor in VENDORS.values() if vendor.skypilot_switch), *_OTHERS)
 _STORES = ("cloudflare", "coreweave", "vastdata", "huggingface")  # sky.adaptors
 
 
 def settings(cloud: str, aws_role: str = "") -> dict[str, Any]:
     """SkyPilot's configuration for a VM at `cloud`: every cloud without an entry of its own uploads nothing.
 
-    `aws_role` is the instance profile of a VM on AWS (cloud/sky/aws/role.py). On Google SkyPilot accepts no service account
-    but its own.
+    `aws_role` is the instance profile of a VM on AWS (cloud/sky/aws/role.py).
     """
     found = {other: {"remote_identity": "NO_UPLOAD"} for other in _SWITCHED}
-    if cloud == "aws":
-        found[cloud] = {"remote_identity": aws_role}
-    elif cloud == "gcp":
-        found[cloud] = {"remote_identity": "SERVICE_ACCOUNT"}
-    elif cloud in found:
-        del found[cloud]  # its VMs cannot end themselves without what SkyPilot gives them
+    vendor = VENDORS.get(cloud)
+    match vendor.identity if vendor else "uploaded":
+        case "role":
+            found[cloud] = {"remote_identity": aws_role}
+        case "service_account":
+            found[cloud] = {"remote_identity": "SERVICE_ACCOUNT"}
+        case _:  # its VMs cannot end themselves without what SkyPilot gives them
+            found.pop(cloud, None)
     return found
 
 

@@ -6,6 +6,7 @@ import shlex
 
 from cloud.networks.tuning import SYSCTLS
 from cloud.provider import LaunchRequest
+from cloud.vendors import RENTED
 
 FOLDER = "orch-vm"  # in the VM user's home
 NEIGHBOURS = "neighbours"  # the file with what VMs are told of internal addresses
@@ -129,13 +130,7 @@ unset %(key_variable)s
 for n in $(seq $((2 * %(address_s)d))); do [ -s address ] && break; sleep 0.5; done
 ORCH_PUBLIC_ADDRESS=$(cat address 2>/dev/null || true)
 [ -n "$ORCH_PUBLIC_ADDRESS" ] || ORCH_PUBLIC_ADDRESS=$(
-    curl -sf -m 2 -H "X-aws-ec2-metadata-token: $(curl -sf -m 2 -X PUT \
-        -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' http://169.254.169.254/latest/api/token)" \
-        http://169.254.169.254/latest/meta-data/public-ipv4 ||
-    curl -sf -m 2 -H Metadata-Flavor:Google \
-        http://169.254.169.254/computeMetadata/v1/instance/network-interfaces/0/access-configs/0/external-ip ||
-    curl -sf -m 2 -H Metadata:true \
-        'http://169.254.169.254/metadata/instance/network/interface/0/ipv4/ipAddress/0/publicIpAddress?api-version=2021-02-01&format=text')
+    %(address_commands)s)
 [ -n "$ORCH_PUBLIC_ADDRESS" ] || fail "this VM does not learn its public address"
 export ORCH_PUBLIC_ADDRESS ORCH_VM=%(vm)s
 
@@ -220,6 +215,7 @@ def run_script(
         "environment_s": _ENVIRONMENT_S,
         "install_s": _INSTALL_S,
         "address_s": _ADDRESS_S,
+        "address_commands": " ||\n    ".join(v.address_command for v in RENTED.values() if v.address_command),
         "kill_s": _KILL_S,
         "tuning": tuning_block(request.network_tuning),
         "life_s": round(request.max_life_s or 0),

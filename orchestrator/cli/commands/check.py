@@ -139,9 +139,9 @@ def _findings(on: str, online: bool) -> list[Finding]:
     if not online:
         text = "not asked: only --online contacts a cloud"
         return [*found, Finding("clock, quotas, acceptance", "unknown", text, "`orch check --online`")]
+    from cloud.vendors import AWS, RENTED
     from orchestrator.checks import online as asked
-    from orchestrator.checks.credentials import CLOUDS
 
     names = [finding.check.split()[-1] for finding in known if finding.state == "ok"]
-    found += [*asked.accepted(names), *(asked.clock(name) for name in names or CLOUDS[:1])]
-    return [*found, *(asked.quotas() if "aws" in names else ())]
+    found += [*asked.accepted(names), *(asked.clock(name) for name in names or list(RENTED)[:1])]
+    return [*found, *(asked.quotas() if AWS.name in names else ())]

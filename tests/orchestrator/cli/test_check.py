@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
+from cloud.vendors import RENTED
 from orchestrator.checks import clouds, machine, online
-from orchestrator.checks.credentials import CLOUDS, cloud_access
+from orchestrator.checks.credentials import cloud_access
 from orchestrator.checks.findings import Finding, usable
 from orchestrator.cli.app import run
 
@@ -63,11 +64,15 @@ def test_credentials_are_found_and_never_shown(
 ):
     monkeypatch.setattr("orchestrator.checks.credentials.package_there", lambda _: True)
     environ = write(nobody, name, text)
-    access = cloud_access(cloud, environ)
+    access = cloud_access(RENTED[cloud], environ)
     assert (access.found, access.lacks) == (str(nobody / name), "")
     shown = repr(clouds.credentials(environ, wanted=True))
     assert SECRET not in shown
-    assert all(cloud_access(other, environ).lacks == "no credentials" for other in CLOUDS if other != cloud)
+    assert all(
+        cloud_access(other, environ).lacks == "no credentials"
+        for other in RENTED.values()
+        if other.name != cloud
+    )
     assert usable(clouds.credentials(environ, wanted=True))  # one cloud is enough
 
 
@@ -80,14 +85,14 @@ def test_credentials_are_found_and_never_shown(
     ],
 )
 def test_a_file_without_credentials_is_none(cloud: str, name: str, text: str, nobody: Path):
-    assert cloud_access(cloud, write(nobody, name, text)).lacks == "no credentials"
+    assert cloud_access(RENTED[cloud], write(nobody, name, text)).lacks == "no credentials"
 
 
 def test_keys_of_the_environment_count_and_a_missing_package_is_said(monkeypatch: pytest.MonkeyPatch):
     environ = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": SECRET, "HOME": "/nonexistent"}
-    assert cloud_access("aws", environ).lacks == ""
+    assert cloud_access(RENTED["aws"], environ).lacks == ""
     monkeypatch.setattr("orchestrator.checks.credentials.package_there", lambda _: False)
-    access = cloud_access("aws", environ)
+    access = cloud_access(RENTED["aws"], environ)
     assert access.lacks == "package boto3 is not installed"
     assert "pip install" in access.next
 
@@ -273,7 +278,7 @@ def test_offline_nothing_is_contacted(monkeypatch: pytest.MonkeyPatch, capsys: p
     document = json.loads(capsys.readouterr().out)
     assert (document["schema_version"], document["on"], document["usable"]) == (1, "sky", False)
     missing = {finding["check"] for finding in document["findings"] if finding["state"] == "missing"}
-    assert missing >= {f"credentials {cloud}" for cloud in CLOUDS}
+    assert missing >= {f"credentials {cloud}" for cloud in RENTED}
     assert all(
         finding["next"] for finding in document["findings"] if finding["state"] in ("missing", "warning")
     )

@@ -12,15 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments.peer.shutdown.preemption_notices import (
-    Notice,
-    NoticeError,
-    NoticeWatch,
-    Source,
-    azure_notice,
-    gcp_notice,
-    instance_action,
-)
+from cloud.vendors.aws import instance_action
+from cloud.vendors.azure import azure_notice
+from cloud.vendors.gcp import gcp_notice
+from cloud.vendors.notices import Notice, NoticeError
+from experiments.peer.shutdown.preemption_notices import NoticeWatch, Source
 
 ACTION = json.dumps({"action": "terminate", "time": "2026-11-21T15:00:00Z"})
 AT_S = 1795273200.0
