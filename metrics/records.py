@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
+from enum import StrEnum
 
 __all__ = [
     "OUT_OF_SYNC",
@@ -22,11 +23,15 @@ __all__ = [
     "ProgressRecord",
     "StepRecord",
     "SwarmEpochRecord",
+    "VmEnd",
     "VmRecord",
+    "end_cause",
+    "end_of",
+    "fell_out_of_sync",
 ]
 
 PHASES = ("load", "move", "forward", "backward", "optimizer_local", "optimizer_sync", "other")
-OUT_OF_SYNC = "out of sync"  # begins a reason in EpochRecord.dropped: the peer loaded the state again
+OUT_OF_SYNC = "out of sync"  # the code of a reason in EpochRecord.dropped: the peer loaded the state again
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,32 @@ class EventRecord:
     to_state: str
     cause: str
     data_json: str  # what a restarted controller needs to rebuild itself
+
+
+def fell_out_of_sync(dropped: str) -> bool:
+    """Whether `EpochRecord.dropped` has the reason with the code OUT_OF_SYNC: "<code>: <words>", ";"-joined."""
+    return any(reason.partition(":")[0] == OUT_OF_SYNC for reason in dropped.split(";"))
+
+
+class VmEnd(StrEnum):
+    """Why a VM ended: the code that `VmRecord.end_cause` begins with."""
+
+    PREEMPTED = "preempted"
+    TERMINATED = "terminated"
+    FAILED = "failed"
+    UNLISTED = "no longer listed by the provider"
+    NEVER_LISTED = "never listed by the provider"
+
+
+def end_cause(end: VmEnd, detail: str = "") -> str:
+    """The text of `VmRecord.end_cause`: a code, and after a colon what a person may want to know."""
+    return f"{end}: {detail}" if detail else str(end)
+
+
+def end_of(text: str) -> VmEnd | None:
+    """The code of an `end_cause`; None where the text has none."""
+    code = text.partition(":")[0]
+    return next((end for end in VmEnd if end == code), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +93,12 @@ class VmRecord:
     requested_s: float
     ready_s: float | None
     ended_s: float | None
-    end_cause: str  # "", "preempted", "terminated", "failed: ..."
+    end_cause: str  # "": it lives, or nobody knows; else as `end_cause` writes it
+
+    @property
+    def end(self) -> VmEnd | None:
+        """The code of `end_cause`; None: it lives, or nobody knows."""
+        return end_of(self.end_cause)
 
 
 @dataclass(frozen=True, slots=True)

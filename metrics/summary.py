@@ -29,6 +29,7 @@ from metrics.epochs.throughput import (
 )
 from metrics.events.evaluation import held_out
 from metrics.paper.comparison import compare
+from metrics.records import VmEnd
 from metrics.run import Records, RunNumbers
 from metrics.stats import Estimate
 from metrics.traffic import handed_over
@@ -140,7 +141,7 @@ def _egress_row(row: dict[str, Any], column: str) -> dict[str, Any]:
 
 def _peers(run: RunNumbers) -> list[dict[str, Any]]:
     vms: Counter[str] = Counter(row.slot for row in run.vms)
-    taken: Counter[str] = Counter(row.slot for row in run.vms if row.end_cause.startswith("preempted"))
+    taken: Counter[str] = Counter(row.slot for row in run.vms if row.end is VmEnd.PREEMPTED)
     last = {row.slot: row.location for row in sorted(run.vms, key=lambda row: row.generation)}
     return [
         {"slot": slot, "location": last[slot], "vms": vms[slot], "preemptions": taken[slot]}

@@ -14,7 +14,7 @@ from typing import Any
 from cloud.prices.classes import INTERNET, egress_class, is_internal, network_of
 from metrics.epochs.scaling import PhaseBytes, Scales, counted_bytes, study_bytes
 from metrics.epochs.throughput import SwarmEpoch
-from metrics.records import OUT_OF_SYNC, EgressRecord, VmRecord
+from metrics.records import EgressRecord, VmEnd, VmRecord, fell_out_of_sync
 
 STORE = "store"
 MONITOR = "monitor"
@@ -97,7 +97,7 @@ def traffic(
         (vm, e.epoch + ahead)
         for e in study
         for vm, why in e.dropped
-        if OUT_OF_SYNC in why
+        if fell_out_of_sync(why)
         for ahead in (0, 1)
     }
     seconds = {(p.vm, e.epoch): p.wall_s for e in study for p in e.peers}
@@ -279,7 +279,7 @@ def tails(
 
 def died(row: VmRecord) -> bool:
     """Whether a VM was lost: taken back, or failed."""
-    return row.end_cause.startswith(("preempted", "failed"))
+    return row.end in (VmEnd.PREEMPTED, VmEnd.FAILED)
 
 
 def link_kind(dst: str, here: str | None, there: str | None, *, public: bool = False) -> str:

@@ -13,10 +13,15 @@ from metrics.traffic import PRIVATE, handed_over
 AGREEMENT_LIMIT = 0.03  # meters and switch may differ by this share before it is a warning
 
 
-def sentences(run: RunNumbers, money: bool = True) -> list[str]:
-    """All warnings of a run, the most important first. `money`: those about its dollars too."""
+def sentences(run: RunNumbers, money: bool = True, basis: bool = True) -> list[str]:
+    """All warnings of a run, the most important first.
+
+    `money`: those about its dollars too. `basis`: that it was emulated, and its scales, too.
+    """
     found: list[str] = []
-    found += _emulation(run)
+    if run.meta["emulated"]:
+        found += [_emulated(run)] if basis else []
+        found += _slept(run.meta["sync_work_s"])
     found += _ending(run)
     found += _host(run)
     found += _rounds(run)
@@ -30,10 +35,8 @@ def sentences(run: RunNumbers, money: bool = True) -> list[str]:
     return found
 
 
-def _emulation(run: RunNumbers) -> list[str]:
+def _emulated(run: RunNumbers) -> str:
     meta, scales = run.meta, run.terms.scales
-    if not meta["emulated"]:
-        return []
     where = (
         "peers on this machine's loopback, without distance"
         if meta["target"] == "loopback"
@@ -42,12 +45,11 @@ def _emulation(run: RunNumbers) -> list[str]:
     model: dict[str, Any] = meta["model"] or {}
     ran = model.get("ran")
     network = f"; what ran: {ran}" if ran else ""
-    return [
+    return (
         f"Emulated: {where}; scales: bytes {scales.bytes:g}, time {scales.time:g}, "
         f"samples {scales.samples:g}; numbers are multiplied back to the study's scale, "
-        f"raw ones stand under 'raw'{network}.",
-        *_slept(meta["sync_work_s"]),
-    ]
+        f"raw ones stand under 'raw'{network}."
+    )
 
 
 def _slept(sync_work_s: dict[str, float] | None) -> list[str]:

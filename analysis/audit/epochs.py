@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from analysis.audit.evidence import Evidence, counted, percent, rounded
 from analysis.audit.findings import Finding
 from metrics.epochs.throughput import measured, throughput_epoch_mean, throughput_phase_timed
@@ -106,7 +109,7 @@ def claimed(e: Evidence) -> list[Finding]:
     claim, row = e.claimed_sps, e.row
     if e.baseline:
         wall, timed = row.sps_wall, row.sps_phase_timed
-        others = {"by the phase timers": timed.value if timed else None}
+        others = [_Other("by the phase timers", timed.value if timed else None, by_timers=True)]
         return _claim(
             e, claim, wall.value if wall else None, "by wall clock it did", others, wall.n if wall else 0
         )
@@ -114,22 +117,32 @@ def claimed(e: Evidence) -> list[Finding]:
     mean = sum(rates) / len(rates) if rates else None
     with_first = None if first is None else (first + sum(rates)) / (1 + len(rates))
     timed = throughput_phase_timed(e.run.study)
-    others = {
-        "with the first epoch": with_first,
-        "by the phase timers, without averaging,": timed.value if timed else None,
-    }
+    by_timers = timed.value if timed else None
+    others = [
+        _Other("with the first epoch", with_first),
+        _Other("by the phase timers, without averaging,", by_timers, by_timers=True),
+    ]
     return _claim(e, claim, mean, "the measured epochs' mean is", others, len(rates))
 
 
+class _Other(NamedTuple):
+    """Another throughput that a claim may be."""
+
+    words: str
+    sps: float | None
+    by_timers: bool = False
+
+
 def _claim(
-    e: Evidence, claim: float, ours: float | None, basis: str, others: dict[str, float | None], n: int
+    e: Evidence, claim: float, ours: float | None, basis: str, others: Sequence[_Other], n: int
 ) -> list[Finding]:
     if not ours or abs(claim / ours - 1) <= PUBLISHED_DOUBT:
         return []
     sentence = f"Published are {rounded(claim)} sps, {basis} {rounded(ours)} ({claim / ours - 1:+.1%} off)"
-    known = {where: value for where, value in others.items() if value}
-    same = next((where for where, value in known.items() if abs(claim / value - 1) <= PUBLISHED_DOUBT), None)
-    if same is not None:
-        sentence += f"; {same} it is {rounded(known[same])}: that is what was published"
-    severity = "error" if same is not None and "timers" in same else "doubt"
+    severity = "doubt"
+    for other in others:
+        if other.sps and abs(claim / other.sps - 1) <= PUBLISHED_DOUBT:
+            sentence += f"; {other.words} it is {rounded(other.sps)}: that is what was published"
+            severity = "error" if other.by_timers else "doubt"
+            break
     return [e.finding("published", severity, sentence + ".", "sps", claim, ours, n)]

@@ -7,6 +7,8 @@ from statistics import median
 from analysis.audit.evidence import Evidence, counted, percent, rounded
 from analysis.audit.findings import Finding
 from metrics.epochs.throughput import measured
+from metrics.records import VmEnd
+from metrics.traffic import died
 
 # Without an epoch's length: more than starting and stopping the VMs of a run one after the other takes.
 ENDED_EARLY_S = 60.0
@@ -26,9 +28,9 @@ def peers(e: Evidence) -> list[Finding]:
 def _ended(e: Evidence) -> list[Finding]:
     found: list[Finding] = []
     for row in e.run.vms:
-        if row.end_cause.startswith(("preempted", "failed")):
+        if died(row):
             sentence = f"{row.vm} ended as '{row.end_cause}'."
-            severity = "note" if row.end_cause.startswith("preempted") else "doubt"
+            severity = "note" if row.end is VmEnd.PREEMPTED else "doubt"
             found.append(
                 e.finding("peer-ended", severity, sentence, "ended_s", row.ended_s, file=e.file(row.vm))
             )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from analysis.charts.style import PALETTE
+from metrics.records import VmEnd, end_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,7 +46,7 @@ def timeline(vms: Sequence[Row], epochs: Sequence[Row]) -> Figure:
         bar(y, row["requested_s"], ready, PALETTE[4], 0.45, "requested, booting")
         if row["ready_s"] is not None:
             bar(y, ready, row["ended_s"], PALETTE[0], 0.45, "running")
-        if "preempt" in str(row["end_cause"]):
+        if end_of(str(row["end_cause"])) is VmEnd.PREEMPTED:
             axes.plot(
                 row["ended_s"],
                 y,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from enum import StrEnum
 from typing import TypeVar
 
 from analysis.export.bill_file import BillError, BillRow
@@ -17,8 +18,13 @@ from metrics.run import RunNumbers
 
 TAG = "orch-run"  # the tag that names the run on everything rented for it
 _Usd = TypeVar("_Usd", Decimal, Decimal | None)
-_NOT_ON_BILL = "not on this bill"
-_NOT_ESTIMATED = "not in the estimate"
+
+
+class Absence(StrEnum):
+    """The note of a row that only the estimate or only the bill has."""
+
+    FROM_BILL = "not on this bill"
+    FROM_ESTIMATE = "not in the estimate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +38,12 @@ class ServiceRow:
     difference_usd: Decimal | None  # bill less estimate
     difference_pct: float | None  # of the estimate
     charges: int  # rows of the bill
-    note: str
+    note: str  # an Absence, or words
+
+    @property
+    def one_sided(self) -> bool:
+        """Whether only the estimate or only the bill has it."""
+        return isinstance(self.note, Absence)
 
 
 @dataclass(frozen=True)
@@ -203,7 +214,7 @@ def _row(
         ours = sum(known, Decimal(0)) if estimate is not None and len(known) == len(estimate) else None
         theirs = sum(bill, Decimal(0)) if bill is not None else None
         difference = theirs - ours if ours is not None and theirs is not None else None
-    note = _NOT_ESTIMATED if estimate is None else _NOT_ON_BILL if bill is None else ""
+    note = Absence.FROM_ESTIMATE if estimate is None else Absence.FROM_BILL if bill is None else ""
     return ServiceRow(
         provider=provider,
         service=service,

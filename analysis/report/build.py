@@ -21,6 +21,7 @@ from metrics.records import EpochRecord
 from metrics.run import RunNumbers
 from metrics.store.database import RunStore
 from metrics.summary import summarise
+from metrics.warnings import sentences
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -211,7 +212,7 @@ def _page(
         content.title(summary),
         lead,
         content.basis_line(summary),
-        [w for w in summary["warnings"] if not w.startswith("Emulated")],  # the basis line has said it
+        sentences(run, basis=False),  # the basis line has said it
         content.cards(summary),
         sections,
     )

@@ -80,6 +80,9 @@ class Traffic:
         return bits * scale / (self.stream_bps * self.time_scale)
 
 
+WARNING = "warning: "  # the level before a reason of the scales: figures may be doubtful
+
+
 @dataclass(frozen=True, slots=True)
 class BytesScale:
     """The choice, what it asks of the host, and why."""
@@ -138,7 +141,7 @@ def _warnings(traffic: Traffic, scale: float, fast: float, load: HostLoad) -> Se
     found: list[str] = []
     if not load.under_half:
         found.append(
-            f"warning: bytes_scale {scale:g} does not keep this host under half busy: it may be late, and a run that was is "
+            f"{WARNING}bytes_scale {scale:g} does not keep this host under half busy: it may be late, and a run that was is "
             "marked host_contended"
         )
     elif load.averaging > NEARLY_ALL:
@@ -148,12 +151,12 @@ def _warnings(traffic: Traffic, scale: float, fast: float, load: HostLoad) -> Se
         )
     if scale > fast:
         found.append(
-            f"warning: bytes_scale {scale:g} is above {fast:.0f}: the slowest stream will not keep its rate"
+            f"{WARNING}bytes_scale {scale:g} is above {fast:.0f}: the slowest stream will not keep its rate"
         )
     wait_s, limit_s = PARTS_WAITED_FOR * traffic.part_s(scale), chunk_timeout_s(traffic.time_scale)
     if wait_s > limit_s:
         found.append(
-            f"warning: {PARTS_WAITED_FOR} parts take {wait_s:.0f} s on the slowest stream and a peer waits {limit_s:g} s for one: "
+            f"{WARNING}{PARTS_WAITED_FOR} parts take {wait_s:.0f} s on the slowest stream and a peer waits {limit_s:g} s for one: "
             "averaging may be given up"
         )
     return found

@@ -22,7 +22,7 @@ from experiments.parse.document import Document
 from experiments.parse.matrix import Variant, choose, expand, is_matrix, several_words
 from experiments.parse.matrix_schema import with_matrix
 from experiments.parse.messages import problems_of, wrong_paths
-from experiments.schema.errors import Problem, SpecError
+from experiments.schema.errors import MatrixError, Problem, SpecError
 from experiments.schema.models import ExperimentSpec, PeerGroup
 
 _LIBRARY = Path(__file__).resolve().parent.parent / "library"
@@ -158,13 +158,13 @@ def _variants(path_or_name: str, wished: Sequence[str], shipped: bool) -> list[V
         raise SpecError(_in_order(document.problems))
     if not several:
         if wished:
-            raise SpecError.of(str(path), "has no 'matrix:'; leave --matrix out")
+            raise MatrixError.of(str(path), "has no 'matrix:'; leave --matrix out")
         return variants
     if path_or_name in {v.name for v in variants} and (shipped or not Path(path_or_name).exists()):
         wished = (path_or_name, *wished)
     left, wrong = choose(variants, wished)
     if wrong or not left:
-        raise SpecError.of(str(path), f"--matrix: {wrong or 'no combination is all of that'}")
+        raise MatrixError.of(str(path), f"--matrix: {wrong or 'no combination is all of that'}")
     return left
 
 

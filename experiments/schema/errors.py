@@ -36,3 +36,7 @@ class SpecError(Exception):
     def of(cls, file: str, message: str, path: str = "") -> SpecError:
         """An error of one problem with no line."""
         return cls([Problem(file, None, None, path, message)])
+
+
+class MatrixError(SpecError):
+    """The arguments of `--matrix` (in a study: `matrix`) choose no experiment of the file."""

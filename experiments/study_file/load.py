@@ -20,7 +20,7 @@ from experiments.parse.document import Document
 from experiments.parse.load import find, load_all
 from experiments.parse.messages import problems_of
 from experiments.schema import fields as f
-from experiments.schema.errors import Problem, SpecError
+from experiments.schema.errors import MatrixError, Problem, SpecError
 from experiments.schema.models import ExperimentSpec
 from experiments.study_file.baseline import COLUMNS, Column, against_problem, baseline_problems, row_problems
 from experiments.study_file.expectations import Expectation, expect_problems
@@ -232,7 +232,7 @@ def _members(spec: StudySpec, document: Document, path: Path, overrides: Sequenc
         try:
             experiments = _experiments(entry, path, overrides)
         except SpecError as error:
-            told = _at_entry(error.problems, document, at, entry)
+            told = _at_entry(error, document, at, entry)
             document.problems += [problem for problem in told if problem not in document.problems]
             continue
         for experiment in experiments:
@@ -322,10 +322,10 @@ def _overrides(entry: StudyEntry) -> list[str]:
     return [f"{key}={json.dumps(value)}" for key, value in entry.set.items()]
 
 
-def _at_entry(problems: Sequence[Problem], document: Document, at: int, entry: StudyEntry) -> list[Problem]:
+def _at_entry(error: SpecError, document: Document, at: int, entry: StudyEntry) -> list[Problem]:
     """Problems of an entry's own (its name, its `set`) at its line in the study; those of a file stay there."""
     found: list[Problem] = []
-    for problem in problems:
+    for problem in error.problems:
         if problem.file.startswith("--set "):
             key = problem.file.removeprefix("--set ").partition("=")[0]
             if key not in entry.set:  # of the command line
@@ -333,7 +333,7 @@ def _at_entry(problems: Sequence[Problem], document: Document, at: int, entry: S
                 continue
             where = ("experiments", at, "set", key)
         elif problem.line is None:
-            of_matrix = entry.matrix and "matrix" in problem.message
+            of_matrix = entry.matrix and isinstance(error, MatrixError)
             where = ("experiments", at, "matrix" if of_matrix else "experiment")
         else:
             found.append(problem)

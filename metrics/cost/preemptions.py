@@ -23,7 +23,7 @@ from statistics import median
 
 from metrics.epochs.scaling import Scales, open_epoch_seconds
 from metrics.epochs.throughput import PeerEpoch, SwarmEpoch
-from metrics.records import EpochRecord, EventRecord, JoinRecord, VmRecord
+from metrics.records import EpochRecord, EventRecord, JoinRecord, VmEnd, VmRecord
 
 _NOISE = 0.1  # of an epoch: less is not called slow
 _HOUR = Decimal(3600)
@@ -343,7 +343,7 @@ def _rate(slot: str, rows: Iterable[VmRecord], study: Iterable[SwarmEpoch]) -> f
 
 
 def _preempted(row: VmRecord) -> bool:
-    return row.end_cause.startswith("preempted")
+    return row.end is VmEnd.PREEMPTED
 
 
 def _end(row: VmRecord, now_s: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from importlib.metadata import version
@@ -25,7 +26,6 @@ from orchestrator.launch.rent_checks import obstacles
 from orchestrator.launch.rented import planned_quoter, unscaled
 from orchestrator.quotes import sky_quoter
 
-_CANNOT = "cannot be launched"  # so begins a note that tells what stands against launching the plan
 _RUN_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
@@ -34,12 +34,30 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedPlan:
+    """A plan as JSON, and those of its notes, the first ones, that tell why it cannot be launched as it is."""
+
+    document: dict[str, Any]
+    obstacles: tuple[str, ...]
+
+
 def plan_for(
     spec: ExperimentSpec,
     on: str = "local",
     price_tolerance: Decimal = TOLERANCE,
     approved: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
+    """The document of `checked_plan`."""
+    return checked_plan(spec, on, price_tolerance, approved).document
+
+
+def checked_plan(
+    spec: ExperimentSpec,
+    on: str = "local",
+    price_tolerance: Decimal = TOLERANCE,
+    approved: Mapping[str, Any] | None = None,
+) -> CheckedPlan:
     """The plan of a run on this machine ("local") or on rented VMs ("sky"). Contacts nothing.
 
     `approved`: an earlier plan of it, whose instance types and prices hold instead of today's.
@@ -47,8 +65,9 @@ def plan_for(
     """
     rented = on == "sky"
     book = load_for(spec.prices, rented=rented)
+    against: list[str] = []
     if rented:
-        emulation, notes = _expected(spec)
+        against, emulation, notes = _expected(spec)
         quote = sky_quoter(book, os.environ)
     else:
         emulation, notes, quote = resolve_emulation(spec, cores()), assumed_paths(spec), None
@@ -57,8 +76,9 @@ def plan_for(
     plan = plan_of(
         spec, book, emulation, on=on, quote=quote, price_tolerance=price_tolerance, notes=notes
     ).as_dict()
-    everything = [*_refused(spec, plan, on), *(_outdated(book) if rented else ()), *plan["notes"]]
-    return {**plan, "notes": sorted(everything, key=lambda note: not note.startswith(_CANNOT))}
+    found = (*_refused(spec, plan, on), *against)
+    noted = [*found, *(_outdated(book) if rented else ()), *plan["notes"]]
+    return CheckedPlan({**plan, "notes": noted}, found)
 
 
 def refuse_money(spec: ExperimentSpec, plan: Mapping[str, Any], on: str) -> None:
@@ -69,16 +89,11 @@ def refuse_money(spec: ExperimentSpec, plan: Mapping[str, Any], on: str) -> None
     planned_run(spec, plan, "planned", cores=cores(), on=on)
 
 
-def blocking(plan: Mapping[str, Any]) -> list[str]:
-    """The plan's notes that tell why it cannot be launched as it is."""
-    return [note for note in plan["notes"] if note.startswith(_CANNOT)]
-
-
 def _refused(spec: ExperimentSpec, plan: Mapping[str, Any], on: str) -> list[str]:
     try:
         refuse_money(spec, plan, on)
     except (RefusedError, UsageError) as error:
-        return [f"{_CANNOT}: {error}"]
+        return [f"cannot be launched: {error}"]
     except SpecError:  # there is a note of it where its duration is told
         pass
     return []
@@ -96,16 +111,19 @@ def _outdated(book: PriceBook) -> list[str]:
     ]
 
 
-def _expected(spec: ExperimentSpec) -> tuple[EmulationPlan | None, list[str]]:
-    """The epochs to expect on rented VMs, and what stands against launching there as it is."""
-    notes = [f"{_CANNOT} on rented VMs as it is: {sentence}" for sentence in obstacles(spec)]
+def _expected(spec: ExperimentSpec) -> tuple[list[str], EmulationPlan | None, list[str]]:
+    """What stands against launching on rented VMs as it is, the epochs to expect there, and notes about them."""
+    against, expected = list(obstacles(spec)), None
     try:
         expected = unscaled(spec, cores())
     except SpecError as error:
-        return None, [*notes, f"{_CANNOT} on rented VMs as it is: {error}", "its duration is unknown"]
-    if expected.study_epoch_s is None:
-        return expected, [*notes, _unknown_duration(spec)]
-    return expected, [*notes, "the duration counts no distance between the places: averaging may take longer"]
+        against.append(str(error))
+        note = "its duration is unknown"
+    else:
+        note = "the duration counts no distance between the places: averaging may take longer"
+        if expected.study_epoch_s is None:
+            note = _unknown_duration(spec)
+    return [f"cannot be launched on rented VMs as it is: {why}" for why in against], expected, [note]
 
 
 def _unknown_duration(spec: ExperimentSpec) -> str:

@@ -26,6 +26,12 @@ from orchestrator.launch.keys import forget_keys
 
 _log = logging.getLogger("orchestrator.controller")
 _LARGEST_BYTES = 512_000_000  # of a CSV that a VM left: more than any run writes
+
+
+class _NoColumnError(ValueError):
+    """A CSV lacks a column, which no line of it can mend."""
+
+
 _Row = TypeVar("_Row", StepRecord, EgressRecord)
 
 
@@ -149,12 +155,13 @@ def _read_rows(path: Path, vm: str, kind: type[_Row]) -> list[_Row]:
             values = {"vm": vm, **{k: v for k, v in row.items() if k in names}}
             missing = [n for n in names if values.get(n) in (None, "")]
             if missing:
-                raise ValueError(f"{path}: no column {', '.join(missing)}")
+                raise _NoColumnError(f"{path}: no column {', '.join(missing)}")
             known: dict[str, Any] = {n: _value(int, row[n]) for n in later if row.get(n)}
             rows.append(kind(**{n: _value(hints[n], values[n]) for n in names}, **known))
+    except _NoColumnError:
+        raise
     except (csv.Error, ValueError, OverflowError) as error:
-        at = "" if str(error).startswith(str(path)) else f"{path}:{reader.line_num}: "
-        raise ValueError(f"{at}{str(error)[:200]}") from error
+        raise ValueError(f"{path}:{reader.line_num}: {str(error)[:200]}") from error
     return rows
 
 

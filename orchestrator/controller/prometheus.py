@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from cloud.prices.book import PriceBookError
 from metrics.cost.ledger import CostLine
+from metrics.records import VmEnd
 from metrics.run import RunNumbers
 from metrics.store.database import RunStore, StoreError
 from metrics.traffic import MONITOR, STORE
@@ -84,7 +85,7 @@ class RunCollector(Collector):
         samples: _Samples = {(): sum(epoch.samples for epoch in run.study)}
         preempted: _Samples = {(row.location,): 0.0 for row in run.vms}
         for row in run.vms:
-            preempted[row.location,] += row.end_cause.startswith("preempted")
+            preempted[row.location,] += row.end is VmEnd.PREEMPTED
         sent: _Samples = {}
         for cell in run.matrix:
             there = cell.dst_location or (cell.dst if cell.dst in (STORE, MONITOR) else "unknown")

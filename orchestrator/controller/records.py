@@ -12,10 +12,11 @@ from typing import Any, Protocol
 from cloud.prices.classes import network_of
 from cloud.provider import Observed
 from cloud.vm_report import printable
-from metrics.records import EventRecord, VmRecord
+from metrics.records import EventRecord, VmEnd, VmRecord, end_cause
 from metrics.store.database import RunStore
 from orchestrator.controller.json_log import about
 from orchestrator.core.events import MONITOR, Fact
+from orchestrator.core.journal import preempted_vm
 from orchestrator.core.state import RunState, SlotState
 
 _log = logging.getLogger("orchestrator.controller")
@@ -42,10 +43,7 @@ class Rows:
         self._taken: set[str] = set()  # VMs of which the provider said that it took their request
         self._no_place: list[str] = []  # VMs whose place is in no row of the store yet
         for event in events:
-            self._remember(
-                event.kind, event.vm, event.slot, event.generation, event.to_state, event.cause, event.data_json,
-                event.at_s,
-            )  # fmt: skip
+            self._remember(event, event.at_s)
         self._rows: dict[str, VmRecord] = {r.vm: r for r in store.records("vms")}
         self._skews: dict[str, float] = dict(store.meta(CLOCK_SKEWS, {}))
         self._internal: dict[str, dict[str, str]] = dict(store.meta(INTERNAL_ADDRESSES, {}))
@@ -77,16 +75,7 @@ class Rows:
                     to_state=fact.to_state, cause=fact.cause, data_json=fact.data_json,
                 )
             )  # fmt: skip
-            self._remember(
-                fact.kind,
-                fact.vm,
-                fact.slot,
-                fact.generation,
-                fact.to_state,
-                fact.cause,
-                fact.data_json,
-                now_s,
-            )
+            self._remember(fact, now_s)
             _log.info(
                 "%s %s %s -> %s: %s", fact.kind, fact.vm, fact.from_state, fact.to_state, fact.cause,
                 extra=about(fact.slot, fact.generation, fact.vm, fact.cause),
@@ -117,7 +106,7 @@ class Rows:
         fresh = {vm: self._row(state, o) for vm, o in listed.items()}
         for vm, row in self._rows.items():
             if vm not in listed and row.ended_s is None and vm not in held:
-                fresh[vm] = replace(row, ended_s=now_s, end_cause=self._end_cause(vm, _UNLISTED))
+                fresh[vm] = replace(row, ended_s=now_s, end_cause=self._end_cause(vm, VmEnd.UNLISTED))
         self._taken -= self._rows.keys()
         for vm in sorted(self._taken - held - listed.keys()):
             fresh[vm] = self._never_listed(state, vm, now_s)
@@ -163,7 +152,7 @@ class Rows:
             instance=o.instance or place.instance, accelerator=place.accelerator, use_spot=place.use_spot,
             usd_per_h=usd_per_h, price_source=source, address=o.address or "",
             requested_s=requested_s, ready_s=ready_s, ended_s=ended_s,
-            end_cause=self._end_cause(o.vm, _end_cause(o)),
+            end_cause=self._end_cause(o.vm, *_end_of(o)),
         )  # fmt: skip
 
     def _never_listed(self, state: RunState, vm: str, now_s: float) -> VmRecord:
@@ -174,12 +163,14 @@ class Rows:
             vm=vm, slot=slot, generation=generation, location=place.location, instance=place.instance,
             accelerator=place.accelerator, use_spot=place.use_spot, usd_per_h=place.ceiling_usd_per_h,
             price_source="the ceiling of its place: the provider never listed it", address="",
-            requested_s=self._intended_s[vm], ready_s=None, ended_s=now_s, end_cause=self._end_cause(vm, _NEVER_LISTED),
+            requested_s=self._intended_s[vm], ready_s=None, ended_s=now_s, end_cause=self._end_cause(vm, VmEnd.NEVER_LISTED),
         )  # fmt: skip
 
-    def _end_cause(self, vm: str, said: str) -> str:
-        """A VM that went after its notice was preempted, whatever its end looked like."""
-        return "preempted" if said and vm in self._preempted else said
+    def _end_cause(self, vm: str, end: VmEnd | None, detail: str = "") -> str:
+        """A VM that went after its notice was preempted, whatever its end looked like. `end`: None while it lives."""
+        if end is None:
+            return ""
+        return end_cause(VmEnd.PREEMPTED) if vm in self._preempted else end_cause(end, detail)
 
     def _timed(self, o: Observed) -> tuple[float, float | None, float | None]:
         """When a VM was requested, ready and ended, by the controller's clock.
@@ -201,25 +192,14 @@ class Rows:
         ended_s = None if o.ended_at_s is None else o.ended_at_s + shift_s
         return o.requested_at_s + shift_s, ready_s, ended_s
 
-    def _remember(
-        self,
-        kind: str,
-        vm: str,
-        slot: str,
-        generation: int,
-        to_state: str,
-        cause: str,
-        data_json: str,
-        at_s: float,
-    ) -> None:
-        if kind == "intent":
-            self._intended_s[vm] = at_s
-            self._wished[vm] = (slot, generation, json.loads(data_json)["place"])
-            self._no_place.append(vm)
-        elif kind == "transition" and to_state == SlotState.BOOTING:
-            self._taken.add(vm)
-        elif kind == "transition" and cause.startswith("preempted"):
-            self._preempted.add(vm)
+    def _remember(self, row: Fact | EventRecord, at_s: float) -> None:
+        if row.kind == "intent":
+            self._intended_s[row.vm] = at_s
+            self._wished[row.vm] = (row.slot, row.generation, json.loads(row.data_json)["place"])
+            self._no_place.append(row.vm)
+        elif row.kind == "transition" and row.to_state == SlotState.BOOTING:
+            self._taken.add(row.vm)
+        self._preempted.add(preempted_vm(row))
 
     def _write_nodes(self, state: RunState, seen: Iterable[Observed]) -> None:
         """Who has which address, and where it is; the monitor too, whose own row nobody keeps. And how far clocks are off."""
@@ -300,11 +280,9 @@ CLOCK_SKEWS = "clock_skew_s"  # meta: by VM, what its clock is ahead of this mac
 PRICE_CHANGES = "price_changes"  # meta: by VM, [until unix s, USD an hour] of each price before the row's
 _LATE_S = 60.0  # from a VM's end to the list that shows it: longer than a list takes
 _CLOCKS_S = 5.0  # clocks that differ by no more are taken for the same
-_UNLISTED = "no longer listed by the provider"
-_NEVER_LISTED = "never listed by the provider"
 
 
-def _end_cause(o: Observed) -> str:
+def _end_of(o: Observed) -> tuple[VmEnd | None, str]:
     if o.state == "failed":
-        return f"failed: {printable(str(o.cause or o.status.get('error') or 'no cause given'))}"
-    return o.state if o.state in ("preempted", "terminated") else ""
+        return VmEnd.FAILED, printable(str(o.cause or o.status.get("error") or "no cause given"))
+    return (VmEnd(o.state) if o.state in ("preempted", "terminated") else None), ""

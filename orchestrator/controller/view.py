@@ -14,7 +14,7 @@ from metrics.epochs.granularity import granularity
 from metrics.epochs.scaling import study_epochs
 from metrics.epochs.throughput import swarm_epochs
 from metrics.host_load import told
-from metrics.records import EgressRecord, EpochRecord, ProgressRecord, VmRecord
+from metrics.records import EgressRecord, EpochRecord, ProgressRecord, VmEnd, VmRecord
 from metrics.run import first_trained_s, last_epoch_of, terms_of
 from metrics.store.database import RunStore
 from orchestrator.controller.records import CLOCK_SKEWS
@@ -66,7 +66,7 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
     )  # a log's has only a name
     preempted: dict[str, int] = {}
     for row in store.records("vms"):
-        preempted[row.slot] = preempted.get(row.slot, 0) + (row.end_cause == "preempted")
+        preempted[row.slot] = preempted.get(row.slot, 0) + (row.end is VmEnd.PREEMPTED)
     return {
         "run_id": meta.get("run_id"),
         "experiment": document.get("name"),

@@ -109,6 +109,18 @@ def replay(events: Sequence[EventRecord]) -> RunState:
     )
 
 
+def preempted_vm(row: Fact | EventRecord) -> str:
+    """The last VM of the row's slot that its provider took back, or said that it would; "": none.
+
+    A row written before `Slot.preempted` existed says so in its cause alone. No other code reads a cause.
+    """
+    if row.kind != "transition":
+        return ""
+    data = json.loads(row.data_json)
+    told = row.vm if row.cause.startswith("preempted") else ""
+    return data.get("preempted", told)
+
+
 def story(events: Sequence[EventRecord], slot: str = "") -> list[str]:
     """What happened to a slot (or, without one, to the run as a whole and every slot), a sentence a row; UTC."""
     began_s = events[0].at_s if events else 0.0

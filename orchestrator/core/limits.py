@@ -5,12 +5,26 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from decimal import Decimal
+from enum import StrEnum
 
 from metrics.cost.budget import reserve_usd
 from orchestrator.core.state import Place, RunSpec, RunState, Slot
 
 MINUTE_S = 60.0
 HOUR_S = 3600.0
+
+
+class RateLimit(StrEnum):
+    """A limit on how many VMs are requested in a time, by its field of the experiment."""
+
+    VMS_PER_MIN = "limits.vms_per_min"
+    REPLACEMENTS_PER_H = "limits.replacements_per_h"
+
+    def reached(self, spec: RunSpec) -> str:
+        """The sentence for a run in which this limit is reached."""
+        if self is RateLimit.VMS_PER_MIN:
+            return f"{self}: {spec.vms_per_min} VMs were requested within a minute"
+        return f"{self}: {spec.replacements_per_h} lost VMs were replaced within an hour"
 
 
 def is_replacement(slot: Slot) -> bool:
@@ -33,20 +47,20 @@ def _append(times_s: deque[float], at_s: float, window_s: float) -> None:
 
 def over_rate(
     spec: RunSpec, requested_s: Sequence[float], replaced_s: Sequence[float], slot: Slot, now_s: float
-) -> str:
-    """Which of the limits a request for the slot would pass now, or ""."""
+) -> RateLimit | None:
+    """Which of the limits a request for the slot would pass now."""
     # Times grow, so the one that must have left the window is the limit's from the end.
     limit = spec.vms_per_min
     if len(requested_s) >= limit and (limit == 0 or requested_s[-limit] > now_s - MINUTE_S):
-        return f"limits.vms_per_min: {limit} VMs were requested within a minute"
+        return RateLimit.VMS_PER_MIN
     limit = spec.replacements_per_h
     if (
         is_replacement(slot)
         and len(replaced_s) >= limit
         and (limit == 0 or replaced_s[-limit] > now_s - HOUR_S)
     ):
-        return f"limits.replacements_per_h: {limit} lost VMs were replaced within an hour"
-    return ""
+        return RateLimit.REPLACEMENTS_PER_H
+    return None
 
 
 def over_budget(state: RunState, held_usd_per_h: Decimal | None) -> str:

@@ -121,12 +121,12 @@ def _happen(work: Work, event: Event, jitter: Jitter) -> Sequence[Instruction]:
 # What is said of a VM
 
 
-def _gone(work: Work, vm: str, now_s: float, cause: str, jitter: Jitter) -> None:
+def _gone(work: Work, vm: str, now_s: float, cause: str, jitter: Jitter, *, preempted: bool = False) -> None:
     """The VM no longer exists."""
     if not vm:
         return
     for i, _ in work.of_vm(vm):
-        slot_of.lose(work, i, now_s, cause, jitter, gone=True)
+        slot_of.lose(work, i, now_s, cause, jitter, gone=True, preempted=preempted)
     for i, slot in work.of_ending(vm):
         left = replace(slot, ending="", notice_at_s=None)
         work.set(i, slot_of.end_next(left) if work.run.stop_status else left)
@@ -142,7 +142,8 @@ def _observed(work: Work, event: Observed, jitter: Jitter) -> None:
         for i, _ in work.of_vm(vm):
             slot_of.note(work, i, event.notice_at_s, now_s, jitter)
     if event.state == "preempted":
-        _gone(work, vm, now_s, f"preempted: {event.cause}" if event.cause else "preempted", jitter)
+        why = f"preempted: {event.cause}" if event.cause else "preempted"
+        _gone(work, vm, now_s, why, jitter, preempted=True)
         return
     if event.phase == "done":
         for i, _ in (*work.of_vm(vm), *work.of_announced(vm)):

@@ -6,7 +6,7 @@ import heapq
 from dataclasses import replace
 
 from orchestrator.core.indexed_state import Work
-from orchestrator.core.limits import over_rate, unaffordable
+from orchestrator.core.limits import RateLimit, over_rate, unaffordable
 from orchestrator.core.policy import Jitter, back_off_s, clock, places_in_order, priced, times
 from orchestrator.core.state import OVER, Place, Slot, SlotState
 
@@ -29,10 +29,10 @@ def seek(work: Work, now_s: float, jitter: Jitter) -> str:
         if slot.state is not SlotState.WAITING or slot.blocked or now_s < slot.retry_at_s:
             continue  # told before; it comes again at its time
         limit = over_rate(work.run.spec, work.requested_s, work.replaced_s, slot, now_s)
-        if limit:
-            held_back = held_back or limit
+        if limit is not None:
+            held_back = held_back or limit.reached(work.run.spec)
             kept.append(i)
-            if limit.startswith("limits.vms_per_min"):
+            if limit is RateLimit.VMS_PER_MIN:
                 break
             continue
         money = _seek_one(work, i, slot, now_s, jitter)

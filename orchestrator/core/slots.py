@@ -44,13 +44,16 @@ def confirm(work: Work, i: int, now_s: float) -> None:
     )
 
 
-def lose(work: Work, i: int, now_s: float, cause: str, jitter: Jitter, *, gone: bool) -> None:
+def lose(
+    work: Work, i: int, now_s: float, cause: str, jitter: Jitter, *, gone: bool, preempted: bool = False
+) -> None:
     """The slot's VM is lost: seek the next one or give up. Not `gone`: it has to be ended first."""
     slot = work.slots[i]
     if slot.state in OVER:  # a finished peer's VM has ended
         work.set(i, replace(slot, vm="") if gone else end_next(slot))
         return
-    _replace(work, i, slot if gone else _only(slot, slot.vm), now_s, cause, jitter)
+    left = replace(slot, preempted=slot.vm) if preempted else slot
+    _replace(work, i, left if gone else _only(left, slot.vm), now_s, cause, jitter)
 
 
 def _only(slot: Slot, ending: str, notice_at_s: float | None = None) -> Slot:
@@ -146,7 +149,8 @@ def note(work: Work, i: int, notice_at_s: float, now_s: float, jitter: Jitter) -
     slot = work.slots[i]
     if slot.state not in OVER:
         cause = f"preempted, as announced for {clock(notice_at_s)}"
-        _replace(work, i, _only(slot, slot.vm, notice_at_s), now_s, cause, jitter)
+        left = replace(_only(slot, slot.vm, notice_at_s), preempted=slot.vm)
+        _replace(work, i, left, now_s, cause, jitter)
 
 
 def leave(work: Work, i: int, now_s: float) -> None:

@@ -151,6 +151,7 @@ class Slot:
     refusals: int = 0  # in a row
     notice_at_s: float | None = None  # its provider said it takes `ending` back then: that one goes by itself
     cause: str = ""
+    preempted: str = ""  # the last of its VMs that its provider took back, or said that it would
 
     @property
     def blocked(self) -> bool:

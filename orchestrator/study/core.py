@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from orchestrator.study.verdict import of_host
+from orchestrator.study.verdict import Disturbance
 
 DONE = "done"
 INTERRUPTED = "interrupted"  # taken down by whoever ran the study: nothing is known of the experiment
@@ -60,7 +60,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An attempt is over. `disturbed`: why it should be repeated, one sentence each."""
+    """An attempt is over. `disturbed`: why it should be repeated, one sentence each; `disturbances`: their codes."""
 
     at_s: float
     job: str
@@ -68,6 +68,7 @@ class Ended:
     status: str  # the run's own final status, "failed" where it did not start, or one of the above
     error: str = ""
     disturbed: tuple[str, ...] = ()
+    disturbances: tuple[Disturbance, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,11 @@ class Attempt:
         """Why it should be repeated, one sentence each."""
         return self.end.disturbed if self.end is not None else ()
 
+    @property
+    def host_busy(self) -> bool:
+        """Whether the host was too busy for its numbers to be judged."""
+        return self.end is not None and Disturbance.HOST_BUSY in self.end.disturbances
+
 
 @dataclass(frozen=True, slots=True)
 class JobState:
@@ -130,7 +136,7 @@ class JobState:
         that was done."""
         done = [a for a in self.attempts if a.done]
         calm = [a for a in done if not a.disturbed]
-        usable = [a for a in done if not of_host(a.disturbed)]
+        usable = [a for a in done if not a.host_busy]
         return (calm or usable or done or [None])[-1]
 
     def settled(self, retries: int) -> bool:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UsageError
 from orchestrator.study.core import Begun, Ended, Retry, Started, StudyEvent
+from orchestrator.study.verdict import Disturbance
 
 JOURNAL = "journal.jsonl"
 _KINDS: dict[str, type[StudyEvent]] = {
@@ -71,12 +72,24 @@ def _event(line: bytes, path: Path, number: int) -> StudyEvent:
         kind = _KINDS[row.pop("kind")]
         known: dict[str, Any] = {name: row[name] for name in kind.__dataclass_fields__ if name in row}
         lists: dict[str, Any] = {name: tuple(v) for name, v in known.items() if isinstance(v, list)}
+        if kind is Ended:
+            lists["disturbances"] = _disturbances(row)
         return kind(**{**known, **lists})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{path}:{number}: not a line of a study's journal ({type(error).__name__}: {error}); remove the study's "
             "folder and run it again, or restore the file"
         ) from error
+
+
+def _disturbances(row: Mapping[str, Any]) -> tuple[Disturbance, ...]:
+    """The codes of an "ended" line. One written before it had codes is read by how its sentences begin; nothing else is."""
+    if "disturbances" in row:
+        return tuple(Disturbance(code) for code in row["disturbances"])
+    return tuple(
+        Disturbance.HOST_BUSY if text.startswith("the host was too busy") else Disturbance.DROPPED_ROUNDS
+        for text in row.get("disturbed", ())
+    )
 
 
 def _sync_folder(folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol
 
@@ -25,6 +25,7 @@ from orchestrator.study.core import (
     replay_study,
     run_id_of,
 )
+from orchestrator.study.verdict import Disturbance
 
 _NOT_BEGUN, _THERE = ("absent", "made"), ("made", "running", "lost")
 
@@ -72,8 +73,8 @@ class Launcher(Protocol):
         """End it and prove that nothing is left. Raises TeardownError: then the study cannot go on."""
         ...
 
-    def disturbed(self, run_id: str) -> tuple[str, ...]:
-        """Why a run that is done should be repeated; empty: it need not. Raises RunError."""
+    def disturbances(self, run_id: str) -> Mapping[Disturbance, str]:
+        """Why a run that is done should be repeated, with a sentence each; empty: it need not. Raises RunError."""
         ...
 
 
@@ -175,8 +176,8 @@ class StudyRunner:
                 return _Outcome(
                     INTERRUPTED, seen.error
                 )  # by whoever ran the study, who died before saying so
-            disturbed = self._launcher.disturbed(run_id) if seen.status == DONE else ()
-            return _Outcome(seen.status, seen.error, disturbed)
+            found = self._launcher.disturbances(run_id) if seen.status == DONE else {}
+            return _Outcome(seen.status, seen.error, tuple(found.values()), tuple(found))
         except RunError as error:
             if self._launcher.look(run_id).state in _THERE:
                 self._launcher.take_down(run_id, "failed")
@@ -192,3 +193,4 @@ class _Outcome(NamedTuple):
     status: str
     error: str = ""
     disturbed: tuple[str, ...] = ()
+    disturbances: tuple[Disturbance, ...] = ()

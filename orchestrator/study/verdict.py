@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
-_HOST = "the host was too busy"
 
+class Disturbance(StrEnum):
+    """Why a run is to be repeated. A run with HOST_BUSY is neither judged nor ranked; one with DROPPED_ROUNDS is."""
 
-def of_host(disturbed: Sequence[str]) -> bool:
-    """Whether `disturbances` has the host's part: such a run is neither judged nor ranked; one with a dropped round is."""
-    return any(sentence.startswith(_HOST) for sentence in disturbed)
+    HOST_BUSY = "host_busy"
+    DROPPED_ROUNDS = "dropped_rounds"
 
 
 def disturbances(
     summary: Mapping[str, Any], reasons: Sequence[str], experiment: Mapping[str, Any]
-) -> tuple[str, ...]:
-    """Why a run on this machine is to be repeated, one sentence each; empty: it is not.
+) -> dict[Disturbance, str]:
+    """Why a run on this machine is to be repeated, with a sentence each; empty: it is not.
 
     `summary` is `metrics.summary.summarise`'s, `reasons` why the host counts as contended, `experiment` the
     resolved document. A round that was dropped beside a planned fault (`emulation.preempt`) or a VM that was
@@ -24,13 +25,15 @@ def disturbances(
     disturbed it.
     """
     if summary["target"] == "sky":
-        return ()
-    found: list[str] = []
+        return {}
+    found: dict[Disturbance, str] = {}
     if summary["host_contended"]:
-        found.append(f"{_HOST} ({'; '.join(reasons) or 'it kept no reason'})")
+        why = "; ".join(reasons) or "it kept no reason"
+        found[Disturbance.HOST_BUSY] = f"the host was too busy ({why})"
     emulation = experiment.get("emulation")
     planned = isinstance(emulation, Mapping) and emulation.get("preempt") is not None
     dropped = int(summary["dropped_rounds"] or 0)
     if dropped and not planned and not summary["preemptions"]["count"]:
-        found.append(f"{dropped} round{'s were' if dropped > 1 else ' was'} dropped without a planned fault")
-    return tuple(found)
+        rounds = "rounds were" if dropped > 1 else "round was"
+        found[Disturbance.DROPPED_ROUNDS] = f"{dropped} {rounds} dropped without a planned fault"
+    return found

@@ -14,6 +14,7 @@ from orchestrator.home import run_folder
 from orchestrator.study.core import Job
 from orchestrator.study.definition import StudyDefinition
 from orchestrator.study.runner import RunError, Seen, Watched
+from orchestrator.study.verdict import Disturbance
 
 
 class MadeRuns:
@@ -50,14 +51,14 @@ class MadeRuns:
     def take_down(self, run_id: str, why: str) -> None:
         raise AssertionError("nothing runs")
 
-    def disturbed(self, run_id: str) -> tuple[str, ...]:
+    def disturbances(self, run_id: str) -> dict[Disturbance, str]:
         job = run_id.rsplit("-", 3)[0]
         left = self.busy.get(job, 0)
         self.busy[job] = left - 1
         if left <= 0:
-            return ()
+            return {}
         self._set(run_id, {"host": {"contended": True, "reasons": ["late"]}})
-        return ("the host was too busy (late)",)
+        return {Disturbance.HOST_BUSY: "the host was too busy (late)"}
 
     def _write(self, run_id: str, job: Job, status: str) -> None:
         folder = run_folder(self._home, run_id)

@@ -7,12 +7,13 @@ runs do; what a run ends as depends on its job and on how many runs of that job 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from orchestrator.study.core import Attempt, Ended, Job, StudyEvent, StudyState
 from orchestrator.study.runner import RunError, Seen, StudyRunner, Watched
+from orchestrator.study.verdict import Disturbance
 
 Fault = Literal["kill", "kill all", "interrupt"]
 VOID = ("interrupted", "lost")
@@ -27,7 +28,11 @@ class RunEnd:
     """How a run ends: "refused" (does not start), "hangs", "done", "failed", "stopped", ..."""
 
     status: str
-    disturbed: tuple[str, ...] = ()
+    disturbances: Mapping[Disturbance, str] = field(default_factory=dict)
+
+    @property
+    def disturbed(self) -> tuple[str, ...]:
+        return tuple(self.disturbances.values())
 
 
 @dataclass
@@ -146,8 +151,8 @@ class StudyWorld:
         self._down(self.runs[run_id])
         self._step()
 
-    def disturbed(self, run_id: str) -> tuple[str, ...]:
-        return self.runs[run_id].end.disturbed
+    def disturbances(self, run_id: str) -> Mapping[Disturbance, str]:
+        return self.runs[run_id].end.disturbances
 
     def _down(self, run: _Run) -> None:
         if run.state != "ended":

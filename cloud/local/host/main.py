@@ -188,15 +188,14 @@ class _Host:
             self._after(1.0, self._start_store)
         for vm in self._vms.values():
             if vm.host_pid == pid and vm.alive:
-                if code == 0 and vm.notice_at_s is not None and vm.cause != "terminating":
+                if code == 0 and vm.notice_at_s is not None and not vm.terminating:
                     # the program has left; the VM is there, and billed, until it is taken
                     programs.end_surely(self._nodes[vm.vm].ns_fd, vm.host_pid)
                     vm.host_pid = vm.pid = None
                     self._write()
                     continue
-                asked = vm.cause == "terminating"
-                state = "terminated" if asked or code == 0 else "failed"
-                self._end_vm(vm, state, "terminated" if asked else f"its program {how}")
+                state = "terminated" if vm.terminating or code == 0 else "failed"
+                self._end_vm(vm, state, "terminated" if vm.terminating else f"its program {how}")
 
     def _fail(self, why: str) -> None:
         """Nothing can go on: end all VMs, stay to say why."""
@@ -292,12 +291,12 @@ class _Host:
         self._write()
 
     def _terminate(self, vm: Vm) -> None:
-        if not vm.alive or vm.cause == "terminating":
+        if not vm.alive or vm.terminating:
             return
         if vm.host_pid is None:
             self._end_vm(vm, "terminated", "terminated")
             return
-        vm.cause = "terminating"
+        vm.terminating, vm.cause = True, "terminating"
         with contextlib.suppress(ProcessLookupError):
             os.kill(vm.host_pid, signal.SIGTERM)
         self._after(_GRACE_S, lambda: self._end_vm(vm, "terminated", "terminated") if vm.alive else None)

@@ -36,6 +36,7 @@ class Vm:
     pid: int | None = None  # as the machine sees it
     host_pid: int | None = None  # as the host process sees it
     labels: dict[str, str] = field(default_factory=dict)
+    terminating: bool = False  # its program was told to end, since somebody asked for it
 
     @property
     def alive(self) -> bool:

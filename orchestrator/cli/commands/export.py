@@ -14,7 +14,7 @@ from orchestrator.cli.render.output import SCHEMA_VERSION, Format, as_json, rows
 from orchestrator.cli.render.words import usd
 
 if TYPE_CHECKING:
-    from analysis.export.bill import BillComparison
+    from analysis.export.bill import BillComparison, ServiceRow
 
 _COLUMNS = ("provider", "service", "estimate_usd", "bill_usd", "difference_usd", "difference_pct", "note")
 
@@ -104,9 +104,8 @@ def _bill(
     if output is Format.json:
         typer.echo(as_json(_document(found, against)), nl=False)
         return
-    rows = [asdict(row) for row in (*found.rows, found.total)]
-    if output is Format.table:
-        rows = [_shown(row) for row in rows]
+    shown = _shown if output is Format.table else asdict
+    rows = [shown(row) for row in (*found.rows, found.total)]
     typer.echo(rows_text("services", rows, _COLUMNS, output), nl=False)
     for sentence in (*found.warnings, *_unmatched(found)):
         typer.echo(sentence, err=True)
@@ -128,14 +127,15 @@ def _document(found: BillComparison, against: Path) -> dict[str, Any]:
     }
 
 
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    absent = "-" if row["note"].startswith("not ") else "unknown"
+def _shown(row: ServiceRow) -> dict[str, Any]:
+    absent = "-" if row.one_sided else "unknown"
+    cells = asdict(row)
     shown = {
-        name: absent if row[name] is None else usd(row[name])
+        name: absent if cells[name] is None else usd(cells[name])
         for name in ("estimate_usd", "bill_usd", "difference_usd")
     }
-    percent = row["difference_pct"]
-    return row | shown | {"difference_pct": absent if percent is None else f"{percent:+.1f} %"}
+    percent = row.difference_pct
+    return cells | shown | {"difference_pct": absent if percent is None else f"{percent:+.1f} %"}
 
 
 def _unmatched(found: BillComparison) -> list[str]:

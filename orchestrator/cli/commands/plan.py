@@ -77,13 +77,14 @@ def _plan(
     from experiments.parse.load import load
     from orchestrator.cli.render.summary import plan_lines, plan_table
     from orchestrator.cli.render.words import owner_words
-    from orchestrator.cli.starting import blocking, plan_for, plan_json
+    from orchestrator.cli.starting import checked_plan, plan_json
     from orchestrator.home import home_folder, kept_owner
 
     if output not in ("table", "json") and not output.endswith(".json"):
         raise typer.BadParameter(f"'{output[:80]}' is neither table nor json nor the name of a .json file")
     spec = load(experiment, overrides or (), matrix or ())
-    plan = plan_for(spec, on.value, Decimal(str(price_tolerance)))
+    checked = checked_plan(spec, on.value, Decimal(str(price_tolerance)))
+    plan = checked.document
     if on == Where.sky:
         say(owner_words(kept_owner(home_folder())))
     if output == "json":
@@ -97,7 +98,7 @@ def _plan(
             say(line)
         _save(Path(output), plan_json(plan, spec))
         typer.echo(output)
-        if blocking(plan):
+        if checked.obstacles:
             say(f"{output} cannot be launched: change what the notes above name, then plan again")
         else:
             say(f"`orch launch --plan {output}` launches it")

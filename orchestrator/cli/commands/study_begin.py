@@ -38,13 +38,14 @@ def begin_study(
     from experiments.parse.load import to_document
     from experiments.study_file.load import load_study
     from orchestrator.cli.render.study_plan import plan_document, study_plan_lines, study_question
-    from orchestrator.cli.starting import plan_for, refuse_money
+    from orchestrator.cli.starting import checked_plan, refuse_money
 
     loaded = load_study(study, overrides)
     members = _chosen(loaded, only)
-    plans = {m.key: plan_for(m.spec, on.value, Decimal(str(tolerance))) for m in members}
+    checked = {m.key: checked_plan(m.spec, on.value, Decimal(str(tolerance))) for m in members}
+    plans = {key: one.document for key, one in checked.items()}
     document = plan_document(loaded.spec.name, on.value, plans, loaded.spec.contended_retries)
-    lines = study_plan_lines(document)
+    lines = study_plan_lines(document, {key: one.obstacles for key, one in checked.items()})
     if dry_run:
         typer.echo(as_json(document) if output is ResultForm.json else "\n".join(lines) + "\n", nl=False)
         say("dry run: nothing was contacted and nothing was rented")

@@ -27,7 +27,7 @@ from orchestrator.errors import ControllerLostError, OrchError, TeardownError
 from orchestrator.home import run_folder
 from orchestrator.launch.preflight import make_aws_role, preflight
 from orchestrator.study.runner import RunError, Seen, Watched
-from orchestrator.study.verdict import disturbances
+from orchestrator.study.verdict import Disturbance, disturbances
 
 if TYPE_CHECKING:
     from orchestrator.study.core import Job
@@ -110,7 +110,7 @@ class RunLauncher:
                 f"{run_id}: still there: {', '.join(left)}; `orch down {run_id}` tries again", left
             )
 
-    def disturbed(self, run_id: str) -> tuple[str, ...]:
+    def disturbances(self, run_id: str) -> dict[Disturbance, str]:
         """From the run's own numbers."""
         folder = run_folder(self._home, run_id)
         try:

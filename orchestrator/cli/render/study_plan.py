@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+from experiments.emulation.bytes_scale import WARNING
 from orchestrator.cli.render.words import duration, number, usd
 from orchestrator.study.eta import OVERHEAD_S
 
-_WARNING = "warning: "  # so begins a reason of a run's scales that says why its figures may be doubtful
 _STARTING_S = {"local": OVERHEAD_S, "sky": 600.0}  # of one run: renting and booting, the end
 
 
@@ -35,8 +35,13 @@ def plan_document(name: str, on: str, plans: Mapping[str, Mapping[str, Any]], re
     }
 
 
-def study_plan_lines(document: Mapping[str, Any]) -> list[str]:
-    """`plan_document` as lines; what several runs' plans note is told once."""
+def study_plan_lines(
+    document: Mapping[str, Any], obstacles: Mapping[str, Sequence[str]] | None = None
+) -> list[str]:
+    """`plan_document` as lines; what several runs' plans note is told once.
+
+    `obstacles`: by run, the first of its notes, which say why it cannot be launched; they are told first.
+    """
     runs: Sequence[Mapping[str, Any]] = document["runs"]
     rented = document["on"] == "sky"
     where = "on VMs rented through SkyPilot" if rented else "on the emulated cloud of this machine"
@@ -60,15 +65,17 @@ def study_plan_lines(document: Mapping[str, Any]) -> list[str]:
     if document["contended_retries"]:
         times = "once" if document["contended_retries"] == 1 else "twice"
         lines.append(f"  a run that the host disturbs is repeated, at most {times}: not counted above")
-    about: dict[str, list[str]] = {}
+    worst: dict[str, list[str]] = {}
+    others: dict[str, list[str]] = {}
     for run in runs:
         scales = [] if rented else run["scale_reasons"]  # rented VMs are not this host
-        for note in (*run["notes"], *(reason for reason in scales if reason.startswith(_WARNING))):
-            # The run is named before it.
-            said = note.removeprefix(_WARNING).replace(f": {run['experiment']}: ", ": ")
-            about.setdefault(said, []).append(run["run"])
-    worst_first = sorted(about.items(), key=lambda told: not told[0].startswith("cannot be launched"))
-    lines += [f"  note: {_several(keys, len(runs))}: {note}" for note, keys in worst_first]
+        against = len((obstacles or {}).get(run["run"], ()))
+        doubts = [reason.removeprefix(WARNING) for reason in scales if reason.startswith(WARNING)]
+        for at, note in enumerate([*run["notes"], *doubts]):
+            said = note.replace(f": {run['experiment']}: ", ": ")  # the run is named before it
+            (worst if at < against else others).setdefault(said, []).append(run["run"])
+    for note, keys in (*worst.items(), *others.items()):
+        lines.append(f"  note: {_several(keys, len(runs))}: {note}")
     return lines
 
 

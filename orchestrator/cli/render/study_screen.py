@@ -12,7 +12,6 @@ from orchestrator.cli.render.terminal import say, wants_colour, wants_live_view
 from orchestrator.cli.render.words import duration
 from orchestrator.study.core import DONE, Attempt, Job, StudyState
 from orchestrator.study.eta import remaining_s
-from orchestrator.study.verdict import of_host
 
 _PERIOD_S = 30.0
 
@@ -115,10 +114,6 @@ def ended_line(attempt: Attempt, headline: str, state: StudyState, job: Job) -> 
     if not end.disturbed:
         return said
     again = any(one.job.key == job.key for one in state.unsettled)
-    kept = (
-        "it is not run again, and not compared"
-        if of_host(end.disturbed)
-        else "it is not run again, and counts"
-    )
+    kept = "it is not run again, and not compared" if attempt.host_busy else "it is not run again, and counts"
     after = "it is run again" if again else kept
     return f"{said}; {'; '.join(end.disturbed)}: {after}"

@@ -10,7 +10,16 @@ from cloud.networks.tuning import BUFFER_BYTES
 from cloud.prices.classes import is_own
 from metrics.host_load import told
 from orchestrator.cli.render.output import Format, rows_text
-from orchestrator.cli.render.words import counted, duration, emulation_line, interval, number, place, usd
+from orchestrator.cli.render.words import (
+    counted,
+    duration,
+    emulation_line,
+    interval,
+    number,
+    place,
+    scales_of,
+    usd,
+)
 
 _COLUMNS = (
     "slot",
@@ -101,7 +110,8 @@ def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
     lines = [f"{summary.get('run_id')}: {summary.get('status')}"]
     emulation = emulation_line(summary)
     if emulation:
-        whole = emulation.endswith("not scaled") or summary.get("target") == "sky"
+        scales = scales_of(summary)
+        whole = summary.get("target") == "sky" or (scales and all(scale == 1 for _, scale in scales))
         lines.append(emulation if whole else f"{emulation} (multiplied back below)")
     if summary.get("host_contended"):
         lines.append(

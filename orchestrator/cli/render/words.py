@@ -76,14 +76,19 @@ def interval(figure: Mapping[str, Any] | None, unit: str = "") -> str:
     return f"{head} (95 %: {number(low)} to {number(high)}, n = {n})"
 
 
+def scales_of(run: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """The scales of a run or a plan by name; none where they are unknown."""
+    scales = run.get("scales") or {}
+    return [(key, scales[key]) for key in ("bytes", "time", "samples") if key in scales]
+
+
 def emulation_line(run: Mapping[str, Any]) -> str:
     """What of a run is not real, in one line; empty for a run on real VMs."""
     if not run.get("emulated"):
         return ""
     if run.get("target") == "sky":
         return "Rented VMs and their real network; a small network trains, padded to the model's size and step time"
-    scales = run.get("scales") or {}
-    named = [(key, scales[key]) for key in ("bytes", "time", "samples") if key in scales]
+    named = scales_of(run)
     shrunk = ", ".join(f"{key} 1/{number(scale)}" for key, scale in named if scale != 1)
     scaled = f"scaled: {shrunk}" if shrunk else "not scaled" if named else "scales unknown"
     where = (

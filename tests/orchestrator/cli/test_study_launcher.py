@@ -23,6 +23,7 @@ from orchestrator.home import run_folder
 from orchestrator.study.core import Attempt, Ended, Job, Started, replay_study
 from orchestrator.study.definition import StudyDefinition
 from orchestrator.study.runner import RunError, Seen
+from orchestrator.study.verdict import Disturbance
 from tests.orchestrator.cli_snapshots import snapshot
 
 RUN = "a-20231114-abcd-1"
@@ -64,7 +65,9 @@ def test_what_there_is_of_a_run(tmp_path: Path, launcher: RunLauncher):
 
 def test_why_a_run_is_repeated_is_in_its_numbers(tmp_path: Path, launcher: RunLauncher):
     _write(tmp_path, status="done", host={"contended": True, "reasons": ["a packet was 0.90 s late"]})
-    assert launcher.disturbed(RUN) == ("the host was too busy (a packet was 0.90 s late)",)
+    assert launcher.disturbances(RUN) == {
+        Disturbance.HOST_BUSY: "the host was too busy (a packet was 0.90 s late)"
+    }
 
 
 def _watching(monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher, *script: object) -> list[str]:
@@ -160,11 +163,11 @@ def test_a_study_tells_where_it_is_and_how_long_it_takes():
 @pytest.mark.parametrize(
     ("why", "says"),
     [
-        ("the host was too busy (late)", "it is not run again, and not compared"),
-        ("1 round was dropped without a planned fault", "it is not run again, and counts"),
+        (Disturbance.HOST_BUSY, "it is not run again, and not compared"),
+        (Disturbance.DROPPED_ROUNDS, "it is not run again, and counts"),
     ],
 )
-def test_a_disturbed_run_that_is_not_run_again(why: str, says: str):
-    one, ended = job("geo-a2", 60.0), Ended(90.0, "geo-a2", 1, "done", "", (why,))
+def test_a_disturbed_run_that_is_not_run_again(why: Disturbance, says: str):
+    one, ended = job("geo-a2", 60.0), Ended(90.0, "geo-a2", 1, "done", "", ("why",), (why,))
     state = replay_study([one], 0, [Started(0.0, "geo-a2", 1, "r-1"), ended])
-    assert ended_line(Attempt(1, "r-1", 0.0, ended), "", state, one).endswith(f"{why}: {says}")
+    assert ended_line(Attempt(1, "r-1", 0.0, ended), "", state, one).endswith(f"why: {says}")

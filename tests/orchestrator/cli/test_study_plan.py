@@ -41,14 +41,19 @@ def test_what_is_unknown_is_at_most_nothing():
 def test_a_reason_names_each_run_once():
     why = "cannot be launched on rented VMs as it is: {}: no step time is known"
     plans = {name: a_plan(name, notes=[why.format(name), "traffic is old"]) for name in ("a-1", "a-2")}
+    against = {name: plan["notes"][:1] for name, plan in plans.items()}
     plans["a-1"]["scale_reasons"] = [
         "parts 48: fewer",
         "warning: bytes_scale 4 does not keep this host under half busy",
     ]
     notes = {
-        on: [line for line in study_plan_lines(plan_document("s", on, plans, 2)) if "note:" in line]
+        on: [line for line in study_plan_lines(plan_document("s", on, plans, 2), against) if "note:" in line]
         for on in ("sky", "local")
     }
+    plans["a-1"]["notes"].insert(0, "traffic is old")
+    plans["a-2"]["notes"] = ["its price is unknown"]
+    told = study_plan_lines(plan_document("s", "sky", plans, 2), {"a-2": ["its price is unknown"]})
+    assert next(line for line in told if "note:" in line) == "  note: a-2: its price is unknown"
     assert notes["sky"] == notes["local"][:2]  # rented VMs are not this host
     assert notes["local"] == [
         "  note: every run: cannot be launched on rented VMs as it is: no step time is known",

@@ -13,7 +13,7 @@ from experiments.parse.load import find, load
 from metrics.store.database import RunStore
 from orchestrator.cli.app import run
 from orchestrator.cli.render.summary import rent_question
-from orchestrator.cli.starting import blocking, plan_for
+from orchestrator.cli.starting import checked_plan, plan_for
 from orchestrator.launch.prepare import prepare
 
 ROOT = Path(__file__).parents[3]
@@ -85,7 +85,7 @@ def test_a_plan_for_this_machine_says_too_what_launch_refuses():
     assert plan_for(load("geo-b2", ["budget_usd=0.01"]))["notes"][0].startswith(
         "cannot be launched: geo-b2: the budget"
     )
-    assert not blocking(plan_for(load("geo-b2", ["budget_usd=5"])))
+    assert not checked_plan(load("geo-b2", ["budget_usd=5"])).obstacles
 
 
 @pytest.mark.parametrize(
@@ -125,9 +125,9 @@ def test_the_pages_examples_can_be_launched_as_they_stand(
     example = (ROOT / "docs" / "sky.md").read_text().split("```yaml\n")[1].split("```")[0]
     monkeypatch.chdir(tmp_path)
     Path("two-continents.yaml").write_text(example)  # the name that the README gives it
-    plan = plan_for(load("two-continents.yaml"), "sky")
-    assert not blocking(plan)
-    assert plan["budget"]["reserve_usd"] is not None
+    checked = checked_plan(load("two-continents.yaml"), "sky")
+    assert not checked.obstacles
+    assert checked.document["budget"]["reserve_usd"] is not None
     command = re.search(r"^orch (plan [^#\n]*)", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert command
     assert run(shlex.split(command[1])) == 0

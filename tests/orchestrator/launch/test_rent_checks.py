@@ -19,7 +19,7 @@ from experiments.parse.load import load
 from experiments.peer.config import PeerConfig
 from experiments.schema.models import ExperimentSpec
 from metrics.store.database import RunStore
-from orchestrator.cli.starting import plan_for
+from orchestrator.cli.starting import checked_plan, plan_for
 from orchestrator.core.events import RequestVm
 from orchestrator.core.journal import replay
 from orchestrator.errors import UsageError
@@ -137,7 +137,9 @@ def changed(**data: Any) -> ExperimentSpec:
 )
 def test_what_stands_against_it_is_refused_and_in_the_plan(changes: dict[str, Any], wrong: str):
     spec = changed(**changes)
-    notes = [note for note in plan_for(spec, "sky")["notes"] if note.startswith("cannot be launched")]
+    checked = checked_plan(spec, "sky")
+    notes = list(checked.obstacles)
+    assert checked.document["notes"][: len(notes)] == notes
     if not wrong:
         assert (list(obstacles(spec)), notes) == ([], [])
         return

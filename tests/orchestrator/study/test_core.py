@@ -27,10 +27,11 @@ from orchestrator.study.core import (
     to_retry,
 )
 from orchestrator.study.eta import OVERHEAD_S, remaining_s
+from orchestrator.study.verdict import Disturbance
 
 DONE, FAILED = RunEnd("done"), RunEnd("failed")
-BUSY = RunEnd("done", ("the host was too busy (late)",))
-DROPPED = RunEnd("done", ("1 round was dropped without a planned fault",))
+BUSY = RunEnd("done", {Disturbance.HOST_BUSY: "late"})
+DROPPED = RunEnd("done", {Disturbance.DROPPED_ROUNDS: "1 round"})
 A, B = job("a"), job("b")
 
 

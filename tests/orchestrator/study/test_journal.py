@@ -22,11 +22,11 @@ from orchestrator.study.definition import (
     read_study,
 )
 from orchestrator.study.journal import JOURNAL, StudyJournal, read_journal
-from orchestrator.study.verdict import disturbances
+from orchestrator.study.verdict import Disturbance, disturbances
 
 EVENTS = [
     Started(1.5, "geo-a2", 1, "geo-a2-20231114-abcd-1"),
-    Ended(90.0, "geo-a2", 1, "done", "", ("the host was too busy (ä)",)),
+    Ended(90.0, "geo-a2", 1, "done", "", ("the host was too busy (ä)",), (Disturbance.HOST_BUSY,)),
     Started(91.0, "geo-a2", 2, "geo-a2-20231114-abcd-2"),
     Begun(92.0, "geo-a2", 2),
     Ended(180.0, "geo-a2", 2, "failed", "a sentence\nof two lines"),
@@ -46,6 +46,16 @@ def test_what_is_written_is_read(tmp_path: Path):
         again.append(event)
     again.close()
     assert list(read_journal(tmp_path)) == again.events == EVENTS
+
+
+def test_lines_without_codes_are_read_by_their_sentences(tmp_path: Path):
+    """As orch wrote them before `Ended.disturbances`."""
+    line = '{"kind": "ended", "at_s": 1.0, "job": "a", "attempt": 1, "status": "done", "error": "", "disturbed": '
+    (tmp_path / JOURNAL).write_text(
+        f'{line}["the host was too busy (late)", "1 round was dropped without a planned fault"]}}\n{line}[]}}\n'
+    )
+    codes = [event.disturbances for event in read_journal(tmp_path) if isinstance(event, Ended)]
+    assert codes == [(Disturbance.HOST_BUSY, Disturbance.DROPPED_ROUNDS), ()]
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -143,16 +153,22 @@ def test_one_process_at_a_time_holds_a_study(tmp_path: Path):
 @pytest.mark.parametrize(
     ("changes", "emulation", "expected"),
     [
-        ({}, {}, ()),
-        ({"host_contended": True}, {}, ("the host was too busy (late)",)),
-        ({"dropped_rounds": 1}, {}, ("1 round was dropped without a planned fault",)),
+        ({}, {}, {}),
+        ({"host_contended": True}, {}, {Disturbance.HOST_BUSY: "the host was too busy (late)"}),
+        (
+            {"dropped_rounds": 1}, {},
+            {Disturbance.DROPPED_ROUNDS: "1 round was dropped without a planned fault"},
+        ),
         (
             {"dropped_rounds": 2, "host_contended": True}, {},
-            ("the host was too busy (late)", "2 rounds were dropped without a planned fault"),
+            {
+                Disturbance.HOST_BUSY: "the host was too busy (late)",
+                Disturbance.DROPPED_ROUNDS: "2 rounds were dropped without a planned fault",
+            },
         ),
-        ({"dropped_rounds": 2}, {"preempt": {"rate_per_h": 3.0}}, ()),
-        ({"dropped_rounds": 2, "preemptions": {"count": 1}}, {}, ()),
-        ({"host_contended": None, "dropped_rounds": 3, "target": "sky"}, {}, ()),
+        ({"dropped_rounds": 2}, {"preempt": {"rate_per_h": 3.0}}, {}),
+        ({"dropped_rounds": 2, "preemptions": {"count": 1}}, {}, {}),
+        ({"host_contended": None, "dropped_rounds": 3, "target": "sky"}, {}, {}),
     ],
 )  # fmt: skip
 def test_what_is_run_again(changes, emulation, expected):
