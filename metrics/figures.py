@@ -8,8 +8,9 @@ their order. A new figure is an entry here and the function that computes it. Wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from metrics.epochs.granularity import (
     calculation,
@@ -56,7 +57,8 @@ class Figure:
     paper_column: str = ""  # of experiments/published.csv; "": the paper has none
     paper_factor: float = 1.0  # from the paper's unit to ours
     lower_is_better: bool = False
-    if_known: bool = False  # a summary leaves it out where it is unknown: most runs have none
+    short: str = ""  # in a narrow column; "": its name
+    if_known: bool = False  # a headline leaves it out where it is unknown: most runs have none
 
     @property
     def heading(self) -> str:
@@ -67,6 +69,11 @@ class Figure:
     def words(self) -> str:
         """Name and unit in a sentence or a chart: "communication (s)"."""
         return self.title or (f"{self.name} ({self.unit})" if self.unit else self.name)
+
+    @property
+    def unit_of_run(self) -> str:
+        """The unit of a run's mean: seconds are those of an epoch."""
+        return "s an epoch" if self.unit == "s" else self.unit
 
     def value(self, run: RunNumbers, epoch: SwarmEpoch | None = None) -> float | None:
         """Over a run's measured epochs, or of one of them; None: unknown."""
@@ -121,7 +128,7 @@ _FIGURES = (
         of_epochs=communication, of_epoch=_peer_mean(lambda p: p.comm_s),
     ),
     Figure(
-        "overlapped_s", "of it behind calculation", "s", if_known=True,
+        "overlapped_s", "of it behind calculation", "s", short="of it hidden", if_known=True,
         epoch_meaning="of comm_s, while the peers calculated (`swarm.overlap`)",
         of_epochs=overlapped, of_epoch=_peer_mean(lambda p: p.overlapped_s),
     ),
@@ -167,6 +174,12 @@ PAPER = (
     "sps_epoch_mean", "calc_s", "comm_s", "epoch_s", "granularity", "granularity_phase_timed", "egress_bytes_per_vm_epoch",
 )  # fmt: skip
 """Figures that the paper published."""
+
+
+def headlines(summary: Mapping[str, Any], *more: str) -> list[tuple[Figure, Mapping[str, Any] | None]]:
+    """The headline figures, then `more`, with what a run's summary has of them; None: unknown."""
+    found = [(FIGURES[key], summary.get(key)) for key in (*HEADLINES, *more)]
+    return [(figure, estimate) for figure, estimate in found if estimate or not figure.if_known]
 
 
 def compared_figure(key: str) -> Figure:
