@@ -8,7 +8,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from analysis.replay import RunRow, Store, run_row
+from analysis.replay import RunRow, Store, read_run
 from cloud.prices.book import PriceBook
 from metrics.cost.ledger import KINDS, Ledger, data_lines
 from metrics.paper.basis import EGRESS_KINDS, kind_of
@@ -35,11 +35,12 @@ def cost_row(
     """What `orch cost -o json` prints of a run. `book`: prices for both bases, instead of the run's own
     (measured) and the study's (published). Raises metrics.store.database.StoreError."""
     read: Any = store if book is None else Repriced(store, book)
-    run, row = RunNumbers.of(read), run_row(read)
+    found = read_run(read)
+    run, row = found.run, found.row
     every = whole(run, _samples(read) if row.baseline else None)
     even = _alone(run, row) if row.baseline else steady(run, read.records("ingress"))
-    sps = row.sps_phase_timed if row.baseline else row.sps_epoch_mean
-    theirs = published_run(run, book or study_book, sps.value if sps else None, row.peers)
+    sps = row.value("sps_phase_timed" if row.baseline else "sps_epoch_mean")
+    theirs = published_run(run, book or study_book, sps, row.peers)
     logged = len({vm.slot for vm in run.vms})
     partial = row.peers > logged  # a peer without a log: its dollars are in no sum
     told = [*run.notes, *(f"Measured dollars are unknown: {reason}." for reason in run.bill.unknown)]
@@ -73,15 +74,16 @@ def cost_row(
 
 def _alone(run: RunNumbers, row: RunRow) -> Steady | None:
     """An hour of one VM without a swarm, at its wall-clock rate; None without one."""
-    if row.sps_wall is None or len(run.vms) != 1:
+    sps = row.value("sps_wall")
+    if sps is None or len(run.vms) != 1:
         return None
     (vm,) = run.vms
-    lines = data_lines({vm.vm: row.ingress_bytes_per_vm_h}, run.terms)
+    lines = data_lines({vm.vm: row.value("ingress_bytes_per_vm_h")}, run.terms)
     bill = Ledger((*(line for line in run.bill.lines if line.kind == "vm" and line.usd is None), *lines))
     return Steady(
         usd_per_vm_h={"vm": vm.usd_per_h, "egress": Decimal(0), "data": bill.sum("data")},
         vm_hours=1.0,
-        samples=row.sps_wall.value * 3600,
+        samples=sps * 3600,
         epochs=0,
         unknown=bill.unknown,
     )
@@ -178,11 +180,10 @@ def _rates(run: RunNumbers, row: RunRow, every: Whole, theirs: PublishedRun) -> 
     rate = every.samples / seconds if seconds else 0.0
     if theirs.sps is None:
         return parts
-    if row.baseline and row.sps_wall and _apart(row.sps_wall.value, theirs.sps):
-        parts.append(
-            f"the GPU trains {row.sps_wall.value:.1f} sps by wall clock, {theirs.sps:.1f} by phase timers"
-        )
-    basis = row.sps_wall.value if row.baseline and row.sps_wall else theirs.sps
+    wall = row.value("sps_wall") if row.baseline else None
+    if wall is not None and _apart(wall, theirs.sps):
+        parts.append(f"the GPU trains {wall:.1f} sps by wall clock, {theirs.sps:.1f} by phase timers")
+    basis = theirs.sps if wall is None else wall
     if rate and _apart(rate, basis):
         parts.append(
             f"start-up and warm-up are in ours ({rate:.1f} sps over the VMs' whole time, {basis:.1f} without)"

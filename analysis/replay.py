@@ -1,6 +1,7 @@
-"""One row of numbers a run, ours or somebody's imported logs, with everything that is null explained.
+"""A run, ours or somebody's imported logs, read once: its records' numbers, and its row of figures.
 
-Keys as in docs/replay.md; numbers at the study's scale (imported runs: the logs' own), all by functions of `metrics`.
+Everything that is null in a row is explained. Figures are those of `metrics.figures` at the study's scale (imported
+runs: the logs' own); docs/replay.md has the keys.
 """
 
 from __future__ import annotations
@@ -12,29 +13,35 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from metrics.epochs import granularity as granularities
+from metrics.epochs.granularity import granularity_phase_timed
 from metrics.epochs.scaling import study_ingress_bytes
-from metrics.epochs.throughput import SwarmEpoch, epoch_seconds, measured, throughput
+from metrics.epochs.throughput import SwarmEpoch, measured, throughput
+from metrics.figures import FIGURES, REPLAY
 from metrics.paper.rules import RULE_COLUMNS, SINGLE_COLUMNS, single_rates, study_granularity
 from metrics.provenance import NOBODY_KNOWS, RanOn
 from metrics.records import IngressRecord, SwarmEpochRecord
 from metrics.run import RunNumbers
+from metrics.run_traffic import egress_bytes_per_vm_epoch, peer_flows
 from metrics.stats import Estimate, mean_interval
 from metrics.store.database import RunStore
-from metrics.traffic import traffic
 from metrics.warnings import sentences
 
 KEYS = (
-    "label", "run_id", "model", "peers", "tbs", "sps_epoch_mean", "sps", "n_epochs", "sps_low", "sps_high",
-    "granularity_phase_timed", "granularity", "calc_s", "comm_s", "epoch_s", "egress_bytes_per_vm_epoch", "ingress_bytes_per_vm_h",
-    "sps_wall", "sps_phase_timed", "speedup", "speedup_phase_timed", "target", "emulated", "scales", "host_contended", "warnings",
+    "label", "run_id", "model", "peers", "tbs", *REPLAY, "target", "emulated", "scales", "host_contended", "warnings",
 )  # fmt: skip
 
-_EPOCH_KEYS = "sps, sps_low, sps_high, granularity, calc_s, comm_s, epoch_s, egress_bytes_per_vm_epoch"
+_OF_EPOCHS = tuple(figure for figure in FIGURES.values() if figure.of_epoch)
+_EPOCH_KEYS = ", ".join(
+    key
+    for key in REPLAY
+    if key in ("sps_low", "sps_high") or (key in FIGURES and (FIGURES[key].of_epoch or FIGURES[key].of_run))
+)
 _SWARM_KEYS = (
     f"{_EPOCH_KEYS}, sps_epoch_mean, n_epochs, granularity_phase_timed, speedup and speedup_phase_timed"
 )
 _RULE_TIMERS = ("dataload_cuda_move", "forward", "loss_calc", "backward", "opt_step")  # in the columns' names
+_SPEEDUPS = (("speedup", "sps", "sps_wall"), ("speedup_phase_timed", "sps_epoch_mean", "sps_phase_timed"))
+"""A speed-up, the rate of the swarm and that of one GPU alone, on the clocks that it is defined on."""
 _FULL = 0.98  # peers whose samples reach less than this share of the target are not all of the swarm
 
 
@@ -50,7 +57,7 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class RunRow:
-    """The numbers of one run. None: unknown or not applicable; `warnings` and `not_applicable` say why."""
+    """The figures of one run. None: unknown or not applicable; `warnings` and `not_applicable` say why."""
 
     label: str | None
     run_id: str
@@ -60,20 +67,8 @@ class RunRow:
     baseline: bool  # one VM alone, without a swarm
     accelerators: tuple[str, ...]  # each kind once, sorted: ("T4:1",)
     locations: Mapping[str, str]  # by VM
-    sps_epoch_mean: Estimate | None = None  # the authors' figure: mean of all logged rates but the first
-    sps: Estimate | None = None  # samples over time of the measured epochs
+    figures: Mapping[str, Estimate] = field(default_factory=dict[str, Estimate])  # by `FIGURES`; absent: None
     n_epochs: int | None = None
-    granularity_phase_timed: float | None = None  # the authors' rule
-    granularity: Estimate | None = None
-    calc_s: Estimate | None = None
-    comm_s: Estimate | None = None
-    epoch_s: Estimate | None = None
-    egress_bytes_per_vm_epoch: float | None = None
-    ingress_bytes_per_vm_h: float | None = None
-    sps_wall: Estimate | None = None  # of a baseline
-    sps_phase_timed: Estimate | None = None  # of a baseline
-    speedup: float | None = None
-    speedup_phase_timed: float | None = None
     ran: RanOn = NOBODY_KNOWS
     warnings: tuple[str, ...] = ()
     not_applicable: tuple[str, ...] = field(default=())  # why numbers are null that such a run never has
@@ -83,13 +78,29 @@ class RunRow:
         """The one kind of accelerator of all VMs; None when they differ or it is not known."""
         return self.accelerators[0] if len(self.accelerators) == 1 and self.accelerators[0] else None
 
+    def value(self, key: str) -> float | None:
+        """A figure without its interval."""
+        found = self.figures.get(key)
+        return found.value if found else None
+
     def to_json(self) -> dict[str, Any]:
         """The row with exactly `KEYS`, in their order."""
-        known: dict[str, Any] = {key: getattr(self, key, getattr(self.ran, key, None)) for key in KEYS}
-        values = {k: v.value if isinstance(v, Estimate) else v for k, v in known.items()}
-        low, high = (self.sps.low, self.sps.high) if self.sps else (None, None)
+        values: dict[str, Any] = {
+            key: self.value(key) if key in FIGURES else getattr(self, key, getattr(self.ran, key, None))
+            for key in KEYS
+        }
+        sps = self.figures.get("sps")
+        low, high = (sps.low, sps.high) if sps else (None, None)
         told = [*self.warnings, *self.not_applicable, *self.ran.unknown]
         return values | {"sps_low": low, "sps_high": high, "warnings": told}
+
+
+@dataclass(frozen=True)
+class ReadRun:
+    """A run's numbers and the row that they give: all that reports and comparisons start from."""
+
+    run: RunNumbers
+    row: RunRow  # without speed-ups: these need the baselines (`with_speedups`)
 
 
 def replay_rows(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
@@ -97,14 +108,14 @@ def replay_rows(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
     return [row.to_json() for row in with_speedups(rows)]
 
 
-def row_of_folder(folder: Path) -> RunRow:
-    """The row of a run folder, without speed-ups. Raises metrics.store.database.StoreError."""
+def read_folder(folder: Path) -> ReadRun:
+    """The run of a folder with `run.db`. Raises metrics.store.database.StoreError."""
     with RunStore.open_reader(folder / "run.db") as store:
-        return run_row(store)
+        return read_run(store)
 
 
-def run_row(store: Store) -> RunRow:
-    """The row of one run, without speed-ups: these need the baselines (`with_speedups`)."""
+def read_run(store: Store) -> ReadRun:
+    """One run's numbers and row. Raises metrics.store.database.StoreError."""
     run = RunNumbers.of(store)
     imported: Mapping[str, Any] = run.meta["imported"] or {}
     model: Mapping[str, Any] = run.meta["model"] or {}
@@ -120,7 +131,7 @@ def run_row(store: Store) -> RunRow:
         locations={vm.vm: vm.location for vm in run.vms},
         ran=RanOn.of(run.meta),
     )
-    return _baseline(row, run, store) if row.baseline else _swarm(row, run, store)
+    return ReadRun(run, _baseline(row, run, store) if row.baseline else _swarm(row, run, store))
 
 
 def with_speedups(rows: Sequence[RunRow]) -> list[RunRow]:
@@ -139,7 +150,7 @@ def with_speedups(rows: Sequence[RunRow]) -> list[RunRow]:
 def _sped_up(row: RunRow, baselines: Mapping[tuple[str, str], Sequence[RunRow]]) -> RunRow:
     def without(reason: str) -> RunRow:
         sentence = f"speedup and speedup_phase_timed are null: {reason}."
-        return replace(row, speedup=None, speedup_phase_timed=None, warnings=(*row.warnings, sentence))
+        return replace(row, warnings=(*row.warnings, sentence))
 
     if len(row.accelerators) > 1:
         return without(
@@ -155,18 +166,23 @@ def _sped_up(row: RunRow, baselines: Mapping[tuple[str, str], Sequence[RunRow]])
         notes.append(
             f"The speed-ups are against the mean of {len(same)} baselines: {', '.join(b.run_id for b in same)}."
         )
-    wall = mean_interval([b.sps_wall.value for b in same if b.sps_wall])
-    timed = mean_interval([b.sps_phase_timed.value for b in same if b.sps_phase_timed])
-    speedup = None if row.sps is None or wall is None else row.sps.value / wall.value
-    mixed = None if row.sps_epoch_mean is None or timed is None else row.sps_epoch_mean.value / timed.value
-    if speedup is None:
-        notes.append(
-            f"speedup is null: {'sps' if row.sps is None else 'the sps_wall of the baseline'} is not known."
-        )
-    if mixed is None:
-        lacking = "sps_epoch_mean" if row.sps_epoch_mean is None else "the sps_phase_timed of the baseline"
-        notes.append(f"speedup_phase_timed is null: {lacking} is not known.")
-    return replace(row, speedup=speedup, speedup_phase_timed=mixed, warnings=(*row.warnings, *notes))
+    figures = dict(row.figures)
+    for key, rate, alone in _SPEEDUPS:
+        base = mean_interval([b.figures[alone].value for b in same if alone in b.figures])
+        if rate not in figures or base is None:
+            lacking = f"the {alone} of the baseline" if rate in figures else rate
+            notes.append(f"{key} is null: {lacking} is not known.")
+        else:
+            figures[key] = _speedup(figures[rate], base.value)
+    return replace(row, figures=figures, warnings=(*row.warnings, *notes))
+
+
+def _speedup(rate: Estimate, alone: float) -> Estimate:
+    """With the rate's interval; the baseline's own spread is not in it."""
+    ratio = rate.value / alone
+    factor = ratio / rate.value if rate.value else 0.0
+    low, high = (None if end is None else end * factor for end in (rate.low, rate.high))
+    return Estimate(ratio, low, high, rate.n)
 
 
 def _label(run: RunNumbers) -> str | None:
@@ -202,11 +218,10 @@ def _baseline(row: RunRow, run: RunNumbers, store: Store) -> RunRow:
     per_h = None if read is None or seconds <= 0 else read / seconds * 3600
     if per_h is None:
         told.append("ingress_bytes_per_vm_h is null: the log has no counter of received bytes.")
+    found = {"sps_wall": wall, "sps_phase_timed": timed, "ingress_bytes_per_vm_h": _plain(per_h, None)}
     return replace(
         row,
-        sps_wall=wall,
-        sps_phase_timed=timed,
-        ingress_bytes_per_vm_h=per_h,
+        figures=_known(found),
         warnings=tuple(told),
         not_applicable=(f"A single VM has no hivemind epochs: {_SWARM_KEYS} are null.",),
     )
@@ -232,33 +247,39 @@ def _swarm(row: RunRow, run: RunNumbers, store: Store) -> RunRow:
     told += reasons
     timed, reasons = _phase_timed(run, store)
     told += reasons
-    calc, comm = granularities.calculation(run.study), granularities.communication(run.study)
-    wall = granularities.granularity(run.study)
-    if chosen and calc is None:
+    figures = {figure.key: figure.of_epochs(run.study) for figure in _OF_EPOCHS if figure.of_epochs}
+    if chosen and figures["calc_s"] is None:
         told.append("calc_s, comm_s and granularity are null: no VM's log covers a measured epoch.")
-    elif chosen and wall is None:
+    elif chosen and figures["granularity"] is None:
         told.append("granularity is null: no communication was found in the measured epochs.")
-    epoch_s = epoch_seconds(run.study)
     egress, reasons = _egress(run, chosen)
     told += reasons
     ingress, reasons = _ingress(run, store, chosen)
     told += reasons
+    n_epochs = len(chosen) if sps is not None or rates is None else rates.n
+    figures |= {
+        "sps_epoch_mean": rates,
+        "sps": sps,
+        "granularity_phase_timed": _plain(timed, n_epochs),
+        "egress_bytes_per_vm_epoch": _plain(egress, n_epochs),
+        "ingress_bytes_per_vm_h": _plain(ingress, n_epochs),
+    }
     return replace(
         row,
         peers=peers,
-        sps_epoch_mean=rates,
-        sps=sps,
-        n_epochs=len(chosen) if sps is not None or rates is None else rates.n,
-        granularity_phase_timed=timed,
-        granularity=wall,
-        calc_s=calc,
-        comm_s=comm,
-        epoch_s=epoch_s,
-        egress_bytes_per_vm_epoch=egress,
-        ingress_bytes_per_vm_h=ingress,
+        figures=_known(figures),
+        n_epochs=n_epochs,
         warnings=tuple(dict.fromkeys(told)),
         not_applicable=("sps_wall and sps_phase_timed are of a single VM without a swarm: null here.",),
     )
+
+
+def _known(figures: Mapping[str, Estimate | None]) -> dict[str, Estimate]:
+    return {key: value for key, value in figures.items() if value is not None}
+
+
+def _plain(value: float | None, n: int | None) -> Estimate | None:
+    return None if value is None else Estimate(value, None, None, n or 0)
 
 
 def _epoch_mean(run: RunNumbers, watched: bool) -> tuple[Estimate | None, list[str]]:
@@ -299,7 +320,7 @@ def _sps(
 def _phase_timed(run: RunNumbers, store: Store) -> tuple[float | None, list[str]]:
     """The authors' granularity. Their rule works on raw steps, so a scaled run's is from its epochs instead."""
     if not run.terms.scales.none:
-        scaled = granularities.granularity_phase_timed(run.study)
+        scaled = granularity_phase_timed(run.study)
         return None if scaled is None else scaled.value, [
             "granularity_phase_timed is from the epochs, multiplied back: the authors' rule knows no scales."
         ]
@@ -330,26 +351,16 @@ def _unlogged(run: RunNumbers, timers: Sequence[str]) -> dict[str, str]:
 
 def _egress(run: RunNumbers, chosen: Sequence[SwarmEpoch]) -> tuple[float | None, list[str]]:
     """Bytes to other peers per VM and measured epoch; VMs whose bytes nobody counted are left out, and named."""
-    epochs = {e.epoch for e in chosen}
-    if not epochs:
+    if not chosen:
         return None, []
-    peers = {vm.vm for vm in run.vms}
-    outside = ("joining", "leaving")
-    sent = [f for f in run.flows if f.epoch in epochs and f.dst in peers and f.phase not in outside]
-    metered = {f.src for f in sent}
-    turns = [p.vm for e in chosen for p in e.peers]
-    missing = sorted(set(turns) - metered)
-    count = sum(1 for vm in turns if vm in metered)
-    if not count:
+    found = egress_bytes_per_vm_epoch(run)
+    turns = {p.vm for e in chosen for p in e.peers}
+    if found is None:
         why = "there is no log of a VM" if not turns else "no VM's sent bytes were counted"
         return None, [f"egress_bytes_per_vm_epoch is null: {why}."]
-    told = (
-        [f"The sent bytes of {', '.join(missing)} were not counted: they are not in the mean."]
-        if missing
-        else []
-    )
-    matrix = traffic(sent, run.study, run.terms.scales, peers)
-    return math.fsum(cell.bytes for cell in matrix) / count, told
+    missing = sorted(turns - {f.src for f in peer_flows(run, chosen)})
+    left_out = f"The sent bytes of {', '.join(missing)} were not counted: they are not in the mean."
+    return found, [left_out] if missing else []
 
 
 def _ingress(run: RunNumbers, store: Store, chosen: Sequence[SwarmEpoch]) -> tuple[float | None, list[str]]:

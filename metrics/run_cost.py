@@ -11,7 +11,7 @@ from typing import Any
 from cloud.prices.book import PriceBook
 from metrics.cost.ledger import KINDS, Ledger, data_lines, egress_lines
 from metrics.epochs.scaling import study_ingress_bytes
-from metrics.epochs.throughput import measured
+from metrics.epochs.throughput import SwarmEpoch, measured
 from metrics.records import IngressRecord, VmRecord
 from metrics.run import Records, RunNumbers
 from metrics.traffic import traffic
@@ -141,6 +141,19 @@ def steady(run: RunNumbers, ingress: Iterable[IngressRecord]) -> Steady | None:
         epochs=len(chosen),
         unknown=tuple(dict.fromkeys((*_unpriced(run, vm_usd), *bill.unknown))),
     )
+
+
+def usd_per_1m(run: RunNumbers, epoch: SwarmEpoch | None = None) -> float | None:
+    """VMs and egress of the measured epochs, or of one, dollars a million samples.
+
+    Without the training data, which costs every run the same by the sample.
+    """
+    found = steady(run if epoch is None else replace(run, study=(epoch,)), ())
+    if found is None or not found.samples:
+        return None
+    parts = [found.usd_per_vm_h[kind] for kind in ("vm", "egress")]
+    known = [float(usd) for usd in parts if usd is not None]
+    return sum(known) * found.vm_hours / found.samples * 1e6 if len(known) == len(parts) else None
 
 
 def not_billed(run: RunNumbers) -> list[str]:

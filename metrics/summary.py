@@ -8,26 +8,14 @@ out is null, and a sentence in "warnings" says why.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
 from metrics import tables
-from metrics.epochs.granularity import (
-    calculation,
-    communication,
-    granularity,
-    granularity_phase_timed,
-    overlapped,
-)
-from metrics.epochs.throughput import (
-    dropped_rounds,
-    epoch_seconds,
-    local_throughput,
-    measured,
-    throughput,
-    throughput_phase_timed,
-)
+from metrics.epochs.throughput import SwarmEpoch, dropped_rounds, measured
 from metrics.events.evaluation import held_out
+from metrics.figures import FIGURES, SUMMARY
 from metrics.paper.comparison import compare
 from metrics.records import VmEnd
 from metrics.run import Records, RunNumbers
@@ -36,6 +24,7 @@ from metrics.traffic import handed_over
 from metrics.warnings import sentences
 
 SUMMARY_VERSION = 1  # keys are only ever added
+_RAW = ("sps", "granularity", "calc_s", "comm_s", "epoch_s")
 
 
 def summarise(store: Records | RunNumbers) -> dict[str, Any]:
@@ -69,16 +58,8 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
             "left": sum(1 for e in chosen if e.left),
         },
         "samples": samples,
-        "sps": _json(throughput(run.study)),
-        "sps_epoch_mean": _json(run.epoch_mean()),
-        "sps_local": _json(local_throughput(run.study)),
-        "sps_phase_timed": _json(throughput_phase_timed(run.study)),
-        "granularity": _json(granularity(run.study)),
-        "granularity_phase_timed": _json(granularity_phase_timed(run.study)),
-        "calc_s": _json(calculation(run.study)),
-        "comm_s": _json(communication(run.study)),
-        "overlapped_s": _json(overlapped(run.study)),
-        "epoch_s": _json(epoch_seconds(run.study)),
+        **_estimates(SUMMARY, run.study),
+        "sps_epoch_mean": _json(run.epoch_mean()),  # of an imported run its monitor's rates
         "dropped_rounds": len(dropped_rounds(run.raw)),
         "egress": [_egress_row(row, "bytes") for row in tables.traffic(run)],
         "ingress_bytes": None if None in ingress else round(sum(b for b in ingress if b is not None)),
@@ -118,11 +99,7 @@ def _raw(run: RunNumbers) -> dict[str, Any]:
     return {
         "target_batch_size": run.terms.raw_target,
         "samples": sum(e.samples for e in run.raw),
-        "sps": _json(throughput(run.raw)),
-        "granularity": _json(granularity(run.raw)),
-        "calc_s": _json(calculation(run.raw)),
-        "comm_s": _json(communication(run.raw)),
-        "epoch_s": _json(epoch_seconds(run.raw)),
+        **_estimates(_RAW, run.raw),
         "egress": [_egress_row(row, "raw_bytes") for row in tables.traffic(run)],
         "egress_after_death_bytes": sum(run.tails.values()),
         "ingress_bytes": sum(run.raw_ingress.values()),
@@ -202,6 +179,11 @@ def _experiment_name(document: Any) -> str | None:
         known: dict[str, Any] = document  # pyright: ignore[reportUnknownVariableType]
         return str(known["name"]) if known.get("name") else None
     return document
+
+
+def _estimates(keys: Sequence[str], epochs: Sequence[SwarmEpoch]) -> dict[str, Any]:
+    found = {key: FIGURES[key].of_epochs for key in keys}
+    return {key: None if of is None else _json(of(epochs)) for key, of in found.items()}
 
 
 def _json(estimate: Estimate | None) -> dict[str, float | int | None] | None:

@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from metrics.epochs.granularity import epoch_granularity
+from metrics.figures import EPOCH, FIGURES
 from metrics.run import Records, RunNumbers
 
 
 def per_epoch(store: Records | RunNumbers) -> list[dict[str, Any]]:
-    """One row an epoch: epoch, warmup, measured, peers, samples, calc_s, comm_s, overlapped_s, epoch_s, sps, granularity,
-    loss, joined, left, dropped (whether part of the round was lost), and raw_calc_s, raw_comm_s, raw_epoch_s,
-    raw_samples, ended_s and crossed_s (unix seconds, as measured)."""
+    """One row an epoch: epoch, warmup, measured, peers, samples, the figures of `metrics.figures.EPOCH`, loss, joined,
+    left, dropped (whether part of the round was lost), and raw_calc_s, raw_comm_s, raw_epoch_s, raw_samples, ended_s
+    and crossed_s (unix seconds, as measured)."""
     run = _run(store)
+    figures = {key: of for key in EPOCH if (of := FIGURES[key].of_epoch) is not None}
     rows: list[dict[str, Any]] = []
     for raw, study in zip(run.raw, run.study, strict=True):
-        n = len(study.peers)
         rows.append(
             {
                 "epoch": study.epoch,
                 "warmup": study.warmup,
                 "measured": study.complete and not study.warmup and study.duration_s is not None,
-                "peers": n,
+                "peers": len(study.peers),
                 "samples": study.samples,
-                "calc_s": math.fsum(p.calc_s for p in study.peers) / n if n else None,
-                "comm_s": math.fsum(p.comm_s for p in study.peers) / n if n else None,
-                "overlapped_s": math.fsum(p.overlapped_s for p in study.peers) / n if n else None,
-                "epoch_s": study.duration_s,
-                "sps": study.samples / study.duration_s if study.duration_s else None,
-                "granularity": epoch_granularity(study),
+                **{key: of(study) for key, of in figures.items()},
                 "loss": study.loss,
                 "joined": ", ".join(run.slot(vm) for vm in study.joined),
                 "left": ", ".join(run.slot(vm) for vm in study.left),
                 "dropped": bool(study.dropped),
-                "raw_calc_s": math.fsum(p.calc_s for p in raw.peers) / n if n else None,
-                "raw_comm_s": math.fsum(p.comm_s for p in raw.peers) / n if n else None,
-                "raw_epoch_s": raw.duration_s,
+                **{f"raw_{key}": figures[key](raw) for key in ("calc_s", "comm_s", "epoch_s")},
                 "raw_samples": raw.samples,
                 "ended_s": raw.ended_s,
                 "crossed_s": raw.crossed_s,

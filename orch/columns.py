@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from metrics.figures import EPOCH, FIGURES, REPLAY
+
 
 class Column(NamedTuple):
     """`dtype`: what pandas is told. In float64 unknown is NaN, in Int64 and boolean <NA>, in object None."""
@@ -17,6 +19,12 @@ _WHOLE, _NUMBER, _YES, _TEXT = "int64", "float64", "bool", "object"
 _MAYBE_WHOLE = "Int64"  # pandas' integers with <NA>
 _MAYBE = "boolean"
 _TIME = "datetime64[ns, UTC]"
+
+_OF_SPS = {
+    "n_epochs": Column("n_epochs", _MAYBE_WHOLE, "measured epochs"),
+    "sps_low": Column("sps_low", _NUMBER, "95 % interval of sps"),
+    "sps_high": Column("sps_high", _NUMBER, "95 % interval of sps"),
+}
 
 FRAMES: dict[str, tuple[Column, ...]] = {
     "runs": (
@@ -43,12 +51,7 @@ FRAMES: dict[str, tuple[Column, ...]] = {
         Column("measured", _YES, "in the means: complete, after the warm-up, with a wall time"),
         Column("peers", _WHOLE, "peers with a record of it"),
         Column("samples", _NUMBER, "of all peers"),
-        Column("calc_s", _NUMBER, "wall time outside the synchronising step, mean over the peers"),
-        Column("comm_s", _NUMBER, "wall time of the round, mean over the peers"),
-        Column("overlapped_s", _NUMBER, "of comm_s, while the peers calculated (`swarm.overlap`)"),
-        Column("epoch_s", _NUMBER, "wall time since the end of the epoch before"),
-        Column("sps", _NUMBER, "samples / epoch_s, in samples per second"),
-        Column("granularity", _NUMBER, "calc_s / comm_s of a peer, mean over the peers"),
+        *(Column(key, _NUMBER, FIGURES[key].epoch_meaning) for key in EPOCH),
         Column("loss", _NUMBER, "mean over the peers, weighted with their samples"),
         Column("joined", _TEXT, "slots that the epoch before did not have, comma-separated"),
         Column("left", _TEXT, "slots that only the epoch before had"),
@@ -176,22 +179,7 @@ FRAMES: dict[str, tuple[Column, ...]] = {
         Column("model", _TEXT, "name of the network"),
         Column("peers", _MAYBE_WHOLE, "peers that trained"),
         Column("tbs", _MAYBE_WHOLE, "target batch size, samples"),
-        Column("sps_epoch_mean", _NUMBER, "the study's figure: mean of the epochs' rates"),
-        Column("sps", _NUMBER, "ours: samples over time of the measured epochs"),
-        Column("n_epochs", _MAYBE_WHOLE, "measured epochs"),
-        Column("sps_low", _NUMBER, "95 % interval of sps"),
-        Column("sps_high", _NUMBER, "95 % interval of sps"),
-        Column("granularity_phase_timed", _NUMBER, "the study's rule: phase timers / synchronising step"),
-        Column("granularity", _NUMBER, "wall clock"),
-        Column("calc_s", _NUMBER, "mean an epoch"),
-        Column("comm_s", _NUMBER, "mean an epoch"),
-        Column("epoch_s", _NUMBER, "mean wall time between epoch ends"),
-        Column("egress_bytes_per_vm_epoch", _NUMBER, "bytes, over the measured epochs"),
-        Column("ingress_bytes_per_vm_h", _NUMBER, "bytes of training data an hour"),
-        Column("sps_wall", _NUMBER, "a single VM's rate by wall clock"),
-        Column("sps_phase_timed", _NUMBER, "its rate by phase timers"),
-        Column("speedup", _NUMBER, "against the baseline of the same GPU and model, wall clock"),
-        Column("speedup_phase_timed", _NUMBER, "the same against the phase-timed baseline"),
+        *(_OF_SPS.get(key) or Column(key, _NUMBER, FIGURES[key].meaning) for key in REPLAY),
         Column("target", _TEXT, "local (namespaces), loopback, sky (rented VMs) or imported"),
         Column("emulated", _MAYBE, "whether distance and accelerators are emulated"),
         Column("scales", _TEXT, "by what bytes, time and samples were shrunk, a dict; None: not, or unknown"),

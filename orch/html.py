@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from metrics.figures import headlines
+
 _UNKNOWN = "unknown"
 
 
@@ -21,11 +23,7 @@ def run_html(summary: Mapping[str, Any]) -> str:
         ("status", str(summary["status"] or _UNKNOWN)),
         ("peers", str(len(summary["peers"]))),
         ("epochs", f"{epochs['measured']} measured, {epochs['warmup']} of warm-up"),
-        ("throughput", _estimate(summary["sps"], " samples/s")),
-        ("granularity", _estimate(summary["granularity"], "")),
-        ("calculation", _estimate(summary["calc_s"], " s an epoch")),
-        ("communication", _estimate(summary["comm_s"], " s an epoch")),
-        *_overlapped(summary),
+        *((figure.name, _estimate(known, figure.unit_of_run)) for figure, known in headlines(summary)),
         ("cost", _usd(cost["total_usd"])),
         ("cost of 1M samples", _usd(summary["usd_per_1m_samples"])),
     ]
@@ -79,15 +77,10 @@ def _list(what: str, sentences: Sequence[str]) -> str:
     return f"<details><summary>{escape(count)}</summary><ul>{items}</ul></details>"
 
 
-def _overlapped(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    hidden = summary.get("overlapped_s")
-    return [("of it behind calculation", _estimate(hidden, " s an epoch"))] if hidden else []
-
-
 def _estimate(estimate: Mapping[str, Any] | None, unit: str) -> str:
     if estimate is None:
         return _UNKNOWN
-    value = f"{_number(estimate['value'])}{unit}"
+    value = f"{_number(estimate['value'])} {unit}".strip()
     if estimate["low"] is None:
         return f"{value} (n = {estimate['n']}: no interval)"
     return f"{value} ({_number(estimate['low'])} to {_number(estimate['high'])}, n = {estimate['n']})"

@@ -121,7 +121,7 @@ def replay(
     logs, which have none; runs of our own keep theirs. What cannot be read is told in `problems`, the other runs
     are there all the same; OrchError when nothing can be read.
     """
-    from analysis.replay import replay_rows, row_of_folder
+    from analysis.replay import read_folder, replay_rows
     from analysis.sources import opened
     from cloud.prices.book import load
 
@@ -144,7 +144,7 @@ def replay(
         for source in found.runs:
             try:
                 with sentences():
-                    rows.append(row_of_folder(source.folder))
+                    rows.append(read_folder(source.folder).row)
                     read.append(Run(source.folder, keep))
             except OrchError as error:
                 problems.append(f"{source.run_id}: {error}")

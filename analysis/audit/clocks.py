@@ -83,17 +83,17 @@ def mixed_clock(e: Evidence) -> list[Finding]:
 def _both_clocks(e: Evidence) -> str:
     row = e.row
     if row.baseline:
-        timed, wall = row.sps_phase_timed, row.sps_wall
+        timed, wall = row.figures.get("sps_phase_timed"), row.figures.get("sps_wall")
         return f"{_value(timed)} sps by the timers, {_value(wall)} sps by wall clock"
     timed, wall = throughput_phase_timed(e.run.study), local_throughput(e.run.study)
     parts = [f"calculating, the VMs do {_value(timed)} sps by the timers and {_value(wall)} by wall clock"]
-    if row.granularity is not None and row.granularity_phase_timed is not None:
+    ratio, timed_ratio, sps = (row.value(key) for key in ("granularity", "granularity_phase_timed", "sps"))
+    if ratio is not None and timed_ratio is not None:
         parts.append(
-            f"granularity is {rounded(row.granularity_phase_timed)} by the timers and "
-            f"{rounded(row.granularity.value)} by wall clock"
+            f"granularity is {rounded(timed_ratio)} by the timers and {rounded(ratio)} by wall clock"
         )
-    if row.sps is not None:
-        parts.append(f"the epochs' {rounded(row.sps.value)} sps are wall clock")
+    if sps is not None:
+        parts.append(f"the epochs' {rounded(sps)} sps are wall clock")
     return "; ".join(parts)
 
 
@@ -107,7 +107,9 @@ def speedups(runs: Sequence[Evidence]) -> list[Finding]:
     wrong = [
         (e, row)
         for e, row in zip(runs, rows, strict=True)
-        if row.speedup and row.speedup_phase_timed and _differ(row.speedup, row.speedup_phase_timed)
+        if (wall := row.value("speedup"))
+        and (mixed := row.value("speedup_phase_timed"))
+        and _differ(wall, mixed)
     ]
     return [*_largest([row for _, row in wrong]), *(_one(e, row, rows) for e, row in wrong)]
 
@@ -119,13 +121,10 @@ def _differ(wall: float, mixed: float) -> bool:
 def _one(e: Evidence, row: RunRow, rows: Sequence[RunRow]) -> Finding:
     bases = [b for b in rows if b.baseline and (b.gpu, b.model) == (row.gpu, row.model)]
     names = ", ".join(b.label or b.run_id for b in bases)
-    assert row.speedup is not None
-    assert row.speedup_phase_timed is not None
-    assert row.sps is not None
-    wall, mixed = row.speedup, row.speedup_phase_timed
+    wall, mixed, sps = (row.figures[key].value for key in ("speedup", "speedup_phase_timed", "sps"))
     sentence = (
-        f"{row.peers} {_gpu(row)}s are {wall:.2f} times one {_gpu(row)} on one clock ({rounded(row.sps.value)} sps over "
-        f"{rounded(row.sps.value / wall)} sps), not the {mixed:.2f} times that the phase-timed rate of {names} gives."
+        f"{row.peers} {_gpu(row)}s are {wall:.2f} times one {_gpu(row)} on one clock ({rounded(sps)} sps over "
+        f"{rounded(sps / wall)} sps), not the {mixed:.2f} times that the phase-timed rate of {names} gives."
     )
     return e.finding("speed-up", "error", sentence, "speedup", mixed, wall, row.n_epochs)
 
@@ -136,11 +135,13 @@ def _largest(wrong: Sequence[RunRow]) -> list[Finding]:
         group = [row for row in wrong if row.gpu == gpu]
         peers = max(row.peers for row in group)
         best: dict[str, RunRow] = {}
-        for row in sorted((r for r in group if r.peers == peers), key=lambda r: -(r.speedup or 0.0)):
+        for row in sorted((r for r in group if r.peers == peers), key=lambda r: -(r.value("speedup") or 0.0)):
             best.setdefault(row.model or "", row)
         chosen = [row for _, row in sorted(best.items())]
-        walls = " and ".join(f"{r.speedup:.1f} times ({r.model}, {r.label or r.run_id})" for r in chosen)
-        mixed = " and ".join(f"{r.speedup_phase_timed:.2f}" for r in chosen)
+        walls = " and ".join(
+            f"{r.value('speedup'):.1f} times ({r.model}, {r.label or r.run_id})" for r in chosen
+        )
+        mixed = " and ".join(f"{r.value('speedup_phase_timed'):.2f}" for r in chosen)
         sentence = (
             f"{peers} {_gpu(chosen[0])}s are {walls} one {_gpu(chosen[0])} on one clock, not {mixed}: speed-ups over a "
             "phase-timed baseline are wrong."
@@ -154,8 +155,8 @@ def _largest(wrong: Sequence[RunRow]) -> list[Finding]:
                 "error",
                 sentence,
                 "speedup",
-                first.speedup_phase_timed,
-                first.speedup,
+                first.value("speedup_phase_timed"),
+                first.value("speedup"),
                 peers,
             )
         )

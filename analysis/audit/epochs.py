@@ -108,7 +108,7 @@ def claimed(e: Evidence) -> list[Finding]:
         return []
     claim, row = e.claimed_sps, e.row
     if e.baseline:
-        wall, timed = row.sps_wall, row.sps_phase_timed
+        wall, timed = row.figures.get("sps_wall"), row.figures.get("sps_phase_timed")
         others = [_Other("by the phase timers", timed.value if timed else None, by_timers=True)]
         return _claim(
             e, claim, wall.value if wall else None, "by wall clock it did", others, wall.n if wall else 0

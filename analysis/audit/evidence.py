@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.audit.findings import Finding, Severity
-from analysis.replay import RunRow, Store, run_row
+from analysis.replay import RunRow, Store, read_run
 from metrics.epochs.throughput import measured
 from metrics.paper.rules import SINGLE_COLUMNS, SingleRates, single_rates
 from metrics.records import ProgressRecord, SwarmEpochRecord
@@ -36,8 +36,8 @@ class Evidence:
         """
         progress: list[ProgressRecord] = store.records("progress")
         known = claims or {}
-        row = run_row(store)
-        run = RunNumbers.of(store)
+        found = read_run(store)
+        run, row = found.run, found.row
         steps = store.columns("steps", ("wall_s", "other_s"))
         wall_s = math.fsum(steps["wall_s"])
         claimed = next((known[n] for n in (row.run_id, row.label or "") if n in known), None)

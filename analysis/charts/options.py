@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from analysis.charts.groups import interval, legend, point
 from analysis.charts.style import INK, PALETTE
-from analysis.compare.labels import shown_factor
-from analysis.compare.option_figures import LOSSES
 from analysis.compare.options import Gain, Gains
+from experiments.study_file.baseline import LOSSES
+from metrics.figures import FIGURES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,8 +24,8 @@ _BASELINE, _OPTION, _OTHER = INK, PALETTE[0], PALETTE[2]
 _DRAWN = 0.64  # of a panel's width: the rest is for the words
 
 
-def gain_figure(gains: Gains, words: Mapping[str, str]) -> Figure:
-    """`words`: what the figures are called. Of the columns asked for at most four are drawn; the table has all."""
+def gain_figure(gains: Gains) -> Figure:
+    """The options beside their baseline. Of the columns asked for at most four are drawn; the table has all."""
     from matplotlib.figure import Figure as New
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -48,7 +48,7 @@ def gain_figure(gains: Gains, words: Mapping[str, str]) -> Figure:
             )
             axes.tick_params(labelsize=8)
             axes.grid(visible=False, axis="y")
-            axes.set_xlabel(words[column], fontsize=9)
+            axes.set_xlabel(FIGURES[column].heading, fontsize=9)
         emulated = all(run.origin == "emulated" for row in part for run in row.runs)
         line[0].set_title(f"{model}{' (emulated)' if emulated else ''}", fontsize=9.5, loc="left", pad=9)
     kinds = [("baseline", _BASELINE), ("with an option", _OPTION), ("another experiment", _OTHER)]
@@ -75,7 +75,7 @@ def _chosen(columns: Sequence[str]) -> list[str]:
 
 
 def _bars(axes: Any, column: str, rows: Sequence[Gain]) -> None:
-    scale = shown_factor(column)
+    scale = FIGURES[column].shown_factor
     values = [(row.cells[column].value or 0.0) * scale for row in rows]
     axes.set_xlim(0, 1.3 * max(values, default=0.0) or 1.0)
     for y, (row, value) in enumerate(zip(rows, values, strict=True)):
@@ -122,7 +122,7 @@ def _other_base(axes: Any, y: int, column: str, base: Gain | None) -> None:
     """The figure of the row that this one is held against, where that is not the dashed line."""
     value = base.cells[column].value if base else None
     if value is not None:
-        x = value * shown_factor(column)
+        x = value * FIGURES[column].shown_factor
         axes.plot([x, x], [y - 0.5, y + 0.5], color=_BASELINE, linewidth=1.5, linestyle=":", zorder=4)
 
 

@@ -1,22 +1,18 @@
-"""The held-out accuracy of runs, read from their folders."""
+"""The held-out accuracy of runs, from their numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from analysis.compare.accuracy import AccuracyComparison, HeldOutRun, Side
 from metrics.epochs.throughput import dropped_rounds
 from metrics.events.evaluation import held_out
 from metrics.run import RunNumbers
-from metrics.store.database import RunStore
 
 
-def held_out_run(folder: Path) -> HeldOutRun:
-    """One run of a folder with `run.db`. Raises metrics.store.database.StoreError."""
-    with RunStore.open_reader(folder / "run.db") as store:
-        run = RunNumbers.of(store)
+def held_out_run(run: RunNumbers) -> HeldOutRun:
+    """One run's accuracy, and what it was trained on by then."""
     document: Any = run.meta["experiment"]
     experiment: Mapping[str, Any] = document if isinstance(document, Mapping) else {"name": document}
     found, target = held_out(run.meta["evaluations"]), run.meta["raw_target_batch_size"]
@@ -43,12 +39,12 @@ def held_out_run(folder: Path) -> HeldOutRun:
 
 
 def compare_held_out(
-    folders: Iterable[Path], of: str, against: str, include_contended: bool = False
+    runs: Iterable[RunNumbers], of: str, against: str, include_contended: bool = False
 ) -> AccuracyComparison:
-    """The runs of two experiments, by the experiments' names. Raises metrics.store.database.StoreError."""
-    runs = [held_out_run(folder) for folder in folders]
+    """The runs of two experiments, by the experiments' names."""
+    found = [held_out_run(run) for run in runs]
     sides = (
-        Side(name, tuple(r for r in runs if r.experiment == name), include_contended)
+        Side(name, tuple(r for r in found if r.experiment == name), include_contended)
         for name in (of, against)
     )
     return AccuracyComparison(*sides)

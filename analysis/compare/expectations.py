@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from analysis.compare.option_figures import LOSSES, Cell, Cells, OptionRun
-from experiments.study_file.baseline import meant
+from analysis.compare.option_figures import Cell, Cells, OptionRun
+from experiments.study_file.baseline import LOSSES, meant
 from experiments.study_file.expectations import LIMITS, Expectation, of_row
 
 

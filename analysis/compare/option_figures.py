@@ -19,16 +19,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
 
+from experiments.study_file.baseline import COLUMNS, LOSSES
 from metrics.provenance import host_mark, origin_mark
 from metrics.stats import quotient_spread, t_quantile
 
-FIGURES = (
-    "sps", "granularity", "comm_s", "usd_per_1m", "egress_bytes_per_vm_epoch", "intercontinental_bytes",
-)  # fmt: skip
-"""Figures with a ratio: samples/s, calculation over communication, seconds of it, dollars a million samples, bytes that a VM
-sends in an epoch, bytes a swarm epoch to another continent."""
-LOSSES = ("loss", "heldout_loss")
-"""Figures that are compared after equal samples: of training (mean of the epoch that ends there), of held-out data."""
+FIGURES = tuple(column for column in COLUMNS if column not in LOSSES)
+"""Figures with a ratio (`metrics.figures` computes them); the others, LOSSES, are compared after equal samples."""
 _OFF = 0.1  # of a target batch: rounds overshoot the target by some samples
 _UNEQUAL = "not equal samples"
 
@@ -60,7 +56,7 @@ class OptionRun:
     figures: Mapping[str, Measured] = field(default_factory=dict[str, Measured])  # by FIGURES
     learned: Mapping[str, Sequence[Learned]] = field(
         default_factory=dict[str, Sequence[Learned]]
-    )  # by LOSSES
+    )  # by `LOSSES`
     target_batch: float | None = None  # raw
     dropped_rounds: int = 0
     origin: str = "emulated"

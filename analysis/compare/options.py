@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.compare.expectations import Verdict, verdicts_document
-from analysis.compare.option_figures import FIGURES, LOSSES, Cell, Cells, OptionRun
-from experiments.study_file.baseline import meant
+from analysis.compare.option_figures import FIGURES, Cell, Cells, OptionRun
+from experiments.study_file.baseline import LOSSES, meant
 from metrics.provenance import all_marks, contended_of
 
 

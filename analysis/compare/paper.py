@@ -19,6 +19,7 @@ from analysis.compare.run_figures import StudyRun, cost_kind, series_of, spread_
 from cloud.prices.book import PriceBook
 from cloud.prices.classes import egress_class
 from experiments.catalog import Published, models, published, published_runs
+from metrics.figures import FIGURES, PAPER, Figure
 from metrics.stats import Estimate, mean_interval
 
 STUDY = "study"
@@ -96,6 +97,12 @@ def run_name(row: Published) -> str:
     return f"{family} {number}"
 
 
+def printed_figure(row: Published, figure: Figure) -> float | None:
+    """A figure of the paper in our unit; None: not published."""
+    value = getattr(row, figure.paper_column) if figure.paper_column else None
+    return None if value is None else value * figure.paper_factor
+
+
 def printed_runs(book: PriceBook, logs: Collection[StudyRun] = ()) -> list[StudyRun]:
     """The published runs whose epochs are known, as printed, but those that are among `logs`: by name ("CV A-2"), by the published
     figures that the log's importer found, or by model, GPU, target batch size and places.
@@ -157,24 +164,15 @@ def _printed(row: Published, sps_mean: float, book: PriceBook) -> StudyRun:
     places = [place for place, count in row.vms_by_location for _ in range(count)]
     spread, epochs = mean_interval(row.epoch_sps), row.epochs or 0
     sps = Estimate(sps_mean, spread.low if spread else None, spread.high if spread else None, epochs)
-    egress = None if row.egress_gb_per_vm_epoch is None else row.egress_gb_per_vm_epoch * 1e9
     one = alone(row.model)
-    values = {
-        "granularity": row.granularity_wall,
-        "granularity_phase_timed": row.granularity_paper,
-        "calc_s": row.calc_s,
-        "comm_s": row.comm_s,
-        "epoch_s": row.epoch_s,
-        "egress_bytes_per_vm_epoch": egress,
-    }
-    figures = {"sps": sps, "sps_epoch_mean": sps}
-    figures |= {
-        key: Estimate(value, None, None, epochs) for key, value in values.items() if value is not None
-    }
+    values = {key: printed_figure(row, FIGURES[key]) for key in PAPER}
+    figures = {key: Estimate(value, None, None, epochs) for key, value in values.items() if value is not None}
+    figures |= {"sps": sps, "sps_epoch_mean": sps}
     for key, basis in (("speedup", ONE_CLOCK), ("speedup_phase_timed", STUDY)):
         if basis in one:
             low, high = (None if end is None else end / one[basis] for end in (sps.low, sps.high))
             figures[key] = Estimate(sps.value / one[basis], low, high, sps.n)
+    egress = values["egress_bytes_per_vm_epoch"]
     hourly = None if egress is None or row.epoch_s is None else egress * 3600 / row.epoch_s
     dollars, why = _dollars(row.model, places, sps_mean, hourly, book)
     return StudyRun(

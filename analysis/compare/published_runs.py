@@ -6,38 +6,35 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from analysis.compare.paper import run_name
-from analysis.compare.published import ComparedRun
-from analysis.replay import RunRow, row_of_folder, run_row
+from analysis.compare.paper import printed_figure, run_name
+from analysis.compare.published import COMPARED, ComparedRun
+from analysis.replay import ReadRun, RunRow, read_folder
 from analysis.sources import opened
 from experiments.catalog import Published
 from experiments.parse.load import from_document
 from experiments.schema.errors import SpecError
 from experiments.study_file.basis import Basis, study_basis
 from metrics.epochs.throughput import dropped_rounds
-from metrics.run import RunNumbers
-from metrics.stats import Estimate
-from metrics.store.database import RunStore
+from metrics.figures import compared_figure
 
 LOOPBACK = "loopback: no distance"
 """Why a run whose peers talk over loopback is neither ranked nor judged."""
 
 
 def compared_run(
-    folder: Path,
+    read: ReadRun,
     replayed: Mapping[str, Mapping[str, float | None]],
     label: str = "",
     attempts: int = 1,
     judged: bool | None = None,
 ) -> ComparedRun:
-    """One run of a folder with `run.db`, beside what was published and replayed of the same experiment.
+    """One run beside what was published and replayed of the same experiment.
 
     `replayed`: figures by the published run's name (`replayed_figures`). `label` tells runs of one experiment apart.
     `judged`: whether it is held against the study; None: without a label, and without an option that the study had
-    not, and never without distance. Raises metrics.store.database.StoreError.
+    not, and never without distance.
     """
-    with RunStore.open_reader(folder / "run.db") as store:
-        run, row = RunNumbers.of(store), run_row(store)
+    run, row = read.run, read.row
     experiment = run.meta["experiment"]
     own = str(experiment.get("name") if isinstance(experiment, Mapping) else experiment or row.label)
     basis = _basis(experiment)
@@ -87,32 +84,16 @@ def published_figures(known: Published | None) -> dict[str, float | None]:
     """The study's figures under our names, bytes as such; granularity and rates by wall clock."""
     if known is None:
         return {}
-    gigabytes = known.egress_gb_per_vm_epoch
-    return {
-        "sps": known.sps,
-        "calc_s": known.calc_s,
-        "comm_s": known.comm_s,
-        "epoch_s": known.epoch_s,
-        "granularity": known.granularity_wall,
-        "egress_bytes_per_vm_epoch": None if gigabytes is None else gigabytes * 1e9,
-    }
+    return {key: printed_figure(known, compared_figure(key)) for key in COMPARED}
 
 
 def figures_of(row: RunRow) -> dict[str, float | None]:
     """A run's figures on the published basis: throughput is the mean of the epochs' rates, of a GPU alone its
     wall-clock rate."""
-    rate = row.sps_epoch_mean or row.sps or row.sps_wall
-    estimates = {
-        "sps": rate,
-        "calc_s": row.calc_s,
-        "comm_s": row.comm_s,
-        "epoch_s": row.epoch_s,
-        "granularity": row.granularity,
-    }
-    return {
-        **{name: _value(estimate) for name, estimate in estimates.items()},
-        "egress_bytes_per_vm_epoch": row.egress_bytes_per_vm_epoch,
-    }
+    found = {key: row.value(compared_figure(key).key) for key in COMPARED}
+    if found["sps"] is None:
+        found["sps"] = row.value("sps" if "sps" in row.figures else "sps_wall")
+    return found
 
 
 def replayed_figures(logs: Path) -> tuple[dict[str, dict[str, float | None]], tuple[str, ...]]:
@@ -121,9 +102,5 @@ def replayed_figures(logs: Path) -> tuple[dict[str, dict[str, float | None]], tu
     Raises analysis.importers.base.ImportFailed when there is none.
     """
     with opened([logs]) as found:
-        rows = [row_of_folder(source.folder) for source in found.runs]
+        rows = [read_folder(source.folder).row for source in found.runs]
         return {row.label: figures_of(row) for row in rows if row.label}, found.problems
-
-
-def _value(estimate: Estimate | None) -> float | None:
-    return None if estimate is None else estimate.value

@@ -4,43 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 from analysis.compare.paper import ONE_CLOCK, STUDY, PublishedCost, Reference, alone
 from analysis.compare.run_figures import COST_KINDS, Link, StudyRun, natural, sum_known
+from metrics.figures import FIGURES, PAPER
 from metrics.stats import Estimate
 
 Row = dict[str, Any]
 _PER_1M = 1e6 / 3600  # $/h / 3600 / sps x 10^6
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One figure of a run compared with the study's: names in our figures and in experiments/published.csv."""
-
-    ours: str
-    theirs: str
-    words: str
-    factor: float = 1.0
-
-
-_COMPARED = (
-    Figure("sps_epoch_mean", "sps", "throughput (samples/s)"),
-    Figure("calc_s", "calc_s", "calculation (s)"),
-    Figure("comm_s", "comm_s", "communication (s)"),
-    Figure("epoch_s", "epoch_s", "epoch (s)"),
-    Figure("granularity", "granularity_wall", "granularity, wall clock"),
-    Figure("granularity_phase_timed", "granularity_paper", "granularity, phase-timed"),
-    Figure("egress_bytes_per_vm_epoch", "egress_gb_per_vm_epoch", "egress (GB per VM and epoch)", 1e-9),
+_ALONE = (
+    ("sps", ONE_CLOCK, "one GPU by wall clock (samples/s)"),
+    ("sps_phase_timed", STUDY, "one GPU by phase timers (samples/s)"),
 )
-
-
-_COMPARED_ALONE = (
-    Figure("sps", ONE_CLOCK, "one GPU by wall clock (samples/s)"),
-    Figure("sps_phase_timed", STUDY, "one GPU by phase timers (samples/s)"),
-)
+"""Figures of a GPU alone: the key, the paper's basis of its rate, the words."""
 
 
 def scatter_rows(runs: Iterable[StudyRun], references: Iterable[Reference], basis: str) -> list[Row]:
@@ -276,20 +256,22 @@ def difference_rows(runs: Iterable[StudyRun]) -> list[Row]:
         published = run.published or {}
         if isinstance(published.get("figures"), dict):
             published = published["figures"]
-        pairs = [(figure, _study_figure(published, figure.theirs)) for figure in _COMPARED]
+        pairs = [
+            (key, FIGURES[key].words, _study_figure(published, FIGURES[key].paper_column)) for key in PAPER
+        ]
         if run.baseline and run.origin == "log":
             rates = alone(run.model, run.accelerator)
-            pairs = [(figure, rates.get(figure.theirs)) for figure in _COMPARED_ALONE]
-        for figure, study in pairs:
-            value = run.value(figure.ours)
-            if not study or (figure.theirs == "granularity_paper" and run.origin != "log"):
+            pairs = [(key, words, rates.get(basis)) for key, basis, words in _ALONE]
+        for key, words, study in pairs:
+            value = run.value(key)
+            if not study or (key == "granularity_phase_timed" and run.origin != "log"):
                 continue
-            ours = None if value is None else value * figure.factor
+            ours = None if value is None else value * FIGURES[key].shown_factor
             rows.append(
                 {
                     "name": run.name,
                     "origin": run.origin,
-                    "figure": figure.words,
+                    "figure": words,
                     "study": study,
                     "ours": ours,
                     "difference": None if ours is None else (ours - study) / study,

@@ -15,7 +15,6 @@ from cloud.prices.book import PriceBook
 from cloud.prices.classes import continent
 from experiments.catalog import models
 from metrics.cost.ledger import CONTROLLER, data_lines, egress_lines
-from metrics.epochs.granularity import overlapped
 from metrics.epochs.scaling import Scales
 from metrics.epochs.throughput import measured
 from metrics.host_load import told
@@ -71,9 +70,8 @@ class Link:
 class StudyRun:
     """`origin`: "log" (somebody's logs), "printed" (published figures), "own" (rented VMs), "emulated".
 
-    `figures`: value, interval and n by name (sps, sps_epoch_mean, sps_phase_timed, granularity,
-    granularity_phase_timed, calc_s, comm_s, epoch_s, egress_bytes_per_vm_epoch, speedup,
-    speedup_phase_timed); an absent one is unknown. `usd_per_vm_h`: dollars an hour and VM by kind (see
+    `figures`: value, interval and n by key of `metrics.figures`; an absent one is unknown; the `sps` of a GPU alone is
+    its `sps_wall`. `usd_per_vm_h`: dollars an hour and VM by kind (see
     COST_KINDS), empty where nothing is known of them, None: that kind is unknown; `study_usd_per_vm_h` is
     the same by the study's own assumptions (the `published` basis of `orch cost`).
     """
@@ -144,20 +142,9 @@ def study_run(row: RunRow, run: RunNumbers, study_book: PriceBook | None = None)
     spread = spread_of(row.locations.values())
     dollars, why = _dollars(row, run)
     emulated = bool(meta["emulated"])
-    found = {
-        "sps": row.sps or row.sps_wall,
-        "sps_phase_timed": row.sps_phase_timed,
-        "sps_epoch_mean": row.sps_epoch_mean,
-        "granularity": row.granularity,
-        "calc_s": row.calc_s,
-        "comm_s": row.comm_s,
-        "overlapped_s": overlapped(run.study),
-        "epoch_s": row.epoch_s,
-        "granularity_phase_timed": _plain(row.granularity_phase_timed, row.n_epochs),
-        "egress_bytes_per_vm_epoch": _plain(row.egress_bytes_per_vm_epoch, row.n_epochs),
-        "speedup": _scaled(row.sps, row.speedup),
-        "speedup_phase_timed": _scaled(row.sps_epoch_mean, row.speedup_phase_timed),
-    }
+    figures = dict(row.figures)
+    if "sps_wall" in figures:
+        figures.setdefault("sps", figures["sps_wall"])
     return StudyRun(
         run_id=row.run_id,
         name=label,
@@ -168,7 +155,7 @@ def study_run(row: RunRow, run: RunNumbers, study_book: PriceBook | None = None)
         peers=row.peers,
         origin="log" if meta["imported"] else "emulated" if emulated else "own",
         baseline=row.baseline,
-        figures={name: value for name, value in found.items() if value is not None},
+        figures=figures,
         usd_per_vm_h=dollars,
         study_usd_per_vm_h={} if study_book is None else _study_dollars(row, run, study_book),
         cost_basis=f"price book {run.terms.book.name}" if run.terms.book else "no price book",
@@ -223,19 +210,6 @@ def natural(text: str) -> list[tuple[int, int | str]]:
     return [(0, int(p)) if p.isdigit() else (1, p) for p in re.split(r"(\d+)", text) if p]
 
 
-def _plain(value: float | None, n: int | None) -> Estimate | None:
-    return None if value is None else Estimate(value, None, None, n or 0)
-
-
-def _scaled(rate: Estimate | None, ratio: float | None) -> Estimate | None:
-    """A speed-up with the rate's interval; the baseline's own spread is not in it."""
-    if rate is None or ratio is None or not rate.value:
-        return None
-    factor = ratio / rate.value
-    low, high = (None if end is None else end * factor for end in (rate.low, rate.high))
-    return Estimate(ratio, low, high, rate.n)
-
-
 def _dollars(row: RunRow, run: RunNumbers) -> tuple[dict[str, Decimal | None], tuple[str, ...]]:
     """Dollars an hour and VM by kind in the measured epochs, and why a kind is unknown."""
     why: list[str] = []
@@ -269,8 +243,8 @@ def _dollars(row: RunRow, run: RunNumbers) -> tuple[dict[str, Decimal | None], t
 
 def _study_dollars(row: RunRow, run: RunNumbers, book: PriceBook) -> dict[str, Decimal | None]:
     """Dollars an hour and VM by kind on the `published` basis."""
-    rate = row.sps_phase_timed if row.baseline else row.sps_epoch_mean
-    found = published_run(run, book, rate.value if rate else None, row.peers)
+    rate = row.value("sps_phase_timed" if row.baseline else "sps_epoch_mean")
+    found = published_run(run, book, rate, row.peers)
     parts = {
         kind: sum_known(found.usd_per_vm_h(name) for name in names) for kind, names in _STUDY_KINDS.items()
     }
@@ -279,10 +253,11 @@ def _study_dollars(row: RunRow, run: RunNumbers, book: PriceBook) -> dict[str, D
 
 def _data_per_h(row: RunRow, run: RunNumbers) -> Decimal | None:
     """Dollars an hour for the bytes that a VM reads in it; mean over the VMs where prices differ by place."""
-    if row.ingress_bytes_per_vm_h is None or not run.vms:
+    read = row.value("ingress_bytes_per_vm_h")
+    if read is None or not run.vms:
         return None
     names = [vm.vm for vm in run.vms if vm.slot != CONTROLLER]
-    lines = data_lines({name: row.ingress_bytes_per_vm_h for name in names}, run.terms)
+    lines = data_lines(dict.fromkeys(names, read), run.terms)
     total = sum_known(line.usd for line in lines)
     return None if total is None else total / len(names)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.report.page import Card
+from metrics.figures import FIGURES, PAPER, Figure, headlines
 from metrics.host_load import told
 from metrics.records import EpochRecord
 from metrics.run import RunNumbers
@@ -79,13 +80,8 @@ def cards(summary: Summary) -> list[Card]:
         None: "host not watched",
     }[summary["host_contended"]]
     accuracy = summary["accuracy"]
-    hidden = summary.get("overlapped_s")
     return [
-        _estimate_card("Throughput", summary["sps"], "samples/s"),
-        _estimate_card("Granularity", summary["granularity"], ""),
-        _estimate_card("Calculation", summary["calc_s"], "s an epoch"),
-        _estimate_card("Communication", summary["comm_s"], "s an epoch"),
-        *([_estimate_card("Of it behind calculation", hidden, "s an epoch")] if hidden else []),
+        *(_estimate_card(figure, estimate) for figure, estimate in headlines(summary)),
         Card("Cost per million samples", _usd(dollars), unknown or f"price book {cost['price_book']}"),
         Card(
             "Cost of the run",
@@ -268,23 +264,15 @@ def comparison_rows(summary: Summary) -> list[dict[str, Any]]:
     published = summary["published"]
     if not published:
         return []
-    names = {
-        "sps": ("throughput (samples/s)", "sps_epoch_mean"),
-        "comm_s": ("communication (s)", "comm_s"),
-        "calc_s": ("calculation (s)", "calc_s"),
-        "epoch_s": ("epoch (s)", "epoch_s"),
-        "granularity_wall": ("granularity (wall clock)", "granularity"),
-        "egress_gb_per_vm_epoch": ("egress (GB per VM and epoch)", None),
-    }
     rows = []
-    for key, pair in published["compared"].items():
-        what, own = names.get(key, (key, None))
-        if pair["ours"] is None or not pair["study"]:
+    for figure in (FIGURES[key] for key in PAPER):
+        pair = published["compared"].get(figure.paper_column)
+        if pair is None or pair["ours"] is None or not pair["study"]:
             continue
-        interval = (summary.get(own) if own else None) or {}
+        interval = summary.get(figure.key) or {}
         rows.append(
             {
-                "what": what,
+                "what": figure.words if figure.unit else f"{figure.name} (wall clock)",
                 "study": pair["study"],
                 "ours": pair["ours"],
                 "ratio": pair["ours"] / pair["study"],
@@ -295,10 +283,11 @@ def comparison_rows(summary: Summary) -> list[dict[str, Any]]:
     return rows
 
 
-def _estimate_card(name: str, estimate: Mapping[str, Any] | None, unit: str) -> Card:
+def _estimate_card(figure: Figure, estimate: Mapping[str, Any] | None) -> Card:
+    name = figure.name.capitalize()
     if estimate is None:
         return Card(name, "unknown", "no measured epoch")
-    value = f"{_number(estimate['value'])} {unit}".strip()
+    value = f"{_number(estimate['value'])} {figure.unit_of_run}".strip()
     if estimate["low"] is None:
         return Card(name, value, f"n = {estimate['n']}: no interval")
     low, high = _number(estimate["low"]), _number(estimate["high"])

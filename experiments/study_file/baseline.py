@@ -14,6 +14,8 @@ Column = Literal[
     "sps", "granularity", "comm_s", "usd_per_1m", "egress_bytes_per_vm_epoch", "intercontinental_bytes", "loss", "heldout_loss",
 ]  # fmt: skip
 COLUMNS: tuple[Column, ...] = get_args(Column)
+LOSSES: tuple[Column, ...] = ("loss", "heldout_loss")
+"""Columns that are compared after equal samples: of training (mean of the epoch that ends there), of held-out data."""
 Rows: TypeAlias = Mapping[tuple[str, str], str]
 """The model of each row, by experiment and label."""
 

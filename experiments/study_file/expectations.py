@@ -8,11 +8,10 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from cloud.places import nearest
-from experiments.study_file.baseline import Column, Rows, meant
+from experiments.study_file.baseline import LOSSES, Column, Rows, meant
 
 LIMITS = ("at_least", "at_most", "within", "times_lower", "within_noise")
 """The keys of an expectation that are a limit; at most one of them is given."""
-_LOSSES = ("loss", "heldout_loss")
 
 _Name = Annotated[str, Field(max_length=100)]
 
@@ -98,12 +97,12 @@ def _limit_problems(one: Expectation) -> Iterator[tuple[tuple[str, ...], str]]:
     if len(one.limits) > 1:
         yield (), f"has {len(one.limits)} limits ({', '.join(one.limits)}); give one of them, or two entries"
     for name in one.limits:
-        if one.figure in _LOSSES and name != "within_noise":
+        if one.figure in LOSSES and name != "within_noise":
             yield (name,), f"a loss is judged by its difference: give `within_noise` for '{one.figure}'"
-        elif one.figure not in _LOSSES and name == "within_noise":
+        elif one.figure not in LOSSES and name == "within_noise":
             yield (
                 (name,),
-                f"'{one.figure}' has no noise of its own ({', '.join(_LOSSES)} have); give another limit",
+                f"'{one.figure}' has no noise of its own ({', '.join(LOSSES)} have); give another limit",
             )
 
 

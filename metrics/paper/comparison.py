@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from metrics.epochs.granularity import calculation, communication, granularity
-from metrics.epochs.throughput import SwarmEpoch, epoch_seconds
+from metrics.epochs.throughput import SwarmEpoch
+from metrics.figures import FIGURES, PAPER
 from metrics.stats import Estimate
 from metrics.traffic import Traffic
 
@@ -32,19 +32,15 @@ def compare(
     """The study's figures with ours and the relative difference, (ours - study) / study; None without.
 
     `epochs` and `matrix` at study scale. The study's throughput is the mean of its epochs' rates, so ours
-    beside it is `sps_epoch_mean` (`epoch_mean`). Gives `{"figures": the study's row, "compared": {name: {"study", "ours",
-    "difference"}}}`.
+    beside it is `sps_epoch_mean` (`epoch_mean`); its granularity by phase timers is on another basis. Gives
+    `{"figures": the study's row, "compared": {name: {"study", "ours", "difference"}}}`.
     """
     if not published:
         return None
-    ours: dict[str, float | None] = {
-        "sps": _value(epoch_mean),
-        "calc_s": _value(calculation(epochs)),
-        "comm_s": _value(communication(epochs)),
-        "epoch_s": _value(epoch_seconds(epochs)),
-        "granularity_wall": _value(granularity(epochs)),
-        "egress_gb_per_vm_epoch": peer_egress_gb_per_epoch(matrix, epochs, vms),
-    }
+    of_epochs = (FIGURES[key] for key in PAPER if key not in ("sps_epoch_mean", "granularity_phase_timed"))
+    ours = {"sps": _value(epoch_mean)}
+    ours |= {f.paper_column: _value(f.of_epochs(epochs)) for f in of_epochs if f.of_epochs}
+    ours["egress_gb_per_vm_epoch"] = peer_egress_gb_per_epoch(matrix, epochs, vms)
     compared: dict[str, dict[str, float | None]] = {}
     for name, value in ours.items():
         study = _number(published.get(name))

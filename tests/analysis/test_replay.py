@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from wandb_logs import Swarm, write_swarm
 
-from analysis.replay import KEYS, RunRow, replay_rows, row_of_folder, run_row, with_speedups
+from analysis.replay import KEYS, RunRow, read_folder, read_run, replay_rows, with_speedups
 from analysis.sources import opened
 from metrics.records import (
     EgressRecord,
@@ -58,7 +58,7 @@ def rows(paper_traces: Path, study_rows: dict[str, dict]) -> dict[str, dict]:
     if not study_rows:
         with opened([paper_traces], index=paper_traces / "INDEX.csv") as found:
             assert found.problems == ()
-            made = replay_rows([row_of_folder(run.folder) for run in found.runs])
+            made = replay_rows([read_folder(run.folder).row for run in found.runs])
         study_rows.update({row["label"]: row for row in made})
     return study_rows
 
@@ -174,7 +174,7 @@ def told(row: RunRow) -> str:
 
 def test_a_whole_log_needs_no_excuse(tmp_path: Path):
     with write(tmp_path) as store:
-        row = run_row(store)
+        row = read_run(store).row
     assert row.warnings == ("label is null: no index names the run.",)
     values = row.to_json()
     assert values["sps"] == pytest.approx(2000 / 60)
@@ -186,10 +186,10 @@ def test_a_whole_log_needs_no_excuse(tmp_path: Path):
 
 def test_without_a_monitor_the_authors_rate_is_null_and_ours_is_the_vms_own(tmp_path: Path):
     with without(write(tmp_path), "swarm_epochs", "progress") as store:
-        row = run_row(store)
-    assert row.sps_epoch_mean is None
-    assert row.sps is not None
-    assert row.sps.value == pytest.approx(2000 / 60)
+        row = read_run(store).row
+    assert row.figures.get("sps_epoch_mean") is None
+    assert row.figures.get("sps") is not None
+    assert row.figures["sps"].value == pytest.approx(2000 / 60)
     assert "no log of a monitor" in told(row)
 
 
@@ -202,28 +202,25 @@ def test_without_a_monitor_and_a_vm_there_is_no_rate_at_all(tmp_path: Path, told
         for table_ in ("vms", "epochs", "egress", "ingress", "steps"):
             without(store, table_, where="WHERE vm = 'b'")
         store._connection.execute(f"UPDATE epochs SET group_size = {told_peers}")
-        row = run_row(store)
-    assert row.sps is None
+        row = read_run(store).row
+    assert row.figures.get("sps") is None
     assert reason in told(row)
-    assert row.comm_s is not None
+    assert row.figures.get("comm_s") is not None
 
 
 def test_with_a_missing_vm_the_monitor_still_counts_its_peers(tmp_path: Path):
     with write(tmp_path) as store:
         for table_ in ("vms", "epochs", "egress", "ingress", "steps"):
             without(store, table_, where="WHERE vm = 'b'")
-        row = run_row(store)
+        row = read_run(store).row
     assert row.peers == 2
-    assert row.sps is not None
+    assert row.figures.get("sps") is not None
 
 
 def test_a_monitor_alone_gives_rates_only(tmp_path: Path):
     with without(write(tmp_path), "vms", "epochs", "egress", "ingress", "steps") as store:
-        row = run_row(store)
-    assert (row.sps is None, row.epoch_s is None, row.sps_epoch_mean is None) == (False, False, False)
-    gone = (row.calc_s, row.comm_s, row.granularity, row.granularity_phase_timed)
-    assert gone == (None, None, None, None)
-    assert (row.egress_bytes_per_vm_epoch, row.ingress_bytes_per_vm_h, row.speedup) == (None, None, None)
+        row = read_run(store).row
+    assert row.figures.keys() == {"sps", "epoch_s", "sps_epoch_mean"}
     for key in (
         "calc_s, comm_s and granularity",
         "granularity_phase_timed",
@@ -237,10 +234,10 @@ def test_zero_rates_are_in_the_studys_mean_and_not_in_sps(tmp_path: Path):
     with without(write(tmp_path), "swarm_epochs") as store:
         rates = {1: 33.0, 2: 0.0, 3: 40.0}
         store.append("swarm_epochs", [SwarmEpochRecord(k, 30.0 * k, 25.0, 1000, r) for k, r in rates.items()])
-        row = run_row(store)
-    assert row.sps_epoch_mean is not None
-    assert (row.sps_epoch_mean.value, row.sps_epoch_mean.n) == (20.0, 2)
-    assert row.sps == Estimate(40.0, None, None, 1)
+        row = read_run(store).row
+    assert row.figures.get("sps_epoch_mean") is not None
+    assert (row.figures["sps_epoch_mean"].value, row.figures["sps_epoch_mean"].n) == (20.0, 2)
+    assert row.figures.get("sps") == Estimate(40.0, None, None, 1)
     assert (
         "sps (1 epoch) leaves out records that sps_epoch_mean (2 rates, as the study counts them) has: epoch 2: rate 0."
         in row.warnings
@@ -251,8 +248,8 @@ def test_zero_rates_are_in_the_studys_mean_and_not_in_sps(tmp_path: Path):
 def test_only_zero_rates_are_no_throughput(tmp_path: Path):
     with write(tmp_path) as store:
         store._connection.execute("UPDATE swarm_epochs SET sps = 0")
-        row = run_row(store)
-    assert (row.sps, row.sps_epoch_mean) == (None, None)
+        row = read_run(store).row
+    assert (row.figures.get("sps"), row.figures.get("sps_epoch_mean")) == (None, None)
     assert "sps_epoch_mean is null: the monitor logged no rate above 0" in told(row)
     assert "sps (0 epochs) leaves out" in told(row)
     assert "epochs 2 and 3: rate 0" in told(row)
@@ -263,8 +260,8 @@ def test_no_epoch_after_the_warmup_leaves_rates_unknown(tmp_path: Path, epochs: 
     with write(tmp_path) as store:
         for table_ in ("swarm_epochs", "epochs"):
             without(store, table_, where=f"WHERE epoch > {epochs}")
-        row = run_row(store)
-    assert (row.sps, row.sps_epoch_mean, row.n_epochs) == (None, None, 0)
+        row = read_run(store).row
+    assert (row.figures.get("sps"), row.figures.get("sps_epoch_mean"), row.n_epochs) == (None, None, 0)
     assert "No epoch ended after the warm-up" in told(row)
     assert "ingress_bytes_per_vm_h are null: no epoch is measured" in told(row)
 
@@ -272,38 +269,39 @@ def test_no_epoch_after_the_warmup_leaves_rates_unknown(tmp_path: Path, epochs: 
 def test_a_log_without_a_timer_has_no_phase_timed_figures(tmp_path: Path):
     missing = {vm: ["02_timing/backward_time_s"] for vm in ("a", "b")}
     with write(tmp_path, imported={"kind": "wandb", "baseline": False, "missing_columns": missing}) as store:
-        row = run_row(store)
-    assert row.granularity_phase_timed is None
+        row = read_run(store).row
+    assert row.figures.get("granularity_phase_timed") is None
     assert "its log has no 02_timing/backward_time_s" in told(row)
 
 
 def test_uncounted_bytes_are_not_zero_bytes(tmp_path: Path):
     with without(write(tmp_path), "egress", where="WHERE vm = 'b'") as store:
-        row = run_row(store)
-    assert row.egress_bytes_per_vm_epoch == 100
+        row = read_run(store).row
+    assert row.value("egress_bytes_per_vm_epoch") == 100
     assert "The sent bytes of b were not counted" in told(row)
 
 
 # --- speed-ups ------------------------------------------------------------------------------------------------
 
 
-def a_row(run_id: str, **other: object) -> RunRow:
-    empty = RunRow(None, run_id, "ConvNextLarge", 8, 32768, False, ("T4:1",), {})
-    return replace(empty, **{"sps": one(260.0), "sps_epoch_mean": one(262.0), **other})  # type: ignore[arg-type]
-
-
-def one(value: float) -> Estimate:
-    return Estimate(value, None, None, 1)
+def a_row(run_id: str, figures: dict[str, float] | None = None, **other: object) -> RunRow:
+    known = {"sps": 260.0, "sps_epoch_mean": 262.0} if figures is None else figures
+    row = RunRow(None, run_id, "ConvNextLarge", 8, 32768, False, ("T4:1",), {})
+    estimates = {key: Estimate(value, None, None, 1) for key, value in known.items()}
+    return replace(row, figures=estimates, **other)  # type: ignore[arg-type]
 
 
 def a_baseline(run_id: str, wall: float, timed: float | None = 80.0) -> RunRow:
-    row = a_row(run_id, baseline=True, sps=None, sps_epoch_mean=None, sps_wall=one(wall))
-    return replace(row, sps_phase_timed=None if timed is None else one(timed))
+    rates = {"sps_wall": wall} | ({} if timed is None else {"sps_phase_timed": timed})
+    return a_row(run_id, rates, baseline=True)
 
 
 def test_several_baselines_of_one_kind_are_averaged_and_said():
     row = with_speedups([a_row("r"), a_baseline("b1", 30.0), a_baseline("b2", 40.0)])[0]
-    assert (row.speedup, row.speedup_phase_timed) == (pytest.approx(260 / 35), pytest.approx(262 / 80))
+    assert (row.value("speedup"), row.value("speedup_phase_timed")) == (
+        pytest.approx(260 / 35),
+        pytest.approx(262 / 80),
+    )
     assert "the mean of 2 baselines: b1, b2" in told(row)
 
 
@@ -319,13 +317,13 @@ def test_several_baselines_of_one_kind_are_averaged_and_said():
 )
 def test_a_run_without_its_baseline_has_no_speedup_and_says_why(row: RunRow, reason: str):
     found = with_speedups([row, a_baseline("b", 36.8)])[0]
-    assert (found.speedup, found.speedup_phase_timed) == (None, None)
+    assert (found.figures.get("speedup"), found.figures.get("speedup_phase_timed")) == (None, None)
     assert reason in told(found)
 
 
 def test_a_speedup_without_its_rate_says_which():
-    found = with_speedups([a_row("r", sps=None), a_baseline("b", 36.8, timed=None)])[0]
-    assert (found.speedup, found.speedup_phase_timed) == (None, None)
+    found = with_speedups([a_row("r", {"sps_epoch_mean": 262.0}), a_baseline("b", 36.8, timed=None)])[0]
+    assert (found.figures.get("speedup"), found.figures.get("speedup_phase_timed")) == (None, None)
     assert "speedup is null: sps is not known" in told(found)
     assert "the sps_phase_timed of the baseline is not known" in told(found)
 
@@ -377,7 +375,7 @@ def test_whatever_a_log_lacks_every_null_has_its_reason(damage: str, tmp_path: P
         head, _, rest = files[host].read_text().partition("\n")
         files[host].write_text(head.replace(column, "renamed") + "\n" + rest)
     with opened([tmp_path]) as found:
-        (row,) = replay_rows([row_of_folder(run.folder) for run in found.runs])
+        (row,) = replay_rows([read_folder(run.folder).row for run in found.runs])
     assert_every_null_is_explained(row)
     if damage in ("no monitor", "no bee", "one VM left", "no timers", "no counters", "no epochs logged"):
         assert (row["comm_s"], row["granularity"]) != (None, None)

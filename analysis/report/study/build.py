@@ -16,7 +16,7 @@ from analysis.charts.style import figure_style, png_bytes, svg_file, svg_inline
 from analysis.compare.paper import printed_runs, references
 from analysis.compare.rows import Row, difference_rows, unknown_rows
 from analysis.compare.run_figures import StudyRun, distinct, study_run
-from analysis.replay import RunRow, run_row, with_speedups
+from analysis.replay import ReadRun, read_folder, with_speedups
 from analysis.report.page import Card, Section, render, table
 from analysis.report.study.comparison import Compared, cards, comparison, nothing_published, runs_words
 from analysis.report.study.expectations import expected_section
@@ -26,8 +26,7 @@ from analysis.report.study.sections import Drawn, sections
 from analysis.sources import opened
 from cloud.prices.book import PriceBook
 from cloud.prices.book import load as load_book
-from metrics.run import RunNumbers
-from metrics.store.database import RunStore, StoreError
+from metrics.store.database import StoreError
 
 _DPI = 120
 _NAMED = 12  # so many runs are named beside a figure; the page's first line names all that are emulated, if not all are
@@ -47,20 +46,18 @@ def load(
     `book` prices the VMs of imported logs; our own runs keep theirs. `paper`: the dollars by the study's own
     assumptions too. Raises ImportFailed when there is none.
     """
-    rows: list[RunRow] = []
-    numbers: list[RunNumbers] = []
+    read: list[ReadRun] = []
     problems: list[str] = []
     with opened(targets, index=index, only=only, book=book) as found:
         problems += found.problems
         for source in found.runs:
             try:
-                with RunStore.open_reader(source.folder / "run.db") as store:
-                    rows.append(run_row(store))
-                    numbers.append(RunNumbers.of(store))
+                read.append(read_folder(source.folder))
             except StoreError as error:
                 problems.append(f"{source.run_id}: {error}")
     study_book = load_book(_STUDY_BOOK) if paper else None
-    runs = [study_run(row, run, study_book) for row, run in zip(with_speedups(rows), numbers, strict=True)]
+    rows = with_speedups([one.row for one in read])
+    runs = [study_run(row, one.run, study_book) for row, one in zip(rows, read, strict=True)]
     return distinct(runs), tuple(problems)
 
 

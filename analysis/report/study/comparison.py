@@ -14,25 +14,17 @@ from analysis.compare.rows import Row
 from analysis.report.page import Card
 from analysis.report.study.sections import Drawn
 from experiments.study_file.limits import Limit
+from metrics.figures import compared_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _PANELS = (("sps", "throughput (samples/s)"), ("comm_s", "communication (s of a VM's epoch)"))
-_WORDS = {
-    "sps": "samples/s",
-    "calc_s": "calculation, s",
-    "comm_s": "communication, s",
-    "epoch_s": "epoch, s",
-    "granularity": "granularity",
-    "egress_bytes_per_vm_epoch": "egress, GB per VM and epoch",
+_OF_STUDY = {
     "kendall_tau": "Kendall's tau of samples/s",
     "host_contended": "runs on a host that was too busy",
 }
-
-_SHORT = {"sps": "samples/s", "comm_s": "communication", "egress_bytes_per_vm_epoch": "egress"} | {
-    name: name for name in ("calc_s", "epoch_s", "granularity")
-}
+"""What is limited of a study as a whole, in words."""
 
 
 @dataclass(frozen=True)
@@ -125,14 +117,14 @@ def wide_rows(compared: Compared) -> list[Row]:
     found: list[Row] = []
     for row in compared.rows:
         own = by_run.get(row.run_id, {})
-        outside = [_SHORT[name] for name, r in own.items() if r["inside"] is False]
+        outside = [compared_figure(name).name for name, r in own.items() if r["inside"] is False]
         judged = any(r["inside"] is not None for r in own.values())
         line: Row = {"experiment": row.experiment} | ({"run": row.run_id} if compared.named_twice else {})
         line["on"] = row.origin
         line["judged"] = f"outside: {', '.join(outside)}" if outside else "inside" if judged else ""
         if why_not(row, compared.include_contended):
             line["judged"] = "not judged"
-        line |= {words: _cell(own.get(name)) for name, words in _WORDS.items() if name in _FIGURES}
+        line |= {compared_figure(name).heading: _cell(own.get(name)) for name in _FIGURES}
         line |= {"host": row.host, "dropped rounds": row.dropped_rounds, "attempts": row.attempts}
         found.append(line)
     return found
@@ -145,7 +137,9 @@ def study_checks(compared: Compared) -> list[str]:
         if check.scope == "each":
             continue
         what = (
-            _WORDS[check.figure] if check.scope == "study" else f"median difference of {_WORDS[check.figure]}"
+            _OF_STUDY[check.figure]
+            if check.scope == "study"
+            else f"median difference of {compared_figure(check.figure).heading}"
         )
         share = check.scope == "median"
         bound = (
@@ -158,7 +152,9 @@ def study_checks(compared: Compared) -> list[str]:
     counted = comparable(compared.rows, compared.include_contended)
     tau = kendall_tau(counted)
     if tau is not None and not any(check.figure == "kendall_tau" for check in compared.checks):
-        said.append(f"{_WORDS['kendall_tau']}: {_number(tau, False)} ({runs_words(len(counted))}, no limit)")
+        said.append(
+            f"{_OF_STUDY['kendall_tau']}: {_number(tau, False)} ({runs_words(len(counted))}, no limit)"
+        )
     return said
 
 
@@ -193,7 +189,7 @@ def _drawn(rows: Sequence[Row]) -> Figure:
 def _cell(row: Row | None) -> str:
     if row is None:
         return ""
-    scale = 1e-9 if row["figure"].endswith("_bytes_per_vm_epoch") else 1.0
+    scale = compared_figure(row["figure"]).shown_factor
     values = [row["published"], row["replayed"], row["emulated"]]
     text = " | ".join("-" if v is None else f"{v * scale:.4g}" for v in values)
     return text if row["difference"] is None else f"{text} ({row['difference']:+.1%})"

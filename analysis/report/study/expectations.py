@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from analysis.compare.expectations import Verdict
-from analysis.compare.labels import WORDS
-from analysis.compare.option_figures import LOSSES
 from analysis.report.page import Card, Section, table
+from experiments.study_file.baseline import LOSSES
+from metrics.figures import FIGURES
 
 _SAID = {"met": "met", "missed": "MISSED", "unknown": "unknown", "told": "told"}
 
@@ -21,7 +21,7 @@ def expected_lines(verdicts: Sequence[Verdict]) -> list[str]:
     return [
         f"Expected: {_counted(verdicts)}",
         *(
-            f"  {_SAID[one.verdict]:<{width}}  {one.row}: {WORDS[one.expectation.figure]} {_found(one)}{_bound(one)}"
+            f"  {_SAID[one.verdict]:<{width}}  {one.row}: {FIGURES[one.expectation.figure].heading} {_found(one)}{_bound(one)}"
             for one in verdicts
         ),
     ]
@@ -46,7 +46,7 @@ def expected_section(verdicts: Sequence[Verdict]) -> Section:
         {
             "row": one.row,
             "against": one.against,
-            "figure": WORDS[one.expectation.figure],
+            "figure": FIGURES[one.expectation.figure].heading,
             "found": "unknown" if one.found is None else _found(one),
             "asked": one.expectation.words,
             "judged": _SAID[one.verdict],

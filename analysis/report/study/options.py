@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from analysis.compare.labels import WORDS, shown_factor
-from analysis.compare.option_figures import LOSSES, Cell
+from analysis.compare.option_figures import Cell
 from analysis.compare.options import Gain, Gains
 from analysis.compare.rows import Row
 from analysis.report.page import Card
 from analysis.report.study.expectations import expected_card
 from analysis.report.study.sections import Drawn
+from experiments.study_file.baseline import LOSSES
+from metrics.figures import FIGURES
 from metrics.provenance import all_marks, scales_mark
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ def gain_table(gains: Gains) -> list[Row]:
         line: Row = {"experiment": row.title, "runs": len(row.counted), "on": row.ran_on}
         for column in gains.columns:
             cell = row.cells[column]
-            line[WORDS[column]] = _learned(cell, row) if column in LOSSES else _figure(column, cell, row)
+            line[FIGURES[column].heading] = (
+                _learned(cell, row) if column in LOSSES else _figure(column, cell, row)
+            )
         line["note"] = "; ".join(
             [
                 *(["baseline"] if row.is_baseline else []),
@@ -125,7 +128,8 @@ def gain_cards(gains: Gains) -> list[Card]:
     found = [expected] if expected else []
     for model in dict.fromkeys(row.model for row in gains.rows):
         base = next((row for row in gains.rows if row.model == model and row.is_baseline), None)
-        for figure, name, best in (("sps", "Fastest", max), ("usd_per_1m", "Cheapest", min)):
+        for figure, name in (("sps", "Fastest"), ("usd_per_1m", "Cheapest")):
+            best = min if FIGURES[figure].lower_is_better else max
             own = [row for row in gains.rows if base is not None and row.name == base.name]
             known = [(value, row) for row in own if (value := row.cells[figure].value) is not None]
             if not known:
@@ -135,7 +139,7 @@ def gain_cards(gains: Gains) -> list[Card]:
             if row.is_baseline or other is None or ratio is None:
                 continue
             theirs = f"{other.label or other.title}'s {_value(figure, other.cells[figure])}"
-            told = f"{row.label or row.title}: {_value(figure, row.cells[figure])} {WORDS[figure]} against {theirs}"
+            told = f"{row.label or row.title}: {_value(figure, row.cells[figure])} {FIGURES[figure].heading} against {theirs}"
             found.append(Card(f"{name}, {row.name}", f"{ratio:.3f} x", told))
     return found
 
@@ -143,7 +147,7 @@ def gain_cards(gains: Gains) -> list[Card]:
 def _drawn(gains: Gains) -> Figure:
     from analysis.charts.options import gain_figure
 
-    return gain_figure(gains, WORDS)
+    return gain_figure(gains)
 
 
 def _figure(column: str, cell: Cell, row: Gain) -> str:
@@ -175,7 +179,7 @@ def _noise_words(gains: Gains) -> list[str]:
     """How losses are compared, what the noise is for one run of a row, and of which rows it is unknown."""
     shown = [column for column in gains.columns if column in LOSSES]
     told = [
-        f"{row.title} (n {row.cells[column].noise_n}) {WORDS[column]} {noise:.4f}"
+        f"{row.title} (n {row.cells[column].noise_n}) {FIGURES[column].heading} {noise:.4f}"
         for row in gains.rows
         if row.is_baseline
         for column in shown
@@ -193,7 +197,7 @@ def _noise_words(gains: Gains) -> list[str]:
         for column in shown:
             cell = row.cells[column]
             if cell.difference is not None and cell.noise is None:
-                lone.setdefault(cell.why, []).append(f"{row.title} {WORDS[column]}")
+                lone.setdefault(cell.why, []).append(f"{row.title} {FIGURES[column].heading}")
     unknown = [f"{_capital(why)} ({', '.join(of)})." for why, of in lone.items()]
     return [*said, *unknown]
 
@@ -207,7 +211,7 @@ def _value(column: str, cell: Cell) -> str:
         return "unknown"
     if column == "usd_per_1m":
         return f"{cell.value:.3g}"
-    return f"{cell.value * shown_factor(column):.4g}"
+    return f"{cell.value * FIGURES[column].shown_factor:.4g}"
 
 
 def _dropped(row: Gain) -> int:

@@ -16,10 +16,12 @@ from analysis.compare.options import Gains, gains
 from analysis.compare.published import ComparedRun
 from analysis.compare.published_runs import compared_run, replayed_figures
 from analysis.importers.base import ImportFailed
+from analysis.replay import read_folder
 from analysis.report.study.comparison import Compared
 from experiments.study_file.expectations import Expectation
 from experiments.study_file.limits import Limit, read_limits
 from experiments.study_file.load import STUDIES, load_study, studies
+from metrics.run import RunNumbers
 from metrics.store.database import StoreError
 from orchestrator.cli.render.terminal import say
 from orchestrator.errors import UsageError
@@ -116,20 +118,21 @@ def compare_wanted(wanted: Wanted, logs: Path | None, limits: str, include_conte
     replayed = _replayed(wanted, logs)
     rows: list[ComparedRun] = []
     options: list[OptionRun] = []
-    readable: list[Path] = []
+    readable: list[RunNumbers] = []
     for folder, entry in wanted.runs.items():
         try:
-            row = compared_run(folder, replayed, entry.label, entry.attempts, entry.judged)
+            read = read_folder(folder)
         except StoreError as error:
             wanted.missing[folder.name] = f"cannot be read: {error}"
             continue
-        readable.append(folder)
+        readable.append(read.run)
+        row = compared_run(read, replayed, entry.label, entry.attempts, entry.judged)
         if row.emulated["sps"] is None:
             wanted.missing[folder.name] = "no measured epoch"
         else:
             rows.append(row)
             if wanted.baseline:
-                options.append(option_run(folder, row, entry.label, include_contended, entry.against))
+                options.append(option_run(read.run, row, entry.label, include_contended, entry.against))
     alike = None
     if wanted.accuracy:
         alike = compare_held_out(readable, **wanted.accuracy, include_contended=include_contended)

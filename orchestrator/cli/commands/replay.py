@@ -69,7 +69,7 @@ def _replay(
       "warnings": []}], "problems": []}
     What a log cannot give is null, with the reason in "warnings".
     """
-    from analysis.replay import replay_rows, row_of_folder
+    from analysis.replay import read_folder, replay_rows
     from analysis.sources import opened
     from cloud.prices.book import load
     from metrics.store.database import StoreError
@@ -85,7 +85,7 @@ def _replay(
         problems += found.problems
         for source in found.runs:
             try:
-                rows.append(row_of_folder(source.folder))
+                rows.append(read_folder(source.folder).row)
             except StoreError as error:
                 problems.append(f"{source.run_id}: {error}")
                 continue

@@ -272,12 +272,13 @@ def _headline(home: Path, run_id: str) -> str:
     """What a run came to, beside what was published of it."""
     from analysis.compare.published import difference
     from analysis.compare.published_runs import compared_run
+    from analysis.replay import read_folder
     from metrics.store.database import StoreError
     from orchestrator.cli.render.words import number
     from orchestrator.home import run_folder
 
     try:
-        row = compared_run(run_folder(home, run_id), {})
+        row = compared_run(read_folder(run_folder(home, run_id)), {})
     except StoreError as error:
         return str(error)
     off, comm = difference(row, "sps"), row.emulated["comm_s"]

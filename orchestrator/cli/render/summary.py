@@ -8,6 +8,7 @@ from typing import Any
 
 from cloud.networks.tuning import BUFFER_BYTES
 from cloud.prices.classes import is_own
+from metrics.figures import headlines
 from metrics.host_load import told
 from orchestrator.cli.render.output import Format, rows_text
 from orchestrator.cli.render.words import (
@@ -118,12 +119,7 @@ def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
             f"HOST TOO BUSY: the emulation's clock was late: {told(summary.get('host'))}; do not trust these numbers"
         )
     rows = [
-        ("throughput", interval(summary.get("sps"), "samples/s")),
-        ("granularity", interval(summary.get("granularity"))),
-        ("calculation", interval(summary.get("calc_s"), "s")),
-        ("communication", interval(summary.get("comm_s"), "s")),
-        *_overlapped(summary),
-        ("epoch", interval(summary.get("epoch_s"), "s")),
+        *((of.short or of.name, interval(known, of.unit)) for of, known in headlines(summary, "epoch_s")),
         ("epochs", f"{epochs.get('measured')} measured, {epochs.get('warmup')} warm-up left out"),
         ("dropped rounds", str(summary.get("dropped_rounds"))),
         ("cost", _cost_words(cost)),
@@ -207,11 +203,6 @@ def _duration_words(plan: Mapping[str, Any]) -> str:
         words = f"about {duration(plan['duration_s'])} of epochs, plus the start"
         return f"{words}; VMs {usd(plan['vm_usd'])}, traffic {traffic}"
     return f"{here}; at the study's scale {duration(plan['duration_s'])}, VMs {usd(plan['vm_usd'])}"
-
-
-def _overlapped(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    hidden = summary.get("overlapped_s")
-    return [("of it hidden", interval(hidden, "s"))] if hidden else []
 
 
 def _cost_words(cost: Mapping[str, Any]) -> str:

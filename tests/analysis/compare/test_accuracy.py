@@ -13,6 +13,7 @@ from made_up_run import write_run
 
 from analysis.compare.accuracy import AccuracyComparison, HeldOutRun, Side, accuracy_document
 from analysis.compare.accuracy_runs import held_out_run
+from analysis.replay import read_folder
 from analysis.report.study.held_out import accuracy_lines, accuracy_section
 from experiments.parse.load import load, to_document
 from metrics.records import EpochRecord
@@ -196,14 +197,14 @@ def test_a_run_s_own_accuracy(tmp_path: Path):
     write_run(tmp_path)
     with RunStore.open_writer(tmp_path / "run.db") as store:
         store.set_meta("experiment", to_document(load("geo-c8", ["seed=4"], shipped=True)))
-    found = held_out_run(tmp_path)
+    found = held_out_run(read_folder(tmp_path).run)
     assert found == HeldOutRun(
         "geo-c8", "geo-c8-20231114-aaaa", 4, 0.934, 0.2, 5, 4096, 5 * 4096, 300, False, 0, "local", True
     )
     with RunStore.open_writer(tmp_path / "run.db") as store:
         store.set_meta("evaluations", [])
     assert replace(found, accuracy=None, loss=None, updates=None, samples=None, heldout_samples=None) == (
-        held_out_run(tmp_path)
+        held_out_run(read_folder(tmp_path).run)
     )
 
 
@@ -222,5 +223,5 @@ def test_samples_of_an_update_without_record_are_unknown(tmp_path: Path):
                 optimizer_sync_s=0.0, other_s=0.0, loss=2.3, group_size=1, dropped="", ran="digits",
             )  # fmt: skip
             store.append("epochs", [row])
-    found = held_out_run(tmp_path)
+    found = held_out_run(read_folder(tmp_path).run)
     assert (found.updates, found.samples, found.accuracy) == (3, None, 0.9)

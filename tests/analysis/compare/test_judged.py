@@ -19,6 +19,7 @@ from analysis.compare.published import (
 )
 from analysis.compare.published_runs import compared_run
 from analysis.compare.rows import difference_rows
+from analysis.replay import read_folder
 from analysis.report.study.build import load as load_runs
 from analysis.report.study.comparison import Compared, comparison, wide_rows
 from cloud.prices.book import load as load_book
@@ -44,7 +45,7 @@ LIMITS = read_limits(STUDIES / "paper-abc-limits.csv")
     ],
 )  # fmt: skip
 def test_only_the_study_s_own_experiment_has_its_figures(tmp_path: Path, override: str, says: str):
-    row = compared_run(ran(tmp_path, override), {"CV C-8": {"sps": 244.0}})
+    row = compared_run(read_folder(ran(tmp_path, override)), {"CV C-8": {"sps": 244.0}})
     assert row.experiment == "geo-c8"
     assert (row.published, row.replayed) == ({}, None)
     assert says in row.not_judged
@@ -76,7 +77,7 @@ def test_what_does_not_make_another_experiment_stays_judged():
 )
 def test_an_option_lies_beside_the_figures_and_is_not_judged(tmp_path: Path, override: str, says: str):
     folder = ran(tmp_path, override)
-    row = compared_run(folder, {})
+    row = compared_run(read_folder(folder), {})
     assert (row.published["sps"], row.not_judged) == (244.3, says)
     contended = replace(row, host_contended=True)
     document = compare_document(None, [contended, a_run("CV A-2")], LIMITS, include_contended=True)
@@ -85,7 +86,7 @@ def test_an_option_lies_beside_the_figures_and_is_not_judged(tmp_path: Path, ove
     assert row.run_id not in {check["run_id"] for check in document["checks"]}
     (share,) = (check for check in document["checks"] if check["figure"] == "host_contended")
     assert share["found"] == 0  # what is not judged is no run of the study's
-    assert compared_run(folder, {}, judged=True).not_judged == ""
+    assert compared_run(read_folder(folder), {}, judged=True).not_judged == ""
 
 
 def test_without_distance_nothing_is_ranked_or_judged(tmp_path: Path):
@@ -93,7 +94,7 @@ def test_without_distance_nothing_is_ranked_or_judged(tmp_path: Path):
     with RunStore.open_writer(folder / "run.db") as store:
         store.set_meta("target", "loopback")
     for judged in (None, True):
-        row = compared_run(folder, {}, judged=judged)
+        row = compared_run(read_folder(folder), {}, judged=judged)
         assert (row.published["sps"], row.not_judged) == (244.3, "loopback: no distance")
     document = compare_document(None, [row, a_run("CV A-2")], LIMITS, include_contended=True)
     assert (document["rows"][0]["target"], document["rows"][0]["origin"]) == ("loopback", "loopback")
@@ -107,17 +108,17 @@ def test_without_distance_nothing_is_ranked_or_judged(tmp_path: Path):
 
 def test_a_label_stays_out_unless_its_entry_says_otherwise(tmp_path: Path):
     folder = ran(tmp_path)
-    assert "the label 'wan'" in compared_run(folder, {}, "wan").not_judged
-    assert compared_run(folder, {}, "wan", judged=True).not_judged == ""
-    assert "judged: false" in compared_run(folder, {}, judged=False).not_judged
-    other = compared_run(ran(tmp_path / "b", "swarm.batch_size=8"), {}, judged=True)
+    assert "the label 'wan'" in compared_run(read_folder(folder), {}, "wan").not_judged
+    assert compared_run(read_folder(folder), {}, "wan", judged=True).not_judged == ""
+    assert "judged: false" in compared_run(read_folder(folder), {}, judged=False).not_judged
+    other = compared_run(read_folder(ran(tmp_path / "b", "swarm.batch_size=8")), {}, judged=True)
     assert other.published == {}  # saying so makes no figures
     assert other.not_judged
 
 
 def test_a_run_without_its_whole_experiment_has_no_figures(tmp_path: Path):
     write_run(tmp_path)  # which keeps a name only
-    row = compared_run(tmp_path, {})
+    row = compared_run(read_folder(tmp_path), {})
     assert (row.experiment, row.published) == ("geo-c8", {})
     assert "keeps no whole experiment" in row.not_judged
 

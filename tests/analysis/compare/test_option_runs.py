@@ -12,10 +12,9 @@ from analysis.compare.option_figures import Learned, Measured
 from analysis.compare.option_runs import learned_by_run, option_run
 from analysis.compare.published_runs import compared_run
 from analysis.compare.run_figures import study_run
-from analysis.replay import run_row
+from analysis.replay import read_folder
 from experiments.parse.load import load, to_document
 from metrics.epochs.throughput import SwarmEpoch
-from metrics.run import RunNumbers
 from metrics.store.database import RunStore
 
 
@@ -28,8 +27,9 @@ def made(folder: Path, *overrides: str) -> Path:
 
 def test_a_run_s_own_figures(tmp_path: Path):
     folder = made(tmp_path)
-    row = compared_run(folder, {}, "wan")
-    run = option_run(folder, row, "wan")
+    read = read_folder(folder)
+    row = compared_run(read, {}, "wan")
+    run = option_run(read.run, row, "wan")
     assert (run.name, run.label, run.model, run.left_out) == ("CV C-8", "wan", "ConvNextLarge", "")
     assert run.figures["sps"].value == row.emulated["sps"]
     assert run.figures["granularity"].value == row.emulated["granularity"]
@@ -51,21 +51,21 @@ def test_a_run_s_own_figures(tmp_path: Path):
     assert run.learned["loss"][-1].loss == pytest.approx(2.3 / 5 + 0.02 * 3.5)
     assert run.learned["heldout_loss"] == (Learned(5 * 4096.0, 0.2),)
     busy = replace(row, host_contended=True)
-    assert option_run(folder, busy, "wan").left_out == "the host was too busy"
-    assert option_run(folder, busy, "wan", include_contended=True).left_out == ""
+    assert option_run(read.run, busy, "wan").left_out == "the host was too busy"
+    assert option_run(read.run, busy, "wan", include_contended=True).left_out == ""
 
 
 def test_without_distance_nothing_is_gained(tmp_path: Path):
-    row = replace(compared_run(made(tmp_path), {}), target="loopback")
-    run = option_run(tmp_path, row, "wan", include_contended=True)
+    read = read_folder(made(tmp_path))
+    row = replace(compared_run(read, {}), target="loopback")
+    run = option_run(read.run, row, "wan", include_contended=True)
     assert (run.left_out, run.ran_on) == ("loopback: no distance", "loopback")
 
 
 def test_dollars_are_those_of_the_study_report(tmp_path: Path):
-    folder = made(tmp_path)
-    run = option_run(folder, compared_run(folder, {}), "")
-    with RunStore.open_reader(folder / "run.db") as store:
-        told = study_run(run_row(store), RunNumbers.of(store))
+    read = read_folder(made(tmp_path))
+    run = option_run(read.run, compared_run(read, {}), "")
+    told = study_run(read.row, read.run)
     per_h, rate = told.training_usd_per_h, told.value("sps")
     assert per_h is not None
     assert rate is not None
@@ -77,7 +77,8 @@ def test_without_a_price_dollars_are_unknown(tmp_path: Path):
     folder = made(tmp_path)
     with RunStore.open_writer(folder / "run.db") as store:
         store.set_meta("price_book", None)
-    run = option_run(folder, compared_run(folder, {}), "")
+    read = read_folder(folder)
+    run = option_run(read.run, compared_run(read, {}), "")
     assert run.figures["usd_per_1m"] == Measured(None)
     assert run.figures["intercontinental_bytes"].value is not None
 

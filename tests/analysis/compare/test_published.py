@@ -25,6 +25,7 @@ from analysis.compare.published import (
 )
 from analysis.compare.published_runs import compared_run, replayed_figures
 from analysis.compare.rows import difference_rows
+from analysis.replay import read_folder
 from analysis.report.study.build import build
 from analysis.report.study.build import load as load_runs
 from analysis.report.study.comparison import (
@@ -186,7 +187,7 @@ def test_a_wrong_limit_is_told_with_its_line(tmp_path: Path, line: str, says: st
 
 
 def test_a_run_s_own_numbers(tmp_path: Path):
-    row = compared_run(ran(tmp_path), {"CV C-8": {"sps": 244.0}}, "wan", 3)
+    row = compared_run(read_folder(ran(tmp_path)), {"CV C-8": {"sps": 244.0}}, "wan", 3)
     assert (row.experiment, row.attempts, row.dropped_rounds, row.host_contended) == (
         "CV C-8 wan",
         3,
@@ -268,7 +269,7 @@ def test_a_page_without_published_figures_says_why(tmp_path: Path):
         page,
         load_book("study-2023-04"),
         problems=problems,
-        compared=Compared([compared_run(folder, {})]),
+        compared=Compared([compared_run(read_folder(folder), {})]),
     )
     text = page.read_text()
     assert "Nothing here can be held against the study" in text

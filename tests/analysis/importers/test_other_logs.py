@@ -13,7 +13,7 @@ import pytest
 from wandb_logs import Swarm, Truth, write_baseline, write_index, write_swarm
 
 from analysis.importers.wandb.files import parse_name
-from analysis.replay import replay_rows, row_of_folder
+from analysis.replay import read_folder, replay_rows
 from analysis.sources import opened
 from metrics.store.database import RunStore
 from metrics.summary import summarise
@@ -53,7 +53,7 @@ def _drop(path: Path, *columns: str) -> None:
 def _replay(folder: Path) -> tuple[dict[str, Any], str]:
     """(the one run's row, its warnings)."""
     with opened([folder]) as found:
-        (row,) = replay_rows([row_of_folder(run.folder) for run in found.runs])
+        (row,) = replay_rows([read_folder(run.folder).row for run in found.runs])
     return row, "\n".join(row["warnings"])
 
 
@@ -364,7 +364,7 @@ def test_a_baseline_of_another_gpu_serves_its_own_kind_only(tmp_path: Path):
          for f in (*truth.files.values(), *sorted(tmp_path.glob("base*")))],
     )  # fmt: skip
     with opened([tmp_path]) as found:
-        rows = {r["run_id"]: r for r in replay_rows([row_of_folder(run.folder) for run in found.runs])}
+        rows = {r["run_id"]: r for r in replay_rows([read_folder(run.folder).row for run in found.runs])}
     assert rows["baseline-2"]["sps_wall"] == pytest.approx(32 / 0.45, rel=0.01)
     assert rows["hivemind-900"]["speedup"] == pytest.approx(_rates(truth)["sps"] / (32 / 0.45), rel=0.01)
 

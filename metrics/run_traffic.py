@@ -1,0 +1,53 @@
+"""What the peers of a run sent each other in its measured epochs, bytes at the study's scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from cloud.prices.classes import continent
+from metrics.epochs.throughput import SwarmEpoch, measured
+from metrics.run import RunNumbers
+from metrics.traffic import Flow, Traffic, traffic
+
+_OUTSIDE = ("joining", "leaving")
+
+
+def peer_flows(run: RunNumbers, epochs: Iterable[SwarmEpoch]) -> list[Flow]:
+    """What peers sent each other in these epochs, joining and leaving left out."""
+    numbers, names = {e.epoch for e in epochs}, {row.vm for row in run.vms}
+    return [f for f in run.flows if f.epoch in numbers and f.dst in names and f.phase not in _OUTSIDE]
+
+
+def egress_bytes_per_vm_epoch(run: RunNumbers, epoch: SwarmEpoch | None = None) -> float | None:
+    """Bytes to other peers, a VM and epoch, over the VMs whose bytes were counted; None where nobody's were."""
+    epochs = _epochs(run, epoch)
+    sent = peer_flows(run, epochs)
+    metered = {f.src for f in sent}
+    turns = sum(1 for e in epochs for p in e.peers if p.vm in metered)
+    return math.fsum(cell.bytes for cell in _matrix(run, sent)) / turns if turns else None
+
+
+def intercontinental_bytes(run: RunNumbers, epoch: SwarmEpoch | None = None) -> float | None:
+    """Bytes to peers on another continent, a swarm epoch; None where they were not counted or a place is unknown."""
+    epochs = _epochs(run, epoch)
+    sent = peer_flows(run, epochs)
+    if not sent:
+        return None
+    total = 0.0
+    for cell in _matrix(run, sent):
+        here, there = (
+            continent(place) if place else None for place in (cell.src_location, cell.dst_location)
+        )
+        if here is None or there is None:
+            return None
+        total += cell.bytes if here != there else 0.0
+    return total / len({e.epoch for e in epochs})
+
+
+def _epochs(run: RunNumbers, epoch: SwarmEpoch | None) -> Sequence[SwarmEpoch]:
+    return measured(run.study) if epoch is None else (epoch,)
+
+
+def _matrix(run: RunNumbers, sent: Iterable[Flow]) -> list[Traffic]:
+    return traffic(sent, run.study, run.terms.scales, {row.vm for row in run.vms})
