@@ -35,6 +35,7 @@ from benchmarks.robust.store import serve_shards
 from benchmarks.robust.swarm import Settings, StuckError, Swarm
 from benchmarks.robust.verdict import expected_s, lateness_s, quiet_s
 from cloud.provider import ProviderError
+from experiments.averaging.methods import EXCHANGES, OVERLAPS
 
 APART = 4.0  # float16 roundings: the joiner's own, then of both weights in the comparison; and Adam's answer to it
 QUIET_EPOCHS = 2  # before the first disturbance
@@ -181,8 +182,8 @@ def main() -> int:
     parser.add_argument("--peers", type=int, default=8)
     parser.add_argument("--together", action="store_true", help="the cases one after the other in one swarm")
     parser.add_argument("--quick", action="store_true", help="short epochs, and none after the disturbed one")
-    parser.add_argument("--overlap", default="none", choices=("none", "delayed"))
-    parser.add_argument("--averaging", default="flat", choices=("flat", "hierarchical"))
+    parser.add_argument("--overlap", default="none", choices=[record.name for record in OVERLAPS])
+    parser.add_argument("--averaging", default="flat", choices=[record.name for record in EXCHANGES])
     parser.add_argument("--compression", default="float16", help="as swarm.compression in an experiment")
     parser.add_argument("--mode", default="auto", choices=("auto", "namespaces", "loopback"))
     parser.add_argument("--keep", type=Path, help="folder for the files of swarms that failed")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from analysis.audit.evidence import Evidence, amount, percent
 from analysis.audit.findings import Finding
-from experiments.averaging.gradient_bytes import bytes_per_value, gradient_bytes
-from experiments.averaging.region_traffic import exchanged, region_of
-from experiments.powersgd import power_sgd_rank
+from experiments.averaging.methods import METHOD_KEYS, method_of
+from experiments.averaging.records import AveragingMethod, region_of
 from metrics.epochs.throughput import measured
 from metrics.traffic import traffic
 
@@ -28,38 +26,20 @@ CONTROL_BYTES_PER_S = 50_000
 RECEIVED_FLOOR = 0.90
 
 
-def averaging_bytes(parameters: int, peers: int) -> float:
-    """What a VM sends in one flat all-to-all averaging of FP16: 2 (n - 1) / n x parameters x 2 bytes, + 2 %."""
-    return 2 * (peers - 1) / peers * parameters * 2 * OVERHEAD if peers > 0 else 0.0
-
-
-def _swarm(e: Evidence) -> dict[str, Any]:
+def _method(e: Evidence) -> AveragingMethod:
+    """Imported logs, which have no experiment, are of the defaults: flat averaging in FP16."""
     experiment = e.run.meta["experiment"]
-    return experiment.get("swarm", {}) if isinstance(experiment, dict) else {}
-
-
-def _compression(e: Evidence) -> str:
-    """Of gradients on the wire; imported logs are of FP16."""
-    return str(_swarm(e).get("compression", "float16"))
-
-
-def _gradient_bytes(e: Evidence, parameters: int) -> int:
-    if power_sgd_rank(_compression(e)) is not None and e.model is not None:
-        return gradient_bytes(e.model, _compression(e))
-    return parameters * bytes_per_value(_compression(e))
+    swarm = experiment.get("swarm", {}) if isinstance(experiment, dict) else {}
+    return method_of(**{key: swarm[key] for key in METHOD_KEYS if key in swarm})
 
 
 def _takes(e: Evidence, vm: str, peers: Sequence[str], parameters: int) -> float:
-    """What the VM sends in one averaging among `peers`: by region where the experiment averages hierarchically."""
-    swarm, sends = _swarm(e), _gradient_bytes(e, parameters)
-    if swarm.get("averaging", "flat") == "flat":
-        return averaging_bytes(parameters, len(peers)) * sends / (2 * parameters)
+    """Bytes that the VM sends in one averaging among `peers`: its share of the gradients, + 2 %."""
+    method = _method(e)
     region = {name: region_of(e.run.terms.locations.get(name, name)) for name in peers}
-    vectors = exchanged([*region.values()], swarm["averaging"])
-    share = sum(v for (src, _), v in vectors.items() if src == region[vm]) / [*region.values()].count(
-        region[vm]
-    )
-    return float(share) * sends * OVERHEAD
+    share = method.exchange.peer_share([*region.values()], region[vm])
+    in_fp16 = float(share) * parameters * 2 * OVERHEAD
+    return in_fp16 * method.compression.gradient_bytes(e.model, parameters) / (2 * parameters)
 
 
 def _sent(e: Evidence) -> tuple[dict[str, float], dict[str, list[list[str]]]]:
@@ -90,7 +70,7 @@ def egress_fits(e: Evidence) -> list[Finding]:
         )
         return [e.finding("bytes", "note", sentence, "parameters", None)]
     sent, groups = _sent(e)
-    how = "in FP16" if _compression(e) == "float16" else f"as {_compression(e)}"
+    how = _method(e).compression.wording
     found: list[Finding] = []
     for vm, epochs in sorted(groups.items()):
         bytes_sent = sent.get(vm)

@@ -10,8 +10,7 @@ from typing import Any
 from analysis.planning.budget import PlannedBudget, limits_of, planned_budget
 from analysis.planning.reserve import unpriced_traffic
 from cloud.prices.book import PriceBook
-from experiments.averaging.overlap import overlap_note
-from experiments.averaging.region_traffic import averaging_note
+from experiments.averaging.records import region_of
 from experiments.emulation.scales import EmulationPlan
 from experiments.schema.models import ExperimentSpec
 from experiments.schema.slots import Slot, slots
@@ -239,9 +238,10 @@ def plan_of(
             "not every place has a price: the total is unknown, or has the place's max_usd_per_h instead"
         )
         notes += [f"{accelerator} in {location}: {why}" for location, accelerator, why in unknown]
-    notes += averaging_note(spec)
-    if emulation is not None:
-        notes += overlap_note(spec, emulation.study_calc_s, emulation.comm_s * emulation.time_scale)
+    regions = [region_of(slot.places[0].infra) for slot in slots(spec)]
+    study_calc_s = emulation.study_calc_s if emulation else None
+    comm_s = emulation.comm_s * emulation.time_scale if emulation else None
+    notes += spec.swarm.method.plan_notes(regions, study_calc_s, comm_s)
     notes += _too_dear(peers, usd_per_h, spec.max_usd_per_h)
     most = _sum(_most(p.ceiling_usd_per_h or p.usd_per_h for p in peer.places) for peer in peers)
     budget = planned_budget(spec, book, most, emulation, rented=on == "sky")

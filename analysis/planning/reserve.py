@@ -11,8 +11,7 @@ from decimal import Decimal
 from itertools import product
 
 from cloud.prices.book import PriceBook
-from experiments.averaging.gradient_bytes import gradient_bytes
-from experiments.averaging.region_traffic import exchanged, region_of
+from experiments.averaging.records import region_of
 from experiments.catalog import models
 from experiments.emulation.scales import EmulationPlan
 from experiments.schema.models import ExperimentSpec
@@ -89,13 +88,15 @@ def epoch_egress_usd(spec: ExperimentSpec, book: PriceBook, *, rented: bool = Fa
     if model.bytes_per_sample is None:
         return None
     regions = [region_of(places[0]) for places, count in groups.items() for _ in range(count)]
-    vectors = exchanged(regions, spec.swarm.averaging)
+    method = spec.swarm.method
+    vectors = method.exchange.sent(regions)
+    gradient_bytes = method.compression.gradient_bytes(spec.model, model.parameters)
     state_bytes = model.parameters * _STATE_BYTES_PER_VALUE
     usd = state_usd = Decimal(0)
     for pairs, links in _ways(groups):
         a, b = (region_of(place) for place in links[0])
         share = vectors[a, b] / (regions.count(a) * (regions.count(b) - (a == b)))
-        pair_bytes = int(share * gradient_bytes(spec.model, spec.swarm.compression))
+        pair_bytes = int(share * gradient_bytes)
         sent = [book.egress(src, dst, pair_bytes, public=rented) for src, dst in links]
         state = [book.egress(src, dst, state_bytes, public=rented) for src, dst in links]
         if None in sent or None in state:

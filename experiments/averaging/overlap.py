@@ -1,28 +1,18 @@
-"""What communication behind calculation makes of an epoch (`swarm.overlap`). Pure."""
+"""`swarm.overlap`: training waits for each round, or a round goes on behind the next epoch's calculation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from experiments.schema.models import Emulation, ExperimentSpec, Swarm
+from experiments.averaging.records import AveragingMethod, Problem, Schedule, Setting
 
 
-def overlapped(spec: ExperimentSpec) -> bool:
-    """Whether rounds go on behind calculation."""
-    return spec.swarm.overlap == "delayed"
+def _epoch_s(calc_s: float, comm_s: float, step_s: float) -> float:
+    """The longer of both; an epoch's last reported step is never behind a round."""
+    return max(calc_s, comm_s + min(step_s, calc_s)) if comm_s > 0.0 else calc_s + comm_s
 
 
-def epoch_seconds(spec: ExperimentSpec, calc_s: float, comm_s: float, step_s: float) -> float:
-    """Expected. `step_s`: of one step that a peer reports; the epoch's last one is never behind a round."""
-    if not overlapped(spec) or comm_s <= 0.0:
-        return calc_s + comm_s
-    return max(calc_s, comm_s + min(step_s, calc_s))
-
-
-def overlap_note(spec: ExperimentSpec, calc_s: float | None, comm_s: float) -> list[str]:
-    """What the plan says of it; nothing without."""
-    if not overlapped(spec):
-        return []
+def _plan_notes(calc_s: float | None, comm_s: float) -> list[str]:
     if calc_s is None:
         return [
             "overlap delayed: a round goes on behind calculation, so an epoch takes the longer of the two"
@@ -34,18 +24,27 @@ def overlap_note(spec: ExperimentSpec, calc_s: float | None, comm_s: float) -> l
     ]
 
 
-def overlap_problems(swarm: Swarm, emulation: Emulation | None) -> Iterator[tuple[tuple[str, str], str]]:
-    """Where and why it cannot be combined."""
-    if swarm.overlap == "none":
-        return
-    if swarm.plain:
-        yield (
-            ("swarm", "overlap"),
-            "a plain loop has no communication to overlap; remove it, or remove swarm.plain",
-        )
-    if emulation is not None and emulation.samples_scale not in (1, "auto"):
+def _problems(method: AveragingMethod, setting: Setting) -> Iterator[Problem]:
+    if setting.samples_scale not in (1, "auto"):
         yield (
             ("emulation", "samples_scale"),
-            f"found {emulation.samples_scale:g}; must be 1 with 'swarm.overlap: delayed': a shortened calculation hides less "
+            f"found {setting.samples_scale:g}; must be 1 with 'swarm.overlap: delayed': a shortened calculation hides less "
             "of the communication than the real one, and no figure could be multiplied back; leave it out",
         )
+
+
+BLOCKING = Schedule(
+    key="overlap", name="none", meaning="a round holds training up", optimizer="SwarmOptimizer"
+)
+DELAYED = Schedule(
+    key="overlap",
+    name="delayed",
+    meaning="it goes on while the next epoch's gradients are calculated, up to one epoch's of them with the weights of "
+    "before the update",
+    problems=_problems,
+    paper_note=" (calculation and communication at once: an epoch is not their sum)",
+    epoch_s=_epoch_s,
+    plan_notes=_plan_notes,
+    hides_rounds=True,
+    optimizer="OverlappedOptimizer",
+)

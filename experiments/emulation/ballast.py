@@ -13,10 +13,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from experiments.averaging.gradient_bytes import factors_of
 from experiments.averaging.model_shapes import model_shapes
+from experiments.averaging.powersgd import factored, factors_of, sent
+from experiments.averaging.records import Compression
 from experiments.catalog import models
-from experiments.powersgd import factored, power_sgd_rank, sent
 
 LEARNS = "digits"  # the small network that really learns, beside the ballast
 
@@ -29,14 +29,14 @@ class Ballast:
     matrices: tuple[tuple[int, int], ...] = ()  # rows and columns; what else the ballast has are vectors
 
 
-def ballast(model: str, compression: str, scale: float) -> Ballast | None:
+def ballast(model: str, compression: Compression, scale: float) -> Ballast | None:
     """For a model at a scale; None: there is none that would be sent as the model is (see `largest_scale`).
 
     What is sent is exact to the value. With PowerSGD `parameters` may be off by some per cent: sides are whole, and a matrix too
     small to be factored is left out.
     """
     total = max(1, round(models()[model].parameters / scale))
-    rank = power_sgd_rank(compression)
+    rank = compression.rank
     if rank is None or model == LEARNS:
         return Ballast(total)
     full, own = factors_of(model, rank), sent(model_shapes()[LEARNS], rank)
@@ -66,7 +66,7 @@ def _shares(squares: float) -> list[float]:
     return [(1 - small) / (count - 1)] * (count - 1) + [small]
 
 
-def largest_scale(model: str, compression: str) -> int:
+def largest_scale(model: str, compression: Compression) -> int:
     """The largest whole bytes_scale at which the model can be emulated with this compression; at least 1."""
     low, high = 1, max(1, models()[model].parameters // models()[LEARNS].parameters)
     while low < high:
@@ -78,9 +78,9 @@ def largest_scale(model: str, compression: str) -> int:
     return low
 
 
-def shapes_lost(model: str, compression: str, scale: float) -> str:
+def shapes_lost(model: str, compression: Compression, scale: float) -> str:
     """Why there is no `ballast`, and what to do."""
     return (
-        f"at bytes_scale {scale:g} no matrices are sent by {compression} as {model}'s are; "
+        f"at bytes_scale {scale:g} no matrices are sent by {compression.name} as {model}'s are; "
         f"at most {largest_scale(model, compression)} will do"
     )

@@ -39,7 +39,7 @@ class Traffic:
 
     peers: int
     parameters: int
-    bytes_per_value: int
+    bytes_per_value: float
     slowest_bps: float  # of one stream on the slowest pair
     vm_bps: float  # of all streams of one VM together
     transfer_s: float
@@ -110,7 +110,7 @@ def bytes_scale(traffic: Traffic, cores: int, given: float | None, given_by: str
         reasons = [
             f"bytes_scale {scale:g}: {PROVED:g} is proved, {needed} for {crowd} on {cores} cores, "
             f"at most {fast:.0f} (slowest stream {traffic.stream_bps / 1e6:.3g} Mb/s) "
-            f"and {fits:.0f} ({traffic.parameters} parameters{'' if traffic.sent_values is None else ' in their shapes'})"
+            f"and {fits:.0f} ({traffic.parameters} parameters{'' if traffic.largest_scale is None else ' in their shapes'})"
         ]
     load = traffic.load(scale, cores)
     reasons.append(

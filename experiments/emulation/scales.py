@@ -14,14 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloud.networks import vm_limit
-from experiments.averaging.gradient_bytes import bytes_per_value, gradient_bytes, sent_values
-from experiments.averaging.overlap import epoch_seconds, overlapped
 from experiments.catalog import StepTime, models, step_time
 from experiments.emulation.ballast import ballast, largest_scale, shapes_lost
 from experiments.emulation.bytes_scale import HIVEMIND_PART_BYTES, Traffic, bytes_scale, parts_of
 from experiments.emulation.host_load import KERNEL_WINDOWS_SWITCH_S_PER_GB, SWITCH_S_PER_GB
 from experiments.emulation.windows import stream_limit
-from experiments.powersgd import power_sgd_rank
 from experiments.schema.errors import SpecError
 from experiments.schema.models import Emulation, ExperimentSpec
 
@@ -66,6 +63,7 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
     accelerators = [g.alternatives[0].accelerators for g in spec.peers for _ in range(g.count)]
     peers = [_times(spec, accelerator) for accelerator in accelerators]
     n, batch, target = len(peers), spec.swarm.batch_size, spec.swarm.target_batch_size
+    method = spec.swarm.method
     reasons: list[str] = []
 
     time_scale = 1.0 if spec.emulation.time_scale == "auto" else spec.emulation.time_scale
@@ -87,12 +85,14 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
     slowest_bps = limit.slowest_bps
     comm_s = _comm_s(spec, slowest_bps) / time_scale
     last_s = max(coalesce[a] * _step_s(times, batch) for a, times in zip(accelerators, peers, strict=True))
-    epoch_s = epoch_seconds(spec, calc_s, comm_s, last_s / time_scale)
-    study_epoch_s = epoch_seconds(spec, study_calc_s, comm_s * time_scale, last_s)
+    epoch_s = method.schedule.epoch_s(calc_s, comm_s, last_s / time_scale)
+    study_epoch_s = method.schedule.epoch_s(study_calc_s, comm_s * time_scale, last_s)
+    total = models()[spec.model].parameters
+    reasons += method.compression.plan_reasons(spec.model, total)
     traffic = Traffic(
         peers=n,
-        parameters=models()[spec.model].parameters,
-        bytes_per_value=bytes_per_value(spec.swarm.compression),
+        parameters=total,
+        bytes_per_value=method.compression.bytes_per_value,
         slowest_bps=slowest_bps,
         vm_bps=vm_limit(),
         transfer_s=_transfer_s(spec, slowest_bps) / time_scale,
@@ -100,7 +100,10 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
         time_scale=time_scale,
         parts=None if spec.emulation.parts == "auto" else spec.emulation.parts,
         switch_s_per_gb=KERNEL_WINDOWS_SWITCH_S_PER_GB if limit.windows == "kernel" else SWITCH_S_PER_GB,
-        **_shapes_kept(spec, reasons),
+        sent_values=method.compression.sent_values(spec.model, total),
+        largest_scale=None
+        if method.compression.rank is None
+        else largest_scale(spec.model, method.compression),
     )
     wished, given_by = spec.emulation.bytes_scale, "as given"
     if wished == "auto":
@@ -110,9 +113,9 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
     sent_bytes, parts = traffic.sent_bytes(shrunk.scale), traffic.parts_at(shrunk.scale)
     why = "as given" if traffic.parts else parts_of(n, sent_bytes, shrunk.scale)[1]
     reasons.append(f"parts {parts}: {why}")
-    made = ballast(spec.model, spec.swarm.compression, shrunk.scale)
+    made = ballast(spec.model, method.compression, shrunk.scale)
     if made is None:
-        raise SpecError.of(spec.name, shapes_lost(spec.model, spec.swarm.compression, shrunk.scale))
+        raise SpecError.of(spec.name, shapes_lost(spec.model, method.compression, shrunk.scale))
 
     return EmulationPlan(
         bytes_scale=shrunk.scale,
@@ -145,7 +148,8 @@ def full_size(spec: ExperimentSpec) -> EmulationPlan:
     """
     model, batch, target = models()[spec.model], spec.swarm.batch_size, spec.swarm.target_batch_size
     n = spec.peer_count
-    sent_bytes = gradient_bytes(spec.model, spec.swarm.compression) / n
+    method = spec.swarm.method
+    sent_bytes = method.compression.gradient_bytes(spec.model, model.parameters) / n
     accelerators = [g.alternatives[0].accelerators for g in spec.peers for _ in range(g.count)]
     plain = spec.swarm.plain
     known = [t for a in accelerators if (t := step_time(spec.model, a, plain=plain)) is not None]
@@ -153,7 +157,7 @@ def full_size(spec: ExperimentSpec) -> EmulationPlan:
     if len(known) == n and model.kind != "digits":  # its step time is what it is padded to, not a measurement
         calc_s = target / sum(batch / _step_s(times, batch) for times in known)
     last_s = max((_step_s(times, batch) for times in known), default=0.0)
-    epoch_s = None if calc_s is None else epoch_seconds(spec, calc_s, comm_s, last_s)
+    epoch_s = None if calc_s is None else method.schedule.epoch_s(calc_s, comm_s, last_s)
     return EmulationPlan(
         bytes_scale=1.0,
         time_scale=1.0,
@@ -185,27 +189,15 @@ def coalesced(kept: Mapping[str, Any], accelerator: str) -> int:
 
 
 def _comm_s(spec: ExperimentSpec, slowest_bps: float) -> float:
-    """A round at the model's size: its bytes and matchmaking; a plain loop has no rounds."""
-    return 0.0 if spec.swarm.plain else _transfer_s(spec, slowest_bps) + spec.swarm.matchmaking_time_s
+    """A round at the model's size: its bytes and matchmaking."""
+    if not spec.swarm.method.schedule.has_rounds:
+        return 0.0
+    return _transfer_s(spec, slowest_bps) + spec.swarm.matchmaking_time_s
 
 
 def _transfer_s(spec: ExperimentSpec, slowest_bps: float) -> float:
-    """A round's bytes: one stream on the slowest pair, or a VM's own limit."""
-    n = spec.peer_count
-    pair_bits = 2 * gradient_bytes(spec.model, spec.swarm.compression) / n * 8
-    return max(pair_bits / slowest_bps, pair_bits * (n - 1) / vm_limit()) if n > 1 else 0.0
-
-
-def _shapes_kept(spec: ExperimentSpec, reasons: list[str]) -> dict[str, Any]:
-    """What PowerSGD makes of `Traffic`; nothing for other compressions."""
-    model, compression = spec.model, spec.swarm.compression
-    if power_sgd_rank(compression) is None:
-        return {}
-    values, total = sent_values(model, compression), models()[model].parameters
-    reasons.append(
-        f"compression {compression}: {100 * values / total:.2g} % of {model}'s {total} values are sent, as float16"
-    )
-    return {"sent_values": values, "largest_scale": largest_scale(model, compression)}
+    parameters = models()[spec.model].parameters
+    return spec.swarm.method.transfer_s(spec.model, parameters, spec.peer_count, slowest_bps, vm_limit())
 
 
 def _times(spec: ExperimentSpec, accelerator: str) -> StepTime:
@@ -242,8 +234,8 @@ def _raw_target(
 ) -> int:
     """Raw target batch size. `unit`: samples of one report of each peer; `rate`: samples/s of all."""
     target, study_calc_s = spec.swarm.target_batch_size, spec.swarm.target_batch_size / rate
-    short = study_calc_s <= CALC_S
-    if emulation.samples_scale == 1 or (emulation.samples_scale == "auto" and (short or overlapped(spec))):
+    short, hides = study_calc_s <= CALC_S, spec.swarm.method.schedule.hides_rounds
+    if emulation.samples_scale == 1 or (emulation.samples_scale == "auto" and (short or hides)):
         why = (
             "as given" if emulation.samples_scale == 1 else f"an epoch calculates {study_calc_s:.1f} s anyway"
         )

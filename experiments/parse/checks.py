@@ -9,11 +9,12 @@ from itertools import product
 from cloud.networks.network import Network, NetworkError
 from cloud.networks.windows import kernel_bytes_scale
 from cloud.places import PlaceError, expand, nearest
-from experiments.averaging.overlap import overlap_problems
+from experiments.averaging.powersgd import halves
+from experiments.averaging.records import Setting
 from experiments.catalog import models, step_time, step_times
+from experiments.emulation.ballast import ballast, shapes_lost
 from experiments.emulation.windows import windows_of
 from experiments.parse.document import Path
-from experiments.parse.powersgd_checks import power_sgd_problems
 from experiments.schema import fields as f
 from experiments.schema.models import Data, Emulation, ExperimentSpec, PeerGroup, Swarm
 
@@ -52,10 +53,7 @@ def cross_problems(parts: Parts) -> Iterator[tuple[Path, str]]:
     """Where and what, for each rule that is broken."""
     yield from _groups(parts)
     yield from _batch(parts)
-    yield from _plain(parts)
-    if parts.swarm is not None:
-        yield from overlap_problems(parts.swarm, parts.emulation)
-    yield from power_sgd_problems(parts.model, parts.swarm, _asked_scale(parts))
+    yield from _averaging(parts)
     yield from _timeouts(parts)
     yield from _optimizer(parts)
     yield from _secrets(parts)
@@ -107,15 +105,18 @@ def _batch(parts: Parts) -> Iterator[tuple[Path, str]]:
             )
 
 
-def _plain(parts: Parts) -> Iterator[tuple[Path, str]]:
-    if parts.swarm is None or not parts.swarm.plain or not _counts_known(parts):
+def _averaging(parts: Parts) -> Iterator[tuple[Path, str]]:
+    if parts.swarm is None:
         return
-    peers = sum(group.count for group in parts.peers if group)
-    if peers > 1:
-        yield (
-            ("swarm", "plain"),
-            f"a plain loop averages with nobody, and there are {peers} peers; remove it, or keep one peer",
-        )
+    method = parts.swarm.method
+    peers = sum(group.count for group in parts.peers if group) if _counts_known(parts) else None
+    samples_scale = 1 if parts.emulation is None else parts.emulation.samples_scale
+    yield from method.problems(Setting(parts.model, peers, samples_scale))
+    rank, scale = method.compression.rank, _asked_scale(parts)
+    if parts.model is None or rank is None or scale is None or not halves(parts.model, rank):
+        return
+    if ballast(parts.model, method.compression, scale) is None:
+        yield ("emulation", "bytes_scale"), shapes_lost(parts.model, method.compression, scale)
 
 
 def _asked_scale(parts: Parts) -> float | None:

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from cloud.places import PlaceError, expand, nearest
 from cloud.prices.book import AUTO
+from experiments.averaging.methods import (
+    COMPRESSION_FAMILIES,
+    COMPRESSIONS,
+    EXCHANGES,
+    OVERLAPS,
+    UnknownMethodError,
+    compression_of,
+)
+from experiments.averaging.records import Record
 from experiments.catalog import ACCELERATORS, models, networks, price_books
-from experiments.powersgd import MOST_RANK, power_sgd_rank
 from experiments.schema.shards import ShardPatternError, shard_urls
 
 MAX_PEERS = 64
 _T = TypeVar("_T")
-_COMPRESSIONS = ("none", "float16", "uniform8bit", "blockwise8bit")
+_COMPRESSIONS = tuple(compression.name for compression in COMPRESSIONS)
 
 
 def complain(message: str) -> PydanticCustomError:
@@ -80,11 +88,34 @@ def _accelerator(value: str) -> str:
 
 
 def _compression(value: str) -> str:
-    if value not in _COMPRESSIONS and power_sgd_rank(value) is None:
-        ranks = f"or powersgd:<rank> with a rank from 1 to {MOST_RANK}"
-        said = f"found {value[:40]!r}; must be one of {', '.join(_COMPRESSIONS)}, {ranks}"
-        raise complain(said + nearest(value[:40], _COMPRESSIONS))
-    return value
+    try:
+        return compression_of(value).name
+    except UnknownMethodError as error:
+        forms = "".join(f", or {family.form}" for family in COMPRESSION_FAMILIES)
+        said = f"found {value[:40]!r}; must be one of {', '.join(_COMPRESSIONS)}{forms}"
+        raise complain(said + nearest(value[:40], _COMPRESSIONS)) from error
+
+
+def _named(records: Sequence[Record]) -> Any:
+    """A validator: the name of one of the records, with the error of a Literal of them."""
+    names = [record.name for record in records]
+    *most, last = (f"'{name}'" for name in names)
+
+    def check(value: Any) -> str:
+        if value not in names:
+            raise PydanticKnownError("literal_error", {"expected": f"{', '.join(most)} or {last}"})
+        return value
+
+    return PlainValidator(check)
+
+
+def _enum(records: Sequence[Record]) -> WithJsonSchema:
+    return WithJsonSchema({"enum": [record.name for record in records], "type": "string"})
+
+
+def meanings(records: Sequence[Record]) -> str:
+    """One sentence for each of the records, for the reference of the experiment file."""
+    return " ".join(f"{record.name}: {record.meaning}." for record in records)
 
 
 def _shards(value: str) -> str:
@@ -160,11 +191,17 @@ Compression = Annotated[
         {
             "anyOf": [
                 {"enum": list(_COMPRESSIONS)},
-                {"type": "string", "pattern": "^powersgd:([1-9]|[1-5][0-9]|6[0-4])$"},
+                *({"type": "string", "pattern": family.pattern} for family in COMPRESSION_FAMILIES),
             ]
         }
     ),
 ]
+COMPRESSION_MEANING = (
+    f"Of gradients on the wire: {', '.join(_COMPRESSIONS)}, "
+    f"{', '.join(f'or {family.meaning}' for family in COMPRESSION_FAMILIES)}."
+)
+Averaging = Annotated[str, _named(EXCHANGES), _enum(EXCHANGES)]
+Overlap = Annotated[str, _named(OVERLAPS), _enum(OVERLAPS)]
 ShardPattern = Annotated[str, Field(max_length=1000), AfterValidator(_shards)]
 Endpoint = Annotated[str, Field(max_length=1000), AfterValidator(_endpoint)]
 ScaleOrAuto = Annotated[

@@ -11,6 +11,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema
 
+from experiments.averaging.fixed_width import FLOAT16
+from experiments.averaging.flat import FLAT
+from experiments.averaging.methods import EXCHANGES, OVERLAPS, method_of
+from experiments.averaging.overlap import BLOCKING
+from experiments.averaging.records import AveragingMethod
+from experiments.averaging.single_peer import SINGLE_PEER
 from experiments.schema import fields as f
 
 
@@ -74,11 +80,7 @@ class Swarm(_Section):
     batch_size: int = Field(
         default=32, ge=1, le=65_536, description="Samples of one step of one accelerator."
     )
-    compression: f.Compression = Field(
-        default="float16",
-        description="Of gradients on the wire: none, float16, uniform8bit, blockwise8bit, or powersgd:4, which sends "
-        "each large matrix as two factors of that rank (1 to 64), and what that leaves out in later rounds.",
-    )
+    compression: f.Compression = Field(default=FLOAT16.name, description=f.COMPRESSION_MEANING)
     optimizer: Optimizer = Field(
         default_factory=Optimizer, description="What each peer runs after averaging."
     )
@@ -88,19 +90,19 @@ class Swarm(_Section):
     averaging_timeout_s: float = Field(
         default=300.0, ge=5, le=7200, description="A round that takes longer is given up."
     )
-    averaging: Literal["flat", "hierarchical"] = Field(
-        default="flat",
-        description="flat: each peer with each other. hierarchical: first within each region (cloud/region), then once "
-        "between the regions.",
-    )
-    overlap: Literal["none", "delayed"] = Field(
-        default="none",
-        description="none: a round holds training up. delayed: it goes on while the next epoch's gradients are calculated, up to "
-        "one epoch's of them with the weights of before the update.",
-    )
-    plain: bool = Field(
-        default=False, description="true: one peer in a plain torch loop, which averages with nobody."
-    )
+    averaging: f.Averaging = Field(default=FLAT.name, description=f.meanings(EXCHANGES))
+    overlap: f.Overlap = Field(default=BLOCKING.name, description=f.meanings(OVERLAPS))
+    plain: bool = Field(default=False, description=f.meanings((SINGLE_PEER,)))
+
+    @property
+    def method(self) -> AveragingMethod:
+        """How gradients are averaged."""
+        return method_of(
+            averaging=self.averaging,
+            compression=self.compression,
+            overlap=self.overlap,
+            plain=self.plain,
+        )
 
 
 class Resources(_Section):

@@ -24,7 +24,6 @@ _FREE = (
     "averaging_timeout_s",
     "optimizer",
 )  # of no weight for seconds and bytes, but for the optimizer's name
-_MEANS = {"swarm.overlap": " (calculation and communication at once: an epoch is not their sum)"}
 _EMULATED = ("network", "path_model", "windows", "preempt")
 
 
@@ -49,8 +48,9 @@ def study_basis(spec: ExperimentSpec) -> Basis:
     if other:
         return Basis(None, f"not the study's experiment: {'; '.join(other)}")
     options = [(name, ours) for name, ours, study in _options(spec, theirs) if ours != study]
+    notes = {f"swarm.{record.key}": record.paper_note for record in spec.swarm.method.records}
     words = (
-        name if isinstance(ours, BaseModel) else f"{name} {str(ours).lower()}{_MEANS.get(name, '')}"
+        name if isinstance(ours, BaseModel) else f"{name} {str(ours).lower()}{notes.get(name, '')}"
         for name, ours in options
     )
     return Basis(known, options=tuple(words))

@@ -14,7 +14,8 @@ from cloud.local.host.vms import NOTICE_FILE, vm_folder
 from cloud.provider import LaunchRequest, Offer
 from cloud.sky.vm.bootstrap import PEERS_VARIABLE
 from cloud.vendors import AWS, RENTED
-from experiments.averaging.region_traffic import region_of
+from experiments.averaging.methods import METHOD_KEYS
+from experiments.averaging.records import region_of
 from experiments.averaging.round_limits import averaging_timeout_s
 from experiments.catalog import step_time
 from experiments.emulation.bytes_scale import chunk_timeout_s
@@ -178,7 +179,6 @@ def peer_config(
         batch_size=batch,
         coalesce=coalesced(emulation, place.accelerator),
         max_epochs=spec.measure.warmup_epochs + spec.measure.epochs,
-        compression=swarm.compression,
         optimizer=swarm.optimizer.as_mapping(),
         matchmaking_time_s=matchmaking_s,
         averaging_timeout_s=_averaging_timeout_s(
@@ -201,11 +201,9 @@ def peer_config(
         shards=shard_urls(spec.data.shards),
         heldout_shards=shard_urls(spec.data.heldout) if spec.data.heldout else (),
         cache_bytes=int(spec.data.cache_gb * 1e9),
-        plain=swarm.plain,
-        averaging=swarm.averaging,
-        overlap=swarm.overlap,
         averaging_region=region_of(place.location),
         environment=environment,
+        **{key: getattr(swarm, key) for key in METHOD_KEYS},
     )
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from experiments.averaging.powersgd import sent
 from experiments.peer.averaging.powersgd_math import Factors
-from experiments.powersgd import sent
 
 _FORK = multiprocessing.get_context("fork")
 _LINEAGE_BYTES = 32

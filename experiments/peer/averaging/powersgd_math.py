@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import torch
 
-from experiments.powersgd import factored, sent
+from experiments.averaging.powersgd import factored, sent
 
 MOST_TIMES = 4.0  # a remainder counts in a round so often at most: float16 ends at 65504
 _NOISE = 1e-3  # of a column: what float16 leaves of one that is the sum of others

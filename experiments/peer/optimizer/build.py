@@ -15,6 +15,8 @@ from hivemind.compression import (
     RoleAdaptiveCompression,
 )
 
+from experiments.averaging import methods
+from experiments.averaging.records import AveragingMethod, Compression, Setting
 from experiments.peer.averaging.eight_bit import Blockwise8Bit, Uniform8Bit, use_eight_bit_formats
 from experiments.peer.averaging.gradient_averager import RoundAverager
 from experiments.peer.averaging.hierarchical import HierarchicalAverager
@@ -23,15 +25,19 @@ from experiments.peer.config import PeerConfig, PeerConfigError
 from experiments.peer.optimizer.lamb import Lamb
 from experiments.peer.optimizer.overlap import OverlappedOptimizer
 from experiments.peer.optimizer.swarm_optimizer import SwarmOptimizer
-from experiments.powersgd import MOST_RANK, power_sgd_rank
 
 _NEVER = 10**9
 _FIRST_ATTEMPT = 0.7  # of the averaging time-out, for one all-reduce: the rest is for trying again
-_COMPRESSIONS: dict[str, Callable[[], CompressionBase]] = {
-    "none": NoCompression,
-    "float16": Float16Compression,
-    "uniform8bit": Uniform8Bit,
-    "blockwise8bit": Blockwise8Bit,
+# By the names that the records of `experiments.averaging` give.
+_CODECS: dict[str, Callable[[], CompressionBase]] = {
+    "NoCompression": NoCompression,
+    "Float16Compression": Float16Compression,
+    "Uniform8Bit": Uniform8Bit,
+    "Blockwise8Bit": Blockwise8Bit,
+}
+_SWARM_OPTIMIZERS: dict[str, type[SwarmOptimizer]] = {
+    "SwarmOptimizer": SwarmOptimizer,
+    "OverlappedOptimizer": OverlappedOptimizer,
 }
 _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
@@ -40,18 +46,28 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
+def method_of_config(config: PeerConfig) -> AveragingMethod:
+    """The averaging method that the config names. Raises PeerConfigError."""
+    try:
+        method = methods.method_of(**{key: getattr(config, key) for key in methods.METHOD_KEYS})
+    except methods.UnknownMethodError as error:
+        raise PeerConfigError(str(error)) from error
+    for (_, key), problem in method.problems(Setting()):
+        raise PeerConfigError(f"{key}: {problem}")
+    return method
+
+
 def compression_of(name: str) -> CompressionBase:
     """Hivemind's compression by its name in the config; of PowerSGD, what its factors are sent in.
 
     Raises PeerConfigError for another name. From then on this process writes and reads 8 bits by our own classes.
     """
-    if power_sgd_rank(name) is not None:
-        return Float16Compression()
-    if name not in _COMPRESSIONS:
-        known = f"{', '.join(_COMPRESSIONS)}, powersgd:<rank up to {MOST_RANK}>"
-        raise PeerConfigError(f"compression: {name!r} is none of {known}")
+    try:
+        compression = methods.compression_of(name)
+    except methods.UnknownMethodError as error:
+        raise PeerConfigError(str(error)) from error
     use_eight_bit_formats()
-    return _COMPRESSIONS[name]()
+    return _CODECS[compression.codec]()
 
 
 def state_compression() -> CompressionBase:
@@ -77,32 +93,36 @@ def torch_optimizer_of(settings: Mapping[str, Any]) -> Callable[[Iterable[Any]],
     return factory
 
 
+def _hierarchical(config: PeerConfig, _: Compression) -> Callable[..., RoundAverager]:
+    return partial(HierarchicalAverager, region=config.averaging_region)
+
+
+def _powersgd(config: PeerConfig, compression: Compression) -> Callable[..., RoundAverager]:
+    assert compression.rank is not None
+    return partial(PowerSgdAverager, rank=compression.rank, seed=config.seed)
+
+
+_AVERAGERS: dict[str, Callable[[PeerConfig, Compression], Callable[..., RoundAverager]]] = {
+    "RoundAverager": lambda config, compression: RoundAverager,
+    "HierarchicalAverager": _hierarchical,
+    "PowerSgdAverager": _powersgd,
+}
+
+
 def _averager_of(config: PeerConfig) -> Callable[..., RoundAverager]:
-    rank = power_sgd_rank(config.compression)
-    if rank is not None and config.averaging != "flat":
-        raise PeerConfigError(f"compression: {config.compression} averages flat, not {config.averaging}")
-    if rank is not None:
-        return partial(PowerSgdAverager, rank=rank, seed=config.seed)
-    if config.averaging == "hierarchical":
-        return partial(HierarchicalAverager, region=config.averaging_region)
-    if config.averaging != "flat":
-        raise PeerConfigError(f"averaging: {config.averaging!r} is neither flat nor hierarchical")
-    return RoundAverager
+    method = method_of_config(config)
+    return _AVERAGERS[method.averager](config, method.compression)
 
 
 def _optimizer_of(config: PeerConfig) -> type[SwarmOptimizer]:
-    if config.overlap == "delayed":
-        return OverlappedOptimizer
-    if config.overlap != "none":
-        raise PeerConfigError(f"overlap: {config.overlap!r} is neither none nor delayed")
-    return SwarmOptimizer
+    return _SWARM_OPTIMIZERS[method_of_config(config).schedule.optimizer]
 
 
 def build_optimizer(
     config: PeerConfig, dht: hivemind.DHT, parameters: Iterable[torch.nn.Parameter]
 ) -> SwarmOptimizer:
     """The Optimizer with the settings of docs/hivemind.md. Raises PeerConfigError for unknown names."""
-    compression = compression_of(config.compression)
+    method = method_of_config(config)
     timeout = config.averaging_timeout_s
     optimizer = _optimizer_of(config)(
         dht=dht,
@@ -122,7 +142,7 @@ def build_optimizer(
         delay_grad_averaging=False,
         delay_state_averaging=False,
         average_state_every=_NEVER,
-        grad_compression=compression,
+        grad_compression=compression_of(config.compression),
         load_state_compression=state_compression(),
         # hivemind.Optimizer passes neither request_timeout nor part_size_bytes on: by factory
         grad_averager_factory=partial(
@@ -135,7 +155,7 @@ def build_optimizer(
             "request_timeout": config.request_timeout_s,
             "ask_timeout_s": config.dht_timeout_s,
             # an average that was sent in float16 is given on in it as it is; factors too (below); any other whole
-            "update_compression": compression_of("float16" if config.compression == "float16" else "none"),
+            "update_compression": _CODECS[method.compression.update_codec](),
         },
         # the default, 3 s, before anybody is seen is longer than a short first epoch: peers would step alone
         tracker_opts={"default_refresh_period": 0.5, "max_refresh_period": 5.0, "metadata_expiration": 30.0},
@@ -144,6 +164,6 @@ def build_optimizer(
     )
     optimizer.sync_work_s = config.sync_work_s
     if isinstance(optimizer.grad_averager, PowerSgdAverager):
-        optimizer.state_averager.rank = power_sgd_rank(config.compression)
+        optimizer.state_averager.rank = method.compression.rank
         optimizer.state_averager.last_factors = optimizer.grad_averager.factors
     return optimizer

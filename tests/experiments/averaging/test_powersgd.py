@@ -11,8 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from experiments.averaging.gradient_bytes import sent_values
 from experiments.averaging.model_shapes import model_shapes
+from experiments.averaging.powersgd import factored, sent
+from experiments.catalog import models
 from experiments.emulation.scales import resolve_emulation
 from experiments.parse.load import load
 from experiments.peer.averaging.lineage import Told
@@ -29,7 +30,6 @@ from experiments.peer.config import PeerConfigError
 from experiments.peer.optimizer.build import compression_of
 from experiments.peer.training.emulated_model import DigitsNet, build_emulated
 from experiments.peer.training.paper_models import MODELS
-from experiments.powersgd import factored, sent
 
 BITS = [[87940, 509920], [-819104, -58753], [427596, -208780]]  # of torch.rand's Mersenne Twister, in 2^-20
 SHAPES = ((24, 30), (7,), (16, 3, 5, 2), (2, 3))
@@ -298,7 +298,8 @@ def test_the_ballast_sends_what_the_plan_says() -> None:
         round_ = LowRankRound(tensors, rank, None, weight=1, warm=False, seed=0, epoch=0)
         left = round_.left()
         values = len(left) + len(round_.right(left))
-        assert values == round(sent_values(spec.model, spec.swarm.compression) / plan.bytes_scale)
+        sent_values = spec.swarm.method.compression.sent_values(spec.model, models()[spec.model].parameters)
+        assert values == round(sent_values / plan.bytes_scale)
 
 
 @pytest.mark.slow  # transformers is imported
@@ -318,7 +319,7 @@ def test_the_shapes_of_the_network_that_learns() -> None:
 
 def test_a_rank_is_a_compression_and_a_wrong_one_is_not() -> None:
     assert type(compression_of("powersgd:4")) is type(compression_of("float16"))
-    with pytest.raises(PeerConfigError, match="powersgd:<rank up to 64>"):
+    with pytest.raises(PeerConfigError, match="powersgd:<rank> with a rank from 1 to 64"):
         compression_of("powersgd:65")
 
 

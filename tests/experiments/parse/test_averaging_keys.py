@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.averaging.region_traffic import averaging_note, between_share, exchanged, region_of
+from experiments.averaging.hierarchical import between_share
+from experiments.averaging.methods import method_of
+from experiments.averaging.records import region_of
 from experiments.parse.load import load
 from experiments.peer.averaging.hierarchical_plan import Hierarchy, cut, flat_traffic, traffic
+from experiments.schema.slots import slots
 
 VALUES = 60 * 7 * 11 * 12  # divided by any number of regions and peers here, and by their shards
 
@@ -31,7 +34,7 @@ def test_it_is_what_the_peers_do(regions: list[str]) -> None:
         ("hierarchical", done),
         ("flat", by_region(regions, flat_traffic(len(regions), VALUES))),
     ):
-        expected = exchanged(regions, kind)
+        expected = method_of(averaging=kind).exchange.sent(regions)
         assert {pair: float(v) for pair, v in expected.items() if v} == pytest.approx(found, rel=0.02)
 
 
@@ -55,6 +58,8 @@ def test_a_region_is_a_clouds_region_not_its_zone() -> None:
     ],
 )
 def test_the_plan_says_what_it_gains(name: str, says: str) -> None:
-    assert averaging_note(load(name)) == []
-    (note,) = averaging_note(load(name, ["swarm.averaging=hierarchical"]))
+    flat, hierarchical = load(name), load(name, ["swarm.averaging=hierarchical"])
+    regions = [region_of(slot.places[0].infra) for slot in slots(flat)]
+    assert flat.swarm.method.plan_notes(regions, None, None) == []
+    (note,) = hierarchical.swarm.method.plan_notes(regions, None, None)
     assert says in note

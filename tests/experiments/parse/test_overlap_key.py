@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.averaging.overlap import epoch_seconds, overlap_note
+from experiments.averaging.overlap import BLOCKING, DELAYED
 from experiments.emulation.scales import full_size, resolve_emulation
 from experiments.parse import SpecError, library, load
 from experiments.study_file.basis import study_basis
 
-DELAYED = "swarm.overlap=delayed"
-SPECS = load("geo-c8"), load("geo-c8", [DELAYED])
+OVERLAP = "swarm.overlap=delayed"
 SECONDS = st.floats(0.0, 1e4)
 
 
@@ -23,7 +22,7 @@ def test_off_by_default_in_every_experiment_of_the_library() -> None:
 @pytest.mark.parametrize(("name", "longer"), [("geo-c8", "calculation"), ("geo-c8-nlp", "communication")])
 def test_an_epoch_is_expected_to_take_the_longer_of_both(name: str, longer: str) -> None:
     plain, plan = (
-        resolve_emulation(load(name, [*more, "emulation.samples_scale=1"]), 8) for more in ([], [DELAYED])
+        resolve_emulation(load(name, [*more, "emulation.samples_scale=1"]), 8) for more in ([], [OVERLAP])
     )
     assert plan.calc_s is not None
     assert plan.epoch_s is not None
@@ -32,14 +31,14 @@ def test_an_epoch_is_expected_to_take_the_longer_of_both(name: str, longer: str)
     assert least == (plan.calc_s if longer == "calculation" else plan.comm_s)
     assert least <= plan.epoch_s < least + 2.5  # the last step of an epoch is never behind a round
     assert plan.study_epoch_s == plan.reckoned_epoch_s == plan.epoch_s
-    (note,) = overlap_note(load(name, [DELAYED]), plan.study_calc_s, plan.comm_s)
+    (note,) = load(name, [OVERLAP]).swarm.method.plan_notes([], plan.study_calc_s, plan.comm_s)
     assert f"what {longer} does" in note
-    assert overlap_note(load(name), plan.study_calc_s, plan.comm_s) == []
+    assert load(name).swarm.method.plan_notes([], plan.study_calc_s, plan.comm_s) == []
 
 
 def test_on_rented_vms_too() -> None:
     more = ["emulation=null"]
-    plain, plan = full_size(load("geo-c8", more)), full_size(load("geo-c8", [*more, DELAYED]))
+    plain, plan = full_size(load("geo-c8", more)), full_size(load("geo-c8", [*more, OVERLAP]))
     assert plain.epoch_s is not None
     assert plan.epoch_s is not None
     assert plan.epoch_s < plain.epoch_s
@@ -49,16 +48,15 @@ def test_on_rented_vms_too() -> None:
 def test_never_longer_than_without_and_never_shorter_than_either(
     calc_s: float, comm_s: float, step_s: float
 ) -> None:
-    plain, delayed = SPECS
-    found = epoch_seconds(delayed, calc_s, comm_s, step_s)
+    found = DELAYED.epoch_s(calc_s, comm_s, step_s)
     assert max(calc_s, comm_s) <= found <= calc_s + comm_s
-    assert epoch_seconds(plain, calc_s, comm_s, step_s) == calc_s + comm_s
+    assert BLOCKING.epoch_s(calc_s, comm_s, step_s) == calc_s + comm_s
 
 
 def test_calculation_is_not_shortened() -> None:
     """What it hides would not be the same share of it."""
     assert resolve_emulation(load("geo-c8"), 2).samples_scale > 1
-    plan = resolve_emulation(load("geo-c8", [DELAYED]), 2)
+    plan = resolve_emulation(load("geo-c8", [OVERLAP]), 2)
     assert (plan.samples_scale, plan.raw_target_batch_size) == (1.0, 32768)
     assert any("hide of the communication does not scale" in reason for reason in plan.reasons)
 
@@ -73,18 +71,18 @@ def test_calculation_is_not_shortened() -> None:
 )
 def test_what_cannot_be_combined_is_refused(name: str, more: list[str], says: str) -> None:
     with pytest.raises(SpecError, match=says):
-        load(name, [DELAYED, *more])
+        load(name, [OVERLAP, *more])
 
 
 @pytest.mark.parametrize(
     "more", [["swarm.averaging=hierarchical"], ["network_tuning=wan"], ["swarm.compression=uniform8bit"]]
 )
 def test_what_can_be_combined_is(more: list[str]) -> None:
-    assert resolve_emulation(load("geo-c8-nlp", [DELAYED, *more]), 8).samples_scale == 1
+    assert resolve_emulation(load("geo-c8-nlp", [OVERLAP, *more]), 8).samples_scale == 1
 
 
 def test_beside_the_study_it_is_an_option() -> None:
-    basis = study_basis(load("geo-c8", [DELAYED]))
+    basis = study_basis(load("geo-c8", [OVERLAP]))
     assert basis.published is not None
     assert basis.options == (
         "swarm.overlap delayed (calculation and communication at once: an epoch is not their sum)",

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from analysis.planning.reserve import epoch_egress_usd
 from cloud.prices.book import load as load_book
-from experiments.averaging.gradient_bytes import factors_of, gradient_bytes, sent_values
+from experiments.averaging.methods import UnknownMethodError, compression_of
 from experiments.averaging.model_shapes import model_shapes
+from experiments.averaging.powersgd import factored, factors_of, sent
 from experiments.catalog import models
 from experiments.emulation.ballast import ballast, largest_scale
 from experiments.emulation.scales import full_size, resolve_emulation
 from experiments.parse.load import load
-from experiments.powersgd import factored, power_sgd_rank, sent
 from experiments.schema.errors import SpecError
 
 RANKS = st.integers(1, 64)
@@ -31,7 +31,7 @@ def test_the_shapes_add_up_to_the_models() -> None:
 
 
 def test_a_rank_is_read() -> None:
-    assert [power_sgd_rank(f"powersgd:{r}") for r in (1, 4, 64)] == [1, 4, 64]
+    assert [compression_of(f"powersgd:{r}").rank for r in (1, 4, 64)] == [1, 4, 64]
     for wrong in (
         "powersgd",
         "powersgd:",
@@ -39,9 +39,12 @@ def test_a_rank_is_read() -> None:
         "powersgd:04",
         "powersgd:65",
         "powersgd:4 ",
-        "float16",
     ):
-        assert power_sgd_rank(wrong) is None
+        with pytest.raises(
+            UnknownMethodError, match=r"neither none nor float16 .* nor powersgd:<rank> with a rank"
+        ):
+            compression_of(wrong)
+    assert compression_of("float16").rank is None
 
 
 def test_what_is_factored() -> None:
@@ -59,9 +62,12 @@ def test_nlp_by_hand() -> None:
     columns = 2 * 1024 + 97 * 1024 + 24 * (1024 + 4096)
     assert (found.rows, found.columns) == (rows, columns)
     assert found.values + found.whole == 560_142_482
-    assert gradient_bytes("RoBERTaXLM", "powersgd:4") == 2 * (4 * (rows + columns) + found.whole) == 6_727_108
-    assert gradient_bytes("RoBERTaXLM", "float16") == 2 * 560_142_482
-    assert gradient_bytes("RoBERTaXLM", "uniform8bit") == 560_142_482
+    sends = {
+        name: compression_of(name).gradient_bytes("RoBERTaXLM", 560_142_482)
+        for name in ("powersgd:4", "none", "float16", "uniform8bit")
+    }
+    assert sends.pop("powersgd:4") == 2 * (4 * (rows + columns) + found.whole) == 6_727_108
+    assert sends == {"none": 4 * 560_142_482, "float16": 2 * 560_142_482, "uniform8bit": 560_142_482}
 
 
 @given(
@@ -82,7 +88,7 @@ def test_no_more_is_sent_than_there_is_and_nothing_is_left_out(
 
 @given(st.sampled_from(MODELS), RANKS, st.data())
 def test_the_ballast_is_sent_as_the_model_is(model: str, rank: int, data: st.DataObject) -> None:
-    compression = f"powersgd:{rank}"
+    compression = compression_of(f"powersgd:{rank}")
     most = largest_scale(model, compression)
     scale = data.draw(st.floats(1, most))
     made, full = ballast(model, compression, scale), factors_of(model, rank)
@@ -101,7 +107,7 @@ def test_the_ballast_is_sent_as_the_model_is(model: str, rank: int, data: st.Dat
 @pytest.mark.parametrize("model", ["ConvNextLarge", "RoBERTaXLM"])
 def test_of_the_study_s_models_both_halves_are_as_long_as_theirs(model: str) -> None:
     for rank, scale in itertools.product((1, 2, 4, 8, 16), (1, 45.5, 88, 100)):
-        made, full = ballast(model, f"powersgd:{rank}", scale), factors_of(model, rank)
+        made, full = ballast(model, compression_of(f"powersgd:{rank}"), scale), factors_of(model, rank)
         assert made is not None
         assert made.parameters == pytest.approx(models()[model].parameters / scale, rel=2e-3)
         own = sent([*model_shapes()["digits"], *((sides, 1) for sides in made.matrices)], rank)
@@ -110,10 +116,10 @@ def test_of_the_study_s_models_both_halves_are_as_long_as_theirs(model: str) -> 
 
 @given(st.sampled_from(MODELS), RANKS)
 def test_above_the_largest_scale_there_is_no_ballast(model: str, rank: int) -> None:
-    compression = f"powersgd:{rank}"
+    compression = compression_of(f"powersgd:{rank}")
     most = largest_scale(model, compression)
     assert ballast(model, compression, most + 1) is None
-    assert ballast(model, "float16", 1000) is not None
+    assert ballast(model, compression_of("float16"), 1000) is not None
 
 
 def test_the_plan_of_the_study_s_largest_run() -> None:
@@ -141,7 +147,7 @@ def test_rented_vms_send_the_model_s_own_factors() -> None:
 def test_a_small_model_is_shrunk_less() -> None:
     spec = load("a10-8-rn18", ["swarm.compression=powersgd:4"])
     plan = resolve_emulation(spec, cores=2)
-    assert 1 < plan.bytes_scale == largest_scale("ResNet18", "powersgd:4") < 20
+    assert 1 < plan.bytes_scale == largest_scale("ResNet18", compression_of("powersgd:4")) < 20
 
 
 def test_egress_is_reckoned_by_what_is_sent() -> None:
@@ -173,4 +179,4 @@ def test_where_it_cannot_be_used(name: str, changes: list[str], said: str) -> No
 
 def test_of_other_compressions_every_value_is_sent() -> None:
     for name, model in models().items():
-        assert sent_values(name, "uniform8bit") == model.parameters
+        assert compression_of("uniform8bit").sent_values(name, model.parameters) == model.parameters

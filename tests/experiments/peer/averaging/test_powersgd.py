@@ -10,8 +10,8 @@ import pytest
 from peer_rig import PeerProcess, config_of, serve_folder
 
 from cloud.storage.digits import write_shards
+from experiments.averaging.powersgd import sent
 from experiments.peer.training.emulated_model import build_emulated
-from experiments.powersgd import sent
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 

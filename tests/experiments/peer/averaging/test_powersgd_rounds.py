@@ -18,6 +18,7 @@ from hivemind.averaging.matchmaking import MatchmakingException
 from hivemind.compression import Float16Compression, NoCompression
 from hivemind.p2p import PeerID
 
+from experiments.averaging.powersgd import sent
 from experiments.peer.averaging import powersgd
 from experiments.peer.averaging.lineage import FIRST, Told, after_round, parse_told
 from experiments.peer.averaging.powersgd import PowerSgdAverager
@@ -25,7 +26,6 @@ from experiments.peer.averaging.powersgd_cache import LastFactors
 from experiments.peer.averaging.powersgd_math import Factors, Kept, LowRankRound, Memory
 from experiments.peer.state.encoding import ALIGNMENT, unpack
 from experiments.peer.state.update_encoding import load_update, pack_update
-from experiments.powersgd import sent
 
 SHAPES = ((40, 30), (7,), (120, 60))
 RANK, SEED = 4, 3

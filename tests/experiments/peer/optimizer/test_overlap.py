@@ -6,13 +6,13 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import InvalidStateError
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hivemind.averaging.control import AveragingStage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from overlap_rig import SHARE, OverlappedPeer
+from peer_rig import config_of
 
 from experiments.peer.averaging.rounds import Round
 from experiments.peer.config import PeerConfigError
@@ -312,7 +312,7 @@ def test_each_gradient_is_in_one_update_or_dropped(rounds: list[tuple[int, str]]
         assert peer.grad_averager.local_samples_accumulated == len(kept)
 
 
-def test_the_config_says_which(tmp_path: Any) -> None:
-    assert _optimizer_of(SimpleNamespace(overlap="delayed")) is OverlappedOptimizer  # type: ignore[arg-type]
+def test_the_config_says_which() -> None:
+    assert _optimizer_of(config_of("a", "", (), overlap="delayed")) is OverlappedOptimizer
     with pytest.raises(PeerConfigError, match="'twice' is neither none nor delayed"):
-        _optimizer_of(SimpleNamespace(overlap="twice"))  # type: ignore[arg-type]
+        _optimizer_of(config_of("a", "", (), overlap="twice"))

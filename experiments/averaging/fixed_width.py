@@ -1,0 +1,21 @@
+"""Compressions that send every value of a gradient in the same number of bits."""
+
+from __future__ import annotations
+
+from experiments.averaging.records import Compression
+
+NONE = Compression(name="none", bits_per_value=32, value_format="float32", codec="NoCompression")
+FLOAT16 = Compression(
+    name="float16",
+    bits_per_value=16,
+    value_format="float16",
+    audit_wording="in FP16",
+    codec="Float16Compression",
+    update_codec="Float16Compression",
+)
+UNIFORM_8BIT = Compression(
+    name="uniform8bit", bits_per_value=8, value_format="uniform8bit", codec="Uniform8Bit"
+)
+BLOCKWISE_8BIT = Compression(
+    name="blockwise8bit", bits_per_value=8, value_format="blockwise8bit", codec="Blockwise8Bit"
+)
