@@ -13,6 +13,7 @@ from analysis.compare.option_figures import Learned, Measured, OptionRun
 from analysis.compare.published import ComparedRun, why_not
 from analysis.compare.published_runs import LOOPBACK
 from cloud.prices.classes import continent
+from cloud.targets import target_of
 from metrics.epochs.granularity import communication, granularity
 from metrics.epochs.throughput import SwarmEpoch, measured, throughput_epoch_mean
 from metrics.run import RunNumbers
@@ -33,7 +34,7 @@ def option_run(
     with RunStore.open_reader(folder / "run.db") as store:
         run = RunNumbers.of(store)
     # An option is what is looked for here, so it alone takes no run out.
-    busy = replace(row, not_judged=LOOPBACK if row.target == "loopback" else "")
+    busy = replace(row, not_judged=LOOPBACK if not target_of(row.target).has_distance else "")
     target, experiment = run.terms.raw_target, run.meta["experiment"]
     return OptionRun(
         name=row.experiment.removesuffix(f" {label}") if label else row.experiment,

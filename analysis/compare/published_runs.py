@@ -10,6 +10,7 @@ from analysis.compare.paper import run_name
 from analysis.compare.published import ComparedRun
 from analysis.replay import RunRow, row_of_folder, run_row
 from analysis.sources import opened
+from cloud.targets import target_of
 from experiments.catalog import Published
 from experiments.parse.load import from_document
 from experiments.schema.errors import SpecError
@@ -72,7 +73,7 @@ def _basis(experiment: Any) -> Basis:
 def _not_judged(basis: Basis, label: str, judged: bool | None, target: str | None) -> str:
     if basis.published is None:
         return basis.why
-    if target == "loopback":
+    if not target_of(target).has_distance:
         return LOOPBACK
     if judged is False:
         return "its entry says `judged: false`"

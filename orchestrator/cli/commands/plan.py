@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from cloud.targets import TARGETS
 from orchestrator.cli.choosing import MatrixOption
 from orchestrator.cli.commands.launch import Where
 from orchestrator.cli.render.terminal import say
@@ -84,7 +85,7 @@ def _plan(
         raise typer.BadParameter(f"'{output[:80]}' is neither table nor json nor the name of a .json file")
     spec = load(experiment, overrides or (), matrix or ())
     plan = plan_for(spec, on.value, Decimal(str(price_tolerance)))
-    if on == Where.sky:
+    if TARGETS[on].rents:
         say(owner_words(kept_owner(home_folder())))
     if output == "json":
         typer.echo(plan_json(plan, spec))

@@ -8,6 +8,7 @@ from typing import Any
 
 from cloud.networks.tuning import BUFFER_BYTES
 from cloud.prices.classes import is_own
+from cloud.targets import TARGETS, target_of
 from metrics.host_load import told
 from orchestrator.cli.render.output import Format, rows_text
 from orchestrator.cli.render.words import counted, duration, emulation_line, interval, number, place, usd
@@ -37,7 +38,7 @@ _TUNED = (
 def plan_lines(plan: Mapping[str, Any]) -> list[str]:
     """The plan (`analysis.planning.plan.Plan.as_dict`) for a person to approve."""
     peers: Sequence[Mapping[str, Any]] = plan["peers"]
-    epochs, rented = plan["epochs"], plan["on"] == "sky"
+    epochs, rented = plan["epochs"], TARGETS[plan["on"]].rents
     lines = [
         f"{plan['experiment']}: {plan['model']}, {counted(len(peers), 'peer')}, target batch size "
         f"{plan['target_batch_size']:,}, {epochs['warmup']} warm-up + {epochs['measured']} measured epochs"
@@ -101,7 +102,7 @@ def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
     lines = [f"{summary.get('run_id')}: {summary.get('status')}"]
     emulation = emulation_line(summary)
     if emulation:
-        whole = emulation.endswith("not scaled") or summary.get("target") == "sky"
+        whole = emulation.endswith("not scaled") or target_of(summary.get("target")).rents
         lines.append(emulation if whole else f"{emulation} (multiplied back below)")
     if summary.get("host_contended"):
         lines.append(
@@ -191,7 +192,7 @@ def _duration_words(plan: Mapping[str, Any]) -> str:
     if plan["raw_duration_s"] is None:
         return "unknown"
     here = f"about {duration(plan['raw_duration_s'])} of epochs here, plus the start"
-    if plan["on"] == "sky":
+    if TARGETS[plan["on"]].rents:
         most = plan["budget"]["egress_usd_per_h"]
         traffic = "unknown" if most is None else f"at most {usd(float(most) * plan['duration_s'] / 3600)}"
         words = f"about {duration(plan['duration_s'])} of epochs, plus the start"
