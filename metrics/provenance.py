@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-_WITHOUT_A_HOST = ("sky", "imported")  # nobody watches a machine of ours there
+from cloud.targets import target_of
 
 
 class RanOn(NamedTuple):
     """What a run ran on, as its store says. None: unknown, or of `scales`: nothing was scaled."""
 
-    target: str | None = None  # "local", "loopback" (no distance), "sky" (rented VMs), "imported"
+    target: str | None = None  # a name of `cloud.targets`
     emulated: bool | None = None
     scales: Mapping[str, float] | None = None  # bytes, time, samples
     host_contended: bool | None = None
@@ -26,8 +26,7 @@ class RanOn(NamedTuple):
     def unknown(self) -> tuple[str, ...]:
         """Why some of it is null, a sentence; none where all is known."""
         names = [name for name, value in self._asdict().items() if value is None]
-        whys = {"imported": "these are somebody's logs", "sky": "rented VMs have no host of ours"}
-        why = whys.get(str(self.target), "the run's records do not tell")
+        why = target_of(self.target).why_null
         return (f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} null: {why}.",) if names else ()
 
 
@@ -40,19 +39,13 @@ def origin_mark(target: str | None, emulated: bool | None) -> str:
 
     `target` and `emulated` are the run's own (docs/design.md); loopback is emulated, without distance.
     """
-    if target == "imported":
-        return "logs"
-    if target == "loopback":
-        return "loopback"
-    if target == "sky":
-        return "unknown" if emulated is None else "rented, padded" if emulated else "rented"
-    return "unknown" if emulated is None else "emulated" if emulated else "not emulated"
+    return target_of(target).mark(emulated)
 
 
 def host_mark(contended: bool | None, target: str | None) -> str:
     """`TOO BUSY`; `unknown` where nobody knows of a run on this machine; "" where it kept the clock or there is none."""
     if contended is None:
-        return "" if target in _WITHOUT_A_HOST else "unknown"
+        return "unknown" if target_of(target).on_this_host else ""
     return "TOO BUSY" if contended else ""
 
 

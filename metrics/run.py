@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from cloud.prices.book import PriceBook, PriceBookError
 from cloud.prices.classes import INTERNET
+from cloud.targets import target_of
 from metrics.cost.bill import ledger
 from metrics.cost.ledger import Ledger, Terms
 from metrics.cost.preemptions import Preemptions, preemptions
@@ -187,7 +188,7 @@ def terms_of(meta: Mapping[str, Any]) -> tuple[Terms, tuple[str, ...]]:
         notes.append(f"The run's price book cannot be read, so prices are unknown: {error}.")
     locations: dict[str, str] = meta.get("locations") or {}
     store = locations.get(STORE)
-    rented = meta.get("target") == "sky"
+    rented = target_of(meta.get("target")).rents
     embedded = meta.get("emulated") and not rented
     if book is not None and (embedded or (meta.get("imported") and not store)):
         sellers = book.store_providers()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cloud.targets import target_of
 from metrics.epochs.throughput import dropped_rounds, measured
 from metrics.host_load import told
 from metrics.logged_rates import left_out
@@ -39,7 +40,7 @@ def _emulated(run: RunNumbers) -> str:
     meta, scales = run.meta, run.terms.scales
     where = (
         "peers on this machine's loopback, without distance"
-        if meta["target"] == "loopback"
+        if not target_of(meta["target"]).has_distance
         else "peers in network namespaces of this machine"
     )
     model: dict[str, Any] = meta["model"] or {}

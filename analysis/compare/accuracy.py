@@ -37,7 +37,7 @@ class HeldOutRun:
     heldout_samples: int | None
     host_contended: bool | None
     dropped_rounds: int | None  # averaging rounds that lost a part, of all epochs
-    target: str | None = None  # "local", "loopback", "sky"
+    target: str | None = None  # a name of `cloud.targets`
     emulated: bool | None = None
 
     @property

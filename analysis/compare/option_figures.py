@@ -66,7 +66,7 @@ class OptionRun:
     )
     left_out: str = ""
     experiment: str = ""  # the experiment's own name: "geo-c8-nlp"
-    target: str | None = None  # "local", "loopback", "sky"
+    target: str | None = None  # a name of `cloud.targets`
     scales: Mapping[str, float] | None = None
     host_contended: bool | None = None  # None: nobody knows
 

@@ -11,6 +11,7 @@ from typing import Any
 from analysis.compare.option_figures import FIGURES, Learned, Measured, OptionRun
 from analysis.compare.published import ComparedRun, why_not
 from analysis.compare.published_runs import LOOPBACK
+from cloud.targets import target_of
 from metrics.epochs.throughput import SwarmEpoch, measured
 from metrics.figures import compared_figure
 from metrics.run import RunNumbers
@@ -24,7 +25,7 @@ def option_run(
     It does not count where its host was too busy, unless asked for, and without distance.
     """
     # An option is what is looked for here, so it alone takes no run out.
-    busy = replace(row, not_judged=LOOPBACK if row.target == "loopback" else "")
+    busy = replace(row, not_judged=LOOPBACK if not target_of(row.target).has_distance else "")
     target, experiment = run.terms.raw_target, run.meta["experiment"]
     return OptionRun(
         name=row.experiment.removesuffix(f" {label}") if label else row.experiment,

@@ -54,7 +54,7 @@ class ComparedRun:
     attempts: int
     epoch_sps: tuple[float, ...] = ()  # the published epochs whose mean its sps is, where they are known
     not_judged: str = ""  # why it is shown and does not count, whatever the host did; "": it does
-    target: str | None = None  # "local", "loopback" (no distance), "sky" (rented VMs), "imported"
+    target: str | None = None  # a name of `cloud.targets`
     is_emulated: bool | None = None
     scales: Mapping[str, float] | None = None  # bytes, time, samples; None: unknown, or not scaled
 

@@ -10,6 +10,7 @@ from analysis.compare.paper import printed_figure, run_name
 from analysis.compare.published import COMPARED, ComparedRun
 from analysis.replay import ReadRun, RunRow, read_folder
 from analysis.sources import opened
+from cloud.targets import target_of
 from experiments.catalog import Published
 from experiments.parse.load import from_document
 from experiments.schema.errors import SpecError
@@ -69,7 +70,7 @@ def _basis(experiment: Any) -> Basis:
 def _not_judged(basis: Basis, label: str, judged: bool | None, target: str | None) -> str:
     if basis.published is None:
         return basis.why
-    if target == "loopback":
+    if not target_of(target).has_distance:
         return LOOPBACK
     if judged is False:
         return "its entry says `judged: false`"

@@ -13,6 +13,7 @@ from typing import Any
 from analysis.replay import RunRow
 from cloud.prices.book import PriceBook
 from cloud.prices.classes import continent
+from cloud.targets import target_of
 from experiments.catalog import models
 from metrics.cost.ledger import CONTROLLER, data_lines, egress_lines
 from metrics.epochs.scaling import Scales
@@ -160,9 +161,7 @@ def study_run(row: RunRow, run: RunNumbers, study_book: PriceBook | None = None)
         study_usd_per_vm_h={} if study_book is None else _study_dollars(row, run, study_book),
         cost_basis=f"price book {run.terms.book.name}" if run.terms.book else "no price book",
         links=_links(run),
-        published=None
-        if meta["target"] == "loopback"
-        else meta["published"],  # without distance: not the study's
+        published=meta["published"] if target_of(meta["target"]).has_distance else None,
         cost_unknown=why,
         warnings=row.warnings,
         places=tuple(sorted(_region(place) for place in row.locations.values())),

@@ -10,6 +10,7 @@ from typing import Any
 from analysis.planning.budget import PlannedBudget, limits_of, planned_budget
 from analysis.planning.reserve import unpriced_traffic
 from cloud.prices.book import PriceBook
+from cloud.targets import TARGETS
 from experiments.averaging.records import region_of
 from experiments.emulation.scales import EmulationPlan
 from experiments.schema.models import ExperimentSpec
@@ -89,7 +90,7 @@ class Plan:
     experiment: str
     model: str
     target_batch_size: int
-    on: str  # "local" or "sky"
+    on: str  # a target of `cloud.targets` that can be started
     peers: tuple[PlannedPeer, ...]
     usd_per_h: Decimal | None  # all VMs together, each in its first place; None: a price is unknown
     dearest_usd_per_h: Decimal | None  # each in the dearest place of its list
@@ -138,7 +139,7 @@ class Plan:
             "budget_usd": _money(self.budget.budget_usd),
             "budget": self.budget.as_dict(),
             "limits": dict(self.limits),
-            "labels": dict(_LABELS) if self.on == "sky" else {},
+            "labels": dict(_LABELS) if TARGETS[self.on].rents else {},
             "price_book": self.price_book,
             "price_book_date": self.price_book_date,
             "epochs": {"warmup": self.warmup_epochs, "measured": self.measured_epochs},
@@ -226,7 +227,8 @@ def plan_of(
             remarks[found.remark] = None
         return found
 
-    peers = tuple(_peer(slot, asked, price_tolerance if on == "sky" else None) for slot in slots(spec))
+    rented = TARGETS[on].rents
+    peers = tuple(_peer(slot, asked, price_tolerance if rented else None) for slot in slots(spec))
     unpredicted = "throughput and $/1M samples are not predicted: that comes with a later release"
     notes = [unpredicted, *notes, *remarks]
     usd_per_h = _sum(peer.first.reckoned_usd_per_h for peer in peers)
@@ -244,9 +246,9 @@ def plan_of(
     notes += spec.swarm.method.plan_notes(regions, study_calc_s, comm_s)
     notes += _too_dear(peers, usd_per_h, spec.max_usd_per_h)
     most = _sum(_most(p.ceiling_usd_per_h or p.usd_per_h for p in peer.places) for peer in peers)
-    budget = planned_budget(spec, book, most, emulation, rented=on == "sky")
+    budget = planned_budget(spec, book, most, emulation, rented=rented)
     notes += budget.notes()
-    unpriced = unpriced_traffic(spec, book, rented=on == "sky")
+    unpriced = unpriced_traffic(spec, book, rented=rented)
     if unpriced:
         notes.append(
             f"traffic has no price in {book.name}, so what it costs is unknown: {', '.join(unpriced)}"

@@ -16,6 +16,7 @@ from analysis.charts import run as figures
 from analysis.charts.style import figure_style, png_bytes, svg_file, svg_inline
 from analysis.report import content
 from analysis.report.page import Section, render, table
+from cloud.targets import target_of
 from metrics import tables
 from metrics.records import EpochRecord
 from metrics.run import RunNumbers
@@ -69,7 +70,7 @@ def _page(
     learned = content.learning_rows(run, records)
     compared = content.comparison_rows(summary)
     costs = content.cost_rows(bill)
-    imported = summary["target"] == "imported"
+    imported = target_of(summary["target"]).from_logs
     counted = "IP bytes that left each VM, read from the kernel's socket counters"
     if imported:
         counted = "Bytes that left each VM by its log"

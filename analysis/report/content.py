@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.report.page import Card
+from cloud.targets import target_of
 from metrics.figures import FIGURES, PAPER, Figure, headlines
 from metrics.host_load import told
 from metrics.records import EpochRecord
@@ -16,14 +17,15 @@ Summary = Mapping[str, Any]
 
 def basis_line(summary: Summary) -> str:
     """The page's first line: what ran where, and what is emulated."""
-    if summary["target"] == "imported":
+    target = target_of(summary["target"])
+    if target.from_logs:
         return (
             "Computed from somebody's logs, not measured by orch: whole network cards, their bytes split equally "
             "over the other VMs; dollars by the price book named below."
         )
     if not summary["emulated"]:
         return f"Measured on rented VMs{_tuned(summary)}; dollars by the price book named below."
-    if summary["target"] == "sky":
+    if target.rents:
         return (
             f"Measured on rented VMs and their real network{_tuned(summary)}; what trains is small "
             f"({_ran(summary)}), padded to the model's size and the accelerator's measured step time; dollars by the price "
@@ -32,7 +34,7 @@ def basis_line(summary: Summary) -> str:
     scales = summary["scales"]
     distance = (
         f"peers in network namespaces of one machine, {_distance(summary)}"
-        if summary["target"] == "local"
+        if target.has_distance
         else "peers as plain processes on loopback: no distance between them"
     )
     multiplied = (

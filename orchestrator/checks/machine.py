@@ -16,16 +16,12 @@ from typing import NamedTuple
 from cloud.local.host.faults import available_memory
 from cloud.local.network.links import tun_usable
 from cloud.local.options import LocalOptions
+from cloud.targets import TARGETS
 from orchestrator.checks.findings import Finding
 
 _PORTS = {46580: "SkyPilot's API server", 50011: "the queue of SkyPilot's API server"}
 _EXTRA = {"ray": "local", "hivemind": "local", "torch": "local", "webdataset": "local", "skypilot": "sky"}
-_NEEDED = {
-    "local": ("ray", "hivemind", "torch", "webdataset"),
-    "sky": ("skypilot", "ray", "hivemind", "torch", "webdataset"),
-}
 _SKYPILOT = "0.14."
-_ROOM_BYTES = {"local": 1_000_000_000, "sky": 2_000_000_000}
 _API_SERVER_BYTES = 2_000_000_000  # its eight processes; measured with SkyPilot 0.14.1
 
 _UNSHARE = """
@@ -50,7 +46,7 @@ def versions(on: str) -> list[Finding]:
         Finding("version python", "ok", platform.python_version()),
         Finding("version orch", "ok", version("orch")),
     ]
-    for package in _NEEDED[on]:
+    for package in TARGETS[on].packages:
         try:
             there = version(package)
             known = package != "skypilot" or there.startswith(_SKYPILOT)
@@ -77,9 +73,12 @@ def disk(home: Path, on: str) -> Finding:
         return Finding("disk", "missing", why, "set ORCH_HOME to a folder of yours")
     free_bytes = shutil.disk_usage(there).free
     found = f"{free_bytes / 1e9:.1f} GB free for {home}"
-    if free_bytes >= _ROOM_BYTES[on]:
+    room_bytes = 2_000_000_000 if TARGETS[on].rents else 1_000_000_000
+    if free_bytes >= room_bytes:
         return Finding("disk", "ok", found)
-    hint = f"free some: a run may take {_ROOM_BYTES[on] / 1e9:.0f} GB; or set ORCH_HOME to a folder on another disk"
+    hint = (
+        f"free some: a run may take {room_bytes / 1e9:.0f} GB; or set ORCH_HOME to a folder on another disk"
+    )
     return Finding("disk", "warning", found, hint)
 
 
@@ -89,7 +88,7 @@ def memory(on: str) -> Finding:
     if free_bytes is None:
         return Finding("memory", "unknown", "this system does not say how much is free")
     found = f"{free_bytes / 1e9:.1f} GB free"
-    if on == "local":
+    if TARGETS[on].on_this_host:
         peers = free_bytes // LocalOptions().peer_memory_bytes
         if peers:
             return Finding("memory", "ok", f"{found}: room for {peers} peers")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cloud.targets import TARGETS
 from experiments.schema.models import ExperimentSpec
 from orchestrator.cli.follow import take_down
 from orchestrator.cli.render.terminal import say
@@ -31,7 +32,7 @@ def make_run(
 def start_run(run_id: str, home: Path, on: str) -> client.RunConnection:
     """Bring up a run that `make_run` made. Raises as `client.launch`; interrupted, it takes down what it began."""
     try:
-        if on == "sky":
+        if TARGETS[on].rents:
             say(owner_words(kept_owner(home)))
         return client.launch(run_id, home)
     except KeyboardInterrupt:

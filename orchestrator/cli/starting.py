@@ -14,6 +14,7 @@ from typing import Any
 
 from analysis.planning.plan import TOLERANCE, plan_of
 from cloud.prices.book import PriceBook, load_for, newest
+from cloud.targets import TARGETS
 from experiments.catalog import models, step_time
 from experiments.emulation.scales import EmulationPlan, resolve_emulation
 from experiments.schema.errors import SpecError
@@ -63,7 +64,7 @@ def checked_plan(
     `approved`: an earlier plan of it, whose instance types and prices hold instead of today's.
     Raises SpecError, PriceBookError.
     """
-    rented = on == "sky"
+    rented = TARGETS[on].rents
     book = load_for(spec.prices, rented=rented)
     against: list[str] = []
     if rented:

@@ -12,6 +12,7 @@ from cloud.local.host.faults import available_memory, check_memory
 from cloud.local.host.store import forward_target
 from cloud.local.options import LocalOptions
 from cloud.provider import CredentialsError
+from cloud.targets import TARGETS
 from cloud.vendors import RENTED
 from experiments.schema.models import ExperimentSpec
 from experiments.schema.shards import shard_urls
@@ -42,7 +43,8 @@ def preflight(spec: ExperimentSpec, home: Path, on: str = "local") -> None:
     InvalidRequestError (no memory, an endpoint the emulated cloud cannot reach), StorageError (unreachable, refused,
     missing, no whole tar).
     """
-    if spec.emulation is None and on == "local":
+    target = TARGETS[on]
+    if spec.emulation is None and not target.rents:
         raise UsageError(
             f"{spec.name}: 'emulation: null' wishes for real VMs; rent them with --on sky, or remove it"
         )
@@ -53,7 +55,7 @@ def preflight(spec: ExperimentSpec, home: Path, on: str = "local") -> None:
     values = secret_values(spec)
     _check_room(home)
     _check_ray(os.environ.get("RAY_ADDRESS", ""))
-    if on != "local":
+    if target.rents:
         check_rentable(spec)
         check_own_keys(spec)
         _check_clouds(spec)
@@ -130,7 +132,7 @@ def _check_clouds(spec: ExperimentSpec) -> None:
 def make_aws_role(spec: ExperimentSpec, on: str) -> None:
     """After the user's approval: what is missing of the role that VMs on AWS have is made. Raises CredentialsError,
     TransientError."""
-    if on != "local" and has_aws_places(spec):
+    if TARGETS[on].rents and has_aws_places(spec):
         from cloud.sky.aws.role import ensure
 
         ensure(aws_buckets(spec))

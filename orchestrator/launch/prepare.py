@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.planning.reserve import epoch_egress_usd
+from cloud import targets
 from cloud.durable_file import sync_folder
 from cloud.networks.network import Network, NetworkError
 from cloud.places import find as place_of
@@ -41,7 +42,7 @@ from orchestrator.launch.rented import sky_meta
 from orchestrator.launch.start_lock import start_lock
 from orchestrator.metrics_address import chosen_address
 
-LOCAL = "cloud.local:LocalCloud"
+LOCAL = targets.LOCAL.provider
 
 _DATASET_S = 180.0
 _PASSED_ON = (

@@ -11,13 +11,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from analysis.planning.plan import Quote, Quoter
+from cloud import targets
 from cloud.sky.vm.bootstrap import INSTALL_WITHIN_S, SETUP_WITHIN_S
 from experiments.emulation.scales import EmulationPlan, full_size, resolve_emulation
 from experiments.schema.models import ExperimentSpec
 from orchestrator.core.state import RunSpec
 from orchestrator.home import owner
 
-SKY = "cloud.sky:SkyCloud"
+SKY = targets.SKY.provider
 
 # A launch by SkyPilot was measured to take 25 to 65 s, and some minutes when it fails over or waits for ssh (at
 # most 10 min). What the VM itself then does has limits of its own, told by its phase.
@@ -81,7 +82,7 @@ def sky_meta(spec: ExperimentSpec, home: Path) -> dict[str, Any]:
     wall_s = spec.max_wall_time_s
     return {
         "provider": SKY,
-        "target": "sky",
+        "target": targets.SKY.name,
         "emulated": spec.emulation is not None,
         "owner": owner(home),
         "request_deadline_s": _REQUEST_S,

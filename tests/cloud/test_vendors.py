@@ -53,3 +53,20 @@ def test_the_records_import_the_standard_library_only():
     assert {n for n in done.stdout.split() if n.startswith("cloud.")} == {
         n for n in done.stdout.split() if n.startswith("cloud.vendors")
     }
+
+
+def test_no_other_code_tells_vendors_by_name():
+    names = "|".join(VENDORS)
+    asked = re.compile(
+        rf"""(?:[=!]=|\bin)\s+\(?["'](?:{names})["']|startswith\(["'](?:{names})/|["'](?:{names})["']:"""
+    )
+    rooms = ("orchestrator", "experiments", "cloud", "metrics", "analysis", "orch")
+    paths = [p for room in rooms for p in sorted((ROOT / room).rglob("*.py"))]
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in paths
+        if ROOT / "cloud" / "vendors" not in path.parents
+        for line in path.read_text().splitlines()
+        if asked.search(line) and not line.strip().startswith("for ")  # a loop tells nothing apart
+    ]
+    assert found == []

@@ -20,6 +20,7 @@ from analysis.importers.wandb.tables import Table, TableError, read_table
 from analysis.importers.wandb.traffic import doubled, egress_columns, halved, ingress_rows
 from analysis.importers.wandb.vms import vm_rows
 from cloud.prices.book import PriceBook
+from cloud.targets import IMPORTED
 from experiments.catalog import models, published_runs
 from metrics.records import SwarmEpochRecord
 from metrics.store.database import RunStore
@@ -84,7 +85,7 @@ def import_run(run: RunLogs, folder: Path, book: PriceBook) -> None:
         "run_id": run.run_id,
         "label": run.label,
         "experiment": run.label or run.run_id,
-        "target": "imported",
+        "target": IMPORTED.name,
         "emulated": False,
         "scales": None,
         "status": "done",

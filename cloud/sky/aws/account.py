@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from cloud.provider import CredentialsError, InvalidRequestError, Owned, ProviderError, TransientError
+from cloud.vendors import AWS
 
 _ALIVE = ("pending", "running", "stopping", "stopped", "shutting-down")
 
@@ -87,7 +88,7 @@ def _owned(kind: Any, number: str, row: Mapping[str, Any], region: str, zone: st
         vm=tags.get("orch-vm", ""),
         run=tags.get("orch-run", ""),
         owner=tags.get("orch-owner", ""),
-        location="/".join(p for p in ("aws", region, zone) if p),
+        location="/".join(p for p in (AWS.name, region, zone) if p),
         lease_until_s=float(lease) if lease.isdigit() else None,
         link=f"https://{region}.console.aws.amazon.com/ec2/home?region={region}#{page}{number}",
     )

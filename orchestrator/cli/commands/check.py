@@ -126,15 +126,17 @@ def _lines(findings: list[Finding]) -> list[str]:
 
 
 def _findings(on: str, online: bool) -> list[Finding]:
+    from cloud.targets import TARGETS
     from orchestrator.checks import clouds, machine
     from orchestrator.home import home_folder
 
+    rents = TARGETS[on].rents
     found = [*machine.versions(on), machine.disk(home_folder(), on), machine.memory(on)]
-    if on == "local":
-        found.append(machine.namespaces())
-    else:
+    if rents:
         found += [*machine.ports(), clouds.owner(home_folder())]
-    known = clouds.credentials(os.environ, wanted=on == "sky")
+    else:
+        found.append(machine.namespaces())
+    known = clouds.credentials(os.environ, wanted=rents)
     found += [*known, *clouds.catalogs(os.environ)]
     if not online:
         text = "not asked: only --online contacts a cloud"

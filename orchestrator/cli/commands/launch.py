@@ -10,6 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from cloud.targets import TARGETS
 from orchestrator.cli.choosing import MatrixOption
 from orchestrator.cli.exits import DONE, INTERRUPTED
 from orchestrator.cli.names import RunArgument, find_run
@@ -137,7 +138,7 @@ def _launch(
     refuse_money(chosen.spec, chosen.plan, chosen.on)
     preflight(chosen.spec, home, chosen.on)
     confirm(
-        "Start it?" if chosen.on == Where.local else rent_question(chosen.plan),
+        rent_question(chosen.plan) if TARGETS[chosen.on].rents else "Start it?",
         yes=yes,
         refusal=f"{chosen.spec.name} was not started: there is no terminal to ask on, so add --yes",
     )

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from cloud.targets import TARGETS
 from orchestrator.cli.choosing import MatrixOption
 from orchestrator.cli.commands.launch import Where
 from orchestrator.cli.render.terminal import say
@@ -85,7 +86,7 @@ def _plan(
     spec = load(experiment, overrides or (), matrix or ())
     checked = checked_plan(spec, on.value, Decimal(str(price_tolerance)))
     plan = checked.document
-    if on == Where.sky:
+    if TARGETS[on].rents:
         say(owner_words(kept_owner(home_folder())))
     if output == "json":
         typer.echo(plan_json(plan, spec))

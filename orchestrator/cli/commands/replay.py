@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cloud.targets import target_of
 from orchestrator.cli.names import find_source
 from orchestrator.cli.render.output import SCHEMA_VERSION, Format, as_json, plain, rows_text
 from orchestrator.cli.render.terminal import say
@@ -162,7 +163,7 @@ def _text(rows: Sequence[Mapping[str, Any]], problems: Sequence[str], form: Form
         flat = [{**row, **more} for row, more in zip(rows, told, strict=True)]
         return rows_text("runs", flat, tuple(rows[0]), form)
     # Of logs alone there is nothing to tell apart, and no host of ours.
-    marks = () if all(row["target"] == "imported" for row in rows) else ("on", "host")
+    marks = () if all(target_of(row["target"]).from_logs for row in rows) else ("on", "host")
     columns = (*_TABLE[:-1], *marks, _TABLE[-1])
     return rows_text("runs", [_line(row) for row in rows], columns, form) + _notes(rows)
 

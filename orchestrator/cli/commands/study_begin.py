@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from cloud.targets import TARGETS
 from orchestrator.cli.commands.launch import ResultForm, Where
 from orchestrator.cli.render.output import as_json
 from orchestrator.cli.render.terminal import confirm, say
@@ -20,7 +21,7 @@ from orchestrator.study.core import Job, named_jobs
 if TYPE_CHECKING:
     from experiments.study_file.load import LoadedStudy, Member
 
-_LIMIT_TIMES, _LIMIT_MORE_S = 3.0, {"local": 180.0, "sky": 3600.0}
+_LIMIT_TIMES, _LIMIT_MORE_S, _LIMIT_MORE_RENTED_S = 3.0, 180.0, 3600.0
 
 
 def begin_study(
@@ -85,7 +86,7 @@ def begin_study(
         study_id=new_run_id(loaded.spec.name, now, SystemRandom()),
         name=loaded.spec.name,
         on=on.value,
-        retries=loaded.spec.contended_retries if on is Where.local else 0,
+        retries=loaded.spec.contended_retries if TARGETS[on].on_this_host else 0,
         jobs=jobs,
         documents={m.key: to_document(m.spec) for m in members},
         plans=plans,
@@ -125,7 +126,7 @@ def _limit_s(loaded: LoadedStudy, key: str, planned_s: float | None, on: Where) 
             f"{loaded.path}: how long {key} takes is unknown, so give the study a 'wall_limit_s', after which a run is "
             "taken down"
         )
-    return _LIMIT_TIMES * planned_s + _LIMIT_MORE_S[on.value]
+    return _LIMIT_TIMES * planned_s + (_LIMIT_MORE_RENTED_S if TARGETS[on].rents else _LIMIT_MORE_S)
 
 
 def _refuse_beside(home: Path, name: str) -> None:

@@ -14,6 +14,7 @@ from cloud.places import PlaceError
 from cloud.prices.rows import PriceBookError
 from cloud.provider import ProviderError
 from cloud.storage.errors import StorageError
+from cloud.targets import target_of
 from experiments.parse.load import from_document
 from experiments.schema.errors import SpecError
 from metrics.store.database import DiskFullError, RunStore, StoreError
@@ -57,7 +58,7 @@ class RunLauncher:
         if not began(folder):
             return Seen("made")
         gone = not controller_alive(folder) and not LocalCloud(folder).alive
-        return Seen("lost" if gone and target != "sky" else "running")
+        return Seen("lost" if gone and not target_of(target).rents else "running")
 
     def start(self, job: Job, run_id: str) -> None:
         """The experiment and the plan are those that were approved."""

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+from cloud.targets import TARGETS
 from experiments.emulation.bytes_scale import WARNING
 from orchestrator.cli.render.words import duration, number, usd
 from orchestrator.study.eta import OVERHEAD_S
 
-_STARTING_S = {"local": OVERHEAD_S, "sky": 600.0}  # of one run: renting and booting, the end
+_RENTED_OVERHEAD_S = 600.0  # of one run: renting and booting, the end
 
 
 def plan_document(name: str, on: str, plans: Mapping[str, Mapping[str, Any]], retries: int) -> dict[str, Any]:
@@ -19,19 +20,20 @@ def plan_document(name: str, on: str, plans: Mapping[str, Mapping[str, Any]], re
     `raw_duration_s`: on this machine, starts and ends included. `vm_usd`, `egress_usd`: at the study's scale; the
     traffic's is the most that it may cost.
     """
-    own = list(plans.values())
+    own, target = list(plans.values()), TARGETS[on]
+    overhead_s = _RENTED_OVERHEAD_S if target.rents else OVERHEAD_S
     raw_s, study_s = ([plan[key] for plan in own] for key in ("raw_duration_s", "duration_s"))
     return {
         "schema_version": 1,
         "study": name,
         "on": on,
         "runs": [{"run": key, **plan} for key, plan in plans.items()],
-        "raw_duration_s": None if None in raw_s else sum(raw_s) + len(own) * _STARTING_S[on],
+        "raw_duration_s": None if None in raw_s else sum(raw_s) + len(own) * overhead_s,
         "duration_s": None if None in study_s else sum(study_s),
         "vm_usd": _sum([plan["vm_usd"] for plan in own]),
         "egress_usd": _sum([_egress_usd(plan) for plan in own]),
         "most_vms": max((len(plan["peers"]) for plan in own), default=0),
-        "contended_retries": retries if on == "local" else 0,
+        "contended_retries": retries if target.on_this_host else 0,
     }
 
 
@@ -43,7 +45,7 @@ def study_plan_lines(
     `obstacles`: by run, the first of its notes, which say why it cannot be launched; they are told first.
     """
     runs: Sequence[Mapping[str, Any]] = document["runs"]
-    rented = document["on"] == "sky"
+    rented = TARGETS[document["on"]].rents
     where = "on VMs rented through SkyPilot" if rented else "on the emulated cloud of this machine"
     count = f"{len(runs)} runs one after the other" if len(runs) != 1 else "1 run"
     lines = [f"{document['study']}: {count}, {where}"]
@@ -81,7 +83,7 @@ def study_plan_lines(
 
 def study_question(document: Mapping[str, Any]) -> str:
     """What a person says yes to, once for the whole study."""
-    if document["on"] == "local":
+    if not TARGETS[document["on"]].rents:
         return "Start it?"
     vms, traffic = document["vm_usd"], document["egress_usd"]
     sums = [

@@ -8,6 +8,7 @@ from typing import Any
 
 from cloud.networks.tuning import BUFFER_BYTES
 from cloud.prices.classes import is_own
+from cloud.targets import TARGETS, target_of
 from metrics.figures import headlines
 from metrics.host_load import told
 from orchestrator.cli.render.output import Format, rows_text
@@ -47,7 +48,7 @@ _TUNED = (
 def plan_lines(plan: Mapping[str, Any]) -> list[str]:
     """The plan (`analysis.planning.plan.Plan.as_dict`) for a person to approve."""
     peers: Sequence[Mapping[str, Any]] = plan["peers"]
-    epochs, rented = plan["epochs"], plan["on"] == "sky"
+    epochs, rented = plan["epochs"], TARGETS[plan["on"]].rents
     lines = [
         f"{plan['experiment']}: {plan['model']}, {counted(len(peers), 'peer')}, target batch size "
         f"{plan['target_batch_size']:,}, {epochs['warmup']} warm-up + {epochs['measured']} measured epochs"
@@ -112,7 +113,7 @@ def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
     emulation = emulation_line(summary)
     if emulation:
         scales = scales_of(summary)
-        whole = summary.get("target") == "sky" or (scales and all(scale == 1 for _, scale in scales))
+        whole = target_of(summary.get("target")).rents or (scales and all(scale == 1 for _, scale in scales))
         lines.append(emulation if whole else f"{emulation} (multiplied back below)")
     if summary.get("host_contended"):
         lines.append(
@@ -197,7 +198,7 @@ def _duration_words(plan: Mapping[str, Any]) -> str:
     if plan["raw_duration_s"] is None:
         return "unknown"
     here = f"about {duration(plan['raw_duration_s'])} of epochs here, plus the start"
-    if plan["on"] == "sky":
+    if TARGETS[plan["on"]].rents:
         most = plan["budget"]["egress_usd_per_h"]
         traffic = "unknown" if most is None else f"at most {usd(float(most) * plan['duration_s'] / 3600)}"
         words = f"about {duration(plan['duration_s'])} of epochs, plus the start"

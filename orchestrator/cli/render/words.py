@@ -7,6 +7,8 @@ from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from cloud.targets import target_of
+
 
 def clock(at_s: float | None) -> str:
     """Local time of day of a unix time."""
@@ -86,14 +88,15 @@ def emulation_line(run: Mapping[str, Any]) -> str:
     """What of a run is not real, in one line; empty for a run on real VMs."""
     if not run.get("emulated"):
         return ""
-    if run.get("target") == "sky":
+    target = target_of(run.get("target"))
+    if target.rents:
         return "Rented VMs and their real network; a small network trains, padded to the model's size and step time"
     named = scales_of(run)
     shrunk = ", ".join(f"{key} 1/{number(scale)}" for key, scale in named if scale != 1)
     scaled = f"scaled: {shrunk}" if shrunk else "not scaled" if named else "scales unknown"
     where = (
         "plain processes on loopback WITHOUT distance"
-        if run.get("target") == "loopback"
+        if not target.has_distance
         else "real peers in network namespaces on this machine"
     )
     return f"Emulated cloud: {where}; {scaled}"

@@ -64,13 +64,13 @@ _A_PRICE_THAT_ROSE_WITHOUT_A_CONTROLLER = (6902, 8263)
 
 @pytest.mark.parametrize(
     "seed",
-    (
+    [
         *_A_CLOCK_SET_BACK,
         *_A_VM_IN_NO_LIST,
         *_A_PLACE_IN_NO_LIST,
         *_A_PRICE_IN_NO_LIST,
         *_A_PRICE_THAT_ROSE_WITHOUT_A_CONTROLLER,
-    ),
+    ],
 )
 def test_histories_that_once_broke_a_promise(seed: int):
     simulate(scenario(seed, days=0.2))
