@@ -66,6 +66,149 @@ def test_public_names_are_listed_on_faces_only_and_exist(path: Path):
         assert not set(public) - _assigned(tree.body), "names that are not there"
 
 
+# Names of sentences written for people.
+SENTENCES = {
+    *(
+        "cause",
+        "causes",
+        "end_cause",
+        "stop_cause",
+        "reason",
+        "reasons",
+        "why",
+        "held_back",
+        "disturbed",
+        "error",
+    ),
+    *("note", "notes", "warning", "warnings", "sentence", "sentences", "message", "messages"),
+}
+# Where one is read all the same, by file and function.
+READERS = {
+    # messages of other programs
+    ("cloud/sky/aws/account.py", "_exists"),
+    ("cloud/sky/skypilot/errors.py", "translate"),
+    ("cloud/sky/skypilot/server.py", "_start"),
+    ("experiments/peer/reporting/loss_log.py", "loss_reason"),
+    # rows of journals written before they had codes
+    ("orchestrator/core/journal.py", "preempted_vm"),
+    ("orchestrator/study/journal.py", "_disturbances"),
+    # codes that look like words: of columns and records that stay as they are, or that never leave the program
+    ("analysis/export/bill.py", "_warnings"),
+    ("analysis/export/focus.py", "line_place"),
+    ("experiments/monitor/acceptance.py", "roster_changed"),
+    ("experiments/monitor/progress.py", "roster_changed"),
+    ("experiments/peer/swarm/membership.py", "others_left"),
+    ("metrics/records.py", "fell_out_of_sync"),
+    ("orchestrator/cli/render/study_plan.py", "study_plan_lines"),
+}
+
+
+def _subject(node: ast.expr) -> str:
+    """The name of what is looked at: `o.cause`, `row["cause"]`, `str(error)`, `cause.lower()`."""
+    match node:
+        case (
+            ast.Name(id=name) | ast.Attribute(attr=name) | ast.Subscript(slice=ast.Constant(value=str(name)))
+        ):
+            return name
+        case ast.Call(func=ast.Name(id="str"), args=[inner]) | ast.Call(func=ast.Attribute(value=inner)):
+            return _subject(inner)
+    return ""
+
+
+def _is_prose(node: ast.expr, constants: dict[str, str]) -> bool:
+    """Whether a literal, or a constant of the module, has two words or more."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return bool(re.search(r"[a-z]{2} [a-z]{2}", text))
+        case ast.Name(id=name):
+            return bool(re.search(r"[a-z]{2} [a-z]{2}", constants.get(name, "")))
+        case ast.Tuple(elts=parts) | ast.JoinedStr(values=parts):
+            return any(_is_prose(part, constants) for part in parts)
+    return False
+
+
+def _sentences_read(tree: ast.Module) -> list[tuple[str, int]]:
+    """(function, line) where the words of a sentence decide: startswith, `in`, == and the functions of `re`."""
+    constants = {
+        target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    found: list[tuple[str, int]] = []
+
+    def visit(node: ast.AST, function: str) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            function = node.name
+        looked: list[ast.expr] = []
+        words: list[ast.expr] = []
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=subject, attr="startswith" | "endswith" | "find"), args=words
+            ):
+                looked = [subject]
+            case ast.Call(func=ast.Attribute(attr="match" | "search" | "fullmatch" | "findall"), args=looked):
+                pass
+            case ast.Compare(left=left, ops=[ast.In() | ast.NotIn()], comparators=[right]):
+                text = isinstance(left, ast.Constant | ast.JoinedStr)
+                looked, words = [right] if text else [], [left] if text else []
+            case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq()], comparators=[right]):
+                text = isinstance(right, ast.Constant) and isinstance(right.value, str) and right.value
+                looked, words = [left] if text else [], [right]
+        if any(_subject(n) in SENTENCES for n in looked) or any(_is_prose(n, constants) for n in words):
+            found.append((function, node.lineno))
+        for child in ast.iter_child_nodes(node):
+            visit(child, function)
+
+    visit(tree, "")
+    return found
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'row.end_cause.startswith("preempted")',
+        "note.startswith(CANNOT)",
+        "text.startswith(CANNOT)",
+        'vm.cause == "terminating"',
+        '"preempt" in str(row["end_cause"])',
+        '"matrix" in problem.message',
+        "str(error).startswith(path)",
+        'emulation.endswith("not scaled")',
+        're.match("x", warning)',
+    ],
+)
+def test_a_sentence_that_decides_is_found(code: str):
+    assert _sentences_read(ast.parse(f'CANNOT = "cannot be launched"\ndef f():\n    return {code}')) == [
+        ("f", 3)
+    ]
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["row.end is VmEnd.PREEMPTED", "limit is not None", 'name.startswith("orch-")', "new.cause != old.cause"],
+)
+def test_a_code_that_decides_is_not(code: str):
+    assert _sentences_read(ast.parse(code)) == []
+
+
+def test_no_sentence_decides():
+    """A cause, a warning or an error is written for people: decisions use a code beside it.
+
+    Found are sentences by their name or by their words; one under another name, looked at for one word, is not.
+    """
+    found = [
+        (_name(path), function, line)
+        for path in MODULES
+        for function, line in _sentences_read(ast.parse(path.read_text()))
+    ]
+    assert [place for place in found if place[:2] not in READERS] == []
+    assert set(READERS) == {place[:2] for place in found}, "no longer read there"
+
+
 @pytest.mark.parametrize(
     "module", ["orchestrator.core.machine", "metrics.summary", "experiments.parse", "analysis.planning.plan"]
 )

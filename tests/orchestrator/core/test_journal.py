@@ -1,12 +1,13 @@
 """The journal: it rebuilds the state, tells each slot's story, and says when it is none."""
 
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
 
 from metrics.records import EventRecord
 from orchestrator.core.events import Observed, Tick
-from orchestrator.core.journal import JournalError, begin, created, note, replay, story
+from orchestrator.core.journal import JournalError, begin, created, note, preempted_vm, replay, story
 from orchestrator.core.machine import step
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec, SlotState
 
@@ -53,6 +54,26 @@ def test_the_story_names_each_change_and_its_cause():
     assert told[1].endswith("a#0 WAITING -> PROVISIONING: the slot has no VM")
     lost = "a#0 PROVISIONING -> WAITING: preempted: taken back; next at 00:00:02: eastus on demand at $0.45/h"
     assert told[2].endswith(lost)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Observed(2.0, "r-a-0", "preempted", cause="taken back"),
+        Observed(2.0, "r-a-0", "running", notice_at_s=60.0),
+    ],
+)
+def test_a_row_names_the_preempted_vm_whatever_its_cause_says(event):
+    state = step(begin(RUN, 10.0), Tick(1.0), lambda: 0.5).state
+    lost, *_ = (row for row in step(state, event, lambda: 0.5).facts if row.kind == "transition")
+    assert preempted_vm(replace(lost, cause="in other words")) == "r-a-0"
+
+
+def test_a_cause_alone_preempts_nothing():
+    state = step(begin(RUN, 10.0), Tick(1.0), lambda: 0.5).state
+    event = Observed(2.0, "r-a-0", "failed", cause="preempted by nobody", ended=True)
+    rows_of = step(state, event, lambda: 0.5).facts
+    assert [preempted_vm(row) for row in rows_of if row.kind == "transition"] == [""]
 
 
 def test_a_journal_without_its_beginning_is_refused():

@@ -9,7 +9,7 @@ import pytest
 
 from metrics.records import EventRecord
 from orchestrator.core.invariants import validate
-from orchestrator.core.journal import replay, story
+from orchestrator.core.journal import preempted_vm, replay, story
 
 JOURNALS = sorted((Path(__file__).parents[1] / "journals").glob("*.json"))
 
@@ -40,3 +40,9 @@ def test_cut_after_any_row_it_is_a_state_a_controller_can_go_on_from(path):
     _, events = read(path)
     for length in range(1, len(events) + 1):
         validate(replay(events[:length]))
+
+
+def test_rows_without_the_key_name_the_preempted_vm_by_their_cause():
+    taken = {path.stem: {vm for row in read(path)[1] if (vm := preempted_vm(row))} for path in JOURNALS}
+    assert taken["2026-11-before-real-clouds"] == {"r-b-0"}
+    assert taken["2026-11-replaced-at-its-notice"] == {"r-eu-0-0", "r-us-0-1"}
