@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis.charts import run as figures
-from analysis.charts.style import figure_style, png_bytes, svg_file, svg_inline
+from analysis.charts.style import figure_style
 from analysis.report import content
+from analysis.report.files import FigureFolder
 from analysis.report.page import Section, render, table
 from cloud.targets import target_of
 from metrics import tables
@@ -23,9 +23,6 @@ from metrics.run import RunNumbers
 from metrics.store.database import RunStore
 from metrics.summary import summarise
 from metrics.warnings import sentences
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def build(run_folder: Path) -> Path:
@@ -47,7 +44,8 @@ def build(run_folder: Path) -> Path:
     fresh = Path(tempfile.mkdtemp(prefix=".report-", dir=run_folder))
     try:
         with figure_style():
-            page = _page(run, records, summary, provenance, fresh)
+            files = FigureFolder(fresh, prefix="", dpi=150, newline="\r\n")
+            page = _page(run, records, summary, provenance, files)
         (fresh / "report.html").write_text(page, encoding="utf-8")
         (fresh / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
         fresh.chmod(0o755)
@@ -63,7 +61,7 @@ def _page(
     records: Sequence[EpochRecord],
     summary: dict[str, Any],
     provenance: dict[str, Any],
-    folder: Path,
+    files: FigureFolder,
 ) -> str:
     epochs, traffic, bill = tables.per_epoch(run), tables.traffic(run), tables.cost_lines(run)
     vms, rounds = content.timeline_rows(run, records)
@@ -74,16 +72,6 @@ def _page(
     counted = "IP bytes that left each VM, read from the kernel's socket counters"
     if imported:
         counted = "Bytes that left each VM by its log"
-
-    def drawn(
-        name: str, heading: str, lead: str, rows: Sequence[Mapping[str, Any]], figure: Figure, html: str = ""
-    ) -> Section:
-        svg = svg_file(figure)
-        (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
-        (folder / f"{name}.png").write_bytes(png_bytes(figure))
-        _write_csv(folder / f"{name}.csv", rows)
-        files = tuple(f"{name}.{kind}" for kind in ("png", "svg", "csv"))
-        return Section(heading, lead, svg_inline(svg, name, escape(heading, quote=True)), files, html)
 
     sections: list[Section] = []
     if compared:
@@ -97,7 +85,7 @@ def _page(
             for r in compared
         ]
         sections.append(
-            drawn(
+            files.section(
                 "comparison",
                 "Beside the study",
                 "The published figures of this experiment, on their own basis (wall clock; "
@@ -109,7 +97,7 @@ def _page(
         )
     if vms:
         sections.append(
-            drawn(
+            files.section(
                 "timeline",
                 "Peers over time",
                 "Each slot's VMs from request to end, and when they averaged, "
@@ -121,7 +109,7 @@ def _page(
         )
     if epochs:
         sections.append(
-            drawn(
+            files.section(
                 "epochs",
                 "Calculation and communication",
                 "Mean over the peers of each hivemind epoch, at the study's scale. "
@@ -133,7 +121,7 @@ def _page(
         )
     if traffic:
         sections.append(
-            drawn(
+            files.section(
                 "traffic",
                 "Egress by destination",
                 f"{counted}, at the study's scale.{_agreement(summary)}",
@@ -158,7 +146,7 @@ def _page(
             for r in bill
         ]
         sections.append(
-            drawn(
+            files.section(
                 "cost",
                 "Cost",
                 f"By the price book {summary['cost']['price_book']}, kept with the run. An unknown price makes "
@@ -171,7 +159,7 @@ def _page(
             )
         )
     if joined := tables.joins(run):
-        _write_csv(folder / "joins.csv", joined)
+        files.table("joins", joined)
         sections.append(
             Section(
                 "Joins",
@@ -182,7 +170,7 @@ def _page(
         )
     if summary["preemptions"]["count"] or summary["pauses"]["count"]:
         taken = tables.preemptions(run)
-        _write_csv(folder / "preemptions.csv", taken)
+        files.table("preemptions", taken)
         sections.append(
             Section(
                 "Cost of preemptions",
@@ -193,7 +181,7 @@ def _page(
         )
     if learned:
         sections.append(
-            drawn(
+            files.section(
                 "learning",
                 "Learning",
                 "The training loss that the peers saw, and the accuracy on held-out samples.",
@@ -240,11 +228,3 @@ def _provenance(summary: dict[str, Any], provenance: dict[str, Any]) -> Section:
         "The resolved experiment, the plan, the versions and all the numbers of this page, as JSON.",
         html=f'<details><summary>Show</summary><pre tabindex="0">{dump}</pre></details>',
     )
-
-
-def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    with path.open("w", encoding="utf-8", newline="") as out:
-        writer = csv.DictWriter(out, columns, restval="")
-        writer.writeheader()
-        writer.writerows({key: "" if value is None else value for key, value in row.items()} for row in rows)

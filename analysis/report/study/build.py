@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import os
-import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from analysis.charts.style import figure_style, png_bytes, svg_file, svg_inline
+from analysis.charts.style import figure_style
 from analysis.compare.paper import printed_runs, references
 from analysis.compare.rows import Row, difference_rows, unknown_rows
 from analysis.compare.run_figures import StudyRun, distinct, study_run
 from analysis.replay import ReadRun, read_folder, with_speedups
+from analysis.report.files import FigureFolder, write
 from analysis.report.page import Card, Section, render, table
 from analysis.report.study.comparison import Compared, cards, comparison, nothing_published, runs_words
 from analysis.report.study.expectations import expected_section
@@ -75,13 +72,14 @@ def build(
     `paper`: the study's own comparisons, with its printed runs where there are no logs of them. `compared`: the
     runs beside what was published of them, as the first section. Raises OSError when something cannot be written.
     """
-    files = output.with_name(f"{output.stem}_files")
+    folder = output.with_name(f"{output.stem}_files")
+    files = FigureFolder(folder, prefix=f"{folder.name}/", dpi=_DPI, newline="\n")
     every = list(runs)
     if paper:
         every = distinct([*runs, *printed_runs(book, runs)])
     first = _first(compared) if compared else None
     parts = [*([first] if first else []), *sections(every, paper)]
-    files.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     shown: list[Section] = []
     if compared and first is None:
         shown.append(Section("Published, replayed, emulated", nothing_published(compared), html=""))
@@ -98,7 +96,7 @@ def build(
     if compared:
         headlines = gain_cards(compared.gains) if compared.gains else cards(compared)
     options = bool(compared and compared.gains)
-    _write(output, page_html(every, shown, paper, problems, headlines, options).encode())
+    write(output, page_html(every, shown, paper, problems, headlines, options).encode())
     return output
 
 
@@ -135,37 +133,14 @@ def page_html(
     )
 
 
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as CSV with the columns of all of them; unknown is empty."""
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    out = io.StringIO()
-    writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
-
-
-def _written(part: Drawn, folder: Path, runs: Sequence[StudyRun]) -> Section:
+def _written(part: Drawn, files: FigureFolder, runs: Sequence[StudyRun]) -> Section:
     """Draw a section once and write its three files."""
-    figure = part.draw()
-    svg = svg_file(figure)
-    _write(folder / f"{part.name}.svg", svg.encode())
-    _write(folder / f"{part.name}.png", png_bytes(figure, _DPI))
-    _write(folder / f"{part.name}.csv", csv_text(part.rows).encode())
     lead = " ".join(text for text in (part.lead, _whence(part.rows, runs)) if text)
     numbers = table([_shown(row) for row in part.rows], f"{part.heading}: the numbers", text=_TEXT)
-    return Section(
-        part.heading,
-        lead,
-        svg_inline(
-            svg,
-            part.name,
-            escape(f"{part.heading}. The numbers are in the table after the figure.", quote=True),
-        ),
-        tuple(f"{folder.name}/{part.name}.{kind}" for kind in ("png", "svg", "csv")),
-        (table(part.table, part.caption, text=_TEXT) if part.table else "")
-        + f"<details><summary>The numbers of this figure</summary>{numbers}</details>",
-    )
+    html = table(part.table, part.caption, text=_TEXT) if part.table else ""
+    html += f"<details><summary>The numbers of this figure</summary>{numbers}</details>"
+    label = f"{part.heading}. The numbers are in the table after the figure."
+    return files.section(part.name, part.heading, lead, part.rows, part.draw(), html, label)
 
 
 _TEXT = ("name", "panel", "group", "origin", "clock", "note", "kind", "source", "class", "src", "dst", "figure", "places",
@@ -336,12 +311,3 @@ def _run_section(runs: Sequence[StudyRun]) -> Section:
     return Section(
         "Runs", "Where each point is from, and what was said when its records were read.", html=html
     )
-
-
-def _write(path: Path, content: bytes) -> None:
-    """A reader sees the old file or the new one, never half of one."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    os.chmod(name, 0o644)
-    os.replace(name, path)

@@ -175,7 +175,7 @@ def _drawn(rows: Sequence[Row]) -> Figure:
     from analysis.charts.dots import dots
 
     families = ["CV", "NLP"]
-    named = {row["experiment"] for row in rows}
+    named = dict.fromkeys(row["experiment"] for row in rows)
     groups = [(f, [n for n in named if n.startswith(f"{f} ")]) for f in families]
     groups.append(("", [n for n in named if not n.startswith(("CV ", "NLP "))]))
     panels: list[tuple[str, str, list[Row]]] = []

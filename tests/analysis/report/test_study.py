@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from made_up_run import write_run
 
-from analysis.report.study.build import build, csv_text, load
+from analysis.report.files import csv_text
+from analysis.report.study.build import build, load
 from analysis.report.study.sections import sections
 from cloud.prices.book import load as load_book
 from metrics.store.database import RunStore
