@@ -28,7 +28,7 @@ from experiments.peer.reporting.publish import Publisher, PublishError, use_reco
 from experiments.peer.reporting.traffic import Traffic, open_meter
 from experiments.peer.shutdown.leave import LeaveSequence
 from experiments.peer.shutdown.policy import ShutdownPolicy
-from experiments.peer.state.catch_up import ChaseError, NoStateError
+from experiments.peer.state.catch_up import CatchUpError, NoStateError
 from experiments.peer.status import Status
 from experiments.peer.swarm.allowlist import Allowlist
 from experiments.peer.swarm.clock import CLOCK_VARIABLE, SwarmClock, follow, told_time
@@ -67,7 +67,7 @@ def run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> in
         _log.exception("failed")
         status.set(phase="failed", error=str(error), hopeless=is_final(error))
         return 1
-    except (SwarmError, NoStateError, ChaseError, OSError) as error:
+    except (SwarmError, NoStateError, CatchUpError, OSError) as error:
         _log.exception("failed")
         status.set(phase="failed", error=str(error))
         return 1

@@ -14,7 +14,7 @@ from hivemind.averaging.control import AveragingStage
 from hivemind.utils.performance_ema import PerformanceEMA
 
 from experiments.peer.averaging.double_buffer import AsideAverager
-from experiments.peer.averaging.lineage import FIRST, Told
+from experiments.peer.averaging.lineage import FIRST, PeerVersion
 from experiments.peer.averaging.rounds import BehindError, GivenUpError, Round
 from experiments.peer.optimizer.overlap import OverlappedOptimizer
 from experiments.peer.optimizer.overlap_policy import Ahead
@@ -161,7 +161,7 @@ class OverlappedPeer(OverlappedOptimizer):
         self.round, self.on_round_begins, self.scheduled_grads = Round(), None, None
         self.sync_work_s, self.matchmaking_time, self.averaging_timeout = 0.0, 0.2, 30.0
         self._others: Any = Others()
-        self._lineage, self._told, self._on_retry = FIRST, Told(0, FIRST, ""), lambda _: None
+        self._lineage, self._version, self._on_retry = FIRST, PeerVersion(0, FIRST, ""), lambda _: None
         self._local_gradients_loaded, self._leaving, self.stopped = False, False, lambda: False
         self._update_is_here, self._asked, self._asked_at = False, None, -1
         self.target_batch_size, self.batch_size_per_step = SHARE, 1
@@ -183,8 +183,8 @@ class OverlappedPeer(OverlappedOptimizer):
         if self._came_to == "averaged":
             self.grad_averager._averaged[0].mul_(2.0)  # the others have three times as much
             return {
-                "a": Told(self.local_epoch, self._lineage, "a"),
-                "b": Told(self.local_epoch, self._lineage, "b"),
+                "a": PeerVersion(self.local_epoch, self._lineage, "a"),
+                "b": PeerVersion(self.local_epoch, self._lineage, "b"),
             }
         if self._came_to == "alone":
             return None

@@ -22,7 +22,7 @@ Peer = TypeVar("Peer", bound=Hashable)
 
 
 class State(IntEnum):
-    """What one peer says of a round."""
+    """The state of a round that one peer reports."""
 
     WORKING = 0
     READY = 1  # has all parts
@@ -32,7 +32,7 @@ class State(IntEnum):
 
 
 class Agreement(Generic[Peer]):
-    """One peer's view of a round. `state` is what it says; once COMMITTED or ABORTED it stays so."""
+    """One peer's view of a round. `state` is what it reports; once COMMITTED or ABORTED it stays so."""
 
     def __init__(self, others: Iterable[Peer]) -> None:
         self.others = frozenset(others)
@@ -64,8 +64,8 @@ class Agreement(Generic[Peer]):
         if self.state is State.WORKING:
             self.state = State.ABORTED
 
-    def told(self, other: Peer, state: State) -> State:
-        """`other` calls and says its state; returns the answer."""
+    def received(self, other: Peer, state: State) -> State:
+        """Take the state that `other` reports; returns the answer."""
         if other in self.others:
             self._hear(other, state, self.poll)
         return self.state

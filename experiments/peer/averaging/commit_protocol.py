@@ -31,12 +31,12 @@ class Attempt:
 
     @property
     def state(self) -> State:
-        """What this peer says of the round."""
+        """The state that this peer reports."""
         return self._agreement.state
 
-    def told(self, other: int, state: State) -> State:
-        """`other` says its state; returns this peer's."""
-        answer = self._agreement.told(other, state)
+    def received(self, other: int, state: State) -> State:
+        """Take the state that `other` reports; returns this peer's."""
+        answer = self._agreement.received(other, state)
         self._wake()
         return answer
 

@@ -27,7 +27,14 @@ from hivemind.utils import get_dht_time
 from hivemind.utils.asyncio import achain, amap_in_executor, anext, as_aiter, azip
 
 from experiments.peer.averaging.double_buffer import AsideAverager
-from experiments.peer.averaging.lineage import FIRST, Told, astray, expected_peers, parse_told, patient
+from experiments.peer.averaging.lineage import (
+    FIRST,
+    PeerVersion,
+    astray,
+    expected_peers,
+    parse_version,
+    patient,
+)
 from experiments.peer.averaging.rounds import TooFewError
 
 _log = logging.getLogger(__name__)
@@ -161,13 +168,13 @@ async def _result_of(future: asyncio.Future[Any]) -> Any:
 class RoundAverager(AsideAverager):
     """A round has all of its results or none; gradients stay where they were accumulated until they are used.
 
-    `told` (in the peer's process) says which `Told` goes with the next attempt.
+    `version` (in the peer's process) returns the `PeerVersion` of the next attempt.
     """
 
     _rpc_handlers = None  # else Hivemind takes those of a class above, should it have served or called before
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.told: Callable[[], Told] = lambda: Told(0, FIRST, "")
+        self.version: Callable[[], PeerVersion] = lambda: PeerVersion(0, FIRST, "")
         self._control: StepControl | None = None  # of the attempt under way
         self._aggregating: asyncio.Task[Any] | None = None
         self._patient = False  # the group's round
@@ -178,7 +185,7 @@ class RoundAverager(AsideAverager):
 
     def schedule_step(self, scheduled_time: float | None = None, **kwargs: Any) -> StepControl:
         """As Hivemind's; a failed attempt is not tried again with tensors that it may have changed."""
-        kwargs.setdefault("gather", self.told().as_list())
+        kwargs.setdefault("gather", self.version().as_list())
         return super().schedule_step(scheduled_time, **{**kwargs, "allow_retries": False})
 
     def step(
@@ -221,8 +228,8 @@ class RoundAverager(AsideAverager):
 
     async def _aggregate_with_group(self, group_info: GroupInfo, *args: Any, **kwargs: Any) -> Any:
         load: Any = self.serializer.loads
-        said = [parse_told(load(load(raw)[2])) for raw in group_info.gathered]
-        group = dict(zip(group_info.peer_ids, said, strict=True))
+        versions = [parse_version(load(load(raw)[2])) for raw in group_info.gathered]
+        group = dict(zip(group_info.peer_ids, versions, strict=True))
         if (expected := expected_peers(group)) is not None:
             raise TooFewError(f"group of {len(group)} of {expected}")
         self._patient = patient(group)

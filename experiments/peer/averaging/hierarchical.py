@@ -53,7 +53,7 @@ class HierarchicalAverager(RoundAverager):
 
     def schedule_step(self, scheduled_time: float | None = None, **kwargs: Any) -> StepControl:
         """As RoundAverager's; the group learns this peer's region."""
-        kwargs.setdefault("gather", [self.told().as_list(), self._region])
+        kwargs.setdefault("gather", [self.version().as_list(), self._region])
         return super().schedule_step(scheduled_time, **kwargs)
 
     @contextlib.contextmanager
@@ -68,25 +68,25 @@ class HierarchicalAverager(RoundAverager):
                 future.cancel()
 
     async def _aggregate_with_group(self, group_info: GroupInfo, *args: Any, **kwargs: Any) -> Any:
-        self._regions, told = self._unwrapped(group_info)
-        group_info = GroupInfo(group_info.group_id, group_info.peer_ids, told)
+        self._regions, reported = self._unwrapped(group_info)
+        group_info = GroupInfo(group_info.group_id, group_info.peer_ids, reported)
         return await super()._aggregate_with_group(group_info, *args, **kwargs)
 
     def _unwrapped(self, group_info: GroupInfo) -> tuple[list[str], tuple[bytes, ...]]:
-        """The region of each peer, its own for one that says none; what it told else, as RoundAverager reads it."""
+        """The region of each peer, its own for one that says none; the rest as RoundAverager reads it."""
         load: Any = self.serializer.loads
         regions: list[str] = []
-        told: list[bytes] = []
+        reported: list[bytes] = []
         for peer, raw in zip(group_info.peer_ids, group_info.gathered, strict=True):
             *settings, packed = load(raw)
             match load(packed):
-                case [said, str() as region]:
-                    packed = self.serializer.dumps(said)
+                case [version, str() as region]:
+                    packed = self.serializer.dumps(version)
                 case _:
                     region = str(peer)
             regions.append(region)
-            told.append(self.serializer.dumps([*settings, packed]))
-        return regions, tuple(told)
+            reported.append(self.serializer.dumps([*settings, packed]))
+        return regions, tuple(reported)
 
     async def _run_allreduce_inplace_(
         self,
@@ -144,7 +144,7 @@ class HierarchicalAverager(RoundAverager):
         peers, attempt = self._attempts.get(request.group_id, ((), None))
         if attempt is None or context.remote_id not in peers:
             return AveragingData(weight=float(State.WORKING))
-        state = attempt.told(peers.index(context.remote_id), State(int(request.weight)))
+        state = attempt.received(peers.index(context.remote_id), State(int(request.weight)))
         return AveragingData(weight=float(state))
 
 

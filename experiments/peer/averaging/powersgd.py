@@ -23,7 +23,7 @@ from hivemind.averaging.group_info import GroupInfo
 from hivemind.compression import CompressionInfo
 
 from experiments.peer.averaging.gradient_averager import RoundAverager
-from experiments.peer.averaging.lineage import Told, after_round, parse_told, reference
+from experiments.peer.averaging.lineage import PeerVersion, after_round, parse_version, reference
 from experiments.peer.averaging.powersgd_cache import LastFactors
 from experiments.peer.averaging.powersgd_math import Factors, LowRankRound, Memory
 
@@ -46,7 +46,7 @@ class PowerSgdAverager(RoundAverager):
         self._rank, self._seed = rank, seed
         self._memory = Memory()
         self._said: Any = _FORK.Array("c", _SAID_BYTES)  # the lineages that `_memory` has something for
-        self._told: dict[Any, Told | None] = {}  # of the group under way
+        self._versions: dict[Any, PeerVersion | None] = {}  # of the group under way
         self._warm = False
         parameters = list(parameters)
         self._last_factors = LastFactors([tuple(parameter.shape) for parameter in parameters], rank)
@@ -54,9 +54,9 @@ class PowerSgdAverager(RoundAverager):
 
     def schedule_step(self, scheduled_time: float | None = None, **kwargs: Any) -> StepControl:
         """As RoundAverager's; the group learns whether this peer holds the last round's factors."""
-        told = self.told()
-        holds = told.lineage in self._said.value.decode().split()
-        kwargs.setdefault("gather", [told.as_list(), holds])
+        version = self.version()
+        holds = version.lineage in self._said.value.decode().split()
+        kwargs.setdefault("gather", [version.as_list(), holds])
         return super().schedule_step(scheduled_time, **kwargs)
 
     def factors(self, lineage: str) -> Factors | None:
@@ -76,19 +76,21 @@ class PowerSgdAverager(RoundAverager):
 
     async def _aggregate_with_group(self, group_info: GroupInfo, *args: Any, **kwargs: Any) -> Any:
         load: Any = self.serializer.loads
-        said: list[tuple[Told | None, bool]] = []
+        reported: list[tuple[PeerVersion | None, bool]] = []
         packed: list[bytes] = []
         for raw in group_info.gathered:
             *settings, inner = load(raw)
             match load(inner):
-                case [told, bool() as holds]:
+                case [sent, bool() as holds]:
                     pass
-                case told:
+                case sent:
                     holds = False
-            said.append((parse_told(told), holds))
-            packed.append(self.serializer.dumps([*settings, self.serializer.dumps(told)]))
-        self._told = {peer: told for peer, (told, _) in zip(group_info.peer_ids, said, strict=True)}
-        self._warm = all_hold(said)
+            reported.append((parse_version(sent), holds))
+            packed.append(self.serializer.dumps([*settings, self.serializer.dumps(sent)]))
+        self._versions = {
+            peer: version for peer, (version, _) in zip(group_info.peer_ids, reported, strict=True)
+        }
+        self._warm = all_hold(reported)
         group_info = GroupInfo(group_info.group_id, group_info.peer_ids, tuple(packed))
         return await super()._aggregate_with_group(group_info, *args, **kwargs)
 
@@ -99,9 +101,9 @@ class PowerSgdAverager(RoundAverager):
         group_id: bytes | None = None,
         **kwargs: Any,
     ) -> None:
-        own, newest = self._told[self.peer_id], reference(self._told)
+        own, newest = self._versions[self.peer_id], reference(self._versions)
         if own is None or newest is None:
-            raise AllreduceException("what this peer told of itself is not in its group")
+            raise AllreduceException("this peer's own version is not in its group")
         kept = self._memory.begin(own.lineage)
         self._say()
         if self._warm and kept is None:
@@ -121,7 +123,7 @@ class PowerSgdAverager(RoundAverager):
                 await self._average(left, group_info, group_info.group_id + _LEFT, kwargs)
             right = await _aside(lambda: round_.right(left))
             await self._average(right, group_info, group_info.group_id, kwargs)
-            lineage = after_round(self._told, own)
+            lineage = after_round(self._versions, own)
             self._memory.keep(await _aside(lambda: round_.finish(right, lineage)))
             self._last_factors.put(Factors(self._rank, left, right), lineage)
         finally:
@@ -147,14 +149,14 @@ class PowerSgdAverager(RoundAverager):
         self._said.value = " ".join(self._memory.lineages).encode()
 
 
-def all_hold(said: Iterable[tuple[Told | None, bool]]) -> bool:
-    """Whether all of a group, each with what it told and whether it holds factors for it, hold those of one round.
+def all_hold(reported: Iterable[tuple[PeerVersion | None, bool]]) -> bool:
+    """Whether all of a group, each with its version and whether it holds factors for it, hold those of one round.
 
     They do not where one has joined, missed a round or came another way: then all begin anew.
     """
-    members = list(said)
-    lineages = {told.lineage for told, _ in members if told is not None}
-    return len(lineages) == 1 and all(told is not None and holds for told, holds in members)
+    members = list(reported)
+    lineages = {version.lineage for version, _ in members if version is not None}
+    return len(lineages) == 1 and all(version is not None and holds for version, holds in members)
 
 
 async def _aside(work: Callable[[], Found]) -> Found:

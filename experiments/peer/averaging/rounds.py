@@ -75,7 +75,7 @@ def result_of(
 ) -> Any:
     """An attempt's result, in at most `left_s`. Raises what it failed with, TimeoutError or NoGroupError.
 
-    It does not look for a group for as long as Hivemind does: a peer killed without a goodbye may be counted
+    It does not look for a group for as long as Hivemind does: a peer that was killed may be counted
     for a while, and the survivors of a pair would look for it for minutes; and whoever missed the others'
     round would look until they come to their next.
     """

@@ -25,7 +25,7 @@ class Download:
 def take_over(optimizer: SwarmOptimizer, members: Callable[[], Iterable[Member]]) -> Download:
     """Bring this peer to where the swarm is before its first step, outside any epoch and any round.
 
-    Raises chase.NoStateError, chase.ChaseError.
+    Raises NoStateError and CatchUpError of state/catch_up.py.
     """
     caught = optimizer.load_state_from_peers(joining=True)
     optimizer.take_round()

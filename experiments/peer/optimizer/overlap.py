@@ -16,7 +16,7 @@ from typing import Any
 
 from hivemind.averaging.control import AveragingStage
 
-from experiments.peer.averaging.lineage import Told
+from experiments.peer.averaging.lineage import PeerVersion
 from experiments.peer.averaging.rounds import BehindError, GivenUpError, Round
 from experiments.peer.optimizer.background_round import HiddenRound
 from experiments.peer.optimizer.overlap_policy import Ahead, Move
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 _LOOK_S = 0.25  # how often a peer that waits for its round looks whether it has to go
 _NEWS_S = 2.0  # for the DHT to store a peer's report, over long paths
 
-Group = dict[Any, Told | None]
+Group = dict[Any, PeerVersion | None]
 
 
 class OverlappedOptimizer(SwarmOptimizer):
@@ -98,7 +98,7 @@ class OverlappedOptimizer(SwarmOptimizer):
         self.progress.tell_epoch(self.local_epoch)  # the next one's weights leave with this peer
 
     def load_state_from_peers(self, joining: bool = False, **kwargs: Any) -> Caught:
-        """As SwarmOptimizer's; the others hear of it, and give it time (`ahead.Ahead.move`)."""
+        """As SwarmOptimizer's; the others hear of it, and give it time (`overlap_policy.Ahead.move`)."""
         if joining or self._others is None:
             return super().load_state_from_peers(joining, **kwargs)
         self._others.announce("ready", self.local_epoch)

@@ -1,4 +1,4 @@
-"""hivemind.ProgressTracker that ends an epoch with the right step, tells of pauses and says goodbye."""
+"""hivemind.ProgressTracker that ends an epoch with the right step, and reports pauses and the peer's end."""
 
 from __future__ import annotations
 

@@ -16,7 +16,15 @@ import torch
 from hivemind.averaging.control import AveragingStage, StepControl
 from hivemind.averaging.matchmaking import MatchmakingException
 
-from experiments.peer.averaging.lineage import FIRST, Told, after_round, alone, astray, extended, parse_told
+from experiments.peer.averaging.lineage import (
+    FIRST,
+    PeerVersion,
+    after_round,
+    alone,
+    astray,
+    extended,
+    parse_version,
+)
 from experiments.peer.averaging.rounds import (
     BehindError,
     GivenUpError,
@@ -72,7 +80,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         self.on_round_begins: Callable[[], None] | None = None
         self._others: Others | None = None  # None: the tracker's count is all there is
         self._on_retry: Callable[[str], None] = lambda reason: None
-        self._lineage, self._told = FIRST, Told(0, FIRST, "")
+        self._lineage, self._version = FIRST, PeerVersion(0, FIRST, "")
         self._local_gradients_loaded = False
         self._update_is_here = False  # the gradient averager holds what the last step was made with
         self._asked: Any = None  # the question under way about the others' lineages
@@ -82,7 +90,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         self.stopped: Callable[[], bool] = lambda: False  # whether to stop waiting for a round
         super().__init__(*args, **kwargs)
         averager: Any = self.grad_averager
-        averager.told = self._tell
+        averager.version = self._next_version
         self.state_averager.next_lineage = lambda: self._lineage
 
     def _make_state_averager(self, **kwargs: Any) -> StateDonor:
@@ -120,7 +128,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         return tracker
 
     def watch_others(self, others: Others, on_retry: Callable[[str], None]) -> None:
-        """From now on `others` says who trains and who is dead; `on_retry` is told why an attempt failed."""
+        """Ask `others` who trains and who is dead; call `on_retry` with the reason of each failed attempt."""
         self._others, self._on_retry = others, on_retry
         self.progress.gone = lambda: others.gone
         self.progress.is_member = others.is_member
@@ -130,13 +138,13 @@ class SwarmOptimizer(hivemind.Optimizer):
         taken, self.round = self.round, Round()
         return taken
 
-    def _tell(self) -> Told:
+    def _next_version(self) -> PeerVersion:
         peers, attempt = 1 + self._others_known(), 1 + len(self.round.failed)
         if attempt > 1 and time.monotonic() >= self._any_group_at_s:
             peers = 1
         nonce = os.urandom(8).hex()
-        self._told = Told(self.local_epoch, self._lineage, nonce, peers, attempt, self.round.lost)
-        return self._told
+        self._version = PeerVersion(self.local_epoch, self._lineage, nonce, peers, attempt, self.round.lost)
+        return self._version
 
     def _others_known(self) -> int:
         return 0 if self._others is None else self._others.others_training(self.local_epoch)
@@ -227,9 +235,10 @@ class SwarmOptimizer(hivemind.Optimizer):
         self._lineage = alone(self._lineage, self.dht.peer_id)
 
     def _load_local_gradients_into_optimizer(self) -> None:
-        """As others will read them who take this step over: unrounded, a gradient that is nothing in float16 moves a weight here.
+        """Round local gradients through the wire format before stepping: peers that receive this update later see only the rounded
+        values.
 
-        By Adam's first step as far as any other.
+        Unrounded, a gradient that is 0 in float16 would move a weight here, in Adam's first step as far as any other.
         """
         _log.info("Proceeding with local gradients")
         averager: Any = self.grad_averager
@@ -247,7 +256,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         else:
             self._take_over(group)
 
-    def _average(self, control: StepControl | None) -> dict[Any, Told | None] | None:
+    def _average(self, control: StepControl | None) -> dict[Any, PeerVersion | None] | None:
         """Average, trying again while there is time: the group whose average is here. None: nobody else trains.
 
         Raises BehindError or GivenUpError, the gradients untouched.
@@ -291,17 +300,17 @@ class SwarmOptimizer(hivemind.Optimizer):
                 raise GivenUpError(reason)
             self._on_retry(reason)
 
-    def _of_this_lineage(self, group: dict[Any, Any]) -> dict[Any, Told | None]:
-        """What the group's members told. Raises BehindError when its average is for other parameters than this peer's."""
-        told = {peer: parse_told(value) for peer, value in group.items()}
-        if astray(told, self._told):
-            self._wait_for_epoch(1 + max(one.epoch for one in told.values() if one is not None))
+    def _of_this_lineage(self, group: dict[Any, Any]) -> dict[Any, PeerVersion | None]:
+        """The versions of the group's members. Raises BehindError when its average is for other parameters than this peer's."""
+        versions = {peer: parse_version(value) for peer, value in group.items()}
+        if astray(versions, self._version):
+            self._wait_for_epoch(1 + max(one.epoch for one in versions.values() if one is not None))
             raise BehindError("its parameters are of another lineage than the group's")
-        return told
+        return versions
 
-    def _take_over(self, group: dict[Any, Told | None]) -> None:
+    def _take_over(self, group: dict[Any, PeerVersion | None]) -> None:
         """The group's average is here: load it."""
-        self._lineage = after_round(group, self._told)
+        self._lineage = after_round(group, self._version)
         self.round.group_size = len(group)
         _log.info("Averaged gradients with %d peers", len(group))
         self._load_averaged_gradients_into_optimizer_()
@@ -359,7 +368,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         self.progress.hold(held)
 
     def take_back_progress(self, timeout_s: float) -> None:
-        """From now on nobody reckons with this peer; it may not train again."""
+        """Withdraw this peer's progress report; it may not train again."""
         self.progress.shutdown(timeout_s)
 
     @property
@@ -443,12 +452,12 @@ class SwarmOptimizer(hivemind.Optimizer):
         super()._tag_along_with_zero_weight(control)
 
     def catch_up(self, joining: bool) -> Caught:
-        """Take over what the others have; own gradients are dropped.
+        """Take over the others' state; own gradients are dropped.
 
         `joining`, or `waits_for_rounds`: also wait until none of the newest epoch is in a round. One that others may be
         waiting for in that round must not.
 
-        The lineage of what is here then is `state_averager.lineage`. Raises chase.NoStateError, chase.ChaseError.
+        The lineage is `state_averager.lineage` afterwards. Raises NoStateError and CatchUpError of state/catch_up.py.
         """
         donor, gradients = self.state_averager, self.grad_averager
         assert gradients is not None, "local updates are not what this optimizer is for"

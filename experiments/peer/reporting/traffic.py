@@ -62,7 +62,7 @@ class Traffic:
         try:
             self._final.write()
         except (OSError, InetDiagError) as error:
-            self._warn("untold", f"egress after the last epoch is unknown: {error}")
+            self._warn("final egress", f"egress after the last epoch is unknown: {error}")
 
     def close(self) -> None:
         """Write egress.csv for the last time and end the meter."""

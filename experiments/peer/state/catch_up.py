@@ -27,7 +27,7 @@ class NoStateError(Exception):
     """The swarm trains, and nobody gave this peer its state."""
 
 
-class ChaseError(Exception):
+class CatchUpError(Exception):
     """The swarm moves on faster than its state can be downloaded."""
 
 
@@ -127,7 +127,7 @@ def catch_up(
 ) -> Caught:
     """Until this peer has what the others have and nobody averages.
 
-    Raises NoStateError, and ChaseError after the third state that was old when it was here.
+    Raises NoStateError, and CatchUpError after the third state that was old when it was here.
     """
     caught = Caught()
     since, waited_s = (
@@ -141,7 +141,7 @@ def catch_up(
         next_ = decide(source.epoch, source.lineage, offers, updates)
         if isinstance(next_, Get):
             if next_.kind == "state" and caught.states >= _STATES:
-                raise ChaseError(
+                raise CatchUpError(
                     f"the swarm is at epoch {next_.epoch}, this peer at {source.epoch}: the swarm overtook each of"
                     f" {_STATES} downloads by more than {KEPT_UPDATES} epochs; this link is too slow for the experiment"
                 )

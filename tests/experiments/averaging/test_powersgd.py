@@ -16,7 +16,7 @@ from experiments.averaging.powersgd import factored, sent
 from experiments.catalog import models
 from experiments.emulation.scales import resolve_emulation
 from experiments.parse.load import load
-from experiments.peer.averaging.lineage import Told
+from experiments.peer.averaging.lineage import PeerVersion
 from experiments.peer.averaging.powersgd import all_hold
 from experiments.peer.averaging.powersgd_math import (
     MOST_TIMES,
@@ -263,10 +263,10 @@ def test_who_took_the_others_state_begins_without_a_remainder_and_so_do_all_with
 
 
 def test_all_hold_the_factors_of_one_round_or_all_begin_anew() -> None:
-    told = Told(3, "abc", "n")
+    told = PeerVersion(3, "abc", "n")
     assert all_hold([(told, True), (told, True)])
     assert not all_hold([(told, True), (told, False)])
-    assert not all_hold([(told, True), (Told(3, "other", "n"), True)])
+    assert not all_hold([(told, True), (PeerVersion(3, "other", "n"), True)])
     assert not all_hold([(told, True), (None, True)])
 
 

@@ -21,7 +21,7 @@ def ask(peers: Group, asking: int, other: int) -> None:
     if other not in peers:
         peers[asking].lost(other)
         return
-    peers[asking].answered(other, peers[other].told(asking, peers[asking].state), poll)
+    peers[asking].answered(other, peers[other].received(asking, peers[asking].state), poll)
 
 
 def settle(peers: Group) -> None:
@@ -121,7 +121,7 @@ def test_an_answer_to_an_older_question_does_not_end_the_doubt() -> None:
 
 def test_a_stranger_changes_nothing() -> None:
     agreement = Agreement({1})
-    assert agreement.told(7, State.ABORTED) is State.WORKING
+    assert agreement.received(7, State.ABORTED) is State.WORKING
 
 
 @given(size=st.integers(1, 5), data=st.data())

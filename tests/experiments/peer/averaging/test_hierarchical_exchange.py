@@ -84,7 +84,7 @@ class Net:
     def asker(self, me: int) -> Callable[..., Any]:
         async def ask(peer: int, state: State) -> State:
             await self.passes("ask", me, peer)
-            answer = self.attempts[peer].told(me, state)
+            answer = self.attempts[peer].received(me, state)
             await asyncio.sleep(0)
             await self.passes("answer", me, peer)
             return answer

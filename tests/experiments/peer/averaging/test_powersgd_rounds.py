@@ -20,7 +20,7 @@ from hivemind.p2p import PeerID
 
 from experiments.averaging.powersgd import sent
 from experiments.peer.averaging import powersgd
-from experiments.peer.averaging.lineage import FIRST, Told, after_round, parse_told
+from experiments.peer.averaging.lineage import FIRST, PeerVersion, after_round, parse_version
 from experiments.peer.averaging.powersgd import PowerSgdAverager
 from experiments.peer.averaging.powersgd_cache import LastFactors
 from experiments.peer.averaging.powersgd_math import Factors, Kept, LowRankRound, Memory
@@ -39,7 +39,7 @@ class Loose(PowerSgdAverager):
         self._parent_pid = -1  # none: there is nothing to shut down
         self._rank, self._seed, self._memory = RANK, SEED, Memory()
         self._said = SimpleNamespace(value=b"")
-        self._told, self._warm = {}, False
+        self._versions, self._warm = {}, False
         self._last_factors = LastFactors(SHAPES, RANK)
         self._control: Any = SimpleNamespace(stage=AveragingStage.AWAITING_TRIGGER)
         self._aggregating, self._registered = None, asyncio.Event()
@@ -79,10 +79,10 @@ class Loose(PowerSgdAverager):
             raise AllreduceException("made to fail")
         await super()._average(flat, group_info, group_id, kwargs)
 
-    def says(self) -> tuple[Told, bytes]:
+    def says(self) -> tuple[PeerVersion, bytes]:
         """What matchmaking would gather of this peer, for a new attempt."""
         self.attempts += 1
-        told = Told(self.epoch, self.lineage, f"{self.number}/{self.attempts}", attempt=self.attempts)
+        told = PeerVersion(self.epoch, self.lineage, f"{self.number}/{self.attempts}", attempt=self.attempts)
         holds = self.lineage in self._said.value.decode().split()
         packed = self.serializer.dumps([told.as_list(), holds])
         return told, self.serializer.dumps([None, AveragingMode.NODE.value, packed])
@@ -126,7 +126,7 @@ async def attempt(peers: list[Loose]) -> list[Any]:
     results = await asyncio.gather(*(peer.attempt(group) for peer in peers), return_exceptions=True)
     if all(isinstance(result, dict) for result in results):
         for peer, (told, _), result in zip(peers, said, results, strict=True):
-            peer.lineage = after_round({p: parse_told(v) for p, v in result.items()}, told)
+            peer.lineage = after_round({p: parse_version(v) for p, v in result.items()}, told)
             peer.epoch += 1
             with torch.no_grad():
                 for parameter, gradient in zip(peer.parameters, peer._averaged_tensors, strict=True):

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from experiments.peer.averaging.lineage import (
     FIRST,
-    Told,
+    PeerVersion,
     after_round,
     astray,
     expected_peers,
     extended,
-    parse_told,
+    parse_version,
     patient,
 )
 from experiments.peer.training.parameter_digest import SAMPLED, parameters_sha, write_sample
@@ -32,8 +32,8 @@ class Swarm:
         self.truth: list[tuple[int, ...]] = [()] * peers  # the rounds its parameters have been through
         self.rounds = 0
 
-    def told(self, peer: int) -> Told:
-        return Told(self.epoch[peer], self.lineage[peer], f"{peer}/{self.rounds}")
+    def told(self, peer: int) -> PeerVersion:
+        return PeerVersion(self.epoch[peer], self.lineage[peer], f"{peer}/{self.rounds}")
 
     def round(self, group: list[int], fails_for: set[int]) -> None:
         """A round: who is astray loads the state of one who is not; for some it fails, they stay behind."""
@@ -70,9 +70,13 @@ def test_equal_lineages_mean_equal_parameters_whatever_splits_and_fails(
 
 
 @given(
-    st.dictionaries(st.integers(), st.builds(Told, st.integers(0, 9), st.text("ab", max_size=1), st.text()))
+    st.dictionaries(
+        st.integers(), st.builds(PeerVersion, st.integers(0, 9), st.text("ab", max_size=1), st.text())
+    )
 )
-def test_a_group_never_leaves_everybody_astray_and_its_order_does_not_matter(group: dict[int, Told]) -> None:
+def test_a_group_never_leaves_everybody_astray_and_its_order_does_not_matter(
+    group: dict[int, PeerVersion],
+) -> None:
     if not group:
         return
     again = dict(reversed(group.items()))
@@ -86,15 +90,17 @@ def test_a_group_never_leaves_everybody_astray_and_its_order_does_not_matter(gro
 
 
 def test_the_most_of_the_newest_epoch_are_right() -> None:
-    group = {name: Told(4, lineage, name) for name, lineage in zip("abc", ("x", "y", "x"), strict=True)}
+    group = {
+        name: PeerVersion(4, lineage, name) for name, lineage in zip("abc", ("x", "y", "x"), strict=True)
+    }
     assert [astray(group, told) for told in group.values()] == [False, True, False]
-    group["d"] = Told(5, "z", "d")
+    group["d"] = PeerVersion(5, "z", "d")
     assert [astray(group, told) for told in group.values()] == [True, True, True, False]
 
 
-def group(*said: tuple[int, int]) -> dict[int, Told | None]:
+def group(*said: tuple[int, int]) -> dict[int, PeerVersion | None]:
     """Of members that know so many peers and are at that attempt."""
-    return {i: Told(4, "x", str(i), peers, attempt) for i, (peers, attempt) in enumerate(said)}
+    return {i: PeerVersion(4, "x", str(i), peers, attempt) for i, (peers, attempt) in enumerate(said)}
 
 
 def test_a_part_of_the_swarm_is_refused_at_first_and_a_smaller_half_ever() -> None:
@@ -126,7 +132,7 @@ def test_two_groups_that_form_apart_are_never_both_accepted(peers: int, data: st
 
 
 def test_what_is_no_peers_word_counts_for_nothing() -> None:
-    assert parse_told(Told(3, "x", "n", 8, 2, 1).as_list()) == Told(3, "x", "n", 8, 2, 1)
+    assert parse_version(PeerVersion(3, "x", "n", 8, 2, 1).as_list()) == PeerVersion(3, "x", "n", 8, 2, 1)
     for nonsense in (
         None,
         3,
@@ -137,13 +143,13 @@ def test_what_is_no_peers_word_counts_for_nothing() -> None:
         [3, "x", "n", 1, "1", 0],
         [3, "x", "n", 1, 1, None],
     ):
-        assert parse_told(nonsense) is None
-    assert not astray({"a": None, "b": None}, Told(0, FIRST, "n"))
+        assert parse_version(nonsense) is None
+    assert not astray({"a": None, "b": None}, PeerVersion(0, FIRST, "n"))
 
 
 def test_a_round_is_patient_once_one_of_its_group_has_lost_one() -> None:
-    def told(*lost: int) -> dict[int, Told | None]:
-        return {i: Told(4, "x", str(i), lost=one) for i, one in enumerate(lost)}
+    def told(*lost: int) -> dict[int, PeerVersion | None]:
+        return {i: PeerVersion(4, "x", str(i), lost=one) for i, one in enumerate(lost)}
 
     assert not patient(told(0, 0, 0))
     assert patient(told(0, 1, 0))

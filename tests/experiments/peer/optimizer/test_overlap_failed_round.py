@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from overlap_rig import OverlappedPeer
 
-from experiments.peer.averaging.lineage import FIRST, Told
+from experiments.peer.averaging.lineage import FIRST, PeerVersion
 from experiments.peer.optimizer.overlap import OverlappedOptimizer
 from experiments.peer.optimizer.swarm_optimizer import SwarmOptimizer
 
@@ -24,7 +24,7 @@ def failing(swarm: Any, monkeypatch: pytest.MonkeyPatch) -> OverlappedPeer:
         swarm.ended_s = time.monotonic()
         if error is not None:
             raise error
-        return {"b": made._told.as_list(), "c": Told(0, FIRST, "c").as_list()}
+        return {"b": made._version.as_list(), "c": PeerVersion(0, FIRST, "c").as_list()}
 
     def ask(_: float = 10.0) -> Any:
         swarm.asked_s.append(time.monotonic())

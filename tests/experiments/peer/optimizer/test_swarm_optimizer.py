@@ -75,7 +75,7 @@ class Controls:
             raise RuntimeError("the round broke off")
         if end == "misses a part":
             raise MatchmakingException("Unable to run All-Reduce: a part is missing")
-        own = self.optimizer._told
+        own = self.optimizer._version
         other = replace(own, nonce="other") if end == "succeeds" else replace(own, epoch=own.epoch + 7)
         return {"a": own.as_list(), "b": other.as_list()}
 
@@ -120,7 +120,7 @@ def epochs(folder: Path) -> dict[str, tuple[float, Round, Any]]:
         moved, done = epoch(optimizer, parameter)
         extra = {
             "epochs": optimizer.local_epoch - before, "attempts": controls.began, "retried": list(retried),
-            "lost": optimizer._told.lost,
+            "lost": optimizer._version.lost,
             "seconds": time.monotonic() - began, "loads": list(loads), "new lineage": optimizer._lineage != lineage,
         }  # fmt: skip
         found[name] = moved, done, extra
@@ -236,7 +236,7 @@ def test_late_in_a_round_any_group_is_better_than_none(failed: list[str], late_s
         _others_known=lambda: 7, round=Round(failed=failed), local_epoch=4, _lineage="x",
         _any_group_at_s=time.monotonic() - late_s,
     )  # fmt: skip
-    told = SwarmOptimizer._tell(peer)
+    told = SwarmOptimizer._next_version(peer)
     assert (told.peers, told.attempt) == (peers, 1 + len(failed))
     assert expected_peers({"a": told, "b": told}) == (None if peers == 1 else 8)
 

@@ -56,7 +56,7 @@ def test_an_unreadable_meter_is_a_warning_and_ends_nothing(tmp_path: Path) -> No
     traffic = traffic_of(tmp_path, meter, said)
     meter.readable = False
     traffic.write_final()
-    assert said == {"untold": "egress after the last epoch is unknown: no counters"}
+    assert said == {"final egress": "egress after the last epoch is unknown: no counters"}
 
 
 def test_without_counters_egress_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.peer.state.catch_up import (
-    ChaseError,
+    CatchUpError,
     Get,
     Limits,
     NoStateError,
@@ -138,7 +138,7 @@ def test_who_would_always_end_an_update_in_the_next_round_goes_in_all_the_same()
 
 def test_a_link_that_is_too_slow_is_told_so() -> None:
     swarm = Swarm(10.0, 1.0, 100.0, 20.0)
-    with pytest.raises(ChaseError, match="too slow"):
+    with pytest.raises(CatchUpError, match="too slow"):
         catch_up(swarm, LIMITS, lambda: swarm.at, swarm.sleep)
     assert swarm.took.count("state") == 3
 
