@@ -44,7 +44,6 @@ class Patch:
     corrects: str
     apply: Callable[[], object]
     programs: tuple[Program, ...]
-    heading: str  # in docs/hivemind.md
     tests: str  # below tests/experiments/
 
 
@@ -263,35 +262,35 @@ def own_locks() -> None:
 PATCHES = (
     Patch(
         "sockets", "UNIX sockets are put into /tmp, where a killed p2pd leaves them",
-        short_socket_folder, ("peer", "monitor"), "Sockets in /tmp", "monitor/test_progress.py",
+        short_socket_folder, ("peer", "monitor"), "monitor/test_progress.py",
     ),
     Patch(
         "locks", "processes forked from one that has Hivemind loaded share its locks",
-        own_locks, ("peer",), "A fork in the middle of a line", "peer/optimizer/test_forks.py",
+        own_locks, ("peer",), "peer/optimizer/test_forks.py",
     ),
     Patch(
         "reducer", "a dying sender breaks the all-reduce for all others",
-        shield_reducer, ("peer",), "A dying sender breaks the round for all", "wire/test_hivemind_patches.py",
+        shield_reducer, ("peer",), "wire/test_hivemind_patches.py",
     ),
     Patch(
         "cancelled locks", "a lock acquired for a cancelled task is never released",
-        release_cancelled_locks, ("peer",), "A lock that nobody releases", "wire/test_hivemind_patches.py",
+        release_cancelled_locks, ("peer",), "wire/test_hivemind_patches.py",
     ),
     Patch(
         "tasks", "the garbage collector ends tasks that nothing refers to",
-        keep_tasks_of_hiveminds_loops, ("peer",), "Tasks that nothing refers to", "wire/test_hivemind_patches.py",
+        keep_tasks_of_hiveminds_loops, ("peer",), "wire/test_hivemind_patches.py",
     ),
     Patch(
         "streams", "a stream stays open when its handler ends while messages wait",
-        drain_streams, ("peer",), "A stream that does not end", "wire/test_hivemind_patches.py",
+        drain_streams, ("peer",), "wire/test_hivemind_patches.py",
     ),
     Patch(
         "late answers", "a late answer ends the task that reads all answers of a process",
-        ignore_late_answers, ("peer", "monitor"), "Calls that are never answered", "wire/test_hivemind_patches.py",
+        ignore_late_answers, ("peer", "monitor"), "wire/test_hivemind_patches.py",
     ),
     Patch(
         "values", "one unreadable entry of the DHT hides all values of its key",
-        refuse_unsound_values, ("peer", "monitor"), "Values", "wire/test_dht_values.py",
+        refuse_unsound_values, ("peer", "monitor"), "wire/test_dht_values.py",
     ),
 )  # fmt: skip
 

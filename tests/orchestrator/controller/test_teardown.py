@@ -278,7 +278,8 @@ class TestFullDisk:
 _FULL = """
 import os, sys
 from pathlib import Path
-from cloud.sky import provider, records, server, sdk
+from cloud.sky import provider, records
+from cloud.sky.skypilot import sdk, server
 from cloud.sky.provider import SkyCloud
 
 home = Path(sys.argv[1])
