@@ -34,8 +34,7 @@ def averaging_bytes(parameters: int, peers: int) -> float:
 
 
 def _swarm(e: Evidence) -> dict[str, Any]:
-    experiment = e.run.meta["experiment"]
-    return experiment.get("swarm", {}) if isinstance(experiment, dict) else {}
+    return e.run.meta.document.get("swarm", {})
 
 
 def _compression(e: Evidence) -> str:
@@ -134,7 +133,7 @@ def received_fits(e: Evidence) -> list[Finding]:
 def destinations(e: Evidence) -> list[Finding]:
     """Bytes by destination that were split, not measured: it matters where prices differ by destination."""
     places = {row.location for row in e.run.vms}
-    how = (e.imported or {}).get("egress_destinations")
+    how = e.run.meta.logs.egress_destinations
     if not how or e.baseline or len(places) < 2:
         return []
     sentence = f"Bytes by destination were not measured ({how}): dollars of egress between {len(places)} places rest on it."

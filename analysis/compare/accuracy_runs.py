@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from analysis.compare.accuracy import AccuracyComparison, HeldOutRun, Side
 from metrics.epochs.throughput import dropped_rounds
@@ -17,9 +16,8 @@ def held_out_run(folder: Path) -> HeldOutRun:
     """One run of a folder with `run.db`. Raises metrics.store.database.StoreError."""
     with RunStore.open_reader(folder / "run.db") as store:
         run = RunNumbers.of(store)
-    document: Any = run.meta["experiment"]
-    experiment: Mapping[str, Any] = document if isinstance(document, Mapping) else {"name": document}
-    found, target = held_out(run.meta["evaluations"]), run.meta["raw_target_batch_size"]
+    experiment = run.meta.document
+    found, target = held_out(run.meta.evaluations), run.meta.raw_target_batch_size
     samples = None
     if found is not None:
         epochs = [e for e in run.raw if e.epoch <= found.epoch]
@@ -27,7 +25,7 @@ def held_out_run(folder: Path) -> HeldOutRun:
             samples = round(sum(e.samples for e in epochs))
     return HeldOutRun(
         experiment=str(experiment.get("name") or ""),
-        run_id=str(run.meta["run_id"]),
+        run_id=str(run.meta.run_id),
         seed=experiment.get("seed"),
         accuracy=None if found is None else found.accuracy,
         loss=None if found is None else found.loss,
@@ -35,10 +33,10 @@ def held_out_run(folder: Path) -> HeldOutRun:
         target_batch_size=None if target is None else int(target),
         samples=samples,
         heldout_samples=None if found is None else found.samples,
-        host_contended=(run.meta["host"] or {}).get("contended"),
+        host_contended=run.meta.host_contended,
         dropped_rounds=len(dropped_rounds(run.raw)),
-        target=run.meta["target"],
-        emulated=run.meta["emulated"],
+        target=run.meta.target,
+        emulated=run.meta.emulated,
     )
 
 

@@ -177,13 +177,6 @@ def full_size(spec: ExperimentSpec) -> EmulationPlan:
     )
 
 
-def coalesced(kept: Mapping[str, Any], accelerator: str) -> int:
-    """Accelerator steps that a peer there reports as one. `kept`: an `EmulationPlan` as its run keeps it, where an
-    older orch's has one number for all."""
-    steps = kept["coalesce"]
-    return int(steps.get(accelerator, 1) if isinstance(steps, Mapping) else steps)
-
-
 def _comm_s(spec: ExperimentSpec, slowest_bps: float) -> float:
     """A round at the model's size: its bytes and matchmaking; a plain loop has no rounds."""
     return 0.0 if spec.swarm.plain else _transfer_s(spec, slowest_bps) + spec.swarm.matchmaking_time_s

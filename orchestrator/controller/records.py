@@ -44,9 +44,9 @@ class Rows:
                 event.kind, event.vm, event.slot, event.generation, event.cause, event.data_json, event.at_s
             )
         self._rows: dict[str, VmRecord] = {r.vm: r for r in store.records("vms")}
-        self._skews: dict[str, float] = dict(store.meta(CLOCK_SKEWS, {}))
-        self._internal: dict[str, dict[str, str]] = dict(store.meta(INTERNAL_ADDRESSES, {}))
-        self._prices: dict[str, list[list[Any]]] = dict(store.meta(PRICE_CHANGES, {}))
+        self._skews: dict[str, float] = dict(store.meta("clock_skew_s", {}))
+        self._internal: dict[str, dict[str, str]] = dict(store.meta("internal_addresses", {}))
+        self._prices: dict[str, list[list[Any]]] = dict(store.meta("price_changes", {}))
         self._list: object = None  # the provider's last list
         self._slots: object = None  # those of the state whose rows are written
         self._listed_s = self._listed_before_s = events[-1].at_s
@@ -123,7 +123,7 @@ class Rows:
             until_s = self._listed_before_s if rose else self._listed_s
             fresh[row.vm] = [*fresh.get(row.vm, []), [until_s, str(known.usd_per_h)]]
         if fresh != self._prices:
-            self._store.set_meta(PRICE_CHANGES, fresh)
+            self._store.set_meta("price_changes", fresh)
             self._prices = fresh
 
     def _row(self, state: RunState, o: Observed) -> VmRecord:
@@ -179,7 +179,7 @@ class Rows:
         """Who has which address, and where it is; the monitor too, whose own row nobody keeps. And how far clocks are off."""
         skews = {o.vm: round(o.clock_skew_s, 1) for o in seen if o.clock_skew_s is not None}
         if skews != self._skews:
-            self._store.set_meta(CLOCK_SKEWS, skews)
+            self._store.set_meta("clock_skew_s", skews)
             self._skews = skews
         before = self._store.meta("addresses", {}), self._store.meta("locations", {})
         addresses, locations = dict(before[0]), dict(before[1])
@@ -193,7 +193,7 @@ class Rows:
                 addresses[address] = name
         internal = internal_nodes(self._internal, (o for o in seen if o.vm not in monitors))
         if internal != self._internal:
-            self._store.set_meta(INTERNAL_ADDRESSES, internal)
+            self._store.set_meta("internal_addresses", internal)
             self._internal = internal
         if (addresses, locations) != before:
             with self._store.transaction():
@@ -238,9 +238,6 @@ def internal_nodes(
     return found
 
 
-INTERNAL_ADDRESSES = "internal_addresses"  # meta: by network, VM by address; "": nobody's
-CLOCK_SKEWS = "clock_skew_s"  # meta: by VM, what its clock is ahead of this machine's
-PRICE_CHANGES = "price_changes"  # meta: by VM, [until unix s, USD an hour] of each price before the row's
 _LATE_S = 60.0  # from a VM's end to the list that shows it: longer than a list takes
 _CLOCKS_S = 5.0  # clocks that differ by no more are taken for the same
 _UNLISTED = "no longer listed by the provider"

@@ -77,7 +77,7 @@ def _plan(
     from experiments.parse.load import load
     from orchestrator.cli.render.summary import plan_lines, plan_table
     from orchestrator.cli.render.words import owner_words
-    from orchestrator.cli.starting import blocking, plan_for, plan_json
+    from orchestrator.cli.starting import plan_for, plan_json
     from orchestrator.home import home_folder, kept_owner
 
     if output not in ("table", "json") and not output.endswith(".json"):
@@ -87,17 +87,17 @@ def _plan(
     if on == Where.sky:
         say(owner_words(kept_owner(home_folder())))
     if output == "json":
-        typer.echo(plan_json(plan, spec))
+        typer.echo(plan_json(plan))
     elif output == "table":
-        typer.echo(plan_table(plan), nl=False)
-        for line in plan_lines(plan):
+        typer.echo(plan_table(plan.document), nl=False)
+        for line in plan_lines(plan.document):
             typer.echo(line)
     else:
-        for line in plan_lines(plan):
+        for line in plan_lines(plan.document):
             say(line)
-        _save(Path(output), plan_json(plan, spec))
+        _save(Path(output), plan_json(plan))
         typer.echo(output)
-        if blocking(plan):
+        if plan.blocking:
             say(f"{output} cannot be launched: change what the notes above name, then plan again")
         else:
             say(f"`orch launch --plan {output}` launches it")
