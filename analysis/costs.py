@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -231,8 +230,7 @@ def _units(run: RunNumbers) -> list[str]:
 
 
 def _doubled(run: RunNumbers) -> list[str]:
-    imported: Mapping[str, Any] = run.meta["imported"] or {}
-    twice = [vm for vm, row in (imported.get("nic") or {}).items() if row.get("doubled")]
+    twice = [vm for vm, row in (run.meta.logs.nic or {}).items() if row.get("doubled")]
     return (
         [f"the doubled counters of {', '.join(sorted(twice))} are halved, there they are not"]
         if twice

@@ -24,6 +24,7 @@ from metrics.run import RunNumbers
 from metrics.run_traffic import egress_bytes_per_vm_epoch, peer_flows
 from metrics.stats import Estimate, mean_interval
 from metrics.store.database import RunStore
+from metrics.store.meta import RunMeta
 from metrics.warnings import sentences
 
 KEYS = (
@@ -52,7 +53,7 @@ class Store(Protocol):
 
     def columns(self, table: str, only: Sequence[str] = ()) -> dict[str, list[Any]]: ...
 
-    def meta(self, key: str, default: Any = None) -> Any: ...
+    def run_meta(self) -> RunMeta: ...
 
 
 @dataclass(frozen=True)
@@ -117,16 +118,14 @@ def read_folder(folder: Path) -> ReadRun:
 def read_run(store: Store) -> ReadRun:
     """One run's numbers and row. Raises metrics.store.database.StoreError."""
     run = RunNumbers.of(store)
-    imported: Mapping[str, Any] = run.meta["imported"] or {}
-    model: Mapping[str, Any] = run.meta["model"] or {}
-    target = run.meta["target_batch_size"]
+    model, target = run.meta.model, run.meta.target_batch_size
     row = RunRow(
         label=_label(run),
-        run_id=str(run.meta["run_id"]),
-        model=model.get("name"),
+        run_id=str(run.meta.run_id),
+        model=model.name if model else None,
         peers=len({vm.slot for vm in run.vms}),
         tbs=int(target) if target else None,
-        baseline=bool(imported.get("baseline")),
+        baseline=run.meta.logs.baseline,
         accelerators=tuple(sorted({vm.accelerator for vm in run.vms})),
         locations={vm.vm: vm.location for vm in run.vms},
         ran=RanOn.of(run.meta),
@@ -187,14 +186,11 @@ def _speedup(rate: Estimate, alone: float) -> Estimate:
 
 def _label(run: RunNumbers) -> str | None:
     """The index's label; of a run of our own, its experiment's name."""
-    if run.meta["imported"] or run.meta["label"]:
-        return run.meta["label"]
-    experiment = run.meta["experiment"]
-    return experiment.get("name") if isinstance(experiment, Mapping) else experiment
+    return run.meta.label if run.meta.imported or run.meta.label else run.meta.document.get("name")
 
 
 def _baseline(row: RunRow, run: RunNumbers, store: Store) -> RunRow:
-    told = [str(text) for text in run.meta["warnings"] or ()]
+    told = [str(text) for text in run.meta.warnings]
     if row.label is None:
         told.append("label is null: no index names the run.")
     wall = timed = None
@@ -285,8 +281,8 @@ def _plain(value: float | None, n: int | None) -> Estimate | None:
 def _epoch_mean(run: RunNumbers, watched: bool) -> tuple[Estimate | None, list[str]]:
     """The authors' throughput: the mean of all logged rates but the first."""
     if not watched:
-        if run.meta["imported"]:
-            saw = run.meta["imported"].get("monitor")
+        if run.meta.imported:
+            saw = run.meta.imported.monitor
             why = "no epoch ended while the monitor watched" if saw else "there is no log of a monitor"
             return None, [f"sps_epoch_mean is null: {why}, which alone has the epochs' rates."]
         return run.epoch_mean(), []
@@ -301,7 +297,7 @@ def _sps(
 ) -> tuple[Estimate | None, list[str]]:
     if not chosen:
         return None, [f"{_EPOCH_KEYS} and ingress_bytes_per_vm_h are null: no epoch is measured."]
-    if run.meta["imported"] and not watched:
+    if run.meta.imported and not watched:
         # Only the VMs' own samples are known: without one of the VMs' logs they are not the swarm's.
         reason = ""
         samples = math.fsum(e.samples for e in chosen) / len(chosen)
@@ -342,7 +338,7 @@ def _phase_timed(run: RunNumbers, store: Store) -> tuple[float | None, list[str]
 
 def _unlogged(run: RunNumbers, timers: Sequence[str]) -> dict[str, str]:
     """VMs whose logs lack a column that one of `timers` is in: its zeros are not known to be zero."""
-    missing: Mapping[str, Sequence[str]] = (run.meta["imported"] or {}).get("missing_columns") or {}
+    missing = run.meta.logs.missing_columns or {}
     found = {
         vm: [c for c in columns if any(timer in c for timer in timers)] for vm, columns in missing.items()
     }

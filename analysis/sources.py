@@ -96,6 +96,5 @@ def _folders(
 
 def _source(folder: Path) -> Source:
     with RunStore.open_reader(folder / "run.db") as store:
-        run_id, label = store.meta("run_id"), store.meta("label")
-        imported = store.meta("imported") is not None
-    return Source(str(run_id or folder.name), label, folder, imported)
+        meta = store.run_meta()
+    return Source(str(meta.run_id or folder.name), meta.label, folder, meta.imported is not None)

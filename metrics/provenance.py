@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from cloud.targets import target_of
+from metrics.store.meta import RunMeta
 
 
 class RanOn(NamedTuple):
@@ -17,10 +18,10 @@ class RanOn(NamedTuple):
     host_contended: bool | None = None
 
     @classmethod
-    def of(cls, meta: Mapping[str, Any]) -> RanOn:
+    def of(cls, meta: RunMeta) -> RanOn:
         """Of a run's meta."""
-        host: Mapping[str, bool | None] = meta["host"] or {}
-        return cls(meta["target"], meta["emulated"], meta["scales"], host.get("contended"))
+        scales = None if meta.scales is None else meta.scales.to_json()
+        return cls(meta.target, meta.emulated, scales, meta.host_contended)
 
     @property
     def unknown(self) -> tuple[str, ...]:

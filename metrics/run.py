@@ -28,6 +28,7 @@ from metrics.records import (
     VmRecord,
 )
 from metrics.stats import Estimate
+from metrics.store.meta import EgressCeiling, RunMeta
 from metrics.traffic import (
     STORE,
     Agreement,
@@ -50,14 +51,14 @@ class Records(Protocol):
 
     def records(self, table: str) -> list[Any]: ...
 
-    def meta(self, key: str, default: Any = None) -> Any: ...
+    def run_meta(self) -> RunMeta: ...
 
 
 @dataclass(frozen=True)
 class RunNumbers:
     """Epochs raw and at study scale, traffic, ingress, the bill, meters against the switch."""
 
-    meta: Mapping[str, Any]
+    meta: RunMeta
     terms: Terms
     notes: tuple[str, ...]  # what had to be assumed, as sentences
     vms: tuple[VmRecord, ...]
@@ -81,22 +82,15 @@ class RunNumbers:
     @classmethod
     def of(cls, store: Records) -> RunNumbers:
         """Read a run. Raises metrics.store.database.StoreError when it cannot be read."""
-        keys = (
-            "run_id", "experiment", "target", "emulated", "scales", "network", "status", "error", "started_s", "ended_s",
-            "price_book", "model", "warmup_epochs", "target_batch_size", "raw_target_batch_size", "addresses",
-            "locations", "host", "switch", "rejected", "evaluations", "published", "warnings", "sync_work_s", "label", "imported",
-            "dataset_bytes", "price_changes", "epochs", "egress_ceiling", "internal_addresses",
-        )  # fmt: skip
-        meta = {key: store.meta(key) for key in keys}
+        meta = store.run_meta()
         terms, notes = terms_of(meta)
         vms: list[VmRecord] = store.records("vms")
         epochs: list[EpochRecord] = store.records("epochs")
         progress: list[ProgressRecord] = store.records("progress")
         egress: list[EgressRecord] = store.records("egress")
         ingress: list[IngressRecord] = store.records("ingress")
-        warmup = int(meta["warmup_epochs"] or 0)
         watched: list[SwarmEpochRecord] = store.records("swarm_epochs")
-        raw = swarm_epochs(epochs, warmup, progress, terms.raw_target, vms, watched)
+        raw = swarm_epochs(epochs, meta.warmup_epochs, progress, terms.raw_target, vms, watched)
         study = study_epochs(raw, terms.scales, terms.raw_target)
         found = flows(
             egress,
@@ -118,15 +112,14 @@ class RunNumbers:
             vm: study_ingress_bytes(count, samples.get(vm, 0.0), terms.bytes_per_sample, terms.scales)
             for vm, count in read.items()
         }
-        imported: dict[str, Any] = meta["imported"] or {}
-        nic: dict[str, Any] | None = imported.get("nic")
+        nic = meta.logs.nic
         if nic is not None:  # a log without counters read something all the same
             study_read |= {vm: None for vm in read if vm not in nic}
         now = _end(meta, vms, epochs, progress)
         bill = ledger(
             vms, now, raw, study, found, study_read, terms, first_trained_s(progress), last_epoch_of(meta)
         )
-        pairs = switch_pairs(meta["switch"])
+        pairs = switch_pairs(meta.switch)
         meter = pair_bytes(found)
         died = tails(meter, pairs, vms) if pairs is not None else {}
         alive = {row.vm for row in vms} - {src for src, _ in died}
@@ -150,7 +143,7 @@ class RunNumbers:
             ),
             joins=tuple(join_costs(store.records("joins"), vms, terms.scales, _priced(terms))),
             forgotten_epochs=_forgotten(epochs, vms),
-            logged_rates=_logged_rates(imported.get("epoch_rates"), watched),
+            logged_rates=_logged_rates(meta.logs.epoch_rates, watched),
         )
 
     def epoch_mean(self) -> Estimate | None:
@@ -159,7 +152,7 @@ class RunNumbers:
 
     def data_bytes_by_switch(self) -> int | None:
         """IP bytes that the switch saw from the store to the VMs: what they read, with its headers."""
-        pairs = switch_pairs(self.meta["switch"])
+        pairs = switch_pairs(self.meta.switch)
         names = {row.vm for row in self.vms}
         return None if pairs is None else sum(n for (a, b), n in pairs.items() if a == STORE and b in names)
 
@@ -177,43 +170,41 @@ def _logged_rates(
     return tuple(LoggedRate(epoch, sps) for epoch, sps in logged)
 
 
-def terms_of(meta: Mapping[str, Any]) -> tuple[Terms, tuple[str, ...]]:
+def terms_of(meta: RunMeta) -> tuple[Terms, tuple[str, ...]]:
     """What a run's dollars depend on, from its meta, and what had to be assumed."""
     notes: list[str] = []
     book: PriceBook | None = None
-    known: dict[str, Any] = meta.get("price_book") or {}
+    known = meta.price_book
     try:
-        book = _book(str(known["csv"]), str(known["name"])) if known.get("csv") else None
+        book = _book(known.csv, str(known.name)) if known is not None and known.csv else None
     except PriceBookError as error:
         notes.append(f"The run's price book cannot be read, so prices are unknown: {error}.")
-    locations: dict[str, str] = meta.get("locations") or {}
-    store = locations.get(STORE)
-    rented = target_of(meta.get("target")).rents
-    embedded = meta.get("emulated") and not rented
-    if book is not None and (embedded or (meta.get("imported") and not store)):
+    store = meta.locations.get(STORE)
+    rented = target_of(meta.target).rents
+    embedded = meta.emulated and not rented
+    if book is not None and (embedded or (meta.imported and not store)):
         sellers = book.store_providers()
         if (store or "").split("/")[0] not in sellers and (len(sellers) == 1 or _STUDY_STORE in sellers):
             store = _STUDY_STORE if _STUDY_STORE in sellers else sellers[0]
             which = "embedded store" if embedded else "store, which the log does not name,"
             notes.append(f"The {which} is billed as {store}, as {book.name} prices it.")
-    model: dict[str, Any] = meta.get("model") or {}
-    per_sample = model.get("bytes_per_sample")
-    target = meta.get("raw_target_batch_size")
+    per_sample = meta.model.bytes_per_sample if meta.model else None
+    target = meta.raw_target_batch_size
     terms = Terms(
-        scales=Scales.of(meta.get("scales")),
+        scales=Scales.of(meta.scales.to_json() if meta.scales else None),
         raw_target=int(target) if target else None,
         book=book,
-        addresses=meta.get("addresses") or {},
-        locations=locations,
+        addresses=meta.addresses,
+        locations=meta.locations,
         bytes_per_sample=None if per_sample in (None, "") else float(per_sample),
         store_location=store,
-        dataset_bytes=meta.get("dataset_bytes"),
-        price_changes=_price_changes(meta.get("price_changes") or {}),
+        dataset_bytes=meta.dataset_bytes,
+        price_changes=_price_changes(meta.price_changes),
         # what a rented VM sends to no node of the run (the controller's machine, strangers) leaves its cloud
         elsewhere=INTERNET if rented else "",
         public=rented,
-        internal=meta.get("internal_addresses") or {},
-        epoch_ceiling=_epoch_ceiling(meta.get("egress_ceiling")),
+        internal=meta.internal_addresses,
+        epoch_ceiling=_epoch_ceiling(meta.egress_ceiling),
     )
     return terms, tuple(notes)
 
@@ -224,9 +215,9 @@ def _priced(terms: Terms) -> Price | None:
     return None if book is None else lambda src, dst, count: book.egress(src, dst, count, public=terms.public)
 
 
-def last_epoch_of(meta: Mapping[str, Any]) -> int | None:
+def last_epoch_of(meta: RunMeta) -> int | None:
     """The run's last epoch, warm-up included; None: not known."""
-    return int(meta.get("warmup_epochs") or 0) + int(meta.get("epochs") or 0) or None
+    return meta.warmup_epochs + meta.epochs or None
 
 
 def first_trained_s(progress: Iterable[ProgressRecord]) -> dict[str, float]:
@@ -238,8 +229,8 @@ def first_trained_s(progress: Iterable[ProgressRecord]) -> dict[str, float]:
     return found
 
 
-def _epoch_ceiling(known: Mapping[str, Any] | None) -> tuple[Decimal, float] | None:
-    return (Decimal(known["usd"]), float(known["raw_epoch_s"])) if known else None
+def _epoch_ceiling(known: EgressCeiling | None) -> tuple[Decimal, float] | None:
+    return (Decimal(known.usd), float(known.raw_epoch_s)) if known else None
 
 
 def _price_changes(known: Mapping[str, Sequence[Sequence[Any]]]) -> dict[str, list[tuple[float, Decimal]]]:
@@ -263,11 +254,11 @@ def _forgotten(epochs: list[EpochRecord], vms: list[VmRecord]) -> int:
 
 
 def _end(
-    meta: Mapping[str, Any], vms: list[VmRecord], epochs: list[EpochRecord], progress: list[ProgressRecord]
+    meta: RunMeta, vms: list[VmRecord], epochs: list[EpochRecord], progress: list[ProgressRecord]
 ) -> float:
     """Up to when a VM without an end is billed: the run's end, else the last thing that was recorded."""
-    if meta.get("ended_s"):
-        return float(meta["ended_s"])
+    if meta.ended_s:
+        return float(meta.ended_s)
     times = [row.ended_s or row.requested_s for row in vms]
     times += [r.ended_s for r in epochs] + [r.at_s for r in progress]
     return max(times, default=0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
@@ -14,6 +14,7 @@ from metrics.epochs.scaling import study_ingress_bytes
 from metrics.epochs.throughput import SwarmEpoch, measured
 from metrics.records import IngressRecord, VmRecord
 from metrics.run import Records, RunNumbers
+from metrics.store.meta import PriceBookMeta, RunMeta
 from metrics.traffic import traffic
 
 
@@ -39,11 +40,10 @@ class Repriced:
         store: Any = self._store
         return store.columns(table, *names)
 
-    def meta(self, key: str, default: Any = None) -> Any:
+    def run_meta(self) -> RunMeta:
         """The run's meta with the book as its own."""
-        if key == "price_book":
-            return {"name": self._book.name, "sha256": self._book.sha256, "csv": self._book.text}
-        return self._store.meta(key, default)
+        book = PriceBookMeta(name=self._book.name, sha256=self._book.sha256, csv=self._book.text)
+        return replace(self._store.run_meta(), price_book=book)
 
     def _vm(self, row: VmRecord) -> VmRecord:
         price = self._book.vm(row.location, row.accelerator, row.use_spot)
@@ -159,8 +159,7 @@ def usd_per_1m(run: RunNumbers, epoch: SwarmEpoch | None = None) -> float | None
 def not_billed(run: RunNumbers) -> list[str]:
     """What is in no sum although somebody pays for it, as sentences."""
     told: list[str] = []
-    imported: Mapping[str, Any] = run.meta["imported"] or {}
-    files: Sequence[Mapping[str, Any]] = imported.get("files") or ()
+    files = run.meta.logs.files or ()
     watchers = sorted({str(f.get("host") or f.get("file")) for f in files if f.get("role") == "monitor"})
     if watchers:
         told.append(

@@ -20,6 +20,7 @@ from metrics.paper.comparison import compare
 from metrics.records import VmEnd
 from metrics.run import Records, RunNumbers
 from metrics.stats import Estimate
+from metrics.store.meta import RunMeta
 from metrics.traffic import handed_over
 from metrics.warnings import sentences
 
@@ -35,21 +36,20 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
     samples = sum(e.samples for e in run.study)
     total = run.bill.sum()
     ingress = list(run.ingress.values())
-    host: dict[str, Any] = meta["host"] or {}
-    evaluated = held_out(meta["evaluations"])
+    evaluated = held_out(meta.evaluations)
     return {
         "schema_version": SUMMARY_VERSION,
-        "run_id": meta["run_id"],
-        "experiment": _experiment_name(meta["experiment"]),
-        "target": meta["target"],
-        "status": meta["status"],
-        "emulated": bool(meta["emulated"]),
+        "run_id": meta.run_id,
+        "experiment": _experiment_name(meta),
+        "target": meta.target,
+        "status": meta.status,
+        "emulated": bool(meta.emulated),
         "scales": {"bytes": scales.bytes, "time": scales.time, "samples": scales.samples},
-        "network": meta["network"],
-        "host_contended": host.get("contended"),
-        "host": meta["host"],
-        "model": meta["model"],
-        "target_batch_size": meta["target_batch_size"],
+        "network": meta.network and meta.network.to_json(),
+        "host_contended": meta.host_contended,
+        "host": meta.host and meta.host.to_json(),
+        "model": meta.model and meta.model.to_json(),
+        "target_batch_size": meta.target_batch_size,
         "peers": _peers(run),
         "epochs": {
             "warmup": sum(1 for e in run.raw if e.warmup),
@@ -71,7 +71,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
             "controller_usd": _usd(run.bill.sum("controller")),
             "total_usd": _usd(total),
             "estimated_usd": _usd(run.bill.estimated_usd),
-            **_budget(meta["experiment"], total),
+            **_budget(meta, total),
             "price_book": run.terms.book.name if run.terms.book else None,
             "unknown": list(run.bill.unknown),
         },
@@ -87,7 +87,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
         "loss": _loss(run),
         "accuracy": None if evaluated is None else evaluated.accuracy,
         "published": compare(
-            meta["published"], run.study, run.matrix, [row.vm for row in run.vms], run.epoch_mean()
+            meta.published, run.study, run.matrix, [row.vm for row in run.vms], run.epoch_mean()
         ),
         "agreement": _agreement(run),
         "raw": _raw(run),
@@ -174,11 +174,9 @@ def _agreement(run: RunNumbers) -> dict[str, Any] | None:
     }
 
 
-def _experiment_name(document: Any) -> str | None:
-    if isinstance(document, dict):
-        known: dict[str, Any] = document  # pyright: ignore[reportUnknownVariableType]
-        return str(known["name"]) if known.get("name") else None
-    return document
+def _experiment_name(meta: RunMeta) -> str | None:
+    name = meta.document.get("name")
+    return str(name) if name else None
 
 
 def _estimates(keys: Sequence[str], epochs: Sequence[SwarmEpoch]) -> dict[str, Any]:
@@ -190,12 +188,9 @@ def _json(estimate: Estimate | None) -> dict[str, float | int | None] | None:
     return None if estimate is None else estimate.to_json()
 
 
-def _budget(experiment: Any, total: Decimal | None) -> dict[str, float | None]:
+def _budget(meta: RunMeta, total: Decimal | None) -> dict[str, float | None]:
     """What it may cost, and by how much that was passed; null without a budget, or without a sum."""
-    given = None
-    if isinstance(experiment, dict):
-        document: dict[str, Any] = experiment  # pyright: ignore[reportUnknownVariableType]
-        given = document.get("budget_usd")
+    given = meta.document.get("budget_usd")
     budget = None if given is None else Decimal(str(given))
     over = None if budget is None or total is None else max(Decimal(0), total - budget)
     return {"budget_usd": _usd(budget), "overshoot_usd": _usd(over)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 from cloud.targets import target_of
 from metrics.epochs.throughput import dropped_rounds, measured
@@ -20,9 +20,9 @@ def sentences(run: RunNumbers, money: bool = True, basis: bool = True) -> list[s
     `money`: those about its dollars too. `basis`: that it was emulated, and its scales, too.
     """
     found: list[str] = []
-    if run.meta["emulated"]:
+    if run.meta.emulated:
         found += [_emulated(run)] if basis else []
-        found += _slept(run.meta["sync_work_s"])
+        found += _slept(run.meta.sync_work_s)
     found += _ending(run)
     found += _host(run)
     found += _rounds(run)
@@ -31,8 +31,7 @@ def sentences(run: RunNumbers, money: bool = True, basis: bool = True) -> list[s
     if money:
         found += _money(run)
         found += run.notes
-    noted: list[str] = run.meta["warnings"] or []  # what the controller noted while the run went on
-    found += noted
+    found += run.meta.warnings  # what the controller noted while the run went on
     return found
 
 
@@ -40,11 +39,10 @@ def _emulated(run: RunNumbers) -> str:
     meta, scales = run.meta, run.terms.scales
     where = (
         "peers on this machine's loopback, without distance"
-        if not target_of(meta["target"]).has_distance
+        if not target_of(meta.target).has_distance
         else "peers in network namespaces of this machine"
     )
-    model: dict[str, Any] = meta["model"] or {}
-    ran = model.get("ran")
+    ran = meta.model.ran if meta.model else None
     network = f"; what ran: {ran}" if ran else ""
     return (
         f"Emulated: {where}; scales: bytes {scales.bytes:g}, time {scales.time:g}, "
@@ -53,9 +51,9 @@ def _emulated(run: RunNumbers) -> str:
     )
 
 
-def _slept(sync_work_s: dict[str, float] | None) -> list[str]:
+def _slept(sync_work_s: Mapping[str, float]) -> list[str]:
     """What of the communication time was not measured."""
-    slept = [f"{seconds:g} s on {name}" for name, seconds in sorted((sync_work_s or {}).items()) if seconds]
+    slept = [f"{seconds:g} s on {name}" for name, seconds in sorted(sync_work_s.items()) if seconds]
     if not slept:
         return []
     return [
@@ -65,25 +63,24 @@ def _slept(sync_work_s: dict[str, float] | None) -> list[str]:
 
 
 def _ending(run: RunNumbers) -> list[str]:
-    status = run.meta["status"]
+    status = run.meta.status
     if status in ("done", None):
         return []
     if status == "running":
         return ["The run has not ended: the numbers are those so far."]
-    error = run.meta["error"]
+    error = run.meta.error
     return [f"The run ended as '{status}'{f': {error}' if error else ''}."]
 
 
 def _host(run: RunNumbers) -> list[str]:
-    if not run.meta["emulated"]:
+    if not run.meta.emulated:
         return []
-    host: dict[str, Any] = run.meta["host"] or {}
-    contended = host.get("contended")
-    if contended is None:
+    host = run.meta.host
+    if host is None or host.contended is None:
         return ["Whether this machine kept the emulation's clock honest is not known."]
-    if contended:
+    if host.contended:
         return [
-            f"This machine was too busy to keep the emulation's clock honest: {told(host)}: times may be off."
+            f"This machine was too busy to keep the emulation's clock honest: {told(host.to_json())}: times may be off."
         ]
     return []
 
@@ -150,7 +147,7 @@ def _count(count: int, what: str) -> str:
 
 def _counts(run: RunNumbers) -> list[str]:
     found: list[str] = []
-    rejected: dict[str, int] = run.meta["rejected"] or {}
+    rejected = run.meta.rejected
     total = sum(int(n) for n in rejected.values())
     if total:
         reasons = ", ".join(f"{reason}: {n}" for reason, n in sorted(rejected.items()))

@@ -40,9 +40,10 @@ class Run:
         self._keep = keep
         self._known: RunNumbers | None = None
         with self._reading() as store:
-            self.run_id = str(store.meta("run_id") or folder.name)
-            self.label = _text(store.meta("label"))
-            self.emulated = bool(store.meta("emulated"))
+            meta = store.run_meta()
+        self.run_id = str(meta.run_id or folder.name)
+        self.label = _text(meta.label)
+        self.emulated = bool(meta.emulated)
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -59,7 +60,7 @@ class Run:
 
     def numbers(self) -> RunNumbers:
         """What all frames are made of (`metrics.run`), with dollars as Decimal."""
-        if self._known is None or self._known.meta["status"] == _RUNNING:
+        if self._known is None or self._known.meta.status == _RUNNING:
             from metrics.run import RunNumbers
 
             with self._reading() as store:

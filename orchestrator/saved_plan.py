@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from analysis.planning.plan import place_key
+from analysis.planning.plan import Quoter, place_key
 from experiments.parse.load import from_document, to_document
 from experiments.schema.models import ExperimentSpec
+from experiments.schema.slots import slots
 from orchestrator.errors import StalePlanError, UsageError
+from orchestrator.launch.plan_run import RunPlan
 
 PLAN_SCHEMA = 1
 
@@ -47,16 +49,14 @@ class SavedPlan:
         return str(self.plan["on"])
 
 
-def plan_document(
-    plan: Mapping[str, Any], spec: ExperimentSpec, created_at: str, orch_version: str
-) -> dict[str, Any]:
+def plan_document(plan: RunPlan, created_at: str, orch_version: str) -> dict[str, Any]:
     """What is written: JSON types only."""
-    document = to_document(spec)
+    document = to_document(plan.spec)
     whole = {
         "schema_version": PLAN_SCHEMA,
         "orch_version": orch_version,
         "created_at": created_at,
-        **plan,
+        **plan.document,
         "experiment_document": document,
         "experiment_sha256": _digest(document),
     }
@@ -96,15 +96,19 @@ def read_plan(path: Path, orch_version: str) -> SavedPlan:
     return SavedPlan(path, str(whole["created_at"]), from_document(whole["experiment_document"]), plan)
 
 
-def refuse_if_stale(saved: SavedPlan, now: Mapping[str, Any], tolerance: Decimal) -> None:
-    """Compare the plan with the same experiment's plan of now, place by place.
+def refuse_if_stale(saved: SavedPlan, tolerance: Decimal, today: Quoter) -> None:
+    """Compare the plan's prices with today's, place by place.
 
-    A lower price is no reason. Raises StalePlanError with every place that moved.
+    A lower price is no reason. `tolerance`: accepted rise, 0.1 = 10 %. Raises StalePlanError with every place that moved.
     """
+    wished = {
+        slot.name: {(r.infra, r.accelerators, r.use_spot) for r in slot.places} for slot in slots(saved.spec)
+    }
     moved = [
-        f"{slot}: {reason}"
-        for slot, approved, current in _slots(saved.plan, now)
-        for reason in _moved(approved, current, tolerance)
+        f"{peer['slot']}: {reason}"
+        for peer in saved.plan["peers"]
+        for place in peer["places"]
+        if (reason := _moved(place, wished.get(peer["slot"], set()), tolerance, today))
     ]
     if moved:
         shown = "; ".join(moved[:5]) + (f"; {len(moved) - 5} more" if len(moved) > 5 else "")
@@ -114,33 +118,24 @@ def refuse_if_stale(saved: SavedPlan, now: Mapping[str, Any], tolerance: Decimal
         )
 
 
-def _slots(
-    approved: Mapping[str, Any], now: Mapping[str, Any]
-) -> list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]]:
-    current = {peer["slot"]: peer["places"] for peer in now["peers"]}
-    return [(peer["slot"], peer["places"], current.get(peer["slot"], [])) for peer in approved["peers"]]
-
-
-def _moved(approved: list[dict[str, Any]], current: list[dict[str, Any]], tolerance: Decimal) -> list[str]:
-    there = {_key(place): place for place in current}
-    reasons: list[str] = []
-    for place in approved:
-        key, before = _key(place), place["usd_per_h"]
-        if key not in there:
-            reasons.append(f"{key} is not among its places any more")
-            continue
-        after = there[key]["usd_per_h"]
-        if there[key]["instance"] != place["instance"]:
-            reasons.append(f"{key} is {there[key]['instance']} now, not {place['instance']}")
-        elif before is not None and after is None:
-            reasons.append(f"{key} cost ${before}/h and has no price now ({there[key]['price_source']})")
-        elif before is not None and Decimal(after) > Decimal(before) * (1 + tolerance):
-            reasons.append(f"{key} costs ${after}/h now, more than ${before} + {tolerance:.0%}")
-    return reasons
-
-
-def _key(place: Mapping[str, Any]) -> str:
-    return place_key(place["location"], place["accelerator"], place["use_spot"])
+def _moved(
+    place: Mapping[str, Any], wished: Container[tuple[str, str, bool]], tolerance: Decimal, today: Quoter
+) -> str:
+    """Why an approved place does not hold any more; "" where it does."""
+    at = place["location"], place["accelerator"], place["use_spot"]
+    key, before = place_key(*at), place["usd_per_h"]
+    if at not in wished:
+        return f"{key} is not among its places any more"
+    now = today(*at)
+    if now.instance != place["instance"]:
+        return f"{key} is {now.instance} now, not {place['instance']}"
+    if before is None:
+        return ""
+    if now.usd_per_h is None:
+        return f"{key} cost ${before}/h and has no price now ({now.source})"
+    if now.usd_per_h > Decimal(before) * (1 + tolerance):
+        return f"{key} costs ${now.usd_per_h}/h now, more than ${before} + {tolerance:.0%}"
+    return ""
 
 
 def _digest(value: Any) -> str:

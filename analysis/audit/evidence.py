@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from analysis.audit.findings import Finding, Severity
 from analysis.replay import RunRow, Store, read_run
@@ -13,6 +13,7 @@ from metrics.epochs.throughput import measured
 from metrics.paper.rules import SINGLE_COLUMNS, SingleRates, single_rates
 from metrics.records import ProgressRecord, SwarmEpochRecord
 from metrics.run import RunNumbers
+from metrics.store.meta import ImportedMeta
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Evidence:
     @property
     def run_id(self) -> str:
         """The run's id; "?" when its meta has none."""
-        return str(self.run.meta["run_id"] or "?")
+        return str(self.run.meta.run_id or "?")
 
     @property
     def label(self) -> str | None:
@@ -70,10 +71,9 @@ class Evidence:
         return self.label or self.run_id
 
     @property
-    def imported(self) -> dict[str, Any] | None:
+    def imported(self) -> ImportedMeta | None:
         """What the importer noted of the logs; None for a run of our own."""
-        found: dict[str, Any] | None = self.run.meta["imported"]
-        return found or None
+        return self.run.meta.imported
 
     @property
     def baseline(self) -> bool:
@@ -88,7 +88,7 @@ class Evidence:
     @property
     def parameters(self) -> int | None:
         """Of the model; None: unknown."""
-        known = (self.run.meta["model"] or {}).get("parameters")
+        known = self.run.meta.model.parameters if self.run.meta.model else None
         return None if not known else int(known)
 
     @property
@@ -97,9 +97,9 @@ class Evidence:
         durations = [e.duration_s for e in measured(self.run.raw) if e.duration_s is not None]
         return math.fsum(durations) / len(durations) if durations else None
 
-    def noted(self, key: str) -> dict[str, dict[str, Any]]:
+    def noted(self, key: Literal["clock", "nic", "sync"]) -> dict[str, Mapping[str, Any]]:
         """What the importer noted under `key` of each VM, by VM's name."""
-        found: dict[str, dict[str, Any]] = (self.imported or {}).get(key) or {}
+        found: Mapping[str, Mapping[str, Any]] = getattr(self.run.meta.logs, key) or {}
         return dict(sorted(found.items()))
 
     def file(self, vm: str) -> str | None:
@@ -116,8 +116,8 @@ class Evidence:
         names = [str(f["file"]) for f in self._files()]
         return next((name for name in names if name in sentence or name.rpartition("/")[2] in sentence), None)
 
-    def _files(self) -> list[dict[str, Any]]:
-        return list((self.imported or {}).get("files") or [])
+    def _files(self) -> list[Mapping[str, Any]]:
+        return list(self.run.meta.logs.files or ())
 
     def finding(
         self,
@@ -137,7 +137,7 @@ class Evidence:
 def _published(run: RunNumbers) -> float | None:
     """The study's throughput of this experiment, where it is known; 0 and no number count as unknown."""
     try:
-        return float((run.meta["published"] or {}).get("sps") or 0) or None
+        return float((run.meta.published or {}).get("sps") or 0) or None
     except (TypeError, ValueError):
         return None
 

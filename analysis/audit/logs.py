@@ -124,8 +124,9 @@ def sample_sums(e: Evidence) -> list[Finding]:
 
 def importer_warnings(e: Evidence) -> list[Finding]:
     """What the importer (or the controller of a run of ours) noted, with the log that the sentence names."""
-    told: list[str] = e.run.meta["warnings"] or []
-    return [e.finding("warning", "note", text, "", None, file=e.named_file(text)) for text in told]
+    return [
+        e.finding("warning", "note", text, "", None, file=e.named_file(text)) for text in e.run.meta.warnings
+    ]
 
 
 def _float(value: object) -> float | None:

@@ -16,14 +16,14 @@ GAP_PERIODS, GAP_S = 5.0, 5.0
 
 def monitor_missing(e: Evidence) -> list[Finding]:
     """Imported runs without a log of the monitor: epochs from the peers alone."""
-    if e.imported is None or e.baseline or e.imported.get("monitor"):
+    if e.imported is None or e.baseline or e.imported.monitor:
         return []
     sentence = "There is no log of the monitor: the epochs' times and samples are the VMs' own."
     return [e.finding("monitor-missing", "note", sentence, "monitor", 0)]
 
 
 def _period_s(e: Evidence) -> float | None:
-    known = (e.imported or {}).get("monitor_period_s")
+    known = e.run.meta.logs.monitor_period_s
     if known:
         return float(known)
     gaps = [b.at_s - a.at_s for a, b in zip(e.progress, e.progress[1:], strict=False)]
@@ -61,8 +61,7 @@ def skipped_epochs(e: Evidence) -> list[Finding]:
         return []
     found: list[Finding] = []
     zero = sorted(
-        {int(n) for n in e.imported.get("zero_rate_epochs") or []}
-        | {w.epoch for w in e.watched if w.sps == 0}
+        {int(n) for n in e.imported.zero_rate_epochs or ()} | {w.epoch for w in e.watched if w.sps == 0}
     )
     if zero:
         sentence = (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from analysis.audit.evidence import Evidence, counted, percent
 from analysis.audit.findings import Finding
 from metrics.epochs.throughput import dropped_rounds
@@ -19,28 +17,28 @@ def own_run(e: Evidence) -> list[Finding]:
 
 
 def _ending(e: Evidence) -> list[Finding]:
-    status = e.run.meta["status"]
+    status = e.run.meta.status
     if status in ("done", None):
         return []
     if status == "running":
         return [e.finding("ended", "note", "The run has not ended: the figures are those so far.", "", None)]
-    error = e.run.meta["error"]
+    error = e.run.meta.error
     sentence = f"The run ended as '{status}'{f': {error}' if error else ''}."
     return [e.finding("ended", "doubt", sentence, "", None)]
 
 
 def _emulation(e: Evidence) -> list[Finding]:
-    if not e.run.meta["emulated"]:
+    if not e.run.meta.emulated:
         return []
     scales = e.run.terms.scales
     shrunk = f"bytes 1/{scales.bytes:g}, time 1/{scales.time:g}, samples 1/{scales.samples:g}: figures are multiplied back"
     sentence = f"Emulated on one machine; {'not scaled' if scales.none else shrunk}."
     found = [e.finding("emulated", "note", sentence, "bytes_scale", scales.bytes, 1)]
-    host: dict[str, Any] = e.run.meta["host"] or {}
-    if host.get("contended"):
-        sentence = f"The machine was too busy to keep the emulation's clock honest: {told(host)}."
+    host = e.run.meta.host
+    if host is not None and host.contended:
+        sentence = f"The machine was too busy to keep the emulation's clock honest: {told(host.to_json())}."
         found.append(e.finding("host", "doubt", sentence, "", None))
-    elif host.get("contended") is None:
+    elif host is None or host.contended is None:
         sentence = "Whether the machine kept the emulation's clock honest was not watched."
         found.append(e.finding("host", "note", sentence, "", None))
     return found
@@ -64,8 +62,7 @@ def _meters(e: Evidence) -> list[Finding]:
             f"The VMs' meters counted {percent(abs(both.difference))} {word} than the switch between them."
         )
         found.append(e.finding("agreement", "doubt", sentence, "bytes", both.meter_bytes, both.switch_bytes))
-    rejected: dict[str, int] = e.run.meta["rejected"] or {}
-    lost = sum(int(n) for n in rejected.values())
+    lost = sum(int(n) for n in e.run.meta.rejected.values())
     if lost:
         sentence = f"The monitor dropped {counted(lost, 'record')} of peers: what they held is in no figure."
         found.append(e.finding("dropped-records", "note", sentence, "records", lost, 0))

@@ -28,8 +28,7 @@ RECEIVED_FLOOR = 0.90
 
 def _method(e: Evidence) -> AveragingMethod:
     """Imported logs, which have no experiment, are of the defaults: flat averaging in FP16."""
-    experiment = e.run.meta["experiment"]
-    swarm = experiment.get("swarm", {}) if isinstance(experiment, dict) else {}
+    swarm = e.run.meta.document.get("swarm", {})
     return method_of(**{key: swarm[key] for key in METHOD_KEYS if key in swarm})
 
 
@@ -114,7 +113,7 @@ def received_fits(e: Evidence) -> list[Finding]:
 def destinations(e: Evidence) -> list[Finding]:
     """Bytes by destination that were split, not measured: it matters where prices differ by destination."""
     places = {row.location for row in e.run.vms}
-    how = (e.imported or {}).get("egress_destinations")
+    how = e.run.meta.logs.egress_destinations
     if not how or e.baseline or len(places) < 2:
         return []
     sentence = f"Bytes by destination were not measured ({how}): dollars of egress between {len(places)} places rest on it."

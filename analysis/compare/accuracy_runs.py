@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from analysis.compare.accuracy import AccuracyComparison, HeldOutRun, Side
 from metrics.epochs.throughput import dropped_rounds
@@ -13,9 +12,8 @@ from metrics.run import RunNumbers
 
 def held_out_run(run: RunNumbers) -> HeldOutRun:
     """One run's accuracy, and what it was trained on by then."""
-    document: Any = run.meta["experiment"]
-    experiment: Mapping[str, Any] = document if isinstance(document, Mapping) else {"name": document}
-    found, target = held_out(run.meta["evaluations"]), run.meta["raw_target_batch_size"]
+    experiment = run.meta.document
+    found, target = held_out(run.meta.evaluations), run.meta.raw_target_batch_size
     samples = None
     if found is not None:
         epochs = [e for e in run.raw if e.epoch <= found.epoch]
@@ -23,7 +21,7 @@ def held_out_run(run: RunNumbers) -> HeldOutRun:
             samples = round(sum(e.samples for e in epochs))
     return HeldOutRun(
         experiment=str(experiment.get("name") or ""),
-        run_id=str(run.meta["run_id"]),
+        run_id=str(run.meta.run_id),
         seed=experiment.get("seed"),
         accuracy=None if found is None else found.accuracy,
         loss=None if found is None else found.loss,
@@ -31,10 +29,10 @@ def held_out_run(run: RunNumbers) -> HeldOutRun:
         target_batch_size=None if target is None else int(target),
         samples=samples,
         heldout_samples=None if found is None else found.samples,
-        host_contended=(run.meta["host"] or {}).get("contended"),
+        host_contended=run.meta.host_contended,
         dropped_rounds=len(dropped_rounds(run.raw)),
-        target=run.meta["target"],
-        emulated=run.meta["emulated"],
+        target=run.meta.target,
+        emulated=run.meta.emulated,
     )
 
 

@@ -26,21 +26,21 @@ def option_run(
     """
     # An option is what is looked for here, so it alone takes no run out.
     busy = replace(row, not_judged=LOOPBACK if not target_of(row.target).has_distance else "")
-    target, experiment = run.terms.raw_target, run.meta["experiment"]
+    target, model = run.terms.raw_target, run.meta.model
     return OptionRun(
         name=row.experiment.removesuffix(f" {label}") if label else row.experiment,
         label=label,
-        model=str((run.meta["model"] or {}).get("name") or "unknown model"),
+        model=(model and model.name) or "unknown model",
         run_id=row.run_id,
         figures=option_figures(run),
-        learned=learned_by_run(run.raw, run.meta["evaluations"] or ()),
+        learned=learned_by_run(run.raw, run.meta.evaluations),
         target_batch=None if target is None else float(target),
         dropped_rounds=row.dropped_rounds or 0,
-        origin="emulated" if run.meta["emulated"] else "own",
+        origin="emulated" if run.meta.emulated else "own",
         prices=run.terms.book.name if run.terms.book else "no price book",
         left_out=why_not(busy, include_contended),
         against=against,
-        experiment=str(experiment.get("name") if isinstance(experiment, Mapping) else experiment or ""),
+        experiment=str(run.meta.document.get("name") or ""),
         target=row.target,
         scales=row.scales,
         host_contended=row.host_contended,

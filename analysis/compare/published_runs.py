@@ -36,13 +36,11 @@ def compared_run(
     not, and never without distance.
     """
     run, row = read.run, read.row
-    experiment = run.meta["experiment"]
-    own = str(experiment.get("name") if isinstance(experiment, Mapping) else experiment or row.label)
-    basis = _basis(experiment)
+    own = str(run.meta.document.get("name") or row.label)
+    basis = _basis(run.meta.experiment)
     known = basis.published
     name = run_name(known) if known else own
-    host = run.meta["host"] or {}
-    contended = host.get("contended")
+    contended = run.meta.host_contended
     return ComparedRun(
         experiment=f"{name} {label}".strip(),
         run_id=row.run_id,
@@ -53,10 +51,10 @@ def compared_run(
         dropped_rounds=len(dropped_rounds(run.raw)),
         attempts=attempts,
         epoch_sps=known.epoch_sps if known else (),
-        not_judged=_not_judged(basis, label, judged, run.meta["target"]),
-        target=run.meta["target"],
-        is_emulated=run.meta["emulated"],
-        scales=run.meta["scales"],
+        not_judged=_not_judged(basis, label, judged, run.meta.target),
+        target=run.meta.target,
+        is_emulated=run.meta.emulated,
+        scales=row.ran.scales,
     )
 
 

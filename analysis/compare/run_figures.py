@@ -142,7 +142,7 @@ def study_run(row: RunRow, run: RunNumbers, study_book: PriceBook | None = None)
     label = row.label or row.run_id
     spread = spread_of(row.locations.values())
     dollars, why = _dollars(row, run)
-    emulated = bool(meta["emulated"])
+    emulated = bool(meta.emulated)
     figures = dict(row.figures)
     if "sps_wall" in figures:
         figures.setdefault("sps", figures["sps_wall"])
@@ -154,20 +154,20 @@ def study_run(row: RunRow, run: RunNumbers, study_book: PriceBook | None = None)
         model=row.model or "unknown model",
         accelerator=", ".join(a.removesuffix(":1") for a in row.accelerators if a) or "unknown GPU",
         peers=row.peers,
-        origin="log" if meta["imported"] else "emulated" if emulated else "own",
+        origin="log" if meta.imported else "emulated" if emulated else "own",
         baseline=row.baseline,
         figures=figures,
         usd_per_vm_h=dollars,
         study_usd_per_vm_h={} if study_book is None else _study_dollars(row, run, study_book),
         cost_basis=f"price book {run.terms.book.name}" if run.terms.book else "no price book",
         links=_links(run),
-        published=meta["published"] if target_of(meta["target"]).has_distance else None,
+        published=meta.published if target_of(meta.target).has_distance else None,
         cost_unknown=why,
         warnings=row.warnings,
         places=tuple(sorted(_region(place) for place in row.locations.values())),
         tbs=row.tbs,
         scales=run.terms.scales,
-        too_busy=told(meta["host"]) if (meta["host"] or {}).get("contended") else "",
+        too_busy=told(meta.host.to_json()) if meta.host and meta.host.contended else "",
     )
 
 

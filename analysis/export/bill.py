@@ -63,7 +63,7 @@ class BillComparison:
 
 def compare_bill(numbers: RunNumbers, bill: Iterable[BillRow], file: str) -> BillComparison:
     """Raises BillError when no row of the bill belongs to the run, or one that does is wrong."""
-    run_id = str(numbers.meta["run_id"])
+    run_id = str(numbers.meta.run_id)
     selected_by, chosen, read = _select(numbers, bill, file)
     warnings = _warnings(numbers, selected_by)
     billed: dict[tuple[str, str], list[Decimal]] = {}
@@ -118,14 +118,14 @@ def _warnings(numbers: RunNumbers, selected_by: str) -> list[str]:
             f"No row has the tag {TAG} or names a VM of the run; all usage of the run's regions in its time is "
             "taken, whoever caused it."
         )
-    if numbers.meta.get("emulated"):
+    if numbers.meta.emulated:
         warnings.append("The run was emulated: nothing was rented for it, so no provider's bill is its own.")
     return warnings
 
 
 def _select(numbers: RunNumbers, bill: Iterable[BillRow], file: str) -> tuple[str, list[BillRow], int]:
     """(by what, the rows, how many were read): by tag, else by the VMs' names, else by time and regions."""
-    run_id = str(numbers.meta["run_id"])
+    run_id = str(numbers.meta.run_id)
     vms = {row.vm for row in numbers.vms}
     places = {tuple(row.location.split("/")[:2]) for row in numbers.vms}
     tagged: list[BillRow] = []

@@ -133,14 +133,14 @@ def _row(
 ) -> Row:
     names = names_of(use.provider)
     service = service_of(names, use.service)
-    vm, run_id = use.vm, str(numbers.meta["run_id"])
+    vm, run_id = use.vm, str(numbers.meta.run_id)
     region, zone = (*use.location.split("/")[1:], "", "")[:2]
     market = "spot" if vm and vm.use_spot else "on_demand"
     sku = f"{use.provider}/{line.kind}/" + (
         f"{vm.accelerator}/{vm.instance}/{market}" if vm else use.link_class or service.meter
     )
     cost, price = _plain(usd), _plain(use.unit_usd)
-    emulated = bool(numbers.meta["emulated"])
+    emulated = bool(numbers.meta.emulated)
     filled: dict[str, str] = {
         "AvailabilityZone": zone,
         "BilledCost": cost,
@@ -253,7 +253,7 @@ def _times(numbers: RunNumbers, line: CostLine) -> tuple[float, float]:
         lived = (party.requested_s, run[1] if party.ended_s is None else party.ended_s)
     if not all(0 <= at_s < _YEAR_10000_S for at_s in (*lived, *run)):  # a NaN is in no range
         raise ExportError(
-            f"{numbers.meta['run_id']}: {line.what}: from {lived[0]} to {lived[1]} unix seconds is in no calendar, so it "
+            f"{numbers.meta.run_id}: {line.what}: from {lived[0]} to {lived[1]} unix seconds is in no calendar, so it "
             "cannot be a FOCUS row; `orch audit` shows what is wrong with the clocks"
         )
     for began_s, ended_s in (lived, run) if line.month else ():
@@ -289,8 +289,8 @@ def run_times(numbers: RunNumbers) -> tuple[float, float]:
     """When the run began and ended; one still going on ends with the last thing recorded."""
     ends = [row.ended_s or row.requested_s for row in numbers.vms] + [e.ended_s for e in numbers.raw]
     begins = [row.requested_s for row in numbers.vms]
-    began = numbers.meta.get("started_s") or min(begins, default=0.0)
-    return float(began), float(numbers.meta.get("ended_s") or max([*ends, began]))
+    began = numbers.meta.started_s or min(begins, default=0.0)
+    return float(began), float(numbers.meta.ended_s or max([*ends, began]))
 
 
 def _tier(line: CostLine, ladder: Ladder | None) -> Price | None:

@@ -30,7 +30,7 @@ def export_focus(run_db: Path, out: Path, force: bool = False, known_only: bool 
     if left_out and not known_only:
         shown = "; ".join(left_out[:_NAMED]) + ("; ..." if len(left_out) > _NAMED else "")
         raise ExportError(
-            f"{numbers.meta['run_id']}: {len(left_out)} of {len(numbers.bill.lines)} lines of the bill have no known "
+            f"{numbers.meta.run_id}: {len(left_out)} of {len(numbers.bill.lines)} lines of the bill have no known "
             f"cost, and FOCUS has no row without one ({shown}); --known-only leaves them out"
         )
     with new_folder(out, force) as folder:
@@ -45,7 +45,7 @@ def export_focus(run_db: Path, out: Path, force: bool = False, known_only: bool 
             "version": EXPORT_VERSION,
             "schema_version": SCHEMA_VERSION,
             "orch_version": version("orch"),
-            "run_id": numbers.meta["run_id"],
+            "run_id": numbers.meta.run_id,
             "form": "focus",
             "rows": len(made.rows),
             "files": [

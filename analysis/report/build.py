@@ -36,9 +36,9 @@ def build(run_folder: Path) -> Path:
         records: list[EpochRecord] = store.records("epochs")
         summary = summarise(run)
         provenance = {
-            "versions": store.meta("versions"),
-            "plan": store.meta("plan"),
-            "experiment": store.meta("experiment"),
+            "versions": run.meta.versions,
+            "plan": run.meta.plan,
+            "experiment": run.meta.experiment,
         }
     target = run_folder / "report"
     fresh = Path(tempfile.mkdtemp(prefix=".report-", dir=run_folder))

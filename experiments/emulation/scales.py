@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from cloud.networks import vm_limit
 from experiments.catalog import StepTime, models, step_time
@@ -179,13 +178,6 @@ def full_size(spec: ExperimentSpec) -> EmulationPlan:
         window_bytes=None,
         reasons=(),
     )
-
-
-def coalesced(kept: Mapping[str, Any], accelerator: str) -> int:
-    """Accelerator steps that a peer there reports as one. `kept`: an `EmulationPlan` as its run keeps it, where an
-    older orch's has one number for all."""
-    steps = kept["coalesce"]
-    return int(steps.get(accelerator, 1) if isinstance(steps, Mapping) else steps)
 
 
 def _comm_s(spec: ExperimentSpec, slowest_bps: float) -> float:

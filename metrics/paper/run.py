@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
 
 from cloud.prices.book import PriceBook
 from metrics.cost.ledger import CONTROLLER
@@ -144,8 +143,7 @@ def _ways(book: PriceBook, places: list[str], own: str) -> _Ways:
 
 def _counted(run: RunNumbers, rows: list[VmRecord]) -> tuple[dict[str, Decimal], int | None, int | None]:
     """Seconds by VM, bytes sent, bytes read beyond what averaging brought; None: not counted."""
-    imported: Mapping[str, Any] = run.meta["imported"] or {}
-    nic: Mapping[str, Mapping[str, Any]] | None = imported.get("nic")
+    nic = run.meta.logs.nic
     if nic is not None:
         seconds = {vm: Decimal(repr(float(row["seconds"]))) for vm, row in nic.items()}
         if not nic:

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from metrics.records import TABLES, VmRecord
+from metrics.store.meta import RunMeta
 from metrics.store.schema import (
     KEYS,
     MIGRATIONS,
@@ -305,12 +306,16 @@ class RunStore:
         return frame.astype(casts)  # pyright: ignore[reportUnknownMemberType]
 
     def meta(self, key: str, default: Any = None) -> Any:
-        """The JSON value under `key`, or `default`."""
+        """The JSON value under one key of `RunMeta`, or `default`: for what a live controller writes again and again."""
         rows = self._query("SELECT value FROM meta WHERE key = ?", (key,))
         return json.loads(rows[0][0]) if rows else default
 
+    def run_meta(self) -> RunMeta:
+        """The whole of meta as a record, as it is now."""
+        return RunMeta.from_json(self.all_meta())
+
     def all_meta(self) -> dict[str, Any]:
-        """Every key of meta."""
+        """Every key of meta as it is stored, for exports."""
         return {row[0]: json.loads(row[1]) for row in self._query("SELECT key, value FROM meta ORDER BY key")}
 
     def set_meta(self, key: str, value: Any) -> None:

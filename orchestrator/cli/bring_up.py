@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from cloud.targets import TARGETS
-from experiments.schema.models import ExperimentSpec
 from orchestrator.cli.follow import take_down
 from orchestrator.cli.render.terminal import say
 from orchestrator.cli.render.words import owner_words
-from orchestrator.cli.starting import cores
 from orchestrator.controller import client
 from orchestrator.home import kept_owner
+from orchestrator.launch.plan_run import RunPlan
 from orchestrator.launch.prepare import prepare
 
 
-def make_run(
-    spec: ExperimentSpec, document: bytes, plan: Mapping[str, Any], run_id: str, home: Path, on: str
-) -> None:
-    """Make the run's folder; `document` is the experiment's file. Raises as `launching.prepare`."""
+def make_run(plan: RunPlan, document: bytes, run_id: str, home: Path) -> None:
+    """Make the run's folder; `document` is the experiment's file. Raises as `prepare`."""
     with tempfile.TemporaryDirectory(prefix="orch-launch-") as folder:
         file = Path(folder) / "experiment.yaml"
         file.write_bytes(document)
-        prepare(spec, file, plan, run_id, home, now_s=time.time(), cores=cores(), on=on)
+        prepare(plan, file, run_id, home, now_s=time.time())
 
 
 def start_run(run_id: str, home: Path, on: str) -> client.RunConnection:

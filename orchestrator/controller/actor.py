@@ -72,11 +72,12 @@ class ControllerActor:
         log_to(_log, self._folder / "controller.log", self._folder.name)
         store = RunStore.open_writer(self._folder / "run.db")
         try:
-            provider = partial(make_provider, str(store.meta("provider")), str(self._folder))
-            seed = f"{store.meta('run_id')}-{time.time_ns()}"  # jitter must differ after a restart
-            most = int(store.meta("max_parallel_calls", 8))
-            self._calls = RayCalls(provider, time.monotonic, most, partial(adopt_environment, self._folder))
-            self._close_s = float(store.meta("close_deadline_s", self._close_s))
+            meta = store.run_meta()
+            provider = partial(make_provider, str(meta.provider), str(self._folder))
+            seed = f"{meta.run_id}-{time.time_ns()}"  # jitter must differ after a restart
+            adopt = partial(adopt_environment, self._folder)
+            self._calls = RayCalls(provider, time.monotonic, meta.max_parallel_calls, adopt)
+            self._close_s = meta.close_deadline_s
             events = store.records("events")
             self._now_s = run_clock(self._folder, not_before_s=written_until_s(store, events))
             make_shell = partial(
@@ -89,10 +90,10 @@ class ControllerActor:
                 jitter=random.Random(seed).random,
                 spent=spent_of,
                 pace=Pace(
-                    float(store.meta("request_deadline_s", 120.0)),
-                    float(store.meta("observe_deadline_s", 30.0)),
-                    float(store.meta("observe_period_s", 0.0)),
-                    float(store.meta("terminate_deadline_s", 60.0)),
+                    meta.request_deadline_s,
+                    meta.observe_deadline_s,
+                    meta.observe_period_s,
+                    meta.terminate_deadline_s,
                 ),
             )
             self._shells = Shells(
@@ -285,7 +286,7 @@ def _exit_actor(name: str) -> None:
 def _serve_metrics(store: RunStore, state: Callable[[], RunState]) -> MetricsServer | None:
     """A port that is taken must not stop a run: it goes on, and says so."""
     try:
-        address = address_of(str(store.meta("metrics_address", "off")))
+        address = address_of(store.run_meta().metrics_address)
         return MetricsServer(address, RunCollector(store, state)) if address else None
     except (OSError, UsageError) as error:
         said = f"no numbers for Prometheus: nothing can listen there ({error}); set ORCH_METRICS_ADDRESS"

@@ -19,6 +19,7 @@ from cloud.provider import EndedError, Provider, ProviderError
 from cloud.sky import records
 from experiments.parse.load import from_document
 from metrics.store.database import FencedError, NewerError, RunStore, StoreError
+from metrics.store.meta import RunMeta
 from orchestrator.controller.actor import (
     NAMESPACE,
     began,
@@ -146,7 +147,7 @@ def attach(run_id: str, home: Path) -> RunConnection:
     if controller_alive(folder):
         return RunConnection(run_id, folder)
     with RunStore.open_reader(folder / "run.db") as store:
-        document = store.meta("experiment")
+        document = store.run_meta().document
     if not (folder / "keys" / "environment.key").exists():
         write_environment(folder, from_document(document), "sky" if _rented(folder) else "local")
     with start_lock(folder):
@@ -215,7 +216,7 @@ def down(run_id: str, home: Path, timeout_s: float | None = None) -> list[str]:
     """
     folder = run_folder(home, run_id)
     try:
-        status = "imported" if _meta(folder, "target") == "imported" else _status(folder)
+        status = "imported" if _meta(folder).target == "imported" else _status(folder)
     except NewerError:
         raise
     except StoreError:
@@ -372,7 +373,7 @@ def _take_over(run_id: str, home: Path) -> RunConnection:
     from ray.exceptions import RayError
 
     try:
-        if _meta(folder, "provider") != LOCAL:  # the emulated cloud needs no credentials, and gets none
+        if _meta(folder).provider != LOCAL:  # the emulated cloud needs no credentials, and gets none
             keep_environment(folder, os.environ)
         start_actor(folder, home)
     except FencedError as error:
@@ -425,14 +426,14 @@ def _end_controller(run_id: str, home: Path) -> list[str]:
     return []
 
 
-def _meta(folder: Path, key: str) -> Any:
-    """One value of a run's meta, None without. Raises StoreError."""
+def _meta(folder: Path) -> RunMeta:
+    """A run's meta. Raises StoreError."""
     with RunStore.open_reader(folder / "run.db") as store:
-        return store.meta(key)
+        return store.run_meta()
 
 
 def _provider(folder: Path) -> Provider:
-    return make_provider(str(_meta(folder, "provider")), str(folder))
+    return make_provider(str(_meta(folder).provider), str(folder))
 
 
 def _providers(folder: Path) -> list[Provider]:
@@ -447,20 +448,20 @@ def _providers(folder: Path) -> list[Provider]:
 
 
 def _rented(folder: Path) -> bool:
-    return _meta(folder, "target") == "sky"
+    return _meta(folder).target == "sky"
 
 
 def _owners_of(folder: Path) -> set[str]:
     """The labels orch-owner of a run's VMs; none when none is rented. What run.db cannot say, the VMs' records do."""
     try:
-        return {str(owner) for owner in (_meta(folder, "owner"),) if owner}
+        return {str(owner) for owner in (_meta(folder).owner,) if owner}
     except StoreError:
         labels = (record.labels.get("orch-owner") for record in records.read_all(folder / "sky"))
         return {str(owner) for owner in labels if owner}
 
 
 def _status(folder: Path) -> str:
-    return str(_meta(folder, "status"))
+    return str(_meta(folder).status)
 
 
 def _known_end(store: RunStore) -> tuple[str, str] | None:

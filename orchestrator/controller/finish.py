@@ -13,7 +13,6 @@ from typing import Any, TypeVar, get_type_hints
 
 from cloud.provider import ProviderError
 from experiments.catalog import step_time
-from experiments.emulation.scales import coalesced
 from experiments.parse.load import from_document
 from experiments.schema.errors import SpecError
 from metrics.epochs.restarts import last_life
@@ -21,6 +20,7 @@ from metrics.epochs.throughput import measured, swarm_epochs
 from metrics.host_load import PaceSecond, host_trust, pace_of, spans_of, stretched_share
 from metrics.records import EgressRecord, StepRecord, VmRecord
 from metrics.store.database import RunStore
+from metrics.store.meta import RunMeta
 from orchestrator.controller.calls import Call, Calls
 from orchestrator.launch.keys import forget_keys
 
@@ -78,7 +78,7 @@ def close_run(
 
 def close_provider(store: RunStore, calls: Calls) -> None:
     """End all that the provider has of the run. Raises ProviderError when that cannot be proved."""
-    calls.wait(Call("close", "close", (), float(store.meta("close_deadline_s", 120.0))))
+    calls.wait(Call("close", "close", (), store.run_meta().close_deadline_s))
 
 
 def host_report(store: RunStore, cloud: Path, switch: dict[str, Any]) -> dict[str, Any]:
@@ -86,20 +86,20 @@ def host_report(store: RunStore, cloud: Path, switch: dict[str, Any]) -> dict[st
 
     `cloud`: the emulated cloud's folder, with its pace.csv. Raises StoreError.
     """
-    epochs, vms = store.records("epochs"), store.records("vms")
-    raw = swarm_epochs(epochs, int(store.meta("warmup_epochs", 0)), vms=vms)
+    meta, epochs, vms = store.run_meta(), store.records("epochs"), store.records("vms")
+    raw = swarm_epochs(epochs, meta.warmup_epochs, vms=vms)
     chosen = [epoch.epoch for epoch in measured(raw)]
-    stretched = stretched_share(last_life(epochs, vms), chosen, _asked_step_s(store.all_meta(), vms))
+    stretched = stretched_share(last_life(epochs, vms), chosen, _asked_step_s(meta, vms))
     return host_trust(switch, _pace(cloud / "pace.csv"), spans_of(raw), stretched)
 
 
-def _asked_step_s(meta: dict[str, Any], vms: Sequence[VmRecord]) -> dict[str, float]:
+def _asked_step_s(meta: RunMeta, vms: Sequence[VmRecord]) -> dict[str, float]:
     """Seconds that a reported step's forward and backward are padded to, by VM, on this machine's clock."""
-    shrunk: dict[str, Any] = meta.get("emulation") or {}
-    if not meta.get("emulated") or not shrunk:
+    shrunk = meta.emulation
+    if not meta.emulated or shrunk is None:
         return {}
     try:
-        spec = from_document(meta["experiment"])
+        spec = from_document(meta.document)
     except SpecError as error:  # an experiment of an older orch: the run is closed all the same
         _log.warning("whether the emulated accelerators kept their pace is unknown: %s", error)
         return {}
@@ -108,7 +108,7 @@ def _asked_step_s(meta: dict[str, Any], vms: Sequence[VmRecord]) -> dict[str, fl
         times = step_time(spec.model, vm.accelerator, plain=spec.swarm.plain)
         if times is not None and times.padded:
             step_s = times.forward_s(batch) + times.backward_s(batch)
-            found[vm.vm] = step_s * coalesced(shrunk, vm.accelerator) / float(shrunk["time_scale"])
+            found[vm.vm] = step_s * shrunk.steps_per_report(vm.accelerator) / shrunk.time_scale
     return found
 
 

@@ -14,7 +14,6 @@ import time
 from collections import Counter as CountOf
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Histogram, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -29,7 +28,6 @@ from metrics.traffic import MONITOR, STORE
 from orchestrator.controller.view import bill_of
 from orchestrator.core.state import RunState, SlotState
 
-_KEPT = "prometheus"  # the key of meta with what the counters said last
 _FRESH_S = 5.0
 _REST = 10.0  # reading takes at most one part in so many of the controller's time
 _TICKS_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -55,7 +53,7 @@ class RunCollector(Collector):
         self._mutex = threading.Lock()
         self._metrics: list[Metric] = []
         self._fresh_until_s = float("-inf")
-        self._told: dict[str, float] = store.meta(_KEPT, {})
+        self._told: dict[str, float] = store.meta("prometheus", {})
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: what there is depends on the run."""
@@ -80,7 +78,6 @@ class RunCollector(Collector):
         with RunStore.open_reader(self._store.path) as store:
             run = RunNumbers.of(store)
             lines = _lines(store, self._now_s())
-            target = store.meta("target")
         places = {row.vm: row.location for row in run.vms}
         samples: _Samples = {(): sum(epoch.samples for epoch in run.study)}
         preempted: _Samples = {(row.location,): 0.0 for row in run.vms}
@@ -100,7 +97,11 @@ class RunCollector(Collector):
             before = dollars.get(key, Decimal(0))
             dollars[key] = None if before is None or line.usd is None else before + line.usd
         known = {key: float(usd) for key, usd in dollars.items() if usd is not None}
-        info = {"run": state.spec.run_id, "experiment": _name(run.meta), "target": str(target)}
+        info = {
+            "run": state.spec.run_id,
+            "experiment": str(run.meta.document.get("name")),
+            "target": str(run.meta.target),
+        }
         found: list[Metric] = [
             _gauge("orch_run_info", "The run this controller looks after.", {tuple(info.values()): 1}, info),
             _gauge(
@@ -135,7 +136,7 @@ class RunCollector(Collector):
             self._counter("orch_preemptions_total", "VMs the provider took back.", preempted, ("zone",)),
         ]
         if self._told != told:
-            self._store.set_meta(_KEPT, self._told)
+            self._store.set_meta("prometheus", self._told)
         return found
 
     def _counter(
@@ -201,8 +202,3 @@ def _gauge(
     for values, value in sorted(samples.items()):
         family.add_metric(values, value)
     return family
-
-
-def _name(meta: Mapping[str, Any]) -> str:
-    document = meta["experiment"]
-    return str(document.get("name")) if isinstance(document, dict) else str(document)

@@ -45,14 +45,14 @@ class Rows:
         for event in events:
             self._remember(event, event.at_s)
         self._rows: dict[str, VmRecord] = {r.vm: r for r in store.records("vms")}
-        self._skews: dict[str, float] = dict(store.meta(CLOCK_SKEWS, {}))
-        self._internal: dict[str, dict[str, str]] = dict(store.meta(INTERNAL_ADDRESSES, {}))
-        self._prices: dict[str, list[list[Any]]] = dict(store.meta(PRICE_CHANGES, {}))
+        self._skews: dict[str, float] = dict(store.meta("clock_skew_s", {}))
+        self._internal: dict[str, dict[str, str]] = dict(store.meta("internal_addresses", {}))
+        self._prices: dict[str, list[list[Any]]] = dict(store.meta("price_changes", {}))
         self._list: object = None  # the provider's last list
         self._slots: object = None  # those of the state whose rows are written
         # Where an earlier controller read no list for a while, the journal may be newer than its last one.
         self._listed_s = self._listed_before_s = min(
-            events[-1].at_s, float(store.meta(LISTED, events[-1].at_s))
+            events[-1].at_s, float(store.meta("listed_s", events[-1].at_s))
         )
 
     @property
@@ -86,8 +86,8 @@ class Rows:
     def write_clock(self, now_s: float) -> None:
         """What another controller cannot know when nothing happened for long: how late it was, and when the last list was read."""
         with self._store.transaction():
-            self._store.set_meta(CLOCK, now_s)
-            self._store.set_meta(LISTED, self._listed_s)
+            self._store.set_meta("clock_s", now_s)
+            self._store.set_meta("listed_s", self._listed_s)
 
     def write_vms(self, state: RunState, seen: Iterable[Observed] | None, now_s: float) -> None:
         """Rows of the VMs the provider has said anything of; one no longer listed has ended. None: no list was read yet."""
@@ -136,7 +136,7 @@ class Rows:
             until_s = self._listed_before_s if rose else self._listed_s
             fresh[row.vm] = [*fresh.get(row.vm, []), [until_s, str(known.usd_per_h)]]
         if fresh != self._prices:
-            self._store.set_meta(PRICE_CHANGES, fresh)
+            self._store.set_meta("price_changes", fresh)
             self._prices = fresh
 
     def _row(self, state: RunState, o: Observed) -> VmRecord:
@@ -205,7 +205,7 @@ class Rows:
         """Who has which address, and where it is; the monitor too, whose own row nobody keeps. And how far clocks are off."""
         skews = {o.vm: round(o.clock_skew_s, 1) for o in seen if o.clock_skew_s is not None}
         if skews != self._skews:
-            self._store.set_meta(CLOCK_SKEWS, skews)
+            self._store.set_meta("clock_skew_s", skews)
             self._skews = skews
         before = self._store.meta("addresses", {}), self._store.meta("locations", {})
         addresses, locations = dict(before[0]), dict(before[1])
@@ -222,7 +222,7 @@ class Rows:
                 addresses[address] = name
         internal = internal_nodes(self._internal, (o for o in seen if o.vm not in monitors))
         if internal != self._internal:
-            self._store.set_meta(INTERNAL_ADDRESSES, internal)
+            self._store.set_meta("internal_addresses", internal)
             self._internal = internal
         if (addresses, locations) != before:
             with self._store.transaction():
@@ -270,14 +270,9 @@ def internal_nodes(
 
 def written_until_s(store: RunStore, events: Sequence[EventRecord]) -> float:
     """The latest time of a run's clock that its store knows; 0: none. Before it no later clock of the run may begin."""
-    return max(events[-1].at_s if events else 0.0, float(store.meta(CLOCK, 0.0)))
+    return max(events[-1].at_s if events else 0.0, float(store.meta("clock_s", 0.0)))
 
 
-CLOCK = "clock_s"  # meta: what the run's clock said when it was last written down
-LISTED = "listed_s"  # meta: when the provider's last list was read, by then
-INTERNAL_ADDRESSES = "internal_addresses"  # meta: by network, VM by address; "": nobody's
-CLOCK_SKEWS = "clock_skew_s"  # meta: by VM, what its clock is ahead of this machine's
-PRICE_CHANGES = "price_changes"  # meta: by VM, [until unix s, USD an hour] of each price before the row's
 _LATE_S = 60.0  # from a VM's end to the list that shows it: longer than a list takes
 _CLOCKS_S = 5.0  # clocks that differ by no more are taken for the same
 

@@ -85,7 +85,8 @@ def _epoch_s(store: RunStore, pace: Pace) -> float:
     ends = sorted({e.epoch: e.ended_s for e in store.records("epochs")}.values())
     if len(ends) < 2:
         return pace.all_s
-    plan = store.meta("emulation", {})
-    known = plan and plan["epoch_s"] is not None  # unknown on rented VMs only, where nothing is scaled
-    stretch = plan["study_epoch_s"] / plan["epoch_s"] if known else 1.0
+    plan = store.run_meta().emulation
+    stretch = 1.0  # unknown on rented VMs only, where nothing is scaled
+    if plan is not None and plan.epoch_s is not None and plan.study_epoch_s is not None:
+        stretch = plan.study_epoch_s / plan.epoch_s
     return stretch * (ends[-1] - ends[0]) / (len(ends) - 1)

@@ -17,7 +17,7 @@ from metrics.host_load import told
 from metrics.records import EgressRecord, EpochRecord, ProgressRecord, VmEnd, VmRecord
 from metrics.run import first_trained_s, last_epoch_of, terms_of
 from metrics.store.database import RunStore
-from orchestrator.controller.records import CLOCK_SKEWS
+from metrics.store.meta import RunMeta
 from orchestrator.core.journal import JournalError, replay
 from orchestrator.core.state import Slot
 
@@ -27,18 +27,18 @@ _SKEW_TOLD_S = 2.0  # clocks that differ by less are in order
 
 def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[str, Any]:
     """The keys are in `orchestrator.controller.client.snapshot`'s docstring. Raises StoreError."""
-    meta = store.all_meta()
+    meta = store.run_meta()
     events = store.records("events")
     epochs: list[EpochRecord] = store.records("epochs")
     progress: list[ProgressRecord] = store.records("progress")
-    warnings: list[str] = list(meta.get("warnings") or [])
-    imported = bool(meta.get("imported"))
+    warnings = list(meta.warnings)
+    imported = meta.imported is not None
     paused_s: float | None = None  # nobody knows
     try:
         state = replay(events)
         slots, paused_s = state.slots, state.paused_s
         if state.paused_at_s is not None:
-            paused_s += max(0.0, (meta.get("ended_s") or now_s) - state.paused_at_s)
+            paused_s += max(0.0, (meta.ended_s or now_s) - state.paused_at_s)
             warnings.append(
                 f"paused: fewer than {state.spec.min_peers} peers can train (min_peers); the others wait"
             )
@@ -46,36 +46,31 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
         slots = ()
         if not imported:
             warnings.append(str(error))
-    ended_s = meta.get("ended_s")
+    ended_s = meta.ended_s
     at_s = ended_s or now_s
-    started_s = meta.get("started_s")
+    started_s = meta.started_s
     cost = cost_of(store, at_s)
     warnings += [f"cost is unknown: {reason}" for reason in cost.unknown]
-    if (meta.get("host") or {}).get("contended"):
-        warnings.append(f"the host was too busy: {told(meta['host'])}")
-    skews: dict[str, float] = dict(meta.get(CLOCK_SKEWS) or {})
-    warnings += _clocks(skews)
-    unread = meta.get("monitor_unread_lines")
-    if unread:
-        warnings.append(f"{unread} lines of the monitor could not be read")
-    for reason, count in (meta.get("rejected") or {}).items():
+    if meta.host is not None and meta.host.contended:
+        warnings.append(f"the host was too busy: {told(meta.host.to_json())}")
+    warnings += _clocks(meta.clock_skew_s)
+    if meta.monitor_unread_lines:
+        warnings.append(f"{meta.monitor_unread_lines} lines of the monitor could not be read")
+    for reason, count in meta.rejected.items():
         warnings.append(f"{count} records of peers were dropped: {reason}")
-    known = meta.get("experiment")
-    document: dict[str, Any] = (
-        known if isinstance(known, dict) else {"name": known}
-    )  # a log's has only a name
+    document = meta.document
     preempted: dict[str, int] = {}
     for row in store.records("vms"):
         preempted[row.slot] = preempted.get(row.slot, 0) + (row.end is VmEnd.PREEMPTED)
     return {
-        "run_id": meta.get("run_id"),
+        "run_id": meta.run_id,
         "experiment": document.get("name"),
-        "status": meta.get("status"),
-        "error": meta.get("error") or "",
-        "target": meta.get("target"),
-        "emulated": meta.get("emulated"),
-        "scales": meta.get("scales"),
-        "host_contended": (meta.get("host") or {}).get("contended"),
+        "status": meta.status,
+        "error": meta.error or "",
+        "target": meta.target,
+        "emulated": meta.emulated,
+        "scales": meta.scales and meta.scales.to_json(),
+        "host_contended": meta.host_contended,
         "started_s": started_s,
         "ended_s": ended_s,
         "at_s": at_s,
@@ -84,7 +79,8 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
         "peers": [_logged_peer(row, epochs) for row in store.records("vms")]
         if imported
         else [
-            _peer(s, document, events, _last(progress, s.vm), preempted.get(s.name, 0), skews) for s in slots
+            _peer(s, document, events, _last(progress, s.vm), preempted.get(s.name, 0), meta.clock_skew_s)
+            for s in slots
         ],
         "epoch": _epoch(meta, epochs, _last(progress, "")),
         "granularity": _granularity(meta, epochs, progress, store),
@@ -118,7 +114,7 @@ def _priced(
     store: RunStore, now_s: float
 ) -> tuple[list[VmRecord], list[EpochRecord], list[EgressRecord], float, Terms, dict[str, int], int | None,
            dict[str, float]]:  # fmt: skip
-    meta = store.all_meta()
+    meta = store.run_meta()
     terms, _ = terms_of(meta)
     ingress: dict[str, int] = {}
     for row in store.records("ingress"):
@@ -197,13 +193,11 @@ def _clocks(skews: Mapping[str, float]) -> list[str]:
     ]
 
 
-def _epoch(
-    meta: Mapping[str, Any], epochs: list[EpochRecord], swarm: ProgressRecord | None
-) -> dict[str, Any]:
+def _epoch(meta: RunMeta, epochs: list[EpochRecord], swarm: ProgressRecord | None) -> dict[str, Any]:
     """Raw samples and rates, as they happen; `current` is the epoch under way."""
-    warmup, measured = int(meta.get("warmup_epochs") or 0), int(meta.get("epochs") or 0)
+    warmup, measured = meta.warmup_epochs, meta.epochs
     done = max((e.epoch for e in epochs), default=0)
-    if meta.get("imported"):  # nobody planned its epochs
+    if meta.imported:  # nobody planned its epochs
         measured = max(done - warmup, 0)
     current = max(done, swarm.epoch if swarm else 0) + 1
     return {
@@ -213,21 +207,19 @@ def _epoch(
         "warmup": warmup,
         "measured": measured,
         "samples": swarm.samples if swarm else None,
-        "target": meta.get("raw_target_batch_size"),
+        "target": meta.raw_target_batch_size,
         "sps": swarm.sps if swarm else None,
         "eta_s": swarm.eta_s if swarm else None,
     }
 
 
 def _granularity(
-    meta: Mapping[str, Any], epochs: list[EpochRecord], progress: list[ProgressRecord], store: RunStore
+    meta: RunMeta, epochs: list[EpochRecord], progress: list[ProgressRecord], store: RunStore
 ) -> float | None:
     if not epochs:
         return None
     terms, _ = terms_of(meta)
-    raw = swarm_epochs(
-        epochs, int(meta.get("warmup_epochs") or 0), progress, terms.raw_target, store.records("vms")
-    )
+    raw = swarm_epochs(epochs, meta.warmup_epochs, progress, terms.raw_target, store.records("vms"))
     found = granularity(study_epochs(raw, terms.scales, terms.raw_target))
     return None if found is None else found.value
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cloud.local.host.vms import NOTICE_FILE, vm_folder
 from cloud.provider import LaunchRequest, Offer
@@ -19,7 +19,6 @@ from experiments.averaging.records import region_of
 from experiments.averaging.round_limits import averaging_timeout_s
 from experiments.catalog import step_time
 from experiments.emulation.bytes_scale import chunk_timeout_s
-from experiments.emulation.scales import coalesced
 from experiments.parse.load import from_document
 from experiments.peer.config import PeerConfig
 from experiments.schema.models import ExperimentSpec
@@ -27,6 +26,7 @@ from experiments.schema.shards import shard_urls
 from experiments.schema.slots import slots
 from experiments.wire.orders import ORDERS_FILE
 from metrics.store.database import RunStore
+from metrics.store.meta import EmulationMeta, RunMeta
 from orchestrator.core.events import MONITOR, RequestVm
 from orchestrator.core.state import Place
 from orchestrator.launch.keys import run_key, vm_keys
@@ -36,6 +36,7 @@ from orchestrator.launch.rented import BARRIER_S, labels_of, store_node
 _PEER = "experiments.peer.main:main"
 _MONITOR = "experiments.monitor.main:main"
 _MIN_PART_BYTES = 4096  # below, a part is mostly headers
+_T = TypeVar("_T")
 
 
 class RunRequests:
@@ -43,8 +44,8 @@ class RunRequests:
 
     def __init__(self, folder: Path, store: RunStore) -> None:
         self._folder = folder
-        self._meta = store.all_meta()
-        self._spec = from_document(self._meta["experiment"])
+        self._meta = store.run_meta()
+        self._spec = from_document(self._meta.document)
         self.last_epoch = self._spec.measure.warmup_epochs + self._spec.measure.epochs
         self.evaluates = self._spec.data.heldout is not None
 
@@ -66,7 +67,7 @@ class RunRequests:
             files={"identity.key": keys.identity, "record.key": keys.record},
             max_usd_per_h=place.max_usd_per_h,
         )
-        return made if self._meta["target"] != "sky" else self._rented(made, wish, place)
+        return made if self._meta.target != "sky" else self._rented(made, wish, place)
 
     def _rented(self, made: LaunchRequest, wish: RequestVm, place: Place) -> LaunchRequest:
         """What a real VM needs beside it: labels, a port to be reached at, software, an end."""
@@ -84,7 +85,7 @@ class RunRequests:
             },
             labels=labels_of(self._meta, wish.slot, time.time()),
             ports=(int(made.config["listen_port"]),),
-            max_life_s=float(self._meta["max_life_s"]),
+            max_life_s=self._meta.max_life_s,
             network_tuning=self._spec.network_tuning,
             setup=self._spec.setup,
             file_mounts=dict(self._spec.file_mounts),
@@ -95,16 +96,16 @@ class RunRequests:
 
     def monitor(self, vm: str) -> LaunchRequest:
         """The node that watches, beside the first slot's first place."""
-        c = float(self._meta["scales"]["time"])
+        c = _known(self._meta.emulation, "emulation").time_scale
         place = slots(self._spec)[0].places[0]
         return LaunchRequest(
             vm=vm,
             offer=Offer(place.infra, "monitor", "CPU:1", False, None, "the monitor is not billed"),
             program=_MONITOR,
             config={
-                "run_key": self._meta["run_id"],
+                "run_key": self._meta.run_id,
                 "listen_address": "",
-                "target_batch_size": self._meta["raw_target_batch_size"],
+                "target_batch_size": self._meta.raw_target_batch_size,
                 "period_s": 1.0,
                 "dht_timeout_s": 10.0 / c,
                 "orders_public_key": run_key(self._folder)[1],
@@ -115,7 +116,7 @@ class RunRequests:
 
     def nodes(self) -> dict[str, tuple[str, str]]:
         """Address and location of the nodes that are no VMs (the store, the monitor)."""
-        if self._meta["target"] == "sky":
+        if self._meta.target == "sky":
             return store_node(self._spec)
         try:
             host = json.loads((self._folder / "cloud" / "host.json").read_text())
@@ -147,7 +148,7 @@ class RunRequests:
 
 
 def peer_config(
-    meta: Mapping[str, Any], wish: RequestVm, place: Place, endpoint: str, environment: Mapping[str, str]
+    meta: RunMeta, wish: RequestVm, place: Place, endpoint: str, environment: Mapping[str, str]
 ) -> PeerConfig:
     """All a peer is told. Times are divided by time_scale; sizes are the emulation plan's. Only an emulated accelerator's
     step has a time to be padded to.
@@ -155,10 +156,9 @@ def peer_config(
     Time-outs as docs/emulated-cloud.md found necessary: a request's below matchmaking's, a chunk's long
     against the slowest part, the DHT's long against bulk data on the same connection.
     """
-    spec = from_document(meta["experiment"])
-    emulation = meta["emulation"]
-    c = float(emulation["time_scale"])
-    emulated = bool(meta["emulated"])
+    spec = from_document(meta.document)
+    emulation, emulated = _known(meta.emulation, "emulation"), bool(meta.emulated)
+    c = emulation.time_scale
     times = step_time(spec.model, place.accelerator, plain=spec.swarm.plain) if emulated else None
     if emulated and times is None:
         raise ValueError(f"no step time is known for {spec.model} on {place.accelerator}")
@@ -166,7 +166,7 @@ def peer_config(
     matchmaking_s = swarm.matchmaking_time_s / c
     padded = times if times and times.padded else None
     return PeerConfig(
-        run_id=meta["run_id"],
+        run_id=str(meta.run_id),
         vm=wish.vm,
         slot=wish.slot,
         generation=wish.generation,
@@ -175,9 +175,9 @@ def peer_config(
         initial_peers=wish.initial_peers,
         expected_peers=spec.peer_count,
         barrier_timeout_s=60.0 + 10.0 * spec.peer_count,
-        target_batch_size=int(emulation["raw_target_batch_size"]),
+        target_batch_size=_known(emulation.raw_target_batch_size, "raw_target_batch_size"),
         batch_size=batch,
-        coalesce=coalesced(emulation, place.accelerator),
+        coalesce=emulation.steps_per_report(place.accelerator),
         max_epochs=spec.measure.warmup_epochs + spec.measure.epochs,
         optimizer=swarm.optimizer.as_mapping(),
         matchmaking_time_s=matchmaking_s,
@@ -187,11 +187,11 @@ def peer_config(
         next_chunk_timeout_s=chunk_timeout_s(c),
         request_timeout_s=min(3.0 / c, 0.6 * matchmaking_s),
         dht_timeout_s=10.0 / c,
-        part_size_bytes=max(_MIN_PART_BYTES, int(emulation["part_size_bytes"])),
+        part_size_bytes=max(_MIN_PART_BYTES, _known(emulation.part_size_bytes, "part_size_bytes")),
         model=spec.model,
         emulated=emulated,
-        parameters=int(emulation["parameters"]),
-        matrices=tuple((int(rows), int(columns)) for rows, columns in emulation.get("matrices", ())),
+        parameters=_known(emulation.parameters, "parameters"),
+        matrices=tuple((int(rows), int(columns)) for rows, columns in emulation.matrices),
         forward_s=padded.forward_s(batch) / c if padded else 0.0,
         backward_s=padded.backward_s(batch) / c if padded else 0.0,
         sync_work_s=padded.sync_work_s / c if padded else 0.0,
@@ -207,14 +207,21 @@ def peer_config(
     )
 
 
+def _known(value: _T | None, key: str) -> _T:
+    """A value that every launch writes. Raises ValueError where it is missing."""
+    if value is None:
+        raise ValueError(f"the run's meta lacks {key}")
+    return value
+
+
 def _averaging_timeout_s(
-    longest_s: float, emulation: Mapping[str, Any], emulated: bool, matchmaking_s: float
+    longest_s: float, emulation: EmulationMeta, emulated: bool, matchmaking_s: float
 ) -> float:
     """What a round may take: by its expected communication where the network's figures are known, else `longest_s`."""
     if not emulated:
         return longest_s
-    chunk_s = chunk_timeout_s(float(emulation["time_scale"]))
-    return averaging_timeout_s(longest_s, float(emulation["comm_s"]), matchmaking_s, chunk_s)
+    chunk_s = chunk_timeout_s(emulation.time_scale)
+    return averaging_timeout_s(longest_s, _known(emulation.comm_s, "comm_s"), matchmaking_s, chunk_s)
 
 
 def _port(spec: ExperimentSpec, wish: RequestVm) -> int:

@@ -1,60 +1,199 @@
-"""A plan as the core will be told it: the same when it is shown, before the question is asked, and when the run is made."""
+"""A run before it is made: its experiment, prices, scales, limits and refusal, decided once.
+
+The CLI renders a `RunPlan`, `orchestrator.saved_plan` stores its document, `prepare` writes the run from it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, NamedTuple
 
-from cloud.prices.book import PriceBook, load_for
+from analysis.planning.plan import TOLERANCE, Quoter, book_quoter, plan_of
+from cloud.prices.book import PriceBook, load_for, newest
+from cloud.targets import TARGETS
+from experiments.catalog import models, step_time
 from experiments.emulation.scales import EmulationPlan, resolve_emulation
+from experiments.schema.errors import SpecError
 from experiments.schema.models import ExperimentSpec
 from orchestrator.core.state import RunSpec
 from orchestrator.errors import RefusedError, UsageError
+from orchestrator.launch.rent_checks import obstacles
 from orchestrator.launch.rented import patient, planned_quoter, unscaled
 from orchestrator.launch.run_spec import check_money, run_spec
+from orchestrator.quotes import sky_quoter
+
+_CANNOT = "cannot be launched"  # how the note of a refusal begins
+_UNNAMED = "planned"  # the run's id until it has one
 
 
-class PlannedRun(NamedTuple):
-    """What follows from an experiment and its plan."""
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """What follows from an experiment at the prices of one moment. Made by `plan_run` only."""
 
+    spec: ExperimentSpec
+    on: str  # "local": this machine; "sky": rented VMs
     book: PriceBook
-    emulation: EmulationPlan
-    told: RunSpec
+    emulation: EmulationPlan | None  # None: a rented run whose scales cannot be resolved; it is refused
+    document: Mapping[
+        str, Any
+    ]  # what is shown and stored: JSON types only (`analysis.planning.plan.Plan.as_dict`)
+    core: RunSpec | None  # what the controller's core is told, without the run's id; None: refused
+    refusal: RefusedError | UsageError | SpecError | None  # why money, limits or scales allow no launch
+    obstacles: tuple[str, ...]  # the document's notes that tell why it cannot be launched as it is
+
+    def launchable(self, run_id: str) -> tuple[EmulationPlan, RunSpec]:
+        """The scales and what the core is told, for the run of this id.
+
+        Raises RefusedError when a price is unknown that must be known or a limit cannot be kept, UsageError, SpecError.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        assert self.emulation is not None
+        assert self.core is not None
+        return self.emulation, replace(self.core, run_id=run_id)
+
+    def refuse(self) -> None:
+        """Raise as `launchable`, before anybody is asked."""
+        self.launchable(_UNNAMED)
 
 
-def planned_run(
-    spec: ExperimentSpec, plan: Mapping[str, Any], run_id: str, *, cores: int, on: str
-) -> PlannedRun:
-    """The run that this plan makes. Rented VMs have the plan's places, prices and ceilings.
+def host_cores() -> int:
+    """CPUs this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
-    Raises RefusedError when a price is unknown that must be known, or a limit cannot be kept; UsageError, SpecError,
-    PriceBookError.
+
+def plan_run(
+    spec: ExperimentSpec,
+    on: str = "local",
+    *,
+    cores: int,
+    price_tolerance: Decimal = TOLERANCE,
+    approved: Mapping[str, Any] | None = None,
+    check_prices: Callable[[Quoter], None] | None = None,
+    notes: Iterable[str] = (),
+) -> RunPlan:
+    """Plan a run on this machine ("local") or on rented VMs ("sky"). Contacts nothing.
+
+    `approved`: the document of an earlier plan of it, whose instance types and prices hold instead of today's;
+    `check_prices` is called with today's and may raise. `notes`: more for whoever reads the plan.
+    Raises SpecError, PriceBookError. What stands against a launch is raised by `RunPlan.refuse`.
     """
-    rented = on == "sky"
+    rented = TARGETS[on].rents
     book = load_for(spec.prices, rented=rented)
-    if rented:
-        _refuse_unknown_prices(spec, plan)
-        emulation, ceilings = unscaled(spec, cores), plan.get("ceilings") or {}
-        quote = planned_quoter(plan)
-        told = run_spec(spec, run_id, book, emulation, ceilings=ceilings, rented=True, quote=quote)
-        told = patient(told)
-    else:
-        if spec.emulation is not None and spec.emulation.network == "none":
+    scales = _scales(spec, cores, rented=rented)
+    today = sky_quoter(book, os.environ) if rented else book_quoter(book)
+    if check_prices is not None:
+        check_prices(today)
+    shown = plan_of(
+        spec,
+        book,
+        scales.emulation,
+        on=on,
+        quote=today if approved is None else planned_quoter(approved),
+        price_tolerance=price_tolerance,
+        notes=[*scales.notes, *notes],
+    ).as_dict()
+    core, refusal = _core(spec, shown, book, scales, rented=rented)
+    money = () if refusal is None or isinstance(refusal, SpecError) else (f"{_CANNOT}: {refusal}",)
+    obstacles = (*money, *(f"{_CANNOT} on rented VMs as it is: {sentence}" for sentence in scales.obstacles))
+    dated = _outdated(book) if rented else []
+    document = {**shown, "notes": [*obstacles, *dated, *shown["notes"]]}
+    return RunPlan(spec, on, book, scales.emulation, document, core, refusal, obstacles)
+
+
+def approved_plan(spec: ExperimentSpec, on: str, document: Mapping[str, Any], *, cores: int) -> RunPlan:
+    """The plan that this document is of, as it was approved: its prices and ceilings hold, and it is not made anew.
+
+    Raises as `plan_run`.
+    """
+    rented = TARGETS[on].rents
+    book, scales = load_for(spec.prices, rented=rented), _scales(spec, cores, rented=rented)
+    core, refusal = _core(spec, document, book, scales, rented=rented)
+    return RunPlan(spec, on, book, scales.emulation, document, core, refusal, ())
+
+
+class _Scales(NamedTuple):
+    """The scales, what stands against renting VMs for them, and notes for the plan's reader."""
+
+    emulation: EmulationPlan | None
+    error: SpecError | None = None  # why there are none
+    obstacles: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def _scales(spec: ExperimentSpec, cores: int, *, rented: bool) -> _Scales:
+    """Of rented VMs a plan is shown even where there are none. Raises SpecError on this machine."""
+    if not rented:
+        return _Scales(resolve_emulation(spec, cores))
+    against = tuple(obstacles(spec))
+    try:
+        expected = unscaled(spec, cores)
+    except SpecError as error:
+        return _Scales(None, error, (*against, str(error)), ("its duration is unknown",))
+    if expected.study_epoch_s is None:
+        return _Scales(expected, None, against, (_unknown_duration(spec),))
+    distance = "the duration counts no distance between the places: averaging may take longer"
+    return _Scales(expected, None, against, (distance,))
+
+
+def _core(
+    spec: ExperimentSpec, shown: Mapping[str, Any], book: PriceBook, scales: _Scales, *, rented: bool
+) -> tuple[RunSpec | None, RefusedError | UsageError | SpecError | None]:
+    """What the core is told, or why it is told nothing. Rented VMs have the plan's places, prices and ceilings."""
+    try:
+        if rented:
+            _refuse_unknown_prices(spec, shown)
+        elif spec.emulation is not None and spec.emulation.network == "none":
             raise UsageError(
                 f"{spec.name}: emulation.network is 'none', and the emulated cloud needs one; name it, or use --on sky"
             )
-        emulation = resolve_emulation(spec, cores)
-        told = run_spec(spec, run_id, book, emulation)  # here a price is what the book says, to the cent
-    check_money(spec, told, book, rented=rented)
-    return PlannedRun(book, emulation, told)
+        if scales.emulation is None:
+            return None, scales.error
+        if rented:
+            quote, ceilings = planned_quoter(shown), shown.get("ceilings") or {}
+            core = patient(
+                run_spec(spec, _UNNAMED, book, scales.emulation, ceilings=ceilings, rented=True, quote=quote)
+            )
+        else:  # here a price is what the book says, to the cent
+            core = run_spec(spec, _UNNAMED, book, scales.emulation)
+        check_money(spec, core, book, rented=rented)
+    except (RefusedError, UsageError, SpecError) as error:
+        return None, error
+    return core, None
 
 
-def _refuse_unknown_prices(spec: ExperimentSpec, plan: Mapping[str, Any]) -> None:
-    """What nobody knows the price of is not rented, unless the experiment says what it may cost at most."""
-    places = [place for peer in plan["peers"] for place in peer["places"]]
+def _refuse_unknown_prices(spec: ExperimentSpec, shown: Mapping[str, Any]) -> None:
+    """Refuse VMs of unknown price, unless the experiment says what they may cost at most."""
+    places = [place for peer in shown["peers"] for place in peer["places"]]
     unknown = sorted({p["location"] for p in places if p["ceiling_usd_per_h"] is None})
     if unknown:
         raise RefusedError(
             f"{spec.name}: nobody knows what a VM costs at {', '.join(unknown[:3])}; give the place 'max_usd_per_h', "
             "or remove it"
         )
+
+
+def _outdated(book: PriceBook) -> list[str]:
+    """Real traffic at prices that are known to be old ones."""
+    latest = newest()
+    if not book.newest_date or not latest.newest_date or book.newest_date >= latest.newest_date:
+        return []
+    return [
+        f"traffic is counted at the prices of {book.name}, of {book.newest_date}, since 'prices' names it; "
+        f"{latest.name} has those of {latest.newest_date}, between clouds some ten times higher: "
+        "--set prices=auto counts them"
+    ]
+
+
+def _unknown_duration(spec: ExperimentSpec) -> str:
+    accelerators = {group.alternatives[0].accelerators for group in spec.peers}
+    defined = models()[spec.model].kind == "digits"  # a step is what it is padded to, nobody measured it
+    unknown = [a for a in sorted(accelerators) if defined or step_time(spec.model, a) is None]
+    return (
+        f"its duration is unknown: nobody measured a step of {spec.model} on {', '.join(unknown)}; traffic is reckoned as "
+        f"if each epoch took swarm.matchmaking_time_s ({spec.swarm.matchmaking_time_s:g} s), the least it can: "
+        "a longer one lowers it, and the reserve with it"
+    )

@@ -8,7 +8,6 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -30,13 +29,22 @@ from experiments.schema.slots import slots
 from experiments.study_file.basis import study_basis
 from metrics.records import EventRecord
 from metrics.store.database import DiskFullError, RunStore
+from metrics.store.meta import (
+    EgressCeiling,
+    EmulationMeta,
+    ModelMeta,
+    NetworkMeta,
+    PriceBookMeta,
+    RunMeta,
+    RunScales,
+)
 from orchestrator.core.events import Fact
 from orchestrator.core.journal import created
 from orchestrator.disk_reserve import keep_reserve
 from orchestrator.errors import RunFailedError, UsageError
 from orchestrator.home import make_home
 from orchestrator.home import run_folder as folder_of
-from orchestrator.launch.plan_run import planned_run
+from orchestrator.launch.plan_run import RunPlan
 from orchestrator.launch.rent_checks import OWN_SECRET, check_rentable
 from orchestrator.launch.rented import sky_meta
 from orchestrator.launch.start_lock import start_lock
@@ -56,30 +64,20 @@ _PACKAGES = ("orch", "hivemind", "torch", "ray", "webdataset")
 
 
 def prepare(
-    spec: ExperimentSpec,
-    file: Path,
-    plan: Mapping[str, Any],
-    run_id: str,
-    home: Path,
-    *,
-    now_s: float,
-    cores: int,
-    provider: str = LOCAL,
-    on: str = "local",
+    plan: RunPlan, file: Path, run_id: str, home: Path, *, now_s: float, provider: str = LOCAL
 ) -> Path:
     """Make the run's folder: the experiment as given, all of meta, the journal's first row.
 
-    `provider` is "module:callable", called with the run's folder; `on` "sky" has its own, and takes places, prices
-    and their ceilings from the plan. Raises UsageError when the run exists
+    `provider` is "module:callable", called with the run's folder; rented VMs have their own. Raises UsageError when the run exists
     or the folder cannot be written, HeldError while another process makes it, RefusedError when the budget
     cannot be kept, SpecError, PriceBookError, StoreError (DiskFullError). After an error there is no folder.
     """
-    folder = folder_of(home, run_id)
+    spec, on, folder = plan.spec, plan.on, folder_of(home, run_id)
     if (folder / "run.db").exists():
         raise UsageError(f"{run_id}: this run exists; go on with it by `orch attach {run_id}`")
     if on == "sky":
         check_rentable(spec)
-    book, emulation, run = planned_run(spec, plan, run_id, cores=cores, on=on)
+    emulation, run = plan.launchable(run_id)
     try:
         make_home(home)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -89,10 +87,10 @@ def prepare(
             try:
                 (folder / "experiment.yaml").write_bytes(file.read_bytes())
                 write_environment(folder, spec, on)
-                meta = _meta(spec, plan, book, emulation, run_id, now_s, provider)
-                meta["egress_ceiling"] = _egress_ceiling(spec, book, emulation, rented=on == "sky")
+                ceiling = _egress_ceiling(spec, plan.book, emulation, rented=on == "sky")
+                meta = _meta(plan, emulation, run_id, now_s, provider, ceiling)
                 if on == "sky":
-                    meta |= sky_meta(spec, home)
+                    meta = sky_meta(meta, spec, home)
                 keep_reserve(folder)
                 _write_store(folder / "run.db", meta, created(run), now_s)
             except BaseException:
@@ -109,13 +107,13 @@ def prepare(
     return folder
 
 
-def _write_store(path: Path, meta: Mapping[str, Any], fact: Fact, now_s: float) -> None:
+def _write_store(path: Path, meta: RunMeta, fact: Fact, now_s: float) -> None:
     """Whole or not at all: another launch of this id must not find a database without a run in it."""
     new = path.with_name("run.db.new")
     for left in path.parent.glob("run.db.new*"):  # of a launch that was killed here
         left.unlink()
     with RunStore.open_writer(new) as store, store.transaction():
-        for key, value in meta.items():
+        for key, value in meta.to_json().items():
             store.set_meta(key, value)
         row = EventRecord(0, now_s, fact.kind, "", -1, "", "", "", fact.cause, fact.data_json)
         store.append("events", [row])
@@ -124,67 +122,61 @@ def _write_store(path: Path, meta: Mapping[str, Any], fact: Fact, now_s: float) 
 
 
 def _meta(
-    spec: ExperimentSpec,
-    plan: Mapping[str, Any],
-    book: PriceBook,
+    planned: RunPlan,
     emulation: EmulationPlan,
     run_id: str,
     now_s: float,
     provider: str,
-) -> dict[str, Any]:
+    egress_ceiling: EgressCeiling | None,
+) -> RunMeta:
+    spec, book = planned.spec, planned.book
     model = models()[spec.model]
     figures = study_basis(spec).published
-    return {
-        "run_id": run_id,
-        "experiment": to_document(spec),
-        "plan": dict(plan),
-        "provider": provider,
-        "target": "local",
-        "emulated": True,
-        "emulation": asdict(emulation),
-        "scales": {
-            "bytes": emulation.bytes_scale,
-            "time": emulation.time_scale,
-            "samples": emulation.samples_scale,
-        },
-        "network": {
-            "tuning": spec.network_tuning,
-            "windows": emulation.windows,
-            "window_bytes": emulation.window_bytes,
-        },
-        "status": "running",
-        "error": "",
-        "started_s": now_s,
-        "price_book": {"name": book.name, "sha256": book.sha256, "csv": book.text},
-        "model": {
-            "name": model.name,
-            "parameters": model.parameters,
-            "bytes_per_sample": model.bytes_per_sample,
-            "ran": _ran(spec),
-        },
-        "warmup_epochs": spec.measure.warmup_epochs,
-        "epochs": spec.measure.epochs,
-        "target_batch_size": spec.swarm.target_batch_size,
-        "raw_target_batch_size": emulation.raw_target_batch_size,
-        "sync_work_s": {} if spec.emulation is None else _sync_work(spec),
-        "addresses": {},
-        "locations": {},
-        "published": None if figures is None else asdict(figures),
-        "versions": {"python": platform.python_version(), **{p: _version(p) for p in _PACKAGES}},
-        "warnings": [],
-        "metrics_address": chosen_address(os.environ),
-    }
+    return RunMeta(
+        run_id=run_id,
+        experiment=to_document(spec),
+        plan=dict(planned.document),
+        provider=provider,
+        target="local",
+        emulated=True,
+        emulation=EmulationMeta.from_json(asdict(emulation)),
+        scales=RunScales(
+            bytes=emulation.bytes_scale, time=emulation.time_scale, samples=emulation.samples_scale
+        ),
+        network=NetworkMeta(
+            tuning=spec.network_tuning, windows=emulation.windows, window_bytes=emulation.window_bytes
+        ),
+        status="running",
+        error="",
+        started_s=now_s,
+        price_book=PriceBookMeta(name=book.name, sha256=book.sha256, csv=book.text),
+        model=ModelMeta(
+            name=model.name,
+            parameters=model.parameters,
+            bytes_per_sample=model.bytes_per_sample,
+            ran=_ran(spec),
+        ),
+        warmup_epochs=spec.measure.warmup_epochs,
+        epochs=spec.measure.epochs,
+        target_batch_size=spec.swarm.target_batch_size,
+        raw_target_batch_size=emulation.raw_target_batch_size,
+        sync_work_s={} if spec.emulation is None else _sync_work(spec),
+        published=None if figures is None else asdict(figures),
+        versions={"python": platform.python_version(), **{p: _version(p) for p in _PACKAGES}},
+        metrics_address=chosen_address(os.environ),
+        egress_ceiling=egress_ceiling,
+    )
 
 
 def _egress_ceiling(
     spec: ExperimentSpec, book: PriceBook, emulation: EmulationPlan, *, rented: bool
-) -> dict[str, Any] | None:
+) -> EgressCeiling | None:
     """The most that an epoch's traffic may cost by the plan, and an epoch's seconds on this machine; None: unknown."""
     usd = epoch_egress_usd(spec, book, rented=rented)
     if usd is None:
         return None
     expected_s = emulation.reckoned_epoch_s if emulation.epoch_s is None else emulation.epoch_s
-    return {"usd": str(usd), "raw_epoch_s": max(1.0, expected_s)}
+    return EgressCeiling(usd=str(usd), raw_epoch_s=max(1.0, expected_s))
 
 
 def _ran(spec: ExperimentSpec) -> str:
@@ -245,12 +237,12 @@ def start_cloud(folder: Path) -> None:
     Raises ProviderError (this machine or the options do not allow it), StoreError, RunFailedError (no data set).
     """
     with RunStore.open_reader(folder / "run.db") as store:
-        meta = store.all_meta()
-    if meta["provider"] != LOCAL:
+        meta = store.run_meta()
+    if meta.provider != LOCAL:
         return
     from cloud.local import LocalCloud
 
-    spec = from_document(meta["experiment"])
+    spec = from_document(meta.document)
     cloud = LocalCloud.start(folder, _local_options(spec, meta))
     try:
         if not spec.data.endpoint:
@@ -262,7 +254,7 @@ def start_cloud(folder: Path) -> None:
         raise
 
 
-def _local_options(spec: ExperimentSpec, meta: Mapping[str, Any]) -> Any:
+def _local_options(spec: ExperimentSpec, meta: RunMeta) -> Any:
     from cloud.local import LocalOptions, PreemptOptions, StoreOptions
 
     emulation = spec.emulation
@@ -290,19 +282,19 @@ def _local_options(spec: ExperimentSpec, meta: Mapping[str, Any]) -> Any:
             rate_per_h=wished.rate_per_h or 0.0,
             at_s=() if wished.at_s is None else (wished.at_s,),
             notice_s=wished.notice_s or None,
-            slot=f"{meta['run_id']}-{wished.slot}" if wished.slot else "",
+            slot=f"{meta.run_id}-{wished.slot}" if wished.slot else "",
             seed=spec.seed,
         )
-    scales = meta["scales"]
+    scales = meta.scales or RunScales()
     return LocalOptions(
         network=emulation.network,
-        bytes_scale=scales["bytes"],
-        time_scale=scales["time"],
+        bytes_scale=scales.bytes,
+        time_scale=scales.time,
         windows=windows_of(emulation, spec.network_tuning),
         network_tuning=spec.network_tuning,
         path_model=emulation.path_model,
         seed=f"{spec.name}/{spec.seed}",
-        run_id=meta["run_id"],
+        run_id=str(meta.run_id),
         boot_s=emulation.boot_s,
         capacity=dict(emulation.capacity),
         preempt=preempt,

@@ -15,6 +15,7 @@ from cloud import targets
 from cloud.sky.vm.bootstrap import INSTALL_WITHIN_S, SETUP_WITHIN_S
 from experiments.emulation.scales import EmulationPlan, full_size, resolve_emulation
 from experiments.schema.models import ExperimentSpec
+from metrics.store.meta import RunMeta
 from orchestrator.core.state import RunSpec
 from orchestrator.home import owner
 
@@ -77,37 +78,33 @@ def patient(run: RunSpec) -> RunSpec:
     )
 
 
-def sky_meta(spec: ExperimentSpec, home: Path) -> dict[str, Any]:
-    """Keys of meta that only a run on rented VMs has, or has otherwise."""
+def sky_meta(meta: RunMeta, spec: ExperimentSpec, home: Path) -> RunMeta:
+    """The same run's meta on rented VMs."""
     wall_s = spec.max_wall_time_s
-    return {
-        "provider": SKY,
-        "target": targets.SKY.name,
-        "emulated": spec.emulation is not None,
-        "owner": owner(home),
-        "request_deadline_s": _REQUEST_S,
-        "observe_deadline_s": _OBSERVE_S,
-        "observe_period_s": _OBSERVE_PERIOD_S,
-        "terminate_deadline_s": _TERMINATE_S,
-        "close_deadline_s": _CLOSE_S,
-        "max_life_s": _DAY_S if wall_s is None else min(_DAY_S, wall_s + _LIFE_AFTER_END_S),
-    }
+    return replace(
+        meta,
+        provider=SKY,
+        target=targets.SKY.name,
+        emulated=spec.emulation is not None,
+        owner=owner(home),
+        request_deadline_s=_REQUEST_S,
+        observe_deadline_s=_OBSERVE_S,
+        observe_period_s=_OBSERVE_PERIOD_S,
+        terminate_deadline_s=_TERMINATE_S,
+        close_deadline_s=_CLOSE_S,
+        max_life_s=_DAY_S if wall_s is None else min(_DAY_S, wall_s + _LIFE_AFTER_END_S),
+    )
 
 
-def labels_of(meta: Mapping[str, Any], slot: str, now_s: float) -> dict[str, str]:
+def labels_of(meta: RunMeta, slot: str, now_s: float) -> dict[str, str]:
     """Tags of a VM at its creation."""
-    lease_s = _lease_s(meta)
+    lease_s = float(meta.document.get("lease_s", 600.0))
     return {
-        "orch-run": str(meta["run_id"]),
+        "orch-run": str(meta.run_id),
         "orch-slot": slot,
-        "orch-owner": str(meta["owner"]),
+        "orch-owner": str(meta.owner),
         "orch-lease-until": str(round(now_s + lease_s)),
     }
-
-
-def _lease_s(meta: Mapping[str, Any]) -> float:
-    """The run's lease, in seconds."""
-    return float(meta["experiment"].get("lease_s", 600.0))
 
 
 def store_node(spec: ExperimentSpec) -> dict[str, tuple[str, str]]:

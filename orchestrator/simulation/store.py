@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from metrics.records import TABLES, EventRecord, VmRecord
 from metrics.store.database import FencedError, RunStore, StoreError, translated
+from metrics.store.meta import RunMeta
 from metrics.store.schema import KEYS, STRICT
 
 Hook = Callable[[Sequence[EventRecord]], None]
@@ -159,9 +160,9 @@ class MemoryStore(RunStore):
         self._refuse("read")
         return self._meta.get(key, default)
 
-    def all_meta(self) -> dict[str, Any]:
-        """Every key of meta."""
-        return dict(self._meta)
+    def run_meta(self) -> RunMeta:
+        """The whole of meta, as it is now."""
+        return RunMeta.from_json(dict(self._meta))
 
     def set_meta(self, key: str, value: Any) -> None:
         """Set `key`."""

@@ -18,6 +18,7 @@ from metrics.records import (
     VmRecord,
 )
 from metrics.store.database import RunStore
+from metrics.store.meta import RunMeta
 
 START_S = 1_700_000_000.0
 PARAMETERS = 100_000_000
@@ -38,8 +39,8 @@ class MadeRun:
         names = only or [f.name for f in fields(TABLES[table])]
         return {name: [getattr(row, name) for row in self.tables[table]] for name in names}
 
-    def meta(self, key: str, default: Any = None) -> Any:
-        return self.values.get(key, default)
+    def run_meta(self) -> RunMeta:
+        return RunMeta.from_json(self.values)
 
     def write(self, folder: Path) -> Path:
         """As `run.db` in a folder."""

@@ -19,6 +19,7 @@ from metrics.records import ProgressRecord, VmRecord
 from metrics.run import RunNumbers
 from metrics.run_cost import Repriced, steady, whole
 from metrics.store.database import RunStore
+from metrics.store.meta import RunMeta
 
 STUDY = load("study-2023-04")
 
@@ -196,8 +197,8 @@ class _Log:
     def columns(self, table, only=()):
         return {name: [] for name in ("vm", "step", "samples", "peers", "group_size", *only)}
 
-    def meta(self, key, default=None):
-        return self._meta.get(key, default)
+    def run_meta(self):
+        return RunMeta.from_json(self._meta)
 
 
 def test_doubled_counters_are_the_study_s_and_missing_ones_the_mean_of_the_others():

@@ -108,7 +108,7 @@ def test_a_ray_that_is_not_there_is_told_before_anything_is_made(clean_home: Pat
 def folder(clean_home: Path) -> Path:
     """A run that was prepared and has not begun."""
     spec = load("local-2")
-    return prepare(spec, find("local-2"), plan_for(spec), RUN, clean_home, now_s=time.time(), cores=2)
+    return prepare(plan_for(spec), find("local-2"), RUN, clean_home, now_s=time.time())
 
 
 def test_two_launches_of_one_run_id(clean_home: Path, folder: Path):

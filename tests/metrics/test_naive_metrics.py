@@ -39,6 +39,7 @@ from cloud.prices.rows import Price
 from metrics.records import TABLES, EgressRecord, EpochRecord, IngressRecord, StepRecord, SwarmEpochRecord
 from metrics.run import RunNumbers
 from metrics.stats import t_quantile
+from metrics.store.meta import RunMeta
 
 EXACT = 1e-9
 NOW = 400.0  # when the made-up runs ended
@@ -144,8 +145,8 @@ class Held:
         names = [f.name for f in fields(TABLES[table]) if not only or f.name in only]
         return {name: [getattr(row, name) for row in self.tables[table]] for name in names}
 
-    def meta(self, key: str, default: Any = None) -> Any:
-        return self.known.get(key, default)
+    def run_meta(self) -> RunMeta:
+        return RunMeta.from_json(self.known)
 
 
 def close(value: float | None) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from decimal import Decimal
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +17,9 @@ from orchestrator.cli.exits import DONE, INTERRUPTED
 from orchestrator.cli.names import RunArgument, find_run
 from orchestrator.cli.render.output import SCHEMA_VERSION, as_json
 from orchestrator.cli.render.terminal import confirm, say
+
+if TYPE_CHECKING:
+    from orchestrator.launch.plan_run import RunPlan
 
 
 class ResultForm(StrEnum):
@@ -30,15 +34,6 @@ class Where(StrEnum):
 
     local = "local"
     sky = "sky"
-
-
-class _Chosen(NamedTuple):
-    """What is to be launched, and where it came from."""
-
-    spec: Any
-    document: bytes  # the experiment's file
-    plan: dict[str, Any]
-    on: str
 
 
 OutputOption = Annotated[ResultForm, typer.Option("--output", "-o", help="text or json.")]
@@ -110,16 +105,16 @@ def _launch(
     JSON: as `orch report RUN -o json` (see there); with --detach {"schema_version", "run_id", "status"}
     """
     from orchestrator.cli.render.summary import plan_lines, plan_table, rent_question
-    from orchestrator.cli.starting import checked_id, new_id, plan_json, refuse_money
+    from orchestrator.cli.starting import checked_id, new_id, plan_json
     from orchestrator.home import home_folder, run_folder
 
     home = home_folder()
     there = run_folder(home, checked_id(run_id)) / "run.db" if run_id else None
     tolerance = Decimal(str(price_tolerance))
     if dry_run:
-        chosen = _choose(experiment, overrides or [], matrix or [], on, plan_file, tolerance)
-        text = plan_table(chosen.plan) + "\n".join(plan_lines(chosen.plan))
-        typer.echo(plan_json(chosen.plan, chosen.spec) if output is ResultForm.json else text)
+        plan, _ = _choose(experiment, overrides or [], matrix or [], on, plan_file, tolerance)
+        text = plan_table(plan.document) + "\n".join(plan_lines(plan.document))
+        typer.echo(plan_json(plan) if output is ResultForm.json else text)
         say("dry run: nothing was contacted and nothing was rented")
         return
     from orchestrator.cli.bring_up import make_run, start_run
@@ -131,28 +126,27 @@ def _launch(
         say(f"{run_id} exists: going on with it; the file, the plan and --set are not read again")
         _watch(client.attach(run_id, home), home, detach, output)
         return
-    chosen = _choose(experiment, overrides or [], matrix or [], on, plan_file, tolerance)
-    lines = plan_lines(chosen.plan)
-    for line in lines:
+    plan, document = _choose(experiment, overrides or [], matrix or [], on, plan_file, tolerance)
+    for line in plan_lines(plan.document):
         say(line)
-    refuse_money(chosen.spec, chosen.plan, chosen.on)
-    preflight(chosen.spec, home, chosen.on)
+    plan.refuse()
+    preflight(plan.spec, home, plan.on)
     confirm(
-        rent_question(chosen.plan) if TARGETS[chosen.on].rents else "Start it?",
+        rent_question(plan.document) if TARGETS[plan.on].rents else "Start it?",
         yes=yes,
-        refusal=f"{chosen.spec.name} was not started: there is no terminal to ask on, so add --yes",
+        refusal=f"{plan.spec.name} was not started: there is no terminal to ask on, so add --yes",
     )
-    make_aws_role(chosen.spec, chosen.on)
-    wished = run_id or new_id(chosen.spec.name)
+    make_aws_role(plan.spec, plan.on)
+    wished = run_id or new_id(plan.spec.name)
     try:
-        make_run(chosen.spec, chosen.document, chosen.plan, wished, home, chosen.on)
+        make_run(plan, document, wished, home)
     except UsageError:
         if there is None or not there.is_file():
             raise
         say(f"{wished} was started by another `orch` meanwhile: going on with that")
         connection = client.attach(wished, home)
     else:
-        connection = start_run(wished, home, chosen.on)
+        connection = start_run(wished, home, plan.on)
     _watch(connection, home, detach, output)
 
 
@@ -163,8 +157,8 @@ def _choose(
     on: Where | None,
     plan_file: str,
     tolerance: Decimal,
-) -> _Chosen:
-    """The experiment and its plan, from its file or from a saved plan."""
+) -> tuple[RunPlan, bytes]:
+    """The plan and the experiment's file, from that file or from a saved plan."""
     from experiments.parse.load import load, source
     from orchestrator.cli.starting import plan_for
     from orchestrator.errors import UsageError
@@ -176,7 +170,7 @@ def _choose(
             )
         where = (on or Where.local).value
         spec = load(experiment, overrides, matrix)
-        return _Chosen(spec, source(experiment, spec), plan_for(spec, where, tolerance), where)
+        return plan_for(spec, where, tolerance), source(experiment, spec)
     from importlib.metadata import version
 
     import yaml
@@ -193,10 +187,9 @@ def _choose(
         raise UsageError(
             f"{plan_file}: is a plan for --on {saved.on}, not {on.value}; make one by `orch plan --on {on.value}`"
         )
-    refuse_if_stale(saved, plan_for(saved.spec, saved.on, tolerance), tolerance)
     document = yaml.safe_dump(to_document(saved.spec), sort_keys=False, allow_unicode=True).encode()
-    plan = plan_for(saved.spec, saved.on, tolerance, approved=saved.plan)
-    return _Chosen(saved.spec, document, plan, saved.on)
+    check = partial(refuse_if_stale, saved, tolerance)
+    return plan_for(saved.spec, saved.on, tolerance, saved.plan, check), document
 
 
 def _attach(run: RunArgument, output: OutputOption = ResultForm.text) -> None:

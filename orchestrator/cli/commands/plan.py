@@ -78,28 +78,27 @@ def _plan(
     from experiments.parse.load import load
     from orchestrator.cli.render.summary import plan_lines, plan_table
     from orchestrator.cli.render.words import owner_words
-    from orchestrator.cli.starting import checked_plan, plan_json
+    from orchestrator.cli.starting import plan_for, plan_json
     from orchestrator.home import home_folder, kept_owner
 
     if output not in ("table", "json") and not output.endswith(".json"):
         raise typer.BadParameter(f"'{output[:80]}' is neither table nor json nor the name of a .json file")
     spec = load(experiment, overrides or (), matrix or ())
-    checked = checked_plan(spec, on.value, Decimal(str(price_tolerance)))
-    plan = checked.document
+    plan = plan_for(spec, on.value, Decimal(str(price_tolerance)))
     if TARGETS[on].rents:
         say(owner_words(kept_owner(home_folder())))
     if output == "json":
-        typer.echo(plan_json(plan, spec))
+        typer.echo(plan_json(plan))
     elif output == "table":
-        typer.echo(plan_table(plan), nl=False)
-        for line in plan_lines(plan):
+        typer.echo(plan_table(plan.document), nl=False)
+        for line in plan_lines(plan.document):
             typer.echo(line)
     else:
-        for line in plan_lines(plan):
+        for line in plan_lines(plan.document):
             say(line)
-        _save(Path(output), plan_json(plan, spec))
+        _save(Path(output), plan_json(plan))
         typer.echo(output)
-        if checked.obstacles:
+        if plan.obstacles:
             say(f"{output} cannot be launched: change what the notes above name, then plan again")
         else:
             say(f"`orch launch --plan {output}` launches it")

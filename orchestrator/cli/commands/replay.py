@@ -137,7 +137,7 @@ def _same_import(folder: Path, kept: Path) -> bool:
 
     def origin(place: Path) -> Any:
         with RunStore.open_reader(place / "run.db") as store:
-            files = (store.meta("imported") or {}).get("files")
+            files = store.run_meta().logs.files
             return files and sorted(str(file["file"]) for file in files)
 
     try:

@@ -39,14 +39,14 @@ def begin_study(
     from experiments.parse.load import to_document
     from experiments.study_file.load import load_study
     from orchestrator.cli.render.study_plan import plan_document, study_plan_lines, study_question
-    from orchestrator.cli.starting import checked_plan, refuse_money
+    from orchestrator.cli.starting import plan_for
 
     loaded = load_study(study, overrides)
     members = _chosen(loaded, only)
-    checked = {m.key: checked_plan(m.spec, on.value, Decimal(str(tolerance))) for m in members}
-    plans = {key: one.document for key, one in checked.items()}
+    planned = {m.key: plan_for(m.spec, on.value, Decimal(str(tolerance))) for m in members}
+    plans = {key: plan.document for key, plan in planned.items()}
     document = plan_document(loaded.spec.name, on.value, plans, loaded.spec.contended_retries)
-    lines = study_plan_lines(document, {key: one.obstacles for key, one in checked.items()})
+    lines = study_plan_lines(document, {key: plan.obstacles for key, plan in planned.items()})
     if dry_run:
         typer.echo(as_json(document) if output is ResultForm.json else "\n".join(lines) + "\n", nl=False)
         say("dry run: nothing was contacted and nothing was rented")
@@ -74,7 +74,7 @@ def begin_study(
             "means the newest study with all of them, where there is one, and this one is named by its id"
         )
     for m in members:
-        refuse_money(m.spec, plans[m.key], on.value)
+        planned[m.key].refuse()
         preflight(m.spec, home, on.value)
     confirm(
         study_question(document),

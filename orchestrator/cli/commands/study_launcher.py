@@ -26,6 +26,7 @@ from orchestrator.controller import client
 from orchestrator.controller.actor import began, controller_alive
 from orchestrator.errors import ControllerLostError, OrchError, TeardownError
 from orchestrator.home import run_folder
+from orchestrator.launch.plan_run import approved_plan, host_cores
 from orchestrator.launch.preflight import make_aws_role, preflight
 from orchestrator.study.runner import RunError, Seen, Watched
 from orchestrator.study.verdict import Disturbance, disturbances
@@ -52,7 +53,8 @@ class RunLauncher:
         if not (folder / "run.db").exists():
             return Seen("absent")
         with RunStore.open_reader(folder / "run.db") as store:
-            status, error, target = (str(store.meta(key, "")) for key in ("status", "error", "target"))
+            meta = store.run_meta()
+            status, error, target = str(meta.status or ""), meta.error or "", meta.target
         if status != "running":
             return Seen("ended", status, error)
         if not began(folder):
@@ -69,7 +71,8 @@ class RunLauncher:
             spec = from_document(dict(document))
             preflight(spec, self._home, study.on)
             make_aws_role(spec, study.on)
-            make_run(spec, text, study.plans[job.key], run_id, self._home, study.on)
+            plan = approved_plan(spec, study.on, study.plans[job.key], cores=host_cores())
+            make_run(plan, text, run_id, self._home)
             start_run(run_id, self._home, study.on)
         except (TeardownError, DiskFullError):
             raise  # the next run would not fare better
@@ -117,7 +120,7 @@ class RunLauncher:
         try:
             summary = summary_of(folder)
             with RunStore.open_reader(folder / "run.db") as store:
-                host, experiment = store.meta("host") or {}, store.meta("experiment")
+                meta = store.run_meta()
         except StoreError as error:
             raise RunError(str(error)) from error
-        return disturbances(summary, host.get("reasons") or (), experiment)
+        return disturbances(summary, meta.host.reasons if meta.host else (), meta.document)

@@ -49,7 +49,7 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> RunNumbers:
     write_run(folder)
     with RunStore.open_reader(folder / "run.db") as store:
         run = RunNumbers.of(store)
-    return replace(run, meta={**run.meta, "emulated": False})
+    return replace(run, meta=replace(run.meta, emulated=False))
 
 
 def _text(rows: Sequence[Mapping[str, str]]) -> str:
@@ -207,7 +207,7 @@ def test_egress_to_nobody_knows_where_has_no_class(numbers: RunNumbers, tmp_path
 
 
 def test_an_emulated_run_cannot_have_been_billed(numbers: RunNumbers, tmp_path: Path):
-    emulated = replace(numbers, meta={**numbers.meta, "emulated": True})
+    emulated = replace(numbers, meta=replace(numbers.meta, emulated=True))
     assert any("was emulated" in warning for warning in _compared(emulated, [_TAGGED], tmp_path).warnings)
 
 

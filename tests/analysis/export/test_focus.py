@@ -95,7 +95,7 @@ def test_an_estimate_says_so(numbers: RunNumbers):
         assert "Estimate" in row["ChargeDescription"]
         assert "emulated" in row["ChargeDescription"]
         assert row["InvoiceId"] == ""
-    real = replace(numbers, meta={**numbers.meta, "emulated": False})
+    real = replace(numbers, meta=replace(numbers.meta, emulated=False))
     assert {row["x_Emulated"] for row in _read(real)} == {"false"}
     assert not any("emulated" in row["ChargeDescription"] for row in _read(real))
 
@@ -178,7 +178,7 @@ def test_a_line_of_a_month_stays_in_it(numbers: RunNumbers):
 
 def test_a_vm_that_still_runs_is_charged_until_the_last_record(numbers: RunNumbers):
     vms = tuple(replace(vm, ended_s=None) for vm in numbers.vms)
-    going = replace(numbers, vms=vms, meta={**numbers.meta, "ended_s": None, "status": "running"})
+    going = replace(numbers, vms=vms, meta=replace(numbers.meta, ended_s=None, status="running"))
     assert findings(focus_csv(focus_rows(going).rows)) == []
     assert _read(going)[0]["ChargePeriodEnd"] == "2023-11-14T22:16:20Z"  # the last epoch's end
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from cloud.networks import Network, path_model
 from experiments.catalog import published, step_time
-from experiments.emulation.scales import coalesced, full_size, resolve_emulation
+from experiments.emulation.scales import full_size, resolve_emulation
 from experiments.parse import SpecError, library, load
 
 LIBRARY = [entry.name for entry in library()]
@@ -91,11 +91,6 @@ def test_of_what_a_slot_may_get_each_has_its_pace():
     places = f"[{{{at}, accelerators: 'T4:1'}}, {{{at}, accelerators: 'V100:8'}}]"
     spec = load("geo-a2-nlp", ["peers[0].resources=null", f"peers[0].any_of={places}"])
     assert resolve_emulation(spec, 2).coalesce == {"T4:1": 4, "V100:8": 37}
-
-
-def test_an_older_run_keeps_one_number_for_all():
-    assert coalesced({"coalesce": 20}, "T4:1") == 20
-    assert coalesced({"coalesce": {"T4:1": 4, "V100:8": 37}}, "T4:1") == 4
 
 
 def test_the_library_says_where_averaging_keeps_two_cores_busy():

@@ -10,6 +10,7 @@ from metrics.cost.ledger import Ledger, Terms
 from metrics.epochs.scaling import Scales
 from metrics.epochs.throughput import swarm_epochs
 from metrics.run import terms_of
+from metrics.store.meta import RunMeta
 from metrics.traffic import flows, traffic
 from tests.metrics.synthetic_runs import egress, epoch, vm
 
@@ -64,7 +65,7 @@ def test_a_pair_that_used_both_has_two_rows_and_no_byte_twice():
 
 def test_which_runs_are_priced_so():
     for target, public in (("sky", True), ("local", False), ("loopback", False)):
-        assert terms_of({"target": target})[0].public is public
+        assert terms_of(RunMeta(target=target))[0].public is public
 
 
 INTERNAL = {"aws/us-west-2": {"172.31.0.9": "b", "172.31.0.8": "", "172.31.0.7": "c"}}

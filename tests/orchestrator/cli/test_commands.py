@@ -18,6 +18,7 @@ from orchestrator.cli.app import run
 from orchestrator.controller import client
 from orchestrator.controller.reaping import Reach, Reaped
 from orchestrator.errors import STATUS_CODES, HeldError
+from orchestrator.launch.plan_run import approved_plan
 from orchestrator.launch.prepare import prepare
 
 RUN = "local-2-20261121-7f3a"
@@ -37,17 +38,17 @@ def output(capsys: pytest.CaptureFixture[str]) -> Output:
 def folder(own_home: Path) -> Path:
     """A run that was prepared and has not begun."""
     spec = load("local-2")
-    return prepare(
-        spec, find("local-2"), starting.plan_for(spec), RUN, own_home, now_s=1_800_000_000.0, cores=2
-    )
+    return prepare(starting.plan_for(spec), find("local-2"), RUN, own_home, now_s=1_800_000_000.0)
 
 
 def test_a_run_keeps_the_study_s_figures_of_its_own_experiment_only(own_home: Path):
     kept: list[Any] = []
     for n, override in enumerate(("seed=1", "network_tuning=wan", "swarm.target_batch_size=1024")):
         spec = load("geo-a2", [override])
-        plan = starting.plan_for(spec)
-        run_folder = prepare(spec, find("geo-a2"), plan, f"r-{n}", own_home, now_s=1e9, cores=2)
+        plan = starting.plan_for(spec).document
+        run_folder = prepare(
+            approved_plan(spec, "local", plan, cores=2), find("geo-a2"), f"r-{n}", own_home, now_s=1e9
+        )
         with RunStore.open_reader(run_folder / "run.db") as store:
             kept.append(store.meta("published"))
     assert [figures and figures["experiment"] for figures in kept] == ["geo-a2", "geo-a2", None]

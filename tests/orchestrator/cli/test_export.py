@@ -118,7 +118,7 @@ def test_no_secret_is_exported(own_home: Path, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("HF_TOKEN", "hunter2")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
     spec = load(str(file))
-    folder = prepare(spec, file, plan_for(spec), "secret-1", own_home, now_s=1.7e9, cores=2)
+    folder = prepare(plan_for(spec), file, "secret-1", own_home, now_s=1.7e9)
     assert "hunter2" in "".join(f.read_text() for f in (folder / "keys").iterdir())
     for form in ("csv", "parquet", "focus"):
         assert run(["export", str(folder), "--to", form, "--out", str(tmp_path / form)]) == 0

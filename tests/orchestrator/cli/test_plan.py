@@ -119,7 +119,7 @@ def test_the_other_clouds_have_instance_types_and_dated_prices(
         f"peers[0].resources.{k}={v}"
         for k, v in (("infra", infra), ("accelerators", accelerator), ("use_spot", spot))
     ]
-    plan = plan_for(load("geo-b2", [*ELSEWHERE, *wished]), "sky")
+    plan = plan_for(load("geo-b2", [*ELSEWHERE, *wished]), "sky").document
     first = plan["peers"][0]
     assert (first["instance"], first["usd_per_h"]) == (instance, usd)
     assert "valid from 20" in first["price_source"]
@@ -129,7 +129,7 @@ def test_the_other_clouds_have_instance_types_and_dated_prices(
 
 def test_a_price_nobody_has_stays_unknown_with_the_reason():
     wished = ["peers[0].resources.infra=lambda/us-west-1", "peers[0].resources.accelerators=A10:1"]
-    plan = plan_for(load("geo-b2", [*ELSEWHERE, *wished, "peers[0].resources.use_spot=true"]), "sky")
+    plan = plan_for(load("geo-b2", [*ELSEWHERE, *wished, "peers[0].resources.use_spot=true"]), "sky").document
     assert (plan["peers"][0]["usd_per_h"], plan["usd_per_h"], plan["dearest_usd_per_h"]) == (None, None, None)
     assert any("Lambda rents no spot VMs" in note for note in plan["notes"])
     assert "lambda/us-west-1|A10:1|spot" not in plan["ceilings"]
@@ -137,7 +137,7 @@ def test_a_price_nobody_has_stays_unknown_with_the_reason():
 
 def test_a_plan_of_a_real_model_has_a_duration_a_reserve_and_its_limits():
     limits = ["budget_usd=50", "max_usd_per_h=3", "max_wall_time_s=7200", "min_peers=2"]
-    plan = plan_for(load("geo-b2", ["emulation=null", *limits]), "sky", Decimal("0.2"))
+    plan = plan_for(load("geo-b2", ["emulation=null", *limits]), "sky", Decimal("0.2")).document
     assert not plan["emulated"]
     assert plan["duration_s"] == plan["raw_duration_s"]  # nothing is scaled
     assert plan["limits"] == {
@@ -156,7 +156,7 @@ def test_a_plan_of_a_real_model_has_a_duration_a_reserve_and_its_limits():
 
 def test_limits_that_leave_slots_without_a_vm_are_said():
     wished = ["max_usd_per_h=0.3", "budget_usd=0.5", "peers.us.resources.max_usd_per_h=0.2"]
-    notes = plan_for(load("geo-b2", wished), "sky")["notes"]
+    notes = plan_for(load("geo-b2", wished), "sky").document["notes"]
     assert any("us-central1-a costs $0.27946/h, above its max_usd_per_h" in note for note in notes)
     assert any("above max_usd_per_h ($0.3): not every slot gets a VM" in note for note in notes)
     assert any("is not below the budget of $0.5" in note for note in notes)
@@ -164,14 +164,16 @@ def test_limits_that_leave_slots_without_a_vm_are_said():
 
 def test_an_unknown_price_counts_as_its_ceiling():
     wished = ["peers[0].resources.infra=lambda/us-west-1", "peers[0].resources.accelerators=H200:1"]
-    plan = plan_for(load("geo-b2", [*ELSEWHERE, *wished, "peers[0].resources.use_spot=false"]), "sky")
+    plan = plan_for(
+        load("geo-b2", [*ELSEWHERE, *wished, "peers[0].resources.use_spot=false"]), "sky"
+    ).document
     assert plan["usd_per_h"] is None
     ceiling = ["peers[0].resources.use_spot=false", "peers[0].resources.max_usd_per_h=4"]
     spec = load("geo-b2", [*ELSEWHERE, *wished, *ceiling])
-    capped = plan_for(spec, "sky")
+    capped = plan_for(spec, "sky").document
     assert Decimal(capped["usd_per_h"]) == 4 + Decimal("0.26502")
     assert capped["ceilings"]["lambda/us-west-1|H200:1|on_demand"] == "4"
-    raised = plan_for(spec, "sky", Decimal(1), approved=capped)
+    raised = plan_for(spec, "sky", Decimal(1), approved=capped).document
     assert Decimal(raised["ceilings"]["lambda/us-west-1|H200:1|on_demand"]) == 4
 
 
@@ -182,7 +184,7 @@ def test_the_cheapest_place_stands_first_where_the_slot_goes_by_price():
         f"peers.us.any_of={places}",
         "peers.us.replace.policy=cheapest_place",
     ]
-    (peer, _) = plan_for(load("geo-b2", wished), "sky")["peers"]
+    (peer, _) = plan_for(load("geo-b2", wished), "sky").document["peers"]
     assert peer["location"] == "gcp/asia-east1/asia-east1-a"  # 0.20956 against 0.27946
     assert peer["alternatives"] == ["gcp/us-central1/us-central1-a"]
 

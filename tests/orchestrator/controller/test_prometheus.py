@@ -89,7 +89,7 @@ def test_the_numbers_are_the_reports(store):
     assert sum(sent.values()) == pytest.approx(sum(row["bytes"] for row in summary["egress"]), abs=10)
     assert ("orch_egress_bytes_total", "same_zone", *2 * ["gcp/us-central1/us-central1-a"]) in sent
     assert said["orch_paused",] == 0
-    terms, _ = terms_of(store.all_meta())
+    terms, _ = terms_of(store.run_meta())
     cost = cost_so_far(
         store.records("vms"), store.records("epochs"), store.records("egress"), NOW_S, terms, None, 1
     )

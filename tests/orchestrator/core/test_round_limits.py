@@ -12,6 +12,7 @@ from metrics.store.database import RunStore
 from orchestrator.core.events import RequestVm
 from orchestrator.core.journal import replay
 from orchestrator.launch.peer_request import RunRequests
+from orchestrator.launch.plan_run import approved_plan
 from orchestrator.launch.prepare import prepare
 
 
@@ -25,7 +26,7 @@ def test_no_emulated_round_is_waited_for_300_s(
     monkeypatch.setattr("orchestrator.launch.keys.generate_record_key", lambda: (b"key", "ssh-rsa AAAA"))
     spec = load(name)
     assert spec.swarm.averaging_timeout_s == 300.0
-    folder = prepare(spec, find(name), {}, "geo-1", tmp_path, now_s=1.0, cores=2)
+    folder = prepare(approved_plan(spec, "local", {}, cores=2), find(name), "geo-1", tmp_path, now_s=1.0)
     (folder / "monitor").mkdir()
     (folder / "monitor" / "orders.bin").write_bytes(b"signed")
     with RunStore.open_reader(folder / "run.db") as store:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from experiments.parse.load import load
+from metrics.store.meta import RunMeta, RunScales
 from orchestrator.launch.prepare import _local_options
 
 
 def _options(overrides: list[str]):
-    meta = {"run_id": "geo-b2-20261121-0000", "scales": {"bytes": 100.0, "time": 1.0, "samples": 32.0}}
+    scales = RunScales(bytes=100.0, time=1.0, samples=32.0)
+    meta = RunMeta(run_id="geo-b2-20261121-0000", scales=scales)
     return _local_options(load("geo-b2", overrides), meta)
 
 

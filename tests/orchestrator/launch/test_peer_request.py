@@ -13,6 +13,7 @@ from metrics.store.database import RunStore
 from orchestrator.core.events import RequestVm
 from orchestrator.core.journal import replay
 from orchestrator.launch.peer_request import RunRequests
+from orchestrator.launch.plan_run import approved_plan
 from orchestrator.launch.prepare import prepare
 
 
@@ -25,7 +26,9 @@ def keys_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def configs(tmp_path: Path, name: str, changes: Sequence[str] = ()) -> list[Mapping[str, Any]]:
     """What the peers of a run are told."""
-    folder = prepare(load(name, changes), find(name), {}, "geo-1", tmp_path, now_s=1.0, cores=2)
+    folder = prepare(
+        approved_plan(load(name, changes), "local", {}, cores=2), find(name), "geo-1", tmp_path, now_s=1.0
+    )
     (folder / "monitor").mkdir()
     (folder / "monitor" / "orders.bin").write_bytes(b"signed")  # as the shell writes them
     with RunStore.open_reader(folder / "run.db") as store:

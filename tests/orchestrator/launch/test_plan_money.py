@@ -13,7 +13,8 @@ from experiments.parse.load import find, load
 from metrics.store.database import RunStore
 from orchestrator.cli.app import run
 from orchestrator.cli.render.summary import rent_question
-from orchestrator.cli.starting import checked_plan, plan_for
+from orchestrator.cli.starting import plan_for
+from orchestrator.launch.plan_run import approved_plan
 from orchestrator.launch.prepare import prepare
 
 ROOT = Path(__file__).parents[3]
@@ -44,22 +45,22 @@ def lines_of(capsys: pytest.CaptureFixture[str], *settings: str, name: str = "ge
 
 
 def test_traffic_is_part_of_the_price_with_or_without_a_budget(capsys: pytest.CaptureFixture[str]):
-    budget = plan_for(load("geo-b2"), "sky")["budget"]
+    budget = plan_for(load("geo-b2"), "sky").document["budget"]
     for settings in ((), ("budget_usd=50",)):
         shown = f"traffic at most ${float(budget['egress_usd_per_h']):.4g}/h, by list-2026-11.csv (prices of 2026-11-21)"
         assert shown in lines_of(capsys, *settings)
-    asked = rent_question(plan_for(load("geo-b2"), "sky"))
+    asked = rent_question(plan_for(load("geo-b2"), "sky").document)
     assert (
         asked == f"Rent 2 VMs for $0.5445 an hour, with traffic of at most ${budget['egress_usd_per_h']}/h?"
     )
-    assert rent_question(plan_for(load("geo-c8"), "sky")).endswith("with traffic of unknown cost?")
+    assert rent_question(plan_for(load("geo-c8"), "sky").document).endswith("with traffic of unknown cost?")
 
 
 def test_real_traffic_is_counted_by_the_newest_book_unless_an_old_one_is_named(
     capsys: pytest.CaptureFixture[str],
 ):
-    assert plan_for(load("geo-b2"), "sky")["price_book"] == "list-2026-11.csv"
-    assert plan_for(load("geo-b2"))["price_book"] == "study-2023-04.csv"
+    assert plan_for(load("geo-b2"), "sky").document["price_book"] == "list-2026-11.csv"
+    assert plan_for(load("geo-b2")).document["price_book"] == "study-2023-04.csv"
     old = lines_of(capsys, "prices=study-2023-04")
     assert any(line.endswith("by study-2023-04.csv (prices of 2023-04-01)") for line in old)
     assert any(
@@ -73,19 +74,23 @@ def test_a_rented_run_keeps_the_book_of_its_plan(tmp_path: Path, monkeypatch: py
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "x")
     spec = load("geo-b2", [*STORE, *KEYS])
-    plan = plan_for(spec, "sky")
-    folder = prepare(spec, find("geo-b2"), plan, "r-1", tmp_path / "orch", now_s=1.0, cores=2, on="sky")
+    plan = plan_for(spec, "sky").document
+    folder = prepare(
+        approved_plan(spec, "sky", plan, cores=2), find("geo-b2"), "r-1", tmp_path / "orch", now_s=1.0
+    )
     with RunStore.open_reader(folder / "run.db") as store:
         assert store.meta("price_book")["name"] == plan["price_book"] == "list-2026-11.csv"
 
 
 def test_a_plan_for_this_machine_says_too_what_launch_refuses():
-    notes = plan_for(load("geo-b2", ["emulation.network=none"]))["notes"]
+    notes = plan_for(load("geo-b2", ["emulation.network=none"])).document["notes"]
     assert notes[0].startswith("cannot be launched: geo-b2: emulation.network is 'none'")
-    assert plan_for(load("geo-b2", ["budget_usd=0.01"]))["notes"][0].startswith(
-        "cannot be launched: geo-b2: the budget"
+    assert (
+        plan_for(load("geo-b2", ["budget_usd=0.01"]))
+        .document["notes"][0]
+        .startswith("cannot be launched: geo-b2: the budget")
     )
-    assert not checked_plan(load("geo-b2", ["budget_usd=5"])).obstacles
+    assert not plan_for(load("geo-b2", ["budget_usd=5"])).obstacles
 
 
 @pytest.mark.parametrize(
@@ -125,9 +130,9 @@ def test_the_pages_examples_can_be_launched_as_they_stand(
     example = (ROOT / "docs" / "sky.md").read_text().split("```yaml\n")[1].split("```")[0]
     monkeypatch.chdir(tmp_path)
     Path("two-continents.yaml").write_text(example)  # the name that the README gives it
-    checked = checked_plan(load("two-continents.yaml"), "sky")
-    assert not checked.obstacles
-    assert checked.document["budget"]["reserve_usd"] is not None
+    plan = plan_for(load("two-continents.yaml"), "sky")
+    assert not plan.obstacles
+    assert plan.document["budget"]["reserve_usd"] is not None
     command = re.search(r"^orch (plan [^#\n]*)", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert command
     assert run(shlex.split(command[1])) == 0
@@ -135,7 +140,7 @@ def test_the_pages_examples_can_be_launched_as_they_stand(
 
 
 def test_an_unknown_reserve_promises_no_overshoot_of_0():
-    budget = plan_for(load("geo-c8", ["budget_usd=20"]), "sky")["budget"]
+    budget = plan_for(load("geo-c8", ["budget_usd=20"]), "sky").document["budget"]
     assert (budget["reserve_usd"], budget["egress_usd_per_h"]) == (None, None)
     assert budget["overshoot"].startswith("unknown")
 
@@ -158,6 +163,6 @@ def test_ones_own_machine_is_on_no_market_and_has_no_tolerance(capsys: pytest.Ca
 
 def test_one_is_one_peer_and_one_vm(capsys: pytest.CaptureFixture[str]):
     assert any(line.startswith("geo-a1: ConvNextLarge, 1 peer, ") for line in lines_of(capsys, name="geo-a1"))
-    assert rent_question(plan_for(load("geo-a1"), "sky")).startswith("Rent 1 VM for $0.2795 an hour")
+    assert rent_question(plan_for(load("geo-a1"), "sky").document).startswith("Rent 1 VM for $0.2795 an hour")
     assert run(["validate", "geo-a1"]) == 0
     assert capsys.readouterr().out == "geo-a1: ok (geo-a1, 1 peer)\n"

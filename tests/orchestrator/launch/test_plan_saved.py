@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from analysis.planning.plan import Quoter, book_quoter
 from experiments.parse.load import load, to_document
 from metrics.store.database import RunStore
 from orchestrator.cli.app import run
@@ -164,21 +166,25 @@ def test_prices_that_rose_beyond_the_tolerance_end_with_7(
 
 def test_a_place_that_lost_its_price_or_its_vm_is_stale(tmp_path: Path):
     spec = load("geo-b2")
-    plan = plan_for(spec, "sky")
     path = tmp_path / "plan.json"
-    path.write_text(plan_json(plan, spec))
+    plan = plan_for(spec, "sky")
+    path.write_text(plan_json(plan))
     approved = read_plan(path, json.loads(path.read_text())["orch_version"])
-    refuse_if_stale(approved, plan, Decimal(0))
+    book = book_quoter(plan.book)
+
+    def today(**changed: Any) -> Quoter:
+        return lambda *place: replace(book(*place), **changed)
+
+    refuse_if_stale(approved, Decimal(0), today())
     for key, value, says in (
         ("usd_per_h", None, "has no price now"),
         ("instance", "n1-highmem-8", "is n1-highmem-8 now"),
     ):
-        now = json.loads(json.dumps(plan))
-        now["peers"][1]["places"][0][key] = value
         with pytest.raises(StalePlanError, match=says):
-            refuse_if_stale(approved, now, Decimal(10))
+            refuse_if_stale(approved, Decimal(10), today(**{key: value}))
+    fewer = replace(approved, spec=spec.model_copy(update={"peers": spec.peers[:1]}))
     with pytest.raises(StalePlanError, match="not among its places any more"):
-        refuse_if_stale(approved, {"peers": plan["peers"][:1]}, Decimal(10))
+        refuse_if_stale(fewer, Decimal(10), today())
 
 
 def test_the_ceiling_and_the_reserve_are_of_the_approved_price_not_of_todays(

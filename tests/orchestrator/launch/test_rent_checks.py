@@ -19,11 +19,12 @@ from experiments.parse.load import load
 from experiments.peer.config import PeerConfig
 from experiments.schema.models import ExperimentSpec
 from metrics.store.database import RunStore
-from orchestrator.cli.starting import checked_plan, plan_for
+from orchestrator.cli.starting import plan_for
 from orchestrator.core.events import RequestVm
 from orchestrator.core.journal import replay
 from orchestrator.errors import UsageError
 from orchestrator.launch.peer_request import RunRequests
+from orchestrator.launch.plan_run import approved_plan
 from orchestrator.launch.preflight import make_aws_role, preflight
 from orchestrator.launch.prepare import prepare
 from orchestrator.launch.rent_checks import STORE_KEYS, aws_buckets, check_rentable, obstacles
@@ -71,12 +72,14 @@ def test_what_trains_by_itself_needs_no_step_time(
     monkeypatch.setattr("orchestrator.launch.keys.generate_record_key", lambda: (b"key", "ssh-rsa AAAA"))
     file = real(tmp_path, model, accelerator)
     spec = load(str(file))
-    plan = plan_for(spec, "sky")
+    plan = plan_for(spec, "sky").document
     measured = accelerator == "T4:1"
     assert (plan["duration_s"] is not None) == (plan["raw_duration_s"] is not None) == measured
     assert any("its duration is unknown" in note for note in plan["notes"]) != measured
     assert not any("cannot be launched" in note for note in plan["notes"])
-    folder = prepare(spec, file, plan, "real-1", tmp_path / "orch", now_s=1000.0, cores=2, on="sky")
+    folder = prepare(
+        approved_plan(spec, "sky", plan, cores=2), file, "real-1", tmp_path / "orch", now_s=1000.0
+    )
     (folder / "monitor").mkdir()
     (folder / "monitor" / "orders.bin").write_bytes(b"signed")
     with RunStore.open_reader(folder / "run.db") as store:
@@ -97,7 +100,7 @@ def test_what_trains_by_itself_needs_no_step_time(
 def test_where_no_step_was_measured_traffic_is_held_back_at_its_most(tmp_path: Path):
     unknown = load(str(real(tmp_path)))
     known = load(str(real(tmp_path, accelerator="T4:1")))
-    budgets = [plan_for(spec, "sky")["budget"] for spec in (unknown, known)]
+    budgets = [plan_for(spec, "sky").document["budget"] for spec in (unknown, known)]
     dearest, expected = (Decimal(budget["egress_usd_per_h"]) for budget in budgets)
     assert dearest > expected > 0
     epoch_usd = epoch_egress_usd(unknown, load_for(unknown.prices, rented=True), rented=True)
@@ -137,9 +140,9 @@ def changed(**data: Any) -> ExperimentSpec:
 )
 def test_what_stands_against_it_is_refused_and_in_the_plan(changes: dict[str, Any], wrong: str):
     spec = changed(**changes)
-    checked = checked_plan(spec, "sky")
-    notes = list(checked.obstacles)
-    assert checked.document["notes"][: len(notes)] == notes
+    plan = plan_for(spec, "sky")
+    notes = list(plan.obstacles)
+    assert plan.document["notes"][: len(notes)] == notes
     if not wrong:
         assert (list(obstacles(spec)), notes) == ([], [])
         return
@@ -238,12 +241,12 @@ def test_the_clouds_own_keys_are_no_strange_stores(look, monkeypatch: pytest.Mon
 
 def test_a_budget_that_ends_the_run_early_says_so(tmp_path: Path):
     spec = load(TWIN)
-    plan = plan_for(spec.model_copy(update={"budget_usd": Decimal(100)}), "sky")
+    plan = plan_for(spec.model_copy(update={"budget_usd": Decimal(100)}), "sky").document
     assert not any("before its end" in note for note in plan["notes"])
     left = Decimal(plan["vm_usd"]) / 2
     tight = plan_for(
         spec.model_copy(update={"budget_usd": Decimal(plan["budget"]["reserve_usd"]) + left}), "sky"
-    )
+    ).document
     (note,) = [note for note in tight["notes"] if "before its end" in note]
     assert f"the budget has ${left:.2f} to spend beside its reserve" in note
 

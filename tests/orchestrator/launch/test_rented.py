@@ -12,6 +12,7 @@ from cloud.provider import Owned, TransientError
 from cloud.sky.vm.bootstrap import PEERS_VARIABLE
 from experiments.parse.load import load
 from metrics.store.database import RunStore
+from metrics.store.meta import RunScales
 from orchestrator.cli.app import run
 from orchestrator.cli.render.summary import plan_lines
 from orchestrator.cli.starting import plan_for
@@ -23,6 +24,7 @@ from orchestrator.errors import UsageError
 from orchestrator.home import kept_owner, owner
 from orchestrator.launch import rented as sky_runs
 from orchestrator.launch.peer_request import RunRequests
+from orchestrator.launch.plan_run import approved_plan
 from orchestrator.launch.prepare import prepare, write_environment
 
 TWIN = str(Path(__file__).parents[2] / "cloud_e2e" / "twin.yaml")
@@ -95,7 +97,7 @@ def test_a_run_launched_under_another_name_is_looked_for_under_that_one(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("ORCH_OWNER", "ci-1")
     spec, home = load(TWIN), tmp_path / "orch"
-    prepare(spec, Path(TWIN), plan_for(spec, "sky"), "twin-1", home, now_s=1000.0, cores=2, on="sky")
+    prepare(plan_for(spec, "sky"), Path(TWIN), "twin-1", home, now_s=1000.0)
     monkeypatch.delenv("ORCH_OWNER")
     asked: list[tuple[object, ...]] = []
     monkeypatch.setattr(client, "down", lambda *_: [])
@@ -127,13 +129,15 @@ def test_a_rented_run_has_the_plans_places_prices_and_ceilings(
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("HOME", str(tmp_path))
     spec = load(TWIN)
-    plan = plan_for(spec, "sky")
-    folder = prepare(spec, Path(TWIN), plan, "twin-1", tmp_path / "orch", now_s=1000.0, cores=2, on="sky")
+    plan = plan_for(spec, "sky").document
+    folder = prepare(
+        approved_plan(spec, "sky", plan, cores=2), Path(TWIN), "twin-1", tmp_path / "orch", now_s=1000.0
+    )
     with RunStore.open_reader(folder / "run.db") as store:
-        meta, state = store.all_meta(), replay(store.records("events"))
-    assert (meta["provider"], meta["target"], meta["emulated"]) == (sky_runs.SKY, "sky", True)
-    assert meta["scales"] == {"bytes": 1.0, "time": 1.0, "samples": 1.0}
-    assert meta["owner"] == owner(tmp_path / "orch", {})
+        meta, state = store.run_meta(), replay(store.records("events"))
+    assert (meta.provider, meta.target, meta.emulated) == (sky_runs.SKY, "sky", True)
+    assert meta.scales == RunScales()
+    assert meta.owner == owner(tmp_path / "orch", {})
     for slot, planned in zip(state.spec.slots, plan["peers"], strict=True):
         assert [(p.location, p.instance, p.usd_per_h, p.max_usd_per_h) for p in slot.places] == [
             (p["location"], p["instance"], Decimal(p["usd_per_h"]), Decimal(p["ceiling_usd_per_h"]))
@@ -143,7 +147,7 @@ def test_a_rented_run_has_the_plans_places_prices_and_ceilings(
     assert labels == {
         "orch-run": "twin-1",
         "orch-slot": "us-0",
-        "orch-owner": meta["owner"],
+        "orch-owner": meta.owner,
         "orch-lease-until": "1600",
     }
 
@@ -178,8 +182,8 @@ def test_rented_vms_are_requested_at_once_and_told_on_the_spot_whom_to_join(
     monkeypatch.setattr("orchestrator.launch.keys.generate_identity", lambda: (b"identity", "id"))
     monkeypatch.setattr("orchestrator.launch.keys.generate_record_key", lambda: (b"key", "ssh-rsa AAAA"))
     spec = load(TWIN, ["network_tuning=wan"])
-    plan, home = plan_for(spec, "sky"), tmp_path / "orch"
-    folder = prepare(spec, Path(TWIN), plan, "twin-1", home, now_s=1000.0, cores=2, on="sky")
+    plan, home = plan_for(spec, "sky").document, tmp_path / "orch"
+    folder = prepare(approved_plan(spec, "sky", plan, cores=2), Path(TWIN), "twin-1", home, now_s=1000.0)
     (folder / "monitor").mkdir()
     (folder / "monitor" / "orders.bin").write_bytes(b"signed")
     with RunStore.open_reader(folder / "run.db") as store:

@@ -21,6 +21,7 @@ from orchestrator.core.events import RequestVm
 from orchestrator.errors import UsageError
 from orchestrator.launch.keys import VmKeys, forget_keys, vm_keys
 from orchestrator.launch.peer_request import RunRequests
+from orchestrator.launch.plan_run import approved_plan
 from orchestrator.launch.prepare import prepare, write_environment
 
 SECRET = "canary-8f2c1d7ab9"
@@ -40,7 +41,7 @@ def folder(tmp_path, monkeypatch, quick_keys) -> Path:
     """A run with a secret of the experiment's."""
     monkeypatch.setenv("ORCH_CANARY", SECRET)
     spec = load("local-2", ["secrets.ORCH_CANARY=null"])
-    folder = prepare(spec, find("local-2"), {}, "geo-1", tmp_path, now_s=1.0, cores=2)
+    folder = prepare(approved_plan(spec, "local", {}, cores=2), find("local-2"), "geo-1", tmp_path, now_s=1.0)
     (folder / "monitor").mkdir()
     (folder / "monitor" / "orders.bin").write_bytes(b"signed")  # as the shell writes them
     return folder

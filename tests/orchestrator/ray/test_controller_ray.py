@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from experiments.parse.load import find, load
 from metrics.store.database import FencedError, RunStore
 from orchestrator.controller import client
+from orchestrator.launch.plan_run import approved_plan
 from orchestrator.launch.prepare import prepare
 from orchestrator.ray.processes import identity, marked
 from orchestrator.ray.session import RaySession, connect, disconnect, ensure_ray, read_session
@@ -33,7 +34,12 @@ def until(holds, limit_s: float = 30.0):
 def prepared(home: Path, run_id: str) -> Path:
     spec = load("local-2")
     return prepare(
-        spec, find("local-2"), {}, run_id, home, now_s=time.time(), cores=2, provider="tests_toy:ToyCloud"
+        approved_plan(spec, "local", {}, cores=2),
+        find("local-2"),
+        run_id,
+        home,
+        now_s=time.time(),
+        provider="tests_toy:ToyCloud",
     )
 
 

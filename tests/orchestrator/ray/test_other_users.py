@@ -20,6 +20,7 @@ from cloud.sky.skypilot import server
 from cloud.sky.vm import ssh
 from orchestrator.controller.own_environment import adopt_environment, keep_environment
 from orchestrator.home import make_home
+from orchestrator.launch.plan_run import approved_plan
 from orchestrator.launch.prepare import prepare
 from orchestrator.ray.processes import marked
 from orchestrator.ray.session import connect, disconnect, ensure_ray, read_session, stop_ray
@@ -118,7 +119,9 @@ def test_a_home_and_a_runs_folder_are_ours_alone(base: Path):
     from experiments.parse.load import find, load
 
     spec = load("local-2")
-    folder = prepare(spec, find("local-2"), {}, "r", base / "home", now_s=1e9, cores=2)
+    folder = prepare(
+        approved_plan(spec, "local", {}, cores=2), find("local-2"), "r", base / "home", now_s=1e9
+    )
     keep_environment(folder, {"AWS_SECRET_ACCESS_KEY": "x"})
     assert (base / "home").stat().st_mode & 0o777 == 0o700
     for path in (folder, folder / "keys", folder / "keys" / "controller-environment.key"):
