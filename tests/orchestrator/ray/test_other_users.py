@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import grpc._channel  # imported by grpc's first channel: too late for a user who cannot read our environment
 import pytest
 
 from cloud.private_folder import NotPrivateError, private_folder
