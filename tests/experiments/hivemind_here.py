@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.peer.processes import descendants, kill_descendants, note_descendants
+from experiments.wire.hivemind.patches import own_locks
 from experiments.wire.hivemind.sockets import short_socket_folder
 from experiments.wire.record_keys import generate_identity
 
@@ -64,6 +65,7 @@ def _inside(work: Callable[[Path], Any], folder: Path, pipe: Any) -> None:
     faulthandler.register(signal.SIGUSR1, file=2)
     os.environ["TMPDIR"] = str(folder)
     tempfile.tempdir = None  # the tests have looked it up; multiprocessing's sockets go there too
+    own_locks()  # others of the pytest process may be held by a thread that is not in this one
     short_socket_folder()
     try:
         result = work(folder)

@@ -96,7 +96,9 @@ async def _calls(order: dict[str, Any], config: PeerConfig, identity: Path) -> d
     attempts = {
         "ping": lambda: dht.rpc_ping(dht_pb2.PingRequest(peer=me), timeout=5.0),
         "find": lambda: dht.rpc_find(find, timeout=5.0),
-        "store": lambda: dht.rpc_store(store(f"{run}_x", MSGPackSerializer.dumps(1), soon, b"x"), timeout=5.0),
+        "store": lambda: dht.rpc_store(
+            store(f"{run}_x", MSGPackSerializer.dumps(1), soon, b"x"), timeout=5.0
+        ),
         "store for months": lambda: dht.rpc_store(
             store(f"{run}_x", MSGPackSerializer.dumps(1), soon + 1e7, b"x"), timeout=5.0
         ),
@@ -104,7 +106,8 @@ async def _calls(order: dict[str, Any], config: PeerConfig, identity: Path) -> d
             store(f"{run}_x", b"\xc1", soon, b"y"), timeout=5.0
         ),
         "store another's announcement": lambda: dht.rpc_store(
-            store(f"{run}_orch_members", MSGPackSerializer.dumps(announced), soon, announced[0].encode()), timeout=5.0
+            store(f"{run}_orch_members", MSGPackSerializer.dumps(announced), soon, announced[0].encode()),
+            timeout=5.0,
         ),
         "store over all announcements": lambda: dht.rpc_store(
             store(f"{run}_orch_members", MSGPackSerializer.dumps(1), soon + 3600.0), timeout=5.0
