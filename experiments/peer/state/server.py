@@ -290,7 +290,7 @@ class StateDonor(TrainingStateAverager):
 
 
 def open_from(p2p: P2P, namespace: str) -> OpenStream:
-    """What `state_taker.take` calls, for donors named by their libp2p ids; `namespace`: the averagers' prefix."""
+    """What `client.take` calls, for donors named by their libp2p ids; `namespace`: the averagers' prefix."""
 
     async def open_stream(donor: str, wanted: Wanted) -> AsyncIterator[Chunk]:
         stub: Any = StateDonor.get_stub(p2p, PeerID.from_base58(donor), namespace=namespace)

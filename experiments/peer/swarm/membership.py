@@ -61,7 +61,7 @@ class Membership(threading.Thread):
         period_s: float = 10.0,
         neighbours: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """`subkey`: the one that this VM may write (`dht_schema.subkey_of`); `neighbours`: internal address by libp2p id, of
+        """`subkey`: the one that this VM may write (`dht_records.subkey_of`); `neighbours`: internal address by libp2p id, of
         the peers of this VM's network (`inside.read_neighbours`)."""
         super().__init__(name="membership", daemon=True)
         self._dht: Any = dht  # its methods' types cannot say that return_future=True returns a future
