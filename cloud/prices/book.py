@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import product as product_of
 from pathlib import Path
 
-from cloud.prices.classes import continent, egress_class, is_own
+from cloud.prices.classes import continent, egress_class, is_own, store_egress_class
 from cloud.prices.ladder import UNIT_BYTES, Ladder, exact, tiered_usd
 from cloud.prices.own import own_ladder, own_vm
 from cloud.prices.rows import Price, PriceBookError, parse
@@ -131,8 +131,17 @@ class PriceBook:
         return None
 
     def store_ladder(self, store: str, dst: str, on: date | None = None) -> Ladder | None:
-        """The tiers of a byte that the object store at location `store` sends to `dst`; None: unknown."""
-        return self._most_specific(store.split("/")[0], "store_egress", store, dst, "*", on)
+        """The tiers of a byte that the object store at location `store` sends to `dst`; None: unknown.
+
+        Rows of the byte's class count before rows of any class ("*"); to another cloud the price to the
+        internet counts where the store has no `between_clouds` price.
+        """
+        kind = store_egress_class(store, dst) or "*"
+        for name in dict.fromkeys((kind, _ELSE.get(kind, "*"), "*")):
+            found = self._most_specific(store.split("/")[0], "store_egress", store, dst, name, on)
+            if found:
+                return found
+        return None
 
     def storage_ladder(self, store: str, on: date | None = None) -> Ladder | None:
         """The tiers of a byte kept for a month by the object store at location `store`; None: unknown."""
@@ -181,10 +190,11 @@ class PriceBook:
 
     def tier(self, key: _Key, start: Decimal, on: date | None = None) -> Price | None:
         """What a row's `key` costs from `start` on, in bytes (VMs: hours), under its own name or the nearest
-        wider one; None: unknown."""
+        wider one; None: unknown. Of a store's egress the wider one of a class is "*"."""
         provider, product, src, dst, item = key
-        for here, there in product_of(_wider(provider, src), _wider(provider, dst)):
-            tiers = self._tiers((provider, product, here, there, item), on)
+        names = dict.fromkeys((item, "*") if product == "store_egress" else (item,))
+        for name, here, there in product_of(names, _wider(provider, src), _wider(provider, dst)):
+            tiers = self._tiers((provider, product, here, there, name), on)
             if tiers:
                 begun = [t for t in tiers if t.tier_start * UNIT_BYTES.get(t.unit, 1) <= start]
                 return begun[-1]

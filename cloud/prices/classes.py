@@ -32,6 +32,23 @@ EGRESS_CLASSES: tuple[EgressClass, ...] = (
     "internet",
 )
 
+StoreClass = Literal[
+    "same_region",  # a VM of the store's own region, whatever its zone
+    "inter_region",
+    "inter_continent",
+    "oceania",
+    "between_clouds",
+    "internet",
+]
+STORE_CLASSES: tuple[StoreClass, ...] = (
+    "same_region",
+    "inter_region",
+    "inter_continent",
+    "oceania",
+    "between_clouds",
+    "internet",
+)
+
 _INTERNAL = tuple(
     map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"))
 )
@@ -109,3 +126,18 @@ def egress_class(src: str, dst: str, *, public: bool = False) -> EgressClass | N
     if here[0] == there[0]:
         return "inter_region"
     return "oceania" if "AUS" in (here[0], there[0]) else "inter_continent"
+
+
+def store_egress_class(store: str, dst: str) -> StoreClass | None:
+    """The class of a byte that an object store sends; None when a place is not on the map.
+
+    As `egress_class`, except that a store has no zone: inside its region there is one class, `same_region`.
+    What a store outside the clouds that rent VMs (Backblaze B2, Cloudflare R2) sends is always `internet`.
+    """
+    here = _place(store)
+    if here is not None and not (here[1] or here[2]):
+        return "internet" if dst == INTERNET or _place(dst) else None
+    kind = egress_class(store, dst)
+    if kind in ("same_zone", "same_zone_public", "inter_zone"):
+        return "same_region"
+    return kind

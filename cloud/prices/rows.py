@@ -15,7 +15,7 @@ from datetime import date
 from decimal import ROUND_CEILING, Decimal
 from itertools import pairwise
 
-from cloud.prices.classes import CONTINENTS, EGRESS_CLASSES, continent
+from cloud.prices.classes import CONTINENTS, EGRESS_CLASSES, STORE_CLASSES, continent
 
 COLUMNS = (
     "provider", "product", "from", "to", "item", "unit", "tier_start", "usd", "minimum_s", "increment_s",
@@ -145,6 +145,8 @@ def _price(row: dict[str, str], where: str, line: int) -> Price:
         )
     if product == "egress" and item not in EGRESS_CLASSES:
         raise PriceBookError(f"{where}: egress class '{item}' is none of {', '.join(EGRESS_CLASSES)}")
+    if product == "store_egress" and item not in ("*", *STORE_CLASSES):
+        raise PriceBookError(f"{where}: store egress class '{item}' is none of *, {', '.join(STORE_CLASSES)}")
     for column in ("from", "to"):
         if product in ("egress", "store_egress") and not _is_end(row["provider"], row[column]):
             raise PriceBookError(

@@ -40,7 +40,7 @@ def test_a_region_is_all_its_zones_in_order():
     [
         (
             "gpc/us-central1",
-            "'gpc' is not a cloud we know (gcp, aws, azure, lambda, b2, onprem); did you mean 'gcp'?",
+            "'gpc' is not a cloud we know (gcp, aws, azure, lambda, b2, r2, onprem); did you mean 'gcp'?",
         ),
         ("gcp/us-centrl1/us-central1-a", "'us-centrl1' is not a region of gcp; did you mean 'us-central1'?"),
         ("gcp/europe-west1/europe-west1-a", "'europe-west1-a' is not a zone of gcp/europe-west1 (there are"),

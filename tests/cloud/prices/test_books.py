@@ -147,8 +147,8 @@ def test_what_could_not_be_sourced_is_unknown():
     book = load("list-2026-11")
     assert book.vm("azure/eastus", "T4", use_spot=True) is None
     assert book.vm("aws/us-east-1", "T4", use_spot=True) is None
-    assert book.egress(IOWA, SYDNEY, GIB) is None
-    assert book.egress("gcp/asia-east1/asia-east1-a", "internet", GIB) is None
+    assert book.storage_ladder("aws/eu-south-1") is None
+    assert book.store_egress("lambda/us-west-1", IOWA, GIB) is None
 
 
 def test_differences_between_books():

@@ -124,7 +124,8 @@ def test_a_region_s_ladder_goes_before_its_continent_s():
 def test_storage():
     book = load("list-2026-11")
     assert book.storage_usd_per_byte_month("b2/us-west-004") == Decimal("0.006") / 10**9
-    assert book.storage_usd_per_byte_month("gcp/us-central1") is None
+    assert book.storage_usd_per_byte_month("gcp/us-central1") == Decimal("0.02") / 2**30
+    assert book.storage_usd_per_byte_month("lambda/us-west-1") is None
     ladder = book.storage_ladder("b2/us-west-004")
     assert ladder is not None
     assert tiered_usd(ladder, 10**12) == 6

@@ -20,6 +20,7 @@ from orchestrator.launch.prepare import prepare
 ROOT = Path(__file__).parents[3]
 STORE = ["data.endpoint=https://s3.example.org"]
 FIRST = "peers[0].resources."
+NO_PRICE = "data.location=lambda/us-west-1"  # Lambda has no object store
 KEYS = ["secrets.AWS_ACCESS_KEY_ID=null", "secrets.AWS_SECRET_ACCESS_KEY=null"]
 
 
@@ -53,7 +54,14 @@ def test_traffic_is_part_of_the_price_with_or_without_a_budget(capsys: pytest.Ca
     assert (
         asked == f"Rent 2 VMs for $0.5445 an hour, with traffic of at most ${budget['egress_usd_per_h']}/h?"
     )
-    assert rent_question(plan_for(load("geo-c8"), "sky").document).endswith("with traffic of unknown cost?")
+    unknown = plan_for(load("geo-b2", [NO_PRICE]), "sky").document
+    assert rent_question(unknown).endswith("with traffic of unknown cost?")
+
+
+def test_a_budget_holds_for_traffic_between_the_us_and_asia():
+    plan = plan_for(load("geo-c8", ["budget_usd=200", *STORE, *KEYS]), "sky")
+    assert not plan.obstacles
+    assert float(plan.document["budget"]["egress_usd_per_h"]) > 0
 
 
 def test_real_traffic_is_counted_by_the_newest_book_unless_an_old_one_is_named(
@@ -96,7 +104,7 @@ def test_a_plan_for_this_machine_says_too_what_launch_refuses():
 @pytest.mark.parametrize(
     ("name", "settings", "says"),
     [
-        ("geo-c8", "budget_usd=20", "list-2026-11.csv has no price of the traffic of"),
+        ("geo-b2", f"budget_usd=20 {NO_PRICE}", "list-2026-11.csv has no price of the traffic of"),
         ("geo-b2", "budget_usd=0.1", "the budget allows not even the first VM"),
         ("geo-b2", "max_usd_per_h=0.1", "cost at least"),
         (
@@ -140,7 +148,7 @@ def test_the_pages_examples_can_be_launched_as_they_stand(
 
 
 def test_an_unknown_reserve_promises_no_overshoot_of_0():
-    budget = plan_for(load("geo-c8", ["budget_usd=20"]), "sky").document["budget"]
+    budget = plan_for(load("geo-b2", ["budget_usd=20", NO_PRICE]), "sky").document["budget"]
     assert (budget["reserve_usd"], budget["egress_usd_per_h"]) == (None, None)
     assert budget["overshoot"].startswith("unknown")
 
