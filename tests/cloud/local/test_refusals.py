@@ -59,7 +59,7 @@ for mode in ("namespaces", "auto"):
 def test_without_namespaces_it_says_so_or_goes_on_without_distance(tmp_path: Path):
     script = 'echo 0 >/proc/sys/user/max_net_namespaces && "$0" -c "$1" "$2"'
     refused, went_on = _unshared(["--user", "--map-root-user"], script, _START, str(tmp_path)).splitlines()
-    assert refused.startswith("this machine does not let us make namespaces (")
+    assert refused.startswith("this machine does not allow creating namespaces (")
     assert "use mode auto or loopback (no distance)" in refused
     assert went_on == "started loopback"
 
@@ -85,5 +85,5 @@ def test_a_disk_that_is_really_full_switches_the_cache_off_once(tmp_path: Path):
     script = 'mount -t tmpfs -o size=200k none "$2" && "$0" -c "$1" "$2"'
     warned, left = _unshared(flags, script, _FILL, str(tmp_path)).splitlines()
     assert "the shard cache is off (No space left on device)" in warned
-    assert "shards come from the network" in warned
+    assert "shards are read from the network" in warned
     assert left == "0 []"

@@ -155,7 +155,7 @@ def test_prices_are_those_of_the_day():
         ((ROW.replace("internet", "moon"),), "mine.csv:2: egress class 'moon'"),
         ((ROW.replace("egress,*", "egress,MARS"),), "mine.csv:2: from 'MARS'"),
         ((ROW.replace("2023-04-01", "April"),), "mine.csv:2: valid_from 'April' is not a date"),
-        ((ROW.replace(",here", ","),), "mine.csv:2: a price without a source"),
+        ((ROW.replace(",here", ","),), "mine.csv:2: the price has no source"),
         ((ROW.replace("egress", "lunch"),), "mine.csv:2: product 'lunch'"),
         (("gcp,vm,*,*,T4,h,0,1,,2023-04-01,here",), "mine.csv:2: item 'T4' of vm"),
         (("gcp,vm,*,*,T4:1/x/spot,h,0,1,soon,2023-04-01,here",), "mine.csv:2: minimum_s 'soon'"),

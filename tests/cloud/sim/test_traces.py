@@ -44,9 +44,9 @@ def test_aws_price_history_becomes_prices_by_zone():
         TraceEvent(1800.0, "aws/us-west-2/us-west-2-lax-1a", "price", Decimal("0.300000")),
         TraceEvent(3600.0, "aws/us-west-2/us-west-2a", "price", Decimal("0.215500")),
     ]
-    with pytest.raises(TraceError, match=r"g4dn\.xlarge, p3\.2xlarge: say which with --instance"):
+    with pytest.raises(TraceError, match=r"g4dn\.xlarge, p3\.2xlarge; select one with --instance"):
         read_aws(text)
-    with pytest.raises(TraceError, match="no price of t4g"):
+    with pytest.raises(TraceError, match="no prices of t4g"):
         read_aws(text, instance="t4g")
 
 
@@ -61,15 +61,15 @@ def test_what_is_no_history_says_how_to_make_one(text):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("a,b\n1,2\n", "no column at_s, location, event, value"),
-        (HEAD + f"0,{ZONE},boom,1\n", "t:2: 'boom' is no event"),
-        (HEAD + f"0,{ZONE},price,0.1\nx,{ZONE},price,1\n", "t:3: 'x' and '1' are to be numbers"),
+        ("a,b\n1,2\n", "missing columns: at_s, location, event, value"),
+        (HEAD + f"0,{ZONE},boom,1\n", "t:2: 'boom' is not an event"),
+        (HEAD + f"0,{ZONE},price,0.1\nx,{ZONE},price,1\n", "t:3: 'x' and '1' must be numbers"),
         (HEAD + f"-1,{ZONE},price,1\n", "negative"),
-        (HEAD + f"nan,{ZONE},price,1\n", "no number"),
-        (HEAD + f"0,{ZONE},price,inf\n", "a price is a finite number"),
-        (HEAD + f"0,{ZONE},preempt,1.5\n", "no whole number"),
+        (HEAD + f"nan,{ZONE},price,1\n", "must be numbers"),
+        (HEAD + f"0,{ZONE},price,inf\n", "a price must be a finite number"),
+        (HEAD + f"0,{ZONE},preempt,1.5\n", "not a whole number"),
         (HEAD + "0,,price,1\n", "no location"),
-        (HEAD + "0\n", "is no event"),
+        (HEAD + "0\n", "is not an event"),
     ],
 )
 def test_a_wrong_line_is_named(text, says):

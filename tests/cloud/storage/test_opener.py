@@ -70,7 +70,7 @@ def test_backs_off_to_a_cap_and_gives_up_at_the_deadline():
     time = VirtualTime()
     store = FakeStore({"a.tar": DATA}, [0] * 1000)
     with pytest.raises(
-        StoreUnreachableError, match=r"http://store:1 gave no byte of s3://b/a\.tar for \d+ s"
+        StoreUnreachableError, match=r"http://store:1 sent no byte of s3://b/a\.tar for \d+ s"
     ):
         opener(store, time, first_wait_s=1, longest_wait_s=8, deadline_s=60).open(URL).read()
     assert time.sleeps[:5] == [1, 2, 4, 8, 8]

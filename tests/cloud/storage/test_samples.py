@@ -72,7 +72,7 @@ def test_a_member_that_is_there_twice_is_corrupt():
     with tarfile.open(fileobj=target, mode="w") as tar:
         for _ in range(2):
             tar.addfile(tarfile.TarInfo("a.cls"))
-    with pytest.raises(CorruptShardError, match=r"a\.cls is there twice"):
+    with pytest.raises(CorruptShardError, match=r"a\.cls occurs twice"):
         read(target.getvalue())
 
 

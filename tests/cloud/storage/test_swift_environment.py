@@ -65,7 +65,7 @@ def test_an_installation_that_was_interrupted_is_made_again(own_home, monkeypatc
 def test_pip_failing_is_one_sentence_with_its_last_line_and_a_log(tmp_path):
     program = "import sys; print('Collecting swift', flush=True); sys.exit('ERROR: no index')"
     log = tmp_path / "venv.log"
-    said = rf"ended with 1 \(ERROR: no index; all of it in {log}\); mend pip's access"
+    said = rf"ended with 1 \(ERROR: no index; full output in {log}\); fix pip's access"
     with pytest.raises(EmbeddedStoreError, match=said):
         module._run([sys.executable, "-c", program], tmp_path, log)
     assert log.read_text().splitlines() == ["Collecting swift", "ERROR: no index"]
@@ -88,6 +88,6 @@ def test_a_given_folder_is_not_overwritten(tmp_path, monkeypatch):
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious/file").touch()
     monkeypatch.setenv("ORCH_SWIFT_VENV", str(tmp_path / "precious"))
-    with pytest.raises(EmbeddedStoreError, match="is no virtual environment with swift in it"):
+    with pytest.raises(EmbeddedStoreError, match="is not a virtual environment with swift installed"):
         swift_environment(print)
     assert (tmp_path / "precious/file").exists()
