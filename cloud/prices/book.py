@@ -138,11 +138,6 @@ class PriceBook:
         """Return the price tiers of a byte stored for a month at location `store`; None: unknown."""
         return self._most_specific(store.split("/")[0], "storage", store, "", "*", on)
 
-    def storage_usd_per_byte_month(self, store: str, on: date | None = None) -> Decimal | None:
-        """First tier of `storage_ladder`, in dollars per byte and month; None: unknown."""
-        ladder = self.storage_ladder(store, on)
-        return tiered_usd(ladder, 1) if ladder else None
-
     def egress(
         self,
         src: str,

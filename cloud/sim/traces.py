@@ -22,7 +22,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
@@ -94,15 +94,6 @@ def _event(row: Mapping[str, str | None], where: str) -> TraceEvent:
         raise TraceError(f"{where}: {event} counts VMs: '{value}' is not a whole number")
     kind: Any = event
     return TraceEvent(at_s, location, kind, number)
-
-
-def write_csv(path: Path, events: Sequence[TraceEvent]) -> None:
-    """Write events in a form that `read_csv` reads back unchanged."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(_COLUMNS)
-        for e in events:
-            writer.writerow([repr(e.at_s), e.location, e.event, "inf" if e.value.is_infinite() else e.value])
 
 
 def read_aws(text: str, *, instance: str = "", name: str = "history") -> list[TraceEvent]:

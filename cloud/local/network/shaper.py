@@ -172,7 +172,3 @@ class Shaper:
 
     def _forget(self, now: float) -> None:
         self._stream_free = {stream: free for stream, free in self._stream_free.items() if free > now}
-
-    def known(self, index: int) -> bool:
-        """Whether there is a node with this index."""
-        return index in self._nodes

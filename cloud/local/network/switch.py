@@ -114,8 +114,6 @@ class Switch:
                 self._add(order, fds[0])
             case "cut":
                 self._cut.add(order["index"])
-            case "join":
-                self._cut.discard(order["index"])
             case "remove":
                 self._remove(order["index"])
             case "stop":

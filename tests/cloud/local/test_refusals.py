@@ -17,7 +17,7 @@ from cloud.provider import InvalidRequestError
 linux = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
 
 
-def test_no_permission_for_the_tun_that_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_requested_tun_without_permission_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(fabric, "tun_usable", lambda: False)
     with pytest.raises(
         InvalidRequestError, match=r"/dev/net/tun: this user may not open it; run as root, or"
@@ -26,7 +26,7 @@ def test_no_permission_for_the_tun_that_was_asked_for(tmp_path: Path, monkeypatc
 
 
 def _unshared(flags: list[str], script: str, *arguments: str) -> str:
-    """What a script printed in namespaces of its own; skips where the machine allows none."""
+    """Output of a script in its own namespaces; skips the test if the machine does not allow them."""
     done = subprocess.run(
         ["unshare", *flags, "sh", "-c", script, sys.executable, *arguments],
         capture_output=True, text=True, timeout=60, check=False,

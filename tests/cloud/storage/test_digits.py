@@ -155,7 +155,7 @@ def test_the_check_finds_shards_that_are_no_whole_tars(aws, tmp_path):
 
 
 @mock_aws
-def test_of_very_many_shards_some_are_looked_at_the_first_and_the_last_too(aws, tmp_path):
+def test_sample_of_many_shards_includes_first_and_last(aws, tmp_path):
     client = make_client()
     made = make_digits(1, "s3://digits", client, folder=tmp_path, samples_per_shard=5)
     body = (tmp_path / made.train[0]).read_bytes()
@@ -181,7 +181,7 @@ def test_no_credentials_is_a_refusal_and_names_the_variables(monkeypatch, tmp_pa
         make_client("http://127.0.0.1:9").get_object(Bucket="b", Key="k")
 
 
-def test_nobody_at_the_endpoint_and_no_url(aws):
+def test_unreachable_endpoint_and_invalid_url(aws):
     with pytest.raises(StoreUnreachableError, match=r"no answer from .*http://127\.0\.0\.1:9") as caught:
         make_bucket(make_client("http://127.0.0.1:9", attempts=1), "b", endpoint="http://127.0.0.1:9")
     assert "hunter2" not in str(caught.value)

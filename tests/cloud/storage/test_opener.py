@@ -30,7 +30,7 @@ def test_delivers_every_byte_once_over_any_cuts(cuts, ranges):
     assert all(body.closed for body in store.bodies)
 
 
-def test_goes_on_at_its_position_and_counts_what_came():
+def test_stream_resumes_at_its_position_and_counts_bytes():
     store = FakeStore({"a.tar": DATA}, [10_000, 20_000])
     reader = opener(store)
     with reader.open(URL) as file:
@@ -93,7 +93,7 @@ def test_progress_resets_the_back_off():
         ("InvalidRange", 416, ShardChangedError),
     ],
 )
-def test_answers_that_asking_again_does_not_change_are_raised_at_once(code, status, expected):
+def test_final_errors_are_raised_without_retry(code, status, expected):
     time = VirtualTime()
     store = FakeStore({"a.tar": DATA})
     store.errors.append(client_error(code, status))

@@ -32,7 +32,7 @@ def installer(calls):
     return run
 
 
-def test_is_made_once_in_orchs_home_even_by_two_at_a_time(own_home, monkeypatch):
+def test_environment_is_created_once_by_concurrent_calls(own_home, monkeypatch):
     calls = []
     monkeypatch.setattr(module, "_run", installer(calls))
     made = []
@@ -71,7 +71,7 @@ def test_pip_failing_is_one_sentence_with_its_last_line_and_a_log(tmp_path):
     assert log.read_text().splitlines() == ["Collecting swift", "ERROR: no index"]
 
 
-def test_the_user_sees_two_lines_and_none_of_pips(own_home, monkeypatch):
+def test_installation_prints_two_lines_without_pip_output(own_home, monkeypatch):
     def run(command, folder, log):
         log.write_text("Collecting swift\n")
         installer([])(command, folder, log)
