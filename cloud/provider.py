@@ -1,8 +1,9 @@
 """The provider contract: how orch rents, observes and ends VMs on one kind of target.
 
-A provider is a class with the methods of `Provider`, constructed with the run's folder. `cloud.sim`, `cloud.local` and
-`cloud.sky` implement it. To add a target, implement the class, add a `Target` record to `cloud.targets`, and run the
-contract tests against it: a rig in `tests/cloud/test_contract.py` is all they need.
+A provider is a class with the methods of `Provider`, constructed with the run's folder. `cloud.local` and `cloud.sky`
+implement it, and `cloud.sim` for simulations, whose client is given its world and clock as well. To add a target,
+implement the class, add a `Target` record to `cloud.targets`, and run the contract tests against it: a rig in
+`tests/cloud/test_contract.py` is all they need.
 
 Every implementation must keep these rules:
 
@@ -144,9 +145,8 @@ class LaunchRequest:
     buckets: tuple[str, ...] = ()  # buckets of the VM's own cloud that its role may read
     disk_gb: int = 100
     image_id: str = ""
-    network_tuning: NetworkTuning = (
-        "default"  # of the VM's kernel; the emulated cloud takes it from its options
-    )
+    # Of the VM's kernel; the emulated cloud takes it from its options.
+    network_tuning: NetworkTuning = "default"
 
 
 @dataclass(frozen=True)

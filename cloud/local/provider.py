@@ -193,9 +193,8 @@ class LocalCloud:
         if not guardian.reap(self._run_folder):
             raise TransientError(f"{self._folder}: the emulated cloud does not end; try again")
         remove_store(self._folder)
-        for cache in (self._run_folder / "vms").glob(
-            "*/cache"
-        ):  # a VM's disk goes with the VM, except for its logs
+        # A VM's disk goes with the VM, except for its logs.
+        for cache in (self._run_folder / "vms").glob("*/cache"):
             shutil.rmtree(cache, ignore_errors=True)
 
     def _kill(self) -> None:

@@ -42,10 +42,8 @@ AUTO = "auto"
 EMULATED_BOOK = "study-2023-04"
 
 _FOLDER = Path(__file__).parent
-_ELSE = {
-    "between_clouds": "internet",
-    "same_zone_public": "inter_zone",
-}  # used for a class without a price of its own
+# Class whose price is used for a class without a price of its own.
+_ELSE = {"between_clouds": "internet", "same_zone_public": "inter_zone"}
 
 _Key = tuple[str, str, str, str, str]  # provider, product, from, to, item
 

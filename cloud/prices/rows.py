@@ -29,9 +29,8 @@ PRODUCTS: Mapping[str, tuple[str, ...]] = {
     "storage": ("GB-month", "GiB-month"),
 }
 _MARKETS = ("spot", "on_demand")
-_AMOUNT = re.compile(
-    r"[0-9]{1,12}(\.[0-9]{1,20})?([eE][+-]?[0-9])?", re.ASCII
-)  # bounded, so that sums stay exact
+# Bounded, so that sums stay exact.
+_AMOUNT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,20})?([eE][+-]?[0-9])?", re.ASCII)
 _SECONDS = re.compile(r"[0-9]{1,9}", re.ASCII)
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 _SHOWN = 5  # problems reported at once

@@ -77,7 +77,7 @@ def _nothing(_: SimVm) -> Mapping[str, Any]:
     return {}
 
 
-def _nobody(_change: Change, _vm: SimVm, _at_s: float) -> None:
+def _ignore(_change: Change, _vm: SimVm, _at_s: float) -> None:
     pass
 
 
@@ -99,7 +99,7 @@ class SimWorld:
         self.meter = Meter(began_s)
         self.skew_s = 0.0
         self.status_of: Callable[[SimVm], Mapping[str, Any]] = _nothing
-        self.on_change: Callable[[Change, SimVm, float], None] = _nobody
+        self.on_change: Callable[[Change, SimVm, float], None] = _ignore
         self.counts: Counter[str] = Counter()  # events of VMs and requests, by kind
         self.alive_count = 0  # billed VMs of all runs
         self._autodown_s = autodown_s

@@ -34,7 +34,7 @@ def refusal_before(request: LaunchRequest, usd_per_h: Decimal | None, source: st
     planned = "no price" if offer.usd_per_h is None else f"${offer.usd_per_h}/h"
     provider = offer.location.partition("/")[0]
     return (
-        f"{found}; planned was {planned} ({offer.price_source or 'no source'}); nothing was requested. `orch prices "
+        f"{found}; the plan assumed {planned} ({offer.price_source or 'no source'}); nothing was requested. `orch prices "
         f"--books` lists the price books, `orch prices --book NAME --provider {provider} --product vm` their prices; "
         "run `orch plan` again to plan with SkyPilot's catalog, which is now on this machine"
     )

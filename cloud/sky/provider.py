@@ -268,9 +268,8 @@ class SkyCloud:
         server.ensure(self._home)
         found = self._run.call("list", lambda: sdk.list_clusters(wanted, ask_cloud=ask))
         rows = {c.name: Listed(c.name, c.status, c.address) for c in found}
-        if (
-            any(r.cluster not in rows for r in others) and not ask
-        ):  # absence is only believed when confirmed by the cloud
+        # Absence is only believed when confirmed by the cloud.
+        if any(r.cluster not in rows for r in others) and not ask:
             found = self._run.call("list", lambda: sdk.list_clusters(wanted, ask_cloud=True))
             rows, ask = {c.name: Listed(c.name, c.status, c.address) for c in found}, True
         state = {

@@ -36,9 +36,8 @@ class Vendor:
     name: str  # the first part of a location, and SkyPilot's name for the cloud
     title: str  # the name used in sentences
     focus: FocusNames
-    bill_words: tuple[
-        str, ...
-    ]  # lower case; a bill belongs to this vendor if its ProviderName contains one of them
+    # Lower case; a bill belongs to this vendor if its ProviderName contains one of them.
+    bill_words: tuple[str, ...]
 
     rents_vms: bool = False  # whether orch rents VMs there, through SkyPilot
     rents_spot: bool = True
@@ -57,9 +56,8 @@ class Vendor:
     """How a VM may end itself: with an instance profile that orch creates, with SkyPilot's service account, or with the
     user's credentials, which SkyPilot uploads."""
 
-    catalog_zone_ids: bool = (
-        False  # SkyPilot's catalog has zone ids, translated by a file of the user's account
-    )
+    # SkyPilot's catalog has zone ids, translated by a file of the user's account.
+    catalog_zone_ids: bool = False
     cpu_instances: str = ""  # regex: the families that SkyPilot prefers if only CPUs are requested
     accelerator_host: Callable[[str, int], str] | None = None
     """Map an accelerator and its count to a regex of the VMs it is attached to; None: catalog rows are whole VMs."""

@@ -32,9 +32,8 @@ class CheckRow:
     target: str
     wished_rtt_s: float
     rtt_s: float
-    wished_bps: (
-        float  # the file's stream (kernel windows: window / round trip), or the VM's limit if that is lower
-    )
+    # The file's stream (kernel windows: window / round trip), or the VM's limit if that is lower.
+    wished_bps: float
     bps: float  # one stream, data in one direction
     both_bps: float | None  # one connection with data in both directions at once; None: not in the sample
 

@@ -249,9 +249,8 @@ class _Host:
         config = dict(order["config"])
         if config.get("listen_address") == "":
             config["listen_address"] = node.ip
-        if (
-            node.ip == "127.0.0.1" and "listen_port" in config
-        ):  # all VMs share one address, so the ports must differ
+        # All VMs share one address in this case, so the ports must differ.
+        if node.ip == "127.0.0.1" and "listen_port" in config:
             config["listen_port"] += node.index
         contents = {key: base64.b64decode(text) for key, text in order["files"].items()}
         write_vm_folder(

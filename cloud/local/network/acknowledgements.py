@@ -10,9 +10,8 @@ were dropped, and averaging took three times as long.
 
 from __future__ import annotations
 
-_FORGET_ABOVE = (
-    4096  # streams remembered before all are dropped; a stream is added again with its next packet
-)
+# Streams remembered before all are dropped; a stream is added again with its next packet.
+_FORGET_ABOVE = 4096
 _TCP, _ACK, _SYN_OR_RST = 6, 0x10, 0x06
 
 

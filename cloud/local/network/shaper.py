@@ -31,9 +31,8 @@ class _Route:
     delay_s: float
     s_per_stream_byte: float  # 0: streams are not paced
     s_per_sent_byte: float  # 0: the sender is not paced
-    held_s: float | None = (
-        None  # by how much data arrive later than by distance alone; None: not emulated this way
-    )
+    # By how much data arrive later than by distance alone; None: not emulated this way.
+    held_s: float | None = None
 
 
 class Shaper:

@@ -62,9 +62,8 @@ def skypilot() -> Any:
     logger = logging.getLogger("sky")
     logger.setLevel(logging.ERROR)
     for handler in logger.handlers:
-        own = type(handler).__module__.startswith(
-            "sky."
-        )  # leave other handlers (of a test, for example) unchanged
+        # Leave other handlers (of a test, for example) unchanged.
+        own = type(handler).__module__.startswith("sky.")
         if own and isinstance(handler, logging.StreamHandler):
             handler.setStream(sys.stderr)
     return sky

@@ -50,7 +50,6 @@ def _write(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-if (
-    __name__ == "__main__"
-):  # on the VM: python -m cloud.sky.vm.secrets SEALED CONFIG, the key in the environment
+# On the VM: python -m cloud.sky.vm.secrets SEALED CONFIG, with the key in the environment.
+if __name__ == "__main__":
     open_sealed(Path(sys.argv[1]), os.environ[KEY_VARIABLE], Path(sys.argv[2]))

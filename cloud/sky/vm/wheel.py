@@ -17,11 +17,8 @@ from cloud.provider import InvalidRequestError, LaunchRequest
 from cloud.sky.vm.bootstrap import CHECK, run_script
 from cloud.sky.vm.secrets import seal
 
-_SHIPPED = (
-    "cloud",
-    "experiments",
-    "metrics",
-)  # packages that a peer may import; the controller is not among them
+# Packages that a peer may import; the controller is not among them.
+_SHIPPED = ("cloud", "experiments", "metrics")
 _SUFFIXES = {".py", ".csv", ".json", ".yaml", ".typed"}
 _DIRECT = ("hivemind", "torch", "webdataset", "boto3", "cryptography", "numpy", "transformers")
 _AT = (1980, 1, 1, 0, 0, 0)
@@ -86,7 +83,7 @@ def requirements() -> str:
             _pin(name, pins)
     except PackageNotFoundError as error:
         raise InvalidRequestError(
-            f"{error.name} is not installed here, but the VMs get the versions installed here; "
+            f"{error.name} is not installed on this machine, whose package versions the VMs get; "
             "install it with: pip install -e '.[local,sky]' in a clone of orch"
         ) from error
     return "".join(f"{name}=={pins[name]}\n" for name in sorted(pins))

@@ -26,7 +26,7 @@ def test_both_prices_and_the_command_are_in_the_sentence():
     said = refusal_before(REQUEST, Decimal("0.2256"), CATALOG)
     assert said.startswith(
         "g4dn.2xlarge with T4:1 spot costs $0.2256/h (SkyPilot's catalog, read back on 2026-11-24), more than its "
-        "ceiling of $0.209/h; planned was $0.19/h (price book list-2026-11:12); nothing was requested."
+        "ceiling of $0.209/h; the plan assumed $0.19/h (price book list-2026-11:12); nothing was requested."
     )
     assert "`orch prices --book NAME --provider aws --product vm`" in said
 
