@@ -1,1 +1,1 @@
-"""What can be rented or emulated: providers, prices, networks, object storage. Imports nothing of ours."""
+"""What can be rented or emulated: providers, prices, networks, object storage. Imports no other package of orch."""

@@ -1,4 +1,4 @@
-"""Unix time that only goes forward: a machine's clock that is set while a run goes on must not tear its timeline."""
+"""Unix time that only moves forward, even if the machine's clock is changed during a run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 _log = logging.getLogger(__name__)
 
-MAX_SKEW_S = 3600.0  # between the clocks of two machines of a run: that much changes nothing, more is refused
+MAX_SKEW_S = 3600.0  # allowed between the clocks of two machines of a run; a smaller skew has no effect
 SET_THE_CLOCK = "`sudo chronyc makestep` or `sudo timedatectl set-ntp true` sets it"
 
 
 def ticks_s() -> float:
-    """Seconds since some moment of this machine's, by a clock that nobody can set."""
-    # With the time the machine slept, where the system can tell: a VM is billed for it.
+    """Seconds since an arbitrary moment, by a clock that cannot be set."""
+    # CLOCK_BOOTTIME also counts the time that the machine was suspended: a VM is billed for it.
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot is None else time.clock_gettime(boot)
 
@@ -27,14 +27,16 @@ def steady_clock(
     ticks_s: Callable[[], float] = ticks_s,
     not_before_s: float = 0.0,
 ) -> Callable[[], float]:
-    """Unix seconds as the machine tells them now, or `not_before_s` when that is later, and from then on by
-    `ticks_s`, which nobody can set."""
+    """Return a clock of unix seconds that starts at the wall clock, or at `not_before_s` if that is later.
+
+    It then advances with `ticks_s` and ignores changes of the machine's clock.
+    """
     offset_s = max(wall_s(), not_before_s) - ticks_s()
     return lambda: offset_s + ticks_s()
 
 
 def boot_id() -> str:
-    """Names the time from the machine's start to its next one; "" where the system does not say."""
+    """Identify the time between two boots of this machine; "" if the system does not provide it."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -50,11 +52,11 @@ def run_clock(
     boot: Callable[[], str] = boot_id,
     not_before_s: float = 0.0,
 ) -> Callable[[], float]:
-    """One unix clock for all processes of this machine that look after a run, one after the other too.
+    """Return one unix clock that all processes of this machine share for a run, including later ones.
 
-    The first that asks begins it, as `steady_clock`; `<run>/clock-<boot>.json` tells the others, so that no setting of the
-    machine's clock is seen until the machine itself starts again. Without `begin`: a run that has none is read by the machine's.
-    Where the file cannot be written (a full disk) the clock is this process's own.
+    The first process that asks starts it (see `steady_clock`) and stores its offset in `<run>/clock-<boot>.json`. Changes
+    of the machine's clock therefore have no effect until the machine reboots. With `begin=False`, a run without such a
+    file is read with the wall clock. If the file cannot be written (full disk), the clock is local to this process.
     """
     name = boot()
     path = run_folder / f"clock-{name}.json"
@@ -70,7 +72,7 @@ def run_clock(
 
 
 def _agreed(path: Path, offset_s: float) -> float:
-    """The offset in the file, which is made with this one if nobody else has made it meanwhile."""
+    """Return the offset stored in the file; store this one unless another process has stored its own meanwhile."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         fresh.write_text(json.dumps({"offset_s": offset_s}))
@@ -81,7 +83,7 @@ def _agreed(path: Path, offset_s: float) -> float:
         finally:
             fresh.unlink()
     except OSError as error:
-        _log.warning("%s: this process has a clock of its own: %s", path, error)
+        _log.warning("%s cannot be written, so this process uses a clock of its own: %s", path, error)
         return offset_s
     known = _offset_s(path)
     return offset_s if known is None else known

@@ -1,4 +1,4 @@
-"""Files that are on the disk when the call returns: written beside, flushed, renamed, and the rename flushed too."""
+"""Files that are on disk when the call returns: written to a temporary file, flushed, renamed, the rename flushed too."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Replace a file's content at once. Raises OSError; the old content is then still there."""
+    """Replace a file's content atomically. Raises OSError; the old content is then unchanged."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
@@ -23,7 +23,7 @@ def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder's entries: without it a power failure may undo a rename. Raises OSError."""
+    """Flush a folder's entries to disk; without it, a power failure may undo a rename. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,9 +1,9 @@
-"""The places of the map: which cloud, region and zone there is, and on which continent it lies.
+"""All known places: clouds, their regions and zones, and the continent of each.
 
-A *location* is written `cloud/region/zone`, or `cloud/region` where the cloud has no zones to choose
-from (Azure and Lambda as SkyPilot rents them, Backblaze B2). `cloud/region` of a cloud with zones means
-any of its zones, in the data file's order. Continents are the study's: US (North America), EU, ASIA,
-AUS, and SA (South America). A place of the cloud `onprem` is the user's own: peers run there, and nobody rents it.
+A *location* is written `cloud/region/zone`, or `cloud/region` if the cloud has no zones to choose from (Azure and Lambda
+as SkyPilot rents them, Backblaze B2). `cloud/region` of a cloud with zones means any of its zones, in the data file's
+order. Continents are those of the paper: US (North America), EU, ASIA, AUS, and SA (South America). A place of the cloud
+`onprem` belongs to the user: peers run there, and nothing is rented.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _DATA = Path(__file__).with_name("places.csv")
 
 
 class PlaceError(Exception):
-    """A location that does not exist, or is not precise enough; the message says what there is instead."""
+    """A location that does not exist or is not specific enough; the message lists the alternatives."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One row of the map."""
+    """One row of places.csv."""
 
     cloud: str
     region: str
-    zone: str  # "" where the cloud has no zones to choose from
+    zone: str  # "" if the cloud has no zones to choose from
     continent: str  # US, EU, ASIA, AUS, SA
     city: str
-    rents_vms: bool  # False: an object store, or one's own machines
+    rents_vms: bool  # False: an object store, or the user's own machines
     own: bool = False  # the user's own machines: not rented, not billed
 
     @property
@@ -42,7 +42,7 @@ class Place:
 
 @cache
 def places() -> tuple[Place, ...]:
-    """All places we know, in the data file's order."""
+    """All known places, in the data file's order."""
     with _DATA.open(newline="", encoding="utf-8") as file:
         return tuple(
             Place(
@@ -59,18 +59,18 @@ def places() -> tuple[Place, ...]:
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the nearest of the candidates, "" if none is near."""
+    """Return `; did you mean 'x'?` for the closest candidate, or "" if none is close."""
     by_lower = {candidate.lower(): candidate for candidate in candidates}
     close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
-    if not close and len(word) >= 3:  # a word cut short is a long way from the whole one
+    if not close and len(word) >= 3:  # a truncated word is not similar enough to the whole one
         close = [name for name in by_lower if name.startswith(word.lower())][:1]
     return f"; did you mean '{by_lower[close[0]]}'?" if close else ""
 
 
 def expand(location: str) -> tuple[Place, ...]:
-    """The places a location stands for: one for a zone, all zones for a region with zones.
+    """Return the places of a location: one for a zone, all zones for a region with zones.
 
-    Raises PlaceError naming the first part that does not exist, what there is, and the nearest spelling.
+    Raises PlaceError naming the first part that does not exist, the valid choices and the closest spelling.
     """
     parts = location.split("/")
     if len(parts) not in (2, 3) or not all(parts):
@@ -98,7 +98,7 @@ def expand(location: str) -> tuple[Place, ...]:
 
 
 def find(location: str) -> Place:
-    """The one place of a location; for a region with zones, its first zone. Raises PlaceError."""
+    """Return the place of a location; for a region with zones, its first zone. Raises PlaceError."""
     return expand(location)[0]
 
 

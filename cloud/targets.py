@@ -1,7 +1,8 @@
-"""What peers of a run run on: one record each, asked for its properties instead of its name.
+"""The kinds of targets that a run's peers run on; code asks a target for its properties instead of comparing its name.
 
-A run is started on LOCAL or SKY (`--on`); the emulated cloud becomes LOOPBACK where this machine allows no network
-namespaces; IMPORTED are logs of runs that others made. `name` is the run's meta key `target`. Imports nothing of ours.
+A run is started on LOCAL or SKY (`--on`). The emulated cloud becomes LOOPBACK if this machine allows no network
+namespaces. IMPORTED stands for logs of runs that others made. `name` is the run's meta key `target`. Imports no other
+package of orch.
 """
 
 from __future__ import annotations
@@ -13,24 +14,22 @@ _PEER_PACKAGES = ("ray", "hivemind", "torch", "webdataset")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The defaults are those of the emulated cloud."""
+    """One kind of target. The defaults are those of the emulated cloud."""
 
     name: str
-    marks: tuple[
-        str, str, str
-    ]  # beside a figure: of an emulated run, of another one, of one that does not tell
-    provider: str = ""  # "module:class" that makes its VMs; "": no run is started there
-    packages: tuple[str, ...] = ()  # that this machine needs to start a run there
-    rents: bool = (
-        False  # VMs are paid for: prices of today, ceilings, labels, credentials; they outlive this machine
-    )
-    on_this_host: bool = True  # the peers share this machine, whose load may falsify their figures
-    has_distance: bool = True  # False: no figure is ranked, or judged by the study's
-    from_logs: bool = False  # others ran it, and orch measured nothing
-    why_null: str = "the run's records do not tell"  # why something of what it ran on is null
+    # Shown next to a figure: of an emulated run, of any other run, and of one whose records do not say.
+    marks: tuple[str, str, str]
+    provider: str = ""  # "module:class" of its provider; "": no run can be started there
+    packages: tuple[str, ...] = ()  # needed on this machine to start a run there
+    # VMs are paid for and outlive this machine: current prices, price ceilings, labels and credentials apply.
+    rents: bool = False
+    on_this_host: bool = True  # the peers share this machine, whose load may distort their figures
+    has_distance: bool = True  # False: figures are not ranked or compared with those of the paper
+    from_logs: bool = False  # imported: others ran it, and orch measured nothing
+    why_null: str = "the run's records do not say"  # why a property of what it ran on is null
 
     def mark(self, emulated: bool | None) -> str:
-        """What a run here ran on, in a word or two."""
+        """Return what a run on this target ran on, in a word or two; `emulated` None: unknown."""
         return self.marks[2 if emulated is None else 0 if emulated else 1]
 
 
@@ -48,21 +47,21 @@ SKY = Target(
     packages=("skypilot", *_PEER_PACKAGES),
     rents=True,
     on_this_host=False,
-    why_null="rented VMs have no host of ours",
+    why_null="rented VMs have no host that orch could measure",
 )
 IMPORTED = Target(
     name="imported",
     marks=("logs", "logs", "logs"),
     on_this_host=False,
     from_logs=True,
-    why_null="these are somebody's logs",
+    why_null="the run was imported from logs",
 )
 UNKNOWN = Target(name="", marks=LOCAL.marks)
-"""Of a run whose records do not name its target."""
+"""The target of a run whose records do not name one."""
 
 TARGETS = {target.name: target for target in (LOCAL, LOOPBACK, SKY, IMPORTED)}
 
 
 def target_of(name: str | None) -> Target:
-    """The target of a run's meta key `target`; UNKNOWN for none, or one of a later version."""
+    """Return the target of a run's meta key `target`; UNKNOWN if there is none or it is from a later version."""
     return TARGETS.get(name or "", UNKNOWN)

@@ -1,8 +1,8 @@
-"""What a VM reports of itself (job.json, status.json), read as data from a machine that may be broken or hostile.
+"""What a VM reports about itself (job.json, status.json), read as data from a machine that may be broken or hostile.
 
-Providers pass everything that a VM wrote through these readers before anything else sees it: sizes are bounded, text
-has no control characters, numbers are finite and fit into 63 bits, and a field of the wrong type is left out. Whatever
-the bytes are, no reader raises.
+Providers pass everything a VM wrote through these readers before any other code sees it. Sizes are bounded, text has no
+control characters, numbers are finite and fit into 63 bits, and fields of the wrong type are dropped. No reader raises
+an exception, whatever the bytes are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-LARGEST_BYTES = 262_144  # of a status.json; a peer's own has some 1,000
+LARGEST_BYTES = 262_144  # of a status.json; a peer writes about 1,000
 NOTICE_HORIZON_S = 900.0  # clouds announce a preemption 30 to 120 s ahead
 
 _LONGEST_TEXT = 2000
@@ -30,9 +30,9 @@ _MADDR = re.compile(
 
 
 def printable(text: str, longest: int | None = _LONGEST_TEXT) -> str:
-    """`text` on one line without terminal escapes, control characters, direction marks and lone surrogates.
+    """Return `text` on one line without terminal escapes, control characters, direction marks and lone surrogates.
 
-    White space becomes a space, any other character that cannot be printed U+FFFD. `longest`: None: not cut.
+    White space becomes a space; any other unprintable character becomes U+FFFD. `longest` None: do not truncate.
     """
     cut = text if longest is None else text[:longest]
     if cut.isprintable():
@@ -42,7 +42,7 @@ def printable(text: str, longest: int | None = _LONGEST_TEXT) -> str:
 
 
 def printable_values(value: Any) -> Any:
-    """Plain data with each string in it printable, of any length."""
+    """Make every string in plain data printable, without truncating it."""
     if isinstance(value, str):
         return printable(value, None)
     if isinstance(value, dict):
@@ -51,7 +51,7 @@ def printable_values(value: Any) -> Any:
 
 
 def read_object(content: str | bytes) -> dict[str, Any]:
-    """The JSON object in `content`, cleaned; {} when it is none, too large or nested too deeply."""
+    """Parse and clean a JSON object; {} if it is not an object, too large or nested too deeply."""
     if len(content) > LARGEST_BYTES:
         return {}
     text = content.decode(errors="replace") if isinstance(content, bytes) else content
@@ -68,13 +68,13 @@ def read_object(content: str | bytes) -> dict[str, Any]:
 
 
 class _Cleaner:
-    """Bounds a tree of JSON values. A number out of range becomes None."""
+    """Bounds a tree of JSON values. Numbers out of range become None."""
 
     def __init__(self) -> None:
         self._values = 0
 
     def clean(self, value: Any, depth: int) -> Any:
-        """Raises OverflowError for too many values or too deep a nesting."""
+        """Raises OverflowError if there are too many values or they are nested too deeply."""
         self._values += 1
         if self._values > _MOST_VALUES or depth > _DEEPEST:
             raise OverflowError
@@ -108,7 +108,7 @@ def _flag(value: Any) -> bool:
 
 
 def is_maddr(value: Any) -> bool:
-    """Whether it is a full libp2p multiaddress: /ip4/10.0.0.1/tcp/31337/p2p/<peer id>."""
+    """Whether the value is a full libp2p multiaddress: /ip4/10.0.0.1/tcp/31337/p2p/<peer id>."""
     return isinstance(value, str) and _MADDR.fullmatch(value) is not None
 
 
@@ -123,12 +123,12 @@ _JOB: Mapping[str, Callable[[Any], bool]] = {
 
 
 def status_of(content: str | bytes) -> dict[str, Any]:
-    """A program's status.json: known fields of the right type, further ones as they are (bounded)."""
+    """Parse a program's status.json: known fields of the right type, unknown ones unchanged (but bounded)."""
     return _checked(read_object(content), _STATUS)
 
 
 def job_of(content: str | bytes) -> dict[str, Any]:
-    """job.json of the script around the program."""
+    """Parse the job.json of the script that runs the program."""
     return _checked(read_object(content), _JOB)
 
 
@@ -137,7 +137,7 @@ def _checked(found: dict[str, Any], kinds: Mapping[str, Callable[[Any], bool]]) 
 
 
 def read_status(path: Path) -> dict[str, Any]:
-    """The status.json at `path`; {} when there is none, or none that can be read."""
+    """Read the status.json at `path`; {} if there is none or it cannot be read."""
     try:
         with path.open("rb") as file:
             return status_of(file.read(LARGEST_BYTES + 1))
@@ -145,8 +145,8 @@ def read_status(path: Path) -> dict[str, Any]:
         return {}
 
 
-def notice_of(said: Any, now_s: float) -> float | None:
-    """The unix time a preemption is announced for; None where that is no time, or none that a cloud announces."""
-    if not _number(said) or not math.isfinite(said):
+def notice_of(value: Any, now_s: float) -> float | None:
+    """Return the unix time of an announced preemption; None if it is not a time, or implausibly far from now."""
+    if not _number(value) or not math.isfinite(value):
         return None
-    return float(said) if now_s - _OLDEST_NOTICE_S <= said <= now_s + NOTICE_HORIZON_S else None
+    return float(value) if now_s - _OLDEST_NOTICE_S <= value <= now_s + NOTICE_HORIZON_S else None

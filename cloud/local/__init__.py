@@ -1,4 +1,4 @@
-"""The emulated cloud: one network namespace per VM, one user-space switch, real processes."""
+"""The emulated cloud: one network namespace per VM, a user-space switch, and real processes."""
 
 from cloud.local.host.guardian import reap
 from cloud.local.options import LocalOptions, PreemptOptions, StoreOptions

@@ -1,4 +1,4 @@
-"""The emulated cloud as a provider: a thin client of the host process, made anew from the run's folder at will."""
+"""The emulated cloud as a provider: a thin client of the host process, created from the run's folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any
 
 from cloud import provider
 from cloud.local.host import faults, guardian
-from cloud.local.host.store import STORE_FILE, forget_store, forward_target
+from cloud.local.host.store import STORE_FILE, forward_target, remove_store
 from cloud.local.host.vms import Vm, observed, owned, vm_folder
 from cloud.local.options import LocalOptions
 from cloud.provider import (
@@ -33,11 +33,11 @@ from cloud.provider import (
     TransientError,
 )
 
-_START_S, _CALL_S, _CLOSE_S = 60.0, 120.0, 30.0  # a call may wait for the host's imports
+_START_S, _CALL_S, _CLOSE_S = 60.0, 120.0, 30.0  # a call may have to wait for the host's imports
 
 
 class LocalCloud:
-    """A run's emulated cloud. Stateless: any process may make one from the run's folder."""
+    """A run's emulated cloud. Stateless: any process may create a client from the run's folder."""
 
     name = "local"
 
@@ -47,10 +47,10 @@ class LocalCloud:
 
     @classmethod
     def start(cls, run_folder: Path, options: LocalOptions) -> LocalCloud:
-        """Start the run's host process (detached: it outlives this one), unless it is up.
+        """Start the run's host process unless it is running. It is detached, so that it outlives this process.
 
-        Raises InvalidRequestError for what this machine or the options do not allow: not enough memory for
-        `expected_peers`, no namespaces though asked for, unknown network, endpoint that cannot be forwarded.
+        Raises InvalidRequestError if this machine or the options do not allow it: not enough memory for
+        `expected_peers`, namespaces requested but not available, unknown network, endpoint that cannot be forwarded to.
         """
         cloud = cls(run_folder)
         if guardian.is_alive(cloud._folder):
@@ -100,20 +100,20 @@ class LocalCloud:
             time.sleep(0.02)
         if state["fatal"]:
             raise InvalidRequestError(state["fatal"])
-        process.returncode = 0  # it is on its own from here: not ours to wait for, nor to warn about
+        process.returncode = 0  # detached from here on: suppresses Popen's warning about a running child
 
     # the provider's contract
 
     def offers(self, location: str, accelerator: str, use_spot: bool) -> Sequence[Offer]:
-        """One offer wherever it is asked for; prices are the price book's matter."""
+        """Return one offer for any location; its price is taken from the price book instead."""
         no_price = "the emulated cloud has no prices of its own"
         return [Offer(location, "emulated", accelerator, use_spot, None, no_price)]
 
     def request(self, request: LaunchRequest) -> None:
-        """Rent a VM; `config["listen_address"]` "" becomes its address. A monitor's is not billed.
+        """Rent a VM; an empty `config["listen_address"]` is replaced by its address. Monitors are not billed.
 
-        Raises NoCapacityError, InvalidRequestError (no memory, no such path in the network, the cloud has
-        ended), TransientError, AmbiguousError.
+        Raises NoCapacityError, InvalidRequestError (no memory, no such path in the network, the cloud has ended),
+        TransientError, AmbiguousError.
         """
         files = {name: base64.b64encode(content).decode() for name, content in request.files.items()}
         self._call(
@@ -127,25 +127,29 @@ class LocalCloud:
         )
 
     def observe(self) -> Sequence[Observed]:
-        """All VMs of the run, the monitor too. Raises LostError when the cloud cannot go on,
-        EndedError when it has ended because of that."""
+        """Return all VMs of the run, including the monitor.
+
+        Raises LostError if the cloud cannot continue, EndedError if it has ended because of that.
+        """
         state = self.state()
         if state.get("fatal"):
             raise (LostError if self.alive else EndedError)(state["fatal"])
         return [observed(Vm.from_json(row), self._run_folder) for row in state.get("vms", [])]
 
     def terminate(self, vm: str) -> None:
-        """SIGTERM, after 10 s SIGKILL; returns at once."""
+        """Send SIGTERM, and SIGKILL after 10 s; returns immediately."""
         if guardian.is_alive(self._folder):
             self._call(do="terminate", vm=vm)
 
     def collect(self, vm: str) -> str:
-        """The VM's folder: it lies on this machine anyway."""
+        """Return the VM's folder, which is on this machine."""
         return str(vm_folder(self._run_folder, vm))
 
     def list_ours(self, owner: str) -> Sequence[Owned]:
-        """The living VMs with the label orch-owner of every run beside this one. A run that does not answer has
-        its VMs listed as they were last written down."""
+        """Return the living VMs with the label orch-owner = `owner` of every run in the same folder as this one.
+
+        If a run does not answer, its VMs are listed as last recorded.
+        """
         found: list[Owned] = []
         for file in sorted(self._run_folder.parent.glob(f"*/cloud/{guardian.HOST_FILE}")):
             cloud = LocalCloud(file.parents[1])
@@ -163,7 +167,7 @@ class LocalCloud:
         return found
 
     def release(self, owned: Owned) -> None:
-        """End one of them. Raises InvalidRequestError without our label."""
+        """End one of these VMs. Raises InvalidRequestError if it does not carry the label."""
         folder, _, name = owned.id.partition("/")
         cloud = LocalCloud(self._run_folder.parent / folder)
         rows = map(Vm.from_json, cloud.state().get("vms", []) if cloud.alive else [])
@@ -175,12 +179,12 @@ class LocalCloud:
         cloud.terminate(name)
 
     def close(self) -> None:
-        """End all VMs and the host, and see that nothing is left, the store's keys included. Idempotent.
+        """End all VMs and the host, and remove what is left, including the store's keys. Idempotent.
 
-        Raises TransientError if it will not end.
+        Raises TransientError if the host does not end.
         """
         if guardian.is_alive(self._folder):
-            with contextlib.suppress(provider.ProviderError):  # whether it heard or not: see below
+            with contextlib.suppress(provider.ProviderError):  # if this fails, the host is killed below
                 self._call(do="shutdown")
             deadline = time.monotonic() + _CLOSE_S
             while guardian.is_alive(self._folder) and time.monotonic() < deadline:
@@ -188,12 +192,13 @@ class LocalCloud:
             self._kill()
         if not guardian.reap(self._run_folder):
             raise TransientError(f"{self._folder}: the emulated cloud does not end; try again")
-        forget_store(self._folder)
-        for cache in (self._run_folder / "vms").glob("*/cache"):  # a VM's disk goes with it, but for its logs
+        remove_store(self._folder)
+        # A VM's disk goes with the VM, except for its logs.
+        for cache in (self._run_folder / "vms").glob("*/cache"):
             shutil.rmtree(cache, ignore_errors=True)
 
     def _kill(self) -> None:
-        """The host did not end when asked."""
+        """Kill a host that did not end on request."""
         pid = self._file().get("pid")
         if pid and guardian.is_alive(self._folder):
             with contextlib.suppress(ProcessLookupError):
@@ -202,7 +207,7 @@ class LocalCloud:
             while guardian.is_alive(self._folder) and time.monotonic() < deadline:
                 time.sleep(0.02)
 
-    # what only an emulated cloud can do or tell
+    # beyond the contract: operations and state that only an emulated cloud has
 
     @property
     def mode(self) -> str:
@@ -211,16 +216,16 @@ class LocalCloud:
 
     @property
     def fatal(self) -> str:
-        """Why the cloud cannot go on, one sentence; "" when it can."""
+        """Why the cloud cannot continue, one sentence; "" if it can."""
         return self._file().get("fatal", "")
 
     @property
     def alive(self) -> bool:
-        """Whether the host process (or its guardian) is there."""
+        """Whether the host process or its guardian is running."""
         return guardian.is_alive(self._folder)
 
     def state(self) -> dict[str, Any]:
-        """host.json's content, from the host if it lives: mode, link, nodes {name: {ip, location}}, vms, fatal."""
+        """Content of host.json, from the host if it is alive: mode, link, nodes {name: {ip, location}}, vms, fatal."""
         if not guardian.is_alive(self._folder):
             if self._file().get("state") in ("ready", "starting"):
                 guardian.reap(self._run_folder)
@@ -230,27 +235,27 @@ class LocalCloud:
         except TransientError:
             if guardian.is_alive(self._folder):
                 raise
-            return self._file()  # it ended between the two looks
+            return self._file()  # the host ended between the two checks
 
     def store(self) -> dict[str, Any]:
-        """The store node's state, endpoint and keys (see `cloud.local.host.store`), with the data set's progress."""
+        """The store node's state, endpoint and keys (see `cloud.local.host.store`), and the data set's progress."""
         found = _read(self._folder / "store" / STORE_FILE)
         progress = _read(self._folder / "store" / "dataset.json")
         return {**found, "dataset": progress} if found else {}
 
     def counters(self) -> dict[str, Any]:
-        """The last switch.json, at most a second old; {} before the first."""
+        """The latest switch.json, at most a second old; {} before the first."""
         return _read(self._folder / "switch.json")
 
     def preempt(self, vm: str, notice_s: float | None = None) -> None:
-        """Take a VM back now (its packets vanish, then its processes), or announce it `notice_s` before."""
+        """Preempt a VM now (its packets are dropped, then its processes killed), or announce it `notice_s` before."""
         self._call(do="preempt", vm=vm, notice_s=notice_s)
 
     def cut(self, vm: str) -> None:
-        """Lose all packets of a VM from now on; its processes live."""
+        """Drop all packets of a VM from now on; its processes keep running."""
         self._call(do="cut", vm=vm)
 
-    # the wire
+    # communication with the host
 
     def _file(self) -> dict[str, Any]:
         return _read(self._folder / guardian.HOST_FILE)
@@ -276,7 +281,7 @@ class LocalCloud:
             ) from error
         if not line.endswith(b"\n"):
             kind = provider.AmbiguousError if order["do"] == "request" else TransientError
-            raise kind(f"the emulated cloud ended while it was asked; see {self._folder}/host.log")
+            raise kind(f"the emulated cloud ended during a request; see {self._folder}/host.log")
         answer = json.loads(line)
         if "error" in answer:
             raise getattr(provider, answer["error"])(answer["text"])
@@ -284,7 +289,7 @@ class LocalCloud:
 
 
 def _mark_starting(path: Path) -> None:
-    """Keep the VMs of an earlier host (their names are taken), forget its end."""
+    """Keep the VMs of an earlier host, whose names are taken, but not its end."""
     earlier = _read(path)
     vms: list[Any] = earlier.get("vms", [])
     guardian.write_json(path, {"state": "starting", "fatal": "", "nodes": {}, "vms": vms})

@@ -1,4 +1,4 @@
-"""Measured networks between places (RTT, what one stream carries) as data files with sources."""
+"""Measured networks between places (round-trip time, throughput of one stream), as data files with sources."""
 
 from cloud.networks.models import (
     NO_PATH_MODEL,

@@ -1,6 +1,6 @@
-"""What a measured network's single streams do not say: several streams on one path, and what one VM can process.
+"""Models that extend a network's single-stream figures: several streams on one path, and what one VM can process.
 
-Both are data files of this package, each figure with its source and the runs of the study it was calibrated on.
+Both are data files of this package. Each figure has its source and the runs of the paper it was calibrated on.
 """
 
 from __future__ import annotations
@@ -12,28 +12,27 @@ from importlib import resources
 
 from cloud.networks.network import Network, NetworkError, Path
 
-# A path whose iperf figure x round trip is this much of the window, or more, is taken as limited by it: a test of ten
-# seconds loses some seven round trips to slow start, 19 % at 270 ms. Others (a slower link, a larger window) keep theirs.
+# A path is taken as limited by the window if its iperf figure x round trip is at least this share of the window: a test
+# of ten seconds loses about seven round trips to slow start, 19 % at 270 ms. Other paths (a slower link, a larger
+# window) keep their figure.
 _OF_WINDOW = 0.75
 
 
 @dataclass(frozen=True)
 class PathModel:
-    """What averaging's streams carry between two places, beyond the network file's one stream; real seconds."""
+    """What averaging streams carry between two places, beyond the network file's single stream. Unscaled seconds."""
 
     name: str
-    window_bytes: (
-        float  # in flight on one stream that has run for a while; 0: what the network file's figure says
-    )
-    hold_s: float  # each further stream of a VM holds a stream's window so much longer
-    spell_rate_per_s: float  # slow spells that begin, a pair of VMs and second
-    spell_factor: float  # pace of a pair in a slow spell, as a share of its pace
-    spell_mean_s: float  # a slow spell's mean duration
+    window_bytes: float  # in flight on one long-running stream; 0: derived from the network file's figure
+    hold_s: float  # by which each further stream of a VM delays the return of a stream's window
+    spell_rate_per_s: float  # slow spells that start per pair of VMs and second
+    spell_factor: float  # rate of a pair in a slow spell, as a share of its normal rate
+    spell_mean_s: float  # mean duration of a slow spell
 
     def stream_bps(self, path: Path, streams: int = 1) -> float:
         """Payload bits/s of one of a VM's `streams` streams: window / (RTT + hold x (streams - 1)).
 
-        Where the network file's figure is not explained by the window it is a bound of its own.
+        If the window does not explain the network file's figure, that figure is an upper bound of its own.
         """
         limited = _OF_WINDOW * self.window_bytes <= path.window_bytes <= self.window_bytes
         most_bps = float("inf") if limited else path.stream_bps
@@ -41,9 +40,9 @@ class PathModel:
         return min(most_bps, window_bytes * 8 / (path.rtt_s + self.hold_s * max(0, streams - 1)))
 
     def carried_bps(self, network: Network, location_a: str, location_b: str, streams: int = 1) -> float:
-        """`stream_bps` between two locations; two in one place are left as the network file has them.
+        """`stream_bps` between two locations; two locations in one place keep the network file's figure.
 
-        Raises NetworkError where the network has no such path.
+        Raises NetworkError if the network has no such path.
         """
         path = network.path(location_a, location_b)
         if network.place(location_a) == network.place(location_b):
@@ -52,25 +51,25 @@ class PathModel:
 
 
 NO_PATH_MODEL = PathModel("none", 0.0, 0.0, 0.0, 1.0, 0.0)
-_CALM = "-calm"  # the same model without slow spells, so that what differs between two runs is not which spells they met
+_CALM = "-calm"  # suffix: the same model without slow spells, so that two runs do not differ by the spells they met
 
 
 @dataclass(frozen=True)
 class VmModel:
-    """What a VM's own processing does to averaging."""
+    """How a VM's own processing limits averaging."""
 
     name: str
-    processing_bps: float  # bits/s that Hivemind gets out of it, whole packets
+    processing_bps: float  # bits/s that Hivemind achieves on it, counted in whole packets
     sync_work_base_s: float
     sync_work_s_per_parameter: float
 
     def sync_work_s(self, parameters: int) -> float:
-        """The VM's own work around a round: gradient copies, the offloaded optimizer."""
+        """Seconds of the VM's own work around a round: gradient copies, the offloaded optimizer."""
         return self.sync_work_base_s + self.sync_work_s_per_parameter * parameters
 
 
 def path_model(name: str) -> PathModel:
-    """The path model "none", one of path_models.csv, or "NAME-calm": that one without slow spells. Raises NetworkError."""
+    """Load "none", a model of path_models.csv, or "NAME-calm" (that model without slow spells). Raises NetworkError."""
     if name == NO_PATH_MODEL.name:
         return NO_PATH_MODEL
     if name.endswith(_CALM):
@@ -80,13 +79,13 @@ def path_model(name: str) -> PathModel:
 
 
 def path_model_names() -> list[str]:
-    """Names that `path_model` knows."""
+    """Names that `path_model` accepts."""
     known = sorted({row["name"] for _, row in _rows("path_models.csv")})
     return [NO_PATH_MODEL.name, *known, *(f"{name}{_CALM}" for name in known)]
 
 
 def vm_model(name: str = "gc-n1-standard-8-t4") -> VmModel:
-    """A model of vm_models.csv. Raises NetworkError."""
+    """Load a model of vm_models.csv. Raises NetworkError."""
     found = _values("vm_models.csv", name)
     return VmModel(
         name,

@@ -1,4 +1,4 @@
-"""Reads a measured network: what one TCP stream carries between two places, and how far they are apart."""
+"""Measured networks: what one TCP stream carries between two places, and the round-trip time between them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOT_NETWORKS = {"places", "path_models", "vm_models"}
 
 
 class NetworkError(Exception):
-    """The network file does not exist, or says nothing of a pair of places."""
+    """The network file does not exist or has no figures for a pair of places."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Path:
     rtt_s: float
     stream_bps: float  # payload bits/s that one TCP stream carries (iperf's figure)
     source: str
-    assumed: bool = False  # nobody measured it: `source` says what stands in for it
+    assumed: bool = False  # not measured: `source` says what the figure is based on
 
     @property
     def window_bytes(self) -> float:
@@ -34,20 +34,20 @@ class Path:
 
 @dataclass(frozen=True)
 class Network:
-    """A matrix of paths between groups of locations. Locations are `cloud/region/zone` (zone may be missing)."""
+    """A matrix of paths between groups of locations. Locations are `cloud/region/zone` (the zone may be missing)."""
 
     name: str
     paths: Mapping[tuple[str, str], Path]
-    places: tuple[tuple[str, str], ...]  # (pattern of locations, place), first match wins
+    places: tuple[tuple[str, str], ...]  # (location pattern, place); the first match wins
     incomplete: Mapping[tuple[str, str], str]  # pairs whose row lacks a figure, with the row's source
 
     @classmethod
     def load(cls, name: str) -> Network:
-        """The network file `name` of this package. Raises NetworkError naming the file and what is wrong."""
+        """Load the network file `name` of this package. Raises NetworkError naming the file and the problem."""
         if name not in network_names():
             near = difflib.get_close_matches(name, network_names(), n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(network_names())}"
-            raise NetworkError(f"network '{name}' is not known; {hint}")
+            hint = f"did you mean '{near[0]}'?" if near else f"available: {', '.join(network_names())}"
+            raise NetworkError(f"network '{name}' is unknown; {hint}")
         paths: dict[tuple[str, str], Path] = {}
         incomplete: dict[tuple[str, str], str] = {}
         for line, row in _rows(f"{name}.csv"):
@@ -73,7 +73,7 @@ class Network:
         return cls(name, paths, places, incomplete)
 
     def place(self, location: str) -> str:
-        """The network's name of the place a location belongs to. Raises NetworkError."""
+        """Return the network's name of the place that a location belongs to. Raises NetworkError."""
         for pattern, place in self.places:
             if fnmatch("/".join(location.split("/")[:2]), pattern):
                 return place
@@ -83,10 +83,10 @@ class Network:
         )
 
     def path(self, location_a: str, location_b: str) -> Path:
-        """The path from `location_a` to `location_b`.
+        """Return the path from `location_a` to `location_b`.
 
-        Two locations of one region use the file's figures within the place; two regions of one place
-        (us-central1 and us-west1, say) were not measured and are refused. Raises NetworkError.
+        Two locations of one region use the file's figures within the place. Two regions of one place (us-central1 and
+        us-west1, for example) were not measured and are refused. Raises NetworkError.
         """
         pair = (self.place(location_a), self.place(location_b))
         same_region = location_a.split("/")[:2] == location_b.split("/")[:2]
@@ -95,19 +95,19 @@ class Network:
             return self.paths[pair]
         why = self.incomplete.get(pair, "no such row")
         if unmeasured:
-            why = f"the row {pair[0]},{pair[1]} is of two VMs in one region"
+            why = f"the row {pair[0]},{pair[1]} describes two VMs in one region"
         raise NetworkError(
             f"network '{self.name}' has no figures from '{location_a}' to '{location_b}' ({why}); "
             "choose other locations or add a row with its source"
         )
 
     def window_bytes(self) -> float:
-        """The largest bandwidth x round trip of all pairs: the TCP window the measured hosts had."""
+        """The largest bandwidth x round trip of all pairs: the TCP window of the measured hosts."""
         return max(path.window_bytes for path in self.paths.values())
 
 
 def network_names() -> list[str]:
-    """Names that `Network.load` knows."""
+    """Names that `Network.load` accepts."""
     names = (f.name.removesuffix(".csv") for f in _folder().iterdir() if f.name.endswith(".csv"))
     return sorted(name for name in names if name not in _NOT_NETWORKS)
 
@@ -117,7 +117,7 @@ def vm_limit(name: str = "gc-n1-standard-8-t4") -> float:
     for _, row in _rows("vm_models.csv"):
         if (row["name"], row["key"]) == (name, "processing_bps"):
             return float(row["value"])
-    raise NetworkError(f"vm_models.csv has no limit of a VM named '{name}'")
+    raise NetworkError(f"vm_models.csv has no processing_bps for a VM named '{name}'")
 
 
 def _folder() -> Traversable:

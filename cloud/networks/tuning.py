@@ -1,7 +1,7 @@
-"""`network_tuning: wan`: what it sets in a VM's kernel, and what Linux sets without it. Sizes are bytes.
+"""Kernel settings of `network_tuning: wan`, and what Linux uses without them. Sizes are in bytes.
 
-A stream carries one window a round trip. Linux lets a receive buffer grow to 6 MiB, half of which is window: 3 MB, which is
-240 Mb/s over a transatlantic round trip of 103 ms and 90 Mb/s over 272 ms, whatever the line could carry.
+A stream carries one window per round trip. By default Linux lets a receive buffer grow to 6 MiB, half of which is window:
+3 MB, which is 240 Mb/s over a transatlantic round trip of 103 ms and 90 Mb/s over 272 ms, whatever the link could carry.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Literal
 
 NetworkTuning = Literal["default", "wan"]
 
-DEFAULT_RECEIVE_BYTES = 6 << 20  # tcp_rmem's third figure on a Linux of some GB
+DEFAULT_RECEIVE_BYTES = 6 << 20  # third value of tcp_rmem on a Linux machine with a few GB of memory
 BUFFER_BYTES = 64 << 20
-# After an idle calculation phase Linux would begin each averaging with slow start again.
+# Without the last setting Linux would start each averaging round with slow start again, after an idle calculation phase.
 SYSCTLS = (
     ("net.core.rmem_max", str(BUFFER_BYTES)),
     ("net.core.wmem_max", str(BUFFER_BYTES)),
@@ -23,5 +23,5 @@ SYSCTLS = (
 
 
 def widening(tuning: NetworkTuning) -> float:
-    """How many times wider than a default kernel's a VM's TCP windows may grow."""
+    """Factor by which a VM's TCP windows may grow beyond those of a default kernel."""
     return BUFFER_BYTES / DEFAULT_RECEIVE_BYTES if tuning == "wan" else 1.0

@@ -1,1 +1,1 @@
-"""Dated price books as data files with sources; an absent price is unknown, never 0."""
+"""Dated price books as data files with sources; a missing price is unknown, never 0."""

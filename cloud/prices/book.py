@@ -1,8 +1,8 @@
-"""A dated price book: what a VM-hour, a byte on its way and a stored byte cost, each with its source.
+"""A dated price book: the price of a VM-hour, of a transferred byte and of a stored byte, each with its source.
 
-A book is a CSV file; docs/prices.md describes it and says where the numbers come from. What a book does not
-hold is unknown (None), never 0. Free monthly allowances are not in the books: a run cannot know what the
-account has used up.
+A book is a CSV file; docs/prices.md describes its format and the sources of its numbers. A price that a book does not
+contain is unknown (None), never 0. Free monthly allowances are not in the books: a run cannot know how much of them the
+account has used.
 """
 
 from __future__ import annotations
@@ -38,21 +38,19 @@ __all__ = [
 ]
 
 AUTO = "auto"
-"""In an experiment: the book that fits what is done with it, see `load_for`."""
+"""As an experiment's `prices`: choose the book that fits the run, see `load_for`."""
 EMULATED_BOOK = "study-2023-04"
 
 _FOLDER = Path(__file__).parent
-_ELSE = {
-    "between_clouds": "internet",
-    "same_zone_public": "inter_zone",
-}  # what a class without a price is billed as
+# Class whose price is used for a class without a price of its own.
+_ELSE = {"between_clouds": "internet", "same_zone_public": "inter_zone"}
 
 _Key = tuple[str, str, str, str, str]  # provider, product, from, to, item
 
 
 @dataclass(frozen=True)
 class PriceBook:
-    """Prices by key; each key's tiers ascend from 0 and are of one date."""
+    """Prices by key and date; the tiers of each key and date ascend from 0."""
 
     name: str
     sha256: str
@@ -71,20 +69,20 @@ class PriceBook:
         return cls(name, digest, text, {key: tuple(rows) for key, rows in tiers.items()})
 
     def vm(self, location: str, accelerator: str, use_spot: bool, on: date | None = None) -> Price | None:
-        """The price of a VM-hour at a location `cloud/region[/zone]`; None: unknown.
+        """Return the price of a VM-hour at a location `cloud/region[/zone]`; None: unknown.
 
-        `accelerator` is `T4` or `T4:1`. A region's own price goes before the provider's `*`; of several
-        instances with the accelerator it is the cheapest. `on`: prices as of that day (default: the newest).
-        One's own machine costs nothing, by any book.
+        `accelerator` is `T4` or `T4:1`. A region's own price takes precedence over the provider's `*`; of several
+        instances with the accelerator the cheapest counts. `on`: prices as of that day (default: the newest). The
+        user's own machines cost nothing in any book.
         """
         asked = (location, accelerator, use_spot, on)
-        if asked not in self._vm_prices:  # the budget's guard asks for every VM of the run, each five seconds
+        if asked not in self._vm_prices:  # the budget check asks for every VM of the run every five seconds
             self._vm_prices[asked] = self._vm(location, accelerator, use_spot, on)
         return self._vm_prices[asked]
 
     @cached_property
     def _vm_prices(self) -> dict[tuple[str, str, bool, date | None], Price | None]:
-        """Answers of `vm` so far."""
+        """Cached results of `vm`."""
         return {}
 
     def _vm(self, location: str, accelerator: str, use_spot: bool, on: date | None) -> Price | None:
@@ -103,7 +101,7 @@ class PriceBook:
 
     @cached_property
     def _vms(self) -> Mapping[tuple[str, str, str, str], Sequence[_Key]]:
-        """Keys of VMs by provider, region or "*", accelerator and market."""
+        """Keys of VM prices by provider, region or "*", accelerator and market."""
         found: dict[tuple[str, str, str, str], list[_Key]] = {}
         for key in self._dates:
             provider, product, place, _, item = key
@@ -113,11 +111,11 @@ class PriceBook:
         return found
 
     def ladder(self, src: str, dst: str, on: date | None = None, *, public: bool = False) -> Ladder | None:
-        """The tiers of a byte from one location to another; None: unknown. `public`: to a public address.
+        """Return the price tiers of a byte sent from one location to another; None: unknown.
 
-        Between clouds the source's own `between_clouds` price counts, else its price to the internet,
-        which is what the public clouds bill; to a public address of one's own zone `same_zone_public`, else
-        `inter_zone`. Nobody bills what one's own machine sends.
+        `public`: the byte is sent to a public address. Between clouds, the source's `between_clouds` price counts, or
+        else its internet price, which is what the public clouds bill. To a public address in the same zone,
+        `same_zone_public` counts, or else `inter_zone`. Traffic from the user's own machines is free.
         """
         kind = egress_class(src, dst, public=public)
         if kind is None:
@@ -131,10 +129,10 @@ class PriceBook:
         return None
 
     def store_ladder(self, store: str, dst: str, on: date | None = None) -> Ladder | None:
-        """The tiers of a byte that the object store at location `store` sends to `dst`; None: unknown.
+        """Return the price tiers of a byte sent by the object store at location `store` to `dst`; None: unknown.
 
-        Rows of the byte's class count before rows of any class ("*"); to another cloud the price to the
-        internet counts where the store has no `between_clouds` price.
+        Rows of the byte's class take precedence over rows of any class ("*"). To another cloud, the price to
+        the internet applies where the store has no `between_clouds` price.
         """
         kind = store_egress_class(store, dst) or "*"
         for name in dict.fromkeys((kind, _ELSE.get(kind, "*"), "*")):
@@ -144,13 +142,8 @@ class PriceBook:
         return None
 
     def storage_ladder(self, store: str, on: date | None = None) -> Ladder | None:
-        """The tiers of a byte kept for a month by the object store at location `store`; None: unknown."""
+        """Return the price tiers of a byte stored for a month at location `store`; None: unknown."""
         return self._most_specific(store.split("/")[0], "storage", store, "", "*", on)
-
-    def storage_usd_per_byte_month(self, store: str, on: date | None = None) -> Decimal | None:
-        """The first tier of `storage_ladder`, in dollars a byte and month; None: unknown."""
-        ladder = self.storage_ladder(store, on)
-        return tiered_usd(ladder, 1) if ladder else None
 
     def egress(
         self,
@@ -164,7 +157,7 @@ class PriceBook:
     ) -> Decimal | None:
         """Dollars for bytes sent from one location to another; None: unknown. `public`: to a public address.
 
-        `already_bytes` is what went up the same ladder this month before: where the provider's tiers begin.
+        `already_bytes` have been sent on the same ladder earlier this month; they determine the first tier.
         """
         ladder = self.ladder(src, dst, on, public=public)
         return tiered_usd(ladder, sent_bytes, already_bytes) if ladder else None
@@ -172,16 +165,16 @@ class PriceBook:
     def store_egress(
         self, store: str, dst: str, read_bytes: int, already_bytes: int = 0, on: date | None = None
     ) -> Decimal | None:
-        """Dollars the object store at location `store` bills for bytes read from `dst`; None: unknown."""
+        """Dollars that the object store at location `store` bills for bytes read from `dst`; None: unknown."""
         ladder = self.store_ladder(store, dst, on)
         return tiered_usd(ladder, read_bytes, already_bytes) if ladder else None
 
     def store_providers(self) -> tuple[str, ...]:
-        """Providers whose store egress this book prices."""
+        """Providers whose store egress is priced in this book."""
         return tuple(sorted({key[0] for key in self._dates if key[1] == "store_egress"}))
 
     def prices(self, on: date | None = None) -> tuple[Price, ...]:
-        """All prices, in the book's order; with `on` only those that hold on that day."""
+        """All prices in the book's order; with `on`, only those that apply on that day."""
         if on is None:
             found = [price for tiers in self.tiers.values() for price in tiers]
         else:
@@ -189,8 +182,10 @@ class PriceBook:
         return tuple(sorted(found, key=lambda price: price.line))
 
     def tier(self, key: _Key, start: Decimal, on: date | None = None) -> Price | None:
-        """What a row's `key` costs from `start` on, in bytes (VMs: hours), under its own name or the nearest
-        wider one; None: unknown. Of a store's egress the wider one of a class is "*"."""
+        """Return the price of a row's `key` from `start` on, in bytes (VMs: hours); None: unknown.
+
+        Falls back to the nearest wider name of either end, and for a store's egress from a class to "*".
+        """
         provider, product, src, dst, item = key
         names = dict.fromkeys((item, "*") if product == "store_egress" else (item,))
         for name, here, there in product_of(names, _wider(provider, src), _wider(provider, dst)):
@@ -203,7 +198,7 @@ class PriceBook:
     def _most_specific(
         self, provider: str, product: str, src: str, dst: str, item: str, on: date | None
     ) -> Ladder | None:
-        """The ladder of the narrowest ends: the source's region before its continent before anywhere."""
+        """Return the ladder with the most specific ends: region before continent before anywhere."""
         for here, there in product_of(_ends(src), _ends(dst)):
             key = (provider, product, here, there, item)
             tiers = self._tiers(key, on)
@@ -217,12 +212,12 @@ class PriceBook:
 
     @property
     def newest_date(self) -> date | None:
-        """From when on its newest price holds; None: it has no prices."""
+        """The date from which its newest price applies; None: the book has no prices."""
         return max((day for _, day in self.tiers), default=None)
 
     @cached_property
     def _dates(self) -> dict[_Key, list[date]]:
-        """From when on each price holds."""
+        """The dates from which each price applies."""
         dates: dict[_Key, list[date]] = {}
         for key, day in self.tiers:
             dates.setdefault(key, []).append(day)
@@ -230,24 +225,24 @@ class PriceBook:
 
 
 def _ends(location: str) -> tuple[str, ...]:
-    """What a book may call an end of a way, the narrowest first: region, continent, anywhere."""
+    """Names that a book may use for one end of a path, most specific first: region, continent, anywhere."""
     parts = location.split("/")
     known = continent(location)
     return (parts[1], known, "*") if known and len(parts) > 1 else ("*",)
 
 
 def _wider(provider: str, name: str) -> tuple[str, ...]:
-    """A row's end and its wider names: a region's continent, then anywhere."""
+    """The name of one end of a row, followed by its wider names: the region's continent, then anywhere."""
     return tuple(dict.fromkeys((name, *_ends(f"{provider}/{name}"))))
 
 
 def book_names() -> list[str]:
-    """The books that come with orch."""
+    """Names of the books that come with orch."""
     return sorted(path.stem for path in _FOLDER.glob("*.csv"))
 
 
 def load(name: str) -> PriceBook:
-    """A book by name (see `book_names`) or by the path of a CSV file. Raises PriceBookError."""
+    """Load a book by name (see `book_names`) or by the path of a CSV file. Raises PriceBookError."""
     path = Path(name) if name.endswith(".csv") else _FOLDER / f"{name}.csv"
     try:
         text = path.read_bytes().decode("utf-8-sig")
@@ -267,14 +262,17 @@ def load(name: str) -> PriceBook:
 
 
 def newest() -> PriceBook:
-    """The book with the newest price of those that come with orch."""
+    """Load the book with the newest price of those that come with orch."""
     books = [load(name) for name in book_names()]
     return max(books, key=lambda book: (book.newest_date or date.min, book.name))
 
 
 def load_for(prices: str, *, rented: bool) -> PriceBook:
-    """The book that an experiment's `prices` names. "auto": real dollars (`rented`) are counted by the newest book,
-    emulated ones by the study's, whose numbers they are compared with. Raises PriceBookError."""
+    """Load the book that an experiment's `prices` names. Raises PriceBookError.
+
+    "auto" means the newest book for rented VMs, and the paper's book for emulated ones, so that their costs can be
+    compared with the paper.
+    """
     if prices != AUTO:
         return load(prices)
     return newest() if rented else load(EMULATED_BOOK)

@@ -1,4 +1,4 @@
-"""What kind of way a byte took: the egress classes that providers price differently."""
+"""Egress classes: the kinds of paths that providers price differently."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Literal
 from cloud.places import PlaceError, find
 from cloud.vendors import VENDORS
 
-CONTINENTS = ("US", "EU", "ASIA", "AUS", "SA")  # the study's names, as in `cloud.places`
+CONTINENTS = ("US", "EU", "ASIA", "AUS", "SA")  # the paper's names, as in `cloud.places`
 
 EgressClass = Literal[
     "same_zone",  # internal addresses inside one zone
-    "same_zone_public",  # public addresses inside one zone, which clouds bill as if it were two
+    "same_zone_public",  # public addresses inside one zone, which clouds bill like two zones
     "inter_zone",  # two zones of one region
     "inter_region",  # two regions of one continent
     "inter_continent",  # two continents, neither of them Oceania
     "oceania",  # two continents, one of them Oceania
     "between_clouds",  # from one provider to another
-    "internet",  # to whatever is in no cloud that rents us VMs
+    "internet",  # to anything outside the clouds that rent VMs
 ]
 EGRESS_CLASSES: tuple[EgressClass, ...] = (
     "same_zone",
@@ -52,12 +52,12 @@ STORE_CLASSES: tuple[StoreClass, ...] = (
 _INTERNAL = tuple(
     map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"))
 )
-INTERNET = "internet"  # the location of whatever is in no cloud
+INTERNET = "internet"  # the location of anything outside the clouds
 
 
 @cache
 def _place(location: str) -> tuple[str, bool, bool] | None:
-    """(continent, rents VMs, is the user's own) or None for a location that is not on the map."""
+    """(continent, rents VMs, is the user's own), or None for an unknown location."""
     try:
         place = find(location)
     except PlaceError:
@@ -66,19 +66,19 @@ def _place(location: str) -> tuple[str, bool, bool] | None:
 
 
 def is_own(location: str) -> bool:
-    """Whether a machine there is the user's own: nobody bills it."""
+    """Whether a machine there belongs to the user, so that nothing is billed."""
     place = _place(location)
     return place is not None and place[2]
 
 
 def continent(location: str) -> str | None:
-    """The continent of a location `cloud/region[/zone]`; None when it is not on the map."""
+    """The continent of a location `cloud/region[/zone]`; None if the location is unknown."""
     place = _place(location)
     return place[0] if place else None
 
 
 def is_internal(address: str) -> bool:
-    """Whether an IP address is one inside a cloud's network, which costs another price than a public one."""
+    """Whether an IP address is internal to a cloud's network; traffic to it is priced differently."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
@@ -87,9 +87,9 @@ def is_internal(address: str) -> bool:
 
 
 def network_of(location: str) -> str:
-    """The network in which rented VMs reach each other at internal addresses, as SkyPilot makes it: "aws/us-west-2".
+    """Return the network in which rented VMs reach each other at internal addresses, as SkyPilot sets it up.
 
-    "" where they share none, or none is known to be shared.
+    For example "aws/us-west-2"; "" if they share none, or none is known to be shared.
     """
     parts = location.split("/")
     vendor = VENDORS.get(parts[0])
@@ -97,13 +97,13 @@ def network_of(location: str) -> str:
 
 
 def egress_class(src: str, dst: str, *, public: bool = False) -> EgressClass | None:
-    """The class of a byte from one location to another; None when a place is not on the map.
+    """Return the egress class of a byte sent from one location to another; None if a location is unknown.
 
-    `public`: it goes to a public address. Between zones and regions that changes no price.
+    `public`: the byte is sent to a public address. This makes no difference between zones and regions.
 
-    Locations are `cloud/region/zone`, or `INTERNET` as destination. Without a zone on both sides the class
-    inside one region is `inter_zone`, the dearer of the two. A store outside the clouds that rent VMs
-    (Backblaze B2), and one's own machines, are reached over the internet.
+    Locations are `cloud/region/zone`; the destination may be `INTERNET`. If a zone is missing on either side, the class
+    inside one region is `inter_zone`, the more expensive one. A store outside the clouds that rent VMs (Backblaze B2)
+    and the user's own machines are reached over the internet.
     """
     here = _place(src)
     if here is None or not (here[1] or here[2]):

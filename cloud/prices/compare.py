@@ -1,4 +1,4 @@
-"""Where two price books differ, row by row."""
+"""Compare two price books row by row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cloud.prices.rows import Price
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One price in two books; None where a book has none. `change`: (other - this) / this, of the same unit."""
+    """A price that differs between two books; None if a book lacks it. `change`: (other - this) / this, per same unit."""
 
     key: tuple[str, str, str, str, str]  # provider, product, from, to, item
     tier_start: Decimal
@@ -25,10 +25,10 @@ class Difference:
 
 
 def differences(this: PriceBook, other: PriceBook, on: date | None = None) -> list[Difference]:
-    """The rows of either book for which the two do not say the same price, sorted; without `on` the newest.
+    """Return the rows whose price differs between the two books, sorted; without `on`, the newest prices.
 
-    A row that only one book has is compared with what the other asks for the same under a wider name (the
-    continent or `*` for a region), since that is what would be billed.
+    A row that only one book has is compared with what the other book charges under a wider name (the continent or `*`
+    for a region), since that is what would be billed.
     """
     places = {
         (price.key, price.tier_start * UNIT_BYTES.get(price.unit, 1)): price

@@ -1,4 +1,4 @@
-"""A ladder of marginal tiers, and the dollars of an amount on it: exact, in Decimal."""
+"""Marginal price tiers, and the exact cost of an amount on them, in Decimal."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ UNIT_BYTES: Mapping[str, int] = {"GB": 10**9, "GiB": 2**30, "GB-month": 10**9, "
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """What one kind of traffic (or stored byte) costs as a month's amount grows.
+    """The price tiers of one kind of traffic (or stored byte) within a month.
 
-    All traffic with the same `key` climbs the same ladder within a month. `unit_bytes`: bytes of the unit
-    that `tiers` (ascending from 0) are priced in.
+    All traffic with the same `key` counts towards the same ladder. `unit_bytes`: bytes of the unit in which `tiers`
+    (ascending from 0) are priced.
     """
 
     key: tuple[str, ...]
@@ -27,20 +27,22 @@ class Ladder:
 
 @contextmanager
 def exact() -> Generator[None]:
-    """Decimal arithmetic that loses nothing of a book's prices times bytes: 10^15 bytes over 2^30 have 45
-    digits, a price up to 50 more, and Decimal's usual 28 would round."""
+    """Use enough precision that prices times bytes are exact.
+
+    10^15 bytes over 2^30 have 45 digits and a price has up to 50 more; Decimal's default of 28 would round.
+    """
     with localcontext(Context(prec=200)):
         yield
 
 
 def tiered_usd(ladder: Ladder, amount_bytes: int, already_bytes: int = 0) -> Decimal:
-    """Dollars for `amount_bytes` after `already_bytes` of the same ladder in the same month; exact.
+    """Dollars for `amount_bytes` after `already_bytes` on the same ladder in the same month; exact.
 
-    Never negative, monotone, continuous where tiers meet, and additive: `a + b` bytes cost what `a` cost
-    and then `b` after them. Raises ValueError for a negative count of bytes.
+    Never negative, monotone, continuous at tier boundaries, and additive: `a + b` bytes cost as much as `a` bytes
+    followed by `b` bytes. Raises ValueError for a negative number of bytes.
     """
     if amount_bytes < 0 or already_bytes < 0:
-        raise ValueError(f"bytes are never negative: {amount_bytes} after {already_bytes}")
+        raise ValueError(f"the number of bytes is negative: {amount_bytes} after {already_bytes}")
     with exact():
         total = Decimal(0)
         ends = [tier.tier_start * ladder.unit_bytes for tier in ladder.tiers[1:]]

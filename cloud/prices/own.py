@@ -1,4 +1,4 @@
-"""One's own machines: they stand in no book, because nobody bills them."""
+"""Prices of the user's own machines: always 0, and therefore in no book."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from decimal import Decimal
 from cloud.prices.ladder import UNIT_BYTES, Ladder
 from cloud.prices.rows import Price
 
-_SOURCE = "your own machine: nobody bills it by the hour, nor its uplink by the byte"
+_SOURCE = "your own machine: neither its hours nor its traffic are billed"
 
 
 def own_vm(accelerator: str) -> Price:
-    """An hour of it: $0."""
+    """Price of an hour of the user's own machine: $0."""
     return _nothing("vm", f"{accelerator}/own/on_demand", "h")
 
 
 def own_ladder() -> Ladder:
-    """What it sends: $0, however much."""
+    """Price tiers of what the user's own machine sends: $0 for any amount."""
     price = _nothing("egress", "internet", "GB")
     return Ladder(price.key, UNIT_BYTES["GB"], (price,))
 

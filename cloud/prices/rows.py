@@ -1,7 +1,7 @@
-"""A price book's CSV text as rows: what is wrong with it is one sentence with file, line and column.
+"""Parse a price book's CSV text into rows; each problem is one sentence with file, line and column.
 
-The format is in docs/prices.md. Books written before there was a column `increment_s` are read too (runs
-keep the text of their book): their seconds are billed as they are.
+The format is described in docs/prices.md. Books written before the column `increment_s` existed are accepted too, since
+runs keep the text of their book; their VMs are billed per second.
 """
 
 from __future__ import annotations
@@ -29,15 +29,13 @@ PRODUCTS: Mapping[str, tuple[str, ...]] = {
     "storage": ("GB-month", "GiB-month"),
 }
 _MARKETS = ("spot", "on_demand")
-_AMOUNT = re.compile(
-    r"[0-9]{1,12}(\.[0-9]{1,20})?([eE][+-]?[0-9])?", re.ASCII
-)  # bounded, so that sums stay exact
+# Bounded, so that sums stay exact.
+_AMOUNT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,20})?([eE][+-]?[0-9])?", re.ASCII)
 _SECONDS = re.compile(r"[0-9]{1,9}", re.ASCII)
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
-_SHOWN = 5  # problems told at once
+_SHOWN = 5  # problems reported at once
 
 
-# PriceBookError   the book does not exist or is wrong (file:line says where)
 class PriceBookError(Exception):
     """A price book that cannot be used."""
 
@@ -62,7 +60,7 @@ class Price:
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:
-        """Provider, product, from, to, item: what the price is for."""
+        """What the price is for: provider, product, from, to, item."""
         return (self.provider, self.product, self.src, self.dst, self.item)
 
     @property
@@ -71,14 +69,14 @@ class Price:
         return self.item.split("/")[1] if self.product == "vm" else ""
 
     def billed_seconds(self, seconds: Decimal | float) -> Decimal:
-        """The seconds that a provider bills for `seconds` of a VM: whole increments, at least the minimum."""
+        """Seconds that the provider bills for `seconds` of a VM: whole increments, at least the minimum."""
         used = Decimal(repr(seconds)) if isinstance(seconds, float) else Decimal(seconds)
         steps = (max(used, Decimal(0)) / self.increment_s).to_integral_value(ROUND_CEILING)
         return max(steps * self.increment_s, Decimal(self.minimum_s or 0))
 
 
 def parse(text: str, name: str) -> list[Price]:
-    """All rows of a book's CSV text, in its order. Raises PriceBookError: each problem with its `name:line`."""
+    """Parse all rows of a book's CSV text, in order. Raises PriceBookError listing each problem with `name:line`."""
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows: list[Price] = []
     problems: list[str] = []
@@ -154,7 +152,7 @@ def _price(row: dict[str, str], where: str, line: int) -> Price:
                 f"and no region of {row['provider']}"
             )
     if not row["source"]:
-        raise PriceBookError(f"{where}: a price without a source; write where it comes from")
+        raise PriceBookError(f"{where}: the price has no source; write where it comes from")
     increment_s = _seconds(row.get("increment_s", ""), "increment_s", where)
     if increment_s == 0:
         raise PriceBookError(f"{where}: increment_s '0' is not 1 or more")
@@ -176,7 +174,7 @@ def _price(row: dict[str, str], where: str, line: int) -> Price:
 
 
 def _is_end(provider: str, name: str) -> bool:
-    """Whether `name` can be one end of a way: anywhere, a continent or a region of the provider."""
+    """Whether `name` can be one end of a path: anywhere, a continent or a region of the provider."""
     return name in ("*", *CONTINENTS) or ("/" not in name and continent(f"{provider}/{name}") is not None)
 
 
@@ -205,7 +203,7 @@ def _amount(text: str, column: str, where: str) -> Decimal:
 
 
 def _ladder_problems(rows: list[Price], name: str) -> list[str]:
-    """What is wrong with tiers that belong together: a gap before the first, two at one place, mixed units."""
+    """Check the tiers of each ladder: a gap before the first, two with the same start, mixed units."""
     ladders: dict[tuple[tuple[str, ...], date], list[Price]] = {}
     for price in rows:
         ladders.setdefault((price.key, price.valid_from), []).append(price)

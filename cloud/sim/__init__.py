@@ -1,4 +1,4 @@
-"""A cloud in virtual time: no process, socket or sleep; faults on demand or drawn from a seed."""
+"""A cloud in virtual time, without processes, sockets or sleeps; faults occur on request or are drawn from a seed."""
 
 from cloud.sim.client import Reply, SimCloud
 from cloud.sim.faults import FAULTS, Fault, Faults, Window

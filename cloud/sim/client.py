@@ -1,4 +1,4 @@
-"""`SimCloud`: one run's view of a simulated cloud, keeping the provider's contract or, with faults, breaking it."""
+"""`SimCloud`: one run's client of a simulated cloud, which keeps the provider contract or, with faults, violates it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from cloud.provider import (
 from cloud.sim.faults import Faults
 from cloud.sim.world import SimVm, SimWorld, VirtualClock
 
-_LATENCY_S = (0.2, 2.0)  # of every call but `request`, which lasts until the VM runs
-_REFUSAL_S = (2.0, 12.0)  # a refused request's
-_DEADLINE_S = 900.0  # a caller that hears nothing gives up after this
+_LATENCY_S = (0.2, 2.0)  # of every call except `request`, which lasts until the VM runs
+_REFUSAL_S = (2.0, 12.0)  # latency of a refused request
+_DEADLINE_S = 900.0  # after which a caller without an answer gives up
 _LATE_S = 3600.0
 _OLD_VIEWS = 6
-LAG_S = 90.0  # a VM may be absent from the lists so long; for longer is against the contract
+LAG_S = 90.0  # how long a VM may be missing from lists; longer violates the contract
 _BROKEN = (
     KeyError("region"),
     TypeError("'NoneType' object is not subscriptable"),
@@ -39,7 +39,7 @@ _BROKEN = (
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """How a call ends, and when its caller learns of it. What it did was done when it was made."""
+    """The outcome of a call, and when its caller receives it. The call itself took effect when it was made."""
 
     at_s: float
     result: Any = None
@@ -47,8 +47,11 @@ class Reply:
 
 
 class SimCloud:
-    """A provider (see `cloud.provider`). `begin` makes a call and says when its reply comes; the provider's own
-    methods do the same and let the virtual clock go on until then."""
+    """A provider (see `cloud.provider`) in virtual time.
+
+    `begin` makes a call and returns the reply with its time. The methods of the provider contract do the same and
+    advance the virtual clock to that time.
+    """
 
     name = "sim"
 
@@ -60,22 +63,22 @@ class SimCloud:
         faults: Faults | None = None,
         seed: int | str = 0,
     ) -> None:
-        """The run is the folder's name; the folder itself is written by `collect` only."""
+        """The run is named after the folder, which only `collect` writes to."""
         self.run = run_folder.name
         self._folder, self._world, self._clock = run_folder, world, clock
         self.faults = faults or Faults()
         self._random = Random(f"client {seed}")
         self._views: list[list[Observed]] = []
-        self._unlisted_s: dict[str, float] = {}  # living VMs that the lists lack, since when
-        self._terminated: set[str] = set()  # names that were asked to end
+        self._unlisted_s: dict[str, float] = {}  # since when living VMs have been missing from lists
+        self._terminated: set[str] = set()  # names whose termination was requested
         self.denied: dict[str, float] = {}
-        """VMs that the provider said, against its contract, were not there: until when it said so."""
+        """VMs that the provider reported, against its contract, as not existing: until when it did so."""
         self._closed = False
 
     # the provider's contract
 
     def offers(self, location: str, accelerator: str, use_spot: bool) -> Sequence[Offer]:
-        """What the place rents, at its price of now."""
+        """Return what the place rents, at its current price."""
         place = self._world.places.get(location)
         if place is None or place.accelerator != accelerator:
             return []
@@ -95,26 +98,26 @@ class SimCloud:
         self._wait(self.begin("terminate", vm))
 
     def collect(self, vm: str) -> str:
-        """A folder with the program's last status. Raises InvalidRequestError for a VM there never was."""
+        """Return a folder with the program's last status. Raises InvalidRequestError for an unknown VM."""
         self._world.advance_to(self._clock.now_s)
         found = self._world.vms.get((self.run, vm))
         if found is None:
-            raise InvalidRequestError(f"there never was a VM {vm}")
+            raise InvalidRequestError(f"there is no VM named {vm} in this run")
         folder = self._folder / "vms" / vm
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "status.json").write_text(json.dumps(dict(self._world.status_of(found))))
         return str(folder)
 
     def list_ours(self, owner: str) -> Sequence[Owned]:
-        """Every living VM with the owner's label. Raises TransientError."""
+        """Return every living VM with the owner's label. Raises TransientError."""
         return self._wait(self.begin("list_ours", owner))
 
     def release(self, owned: Owned) -> None:
-        """End one of them. Raises InvalidRequestError without our label, TransientError, AmbiguousError."""
+        """End one of these VMs. Raises InvalidRequestError without the label, TransientError, AmbiguousError."""
         self._wait(self.begin("release", owned))
 
     def close(self) -> None:
-        """End everything of this run. Raises TransientError while something lives."""
+        """End everything of this run. Raises TransientError while any VM is alive."""
         self._wait(self.begin("close"))
 
     def _wait(self, reply: Reply) -> Any:
@@ -124,10 +127,10 @@ class SimCloud:
             raise reply.error
         return reply.result
 
-    # calls that take their time
+    # calls that take time
 
     def begin(self, method: str, *arguments: Any) -> Reply:
-        """Make a call now. What it does is done at once; the reply says when the caller learns of it."""
+        """Make a call now. It takes effect at once; the reply says when the caller learns of it."""
         world = self._world
         world.advance_to(self._clock.now_s)
         now_s = world.now_s
@@ -159,7 +162,7 @@ class SimCloud:
         return reply
 
     def _late(self, request: LaunchRequest) -> None:
-        """A launch that was under way all the time comes to its end."""
+        """Complete a launch that was reported lost but was in progress all the time."""
         if request.vm not in self._terminated:
             self._request(request, self._world.now_s)
 
@@ -167,12 +170,12 @@ class SimCloud:
         world, faults = self._world, self.faults
         now_s, name = world.now_s, request.vm
         if self._closed:
-            return Reply(soon_s, error=EndedError(f"{self.run} has ended: nothing more is rented for it"))
+            return Reply(soon_s, error=EndedError(f"{self.run} has ended, so nothing more is rented for it"))
         if not name or "/" in name or name.startswith("."):
-            return Reply(soon_s, error=InvalidRequestError(f"'{name}' is not a name for a VM"))
+            return Reply(soon_s, error=InvalidRequestError(f"'{name}' is not a valid VM name"))
         if request.offer.location not in world.places:
             return Reply(
-                soon_s, error=InvalidRequestError(f"{request.offer.location} is not a place of this cloud")
+                soon_s, error=InvalidRequestError(f"{request.offer.location} is not a place in this cloud")
             )
         vm = world.vms.get((self.run, name))
         if vm is None:
@@ -228,7 +231,7 @@ class SimCloud:
         if undead_s is None:
             if not vm.ending:
                 self._world.end(vm, "terminated", "terminated")
-        elif self._random.random() < 0.5:  # the other half was not heard at all: only asking again ends it
+        elif self._random.random() < 0.5:  # the other half is lost entirely: only another call ends the VM
             vm.ending = True
             self._world.at(self._world.now_s + undead_s, self._world.end, vm, "terminated", "terminated")
 
@@ -260,7 +263,7 @@ class SimCloud:
         for vm in self._world.alive(self.run):
             self._end(vm)
         left = [vm.vm for vm in self._world.alive(self.run)]
-        return Reply(soon_s, error=TransientError(f"{', '.join(left)} still live") if left else None)
+        return Reply(soon_s, error=TransientError(f"{', '.join(left)} still running") if left else None)
 
 
 def _number(text: str | None) -> float | None:

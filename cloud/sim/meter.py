@@ -1,4 +1,4 @@
-"""What runs have spent on VMs, to the second: the price of the moment times the time, in every place at once."""
+"""What runs have spent on VMs, to the second: the current price times the time, in all places at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _HOUR = Decimal(3600)
 
 
 class _Bill:
-    """One run's: dollars until `at_s`, and dollars an hour from then on."""
+    """The bill of one run: dollars until `at_s`, and dollars per hour from then on."""
 
     __slots__ = ("at_s", "burn", "spent", "spot", "vm_s", "vms")
 
@@ -17,7 +17,7 @@ class _Bill:
         self.vm_s = 0.0
         self.vms = 0
         self.at_s = at_s
-        self.spot: dict[str, int] = {}  # spot VMs by location: their price moves
+        self.spot: dict[str, int] = {}  # spot VMs by location, whose price changes
 
     def until(self, at_s: float) -> None:
         passed_s = at_s - self.at_s
@@ -28,15 +28,15 @@ class _Bill:
 
 
 class Meter:
-    """Every change costs O(1) in the number of VMs."""
+    """Accumulates the costs of all runs. Every change is O(1) in the number of VMs."""
 
     def __init__(self, began_s: float) -> None:
         self._began_s = began_s
         self._bills: dict[str, _Bill] = {}
-        self._prices: dict[str, Decimal] = {}  # spot, by location, as billed now
+        self._prices: dict[str, Decimal] = {}  # current spot prices by location
 
     def began(self, run: str, location: str, usd_per_h: Decimal, spot: bool, at_s: float) -> None:
-        """A VM is billed from now on."""
+        """Start billing a VM."""
         bill = self._bills.setdefault(run, _Bill(at_s))
         bill.until(at_s)
         bill.burn += usd_per_h
@@ -46,7 +46,7 @@ class Meter:
             bill.spot[location] = bill.spot.get(location, 0) + 1
 
     def ended(self, run: str, location: str, usd_per_h: Decimal, spot: bool, at_s: float) -> None:
-        """A VM is billed no more."""
+        """Stop billing a VM."""
         bill = self._bills[run]
         bill.until(at_s)
         bill.burn -= usd_per_h
@@ -55,7 +55,7 @@ class Meter:
             bill.spot[location] -= 1
 
     def price(self, location: str, usd_per_h: Decimal, at_s: float) -> None:
-        """Spot VMs there cost so much from now on."""
+        """Change the spot price of a location."""
         before = self._prices.get(location)
         self._prices[location] = usd_per_h
         if before is None:
@@ -67,7 +67,7 @@ class Meter:
                 bill.burn += count * (usd_per_h - before)
 
     def spent(self, run: str, at_s: float) -> tuple[Decimal, Decimal]:
-        """Dollars a run has spent until `at_s`, and dollars an hour now."""
+        """Dollars that a run has spent until `at_s`, and dollars per hour now."""
         bill = self._bills.get(run)
         if bill is None:
             return Decimal(0), Decimal(0)
@@ -75,7 +75,7 @@ class Meter:
         return bill.spent, bill.burn
 
     def vm_hours(self, run: str, at_s: float) -> float:
-        """Hours of VMs that a run was billed for until `at_s`."""
+        """VM-hours for which a run was billed until `at_s`."""
         bill = self._bills.get(run)
         if bill is None:
             return 0.0

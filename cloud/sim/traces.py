@@ -1,17 +1,17 @@
-"""Histories of a spot market: what was taken back, how much there was to rent, at which price.
+"""Traces of a spot market: preemptions, capacity and prices over time.
 
-The file is a CSV with a header, one row an event, in any order; seconds count from the trace's begin:
+The file is a CSV with a header and one event per row, in any order. Seconds count from the start of the trace:
 
     at_s,location,event,value
     0,gcp/us-central1/us-central1-a,price,0.1125
     5400,gcp/us-central1/us-central1-a,preempt,3
     7200,gcp/us-central1/us-central1-a,capacity,0
 
-- `price`: a spot VM there costs `value` US dollars an hour from now on; one whose ceiling is lower is taken back;
-- `capacity`: at most `value` spot VMs of ours are there from now on, those above it are taken back (the youngest
-  first); `inf`: no limit;
-- `preempt`: `value` spot VMs there are taken back now, or as many as there are; `inf`: all of them;
-- `refuse`: 1: nothing more is rented there (what is there stays), 0: again.
+- `price`: from now on a spot VM there costs `value` US dollars per hour; VMs with a lower price ceiling are preempted;
+- `capacity`: from now on at most `value` of the run's spot VMs fit there; the youngest above it are preempted; `inf`: no
+  limit;
+- `preempt`: `value` spot VMs there are preempted now, or as many as there are; `inf`: all of them;
+- `refuse`: 1: no further VM is rented there (existing ones stay), 0: VMs are rented again.
 
 `location` is `cloud/region/zone`, or `*` for every place.
 """
@@ -22,7 +22,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
@@ -33,7 +33,7 @@ TraceKind = Literal["preempt", "capacity", "price", "refuse"]
 _COLUMNS = ("at_s", "location", "event", "value")
 
 SAMPLE = Path(__file__).with_name("sample-trace.csv")
-"""A synthetic day of ours in three zones; no market's real history."""
+"""A synthetic day in three zones, made for this project; not the history of a real market."""
 
 
 class TraceError(Exception):
@@ -42,18 +42,18 @@ class TraceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """One thing that happens in a place of the market."""
+    """One event in one place of the market."""
 
-    at_s: float  # after the trace's begin
+    at_s: float  # since the start of the trace
     location: str  # "cloud/region/zone", "*": everywhere
     event: TraceKind
     value: Decimal  # US dollars an hour, or a number of VMs; Decimal("Infinity"): all, no limit
 
 
 def load_trace(path: Path, *, instance: str = "") -> list[TraceEvent]:
-    """A trace of ours (CSV) or what `aws ec2 describe-spot-price-history` printed (JSON), in order of time.
+    """Read a trace in this module's format (CSV) or the JSON output of `aws ec2 describe-spot-price-history`, by time.
 
-    `instance`: of an AWS history only this type's rows. Raises TraceError.
+    `instance`: read only the rows of this type from an AWS history. Raises TraceError.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -65,12 +65,12 @@ def load_trace(path: Path, *, instance: str = "") -> list[TraceEvent]:
 
 
 def read_csv(lines: Iterable[str], name: str = "trace") -> list[TraceEvent]:
-    """Events of a CSV in this module's format, in order of time. Raises TraceError naming the line."""
+    """Read the events of a CSV in this module's format, sorted by time. Raises TraceError naming the line."""
     rows = csv.DictReader(lines)
     missing = [c for c in _COLUMNS if c not in (rows.fieldnames or ())]
     if missing:
         raise TraceError(
-            f"{name}: no column {', '.join(missing)}; a trace begins with the line {','.join(_COLUMNS)}"
+            f"{name}: missing columns: {', '.join(missing)}; a trace begins with the line {','.join(_COLUMNS)}"
         )
     events = [_event(row, f"{name}:{number}") for number, row in enumerate(rows, start=2)]
     return sorted(events, key=lambda e: e.at_s)
@@ -79,38 +79,29 @@ def read_csv(lines: Iterable[str], name: str = "trace") -> list[TraceEvent]:
 def _event(row: Mapping[str, str | None], where: str) -> TraceEvent:
     at, location, event, value = (str(row.get(c) or "").strip() for c in _COLUMNS)
     if event not in get_args(TraceKind):
-        raise TraceError(f"{where}: '{event}' is no event; write one of {', '.join(get_args(TraceKind))}")
+        raise TraceError(f"{where}: '{event}' is not an event; write one of {', '.join(get_args(TraceKind))}")
     if not location:
         raise TraceError(f"{where}: no location; write cloud/region/zone, or * for every place")
     try:
         at_s, number = float(at), Decimal(value)
     except (ValueError, InvalidOperation) as error:
-        raise TraceError(f"{where}: '{at}' and '{value}' are to be numbers") from error
+        raise TraceError(f"{where}: '{at}' and '{value}' must be numbers") from error
     if not math.isfinite(at_s) or at_s < 0 or number.is_nan() or number < 0:
-        raise TraceError(f"{where}: neither time nor value may be negative or no number")
+        raise TraceError(f"{where}: time and value must be numbers and not negative")
     if event == "price" and not number.is_finite():
-        raise TraceError(f"{where}: a price is a finite number of US dollars an hour")
+        raise TraceError(f"{where}: a price must be a finite number of US dollars per hour")
     if event in ("preempt", "capacity") and number.is_finite() and number != number.to_integral_value():
-        raise TraceError(f"{where}: {event} counts VMs: '{value}' is no whole number")
+        raise TraceError(f"{where}: {event} counts VMs: '{value}' is not a whole number")
     kind: Any = event
     return TraceEvent(at_s, location, kind, number)
 
 
-def write_csv(path: Path, events: Sequence[TraceEvent]) -> None:
-    """Write events so that `read_csv` gives the same again."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(_COLUMNS)
-        for e in events:
-            writer.writerow([repr(e.at_s), e.location, e.event, "inf" if e.value.is_infinite() else e.value])
-
-
 def read_aws(text: str, *, instance: str = "", name: str = "history") -> list[TraceEvent]:
-    """Price events of AWS's spot price history: `{"SpotPriceHistory": [{"AvailabilityZone", "InstanceType",
-    "SpotPrice", "Timestamp", ...}]}`, or that list alone. The oldest row is at 0 s.
+    """Read price events from AWS's spot price history, sorted by time. The oldest row is at 0 s.
 
-    A zone's location is `aws/<region>/<zone>`. With more than one instance type in it, `instance` says which.
-    Raises TraceError.
+    Expects `{"SpotPriceHistory": [{"AvailabilityZone", "InstanceType", "SpotPrice", "Timestamp", ...}]}`, or only the
+    list. The location of a zone is `aws/<region>/<zone>`. If the history has several instance types, `instance` selects
+    one. Raises TraceError.
     """
     try:
         document: Any = json.loads(text)
@@ -126,17 +117,17 @@ def read_aws(text: str, *, instance: str = "", name: str = "history") -> list[Tr
         ]
     except (ValueError, KeyError, TypeError, InvalidOperation) as error:
         raise TraceError(
-            f"{name}: no spot price history of AWS ({error!r}); "
-            "make one with: aws ec2 describe-spot-price-history --output json"
+            f"{name}: not a spot price history of AWS ({error!r}); "
+            "create one with: aws ec2 describe-spot-price-history --output json"
         ) from error
     types = sorted({kind for _, _, kind, _ in found})
     if instance:
         found = [row for row in found if row[2] == instance]
     elif len(types) > 1:
-        raise TraceError(f"{name}: prices of {', '.join(types)}: say which with --instance")
+        raise TraceError(f"{name}: prices of {', '.join(types)}; select one with --instance")
     if not found:
         raise TraceError(
-            f"{name}: no price of {instance or 'anything'} (it has {', '.join(types) or 'no row'})"
+            f"{name}: no prices of {instance or 'any instance type'} (it has {', '.join(types) or 'no row'})"
         )
     began_s = min(at for at, _, _, _ in found)
     events = [
@@ -146,6 +137,6 @@ def read_aws(text: str, *, instance: str = "", name: str = "history") -> list[Tr
 
 
 def _region(zone: str) -> str:
-    """us-west-2a and the local zone us-west-2-lax-1a are both of us-west-2."""
+    """Return the region of a zone: us-west-2 for us-west-2a, and for the local zone us-west-2-lax-1a."""
     found = re.match(r"[a-z]+(-[a-z]+)+-[0-9]+", zone)
     return found.group() if found else zone

@@ -1,4 +1,4 @@
-"""The cloud itself, in virtual time: places with prices and capacity, VMs that boot, are billed and taken back."""
+"""The simulated cloud itself, in virtual time: places with prices and capacity; VMs that boot, cost and are preempted."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from cloud.sim.meter import Meter
 from cloud.sim.traces import TraceEvent
 
 Change = Literal["created", "ready", "noticed", "ended"]
-_REMEMBERED_S = 900.0  # a VM that ended is listed so long
+_REMEMBERED_S = 900.0  # how long a VM stays in lists after its end
 
 
 class VirtualClock:
-    """Time that only moves when it is told to."""
+    """A clock that advances only on request."""
 
     def __init__(self, now_s: float = 0.0) -> None:
         self.now_s = now_s
 
     def advance_to(self, at_s: float) -> None:
-        """Go forward to `at_s`; never back."""
+        """Move forward to `at_s`; never back."""
         self.now_s = max(self.now_s, at_s)
 
 
@@ -39,15 +39,15 @@ class SimPlace:
     accelerator: str = "T4:1"
     spot_usd_per_h: Decimal = Decimal("0.20")
     on_demand_usd_per_h: Decimal = Decimal("0.60")
-    capacity: float = math.inf  # spot VMs at once
-    boot_s: tuple[float, float] = (45.0, 120.0)  # from request to the program's start
-    preempt_per_h: float = 0.0  # of each spot VM
-    notice_s: float | None = 30.0  # how long before; None: without notice
+    capacity: float = math.inf  # spot VMs at the same time
+    boot_s: tuple[float, float] = (45.0, 120.0)  # range, from the request to the program's start
+    preempt_per_h: float = 0.0  # rate, for each spot VM
+    notice_s: float | None = 30.0  # time between notice and preemption; None: no notice
 
 
 @dataclass(slots=True, eq=False)
 class SimVm:
-    """One VM, as it really is. Times are the world's own, in seconds."""
+    """The actual state of one VM. Times are seconds of the simulated world."""
 
     run: str
     vm: str
@@ -65,11 +65,11 @@ class SimVm:
     notice_s: float | None = None
     ended_s: float | None = None
     cause: str = ""
-    ending: bool = False  # a late termination is on its way
+    ending: bool = False  # a delayed termination is pending
 
     @property
     def alive(self) -> bool:
-        """Rented: it is billed and counts against capacity."""
+        """Whether it is rented: it is billed and counts towards capacity."""
         return self.ended_s is None
 
 
@@ -77,12 +77,12 @@ def _nothing(_: SimVm) -> Mapping[str, Any]:
     return {}
 
 
-def _nobody(_change: Change, _vm: SimVm, _at_s: float) -> None:
+def _ignore(_change: Change, _vm: SimVm, _at_s: float) -> None:
     pass
 
 
 class SimWorld:
-    """A provider's zones and everybody's VMs. `advance_to` makes happen what is due, in order."""
+    """A provider's zones and the VMs of all runs. `advance_to` processes events that are due, in order."""
 
     def __init__(
         self,
@@ -92,16 +92,16 @@ class SimWorld:
         autodown_s: float = 60.0,
         began_s: float = 0.0,
     ) -> None:
-        """`autodown_s`: a VM whose program ended goes by itself after this."""
+        """`autodown_s`: how long after its program's end a VM ends itself."""
         self.now_s = self._began_s = began_s
         self.places = {place.location: place for place in places}
         self.vms: dict[tuple[str, str], SimVm] = {}
         self.meter = Meter(began_s)
         self.skew_s = 0.0
         self.status_of: Callable[[SimVm], Mapping[str, Any]] = _nothing
-        self.on_change: Callable[[Change, SimVm, float], None] = _nobody
-        self.counts: Counter[str] = Counter()  # what became of VMs and requests, by what did it
-        self.alive_count = 0  # of billed VMs, everybody's
+        self.on_change: Callable[[Change, SimVm, float], None] = _ignore
+        self.counts: Counter[str] = Counter()  # events of VMs and requests, by kind
+        self.alive_count = 0  # billed VMs of all runs
         self._autodown_s = autodown_s
         self._random = Random(f"world {seed}")
         self._agenda: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -111,19 +111,19 @@ class SimWorld:
         self._refusing: set[str] = set()
         self._there: dict[str, dict[str, SimVm]] = {place.location: {} for place in places}
         self._spots: Counter[str] = Counter()  # spot VMs by location
-        self._alive: dict[str, dict[str, SimVm]] = {}  # by run and name, as the next three
-        self._unlisted: dict[str, dict[str, SimVm]] = {}  # of which the list does not say the newest yet
+        self._alive: dict[str, dict[str, SimVm]] = {}  # by run and name, like the next two
+        self._unlisted: dict[str, dict[str, SimVm]] = {}  # VMs whose entry in the list is outdated
         self._lists: dict[str, dict[str, Observed]] = {}
         self._forgotten_s = began_s
 
     # time
 
     def next_s(self) -> float:
-        """When something happens next; infinity when nothing will."""
+        """Time of the next event; infinity if there is none."""
         return self._agenda[0][0] if self._agenda else math.inf
 
     def advance_to(self, now_s: float) -> None:
-        """Let everything happen that is due by `now_s`."""
+        """Process every event that is due by `now_s`."""
         while self._agenda and self._agenda[0][0] <= now_s:
             at_s, _, do, arguments = heapq.heappop(self._agenda)
             self.now_s = max(self.now_s, at_s)
@@ -131,12 +131,12 @@ class SimWorld:
         self.now_s = max(self.now_s, now_s)
 
     def at(self, at_s: float, do: Callable[..., None], *arguments: Any) -> None:
-        """Do something then."""
+        """Schedule a call."""
         self._count += 1
         heapq.heappush(self._agenda, (max(at_s, self.now_s), self._count, do, arguments))
 
     def schedule(self, trace: Iterable[TraceEvent]) -> None:
-        """Let a trace happen, counted from the world's begin. Places it names that are not there are no error."""
+        """Schedule the events of a trace, counted from the world's start; unknown places are ignored."""
         for event in trace:
             self.at(self._began_s + event.at_s, self._happen, event)
 
@@ -159,7 +159,7 @@ class SimWorld:
             case "capacity":
                 self._capacity[location] = float(event.value)
                 surplus = len(self._spot(location)) - self._capacity[location]
-                self._take_back("capacity", location, surplus, "the zone has no room for it any more")
+                self._take_back("capacity", location, surplus, "the zone has no capacity for it any more")
             case "preempt":
                 self._take_back("storm", location, float(event.value), "the provider took the VM back")
             case "refuse":
@@ -181,13 +181,13 @@ class SimWorld:
         return location not in self._refusing and self._spots[location] < self._capacity[location]
 
     def price(self, location: str, spot: bool) -> Decimal:
-        """US dollars an hour there, now."""
+        """Current price there in US dollars per hour."""
         return self._prices[location] if spot else self.places[location].on_demand_usd_per_h
 
     # VMs
 
     def create(self, run: str, request: LaunchRequest, hidden_s: float = 0.0) -> SimVm:
-        """Rent a VM. Raises NoCapacityError; then nothing is left."""
+        """Rent a VM. Raises NoCapacityError and then leaves nothing."""
         location, spot = request.offer.location, request.offer.use_spot
         place, usd = self.places[location], self.price(location, spot)
         monitor = is_monitor(request.vm)
@@ -212,7 +212,9 @@ class SimWorld:
             self._spots[location] += spot
             self.meter.began(run, location, usd, spot, self.now_s)
         if request.max_life_s is not None:
-            self.at(self.now_s + request.max_life_s, self.end, vm, "terminated", "its longest life is over")
+            self.at(
+                self.now_s + request.max_life_s, self.end, vm, "terminated", "it reached its maximum lifetime"
+            )
         self.at(self.now_s + (self._random.uniform(*place.boot_s) if vm.billed else 1.0), self._boot, vm)
         self.on_change("created", vm, self.now_s)
         return vm
@@ -247,23 +249,23 @@ class SimWorld:
         self.end(vm, "preempted", cause)
 
     def touch(self, vm: SimVm) -> None:
-        """There is something new to be listed of it."""
+        """Mark a VM as changed, so that the next list shows it anew."""
         self._unlisted.setdefault(vm.run, {})[vm.vm] = vm
 
     def program_ended(self, vm: SimVm) -> None:
-        """Its program is over: the VM goes by itself a little later."""
+        """Report that a VM's program has ended; the VM ends itself a little later."""
         self.touch(vm)
         self.at(self.now_s + self._autodown_s, self.end, vm, "terminated", "its program had ended")
 
     def monitor_dies(self, run: str, cause: str) -> bool:
-        """A run's monitor fails, where one lives; whether one did."""
+        """Make a run's monitor fail; returns whether one was running."""
         living = [vm for vm in self.alive(run) if is_monitor(vm.vm) and vm.state == "running"]
         for vm in living:
             self.end(vm, "failed", cause)
         return bool(living)
 
     def end(self, vm: SimVm, state: VmState, cause: str) -> None:
-        """It is gone, and billed no more. Nothing when it was gone already."""
+        """End a VM and stop billing it; do nothing if it has ended."""
         if not vm.alive:
             return
         vm.state, vm.ended_s, vm.cause = state, self.now_s, cause
@@ -279,11 +281,11 @@ class SimWorld:
         self.on_change("ended", vm, self.now_s)
 
     def alive(self, run: str) -> list[SimVm]:
-        """A run's VMs that are really there, its monitor among them."""
+        """VMs of a run that actually exist, including its monitor."""
         return list(self._alive.get(run, {}).values())
 
     def listing(self, run: str) -> list[Observed]:
-        """What there is to be listed of a run; the same object for a VM of which nothing has changed."""
+        """The run's list of VMs; returns the same object for a VM that has not changed."""
         shown, unlisted = self._lists.setdefault(run, {}), self._unlisted.get(run, {})
         for vm in list(unlisted.values()):
             if vm.visible_s <= self.now_s:

@@ -1,4 +1,4 @@
-"""What every part of the provider does with a run's clusters: calls that survive a lost server, ends."""
+"""Operations on a run's clusters that all parts of the provider share, robust against a lost API server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 class Clusters:
-    """The clusters of one run: its folder, what is remembered of each VM in `folder`, the home with the server."""
+    """The clusters of one run: `folder` holds a record of each VM, `home` the state of SkyPilot's server."""
 
     def __init__(self, run_folder: Path) -> None:
         self.run_folder = run_folder.absolute()
@@ -27,21 +27,21 @@ class Clusters:
         self.home = self.run_folder.parent.parent
 
     def now_s(self) -> float:
-        """The run's clock, unix seconds."""
+        """Unix time by the run's clock."""
         return run_clock(self.run_folder)()
 
     @property
     def closed(self) -> bool:
-        """Whether nothing is launched any more."""
+        """Whether the run is closed, so that nothing is launched any more."""
         return (self.folder / "closed").exists()
 
     @property
     def proven(self) -> bool:
-        """Whether two lists have shown, after that, that nothing is left."""
+        """Whether two lists after closing have shown that nothing is left."""
         return (self.folder / "proven").exists()
 
     def call(self, doing: str, call: Callable[[], _T]) -> _T:
-        """A call that may be made again: once more with a mended server when it was lost under the first."""
+        """Make a repeatable call; if the API server is lost, restart it and try once more. Raises ProviderError."""
         try:
             return call()
         except Exception as error:
@@ -54,14 +54,14 @@ class Clusters:
             raise translate(error, doing) from error
 
     def down(self, cluster: str) -> None:
-        """End a cluster; one that is not there is ended. Raises ProviderError."""
+        """End a cluster; do nothing if it does not exist. Raises ProviderError."""
         server.ensure(self.home)
         for attempt in range(SERVER_TRIES):
             try:
                 sdk.down(cluster)
                 return
             except Exception as error:
-                # SkyPilot knows no cluster yet of a launch that it has only begun: that would make one afterwards.
+                # SkyPilot does not know the cluster of a launch that it has just begun and that would create it later.
                 if is_gone(error) and not self._cancel_launch(cluster):
                     return
                 if is_gone(error) and attempt + 1 < SERVER_TRIES:
@@ -72,9 +72,9 @@ class Clusters:
                 raise translate(error, f"ending {cluster}") from error
 
     def await_launch(self, cluster: str) -> None:
-        """Wait until SkyPilot knows of a launch that was sent by a process that has died; after 30 s it never came.
+        """Wait until SkyPilot knows of a launch that a dead process sent; give up after 30 s, since it was never sent.
 
-        To end the cluster before would end nothing, and the launch would make it afterwards.
+        Ending the cluster before that would end nothing, and the launch would create it afterwards.
         """
         deadline = time.monotonic() + _ARRIVES_S
         while time.monotonic() < deadline:
@@ -85,15 +85,15 @@ class Clusters:
             time.sleep(1.0)
 
     def _cancel_launch(self, cluster: str) -> bool:
-        """Whether there was a launch of it under way, which has been stopped."""
+        """Cancel a launch of the cluster that is in progress; returns whether there was one."""
         waiting = self.call(f"ending {cluster}", lambda: sdk.pending_launch(cluster))
         if waiting is None:
             return False
         self.call(f"ending {cluster}", lambda: sdk.cancel(waiting))
         return True
 
-    def ended(self, vm: str) -> None:
-        """Remember that a VM was ended by us."""
+    def mark_ended(self, vm: str) -> None:
+        """Record that a VM was ended on request."""
         with records.lock(self.folder, vm, "record"):
             record = records.read(self.folder, vm)
             if record is not None and not record.end_state:

@@ -1,4 +1,4 @@
-"""One VM's launch: by SkyPilot, once by its name whatever dies in between, within its price."""
+"""The launch of one VM by SkyPilot: exactly once per name, whatever fails in between, and within its price ceiling."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cloud.provider import AmbiguousError, LaunchRequest, NoCapacityError, Provi
 from cloud.sky import records
 from cloud.sky.aws import role as aws_role
 from cloud.sky.clusters import SERVER_TRIES, Clusters
-from cloud.sky.price_check import TooDearError, refusal_after, refusal_before, refusal_remembered
+from cloud.sky.price_check import PriceCeilingError, refusal_after, refusal_before, refusal_remembered
 from cloud.sky.records import VmRecord
 from cloud.sky.skypilot import sdk, server
 from cloud.sky.skypilot.errors import is_server_lost, translate
@@ -27,16 +27,16 @@ _PEEK_S = 8.0
 
 
 def launch(run: Clusters, request: LaunchRequest, record: VmRecord) -> None:
-    """Compare the price, rent the VM of a record, wait until it is up, compare what it costs, remember what was got.
+    """Check the price, rent a record's VM, wait until it is up, check its actual price and record the result.
 
-    Raises ProviderError; after any but AmbiguousError nothing of it is left.
+    Raises ProviderError; after any error other than AmbiguousError nothing of the VM is left.
     """
     doing = f"{request.vm} at {request.offer.location}"
     try:
         _launch_until_up(run, request, record.cluster, doing)
         cluster = run.call(doing, lambda: sdk.find(record.cluster))
         if cluster is None or not cluster.address:
-            raise TransientError(f"{doing}: the VM was gone as soon as it was there")
+            raise TransientError(f"{doing}: the VM was gone right after its launch")
         dear = refusal_after(request, cluster.instance, cluster.zone or cluster.region, cluster.usd_per_h)
         if dear is not None:
             raise dear
@@ -50,22 +50,25 @@ def launch(run: Clusters, request: LaunchRequest, record: VmRecord) -> None:
     except AmbiguousError:
         raise
     except (ProviderError, OSError) as error:
-        _clean_up(run, record, str(error), too_dear=isinstance(error, TooDearError))
-        _unship(run, request.vm)
-        if isinstance(error, OSError):  # a VM that cannot be remembered is not kept
-            raise TransientError(f"{doing}: it cannot be recorded ({error}), and was ended again") from error
+        _clean_up(run, record, str(error), too_dear=isinstance(error, PriceCeilingError))
+        _remove_ship_folder(run, request.vm)
+        if isinstance(error, OSError):  # a VM that cannot be recorded is not kept
+            raise TransientError(f"{doing}: it cannot be recorded ({error}) and was ended again") from error
         raise
-    _unship(run, request.vm)
+    _remove_ship_folder(run, request.vm)
 
 
-def _unship(run: Clusters, vm: str) -> None:
-    """Nobody needs its folder any more. While a launch may still be under way, SkyPilot does: when this process is
-    being ended the folder stays for whoever asks again."""
+def _remove_ship_folder(run: Clusters, vm: str) -> None:
+    """Remove the folder that was copied to the VM.
+
+    Only called when the launch is over: while it may be in progress, SkyPilot needs the folder, which therefore stays if
+    this process is ended.
+    """
     shutil.rmtree(run.folder / f"{vm}.ship", ignore_errors=True)
 
 
 def _launch_until_up(run: Clusters, request: LaunchRequest, cluster: str, doing: str) -> None:
-    """SkyPilot's launch; again, by the same name and with the same key, when its server dies under it."""
+    """Launch with SkyPilot; if its server dies meanwhile, repeat with the same name and key."""
     shipped: tuple[Path, str] | None = None
     for attempt in range(SERVER_TRIES):
         server.ensure(run.home)
@@ -77,7 +80,7 @@ def _launch_until_up(run: Clusters, request: LaunchRequest, cluster: str, doing:
                 return
             if waiting is None:
                 _check_price(run, request, doing)
-                # IAM may take longer than an ending waits for a launch that is on its way (`Clusters.await_launch`).
+                # IAM may take longer than a termination waits for a launch to arrive (`Clusters.await_launch`).
                 role = aws_role.ensure(request.buckets) if AWS.has(request.offer.location) else ""
                 shipped = shipped or ship_folder(run.folder, run.home, request)
                 _check_wanted(run, request.vm, doing)
@@ -95,23 +98,23 @@ def _launch_until_up(run: Clusters, request: LaunchRequest, cluster: str, doing:
 
 
 def _check_wanted(run: Clusters, vm: str, doing: str) -> None:
-    """It may have been asked to end while it was launched, before SkyPilot knew of it."""
+    """Raise TransientError if the VM was ended while it was being launched, before SkyPilot knew of it."""
     record = records.read(run.folder, vm)
     if run.closed or (record is not None and record.ending):
-        raise TransientError(f"{doing}: it was ended while it was launched")
+        raise TransientError(f"{doing}: it was ended while it was being launched")
 
 
 def _has_job(cluster: str) -> bool:
-    """An earlier request, whose reply nobody heard, has made this VM and started its program."""
+    """Whether an earlier request, whose reply was lost, has created this VM and started its program."""
     found = sdk.find(cluster, ask_cloud=True)
     if found is None or found.status != "UP" or not found.address or not found.ssh:
         return False
-    told = parse_peek(ssh.run_on(found.address, found.ssh, peek_command(found.address), _PEEK_S))
-    return bool(told and told[0])
+    report = parse_peek(ssh.run_on(found.address, found.ssh, peek_command(found.address), _PEEK_S))
+    return bool(report and report[0])
 
 
 def _check_price(run: Clusters, request: LaunchRequest, doing: str) -> None:
-    """Before anything is rented: raises NoCapacityError where the VM is known to cost more than its ceiling."""
+    """Raise NoCapacityError before anything is rented if the VM is known to cost more than its ceiling."""
     if request.max_usd_per_h is None:
         return
     why = refusal_remembered(request, records.read_all(run.folder), run.now_s())
@@ -121,28 +124,28 @@ def _check_price(run: Clusters, request: LaunchRequest, doing: str) -> None:
 
 
 def _clean_up(run: Clusters, record: VmRecord, why: str, *, too_dear: bool) -> None:
-    """After a refusal nothing is left. Raises AmbiguousError where that cannot be said.
+    """Make sure that nothing is left after a failed launch. Raises AmbiguousError if that cannot be confirmed.
 
-    What SkyPilot had a cluster of may have been a VM, which is billed: it is remembered as one that has ended.
+    If SkyPilot had a cluster, there may have been a billed VM: it is recorded as one that has ended.
     """
     try:
         cluster = run.call(f"listing {record.cluster}", lambda: sdk.find(record.cluster))
         run.down(record.cluster)
     except ProviderError as error:
-        raise AmbiguousError(f"{why}; and whether anything is left of it is unknown: {error}") from error
+        raise AmbiguousError(f"{why}; whether anything is left of it is unknown: {error}") from error
     try:
         _remember_refused(run, record, cluster, why, too_dear=too_dear)
     except OSError as error:
-        _log.warning("%s has ended, which cannot be recorded: %s", record.vm, error)
+        _log.warning("%s has ended, but this cannot be recorded: %s", record.vm, error)
 
 
 def _remember_refused(
     run: Clusters, record: VmRecord, cluster: sdk.Cluster | None, why: str, *, too_dear: bool
 ) -> None:
-    """Raises OSError."""
+    """Record how the launch ended. Raises OSError."""
     current = records.read(run.folder, record.vm)
     if current is not None and current.ending:
-        run.ended(record.vm)
+        run.mark_ended(record.vm)
     elif cluster is not None:
         records.update(
             run.folder, record.vm, launched=True, end_state="terminated", ended_at_s=run.now_s(), cause=why,

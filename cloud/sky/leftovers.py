@@ -1,4 +1,4 @@
-"""What SkyPilot and the cloud still have of a run that is over."""
+"""What SkyPilot and the cloud still have of a run that is over: list it and end it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _log = logging.getLogger("cloud.sky")
 
 
 def left(run: Clusters, known: Sequence[VmRecord]) -> list[str]:
-    """What SkyPilot and the cloud still list of this run, with where to look at it.
+    """Return what SkyPilot and the cloud still list of this run, with links.
 
-    A server is not started again to list what two lists have shown to be gone: nothing can have come back.
+    If two lists have already shown that SkyPilot's part is gone, a stopped server is not restarted to list it again.
     """
     clusters = {r.cluster for r in known}
     name = label_value(run.run_folder.name)
@@ -31,7 +31,7 @@ def left(run: Clusters, known: Sequence[VmRecord]) -> list[str]:
 
 
 def _in_aws(run: Clusters, known: Sequence[VmRecord]) -> list[Owned]:
-    """What AWS itself lists of this run, in the regions it was in."""
+    """What AWS itself lists of this run, in the regions that the run used."""
     from cloud.sky.aws import account as aws
 
     name = label_value(run.run_folder.name)
@@ -43,7 +43,7 @@ def _in_aws(run: Clusters, known: Sequence[VmRecord]) -> list[Owned]:
 
 
 def end_in_aws(record: VmRecord) -> None:
-    """A VM, its disk and its address by AWS's own list: SkyPilot may have lost a cluster whose VM runs on.
+    """End a VM, its disk and its address by AWS's own list: SkyPilot may have lost a cluster whose VM still runs.
 
     Raises ProviderError.
     """
@@ -58,8 +58,10 @@ def end_in_aws(record: VmRecord) -> None:
 
 
 def sweep(run: Clusters, known: Sequence[VmRecord]) -> None:
-    """A cluster whose VM the cloud took and that SkyPilot still lists, a disk that outlived its VM, a VM that SkyPilot
-    has lost: what is there all the same is said by `left`."""
+    """End what is left: clusters whose VM was preempted, disks that outlived their VM, VMs that SkyPilot has lost.
+
+    Errors are logged; `left` reports what remains.
+    """
     from cloud.sky.aws import account as aws
 
     if not run.proven:
@@ -69,9 +71,9 @@ def sweep(run: Clusters, known: Sequence[VmRecord]) -> None:
             try:
                 run.down(cluster.name)
             except ProviderError as error:
-                _log.warning("%s is not ended yet: %s", cluster.name, error)
+                _log.warning("%s cannot be ended yet: %s", cluster.name, error)
     for owned in _in_aws(run, known):
         try:
             aws.release(owned)
         except ProviderError as error:
-            _log.warning("%s is not ended yet: %s", owned.id, error)
+            _log.warning("%s cannot be ended yet: %s", owned.id, error)

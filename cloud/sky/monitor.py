@@ -1,7 +1,7 @@
-"""The monitor of a run on real clouds: a plain process of this machine, a client of the swarm's DHT.
+"""The monitor of a run on real clouds: a plain process on this machine, a client of the swarm's DHT.
 
-It holds a lock of its name while it lives and writes its own pid before anything else, so that whoever started it may
-die at any instant: it is found, and ended, all the same.
+It holds a lock named after it while it is alive, and records its own pid before anything else. It can therefore be found
+and ended even if the process that started it dies at any point.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from cloud.provider import LaunchRequest, Observed, TransientError
 from cloud.vm_report import read_status
 
 _FILE = "monitor.pid.json"
-_PID_S = 10.0  # from its start until it has written its pid
-# By way of a shell that ends at once: Ray ends the children of a worker that ends, and the monitor stays.
+_PID_S = 10.0  # from the start until the pid is recorded
+# Started through a shell that exits at once: Ray ends the children of a worker that ends, but not the monitor.
 _START = 'setsid sh -c "$@" >> console.log 2>&1 < /dev/null &'
-# Its pid and when the kernel says it began: exec changes neither.
+# Records the pid and the process's start time in the kernel's ticks; exec changes neither.
 _NOTE_PID = 'echo $$ $(cut -d" " -f22 /proc/$$/stat) > "$0.new" && mv "$0.new" "$0" && exec "$@"'
 _CODE = """
 import importlib, os, sys
@@ -36,13 +36,15 @@ sys.exit(result if isinstance(result, int) else 0)
 
 
 def start(run_folder: Path, request: LaunchRequest) -> None:
-    """Start it, detached, in `<run>/monitor`; nothing when one of this name was started before.
+    """Start a monitor, detached, in `<run>/monitor`; do nothing if one with this name was started before.
 
-    Raises TransientError when it does not start within 10 s; OSError.
+    Raises TransientError if it does not start within 10 s; OSError.
     """
     folder = run_folder / "monitor"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with _lock_file(folder, request.vm).open("a") as lock:  # held by the monitor as well, until it ends
+    with _lock_file(folder, request.vm).open(
+        "a"
+    ) as lock:  # inherited by the monitor, which holds it until it ends
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -66,7 +68,7 @@ def _spawn(folder: Path, request: LaunchRequest, lock: int) -> None:
             file.write(data)
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    # Not a process of Ray's, which is ended with it.
+    # Remove Ray's variables: otherwise the monitor would be ended with Ray.
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "ORCH_RAY_"))}
     subprocess.run(
         ["/bin/sh", "-c", _START, "sh", _NOTE_PID, str(_pid_file(folder, request.vm)),
@@ -82,7 +84,7 @@ def _spawn(folder: Path, request: LaunchRequest, lock: int) -> None:
 
 
 def observe(run_folder: Path, now_s: float) -> list[Observed]:
-    """All monitors of the run, dead ones too."""
+    """Return all monitors of the run, including dead ones."""
     folder = run_folder / "monitor"
     rows = _rows(folder)
     newest = max(rows, key=lambda vm: rows[vm]["at_s"], default="")
@@ -119,7 +121,7 @@ def observe(run_folder: Path, now_s: float) -> list[Observed]:
 
 
 def end(run_folder: Path, vm: str | None = None, patience_s: float = 5.0) -> list[str]:
-    """SIGTERM, after `patience_s` SIGKILL, to one monitor or all; names of those that still live."""
+    """Send SIGTERM, and SIGKILL after `patience_s`, to one monitor or all; returns the names of those still alive."""
     folder = run_folder / "monitor"
     _await(lambda: not _without_pid(folder, _rows(folder)), _PID_S)
     rows = _rows(folder)
@@ -129,7 +131,7 @@ def end(run_folder: Path, vm: str | None = None, patience_s: float = 5.0) -> lis
         return unknown
     for row in chosen.values():
         row["ending"] = True
-    with contextlib.suppress(OSError):  # a full disk: it is ended all the same
+    with contextlib.suppress(OSError):  # end them even if the disk is full
         _write(folder, rows)
     for number, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, 5.0)):
         for row in chosen.values():
@@ -149,7 +151,7 @@ def _alive(row: dict[str, Any]) -> bool:
 
 
 def _began(pid: int) -> str:
-    """When a process began, in the kernel's ticks; "" when it is not there or a zombie."""
+    """Start time of a process in the kernel's ticks; "" if it does not exist or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -158,7 +160,7 @@ def _began(pid: int) -> str:
 
 
 def _rows(folder: Path) -> dict[str, dict[str, Any]]:
-    """What is known of each monitor that has written its pid: pid, began, at_s, ending, ended_s."""
+    """State of each monitor that has recorded its pid: pid, began, at_s, ending, ended_s."""
     try:
         rows = dict(json.loads((folder / _FILE).read_text()))
     except (OSError, ValueError, TypeError):
@@ -172,7 +174,7 @@ def _rows(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _without_pid(folder: Path, rows: Mapping[str, Any]) -> list[str]:
-    """Monitors that have been started and have not written their pid yet."""
+    """Names of monitors that have been started but have not recorded their pid yet."""
     names = [path.name[1 : -len(".lock")] for path in folder.glob(".monitor*.lock")]
     return [name for name in names if name not in rows and _held(_lock_file(folder, name))]
 

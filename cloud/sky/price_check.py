@@ -1,4 +1,4 @@
-"""Whether a VM may be rented at its price: compared before a request, and again with what was rented. Pure."""
+"""Check a VM's price against its ceiling, before a request and again after renting. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from cloud.provider import LaunchRequest, NoCapacityError
 from cloud.sky.records import VmRecord
 
 REMEMBERED_S = 3600.0
-"""A place where a VM was rented and ended for its price is asked again after this: prices move."""
+"""Seconds after which a place is tried again where a VM was rented and ended for its price: prices change."""
 
 
-class TooDearError(NoCapacityError):
-    """A VM was rented, and costs more than its ceiling."""
+class PriceCeilingError(NoCapacityError):
+    """A VM was rented but costs more than its price ceiling."""
 
 
 def refusal_before(request: LaunchRequest, usd_per_h: Decimal | None, source: str) -> str:
-    """Why nothing is requested at a catalog's price, a sentence without a final stop, or "".
+    """Return why nothing is requested at a catalog's price, as a sentence without a full stop, or "".
 
-    `usd_per_h` None: the catalog has no price, and `source` says why; "": it does not know which VM that would be.
+    `usd_per_h` None: the catalog has no price, and `source` says why; `source` "": it has no such VM.
     """
     ceiling, offer = request.max_usd_per_h, request.offer
     if ceiling is None or (usd_per_h is not None and usd_per_h <= ceiling):
@@ -27,21 +27,21 @@ def refusal_before(request: LaunchRequest, usd_per_h: Decimal | None, source: st
     what = f"{_named(offer.instance)}{offer.accelerator} {_market(request)}"
     if usd_per_h is None:
         if not source:
-            return ""  # SkyPilot itself refuses what it does not find, without renting anything
-        found = f"{source}, so the ceiling of ${ceiling}/h for {what} cannot be kept"
+            return ""  # SkyPilot itself refuses VMs that it does not find, without renting anything
+        found = f"{source}, so the ceiling of ${ceiling}/h for {what} cannot be enforced"
     else:
         found = f"{what} costs ${usd_per_h}/h ({source}), more than its ceiling of ${ceiling}/h"
     planned = "no price" if offer.usd_per_h is None else f"${offer.usd_per_h}/h"
     provider = offer.location.partition("/")[0]
     return (
-        f"{found}; planned was {planned} ({offer.price_source or 'no source'}); nothing was requested. `orch prices "
+        f"{found}; the plan assumed {planned} ({offer.price_source or 'no source'}); nothing was requested. `orch prices "
         f"--books` lists the price books, `orch prices --book NAME --provider {provider} --product vm` their prices; "
-        "`orch plan` again plans with SkyPilot's catalog, which is on this machine now"
+        "run `orch plan` again to plan with SkyPilot's catalog, which is now on this machine"
     )
 
 
 def refusal_remembered(request: LaunchRequest, records: Iterable[VmRecord], now_s: float) -> str:
-    """Why nothing is requested where a VM was rented within `REMEMBERED_S` and cost more than the ceiling, or ""."""
+    """Return why nothing is requested where a VM exceeded the ceiling within the last `REMEMBERED_S` seconds, or ""."""
     ceiling, offer = request.max_usd_per_h, request.offer
     if ceiling is None:
         return ""
@@ -61,20 +61,20 @@ def refusal_remembered(request: LaunchRequest, records: Iterable[VmRecord], now_
         ago_s = now_s - record.ended_at_s
         return (
             f"{record.vm} was rented there at {price} and ended {ago_s:.0f} s ago, above the ceiling of ${ceiling}/h; "
-            f"the place is asked again {REMEMBERED_S / 60:.0f} minutes after that"
+            f"the place is tried again {REMEMBERED_S / 60:.0f} minutes after that"
         )
     return ""
 
 
 def refusal_after(
     request: LaunchRequest, instance: str, where: str, usd_per_h: Decimal | None
-) -> TooDearError | None:
-    """What is raised of a VM that was rented in `where`, or None where its price is within the ceiling."""
+) -> PriceCeilingError | None:
+    """Return the error for a VM that was rented in `where`, or None if its price is within the ceiling."""
     ceiling = request.max_usd_per_h
     if ceiling is None or (usd_per_h is not None and usd_per_h <= ceiling):
         return None
     found = "its price is unknown" if usd_per_h is None else f"it costs ${usd_per_h}/h"
-    return TooDearError(
+    return PriceCeilingError(
         f"{request.vm} at {request.offer.location}: SkyPilot rented {instance} in {where}, but {found} and the plan's "
         f"ceiling is ${ceiling}/h; it was ended again"
     )

@@ -1,4 +1,4 @@
-"""Real VMs as a provider: one SkyPilot cluster per VM. Stateless; what it remembers is in `<run>/sky/`."""
+"""Real VMs as a provider: one SkyPilot cluster per VM. Stateless; its records are in `<run>/sky/`."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from cloud.sky.state import (
     neighbours,
     observed,
     parse_peek,
+    peers_to_join,
     skew_of,
-    whom_to_join,
 )
 from cloud.sky.vm import ssh
 from cloud.sky.vm.bootstrap import FOLDER, peek_command, stop_command
@@ -52,8 +52,8 @@ from cloud.vendors import AWS
 
 _log = logging.getLogger("cloud.sky")
 
-_LIST_PERIOD_S = 4.0  # SkyPilot's own list is read so often
-_ASK_CLOUD_S = 20.0  # the cloud itself, at most so often, while a VM does not answer
+_LIST_PERIOD_S = 4.0  # how often SkyPilot's own list is read
+_ASK_CLOUD_S = 20.0  # how often, at most, the cloud itself is queried while a VM does not answer
 _PEEK_S = 8.0
 _COLLECT_S = 20.0
 _STOP_S = 20.0
@@ -63,7 +63,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class SkyCloud:
-    """A run's VMs at real clouds. Any process may make one from the run's folder (`<home>/runs/<run>`)."""
+    """A run's VMs on real clouds. Any process may create a client from the run's folder (`<home>/runs/<run>`)."""
 
     name = "sky"
 
@@ -74,38 +74,36 @@ class SkyCloud:
     # the provider's contract
 
     def offers(self, location: str, accelerator: str, use_spot: bool) -> Sequence[Offer]:
-        """From SkyPilot's catalogs on this machine or our price books, which each offer says; contacts nothing."""
+        """Return offers from SkyPilot's catalogs on this machine or from price books; contacts nothing."""
         from cloud.prices.book import book_names, load
         from cloud.sky.skypilot.catalog import here
 
         return here(load(book_names()[-1]), os.environ).offers(location, accelerator, use_spot)
 
     def request(self, request: LaunchRequest) -> None:
-        """Compare its price, rent a VM, wait until it runs (minutes), compare the price that was got; its program gets
-        ready by itself after that.
+        """Check the price, rent a VM, wait until it runs (minutes) and check its actual price.
 
-        Raises NoCapacityError (also where SkyPilot's catalog has a price above `max_usd_per_h`, in which case nothing is
-        requested, and for a VM that turns out to be dearer, which is ended), QuotaError,
-        CredentialsError, InvalidRequestError, TransientError, AmbiguousError, EndedError after `close`.
+        Its program installs and starts by itself after that. Raises NoCapacityError, QuotaError, CredentialsError,
+        InvalidRequestError, TransientError, AmbiguousError; EndedError after `close`. NoCapacityError is also raised
+        without a request if SkyPilot's catalog has a price above `max_usd_per_h`, and for a VM that turns out to cost
+        more, which is ended.
         """
         now_s = self._run.now_s()
         if not _NAME.fullmatch(request.vm):
             raise InvalidRequestError(
-                f"'{request.vm}' is no name for a VM: letters, digits, '.', '_' and '-'"
+                f"'{request.vm}' is not a valid VM name: use letters, digits, '.', '_' and '-'"
             )
         if self._run.closed:
-            raise EndedError(f"{self._run_folder.name}: the run's clouds were closed")
+            raise EndedError(f"{self._run_folder.name}: the run is closed")
         if is_monitor(request.vm):
             monitor.start(self._run_folder, request)
             return
         with records.lock(self._folder, request.vm, "launch"):
             record = records.read(self._folder, request.vm)
             if record is not None and record.end_state == "terminated" and not record.ending:
-                raise NoCapacityError(
-                    record.cause
-                )  # it was refused when it was there: asking again is no VM either
+                raise NoCapacityError(record.cause)  # it was rented, refused and ended: repeat the refusal
             if record is not None and (record.launched or record.ending or record.end_state):
-                return  # names are used once
+                return  # names are never reused
             if record is None or record.refused:
                 offer = request.offer
                 record = VmRecord(
@@ -121,10 +119,10 @@ class SkyCloud:
             launch(self._run, request, record)
 
     def observe(self) -> Sequence[Observed]:
-        """All VMs of the run. Raises TransientError when SkyPilot does not answer, EndedError after `close`."""
+        """Return all VMs of the run, including monitors. Raises TransientError if SkyPilot does not answer."""
         now_s = self._run.now_s()
         found = list(monitor.observe(self._run_folder, now_s))
-        # One whose launch is under way is not shown: whether it is taken or refused, the launch itself says.
+        # VMs whose launch is in progress are not shown: the launch itself reports whether they are accepted.
         known = [
             r
             for r in records.read_all(self._folder)
@@ -133,19 +131,19 @@ class SkyCloud:
         living = [r for r in known if r.launched and not r.end_state]
         listing = self._listing(living, now_s) if living else {}
         with ThreadPoolExecutor(max(1, min(_PARALLEL, len(living)))) as pool:
-            looked = {
+            updated = {
                 r.vm: r
                 for r in pool.map(lambda r: self._look(r, listing.get(r.cluster), now_s, living), living)
             }
         for record in known:
-            record = looked.get(record.vm, record)
+            record = updated.get(record.vm, record)
             found.append(observed(record, listing.get(record.cluster), now_s))
         return found
 
     def terminate(self, vm: str) -> None:
-        """Collect its small files, ask its program to leave, end its cluster. Returns once that is gone.
+        """Ask the VM's program to exit, collect its small files and end its cluster. Returns once that is gone.
 
-        A disk without room keeps no VM: it is ended, though that cannot be recorded.
+        A full disk does not prevent this: the VM is ended even if that cannot be recorded.
         """
         if is_monitor(vm):
             monitor.end(self._run_folder, vm)
@@ -163,12 +161,12 @@ class SkyCloud:
         if record.launched:
             end_in_aws(record)
         try:
-            self._run.ended(vm)
+            self._run.mark_ended(vm)
         except OSError as error:
-            _log.warning("%s has ended, which cannot be recorded: %s", vm, error)
+            _log.warning("%s has ended, but this cannot be recorded: %s", vm, error)
 
     def collect(self, vm: str) -> str:
-        """`<run>/vms/<vm>`, with what could be had of the VM before its end."""
+        """Return `<run>/vms/<vm>`, with what could be fetched from the VM before its end."""
         if is_monitor(vm):
             return str(self._run_folder / "monitor")
         record = records.read(self._folder, vm)
@@ -177,9 +175,9 @@ class SkyCloud:
         return str(self._run_folder / "vms" / vm)
 
     def list_ours(self, owner: str) -> Sequence[Owned]:
-        """SkyPilot's clusters and, on AWS, the account's own VMs, volumes and addresses with our label.
+        """Return SkyPilot's clusters and, on AWS, the account's own VMs, volumes and addresses with the owner's label.
 
-        Of the other clouds only what this machine's SkyPilot knows is seen. Raises CredentialsError, TransientError.
+        On other clouds only what this machine's SkyPilot knows is found. Raises CredentialsError, TransientError.
         """
         from cloud.sky.aws import account as aws
 
@@ -205,7 +203,7 @@ class SkyCloud:
         return [*found, *aws.list_tagged(wanted)]
 
     def release(self, owned: Owned) -> None:
-        """End one of them. Raises InvalidRequestError without our label, TransientError."""
+        """End one of these resources. Raises InvalidRequestError if it does not carry the label, TransientError."""
         from cloud.sky.aws import account as aws
 
         if owned.kind != "cluster":
@@ -216,13 +214,13 @@ class SkyCloud:
         if cluster is None:
             return
         if cluster.labels.get("orch-owner") != label_value(owned.owner) or not owned.owner:
-            raise InvalidRequestError(f"{owned.id}: it does not carry the label orch-owner={owned.owner}")
+            raise InvalidRequestError(f"{owned.id} does not carry the label orch-owner={owned.owner}")
         self._run.down(owned.id)
 
     def close(self) -> None:
-        """End all of the run, and look twice that nothing is left. Raises TransientError naming what is.
+        """End everything of the run, and check twice that nothing is left. Raises TransientError naming what is left.
 
-        Whatever goes wrong with one step, the others are made.
+        An error in one step does not prevent the others.
         """
         if self._run_folder.is_dir():
             _touch(self._folder / "closed")  # nothing is launched from here on
@@ -242,19 +240,19 @@ class SkyCloud:
         if known:
             _touch(self._folder / "proven")
         for record in known:
-            ssh.hang_up(record.address, record.ssh)
+            ssh.close_connection(record.address, record.ssh)
         for path in self._folder.glob("*.ship"):
             shutil.rmtree(path, ignore_errors=True)
         if (self._home / "sky-server.json").exists():
             server.leave(self._home, self._run_folder.name)
 
-    # looking
+    # observing
 
     def _listing(self, living: Sequence[VmRecord], now_s: float) -> dict[str, Listed]:
-        """SkyPilot's list of our clusters, at most `_LIST_PERIOD_S` old.
+        """Return SkyPilot's list of the run's clusters, at most `_LIST_PERIOD_S` old.
 
-        Where only SkyPilot can ask the cloud it is told to when a VM is silent or absent, which takes it up to half
-        a minute; EC2 is asked by us (`_look`).
+        If a VM does not answer or is absent, SkyPilot is told to query the cloud, which takes it up to half a minute. Not
+        for AWS: EC2 is queried directly (`_look`).
         """
         path = self._folder / ".listing"
         kept = _read(path)
@@ -270,41 +268,40 @@ class SkyCloud:
         server.ensure(self._home)
         found = self._run.call("list", lambda: sdk.list_clusters(wanted, ask_cloud=ask))
         rows = {c.name: Listed(c.name, c.status, c.address) for c in found}
-        if (
-            any(r.cluster not in rows for r in others) and not ask
-        ):  # absence is believed when the cloud says it
+        # Absence is only believed when confirmed by the cloud.
+        if any(r.cluster not in rows for r in others) and not ask:
             found = self._run.call("list", lambda: sdk.list_clusters(wanted, ask_cloud=True))
             rows, ask = {c.name: Listed(c.name, c.status, c.address) for c in found}, True
-        said = {
+        state = {
             "at_s": now_s, "asked_s": now_s if ask else kept.get("asked_s", 0.0), "wanted": wanted,
             "rows": {name: asdict(row) for name, row in rows.items()},
         }  # fmt: skip
         try:
-            _write(path, said)
+            _write(path, state)
         except OSError as error:
-            _log.warning("SkyPilot's list cannot be kept: %s", error)
+            _log.warning("SkyPilot's list cannot be cached: %s", error)
         return rows
 
     def _look(
         self, record: VmRecord, listed: Listed | None, now_s: float, living: Sequence[VmRecord] = ()
     ) -> VmRecord:
-        """One VM: what it says, or that it is gone; remembered. `living`: all that it may be a neighbour of."""
+        """Query one VM and record its report, or that it is gone. `living`: the VMs that may be its neighbours."""
         peek = skew = None
         if listed is not None:
             if record.ending:
                 return record
             roster = _read(self._run_folder / "monitor" / "roster.json")
-            peers = whom_to_join(record, roster)
+            peers = peers_to_join(record, roster)
             if peers and not record.told:
-                try:  # on the disk first: what it may have heard counts, whatever it answers
+                try:  # record it first: the VM may receive the message even if it does not answer
                     record = records.update(self._folder, record.vm, told=True)
                 except OSError as error:
-                    _log.warning("%s is not told whom to join: %s", record.vm, error)
+                    _log.warning("%s cannot be told which peers to join: %s", record.vm, error)
                     peers = ""
             peek, skew = (
                 self._peek(record, peers, neighbours(record, living, roster)) if record.ssh else (None, None)
             )
-        alive, why = (None, "") if peek is not None else self._cloud_says(record)
+        alive, why = (None, "") if peek is not None else self._ask_cloud(record)
         with records.lock(self._folder, record.vm, "record"):
             current = records.read(self._folder, record.vm) or record
             if listed is None and alive is None:
@@ -316,39 +313,39 @@ class SkyCloud:
             if changed != current:
                 try:
                     records.write(self._folder, changed)
-                except OSError as error:  # the next look finds the same
-                    _log.warning("%s: what was found cannot be recorded: %s", record.vm, error)
+                except OSError as error:  # the next call finds the same
+                    _log.warning("%s: its state cannot be recorded: %s", record.vm, error)
         return changed
 
     def _peek(
         self, record: VmRecord, peers: str, near: str
     ) -> tuple[tuple[dict[str, Any], dict[str, Any]] | None, Skew | None]:
-        """What a VM reports of itself, and its clock. One whose report makes a reader raise counts as silent, and only that one."""
+        """Return a VM's report and its clock. A report that makes a reader raise counts as silence of that VM only."""
         command = peek_command(record.address, peers, self._run.now_s(), near)
         try:
             asked_s, began = time.time(), time.monotonic()
             text = ssh.run_on(record.address, record.ssh, command, _PEEK_S)
             return parse_peek(text), skew_of(text, asked_s, time.monotonic() - began)
-        except Exception:  # noqa: BLE001 - whatever it is, it must not hide the other VMs
+        except Exception:  # noqa: BLE001 - must not hide the other VMs
             _log.exception("%s: its report cannot be read", record.vm)
             return None, None
 
     def _remember(self, record: VmRecord, **changes: Any) -> VmRecord:
-        """The changed record, on the disk where that has room."""
+        """Return the changed record, and write it unless the disk is full."""
         try:
             return records.update(self._folder, record.vm, **changes)
         except OSError as error:
             _log.warning("%s: %s cannot be recorded: %s", record.vm, ", ".join(changes), error)
             return replace(record, **changes)
 
-    def _cloud_says(self, record: VmRecord) -> tuple[bool | None, str]:
-        """Whether the VM runs, by the cloud's own word, and else why it ended; None: it does not say."""
+    def _ask_cloud(self, record: VmRecord) -> tuple[bool | None, str]:
+        """Return whether the VM runs according to the cloud (None: unknown), and why it ended if it did."""
         from cloud.sky.aws import account as aws
 
         if not AWS.has(record.location) or not record.cluster_on_cloud:
             return None, ""
         try:
-            return aws.why_gone(record.location.split("/")[1], record.cluster_on_cloud)
+            return aws.instance_status(record.location.split("/")[1], record.cluster_on_cloud)
         except ProviderError as error:
             _log.warning("%s: %s", record.vm, error)
             return None, ""
@@ -360,7 +357,7 @@ class SkyCloud:
             self.terminate(vm)
         except ProviderError as error:
             return f"{vm} ({error})"
-        except Exception as error:  # noqa: BLE001 - logged, and the others are ended
+        except Exception as error:  # noqa: BLE001 - logged; the other VMs are still ended
             _log.exception("%s cannot be ended", vm)
             return f"{vm} ({error!r})"
         return ""
@@ -371,17 +368,17 @@ class SkyCloud:
             came = ssh.fetch(record.address, record.ssh, FOLDER, _FILES, to, _COLLECT_S)
             if came:
                 records.update(self._folder, record.vm, collected=True)
-        except OSError as error:  # a full disk, say: the VM is ended all the same
-            _log.warning("%s: its files cannot be kept: %s", record.vm, error)
+        except OSError as error:  # a full disk, for example: the VM is ended anyway
+            _log.warning("%s: its files cannot be stored: %s", record.vm, error)
 
 
 def _tried(what: str, step: Callable[[], list[str]]) -> list[str]:
-    """What a step of closing found left; why it failed, where it did."""
+    """Run a step of `close`; returns what it found left, or why it failed."""
     try:
         return step()
     except ProviderError as error:
         return [f"{what} ({error})"]
-    except Exception as error:  # noqa: BLE001 - logged, and the other steps are made
+    except Exception as error:  # noqa: BLE001 - logged; the other steps are still run
         _log.exception("%s", what)
         return [f"{what} ({error!r})"]
 
@@ -391,7 +388,7 @@ def _touch(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.touch()
     except OSError as error:
-        _log.warning("%s cannot be made: %s", path, error)
+        _log.warning("%s cannot be created: %s", path, error)
 
 
 def _read(path: Path) -> dict[str, Any]:

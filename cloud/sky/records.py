@@ -1,4 +1,4 @@
-"""What the provider itself has to remember of each VM: one small file, `<run>/sky/<vm>.json`."""
+"""The provider's records of VMs: one small file each, `<run>/sky/<vm>.json`."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from cloud.sky.names import cluster_name
 
 @dataclass(frozen=True)
 class VmRecord:
-    """One VM. Times are unix seconds; "" and None: not known (yet)."""
+    """The record of one VM. Times are unix seconds; "" and None mean not known (yet)."""
 
     vm: str
     cluster: str
-    location: str  # as requested; after the launch as read back
+    location: str  # as requested; after the launch, as read back
     accelerator: str
     use_spot: bool
     requested_at_s: float
     labels: Mapping[str, str] = field(default_factory=dict)
-    launched: bool = False  # sky.launch has succeeded once
-    asking: bool = False  # a launch is on its way to SkyPilot; who sent it may have died before the answer
+    launched: bool = False  # sky.launch has succeeded
+    asking: bool = False  # a launch is being sent to SkyPilot; the sender may have died before the answer
     refused: bool = False  # it never became a VM
     ready_at_s: float | None = None
     ended_at_s: float | None = None
     end_state: str = ""  # "preempted", "terminated", "failed" once it is gone
-    ending: bool = False  # terminate was asked for
+    ending: bool = False  # termination was requested
     collected: bool = False
     cause: str = ""
     address: str = ""
-    internal: str = ""  # its address inside the cloud's network
+    internal: str = ""  # address inside the cloud's network
     instance: str = ""
     instance_id: str = ""
     cluster_on_cloud: str = ""
@@ -44,21 +44,21 @@ class VmRecord:
     link: str = ""
     ssh: Mapping[str, Any] = field(default_factory=dict)  # user, key, port, proxy
     asked: str = ""  # the location as requested
-    too_dear: bool = False  # it was rented, cost more than its ceiling and was ended
+    too_dear: bool = False  # it was rented, cost more than its ceiling, and was ended
     notice_at_s: float | None = None
-    status: Mapping[str, Any] = field(default_factory=dict)  # the program's own last word
-    job: Mapping[str, Any] = field(default_factory=dict)  # of the script around it: phase, exit_code, error
-    told: bool = False  # whom to join, or that it begins the swarm
+    status: Mapping[str, Any] = field(default_factory=dict)  # the program's latest status.json
+    job: Mapping[str, Any] = field(default_factory=dict)  # job.json: phase, exit_code, error
+    told: bool = False  # it was told which peers to join, or that it starts the swarm
     unreached_since_s: float | None = None
-    clock_skew_s: float | None = None  # what its clock is ahead of this machine's, as last measured
-    clock_error_s: float | None = None  # at most so far from that
-    absent_reads: int = 0  # lists in a row that lacked it
+    clock_skew_s: float | None = None  # how far its clock is ahead of this machine's, as last measured
+    clock_error_s: float | None = None  # maximum error of that measurement
+    absent_reads: int = 0  # consecutive lists without it
 
 
 def read(folder: Path, vm: str) -> VmRecord | None:
-    """A VM's record; None when it was never asked for.
+    """Read a VM's record; None if the VM was never requested.
 
-    One that cannot be read is that of a VM that may exist: its cluster's name follows from its own.
+    An unreadable record is treated as that of a VM that may exist; the name of its cluster is derived from its own.
     """
     path = folder / f"{vm}.json"
     try:
@@ -67,24 +67,24 @@ def read(folder: Path, vm: str) -> VmRecord | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        why = f"{path} cannot be read ({type(error).__name__}): the VM may exist, and nothing else is known of it"
+        why = f"{path} cannot be read ({type(error).__name__}): the VM may exist, but nothing else is known about it"
         return VmRecord(vm, cluster_name(vm), "", "", False, path.stat().st_mtime, launched=True, cause=why)
 
 
 def read_all(folder: Path) -> list[VmRecord]:
-    """All of a run, by name."""
+    """Read all records of a run, sorted by name."""
     found = (read(folder, path.stem) for path in sorted(folder.glob("*.json")))
     return [record for record in found if record is not None]
 
 
 def write(folder: Path, record: VmRecord) -> None:
-    """Atomically, on the disk before it returns: a VM that may exist must not be forgotten."""
+    """Write a record atomically and durably: a VM that may exist must not be forgotten."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_durably(folder / f"{record.vm}.json", json.dumps(asdict(record)).encode())
 
 
 def update(folder: Path, vm: str, **changes: Any) -> VmRecord:
-    """Change some fields of a record that is there; others may be changed by another process meanwhile."""
+    """Change some fields of an existing record; other processes may change others at the same time."""
     with lock(folder, vm, "record"):
         record = read(folder, vm)
         if record is None:
@@ -97,7 +97,7 @@ def update(folder: Path, vm: str, **changes: Any) -> VmRecord:
 
 @contextmanager
 def lock(folder: Path, vm: str, what: str) -> Generator[None, None, None]:
-    """Hold a VM's lock of that name; the kernel lets go of it when the holder dies."""
+    """Hold a VM's lock of this name; the kernel releases it if the holder dies."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (folder / f".{vm}.{what}.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

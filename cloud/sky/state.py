@@ -1,4 +1,4 @@
-"""From what SkyPilot lists, what the VM says and what we remember, to what the contract shows. Pure."""
+"""Derive the contract's view of a VM from SkyPilot's list, the VM's own report and the record. Pure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from cloud.sky.records import VmRecord
 from cloud.vm_report import job_of, notice_of, status_of
 
 _ABSENT_READS = 3  # lists are eventually consistent
-_EXACT_S = 5.0  # a clock that was read less exactly than this tells nothing
-_SILENT_S = 15.0  # a VM that does not answer for so long is worth a word in its cause
+_EXACT_S = 5.0  # clock readings with a larger error are ignored
+_SILENT_S = 15.0  # a VM that does not answer for longer has this in its cause
 
 
 @dataclass(frozen=True)
 class Listed:
-    """One cluster as SkyPilot lists it."""
+    """One cluster in SkyPilot's list."""
 
     cluster: str
     status: str  # INIT, UP, STOPPED, AUTOSTOPPING
@@ -30,7 +30,7 @@ class Listed:
 
 
 def parse_peek(text: str | None) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """job.json and status.json as a VM told them; None when it did not answer."""
+    """Parse job.json and status.json as a VM reported them; None if it did not answer."""
     if text is None:
         return None
     lines = [*text.split("\n", 2), "", ""]
@@ -39,16 +39,17 @@ def parse_peek(text: str | None) -> tuple[dict[str, Any], dict[str, Any]] | None
 
 @dataclass(frozen=True)
 class Skew:
-    """What a VM's clock is ahead of this machine's, and how far from that it may be. Seconds."""
+    """How far a VM's clock is ahead of this machine's, and the maximum error of that. Seconds."""
 
     ahead_s: float
     error_s: float
 
 
 def skew_of(text: str | None, asked_s: float, took_s: float) -> Skew | None:
-    """A VM's clock against ours, from the time it told after job.json and status.json.
+    """Compute a VM's clock skew from the time that it reported after job.json and status.json.
 
-    `asked_s`: unix time at which it was asked; `took_s`: until the answer was here. None: it told no time, or not exactly enough.
+    `asked_s`: unix time of the request; `took_s`: time until the answer arrived. None if it reported no time or the error
+    is too large.
     """
     lines = [] if text is None else text.split("\n")
     try:
@@ -62,7 +63,7 @@ def skew_of(text: str | None, asked_s: float, took_s: float) -> Skew | None:
 
 
 def after_skew(record: VmRecord, skew: Skew | None) -> VmRecord:
-    """What is remembered of a VM's clock: the last measurement, but for one that an earlier, more exact one agrees with."""
+    """Update a VM's recorded clock skew; a more precise earlier measurement that agrees with the new one is kept."""
     if skew is None:
         return record
     known_s, known_error_s = record.clock_skew_s, record.clock_error_s
@@ -73,8 +74,8 @@ def after_skew(record: VmRecord, skew: Skew | None) -> VmRecord:
     return replace(record, clock_skew_s=round(skew.ahead_s, 3), clock_error_s=round(skew.error_s, 3))
 
 
-def refused_for_its_clock(record: VmRecord) -> str:
-    """Why a VM is not to take part, whose clock is too far from this machine's; "": it may, or its program runs already."""
+def clock_refusal(record: VmRecord) -> str:
+    """Return why a VM with a wrong clock must not take part; "" if it may, or its program already runs."""
     if record.clock_skew_s is None or record.job.get("phase") in ("running", "ended"):
         return ""
     if abs(record.clock_skew_s) - (record.clock_error_s or 0.0) <= MAX_SKEW_S:
@@ -82,14 +83,14 @@ def refused_for_its_clock(record: VmRecord) -> str:
     where = "ahead of" if record.clock_skew_s > 0 else "behind"
     return (
         f"its clock is {abs(record.clock_skew_s):.0f} s {where} this machine's, at most {MAX_SKEW_S:.0f} s are allowed: "
-        f"{SET_THE_CLOCK}, here if all VMs are refused for it"
+        f"{SET_THE_CLOCK}; do this on this machine if all VMs are refused for that reason"
     )
 
 
 def after_peek(
     record: VmRecord, peek: tuple[dict[str, Any], dict[str, Any]] | None, now_s: float
 ) -> VmRecord:
-    """What is remembered after a VM answered, or did not."""
+    """Update a record after a VM answered, or did not (`peek` None)."""
     record = replace(record, absent_reads=0)
     if peek is None:
         return replace(record, unreached_since_s=min(record.unreached_since_s or now_s, now_s))
@@ -97,12 +98,12 @@ def after_peek(
     job, status = job or dict(record.job), status or dict(record.status)
     ready_at_s = record.ready_at_s
     if ready_at_s is None and job.get("phase") in ("waiting", "running", "ended"):
-        told_s = (
+        reported_s = (
             now_s
             if job["phase"] == "ended"
             else float(job.get("at_s") or now_s) - (record.clock_skew_s or 0.0)
         )
-        ready_at_s = min(max(told_s, record.requested_at_s), now_s)
+        ready_at_s = min(max(reported_s, record.requested_at_s), now_s)
     notice_s = notice_of(status.get("notice_at_s"), now_s)
     return replace(
         record, job=job, status=status, ready_at_s=ready_at_s, unreached_since_s=None,
@@ -111,13 +112,13 @@ def after_peek(
 
 
 def absent(record: VmRecord, now_s: float) -> VmRecord:
-    """A list lacks it, and the cloud does not say what became of it: after several such reads it is gone."""
+    """Update a record after a list without the VM, while the cloud gives no reason; gone after several of these."""
     record = replace(record, absent_reads=record.absent_reads + 1)
     return gone(record, now_s, "") if record.absent_reads >= _ABSENT_READS else record
 
 
 def gone(record: VmRecord, now_s: float, why: str) -> VmRecord:
-    """The cluster is no longer there: who ended it?"""
+    """Record that the VM is gone, with the state that follows from who ended it."""
     if record.end_state:
         return record
     ended = record.job.get("phase") == "ended"
@@ -125,15 +126,15 @@ def gone(record: VmRecord, now_s: float, why: str) -> VmRecord:
         state, cause = "terminated", "terminated"
     elif record.use_spot and not ended:
         state, cause = "preempted", why or "the cloud took the spot VM back"
-    elif ended:  # its program was over, and the VM's own autodown has removed it
+    elif ended:  # the program had ended, and the VM was removed by its own autodown
         state, cause = "terminated", str(record.job.get("error") or "its program had ended")
     else:
-        state, cause = "failed", why or "the VM is gone, and we did not end it"
+        state, cause = "failed", why or "the VM is gone, but orch did not end it"
     return replace(record, end_state=state, ended_at_s=now_s, cause=cause)
 
 
 def observed(record: VmRecord, listed: Listed | None, now_s: float) -> Observed:
-    """The contract's view of one VM."""
+    """Return a VM in the form of the provider contract."""
     state, cause = _state(record, listed, now_s)
     return Observed(
         vm=record.vm,
@@ -156,8 +157,11 @@ def observed(record: VmRecord, listed: Listed | None, now_s: float) -> Observed:
 
 
 def _before_status(record: VmRecord) -> dict[str, Any]:
-    """What can be said of a program that has not said anything itself. Once told, a VM waits for nobody: another
-    that begins a swarm because this one seems to wait would be the second."""
+    """Return the status of a program that has not reported one itself.
+
+    A VM that was told which peers to join does not count as waiting any more: otherwise another VM could be told to start
+    the swarm, which would then be a second one.
+    """
     phase = {
         "setup": "setup",
         "installing": "installing",
@@ -167,21 +171,22 @@ def _before_status(record: VmRecord) -> dict[str, Any]:
     return {"phase": phase} if phase else {}
 
 
-def whom_to_join(record: VmRecord, roster: Mapping[str, Any]) -> str:
-    """What a VM that waits is to be told, as the controller's roster.json has it; "": nothing yet.
+def peers_to_join(record: VmRecord, roster: Mapping[str, Any]) -> str:
+    """Return what to tell a waiting VM, from the controller's roster.json: peers, or "alone"; "": nothing yet.
 
-    Only while it waits: who is up when its software is ready is not who was up when it was rented.
+    Decided only while it waits, since the peers that are up when its software is ready differ from those when it was
+    rented.
     """
-    if record.job.get("phase") != "waiting" or refused_for_its_clock(record):
+    if record.job.get("phase") != "waiting" or clock_refusal(record):
         return ""
     peers = [str(maddr) for maddr in roster.get("join", ())]
     return " ".join(peers) or ("alone" if roster.get("seed") == record.vm else "")
 
 
 def neighbours(record: VmRecord, living: Iterable[VmRecord], roster: Mapping[str, Any]) -> str:
-    """The VMs that this one reaches at internal addresses, "PEER_ID IP" a line; "": none.
+    """Return the VMs that this one reaches at internal addresses, one "PEER_ID IP" per line; "": none.
 
-    Those of its network (`network_of`), by SkyPilot's word. An address that two of them hold is nobody's.
+    These are the VMs of its network (`network_of`) according to SkyPilot. An address that two VMs claim is left out.
     """
     network = network_of(record.location)
     near = [r for r in living if network and r.internal and network_of(r.location) == network]
@@ -208,11 +213,11 @@ def _state(record: VmRecord, listed: Listed | None, now_s: float) -> tuple[VmSta
     if record.ending:
         return "running", "terminating"
     if record.job.get("phase") == "ended" and record.status.get("phase") != "done":
-        # Not yet gone, and billed: whoever asks has to end it. What left after a notice is the cloud's already.
+        # It still exists and is billed, so the caller has to end it. After a notice, however, the cloud will.
         if record.notice_at_s is not None and record.job.get("exit_code") == 0:
             return "running", "it left the swarm after the provider's notice"
         return "failed", str(record.job.get("error") or "its program ended")
-    if refused := refused_for_its_clock(record):
+    if refused := clock_refusal(record):
         return "failed", refused
     cause = ""
     if record.unreached_since_s is not None and now_s - record.unreached_since_s > _SILENT_S:
@@ -220,5 +225,5 @@ def _state(record: VmRecord, listed: Listed | None, now_s: float) -> tuple[VmSta
     if listed is not None and listed.status == "STOPPED":
         return "failed", "the VM was stopped"
     if record.ready_at_s is None:
-        return "pending", cause or "the VM gets its software"
+        return "pending", cause or "the VM is installing its software"
     return "running", cause

@@ -1,1 +1,1 @@
-"""Object storage: streaming shards, the bounded cache, the embedded S3 server, making datasets."""
+"""Object storage: shard streaming, the bounded cache, the embedded S3 server, and creation of data sets."""

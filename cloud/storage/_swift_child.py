@@ -1,11 +1,11 @@
-"""Runs inside the embedded store's own virtual environment (and its network namespace), by path.
+"""Commands that run inside the embedded store's own virtual environment (and network namespace), started by path.
 
     python -I _swift_child.py ports IP PORT          bind; print {"ports": [proxy, three inner]} as JSON
     python -I _swift_child.py health SECONDS URL...  exit 0 as soon as all answer 200, else 1
     python -I _swift_child.py rings FOLDER A C O     write the three rings for these ports
-    python -I _swift_child.py serve SERVER CONF      be account, container, object or proxy server
+    python -I _swift_child.py serve SERVER CONF      run the account, container, object or proxy server
 
-Imports nothing of orch: this Python has none of its packages.
+Imports nothing of orch, whose packages are not installed in that environment.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _ports(ip: str, port: int) -> int:
     for address in ((ip, port), ("127.0.0.1", 0), ("127.0.0.1", 0), ("127.0.0.1", 0)):
         listener = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
         held.append(listener)
-        # As Swift binds: a connection of an earlier server that lingers is no obstacle.
+        # Like Swift: lingering connections of an earlier server must not prevent the bind.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(address)
@@ -52,7 +52,7 @@ def _ports(ip: str, port: int) -> int:
 
 
 def _health(seconds: float, urls: list[str]) -> int:
-    ask = build_opener(ProxyHandler({}))  # the store is beside us: never through a proxy
+    ask = build_opener(ProxyHandler({}))  # the store is local: never use a proxy
     deadline = time.monotonic() + seconds
     waiting = list(urls)
     while True:
@@ -94,7 +94,7 @@ def _rings(folder: str, ports: dict[str, int]) -> int:
 
 
 class _NoSyslog(logging.NullHandler):
-    """Swift logs to the host's syslog whatever its configuration says; ours goes to the run's folder only."""
+    """Replaces Swift's syslog handler: Swift logs to the host's syslog whatever its configuration says."""
 
     def __init__(self, *_: object, **__: object) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ def _serve(server: str, conf: str) -> int:
     logs = importlib.import_module("swift.common.utils.logs")
     vars(logs)["ThreadSafeSysLogHandler"] = _NoSyslog
     wsgi = importlib.import_module("swift.common.wsgi")
-    # We run as who started us; in a user namespace setgroups is not even allowed.
+    # Keep the current user; in a user namespace setgroups is not even allowed.
     vars(wsgi)["drop_privileges"] = lambda user: None
     sys.argv = [f"swift-{server}-server", conf, "-v"]
     package = "obj" if server == "object" else server

@@ -1,4 +1,4 @@
-"""A bounded disk cache of whole shards: least recently used goes first, a full disk switches it off."""
+"""A bounded disk cache of whole shards with least-recently-used eviction; a full disk switches it off."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _TEMPORARY = ".part"
 
 
 class ShardCache:
-    """Shards as files of `folder`, named by bucket, key and ETag; for one process at a time.
+    """Stores shards as files in `folder`, named by bucket, key and ETag; used by one process at a time.
 
-    `limit_bytes` bounds the files' sizes, a file being written included; 0 is no cache. When the
-    disk is full or broken the cache is switched off once and for all (`off_because`, and one call
-    of `warn`): whoever reads goes on from the network. Raises CacheInUseError when another process
-    holds the folder. `create` opens a new file for writing; tests inject a full disk through it.
+    `limit_bytes` bounds the total size of the files, including files being written; 0 disables the cache. If the disk is
+    full or fails, the cache is switched off permanently (`off_because` is set and `warn` called once) and readers
+    continue from the network. Raises CacheInUseError if another process uses the folder. `create` opens a new file for
+    writing; tests use it to simulate a full disk.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class ShardCache:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes held, files being written included."""
+        """Bytes held, including files being written."""
         with self._lock:
             return sum(self._sizes.values()) + self._reserved_bytes
 
     def open(self, url: S3Url, etag: str) -> BinaryIO | None:
-        """The held object, opened for reading, or None. It stays readable even if it is evicted."""
+        """Open a cached object for reading, or return None. The file stays readable even if it is evicted."""
         name = _name(url, etag)
         with self._lock:
             if self.off_because or name not in self._sizes:
@@ -67,16 +67,16 @@ class ShardCache:
             path = self.folder / name
             try:
                 file = path.open("rb")
-                os.utime(path)  # the order of use survives a restart
+                os.utime(path)  # so that the order of use survives a restart
             except OSError:
-                # Somebody emptied the folder: a miss, and the network has it still.
+                # The file was deleted by somebody else: treat it as a miss.
                 del self._sizes[name]
                 return None
             self._sizes.move_to_end(name)
             return file
 
     def writer(self, url: S3Url, etag: str, size_bytes: int) -> CacheWriter | None:
-        """Room for an object of this size, or None when the cache is off or too small for it."""
+        """Reserve space for an object of this size; None if the cache is off or too small for it."""
         name = _name(url, etag)
         with self._lock:
             if self.off_because or name in self._sizes:
@@ -94,7 +94,7 @@ class ShardCache:
         return CacheWriter(self, name, path, file, size_bytes)
 
     def close(self) -> None:
-        """Lets the folder go; the files stay for the next process."""
+        """Release the folder; its files stay for the next process."""
         with self._lock:
             self.off_because = self.off_because or "closed"
             if self._lock_fd is not None:
@@ -126,7 +126,7 @@ class ShardCache:
         held = sum(self._sizes.values()) + self._reserved_bytes
         while self._sizes and held + size_bytes > self.limit_bytes:
             name, size = self._sizes.popitem(last=False)
-            with contextlib.suppress(OSError):  # gone already, or read-only: no longer ours to count
+            with contextlib.suppress(OSError):  # already gone or read-only: not counted any more
                 (self.folder / name).unlink(missing_ok=True)
             held -= size
 
@@ -136,7 +136,7 @@ class ShardCache:
         self.off_because = error.strerror or str(error)
         self._warn(
             f"{self.folder}: the shard cache is off ({self.off_because}); "
-            "shards come from the network each time until the disk has room and the peer starts again"
+            "shards are read from the network until the disk has space and the peer is restarted"
         )
 
     def _commit(self, writer: CacheWriter) -> None:
@@ -152,14 +152,14 @@ class ShardCache:
     def _abandon(self, writer: CacheWriter, error: OSError | None) -> None:
         with self._lock:
             self._reserved_bytes -= writer.size_bytes
-            with contextlib.suppress(OSError):  # the next process deletes what cannot be deleted now
+            with contextlib.suppress(OSError):  # what cannot be deleted now is deleted by the next process
                 writer.path.unlink(missing_ok=True)
             if error is not None:
                 self._switch_off(error)
 
 
 class CacheWriter:
-    """Takes the bytes of one object in order; the object appears in the cache when all are there."""
+    """Writes one object in order; it appears in the cache once all of its bytes are written."""
 
     def __init__(self, cache: ShardCache, name: str, path: Path, file: BinaryIO, size_bytes: int) -> None:
         self.name = name
@@ -171,7 +171,7 @@ class CacheWriter:
         self._open = True
 
     def write(self, data: bytes | memoryview) -> None:
-        """Never raises: a full disk ends this writer and switches the cache off."""
+        """Append bytes. Never raises: a full disk ends this writer and switches the cache off."""
         if not self._open:
             return
         try:
@@ -185,13 +185,13 @@ class CacheWriter:
             self._end(error)
 
     def abandon(self) -> None:
-        """The rest will not come: forget the object. Does nothing after the last byte."""
+        """Discard an incomplete object. Does nothing after the last byte."""
         if self._open:
             self._end(None)
 
     def _end(self, error: OSError | None) -> None:
         self._open = False
-        with contextlib.suppress(OSError):  # closing flushes, and the disk is full
+        with contextlib.suppress(OSError):  # closing flushes, which fails on a full disk
             self._file.close()
         self._cache._abandon(self, error)
 

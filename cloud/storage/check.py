@@ -1,4 +1,4 @@
-"""Are the shards there, and whole at both ends? Asked before a run, so that a wrong secret costs no VM."""
+"""Check before a run that the shards exist and are complete, so that wrong credentials do not cost any VM time."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from cloud.storage.url import S3Url
 
 _BLOCK_BYTES = tarfile.BLOCKSIZE  # 512
 _AT_ONCE = 8
-_LOOKED_AT = 64  # two requests each: a few seconds at the far end of the world
+_LOOKED_AT = 64  # two requests each, which takes a few seconds even for a distant store
 
 
 def check_shards(shards: Sequence[str], client: Any, *, endpoint: str = "", most: int = _LOOKED_AT) -> int:
-    """Reads the first and the last block of each shard (of `most`, spread evenly, when there are more), which
-    is where a file that is no tar and an upload that stopped halfway show; returns the first one's bytes.
+    """Read the first and last block of each shard and return the first shard's size in bytes.
 
-    By GET, because the answer to a HEAD does not say whether it is the bucket that is missing.
-    Raises BadUrlError for an empty list; StorageError: unreachable, refused, missing, truncated, corrupt.
+    This detects files that are not tars and incomplete uploads. If there are more than `most` shards, `most` of them,
+    evenly spread, are checked. Uses GET, since the answer to a HEAD does not tell whether the bucket is missing. Raises
+    BadUrlError for an empty list; StorageError if a shard is unreachable, refused, missing, truncated or corrupt.
     """
     if not shards:
         raise BadUrlError("there are no shards to read; give the experiment's data a pattern that names some")
@@ -30,7 +30,7 @@ def check_shards(shards: Sequence[str], client: Any, *, endpoint: str = "", most
     if len(others) > most - 1:
         others = [others[(n + 1) * len(others) // (most - 1) - 1] for n in range(most - 1)]
     look = partial(_look, client, endpoint)
-    size_bytes = look(first)  # alone: what is wrong with the store is wrong for all
+    size_bytes = look(first)  # alone, since a problem with the store affects all shards
     pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="check-shards")
     try:
         for _ in pool.map(look, others):
@@ -41,14 +41,14 @@ def check_shards(shards: Sequence[str], client: Any, *, endpoint: str = "", most
 
 
 def _look(client: Any, endpoint: str, shard: str) -> int:
-    """The shard's size in bytes."""
+    """Check one shard and return its size in bytes."""
     head, size_bytes, ranges = _read(client, endpoint, shard, 0)
     try:
         tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
     except (tarfile.EmptyHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]
         raise TruncatedShardError(shard, len(head)) from error
     except tarfile.EOFHeaderError as error:  # type: ignore[attr-defined]
-        raise CorruptShardError(shard, 0, "the tar holds no samples") from error
+        raise CorruptShardError(shard, 0, "the tar contains no samples") from error
     except (tarfile.HeaderError, ValueError) as error:
         raise CorruptShardError(shard, 0, f"not a tar header ({error})") from error
     if ranges:
@@ -59,7 +59,7 @@ def _look(client: Any, endpoint: str, shard: str) -> int:
 
 
 def _read(client: Any, endpoint: str, shard: str, at: int) -> tuple[bytes, int, bool]:
-    """The block at `at`, the whole object's size, and whether the store answers ranges."""
+    """Return the block at `at`, the whole object's size, and whether the store supports ranges."""
     from botocore.exceptions import ClientError
 
     url = S3Url.parse(shard)
@@ -75,6 +75,6 @@ def _read(client: Any, endpoint: str, shard: str, at: int) -> tuple[bytes, int, 
         body = answer["Body"]
         block = body.read(_BLOCK_BYTES)
         body.close()
-    # A store that ignores ranges sends the whole object: the length is then the size.
+    # A store that ignores ranges sends the whole object, so the length is its size.
     total = str(answer.get("ContentRange", "")).rpartition("/")[2]
     return block, int(total) if total.isdigit() else int(answer["ContentLength"]), total.isdigit()

@@ -1,4 +1,4 @@
-"""S3 clients by endpoint URL and boto3's own credential chain, and what their errors mean."""
+"""S3 clients by endpoint URL, with boto3's own credential chain, and the translation of their errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MISSING_CODES = {"404", "NoSuchKey", "NotFound"}
 _CHANGED_CODES = {"412", "PreconditionFailed", "416", "InvalidRange"}
 _FULL_CODES = {"507", "InsufficientStorage", "QuotaExceeded"}
 _CREDENTIALS_ADVICE = (
-    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE) to credentials that it knows"
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE) to credentials of this store"
 )
 
 
@@ -49,25 +49,24 @@ def make_client(
     read_timeout_s: float = 30.0,
     attempts: int = 3,
 ) -> Any:
-    """An S3 client. Make it in the process that uses it: botocore's clients do not survive a fork.
+    """Create an S3 client. Create it in the process that uses it: botocore clients do not survive a fork.
 
-    `endpoint` "" means AWS itself (or AWS_ENDPOINT_URL); without keys boto3's chain finds them
-    (environment, profile, instance role). `attempts` bounds botocore's own tries of one request.
-    Raises StoreUnreachableError for an endpoint that is not a URL, StoreRefusedError for a
-    profile that does not exist.
+    `endpoint` "" means AWS (or AWS_ENDPOINT_URL). Without keys, boto3's chain finds credentials (environment, profile,
+    instance role). `attempts` limits botocore's own attempts of one request. Raises StoreUnreachableError for an endpoint
+    that is not a URL and StoreRefusedError for a profile that does not exist.
     """
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
 
     config = Config(
-        # Other stores than AWS know no trailing checksums.
+        # Stores other than AWS do not support trailing checksums.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         connect_timeout=connect_timeout_s,
         read_timeout=read_timeout_s,
         retries={"mode": "standard", "total_max_attempts": attempts},
-        # bucket.10.77.0.9 is no host name: only AWS itself is addressed by host.
+        # A bucket cannot be a subdomain of an IP address: only AWS itself is addressed by host name.
         s3={"addressing_style": "path" if _resolved(endpoint) else "auto"},
     )
     try:
@@ -85,11 +84,11 @@ def make_client(
             f"the endpoint '{endpoint}' is not a URL; write it as http://host:port or https://host"
         ) from error
     except BotoCoreError as error:
-        raise StoreRefusedError(f"no client for {_place(endpoint)} can be made ({error})") from error
+        raise StoreRefusedError(f"cannot create a client for {_place(endpoint)} ({error})") from error
 
 
 class ClientPerProcess:
-    """Makes the client on first use in each process, so that it may be passed through a fork."""
+    """Creates the client on first use in each process, so that it may be passed through a fork."""
 
     def __init__(self, endpoint: str = "", **options: Any) -> None:
         self.endpoint = endpoint
@@ -101,7 +100,7 @@ class ClientPerProcess:
     def __call__(self) -> Any:
         pid = os.getpid()
         if self._pid != pid:
-            # A fork may have copied the lock while it was held: the child starts with its own.
+            # A fork may have copied the lock while it was held, so the child creates its own.
             self._lock = threading.Lock()
             self._client = None
             self._pid = pid
@@ -119,9 +118,9 @@ def _rebuild(endpoint: str, options: dict[str, Any]) -> ClientPerProcess:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether asking again may help: cut or silent connections, throttling, the store's own failures.
+    """Whether a retry may succeed: broken or silent connections, throttling, errors of the store itself.
 
-    Refusals, missing objects and changed objects are answers, not failures.
+    Refusals, missing objects and changed objects are answers and not transient.
     """
     from botocore import exceptions as boto
     from urllib3.exceptions import HTTPError
@@ -131,7 +130,7 @@ def is_transient(error: BaseException) -> bool:
         return (status >= 500 and status != 507) or status in (408, 429)
     transient = (
         boto.ConnectionError,  # refused, reset, timed out while connecting
-        boto.HTTPClientError,  # silent or cut while the answer came
+        boto.HTTPClientError,  # no answer, or one that broke off
         boto.IncompleteReadError,
         HTTPError,
         ConnectionError,
@@ -141,7 +140,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def translate(error: BaseException, endpoint: str, bucket: str = "", key: str = "") -> StorageError:
-    """The StorageError that an exception of boto3 (or of the connection below it) means."""
+    """Return the StorageError for an exception of boto3 or of its connection."""
     from botocore import exceptions as boto
 
     place = _place(endpoint)
@@ -154,7 +153,7 @@ def translate(error: BaseException, endpoint: str, bucket: str = "", key: str = 
         codes = {code, str(status)}
         if code == "NoSuchBucket" or (status == 404 and not key and bucket):
             return BucketMissingError(
-                f"{place} has no bucket '{bucket}'; make it (`orch data make` does) or correct its name"
+                f"{place} has no bucket '{bucket}'; create it (`orch data make` does) or correct its name"
             )
         if code == "InvalidBucketName":
             return _bad_name(bucket)
@@ -164,31 +163,31 @@ def translate(error: BaseException, endpoint: str, bucket: str = "", key: str = 
             )
         if codes & _MISSING_CODES:
             return KeyMissingError(
-                f"{place} has no object {thing}; correct the shards' pattern or make them (`orch data make`)"
+                f"{place} has no object {thing}; correct the shard pattern or create the shards (`orch data make`)"
             )
         if codes & _CHANGED_CODES:
             return ShardChangedError(
-                f"{thing} changed while it was read; keep shards as they are during a run, then launch again"
+                f"{thing} changed while it was read; do not modify shards during a run, then launch again"
             )
         if codes & _FULL_CODES:
-            return StoreFullError(f"{place} has no room for {thing} ({code or status}); free some and retry")
-        return StoreFailedError(f"{place} failed for {thing} ({code or status}); look at its log, then retry")
+            return StoreFullError(f"{place} has no space for {thing} ({code or status}); free some and retry")
+        return StoreFailedError(f"{place} failed for {thing} ({code or status}); check its log, then retry")
     if isinstance(error, (boto.NoCredentialsError, boto.PartialCredentialsError)):
         return StoreRefusedError(f"no credentials for {place} were found; {_CREDENTIALS_ADVICE}")
     if isinstance(error, boto.ParamValidationError):
         return _bad_name(bucket)
     if isinstance(error, (boto.ConnectTimeoutError, boto.EndpointConnectionError)):
         return StoreUnreachableError(
-            f"nobody answers at {place} ({type(error).__name__}); start the store or correct the endpoint"
+            f"no answer from {place} ({type(error).__name__}); start the store or correct the endpoint"
         )
     return StoreFailedError(
-        f"the connection to {place} broke for {thing} ({type(error).__name__}); look at the store, then retry"
+        f"the connection to {place} broke while accessing {thing} ({type(error).__name__}); check the store, then retry"
     )
 
 
 @contextmanager
 def storage_errors(endpoint: str, bucket: str = "", key: str = "") -> Iterator[None]:
-    """Turns boto3's exceptions inside the block into StorageErrors that name endpoint, bucket and key."""
+    """Convert boto3's exceptions inside the block to StorageErrors that name endpoint, bucket and key."""
     from botocore.exceptions import BotoCoreError, ClientError
     from urllib3.exceptions import HTTPError
 
@@ -200,7 +199,7 @@ def storage_errors(endpoint: str, bucket: str = "", key: str = "") -> Iterator[N
 
 def _bad_name(bucket: str) -> BucketMissingError:
     return BucketMissingError(
-        f"'{bucket}' is not a name a bucket can have; give it 3 to 63 lower-case letters, digits, dots or hyphens"
+        f"'{bucket}' is not a valid bucket name; use 3 to 63 lower-case letters, digits, dots or hyphens"
     )
 
 
@@ -209,7 +208,7 @@ def _status(error: Any) -> int:
 
 
 def _resolved(endpoint: str) -> str:
-    """The endpoint that boto3 will use: the one given, else what its environment variables name."""
+    """Return the endpoint that boto3 will use: the given one, or else the one of its environment variables."""
     return endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
 
 

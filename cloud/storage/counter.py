@@ -1,4 +1,4 @@
-"""Bytes of training data by where they came from."""
+"""Count the bytes of training data by their source."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BytesRead:
-    """A reading of the counter; differences of two readings are an epoch's ingress."""
+    """One reading of the counter; the difference of two readings is an epoch's ingress."""
 
-    network_bytes: int  # bodies that came over the network, sent-again parts included
+    network_bytes: int  # bodies received over the network, including parts that were sent again
     cache_bytes: int  # read from the disk cache
-    reopens: int  # connections that had to be opened again in the middle of a shard
+    reopens: int  # connections that were reopened in the middle of a shard
 
 
 class ByteCounter:
-    """Counts bytes; safe from several threads."""
+    """Counts bytes; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

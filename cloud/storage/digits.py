@@ -1,4 +1,4 @@
-"""Real handwritten digits (scikit-learn's 1797, 8 x 8 pixels) as WebDataset shards, augmented for volume."""
+"""Real handwritten digits (scikit-learn's 1797 images of 8 x 8 pixels) as WebDataset shards, augmented for volume."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from cloud.storage.url import S3Url
 if TYPE_CHECKING:
     import numpy as np
 
-HELD_OUT_SHARE = 0.2  # of the originals, of each digit
+HELD_OUT_SHARE = 0.2  # share of the originals of each digit
 SIDE = 8  # pixels
 
 
 @dataclass(frozen=True, slots=True)
 class DigitsMade:
-    """What was written: names in order, samples and bytes in all."""
+    """What was written: shard names in order, and total samples and bytes."""
 
     train: tuple[str, ...]
     heldout: tuple[str, ...]
@@ -44,13 +44,12 @@ def write_shards(
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> DigitsMade:
-    """`shards` train shards and one held-out shard in `folder`; the same arguments give the same bytes.
+    """Write `shards` train shards and one held-out shard to `folder`; the same arguments produce the same bytes.
 
-    The held-out digits (a fifth, the same for every seed) are written as they are and no train
-    sample is made from one of them. Train samples go round the other digits in an order of their
-    own each round, turned by up to 6 degrees, moved by up to 0.3 pixel, scaled by up to 5 %,
-    with noise of 2 % of the range: more hides strokes that are one pixel wide. `progress` gets
-    each shard's name. Raises ValueError for counts below 1.
+    The held-out digits (one fifth, the same for every seed) are written unchanged and never used for train samples. Train
+    samples cycle through the other digits, in a new order each time, rotated by up to 6 degrees, shifted by up to 0.3
+    pixel, scaled by up to 5 %, and with noise of 2 % of the range; more would hide strokes that are one pixel wide.
+    `progress` receives the name of each shard. Raises ValueError for counts below 1.
     """
     import numpy as np
 
@@ -78,7 +77,7 @@ def write_shards(
 
 
 def make_bucket(client: Any, bucket: str, *, endpoint: str = "") -> None:
-    """Makes the bucket unless it is there and ours. Raises StorageError."""
+    """Create the bucket unless it exists and is accessible. Raises StorageError."""
     from botocore.exceptions import ClientError
 
     with storage_errors(endpoint, bucket):
@@ -88,7 +87,7 @@ def make_bucket(client: Any, bucket: str, *, endpoint: str = "") -> None:
             code = error.response.get("Error", {}).get("Code", "")
             if code not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
                 raise
-            client.head_bucket(Bucket=bucket)  # it exists: is it one that we may use?
+            client.head_bucket(Bucket=bucket)  # it exists: check that it is accessible
 
 
 def upload_shards(
@@ -100,7 +99,7 @@ def upload_shards(
     endpoint: str = "",
     progress: Callable[[str], None] | None = None,
 ) -> None:
-    """Puts the shards under `to_url` (s3://bucket[/prefix]), making the bucket. Raises StorageError."""
+    """Upload the shards to `to_url` (s3://bucket[/prefix]), creating the bucket. Raises StorageError."""
     place = S3Url.parse(to_url)
     make_bucket(client, place.bucket, endpoint=endpoint)
     for name in (*made.train, *made.heldout):
@@ -122,7 +121,7 @@ def make_digits(
     endpoint: str = "",
     progress: Callable[[str], None] | None = None,
 ) -> DigitsMade:
-    """write_shards into `folder`, then upload_shards. The bucket comes first: a refusal costs no work."""
+    """Run write_shards and upload_shards; the bucket is created first, so that a refusal is noticed at once."""
     make_bucket(client, S3Url.parse(to_url).bucket, endpoint=endpoint)
     made = write_shards(folder, shards, samples_per_shard=samples_per_shard, seed=seed)
     upload_shards(folder, made, to_url, client, endpoint=endpoint, progress=progress)
@@ -130,9 +129,9 @@ def make_digits(
 
 
 def decode_digit(sample: Mapping[str, Any]) -> tuple[np.ndarray, int]:
-    """(float32[64] pixels from 0 to 1, row by row; the digit) of one sample.
+    """Decode one sample to (float32[64] pixels from 0 to 1, row by row; the digit).
 
-    Raises CorruptShardError naming shard and member when the image or the label cannot be read.
+    Raises CorruptShardError naming shard and member if the image or the label cannot be read.
     """
     import numpy as np
     from PIL import Image
@@ -150,14 +149,14 @@ def decode_digit(sample: Mapping[str, Any]) -> tuple[np.ndarray, int]:
     try:
         label = int(sample["cls"])
     except (KeyError, ValueError) as error:
-        raise CorruptShardError(shard, None, f"member {key}.cls is missing or no number") from error
+        raise CorruptShardError(shard, None, f"member {key}.cls is missing or not a number") from error
     if not 0 <= label <= 9:
         raise CorruptShardError(shard, None, f"member {key}.cls is {label}, not a digit")
     return pixels, label
 
 
 def _originals() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """float32[1797, 8, 8] pixels 0 to 1, int labels, and which of them are held out."""
+    """Return float32[1797, 8, 8] pixels from 0 to 1, int labels, and a mask of the held-out ones."""
     import numpy as np
     from sklearn.datasets import load_digits
 
@@ -167,13 +166,13 @@ def _originals() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     heldout = np.zeros(len(labels), dtype=bool)
     for digit in range(10):
         at = np.flatnonzero(labels == digit)
-        # Spread over the whole set: neighbours in it come from one writer.
+        # Spread over the whole set, since neighbouring images come from the same writer.
         heldout[at[:: round(1 / HELD_OUT_SHARE)]] = True
     return images, labels, heldout
 
 
 def _chosen(originals: int, first: int, count: int, seed: int) -> np.ndarray:
-    """Indices of the originals for samples first .. first + count - 1 of the whole data set."""
+    """Return the indices of the originals for samples first .. first + count - 1 of the whole data set."""
     import numpy as np
 
     at = np.arange(first, first + count)
@@ -186,7 +185,7 @@ def _chosen(originals: int, first: int, count: int, seed: int) -> np.ndarray:
 
 
 def _augment(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """float32[n, 8, 8] -> the same, turned, moved, scaled (bilinear, 0 outside) and with noise."""
+    """Rotate, shift, scale (bilinear, 0 outside) and add noise; float32[n, 8, 8] in and out."""
     import numpy as np
 
     count = len(images)
@@ -197,7 +196,7 @@ def _augment(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     y, x = np.mgrid[0:SIDE, 0:SIDE] - centre
     source_y = (np.cos(angle) * y - np.sin(angle) * x) / scale + centre - move_y
     source_x = (np.sin(angle) * y + np.cos(angle) * x) / scale + centre - move_x
-    # One ring of zeros, so that clipped coordinates read background.
+    # One ring of zeros, so that clipped coordinates read the background.
     padded = np.pad(images, ((0, 0), (1, 1), (1, 1)))
     source_y = np.clip(source_y + 1, 0, SIDE + 0.999)
     source_x = np.clip(source_x + 1, 0, SIDE + 0.999)
@@ -214,7 +213,7 @@ def _augment(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _write_tar(path: Path, pixels: np.ndarray, labels: np.ndarray, first_key: int) -> int:
-    """Members %08d.png and %08d.cls; returns the file's size in bytes."""
+    """Write members %08d.png and %08d.cls; return the file's size in bytes."""
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
         for number, (image, label) in enumerate(zip(pixels, labels, strict=True), start=first_key):
             for name, data in _files(number, image, int(label)):

@@ -1,35 +1,35 @@
-"""What can go wrong between us and an object store; every message is one sentence that says what to do.
+"""Errors of object storage; every message is one sentence that says what to do.
 
 StorageError
-├── StoreUnreachableError    nobody answers at the endpoint: start it, or correct the URL
-├── StoreRefusedError        the store does not accept our credentials: correct them
-├── BucketMissingError       the bucket is not there: make it, or correct its name
-├── KeyMissingError          the object is not there: make it, or correct the pattern
-├── StoreFullError           the store has no room
-├── StoreFailedError         the store answered with an error of its own: try again later
+├── StoreUnreachableError    the endpoint does not answer: start the store or correct the URL
+├── StoreRefusedError        the store rejects the credentials: correct them
+├── BucketMissingError       the bucket does not exist: create it or correct its name
+├── KeyMissingError          the object does not exist: create it or correct the pattern
+├── StoreFullError           the store has no space
+├── StoreFailedError         the store reported an internal error: try again later
 ├── BadUrlError              not an s3:// URL, or no shards at all: correct the experiment
-├── ShardError               the data is not what it should be: make it again
+├── ShardError               the data is wrong: create it again
 │   ├── ShardChangedError    it was overwritten while it was read
 │   ├── TruncatedShardError  the tar ends too early
-│   └── CorruptShardError    the tar or a member of it cannot be read
-├── CacheInUseError          another process holds the cache's folder
+│   └── CorruptShardError    the tar or one of its members cannot be read
+├── CacheInUseError          another process uses the cache's folder
 └── EmbeddedStoreError       the embedded Swift cannot be installed or started
-    └── PortTakenError       something else listens there
+    └── PortTakenError       another program listens on the port
 """
 
 from __future__ import annotations
 
 
 class StorageError(Exception):
-    """Object storage did not do what was asked. The message never holds a secret."""
+    """An object storage operation failed. The message never contains a secret."""
 
 
 class StoreUnreachableError(StorageError):
-    """Nobody answers at the endpoint."""
+    """The endpoint does not answer."""
 
 
 class StoreRefusedError(StorageError):
-    """The store does not accept our credentials, or there are none."""
+    """The store rejects the credentials, or there are none."""
 
 
 class BucketMissingError(StorageError):
@@ -41,19 +41,19 @@ class KeyMissingError(StorageError):
 
 
 class StoreFullError(StorageError):
-    """The store has no room for the object."""
+    """The store has no space for the object."""
 
 
 class StoreFailedError(StorageError):
-    """The store answered with an error of its own."""
+    """The store reported an internal error."""
 
 
 class BadUrlError(StorageError):
-    """Not a URL (or a list of URLs) that we can read shards from."""
+    """Not a URL (or list of URLs) from which shards can be read."""
 
 
 class ShardError(StorageError):
-    """A shard's bytes are not what they should be."""
+    """The bytes of a shard are wrong."""
 
 
 class ShardChangedError(ShardError):
@@ -61,12 +61,12 @@ class ShardChangedError(ShardError):
 
 
 class TruncatedShardError(ShardError):
-    """The tar ends before its end-of-archive mark. `shard` is its URL, `offset` where the bytes end."""
+    """The tar ends before its end-of-archive mark. `shard` is its URL, `offset` the number of bytes it has."""
 
     def __init__(self, shard: str, offset: int) -> None:
         super().__init__(
             f"{shard}: the tar ends at byte {offset}, before its end-of-archive mark: "
-            "it was written or uploaded only in part; make it again and upload it"
+            "it was only partially written or uploaded; create it again and upload it"
         )
         self.shard = shard
         self.offset = offset
@@ -76,11 +76,11 @@ class TruncatedShardError(ShardError):
 
 
 class CorruptShardError(ShardError):
-    """The shard, or one member of it, cannot be read. `offset` is None where only the member is known."""
+    """A shard or one of its members cannot be read. `offset` is None if only the member is known."""
 
     def __init__(self, shard: str, offset: int | None, what: str) -> None:
         where = "" if offset is None else f" at byte {offset}"
-        super().__init__(f"{shard}{where}: {what}; make the shard again and upload it")
+        super().__init__(f"{shard}{where}: {what}; create the shard again and upload it")
         self.shard = shard
         self.offset = offset
         self.what = what
@@ -90,18 +90,18 @@ class CorruptShardError(ShardError):
 
 
 class CacheInUseError(StorageError):
-    """Another process holds the cache's folder."""
+    """Another process uses the cache's folder."""
 
 
 class EmbeddedStoreError(StorageError):
-    """The embedded Swift cannot be installed, started or kept alive."""
+    """The embedded Swift cannot be installed, started or kept running."""
 
 
 class PortTakenError(EmbeddedStoreError):
-    """Something else listens on the wished address and port."""
+    """Another program listens on the requested address and port."""
 
 
 def is_final(error: StorageError) -> bool:
-    """Whether another machine that asks later would get the same: wrong data, names or credentials."""
+    """Whether another machine would get the same error later: wrong data, names or credentials."""
     kinds = (ShardError, StoreRefusedError, BucketMissingError, KeyMissingError, BadUrlError)
     return isinstance(error, kinds)

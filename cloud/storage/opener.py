@@ -1,4 +1,4 @@
-"""Streams one object over a connection that may break at any byte, and knows when the object changed."""
+"""Stream an object over a connection that may break at any byte, and detect changes of the object."""
 
 from __future__ import annotations
 
@@ -19,24 +19,23 @@ from cloud.storage.url import S3Url
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How a stream goes on after an error. The waits are first, first x 2, ... up to the cap."""
+    """Back-off of a stream after errors: waits of first, first x 2, ... up to the longest."""
 
     first_wait_s: float = 0.2
     longest_wait_s: float = 10.0
-    deadline_s: float = 120.0  # without one new byte; then the error stands
+    deadline_s: float = 120.0  # without a new byte, after which the error is raised
 
     def wait_s(self, failures: int) -> float:
-        """The wait after so many failures in a row (1 is the first)."""
+        """Seconds to wait after this many consecutive failures (1 is the first)."""
         return min(self.longest_wait_s, self.first_wait_s * 2.0 ** min(failures - 1, 30))
 
 
 class ShardStream(io.RawIOBase):
     """A read-only, forward-only file over one object.
 
-    On any transient error it opens the object again at its position, with `Range: bytes=POS-` and
-    `If-Match: ETAG`. Raises ShardChangedError when the object is no longer the one it began with,
-    StoreUnreachableError when no byte came for the policy's deadline, and other StorageErrors for
-    answers that asking again does not change. `etag` pins a version known from earlier.
+    On any transient error it reopens the object at the current position, with `Range: bytes=POS-` and `If-Match: ETAG`.
+    Raises ShardChangedError if the object is no longer the same version, StoreUnreachableError if no byte arrived within
+    the policy's deadline, and other StorageErrors for errors that a retry does not fix. `etag` pins a known version.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class ShardStream(io.RawIOBase):
         super().__init__()
         self.url = url
         self.etag = etag
-        self.size_bytes = -1  # unknown until the first answer
+        self.size_bytes = -1  # unknown until the first response
         self._client = client
         self._endpoint = endpoint
         self._counter = counter or ByteCounter()
@@ -74,12 +73,12 @@ class ShardStream(io.RawIOBase):
         return self._position
 
     def connect(self) -> None:
-        """Opens the object now, so that `etag` and `size_bytes` are known."""
-        self._progress_at = self._clock()  # the deadline counts from here, not from idle time before
+        """Open the object now, so that `etag` and `size_bytes` are known."""
+        self._progress_at = self._clock()  # idle time before this call does not count towards the deadline
         while self._body is None:
             try:
                 self._open()
-            except Exception as error:  # noqa: BLE001 - sorted into transient and final, the latter raised
+            except Exception as error:  # noqa: BLE001 - `_fail` raises unless it is transient
                 self._fail(error)
 
     def readinto(self, buffer: Any) -> int:
@@ -132,13 +131,13 @@ class ShardStream(io.RawIOBase):
             body.close()
             raise ShardChangedError(
                 f"{self.url} changed while it was read (ETag {self.etag} became {answer['ETag']}); "
-                "keep shards as they are during a run, then launch again"
+                "do not modify shards during a run, then launch again"
             )
         self.etag = answer["ETag"]
         self.size_bytes = size
         self._body = body
         if self._position and "ContentRange" not in answer:
-            # Some stores answer 200 to a range: read up to our place again, and count it.
+            # Some stores answer 200 to a range request: skip to the position, and count the bytes.
             self._skip(self._position)
         return body
 
@@ -151,7 +150,7 @@ class ShardStream(io.RawIOBase):
             count_bytes -= len(data)
 
     def _fail(self, error: Exception) -> None:
-        """Waits before the next try, or raises what the error means."""
+        """Wait before the next attempt, or raise the error's translation if it is final."""
         self._drop_body()
         if isinstance(error, StorageError):
             raise error
@@ -163,8 +162,8 @@ class ShardStream(io.RawIOBase):
         if silent_s + wait_s > self._retry.deadline_s:
             place = f"the object store at {self._endpoint}" if self._endpoint else "the object store"
             raise StoreUnreachableError(
-                f"{place} gave no byte of {self.url} for {silent_s:.0f} s ({type(error).__name__}, "
-                f"{self._failures} tries); start the store or look at its log, then launch again"
+                f"{place} sent no byte of {self.url} for {silent_s:.0f} s ({type(error).__name__}, "
+                f"{self._failures} attempts); start the store or check its log, then launch again"
             ) from error
         self._counter.add_reopen()
         self._sleep(wait_s)
@@ -172,15 +171,15 @@ class ShardStream(io.RawIOBase):
     def _drop_body(self) -> None:
         body, self._body = self._body, None
         if body is not None:
-            with contextlib.suppress(OSError):  # closing a broken connection may fail; it is gone either way
+            with contextlib.suppress(OSError):  # closing a broken connection may fail
                 body.close()
 
 
 class ShardOpener:
-    """Opens s3:// URLs: from the cache when it holds the version in use, else over the network.
+    """Opens s3:// URLs from the cache if it has the version in use, or else over the network.
 
-    A URL's version (ETag) is pinned when it is first opened: a later, different one raises
-    ShardChangedError. `client` is called on each opening (see ClientPerProcess). Thread safe.
+    A URL's version (ETag) is pinned when it is first opened; a different one later raises ShardChangedError. `client` is
+    called for each opening (see ClientPerProcess). Thread-safe.
     """
 
     def __init__(
@@ -207,7 +206,7 @@ class ShardOpener:
         self._lock = threading.Lock()
 
     def open(self, text: str) -> BinaryIO:
-        """A buffered file over the object. Raises BadUrlError and what ShardStream raises."""
+        """Return a buffered file over the object. Raises BadUrlError and the errors of ShardStream."""
         url = S3Url.parse(text)
         with self._lock:
             etag = self._etags.get(url)
@@ -228,7 +227,7 @@ class ShardOpener:
         with self._lock:
             self._etags.setdefault(url, stream.etag)
         if self.cache is not None:
-            # A cache of an earlier process may hold this very version: the headers told us.
+            # The cache may have this version from an earlier process, which the headers now show.
             if etag is None and (held := self._from_cache(url, stream.etag)) is not None:
                 stream.close()
                 return held
@@ -243,7 +242,7 @@ class ShardOpener:
 
 
 class _Counted(io.RawIOBase):
-    """A file of the cache whose bytes are counted as they are read."""
+    """A file of the cache that counts the bytes read from it."""
 
     def __init__(self, file: BinaryIO, counter: ByteCounter) -> None:
         super().__init__()
@@ -264,12 +263,12 @@ class _Counted(io.RawIOBase):
 
 
 def install(opener: ShardOpener) -> None:
-    """Makes webdataset read s3:// URLs through `opener`, in this process from now on."""
+    """Make webdataset read s3:// URLs through `opener`, in this process from now on."""
     from webdataset.gopen import gopen_schemes
 
     def open_s3(url: str, mode: str = "rb", bufsize: int = 8192, **_: Any) -> BinaryIO:
         if mode != "rb":
-            raise ValueError(f"{url}: this opener reads only (mode '{mode}')")
+            raise ValueError(f"{url}: this opener is read-only (mode '{mode}')")
         return opener.open(url)
 
     gopen_schemes["s3"] = open_s3

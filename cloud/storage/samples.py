@@ -1,4 +1,4 @@
-"""Samples of tar shards: strict about the tar, endless, shuffled by seed, resumable by cursor."""
+"""Samples of tar shards: strict about damage, endless, shuffled by a seed, and resumable from a cursor."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any, BinaryIO, cast
 from cloud.storage.errors import BadUrlError, CorruptShardError, TruncatedShardError
 
 Sample = dict[str, Any]
-"""Members of one sample by extension (bytes), with `__key__` (its name) and `__url__` (its shard)."""
+"""Members of one sample by extension (bytes), with `__key__` (its name) and `__url__` (its shard's URL)."""
 
 _DRAIN_BYTES = 1 << 20
 
 
 def read_shard(shard: str, file: BinaryIO) -> Iterator[Sample]:
-    """The samples of one WebDataset tar, in order; `file` is read to its end and then closed.
+    """Yield the samples of one WebDataset tar in order; `file` is read to its end and closed.
 
-    Members with the same name up to the first dot are one sample; other entries than regular
-    files and names with a leading dot are passed over, as webdataset does. Raises
-    TruncatedShardError and CorruptShardError; no damage is ever skipped.
+    Members with the same name up to the first dot form one sample. Entries that are not regular files and names with a
+    leading dot are skipped, as webdataset does. Raises TruncatedShardError and CorruptShardError; damage is never
+    skipped.
     """
     sample: Sample = {}
     with file:
@@ -37,19 +37,19 @@ def read_shard(shard: str, file: BinaryIO) -> Iterator[Sample]:
             if not sample:
                 sample = {"__key__": key, "__url__": shard}
             if extension in sample:
-                raise CorruptShardError(shard, None, f"member {name} is there twice")
+                raise CorruptShardError(shard, None, f"member {name} occurs twice")
             sample[extension] = data
         while file.read(_DRAIN_BYTES):
-            pass  # padding behind the end mark: a cache wants the whole object
+            pass  # read the padding after the end mark too: a cache needs the whole object
     if sample:
         yield sample
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a reader is: `samples` of `shard` were given, in pass `epoch`, after the shards in `done`.
+    """Position of a reader: `samples` of `shard` have been read, in pass `epoch`, after the shards in `done`.
 
-    `epoch` here is a pass over the share, not a hivemind epoch.
+    `epoch` is a pass over the share here, not a Hivemind epoch.
     """
 
     epoch: int = 0
@@ -61,11 +61,10 @@ class Cursor:
 class SampleReader:
     """An endless iterator over the samples of a share of the shards.
 
-    Each pass takes the shards in another order, and within a shard mixes samples through a buffer
-    of `shuffle` samples (0: the tar's order); both follow from `seed` alone. `cursor` says where
-    the reader is; a reader made with it goes on with the next sample. `set_shards` may be called
-    at any time, from any thread, and holds from the next shard on: the one being read is finished.
-    Iterating raises what `open_shard` raises and read_shard's errors.
+    Each pass visits the shards in a new order and shuffles the samples of a shard with a buffer of `shuffle` samples (0:
+    the tar's order); both depend only on `seed`. `cursor` is the reader's position; a reader created with it continues
+    with the next sample. `set_shards` may be called at any time from any thread and takes effect after the current
+    shard. Iteration raises the errors of `open_shard` and read_shard.
     """
 
     def __init__(
@@ -88,17 +87,17 @@ class SampleReader:
 
     @property
     def cursor(self) -> Cursor:
-        """Behind the last sample given."""
+        """Position after the last sample returned."""
         return self._cursor
 
     @property
     def shards(self) -> tuple[str, ...]:
-        """The share, sorted."""
+        """The share of the shards, sorted."""
         with self._lock:
             return tuple(sorted(self._shards))
 
     def set_shards(self, shards: Sequence[str]) -> None:
-        """Another share. Raises BadUrlError when it is empty."""
+        """Change the share. Raises BadUrlError if it is empty."""
         if not shards:
             raise BadUrlError(
                 "there are no shards to read; give the experiment's data a pattern that names some"
@@ -113,7 +112,7 @@ class SampleReader:
         return next(self._samples)
 
     def close(self) -> None:
-        """Closes the shard being read."""
+        """Close the shard being read."""
         self._samples.close()
 
     def _endless(self) -> Generator[Sample, None, None]:
@@ -131,7 +130,7 @@ class SampleReader:
             self._cursor = Cursor(at.epoch, (*at.done, shard))
 
     def _next_shard(self, at: Cursor) -> str:
-        """The first shard of this pass that is not done; "" when the pass is over."""
+        """Return the next shard of this pass; "" at the end of the pass."""
         with self._lock:
             left = self._shards.difference(at.done)
         return min(left, key=lambda shard: self._order(at.epoch, shard), default="")
@@ -142,10 +141,10 @@ class SampleReader:
             empty = False
             yield sample
         if empty:
-            raise CorruptShardError(shard, 0, "the tar holds no samples")
+            raise CorruptShardError(shard, 0, "the tar contains no samples")
 
     def _order(self, epoch: int, shard: str) -> bytes:
-        # By hash and not by a shuffled list: a changed share leaves the others' order as it was.
+        # Ordered by hash instead of a shuffled list: changing the share does not change the order of the other shards.
         return blake2b(f"{self._seed}\0{epoch}\0{shard}".encode(), digest_size=16).digest()
 
 
@@ -169,7 +168,7 @@ def _mixed(samples: Iterator[Sample], size: int, seed: bytes) -> Iterator[Sample
 def _members(shard: str, file: BinaryIO) -> Iterator[tuple[str, bytes]]:
     source = _Counting(file)
     try:
-        # tarfile asks a stream for read() and nothing else
+        # tarfile only calls read() on a stream
         with tarfile.open(fileobj=cast(Any, source), mode="r|", tarinfo=_strict(shard, source)) as tar:
             for member in tar:
                 if not member.isreg():
@@ -177,7 +176,7 @@ def _members(shard: str, file: BinaryIO) -> Iterator[tuple[str, bytes]]:
                 content = tar.extractfile(member)
                 assert content is not None  # a regular file has one
                 data = content.read()
-                tar.members.clear()  # type: ignore[attr-defined]  # else tarfile keeps every header it saw
+                tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep every header
                 yield member.name, data
     except tarfile.StreamError as error:
         raise CorruptShardError(shard, source.position, f"the tar cannot be read ({error})") from error
@@ -188,7 +187,7 @@ def _members(shard: str, file: BinaryIO) -> Iterator[tuple[str, bytes]]:
 
 
 class _Counting:
-    """What tarfile reads from: knows how far it is, and whether the bytes ended."""
+    """The stream that tarfile reads: tracks the position and whether the end was reached."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -203,7 +202,7 @@ class _Counting:
 
 
 def _strict(shard: str, source: _Counting) -> type[tarfile.TarInfo]:
-    """A TarInfo that raises where tarfile takes a missing or broken header for the end of the archive."""
+    """Return a TarInfo class that raises where tarfile treats a missing or broken header as the end of the archive."""
 
     class StrictTarInfo(tarfile.TarInfo):
         @classmethod
@@ -222,7 +221,7 @@ def _strict(shard: str, source: _Counting) -> type[tarfile.TarInfo]:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """('dir/0001', 'cls.txt') of 'dir/0001.cls.txt'; the extension is "" for what is no sample's member."""
+    """Split 'dir/0001.cls.txt' into ('dir/0001', 'cls.txt'); the extension is "" if it is not a sample's member."""
     folder, slash, base = name.rpartition("/")
     stem, _, extension = base.partition(".")
     return (folder + slash + stem, extension) if stem else (name, "")

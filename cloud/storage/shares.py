@@ -1,4 +1,4 @@
-"""Which slot reads which shards: balanced, and stable when slots come and go."""
+"""Assign shards to slots: balanced, and stable when slots join or leave."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from cloud.storage.errors import BadUrlError
 
 
 def shards_for(slot: str, slots: Sequence[str], shards: Sequence[str]) -> tuple[str, ...]:
-    """The share of `shards` that `slot` reads while `slots` are there; pure, the same on every peer.
+    """Return the share of `shards` that `slot` reads while `slots` are present; pure, the same on every peer.
 
-    Each shard belongs to exactly one slot and the shares' sizes differ by at most one. Where there
-    are more slots than shards, each slot reads one shard, and the slots spread over the shards as
-    evenly. When a slot comes or goes, 1.0 (few slots) to 1.7 times what must move does: pairs are
-    weighed by a hash (rendezvous hashing) and the heaviest are taken first, up to each side's
-    capacity; equal shares without a memory cost that. The share is sorted; order and repetition of
-    `slots` and `shards` do not matter.
-    Raises BadUrlError when there are no shards, ValueError when `slot` is not one of `slots`.
+    Each shard belongs to exactly one slot, and the sizes of the shares differ by at most one. With more slots than shards,
+    each slot reads one shard, and the slots are spread over the shards just as evenly. When a slot joins or leaves, 1.0
+    (few slots) to 1.7 times the necessary minimum moves: pairs are weighted by a hash (rendezvous hashing) and assigned
+    by descending weight up to each side's capacity; this is the price of equal shares without stored state. The share is
+    sorted; order and repetition of `slots` and `shards` do not matter.
+
+    Raises BadUrlError if there are no shards, ValueError if `slot` is not one of `slots`.
     """
     distinct_slots, distinct_shards = sorted(set(slots)), sorted(set(shards))
     if not distinct_shards:
@@ -32,7 +32,7 @@ def shards_for(slot: str, slots: Sequence[str], shards: Sequence[str]) -> tuple[
 
 
 def _assign(owners: Sequence[str], items: Sequence[str]) -> dict[str, list[str]]:
-    """Each item to one owner; the sizes differ by at most one."""
+    """Assign each item to one owner; the numbers of items differ by at most one."""
     least, extra = divmod(len(items), len(owners))
     pairs = sorted(
         ((_weight(owner, item), owner, item) for owner in owners for item in items),
@@ -47,7 +47,7 @@ def _assign(owners: Sequence[str], items: Sequence[str]) -> dict[str, list[str]]
         if len(mine) == least:
             if not extra:
                 continue
-            extra -= 1  # one more than the least, for so many owners as there are left-over items
+            extra -= 1  # this owner takes one of the remaining items
         mine.append(item)
         placed.add(item)
     return share

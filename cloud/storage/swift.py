@@ -1,4 +1,4 @@
-"""The embedded object store: OpenStack Swift as four processes of ours, with the S3 interface."""
+"""The embedded object store: OpenStack Swift with its S3 interface, as four child processes."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from cloud.storage.swift_environment import swift_environment
 _SERVERS = (*INNER_SERVERS, "proxy")
 _CHILD = Path(_swift_child.__file__).absolute()
 _PR_SET_PDEATHSIG = 1
-_RESTARTS, _RESTARTS_S = 5, 60.0  # more restarts of one server in so short a time: give up
+_RESTARTS, _RESTARTS_S = 5, 60.0  # give up if one server needs more restarts within this time
 
 
 class SwiftServer:
-    """One store in one folder: data, credentials (0600), configuration and logs; kept between starts.
+    """One store in one folder: data, credentials (0600), configuration and logs, which are kept between starts.
 
-    `port` 0 takes a free one. `enter` is run in each child before it becomes Swift, to go into a
-    network namespace, say; `bind_ip` and the inner servers' 127.0.0.1 are addresses of that
-    namespace. The processes die with this one, however it ends. Use as a context manager, or call
-    stop(). `environment` is Swift's virtual environment (default: swift_environment(), made now).
+    `port` 0 selects a free port. `enter` is called in each child before it executes Swift, for example to enter a network
+    namespace; `bind_ip` and the inner servers' 127.0.0.1 are addresses of that namespace. The processes die with this
+    one, however it ends. Use as a context manager or call stop(). `environment` is Swift's virtual environment (default:
+    swift_environment(), which creates it).
     """
 
     def __init__(
@@ -59,20 +59,20 @@ class SwiftServer:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._inner: dict[str, int] = {}
         self._restarts: dict[str, deque[float]] = {name: deque(maxlen=_RESTARTS) for name in _SERVERS}
-        # Linux ends a child with the thread that made it: all are made by one that lives as long as we.
+        # PDEATHSIG is sent when the *thread* that forked a child ends, so one long-lived thread forks all of them.
         self._spawner: ThreadPoolExecutor | None = None
         self._lock_fd: int | None = None
         self._credentials: StoreCredentials | None = None
 
     @property
     def endpoint(self) -> str:
-        """URL for boto3; the port is known after start()."""
+        """URL for boto3; the port is valid after start()."""
         host = f"[{self.bind_ip}]" if ":" in self.bind_ip else self.bind_ip
         return f"http://{host}:{self.port}"
 
     @property
     def credentials(self) -> StoreCredentials:
-        """What opens the store. Raises EmbeddedStoreError before start()."""
+        """The store's credentials. Raises EmbeddedStoreError before start()."""
         if self._credentials is None:
             raise EmbeddedStoreError(f"{self.folder}: the store was not started; start it first")
         return self._credentials
@@ -83,10 +83,10 @@ class SwiftServer:
         return {name: process.pid for name, process in self._processes.items()}
 
     def start(self) -> None:
-        """Starts the four processes; wait_ready() says when they serve.
+        """Start the four processes; wait_ready() waits until they serve.
 
-        Raises PortTakenError, and EmbeddedStoreError for a folder in use, a file system without
-        extended attributes, or an environment that cannot be made.
+        Raises PortTakenError, and EmbeddedStoreError if the folder is in use, its file system lacks extended attributes,
+        or the environment cannot be created.
         """
         if self._processes:
             return
@@ -102,14 +102,14 @@ class SwiftServer:
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise EmbeddedStoreError(
                 f"{self.folder}: the embedded store cannot start ({why}); "
-                "see that the folder can be written and has room, then start it again"
+                "make sure that the folder is writable and has space, then start it again"
             ) from error
         except BaseException:
             self.stop()
             raise
 
     def wait_ready(self, timeout_s: float = 30.0) -> None:
-        """Returns when all four answer. Raises EmbeddedStoreError when one ends or time runs out."""
+        """Wait until all four answer. Raises EmbeddedStoreError if one ends or the time runs out."""
         deadline = self._clock() + timeout_s
         while not self.health(timeout_s=1.0):
             dead = [name for name, process in self._processes.items() if process.poll() is not None]
@@ -118,7 +118,7 @@ class SwiftServer:
             if self._clock() > deadline:
                 raise EmbeddedStoreError(
                     f"the embedded store at {self.endpoint} does not answer after {timeout_s:.0f} s; "
-                    f"look at {self.folder}/*.log, then start it again"
+                    f"check {self.folder}/*.log, then start it again"
                 )
 
     def health(self, timeout_s: float = 0.0) -> bool:
@@ -131,9 +131,9 @@ class SwiftServer:
             return False
 
     def supervise(self) -> tuple[str, ...]:
-        """One look: starts each server that has died again, on its old port; returns their names.
+        """Restart servers that have died, on their old ports, and return their names. Call this periodically.
 
-        Raises EmbeddedStoreError when one keeps dying.
+        Raises EmbeddedStoreError if one keeps dying.
         """
         started: list[str] = []
         for name in [name for name, process in self._processes.items() if process.poll() is not None]:
@@ -146,11 +146,11 @@ class SwiftServer:
         return tuple(started)
 
     def stop(self) -> None:
-        """Ends the four processes and lets the folder go. May be called again, and before start()."""
+        """End the four processes and release the folder. May be called repeatedly, and before start()."""
         for sign, wait_s in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 10.0)):
             running = [process for process in self._processes.values() if process.poll() is None]
             for process in running:
-                os.killpg(process.pid, sign)  # not reaped yet, so the group is still its own
+                os.killpg(process.pid, sign)  # not reaped yet, so the group id has not been reused
             deadline = time.monotonic() + wait_s
             for process in running:
                 try:
@@ -193,8 +193,8 @@ class SwiftServer:
             os.setxattr(data, "user.orch", b"1")
         except OSError as error:
             raise EmbeddedStoreError(
-                f"{self.folder}: this file system keeps no extended attributes ({error.strerror}), "
-                "which the embedded store needs; use a folder on another one"
+                f"{self.folder}: this file system does not support extended attributes ({error.strerror}), "
+                "which the embedded store needs; use a folder on another file system"
             ) from error
         self._credentials = load_or_make_credentials(self.folder)
         inner = self._choose_ports()
@@ -211,18 +211,18 @@ class SwiftServer:
         answer = self._run_child("ports", self.bind_ip, str(self.port), timeout_s=30)
         if answer.returncode:
             raise EmbeddedStoreError(
-                f"the embedded store's Python does not run ({_last_line(answer.stderr)}); "
+                f"the embedded store's Python cannot be run ({_last_line(answer.stderr)}); "
                 f"remove {self._environment}, then start again"
             )
-        said = json.loads(answer.stdout)
-        if "error" in said:
-            where = ":".join(map(str, said["address"]))
-            if said["errno"] == errno.EADDRINUSE:
-                raise PortTakenError(f"{where} is taken by another program; end it or choose another port")
+        result = json.loads(answer.stdout)
+        if "error" in result:
+            where = ":".join(map(str, result["address"]))
+            if result["errno"] == errno.EADDRINUSE:
+                raise PortTakenError(f"{where} is in use by another program; end it or choose another port")
             raise EmbeddedStoreError(
-                f"nothing can listen on {where} ({said['error']}); choose another address or port"
+                f"cannot listen on {where} ({result['error']}); choose another address or port"
             )
-        self.port, *inner = said["ports"]
+        self.port, *inner = result["ports"]
         return inner
 
     def _spawn(self, name: str) -> None:
@@ -262,13 +262,12 @@ class SwiftServer:
 
     def _ended(self, name: str) -> str:
         log = self.folder / f"{name}.log"
-        said = _last_line(log.read_text(errors="replace")) if log.exists() else ""
-        said = said or "it said nothing"
-        return f"the embedded store's {name} server ended ({said}); look at {log}, then start again"
+        reason = _last_line(log.read_text(errors="replace")) if log.exists() else ""
+        return f"the embedded store's {name} server ended ({reason or 'no output'}); check {log}, then start again"
 
 
 class _Preparation:
-    """Run in the child between fork and exec: short, and nothing that takes a lock."""
+    """Runs in the child between fork and exec, so it must be short and must not take locks."""
 
     def __init__(self, enter: Callable[[], None] | None, parent: int) -> None:
         self._enter = enter
@@ -278,17 +277,17 @@ class _Preparation:
     def __call__(self) -> None:
         if self._enter is not None:
             self._enter()
-        # Behind `enter`: the kernel forgets the death signal when the process's rights change.
+        # After `enter`: the kernel clears the death signal when the process's credentials change.
         if self._prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "prctl")
         if os.getppid() not in (self._parent, 0):
-            os._exit(1)  # the parent died in between (0: it is outside our pid namespace)
+            os._exit(1)  # the parent died in between (0: it is outside this PID namespace)
 
 
 def _child_environment() -> dict[str, str]:
-    """Nothing of ours that could reach Swift: no keys, no Python settings, no proxies."""
+    """The environment of Swift's processes, without credentials, Python settings and proxies."""
     kept = {key: os.environ[key] for key in ("PATH", "HOME", "LANG", "TMPDIR", "TZ") if key in os.environ}
-    # eventlet's DNS replacement costs start-up time, and all our addresses are numbers.
+    # eventlet's DNS replacement takes time at start-up, and all addresses here are numeric.
     return {**kept, "EVENTLET_NO_GREENDNS": "yes"}
 
 

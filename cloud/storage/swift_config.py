@@ -1,4 +1,4 @@
-"""The embedded store's configuration files, and the credentials that open it."""
+"""Configuration files and credentials of the embedded store."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _CREDENTIALS_FILE = "credentials.json"
 
 @dataclass(frozen=True, slots=True)
 class StoreCredentials:
-    """What opens an embedded store; its repr holds no secret."""
+    """Credentials of an embedded store; the repr contains no secret."""
 
     access_key: str
     secret_key: str = field(repr=False)
 
     def environment(self) -> dict[str, str]:
-        """The AWS_* variables that boto3's chain reads."""
+        """The AWS_* variables that boto3's credential chain reads."""
         return {
             "AWS_ACCESS_KEY_ID": self.access_key,
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
@@ -33,7 +33,7 @@ class StoreCredentials:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Writes a file that only its owner reads, whole or not at all."""
+    """Write a file atomically, readable only by its owner."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -43,9 +43,9 @@ def write_private(path: Path, text: str) -> None:
 
 
 def load_or_make_credentials(folder: Path) -> StoreCredentials:
-    """The folder's own, random ones; a store that is started again keeps them.
+    """Load the folder's random credentials, creating them on first use; a restarted store keeps them.
 
-    Raises EmbeddedStoreError when the file is there and cannot be read.
+    Raises EmbeddedStoreError if the file exists but cannot be read.
     """
     path = folder / _CREDENTIALS_FILE
     if not path.exists():
@@ -57,7 +57,7 @@ def load_or_make_credentials(folder: Path) -> StoreCredentials:
 
 
 def write_swift(folder: Path, bind_ip: str, port: int, inner: Mapping[str, int]) -> None:
-    """swift.conf and the four servers' confs into `folder` (absolute); data goes to folder/data."""
+    """Write swift.conf and the configurations of the four servers to `folder` (absolute); data goes to folder/data."""
     raw = _read(folder / _CREDENTIALS_FILE)
     swift_conf = (
         f"[swift-hash]\nswift_hash_path_prefix = {raw['hash_prefix']}\n"
@@ -85,8 +85,8 @@ def _common(folder: Path, ip: str, port: int) -> str:
 
 
 def _proxy(folder: Path, ip: str, port: int, secret: str) -> str:
-    # No memcache: it would ask port 11211 of this machine, where somebody else's may listen.
-    # No error limiting: with one replica it means 60 s of 503 after a server was restarted.
+    # No memcache: Swift would connect to port 11211 of this machine, where another program may listen.
+    # No error limiting: with a single replica, a restarted server would cause 503 for 60 s.
     pipeline = "catch_errors gatekeeper healthcheck listing_formats s3api tempauth copy slo dlo proxy-server"
     plain = ("catch_errors", "gatekeeper", "healthcheck", "listing_formats", "copy", "slo", "dlo")
     filters = "".join(f"[filter:{name}]\nuse = egg:swift#{name}\n" for name in plain)
@@ -109,5 +109,5 @@ def _read(path: Path) -> dict[str, str]:
     except (OSError, ValueError, KeyError) as error:
         raise EmbeddedStoreError(
             f"{path}: cannot read the store's credentials ({type(error).__name__}); "
-            "use another folder, or remove this one and make the data again"
+            "use another folder, or remove this one and create the data again"
         ) from error

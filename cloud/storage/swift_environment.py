@@ -1,4 +1,4 @@
-"""The virtual environment of the embedded store: Swift needs eventlet, which has no place in ours."""
+"""The virtual environment of the embedded store. Swift needs eventlet, which must not be installed in orch's own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from cloud.storage.errors import EmbeddedStoreError
 
 SWIFT_VERSION = "2.38.3"
-_BEGUN = ".orch-begun"  # removed last: an installation that was interrupted still has it
+_BEGUN = ".orch-begun"  # removed last, so an interrupted installation still has it
 
 
 def state_folder() -> Path:
@@ -28,44 +28,44 @@ def state_folder() -> Path:
 
 
 def swift_environment(progress: Callable[[str], None] | None = None) -> Path:
-    """The folder of a virtual environment with Swift in it, made on first use (79 MB from PyPI).
+    """Return a virtual environment with Swift, created on first use (79 MB from PyPI).
 
-    `<home>/swift-venv-<version>`, or what ORCH_SWIFT_VENV names. pip runs with the user's own
-    configuration; what it says goes to a log beside the folder, which stays only when it fails.
-    `progress` gets a line before and one after (default: stderr). Two at once: the second waits
-    for the first. Raises EmbeddedStoreError when it cannot be made.
+    It is `<home>/swift-venv-<version>`, or the folder in ORCH_SWIFT_VENV. pip uses the user's own configuration; its
+    output goes to a log next to the folder, which is kept only on failure. `progress` receives one line before and one
+    after the installation (default: stderr). A concurrent call waits for the first. Raises EmbeddedStoreError if the
+    environment cannot be created.
     """
-    say = progress or _to_stderr
+    report = progress or _to_stderr
     given = os.environ.get("ORCH_SWIFT_VENV")
     folder = Path(given).absolute() if given else state_folder() / f"swift-venv-{SWIFT_VERSION}"
     if _has_swift(folder):
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(folder.with_name(f"{folder.name}.lock"), say):
+        with _locked(folder.with_name(f"{folder.name}.lock"), report):
             if not _has_swift(folder):
                 if given and folder.exists() and not (folder / _BEGUN).exists():
                     raise EmbeddedStoreError(
-                        f"{folder} (ORCH_SWIFT_VENV) is no virtual environment with swift in it; "
+                        f"{folder} (ORCH_SWIFT_VENV) is not a virtual environment with swift installed; "
                         f"run `{folder}/bin/pip install swift=={SWIFT_VERSION}`, or unset ORCH_SWIFT_VENV"
                     )
-                _install(folder, say)
+                _install(folder, report)
     except OSError as error:
         raise EmbeddedStoreError(
-            f"{folder}: cannot make the embedded store's environment ({error.strerror or error}); "
-            "free the space or set ORCH_HOME to a folder that can be written"
+            f"{folder}: cannot create the embedded store's environment ({error.strerror or error}); "
+            "free some space or set ORCH_HOME to a writable folder"
         ) from error
     return folder
 
 
 def _has_swift(folder: Path) -> bool:
-    # bin/python is a link to the base Python and breaks when that is removed.
+    # bin/python is a link to the base Python and breaks if that is removed.
     whole = (folder / "bin/python").exists() and not (folder / _BEGUN).exists()
     return whole and any(folder.glob("lib/python*/site-packages/swift/__init__.py"))
 
 
-def _install(folder: Path, say: Callable[[str], None]) -> None:
-    say(f"installing OpenStack Swift {SWIFT_VERSION} into {folder} (once, 79 MB, usually under a minute)")
+def _install(folder: Path, report: Callable[[str], None]) -> None:
+    report(f"installing OpenStack Swift {SWIFT_VERSION} into {folder} (once, 79 MB, usually under a minute)")
     began = time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -77,11 +77,11 @@ def _install(folder: Path, say: Callable[[str], None]) -> None:
     _run([*pip, "--progress-bar", "off", f"swift=={SWIFT_VERSION}"], folder, log)
     (folder / _BEGUN).unlink()
     log.unlink(missing_ok=True)
-    say(f"Swift {SWIFT_VERSION} is installed ({time.monotonic() - began:.0f} s)")
+    report(f"Swift {SWIFT_VERSION} is installed ({time.monotonic() - began:.0f} s)")
 
 
 def _run(command: list[str], folder: Path, log: Path) -> None:
-    """Run it with its output in `log`. Raises EmbeddedStoreError with the last line of that."""
+    """Run a command with its output in `log`. Raises EmbeddedStoreError with the last line of the output."""
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
     with log.open("ab") as output:
         done = subprocess.run(
@@ -93,21 +93,21 @@ def _run(command: list[str], folder: Path, log: Path) -> None:
             check=False,
         )
     if done.returncode:
-        said = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
         raise EmbeddedStoreError(
             f"the embedded store cannot be installed into {folder}: `{' '.join(command[1:])}` ended with "
-            f"{done.returncode} ({said[-1][:300] if said else 'no output'}; all of it in {log}); mend pip's "
-            "access to an index, or name an S3 store of your own as the data's endpoint"
+            f"{done.returncode} ({lines[-1][:300] if lines else 'no output'}; full output in {log}); fix pip's "
+            "access to a package index, or use your own S3 store as the data's endpoint"
         )
 
 
 @contextmanager
-def _locked(path: Path, say: Callable[[str], None]) -> Iterator[None]:
+def _locked(path: Path, report: Callable[[str], None]) -> Iterator[None]:
     with path.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("waiting for another orch that installs Swift")
+            report("waiting for another orch process that is installing Swift")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

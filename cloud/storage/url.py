@@ -9,14 +9,14 @@ from cloud.storage.errors import BadUrlError
 
 @dataclass(frozen=True, slots=True)
 class S3Url:
-    """`s3://bucket/key`; the key is "" for the bucket itself, and may be a prefix."""
+    """`s3://bucket/key`; the key is "" for the bucket itself and may be a prefix."""
 
     bucket: str
     key: str
 
     @classmethod
     def parse(cls, text: str) -> S3Url:
-        """Raises BadUrlError for anything that is not s3://bucket[/key]."""
+        """Parse a URL. Raises BadUrlError unless it is s3://bucket[/key]."""
         scheme, mark, rest = text.partition("://")
         bucket, _, key = rest.partition("/")
         if scheme != "s3" or not mark or not bucket:
@@ -24,7 +24,7 @@ class S3Url:
         return cls(bucket, key)
 
     def join(self, name: str) -> S3Url:
-        """The object `name` under this bucket or prefix."""
+        """Return the URL of the object `name` under this bucket or prefix."""
         prefix = self.key if not self.key or self.key.endswith("/") else f"{self.key}/"
         return S3Url(self.bucket, f"{prefix}{name}")
 

@@ -1,6 +1,7 @@
-"""The vendors, one record each: a new one is a module here and a line below, beside its rows of `cloud/places.csv`.
+"""Cloud vendors, one record each.
 
-Imports nothing but the standard library, so that peers may import it too.
+To add one, write a module here, list it in `VENDORS` and add its rows to `cloud/places.csv`. Imports only the standard
+library, so that peers can import it too.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from cloud.vendors.r2 import R2
 from cloud.vendors.record import CredentialFile, FocusNames, Vendor
 
 VENDORS = {vendor.name: vendor for vendor in (AWS, GCP, AZURE, LAMBDA, B2, R2)}
-"""All vendors by name, in the order in which they are listed."""
+"""All vendors by name, in the order in which they are shown."""
 
 RENTED = {name: vendor for name, vendor in VENDORS.items() if vendor.rents_vms}
-"""Those whose VMs are rented through SkyPilot."""
+"""The vendors whose VMs are rented through SkyPilot."""
 
 __all__ = ["AWS", "RENTED", "VENDORS", "CredentialFile", "FocusNames", "Vendor"]

@@ -13,7 +13,7 @@ _TOKEN_LIFE_S = 21600
 
 
 def instance_action(text: str) -> Notice:
-    """Read {"action": "terminate", "time": "2026-11-21T15:00:00Z"}. Raises NoticeError."""
+    """Parse {"action": "terminate", "time": "2026-11-21T15:00:00Z"}. Raises NoticeError."""
     document = json_object(text)
     action, at = document.get("action"), document.get("time")
     if not isinstance(action, str) or not isinstance(at, str):
@@ -26,12 +26,12 @@ def instance_action(text: str) -> Notice:
 
 
 def _notices(ask: Ask, unix_time: Callable[[], float]) -> Look:
-    """IMDSv2: a token by PUT, then spot/instance-action; 404 means that nothing is announced."""
+    """Read spot/instance-action with an IMDSv2 token (obtained by PUT); 404 means that there is no notice."""
     token = ""
 
     def look() -> Notice | None:
         nonlocal token
-        for _ in range(2):  # a token that has become invalid is replaced once
+        for _ in range(2):  # renew a token that has become invalid, once
             if not token:
                 _, token = ask(_TOKEN, {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_LIFE_S)}, "PUT")
             header = {"X-aws-ec2-metadata-token": token}
@@ -39,7 +39,7 @@ def _notices(ask: Ask, unix_time: Callable[[], float]) -> Look:
             if status != 401:
                 return None if status == 404 else instance_action(text)
             token = ""
-        raise NoticeError("the metadata service refuses the token it gave")
+        raise NoticeError("the metadata service rejects the token that it issued")
 
     return look
 

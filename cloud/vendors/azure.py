@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 def azure_notice(text: str, vm: str, now_s: float) -> Notice | None:
-    """Return the first Preempt event that names the VM (`vm` "": whichever it names). Raises NoticeError."""
+    """Return the first Preempt event that names the VM, or any Preempt event if `vm` is "". Raises NoticeError."""
     events = json_object(text).get("Events")
     if not isinstance(events, list):
         raise NoticeError(f"no scheduled events: {text[:80]!r}")
@@ -28,7 +28,7 @@ def azure_notice(text: str, vm: str, now_s: float) -> Notice | None:
 
 
 def _time(not_before: object, now_s: float) -> float:
-    """NotBefore is empty once the event has started."""
+    """Parse NotBefore, which is empty once the event has started."""
     if not not_before:
         return now_s + GRACE_S
     try:
@@ -38,7 +38,7 @@ def _time(not_before: object, now_s: float) -> float:
 
 
 def _notices(ask: Ask, unix_time: Callable[[], float]) -> Look:
-    """Scheduled events of the type Preempt that name this VM."""
+    """Read scheduled events of type Preempt that name this VM."""
     flavor, vm = {"Metadata": "true"}, ""
 
     def look() -> Notice | None:
@@ -48,8 +48,8 @@ def _notices(ask: Ask, unix_time: Callable[[], float]) -> Look:
             name = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
             try:
                 vm = ask(name, flavor)[1].strip()
-            except NoticeError as error:  # leaving for another VM's event is better than not leaving
-                _log.warning("this VM's name on Azure is not known: %s", error)
+            except NoticeError as error:  # better to leave for another VM's event than not to leave
+                _log.warning("cannot determine this VM's name on Azure: %s", error)
         return azure_notice(text, vm, unix_time())
 
     return look

@@ -1,4 +1,4 @@
-"""Backblaze B2: a store only."""
+"""Backblaze B2: object storage only."""
 
 from __future__ import annotations
 

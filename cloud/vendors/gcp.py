@@ -8,7 +8,7 @@ from cloud.vendors.notices import GRACE_S, Ask, Look, Notice, NoticeError
 from cloud.vendors.record import CredentialFile, FocusNames, Vendor
 
 _ENDS = "TERMINATE_ON_HOST_MAINTENANCE"
-# Accelerators that come with one family of VMs; all others are attached to N1 VMs.
+# Accelerators that come with a VM family of their own; all others are attached to N1 VMs.
 _HOSTS = {
     "A100": "a2-(highgpu|megagpu)-{n}g",
     "A100-80GB": "a2-ultragpu-{n}g",
@@ -25,7 +25,7 @@ def _accelerator_host(accelerator: str, count: int) -> str:
 
 
 def gcp_notice(preempted: str, maintenance: str, now_s: float) -> Notice | None:
-    """Read Google's two values: TRUE or FALSE, and NONE or what the host's maintenance does. Raises NoticeError."""
+    """Parse Google's two values: TRUE or FALSE, and NONE or the maintenance action. Raises NoticeError."""
     if preempted.strip().upper() not in ("TRUE", "FALSE"):
         raise NoticeError(f"instance/preempted is neither TRUE nor FALSE: {preempted[:80]!r}")
     if preempted.strip().upper() == "TRUE":
@@ -34,7 +34,7 @@ def gcp_notice(preempted: str, maintenance: str, now_s: float) -> Notice | None:
 
 
 def _notices(ask: Ask, unix_time: Callable[[], float]) -> Look:
-    """instance/preempted and instance/maintenance-event; Google names no time."""
+    """Read instance/preempted and instance/maintenance-event; Google gives no time."""
     base, flavor = "/computeMetadata/v1/instance", {"Metadata-Flavor": "Google"}
 
     def look() -> Notice | None:
@@ -63,7 +63,7 @@ GCP = Vendor(
     packages=("googleapiclient",),
     api_url="https://compute.googleapis.com/",
     skypilot_switch=True,
-    identity="service_account",  # SkyPilot accepts no other one than its own
+    identity="service_account",  # SkyPilot accepts only its own
     cpu_instances=r"n[24]-standard-",
     accelerator_host=_accelerator_host,
     address_command="""\

@@ -1,4 +1,4 @@
-"""Lambda."""
+"""Lambda Cloud."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What readers of spot notices share: a notice, its error, how a metadata service is asked."""
+"""What all readers of spot notices share: the notice, its error, and how to query the metadata service."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from dataclasses import dataclass
 from typing import Protocol
 
 GRACE_S = 30.0
-"""What a spot VM has left where the vendor names no time (GCP; Azure once an event has started)."""
+"""Seconds that a spot VM has left if the vendor gives no time (GCP; Azure once an event has started)."""
 
 
 class NoticeError(Exception):
-    """The metadata service gives no answer, or one that cannot be read."""
+    """The metadata service does not answer, or its answer cannot be parsed."""
 
 
 @dataclass(frozen=True)
 class Notice:
-    """The vendor will take this VM back."""
+    """The vendor is going to take this VM back."""
 
-    at_s: float  # unix time; not before
-    action: str  # the vendor's own word: "terminate", "preempted", "Preempt" ...
+    at_s: float  # unix time; not before this
+    action: str  # the vendor's own term: "terminate", "preempted", "Preempt" ...
 
 
 class Ask(Protocol):
-    """Ask the metadata service of the VM that this runs on."""
+    """Query the metadata service of the VM on which this runs."""
 
     def __call__(
         self, path: str, headers: dict[str, str], method: str = "GET", allowed: tuple[int, ...] = ()
     ) -> tuple[int, str]:
-        """(status, text); a status that is neither 200 nor `allowed` is an error. Raises NoticeError."""
+        """Return (status, text). Raises NoticeError unless the status is 200 or in `allowed`."""
         ...
 
 
 Look = Callable[[], Notice | None]
-"""Return what is announced now; None: nothing. Raises NoticeError."""
+"""Return the current notice, or None if there is none. Raises NoticeError."""
 
 
 def json_object(text: str) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The record of a vendor: what the code knows of it beside its places and prices, which are data files."""
+"""The record of a vendor: everything the code knows about it except its places and prices, which are data files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cloud.vendors.notices import Ask, Look
 
 @dataclass(frozen=True, slots=True)
 class FocusNames:
-    """What the vendor calls itself and the services that a run uses in its own FOCUS exports."""
+    """The names of the vendor and its services in the vendor's own FOCUS exports."""
 
     provider: str
     vms: str = "Virtual machines"
@@ -21,51 +21,53 @@ class FocusNames:
 
 @dataclass(frozen=True, slots=True)
 class CredentialFile:
-    """A file in which the vendor's own tools keep credentials."""
+    """A file in which the vendor's own tools store credentials."""
 
     path: str  # below the user's home
     words: tuple[str, ...] = ()  # the file counts if it contains one of these; (): if it exists
-    variable: str = ""  # environment variable with another path of the file
-    folder_variable: str = ""  # environment variable with another path of the file's folder
+    variable: str = ""  # environment variable that overrides the file's path
+    folder_variable: str = ""  # environment variable that overrides the folder of the file
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Vendor:
-    """One vendor. The defaults are those of a store: nothing is rented there."""
+    """One vendor. The defaults are those of an object store, where no VM is rented."""
 
-    name: str  # the first part of a location, and SkyPilot's name of the cloud
-    title: str  # in sentences
+    name: str  # the first part of a location, and SkyPilot's name for the cloud
+    title: str  # the name used in sentences
     focus: FocusNames
-    bill_words: tuple[str, ...]  # lower case; a bill whose ProviderName contains one is this vendor's
+    # Lower case; a bill belongs to this vendor if its ProviderName contains one of them.
+    bill_words: tuple[str, ...]
 
     rents_vms: bool = False  # whether orch rents VMs there, through SkyPilot
     rents_spot: bool = True
     shares_network: bool = False
-    """Whether SkyPilot's VMs of one region reach each other at internal addresses."""
+    """Whether VMs that SkyPilot rents in one region reach each other at internal addresses."""
 
-    credential_variables: tuple[str, ...] = ()  # credentials are there if all of them are set
-    credential_files: tuple[CredentialFile, ...] = ()  # else if one of these files counts
-    sign_in: str = ""  # what a user without credentials is told to do
-    packages: tuple[str, ...] = ()  # imported by SkyPilot for this cloud: `skypilot[name]` brings them
+    credential_variables: tuple[str, ...] = ()  # credentials exist if all of these are set
+    credential_files: tuple[CredentialFile, ...] = ()  # ... or if one of these files counts
+    sign_in: str = ""  # instruction for a user without credentials
+    packages: tuple[str, ...] = ()  # imported by SkyPilot for this cloud: `skypilot[name]` installs them
     api_url: str = ""  # answers without credentials, with the date
-    api_url_variable: str = ""  # environment variable with another URL
+    api_url_variable: str = ""  # environment variable that overrides the URL
 
-    skypilot_switch: bool = False  # whether SkyPilot's configuration of the cloud knows `remote_identity`
+    skypilot_switch: bool = False  # whether SkyPilot's configuration of this cloud supports `remote_identity`
     identity: Literal["role", "service_account", "uploaded"] = "uploaded"
-    """How a VM may end itself: an instance profile that orch makes, SkyPilot's service account, or the user's
-    credentials, which SkyPilot uploads."""
+    """How a VM may end itself: with an instance profile that orch creates, with SkyPilot's service account, or with the
+    user's credentials, which SkyPilot uploads."""
 
-    catalog_zone_ids: bool = False  # SkyPilot's catalog has zone ids, which an account's own file translates
-    cpu_instances: str = ""  # regex: the families that SkyPilot takes first where only CPUs are requested
+    # SkyPilot's catalog has zone ids, translated by a file of the user's account.
+    catalog_zone_ids: bool = False
+    cpu_instances: str = ""  # regex: the families that SkyPilot prefers if only CPUs are requested
     accelerator_host: Callable[[str, int], str] | None = None
-    """Accelerator and count to a regex of the VMs that it is attached to; None: the catalog's rows are whole VMs."""
+    """Map an accelerator and its count to a regex of the VMs it is attached to; None: catalog rows are whole VMs."""
     instance_names: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The study's name of a VM to the vendor's."""
+    """The vendor's instance names by the names that the paper uses."""
 
-    address_command: str = ""  # shell: print the VM's public address, by the metadata service
+    address_command: str = ""  # shell command that prints the VM's public address, from the metadata service
     notices: Callable[[Ask, Callable[[], float]], Look] | None = None
-    """Make a reader of spot notices from the metadata service and unix time; None: no notice is given."""
+    """Create a reader of spot notices from the metadata service and unix time; None: the vendor gives no notice."""
 
     def has(self, location: str) -> bool:
-        """Whether a location (`cloud/region[/zone]`) is this vendor's."""
+        """Whether a location (`cloud/region[/zone]`) belongs to this vendor."""
         return location.startswith(f"{self.name}/")

@@ -1,8 +1,8 @@
-"""What every provider must do, as functions of a rig: how to make one provider's requests, and how its time passes.
+"""The provider contract as checks. A rig tells how to make one provider's requests and how its time passes.
 
-`test_contract.py` runs them for the simulated and the emulated cloud; a rig for another provider needs no more
-than `Rig` says. Each check takes names of its own, so that all may share one rig (one run) but `CLOSING`, which
-ends it and comes last. A check that needs what the rig says it cannot do is not among `checks_for(rig)`.
+`test_contract.py` runs them for the simulated and the emulated cloud; for another provider, implement `Rig`. Each check
+uses its own VM names, so all of them may share one rig (one run), except `CLOSING`, which ends the run and comes last.
+`checks_for(rig)` omits checks that the rig does not support.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ OWNER, STRANGER = "tester-00c0ffee", "somebody-else"
 
 
 class Rig(Protocol):
-    """One provider under test: one run that lives, and its clock."""
+    """One provider under test: an open run, and its clock."""
 
     def provider(self) -> Provider:
-        """A client of the run; each call may make another one."""
+        """A client of the run; each call may return another one."""
         ...
 
     def neighbour(self) -> Provider | None:
-        """A client of another run of the same account; None: not to be had here."""
+        """A client of another run of the same account; None: not supported."""
         ...
 
     def request(self, vm: str, labels: Mapping[str, str]) -> LaunchRequest:
@@ -44,7 +44,7 @@ class Rig(Protocol):
         ...
 
     def refused(self, vm: str, labels: Mapping[str, str]) -> LaunchRequest | None:
-        """A request that the place has no capacity for; None: not to be had here."""
+        """A request for which the place has no capacity; None: not supported."""
         ...
 
     def dear(self, vm: str, labels: Mapping[str, str]) -> LaunchRequest | None:
@@ -108,7 +108,7 @@ def the_same_request_twice_is_one_vm(rig: Rig) -> None:
     rig.provider().terminate(vm)
 
 
-def ending_twice_and_ending_nobody_is_no_error(rig: Rig) -> None:
+def terminate_is_idempotent(rig: Rig) -> None:
     vm = _rent(rig, "end")
     rig.provider().terminate(rig.vm("nobody"))
     rig.provider().terminate(vm)
@@ -130,7 +130,7 @@ def a_name_is_never_used_again(rig: Rig) -> None:
     rig.provider().terminate(rig.vm("name", 1))
 
 
-def what_can_never_work_is_an_invalid_request(rig: Rig) -> None:
+def impossible_requests_are_invalid(rig: Rig) -> None:
     good = rig.request(rig.vm("wrong"), _labels(rig))
     for wrong in (
         replace(good, vm="../x"),
@@ -160,7 +160,7 @@ def a_vm_above_its_ceiling_is_refused_and_gone(rig: Rig) -> None:
     rig.eventually(lambda: not _lives(rig, vm) and vm not in _ours(rig))
 
 
-def what_a_vm_wrote_is_in_a_folder(rig: Rig) -> None:
+def collect_returns_the_vms_files(rig: Rig) -> None:
     vm = _rent(rig, "files")
     rig.eventually(lambda: _runs(rig, vm) and _seen(rig, vm)[0].status)
     folder = Path(rig.provider().collect(vm))
@@ -170,7 +170,7 @@ def what_a_vm_wrote_is_in_a_folder(rig: Rig) -> None:
     rig.eventually(lambda: not _lives(rig, vm))
 
 
-def only_ours_are_listed_and_released(rig: Rig) -> None:
+def only_labelled_resources_are_listed_and_released(rig: Rig) -> None:
     mine, theirs = _rent(rig, "mine"), _rent(rig, "theirs", STRANGER)
     rig.eventually(lambda: mine in _ours(rig) and theirs in _ours(rig, STRANGER))
     assert theirs not in _ours(rig)
@@ -199,7 +199,7 @@ def other_runs_of_ours_are_listed_and_released(rig: Rig) -> None:
     rig.eventually(lambda: not _lives(rig, vm))
 
 
-def offers_say_what_a_place_rents(rig: Rig) -> None:
+def offers_describe_what_a_place_rents(rig: Rig) -> None:
     wished = rig.request(rig.vm("offer"), {}).offer
     offers = rig.provider().offers(wished.location, wished.accelerator, wished.use_spot)
     assert offers
@@ -210,7 +210,7 @@ def offers_say_what_a_place_rents(rig: Rig) -> None:
 
 
 def closing_ends_everything(rig: Rig) -> None:
-    """Ends the rig's run: the last check."""
+    """End the rig's run; this is the last check."""
     vms = [_rent(rig, slot) for slot in ("close-a", "close-b")]
     rig.provider().close()
     rig.provider().close()
@@ -228,28 +228,28 @@ def closing_ends_everything(rig: Rig) -> None:
 def _is_there(rig: Rig, vm: str) -> bool:
     try:
         return _lives(rig, vm)
-    except ProviderError:  # a cloud that has ended may say so instead
+    except ProviderError:  # a cloud that has ended may raise EndedError instead
         return False
 
 
 CHECKS: tuple[Callable[[Rig], None], ...] = (
     a_request_becomes_a_running_vm,
     the_same_request_twice_is_one_vm,
-    ending_twice_and_ending_nobody_is_no_error,
+    terminate_is_idempotent,
     a_name_is_never_used_again,
-    what_can_never_work_is_an_invalid_request,
+    impossible_requests_are_invalid,
     no_capacity_leaves_nothing,
     a_vm_above_its_ceiling_is_refused_and_gone,
-    what_a_vm_wrote_is_in_a_folder,
-    only_ours_are_listed_and_released,
+    collect_returns_the_vms_files,
+    only_labelled_resources_are_listed_and_released,
     other_runs_of_ours_are_listed_and_released,
-    offers_say_what_a_place_rents,
+    offers_describe_what_a_place_rents,
 )
 CLOSING = closing_ends_everything
 
 
 def checks_for(rig: Rig) -> Sequence[Callable[[Rig], None]]:
-    """The checks this rig can do, the closing one last."""
+    """The checks that this rig supports, the closing one last."""
     left_out: set[Callable[[Rig], None]] = set()
     if rig.refused("x", {}) is None:
         left_out.add(no_capacity_leaves_nothing)

@@ -17,7 +17,7 @@ import pytest
 
 
 class ClusterDoesNotExist(Exception):
-    """As `sky.exceptions` has it; `cloud.sky.skypilot.errors` knows it by its name."""
+    """Like the class in `sky.exceptions`; `cloud.sky.skypilot.errors` recognizes it by its name."""
 
 
 class RequestCancelled(Exception):
@@ -182,7 +182,7 @@ class FakeSky:
         return self._ask("down", None, end)
 
     def finish(self) -> None:
-        """Let every launch that is under way come to its end."""
+        """Complete every launch in progress."""
         for asked in self.requests.values():
             if asked.name == "sky.launch" and asked.status.endswith("RUNNING"):
                 self.get(asked.request_id)

@@ -53,7 +53,7 @@ def flood(config: Path) -> None:
     while True:
         try:
             wire.sendto(bytes(60), ("10.77.0.2", 9))
-        except OSError:  # nobody listens there, or no room
+        except OSError:  # no listener, or no space
             continue
 
 
@@ -62,7 +62,7 @@ def crash(config: Path) -> None:
 
 
 def listen(config: Path) -> None:
-    """Accept one connection; say what became of it."""
+    """Accept one connection and report how it ended."""
     server = socket.create_server((os.environ["ORCH_ADDRESS"], 7000))
     _say(config, phase="ready")
     wire, _ = server.accept()

@@ -1,4 +1,4 @@
-"""An S3 client in memory whose connections break where a test says, and a clock that sleeping moves."""
+"""An in-memory S3 client whose connections break where a test requests it, and a clock that sleeping advances."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class VirtualTime:
 
 
 class FakeStore:
-    """`cuts`: bytes that each next connection carries before it breaks; afterwards none breaks."""
+    """`cuts`: bytes that successive connections carry before they break; further connections do not break."""
 
     def __init__(self, objects: Mapping[str, bytes], cuts=(), *, ranges=True):
         self.objects = dict(objects)

@@ -21,12 +21,12 @@ def test_a_clock_set_back_or_forward_changes_nothing():
     assert seen == [1000.0, 1001.0, 1002.0, 1003.0]
 
 
-def test_after_a_restart_it_goes_on_behind_what_is_written_already():
+def test_clock_continues_after_last_record_after_restart():
     now_s = steady_clock(lambda: 900.0, lambda: 5.0, not_before_s=1000.0)
     assert now_s() == 1000.0
 
 
-def test_the_real_one_is_the_machines_time_and_goes_on():
+def test_default_clock_is_the_machines_time_and_advances():
     import time
 
     now_s = steady_clock()
@@ -51,7 +51,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("set_by_s", [-3600.0, -1800.0, -31.0, 31.0, 700.0, 3600.0])
-def test_all_processes_of_a_run_have_one_clock_whatever_the_machines_is_set_to(tmp_path, set_by_s):
+def test_processes_of_a_run_share_a_clock_despite_clock_changes(tmp_path, set_by_s):
     machine = Machine()
     controller = machine.process(tmp_path)
     machine.passes(100.0)
@@ -63,7 +63,7 @@ def test_all_processes_of_a_run_have_one_clock_whatever_the_machines_is_set_to(t
     assert restarted() == provider() == reader() == 1_000_120.0
 
 
-def test_after_a_boot_it_goes_on_behind_what_is_written(tmp_path):
+def test_clock_continues_after_last_record_after_reboot(tmp_path):
     machine = Machine()
     machine.process(tmp_path)
     machine.wall_s, machine.ticks, machine.boot = 990_000.0, 1.0, "second"
@@ -72,7 +72,7 @@ def test_after_a_boot_it_goes_on_behind_what_is_written(tmp_path):
     assert restarted() == machine.process(tmp_path)() == 1_000_101.0
 
 
-def test_a_reader_begins_no_clock_and_a_damaged_or_unwritable_file_stops_nobody(tmp_path):
+def test_reading_starts_no_clock_and_damaged_clock_files_are_tolerated(tmp_path):
     machine = Machine()
     assert machine.process(tmp_path, begin=False)() == 1_000_000.0
     assert list(tmp_path.iterdir()) == []

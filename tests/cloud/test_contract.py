@@ -54,7 +54,7 @@ class SimRig:
 
 
 class LocalRig:
-    """Real processes in namespaces, and a clock that nobody can move."""
+    """Real processes in namespaces, and the real clock."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "run"

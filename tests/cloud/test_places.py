@@ -1,4 +1,4 @@
-"""Places: every row is well formed; lookups say what there is instead."""
+"""Places: every row is well formed; failed lookups list the alternatives."""
 
 import pytest
 
@@ -57,6 +57,6 @@ def test_what_does_not_exist(location, said):
     assert said in str(caught.value)
 
 
-def test_nearest_says_nothing_of_the_far():
+def test_nearest_ignores_distant_words():
     assert nearest("qqqq", ["gcp", "aws"]) == ""
     assert nearest("GCP", ["gcp", "aws"]) == "; did you mean 'gcp'?"

@@ -1,4 +1,4 @@
-"""The targets' records: what is written beside figures stays, and nobody asks a target for its name."""
+"""The target records: the marks next to figures stay the same, and no code compares a target's name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_runs_are_started_where_a_provider_is():
         assert target.packages
 
 
-def test_a_target_that_is_not_known_is_none_of_ours():
+def test_unknown_target_is_no_known_target():
     assert [target_of(name) for name in (None, "", "moon")] == [UNKNOWN] * 3
     assert target_of("sky") is SKY
 

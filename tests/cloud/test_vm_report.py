@@ -36,7 +36,7 @@ def test_whatever_a_vm_sends_its_report_is_bounded_json_in_utf8(content):
 
 
 @given(st.dictionaries(FIELDS, VALUES), st.dictionaries(FIELDS, VALUES))
-def test_no_report_raises_in_what_is_remembered_of_a_vm(job, status):
+def test_no_vm_report_raises_in_record_updates(job, status):
     after = after_peek(RECORD, parse_peek(f"{json.dumps(job)}\n{json.dumps(status)}"), NOW_S)
     assert after.notice_at_s is None or after.notice_at_s <= NOW_S + 900.0
     assert after.ready_at_s is None or RECORD.requested_at_s <= after.ready_at_s <= NOW_S
@@ -71,7 +71,7 @@ def test_nesting_digits_and_size_are_bounded(content):
     assert status_of(content) == {}
 
 
-def test_a_notice_further_ahead_than_clouds_announce_is_none():
+def test_implausibly_distant_notice_is_ignored():
     assert notice_of(NOW_S + 120.0, NOW_S) == NOW_S + 120.0
     for said in (NOW_S + 30 * 86_400, float("inf"), float("nan"), 1e18, -1e300, None, "x", True):
         assert notice_of(said, NOW_S) is None
@@ -105,14 +105,14 @@ def test_tars_own_archive_is_unpacked(tmp_path):
     assert sorted(p.name for p in (tmp_path / "to").iterdir()) == ["peer.log", "steps.csv"]
 
 
-def test_an_archive_that_grows_stops_at_its_bound(tmp_path):
+def test_unpacked_size_is_limited(tmp_path):
     archive = packed(peer_log=b"a", steps_csv=b"\0" * 3_000_000)
     assert len(archive) < 10_000
     assert unpack(archive, ("steps.csv", "peer.log"), tmp_path, most_bytes=1_000_000) == ["peer.log"]
     assert [p.name for p in tmp_path.iterdir()] == ["peer.log"]
 
 
-def test_a_vm_does_not_choose_what_is_written(tmp_path):
+def test_only_requested_files_are_unpacked(tmp_path):
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as tar:
         for name, kind in (

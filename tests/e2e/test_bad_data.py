@@ -70,7 +70,7 @@ def test_nobody_at_the_endpoint_a_wrong_secret_no_bucket(clean_home: Path, store
         nobody = f"http://127.0.0.1:{taken.getsockname()[1]}"
     code, said = launch(store, f"data.endpoint={nobody}")
     assert code == 2
-    assert f"nobody answers at the object store at {nobody}" in said
+    assert f"no answer from the object store at {nobody}" in said
     assert "start the store or correct the endpoint" in said
     code, said = launch(store, AWS_SECRET_ACCESS_KEY=SECRET)
     assert code == 2

@@ -65,7 +65,7 @@ def test_five_mistakes_in_a_file_are_told_at_once(clean_home: Path, tmp_path: Pa
         (
             "echo 'MemAvailable: 1000000 kB' >$TMPDIR/m && mount --bind $TMPDIR/m /proc/meminfo",
             2,
-            ("2 peers need about", "ask for fewer peers"),
+            ("2 peers need about", "request fewer peers"),
         ),
     ],
     ids=["no room on the disk", "no memory for the peers"],

@@ -1,4 +1,4 @@
-"""The VMs behind moto's instances, and the faults that a test wishes on them."""
+"""The VMs behind moto's instances, and the faults that a test injects."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def _log(line: str) -> None:
 
 @dataclass
 class Machine:
-    """An instance of moto's and the VM that it stands for."""
+    """An instance of moto and the VM behind it."""
 
     instance: Instance
     vm: VM
     launched_s: float  # unix time
     ended_s: float | None = None
-    notice: str = ""  # when it will be terminated, as the metadata service says it
+    notice: str = ""  # when it will be terminated, in the metadata service's format
 
     @property
     def tags(self) -> dict[str, str]:
@@ -47,7 +47,7 @@ class Machine:
 
     @property
     def cluster(self) -> str:
-        """SkyPilot's name of its cluster on the cloud."""
+        """SkyPilot's name for its cluster on the cloud."""
         return self.tags.get("skypilot-cluster-name", "")
 
     @property
@@ -55,7 +55,7 @@ class Machine:
         return self.instance.state in _UP
 
     def about(self) -> dict[str, Any]:
-        """A line of the admin API's list."""
+        """An entry in the admin API's list."""
         instance = self.instance
         return {
             "id": instance.id,
@@ -74,7 +74,7 @@ class Machine:
 
 @dataclass
 class Machines:
-    """All VMs of this EC2 by instance id, those that ended included."""
+    """All VMs of this EC2 by instance id, including those that have ended."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     by_id: dict[str, Machine] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Machines:
     _used: dict[str, int] = field(default_factory=dict)
 
     def check_capacity(self, zone: str) -> None:
-        """Raises EC2's InsufficientInstanceCapacity where a test wished for it."""
+        """Raise EC2's InsufficientInstanceCapacity if a test has requested it."""
         with self.lock:
             left = self.failing.get(zone, 0)
             if left:
@@ -92,7 +92,7 @@ class Machines:
                 raise _NoCapacityError(zone)
 
     def launch(self, instance: Instance) -> None:
-        """Boot what moto has just made, now or after the wished delay."""
+        """Boot the instances that moto has just created, now or after the requested delay."""
         with self.lock:
             vm = VM(
                 instance.id, self._address(instance), str(instance.user_data or ""), _STATE / "vms", _ROOTFS
@@ -107,7 +107,7 @@ class Machines:
             self._boot(instance.id)
 
     def _address(self, instance: Instance) -> str:
-        """198.18.REGION.N: the third byte tells the region."""
+        """198.18.REGION.N: the third byte encodes the region."""
         region = instance.ec2_backend.region_name
         number = self._used[region] = self._used.get(region, 0) + 1
         subnet = REGIONS.index(region) + 1 if region in REGIONS else 200
@@ -120,14 +120,14 @@ class Machines:
                 machine.vm.start()
 
     def ended(self, instance_id: str) -> None:
-        """moto has terminated it: so has its VM."""
+        """End the VM of an instance that moto has terminated."""
         if machine := self.by_id.get(instance_id):
             _log(f"terminate {instance_id}")
             machine.vm.delete()
             machine.ended_s = machine.ended_s or time.time()
 
     def find(self, want: dict[str, Any]) -> list[Machine]:
-        """Those up with this "id", or of this "cluster" (SkyPilot's name, without the user's hash)."""
+        """The running VMs with this "id", or of this "cluster" (SkyPilot's name, without the user's hash)."""
         with self.lock:
             return [
                 m
@@ -139,7 +139,7 @@ class Machines:
             ]
 
     def at_address(self, ip: str) -> Machine | None:
-        """The VM that has this address."""
+        """The VM with this address."""
         return next((m for m in self.by_id.values() if m.vm.ip == ip), None)
 
     def announce(self, machine: Machine, notice_s: float) -> None:
@@ -148,7 +148,7 @@ class Machines:
         threading.Timer(notice_s, self.preempt, [machine]).start()
 
     def preempt(self, machine: Machine) -> None:
-        """Power off at once; EC2 says that spot took it."""
+        """Power off at once; EC2 reports it as a spot interruption."""
         with self.lock:
             if machine.up:
                 machine.instance.terminate()
@@ -157,7 +157,7 @@ class Machines:
 
 
 def hang_on_moto(machines: Machines) -> None:
-    """From now on what moto's EC2 launches, stops, starts and terminates are these machines."""
+    """Make moto's EC2 launch, stop, start and terminate these machines from now on."""
     run, terminate = InstanceBackend.run_instances, Instance.terminate
     stop, start = Instance.stop, Instance.start
 
@@ -169,7 +169,7 @@ def hang_on_moto(machines: Machines) -> None:
         machines.check_capacity(zone)
         reservation = run(self, *args, **kwargs)
         for instance in reservation.instances:
-            # The root volume goes with its VM where the launch does not say otherwise; moto's would stay.
+            # The root volume is deleted with its VM unless the launch says otherwise; moto would keep it.
             if root := instance.block_device_mapping.get("/dev/sda1"):
                 root.delete_on_termination = True
             machines.launch(instance)

@@ -1,4 +1,4 @@
-"""The two HTTP services beside moto's: the VMs' metadata and the admin API."""
+"""The two HTTP services in addition to moto's: the VMs' metadata and the admin API."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _metadata_of(machine: Machine) -> dict[str, Any]:
 
 
 class _Metadata(_Handler):
-    """Answers a VM, known by its address, with a token only: SkyPilot's VMs have `HttpTokens: required`."""
+    """Answers a VM, identified by its address, and requires a token: SkyPilot's VMs have `HttpTokens: required`."""
 
     def do_PUT(self) -> None:
         self.answer("token")
@@ -78,7 +78,7 @@ class _Metadata(_Handler):
 
 
 class _Admin(_Handler):
-    """The hand of fate: JSON in and out."""
+    """The admin API's requests: JSON in and out."""
 
     def do_GET(self) -> None:
         with self.machines.lock:

@@ -1,7 +1,7 @@
-"""The VMs' own credentials, and IAM's word on what is asked with them: moto knows no conditions, AWS does.
+"""The VMs' own credentials, and IAM's authorization of their requests: unlike AWS, moto ignores conditions.
 
-Only requests signed with a VM's key are judged, by the policies of its instance profile's role; all others may do
-anything, as without this.
+Only requests signed with a VM's key are checked, against the policies of its instance profile's role; all others are
+allowed, as without this module.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def access_key(instance_id: str) -> str:
 
 
 def role_of(machine: Machine) -> str:
-    """Name of the role in the VM's instance profile; "" without one."""
+    """Name of the role in the VM's instance profile; "" if there is none."""
     instance = machine.instance
     association = instance.ec2_backend.iam_instance_profile_associations.get(instance.id)
     roles = association.iam_instance_profile.roles if association else []
@@ -39,7 +39,7 @@ def role_of(machine: Machine) -> str:
 
 
 def judge_vms(machines: Machines) -> None:
-    """From now on what a VM asks with its role's credentials is allowed by that role, or denied."""
+    """Allow or deny requests with a VM's credentials according to its role from now on."""
 
     def authorize(self: Any, _request: type, resource: str = "*") -> None:
         key = self.get_access_key()
@@ -62,7 +62,7 @@ def judge_vms(machines: Machines) -> None:
 
 
 def _resources(response: Any, resource: str) -> list[str]:
-    """ARNs that a request names; the resource that moto found, where it names none."""
+    """ARNs that a request names, or the resource that moto found if it names none."""
     named = [value for values in response.querystring.values() for value in values]
     ids = [str(v) for v in named if re.fullmatch(r"(i|sg)-[0-9a-f]+", str(v))]
     if response._get_action().startswith("Describe"):
@@ -80,7 +80,7 @@ def _statements(account: str, role: str) -> Iterable[dict[str, Any]]:
 
 
 def _attribute(asked: Mapping[str, list[str]]) -> str:
-    """What a ModifyInstanceAttribute changes: named by itself ("Attribute"), or by the field that has the value."""
+    """The attribute that ModifyInstanceAttribute changes: given as "Attribute", or by the field with the value."""
     named = asked.get("Attribute") or [key.partition(".")[0] for key in asked if "." in key]
     return named[0] if named else ""
 
@@ -88,7 +88,7 @@ def _attribute(asked: Mapping[str, list[str]]) -> str:
 def allowed(
     statements: Iterable[dict[str, Any]], action: str, resource: str, instance_id: str, attribute: str = ""
 ) -> bool:
-    """Whether a role with these statements allows its VM this. Raises KeyError for a condition that this does not know."""
+    """Whether a role with these statements allows the request. Raises KeyError for an unsupported condition."""
     context = {"aws:userid": f"AROAFAKE:{instance_id}"} | ({"ec2:Attribute": attribute} if attribute else {})
     effects = {
         each["Effect"]
@@ -103,7 +103,7 @@ def allowed(
 def _holds(
     condition: dict[str, dict[str, str | list[str]]], resource: str, context: Mapping[str, str]
 ) -> bool:
-    """Whether a statement's condition holds: a key that the request lacks fits nothing."""
+    """Whether a statement's condition holds; a key that is missing in the request matches nothing."""
     asked = resource.rpartition("/")[2]
     for operator, pairs in condition.items():
         fits = _OPERATORS[operator]

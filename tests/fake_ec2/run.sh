@@ -1,6 +1,6 @@
 #!/bin/bash
-# Runs pytest with the arguments given in a world of its own, which is built first; where this machine cannot
-# have one, outside: the tests then say why they are skipped.
+# Runs pytest with the given arguments in a new world, which is built first. If this machine cannot have one, it runs
+# outside, and the tests are skipped with the reason.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 pytest=(.venv/bin/python -m pytest "$@")
@@ -16,5 +16,5 @@ case $status in
 esac
 rm -f "$missing"
 [ -z "${ORCH_FAKE_EC2_MISSING:-}" ] || exec "${pytest[@]}"
-# The world dies with whoever waits for it.
+# The world dies with the process that waits for it.
 exec setpriv --pdeathsig KILL tests/fake_ec2/world.sh "${pytest[@]}"

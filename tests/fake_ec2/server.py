@@ -1,4 +1,4 @@
-"""moto's EC2, with machines behind it: what run_instances "launches" boots, and can be ssh'ed into.
+"""moto's EC2 with real machines: what run_instances launches boots and accepts ssh connections.
 
 Started by world.sh inside a private network namespace:
   :5566               the AWS API (EC2, IAM, STS, ...; everything moto has)
@@ -24,7 +24,7 @@ _API, _ADMIN = 5566, 5567
 
 
 def _prepare_account() -> None:
-    """What an AWS account has and moto's has not: default VPCs with a way out."""
+    """Add what an AWS account has and moto's lacks: default VPCs with an internet gateway."""
     url = f"http://127.0.0.1:{_API}"
     for region in REGIONS:
         ec2 = boto3.client("ec2", endpoint_url=url, region_name=region)
@@ -38,7 +38,7 @@ def _prepare_account() -> None:
 
 
 def main() -> None:
-    """Serve until killed; the world's end is its end."""
+    """Serve until killed, together with the world."""
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     machines = Machines()
     hang_on_moto(machines)

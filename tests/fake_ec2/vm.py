@@ -1,4 +1,4 @@
-"""A "VM": processes in namespaces of their own over an overlay of the common root file system.
+"""A "VM": processes in their own namespaces with an overlay of the common root file system.
 
 Its init is vm_init.sh. A VM has its own network stack with one address on the world's bridge, its own process
 tree, users, host name and files, and a real sshd. It shares the kernel, the clock and the cores with everything
@@ -70,7 +70,7 @@ def _user(user: dict[str, Any]) -> list[str]:
 
 @dataclass
 class VM:
-    """One machine: off until `start`, gone with its disk after `delete`."""
+    """One machine: off until `start`, removed with its disk by `delete`."""
 
     id: str
     ip: str
@@ -86,11 +86,11 @@ class VM:
 
     @property
     def link(self) -> str:
-        """Its cable: the bridge's end of it."""
+        """Name of the bridge's end of its network cable."""
         return "v" + self.id[-12:]
 
     def start(self) -> None:
-        """Power on; sshd answers some 1.3 s later."""
+        """Power on; sshd answers about 1.3 s later."""
         for name in ("upper", "work", "root"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "user-data.sh").write_text(script_of_user_data(self.user_data))
@@ -128,7 +128,7 @@ class VM:
         self.process = None
 
     def plug(self, plugged: bool) -> None:
-        """False: the VM stays up, but nothing reaches it (a partition, or a hung machine)."""
+        """Connect or disconnect it; disconnected, it stays up but is unreachable, like a partition or a hung machine."""
         _ip("link", "set", self.link, "up" if plugged else "down")
 
     def delete(self) -> None:

@@ -1,11 +1,11 @@
 #!/bin/bash
 # A world: private network, processes, mounts, /tmp and /dev/shm, with a fake EC2 in it. Runs COMMAND
-# there and ends with its exit status. Whatever was started inside ends with it: the kernel
-# sees to that, even if this script is killed.
+# there and ends with its exit status. The kernel ends everything that was started inside with
+# it, even if this script is killed.
 #   tests/fake_ec2/world.sh COMMAND [ARG ...]
 # In the world: $HOME is a seeded one, AWS_ENDPOINT_URL is set, `sky api start` works, there is
 # no way out, the VMs are 198.18.x.y, the admin API is http://127.0.0.1:5567 (docs/fake-ec2.md).
-# FAKE_EC2_BINDS="/on/host:/in/vm ...": more folders that every VM shall see, read-only.
+# FAKE_EC2_BINDS="/on/host:/in/vm ...": more folders that every VM sees, read-only.
 # FAKE_EC2_LOGS=DIR: leave the logs there at the end.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
@@ -21,7 +21,7 @@ ip addr add 198.18.0.1/15 dev fake0
 ip addr add 169.254.169.254/32 dev fake0       # the instance metadata service
 ip link set fake0 up
 
-# A /tmp of the world's own, in which what it needs of the host's stays where it was.
+# A separate /tmp for the world, in which the needed folders of the host's /tmp keep their paths.
 packages=$("$ORCH_FAKE_EC2_PYTHON" -Bc 'import sysconfig; print(sysconfig.get_path("purelib"))')
 base=$("$ORCH_FAKE_EC2_PYTHON" -Bc 'import sys; print(sys.base_prefix)')
 here=$PWD
@@ -39,9 +39,9 @@ cd "$here"
 export FAKE_EC2_STATE=/tmp/fake-ec2 HOME=/tmp/fake-ec2/home TMPDIR=/tmp
 mkdir -p "$FAKE_EC2_STATE/vms"
 cp -a "$ORCH_FAKE_EC2_DIR/home" "$HOME"
-find "$HOME/.sky/wheels" -exec touch {} +       # newer than SkyPilot's folders: not made anew
+find "$HOME/.sky/wheels" -exec touch {} +       # newer than SkyPilot's folders, so that it is not rebuilt
 unset AWS_PROFILE AWS_DEFAULT_REGION AWS_CA_BUNDLE AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY XDG_CACHE_HOME
-export AWS_ENDPOINT_URL=http://127.0.0.1:5566   # the credentials are in $HOME/.aws, as SkyPilot likes them
+export AWS_ENDPOINT_URL=http://127.0.0.1:5566   # the credentials are in $HOME/.aws, where SkyPilot expects them
 export AWS_EC2_METADATA_DISABLED=true
 export SKYPILOT_DISABLE_USAGE_COLLECTION=1 PATH=$(dirname "$ORCH_FAKE_EC2_PYTHON"):$PATH
 # The VMs' programs use the packages of this Python (their /opt/orch/env looks there).

@@ -1,1 +1,1 @@
-"""Measurement of the emulated network from inside, for `orch net check`."""
+"""Measures the emulated network from inside, for `orch net check`."""

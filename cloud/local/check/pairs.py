@@ -1,4 +1,4 @@
-"""Is the emulated network what its file says? Measured from inside, pair by pair."""
+"""Compare the emulated network with its network file, measured from inside for every pair of places."""
 
 from __future__ import annotations
 
@@ -19,48 +19,50 @@ from cloud.provider import InvalidRequestError, LaunchRequest, Offer, TransientE
 
 _READY_S = 30.0
 _STREAM_S = 4.0
-_GAP_S = 1.0  # between rounds: what is still under way arrives
+_GAP_S = 1.0  # between rounds, so that packets in flight arrive
 _LEAD_S = 0.5
-_PAYLOAD_SHARE = 1448 / 1500  # of a full packet: a VM's limit counts whole packets, a stream its payload
+_PAYLOAD_SHARE = 1448 / 1500  # of a full packet: a VM's limit counts whole packets, a stream only its payload
 
 
 @dataclass(frozen=True)
 class CheckRow:
-    """One ordered pair of places; rates are at the network's own scale (multiplied back)."""
+    """One ordered pair of places; rates are converted back to the network's own scale."""
 
     source: str
     target: str
     wished_rtt_s: float
     rtt_s: float
-    wished_bps: float  # the file's stream (kernel windows: the window over the round trip), or the VM's limit if lower
-    bps: float  # one stream, data one way
-    both_bps: float | None  # one connection with data both ways at once; None: not in the sample
+    # The file's stream (kernel windows: window / round trip), or the VM's limit if that is lower.
+    wished_bps: float
+    bps: float  # one stream, data in one direction
+    both_bps: float | None  # one connection with data in both directions at once; None: not in the sample
 
     @property
     def worst_error(self) -> float:
-        """The largest relative deviation of the measured from the wished."""
+        """The largest relative deviation of the measured from the expected values."""
         errors = [self.rtt_s / self.wished_rtt_s - 1, self.bps / self.wished_bps - 1]
         errors += [] if self.both_bps is None else [self.both_bps / self.wished_bps - 1]
         return max(map(abs, errors))
 
 
 def check_network(run_folder: Path, options: LocalOptions, places: Sequence[str]) -> list[CheckRow]:
-    """Start two VMs a place (locations), measure every ordered pair, end them. About 4 s a place and 20 s.
+    """Start two VMs in each place (location), measure every ordered pair and end the VMs.
 
-    Raises InvalidRequestError (no namespaces, unknown place) and TransientError (the probes did not answer).
+    Takes about 20 s plus 4 s per place. Raises InvalidRequestError (no namespaces, unknown place) and TransientError (the
+    probes did not answer).
     """
     network, limit_bps = Network.load(options.network), options.vm_limit_bps or vm_limit()
     window_bytes = None
     if options.windows == "kernel":
         window_bytes = default_window_bytes() * widening(options.network_tuning)
     pairs = list(itertools.product(places, places))
-    wished = {pair: network.path(*pair) for pair in pairs}
+    expected = {pair: network.path(*pair) for pair in pairs}
     vms = {place: [f"p{k}-1", f"p{k}-2"] for k, place in enumerate(places)}
     cloud = LocalCloud.start(run_folder, options)
     try:
         if cloud.mode != "namespaces":
             raise InvalidRequestError(
-                "this machine does not let us make namespaces, so there is no distance to check"
+                "this machine does not allow creating namespaces, so there is no distance to check"
             )
         for place, names in vms.items():
             for name in names:
@@ -78,7 +80,7 @@ def check_network(run_folder: Path, options: LocalOptions, places: Sequence[str]
     rows: list[CheckRow] = []
     factor = options.bytes_scale / options.time_scale
     for k, pair in enumerate(pairs):
-        path = wished[pair]
+        path = expected[pair]
         both = found.get(f"b{k}", found.get(f"b{pairs.index((pair[1], pair[0]))}/back"))
         rows.append(
             CheckRow(
@@ -99,7 +101,7 @@ def check_network(run_folder: Path, options: LocalOptions, places: Sequence[str]
 def _plans(
     pairs: list[tuple[str, str]], vms: dict[str, list[str]], address: dict[str, str]
 ) -> tuple[dict[str, list[dict[str, object]]], float]:
-    """What each VM measures when; and how long it all takes."""
+    """Plan what each VM measures when. Returns the plans by VM, and the total duration in seconds."""
     plans: dict[str, list[dict[str, object]]] = {name: [] for names in vms.values() for name in names}
     begin_s = at_s = time.time() + _LEAD_S
 
@@ -115,13 +117,13 @@ def _plans(
 
     for k, (source, target) in enumerate(pairs):
         plan("rtt", vms[source][0], vms[target][1 if source == target else 0], f"r{k}")
-    at_s += 7 * 0.3 * len(vms) + _GAP_S  # a VM's round trips are one after another, up to 0.3 s each
+    at_s += 7 * 0.3 * len(vms) + _GAP_S  # a VM measures its round trips one after another, up to 0.3 s each
     owner = {name: place for place, names in vms.items() for name in names}
     for batch in probe.rounds(pairs, vms):
         for source, target in batch:
             plan("flow", source, target, f"s{pairs.index((owner[source], owner[target]))}")
         at_s += _STREAM_S + _GAP_S
-    # both ways at once on one connection: each place with the next, all at the same time
+    # data in both directions on one connection: each place with the next, all at the same time
     sample = list(itertools.combinations(vms, 2))
     for batch in probe.rounds(sample, {place: names[:1] for place, names in vms.items()})[:2]:
         for source, target in batch:
@@ -131,7 +133,7 @@ def _plans(
 
 
 def _await(cloud: LocalCloud, phase: str, timeout_s: float) -> dict[str, float]:
-    """Wait until all probes are in a phase; what they found: round trips (s), rates (bits/s) by key."""
+    """Wait until all probes are in a phase and return their results by key: round trips (s), rates (bits/s)."""
     deadline = time.monotonic() + timeout_s
     while True:
         seen = cloud.observe()

@@ -1,4 +1,4 @@
-"""A VM's program that measures the emulated network from inside: round trips and what one stream carries."""
+"""The VM program that measures the emulated network from inside: round trips and the rate of one stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cloud.local.host.guardian import write_json
 PORT = 5201
 _ECHOES = 5
 _BLOCK = 1 << 14
-_HEAD = struct.Struct("!4sd16s")  # what to do, for how many seconds, name of the measurement
+_HEAD = struct.Struct("!4sd16s")  # command, duration in seconds, name of the measurement
 
 
 def rounds(
@@ -43,7 +43,7 @@ def rounds(
 
 
 def main(config_path: Path) -> None:
-    """Serve the others' measurements; carry out plan.json (a list of {"at_s", "do", "to", "key", "seconds"})."""
+    """Serve measurements of other VMs and carry out plan.json: a list of {"at_s", "do", "to", "key", "seconds"}."""
     folder = config_path.parent
     address = json.loads(config_path.read_text())["listen_address"]
     server = _Server(address)
@@ -57,7 +57,7 @@ def main(config_path: Path) -> None:
         time.sleep(max(0.0, task["at_s"] - time.time()))
         results.append({"key": task["key"], **_measure(task)})
     write_json(folder / "status.json", {"phase": "done", "results": results})
-    threading.Event().wait()  # the others may still be measuring towards us
+    threading.Event().wait()  # other VMs may still be measuring to this one
 
 
 def _measure(task: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def _measure(task: Mapping[str, Any]) -> dict[str, Any]:
             return {"bps": there, "back_bps": back.bps}
         _send(wire, seconds)
         wire.settimeout(120)
-        wire.recv(1)  # the other end has it all
+        wire.recv(1)  # wait until the other end has received everything
     return {"bps": _ask(to, key)}
 
 
@@ -88,7 +88,7 @@ def _connect(to: str, do: str, seconds: float, key: str) -> socket.socket:
 
 
 def _round_trip(to: str, key: str) -> float:
-    """The smallest of a few: what is above it is this machine's scheduling, not the network."""
+    """The smallest of several round trips: anything above it is this machine's scheduling, not the network."""
     with _connect(to, "rtt", 0.0, key) as wire:
         found: list[float] = []
         for _ in range(_ECHOES):
@@ -112,10 +112,10 @@ def _send(wire: socket.socket, seconds: float) -> None:
 
 
 def steady_bps(arrivals: Sequence[tuple[float, int]]) -> float:
-    """Bits/s after the first two fifths of the time, when the stream is at its full rate. `arrivals`: (s, bytes).
+    """Bits/s after the first two fifths of the time, when the stream has its full rate. `arrivals`: (s, bytes).
 
-    The slope of a line through the bytes so far: a stream that a window limits comes in bursts, one a round trip, and
-    counting between two moments would be off by as much as one. 0.0 with too few arrivals.
+    Fits a line through the cumulative bytes: a stream that is limited by its window arrives in bursts, one per round trip,
+    so counting between two moments would be off by up to one burst. 0.0 if there are too few arrivals.
     """
     if len(arrivals) <= 10:
         return 0.0
@@ -123,14 +123,14 @@ def steady_bps(arrivals: Sequence[tuple[float, int]]) -> float:
     so_far, points = 0, list[tuple[float, int]]()
     for at_s, size in arrivals:
         if at_s >= steady_s:
-            # one point before and one after each arrival: time without arrivals counts, too
+            # one point before and one after each arrival, so that time without arrivals counts too
             points += [(at_s, so_far), (at_s, so_far + size)]
         so_far += size
     return 8 * _slope(points)
 
 
 def _slope(points: Sequence[tuple[float, int]]) -> float:
-    """Of the least-squares line through steps, each stretch between two points weighted by its length."""
+    """Slope of the least-squares line through steps; each stretch between two points is weighted by its length."""
     weight = mean_t = mean_n = 0.0
     stretches = [((a[0] + b[0]) / 2, (a[1] + b[1]) / 2, b[0] - a[0]) for a, b in itertools.pairwise(points)]
     for t, n, w in stretches:
@@ -143,7 +143,7 @@ def _slope(points: Sequence[tuple[float, int]]) -> float:
 
 
 class _Receiver:
-    """Takes what comes and says at which rate it came."""
+    """Reads a connection to its end and measures the rate."""
 
     def __init__(self, wire: socket.socket) -> None:
         self._wire = wire

@@ -1,1 +1,1 @@
-"""Host process of an emulated cloud: VMs as processes, preemptions, the object store, clean-up."""
+"""The host process of an emulated cloud: VMs as processes, preemptions, the object store, clean-up."""

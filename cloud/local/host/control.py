@@ -1,4 +1,4 @@
-"""The host's end of its control socket: one JSON object a line in, one out."""
+"""The host's end of its control socket: one JSON object per line in each direction."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_CLIENT_S = 10.0  # a client that does not take its answer within this is dropped
+_CLIENT_S = 10.0  # a client that does not read its answer within this time is disconnected
 
 
 class ControlServer:
-    """Serves clients from a selector's loop; `answer` turns a line into the reply.
+    """Serves clients from a selector's loop; `answer` computes the reply to a line.
 
-    Selector keys carry the callback to call with their file object.
+    The data of the selector's keys is the callback to call with the file object.
     """
 
     def __init__(self, selector: selectors.BaseSelector, answer: Callable[[bytes], dict[str, Any]]) -> None:
@@ -24,22 +24,22 @@ class ControlServer:
         self._clients: dict[int, tuple[socket.socket, bytearray]] = {}
 
     def listen(self, path: Path) -> None:
-        """Take connections at `path`."""
+        """Accept connections at `path`."""
         self._listener.bind(str(path))
         self._listener.listen(16)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def descriptors(self) -> list[int]:
-        """What a forked program has to close."""
+        """Descriptors that a forked program has to close."""
         return [self._listener.fileno(), *self._clients]
 
     def _accept(self, listener: socket.socket) -> None:
         client, _ = listener.accept()
         client.settimeout(_CLIENT_S)
         self._clients[client.fileno()] = (client, bytearray())
-        self._selector.register(client, selectors.EVENT_READ, self._hear)
+        self._selector.register(client, selectors.EVENT_READ, self._on_readable)
 
-    def _hear(self, client: socket.socket) -> None:
+    def _on_readable(self, client: socket.socket) -> None:
         buffer = self._clients[client.fileno()][1]
         try:
             data = client.recv(1 << 20)
@@ -49,7 +49,7 @@ class ControlServer:
                 buffer[:] = rest
                 client.sendall(json.dumps(self._answer(line)).encode() + b"\n")
         except OSError:
-            data = b""  # a client that went away is not served any more
+            data = b""  # the client disconnected
         if not data:
             self._selector.unregister(client)
             del self._clients[client.fileno()]

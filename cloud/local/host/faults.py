@@ -1,4 +1,4 @@
-"""When the emulated provider takes a VM back, and what it refuses: decisions only."""
+"""When the emulated provider preempts a VM, and which requests it refuses. Decisions only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cloud.provider import InvalidRequestError, NoCapacityError
 def lifetime_s(seed: int, vm: str, rate_per_h: float) -> float | None:
     """Seconds from a VM's start to its preemption, exponentially distributed; None: never.
 
-    A function of its arguments only, so that a run can be repeated.
+    Depends on the arguments only, so that a run can be repeated.
     """
     if rate_per_h <= 0:
         return None
@@ -20,20 +20,20 @@ def lifetime_s(seed: int, vm: str, rate_per_h: float) -> float | None:
 
 
 def victim(seed: int, at_s: float, alive: Iterable[str]) -> str | None:
-    """Which of the VMs alive the preemption planned at `at_s` hits; None: there is none."""
+    """Choose the VM that the preemption planned at `at_s` hits; None: no VM is alive."""
     names = sorted(alive)
     return random.Random(f"{seed}/{at_s}").choice(names) if names else None
 
 
 def belongs(vm: str, slot: str) -> bool:
-    """Whether a VM ("<run id>-<slot>-<generation>") is one of `slot` ("<run id>-<slot>"; "": of any)."""
+    """Whether a VM ("<run id>-<slot>-<generation>") belongs to `slot` ("<run id>-<slot>"; "" matches any)."""
     return not slot or vm.rpartition("-")[0] == slot
 
 
 def check_capacity(location: str, capacity: Mapping[str, int], alive: Iterable[str]) -> None:
-    """Raises NoCapacityError when a place that holds `location` is full.
+    """Raise NoCapacityError if a place that contains `location` is full.
 
-    `capacity` names clouds, regions or zones; `alive` are the locations of the VMs there are.
+    `capacity` is by cloud, region or zone; `alive` are the locations of the existing VMs.
     """
     living = list(alive)
     for place, limit in capacity.items():
@@ -52,16 +52,16 @@ def _within(location: str, place: str) -> bool:
 
 
 def check_memory(peers: int, each_bytes: int, available_bytes: int | None) -> None:
-    """Raises InvalidRequestError when this machine has no memory for so many peers."""
+    """Raise InvalidRequestError if this machine does not have enough memory for this many peers."""
     if available_bytes is not None and peers * each_bytes > available_bytes:
         raise InvalidRequestError(
             f"{peers} peers need about {peers * each_bytes / 1e9:.1f} GB of memory ({each_bytes / 1e9:.1f} GB each) and "
-            f"this machine has {available_bytes / 1e9:.1f} GB free; ask for fewer peers or free some memory"
+            f"this machine has {available_bytes / 1e9:.1f} GB free; request fewer peers or free some memory"
         )
 
 
 def available_memory() -> int | None:
-    """Bytes of memory free for new processes; None where the system does not say (macOS)."""
+    """Bytes of memory available to new processes; None if the system does not report it (macOS)."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""The outer end of an emulated cloud: makes its namespaces, waits for its end, removes what it left."""
+"""The outermost process of an emulated cloud: creates its namespaces, waits for its end and cleans up."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from cloud.local.network import kernel
 from cloud.local.options import LocalOptions
 
 HOST_FILE, LOCK_FILE, TEMP_FILE = "host.json", "host.lock", "temp"
-_GONE_S = 3.0  # from SIGKILL to the last of a group's processes
+_GONE_S = 3.0  # from SIGKILL until all processes of a group are gone
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Replace a file at once; only the user may read it, since some hold keys."""
+    """Replace a file atomically; readable by the user only, since some files contain keys."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.unlink(missing_ok=True)
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -32,17 +32,17 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def guard(cloud_folder: Path, host: Callable[[Path, LocalOptions, Path, bool], None]) -> int:
-    """Run `host(cloud_folder, options, temp, namespaces)` in namespaces of its own until it ends.
+    """Run `host(cloud_folder, options, temp, namespaces)` in its own namespaces until it ends.
 
-    Three processes: this one outside, one that goes into fresh user (unless root), mount and PID namespaces
-    and forks the host, and the host, which is PID 1: with it, however it dies, everything in there dies.
+    Uses three processes: this one outside; one that enters new user (unless root), mount and PID namespaces and forks the
+    host; and the host, which is PID 1 there, so that all processes inside die with it, however it ends.
     """
     options = LocalOptions.load(cloud_folder / "options.json")
     lock = os.open(cloud_folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        print(f"{cloud_folder}: the emulated cloud of this run is up already", file=sys.stderr)  # noqa: T201
+        print(f"{cloud_folder}: the emulated cloud of this run is already running", file=sys.stderr)  # noqa: T201
         return 1
     _remove_temp(cloud_folder)
     temp = Path(_short_temp()) / f"orch-{secrets.token_hex(4)}"
@@ -61,7 +61,7 @@ def guard(cloud_folder: Path, host: Callable[[Path, LocalOptions, Path, bool], N
         if options.mode == "namespaces" and (why or not namespaces):
             _end_with(
                 cloud_folder,
-                f"this machine does not let us make namespaces ({why or sys.platform}); "
+                f"this machine does not allow creating namespaces ({why or sys.platform}); "
                 "use mode auto or loopback (no distance), or run as root",
             )
             return 1
@@ -70,42 +70,42 @@ def guard(cloud_folder: Path, host: Callable[[Path, LocalOptions, Path, bool], N
             _end_groups(cloud_folder)
         _end_with(
             cloud_folder,
-            f"the emulated cloud's host process died ({_say(status)}); see {cloud_folder}/host.log",
+            f"the emulated cloud's host process died ({_describe(status)}); see {cloud_folder}/host.log",
         )
         return int(status != 0)
     finally:
-        shutil.rmtree(temp, ignore_errors=True)  # by its own name: somebody may have removed the run's folder
+        shutil.rmtree(temp, ignore_errors=True)  # by name, since the run's folder may have been removed
         _remove_temp(cloud_folder)
 
 
 def _short_temp() -> str:
-    """A folder for sockets: their paths may have 108 bytes."""
-    wished = os.environ.get("TMPDIR", "/tmp")
-    return wished if len(wished) < 50 and os.access(wished, os.W_OK) else "/tmp"
+    """Return a folder for sockets, whose paths are limited to 108 bytes."""
+    requested = os.environ.get("TMPDIR", "/tmp")
+    return requested if len(requested) < 50 and os.access(requested, os.W_OK) else "/tmp"
 
 
 def _in_namespaces(host: Callable[[], None], temp: Path) -> tuple[str, int]:
-    """(why namespaces cannot be made or "", the host's wait status)."""
-    heard, says = os.pipe()
+    """Return (why namespaces cannot be created or "", the host's wait status)."""
+    read_end, write_end = os.pipe()
     guardian = os.getpid()
     middle = os.fork()
     if middle == 0:
-        os.close(heard)
-        _run(lambda: _middle(host, temp, says, guardian))
-    os.close(says)
+        os.close(read_end)
+        _run(lambda: _middle(host, temp, write_end, guardian))
+    os.close(write_end)
     try:
-        why = os.read(heard, 4096).decode()
+        why = os.read(read_end, 4096).decode()
         return why, os.waitpid(middle, 0)[1]
     except BaseException:
         os.kill(middle, signal.SIGKILL)
         os.waitpid(middle, 0)
         raise
     finally:
-        os.close(heard)
+        os.close(read_end)
 
 
-def _middle(host: Callable[[], None], temp: Path, says: int, guardian: int) -> None:
-    """Go into fresh namespaces, fork the host, wait for it; tell over `says` if it cannot be."""
+def _middle(host: Callable[[], None], temp: Path, write_end: int, guardian: int) -> None:
+    """Enter new namespaces, fork the host and wait for it; write the error to `write_end` if that fails."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     kernel.end_with_parent(signal.SIGKILL)
@@ -114,7 +114,7 @@ def _middle(host: Callable[[], None], temp: Path, says: int, guardian: int) -> N
     try:
         _enter(temp)
     except OSError as error:
-        os.write(says, str(error).encode())
+        os.write(write_end, str(error).encode())
         return
     pid = os.fork()
     if pid == 0:
@@ -122,11 +122,11 @@ def _middle(host: Callable[[], None], temp: Path, says: int, guardian: int) -> N
         try:
             _try_network()
         except OSError as error:
-            os.write(says, str(error).encode())
+            os.write(write_end, str(error).encode())
             os._exit(0)
-        os.close(says)
+        os.close(write_end)
         _run(host)
-    os.close(says)
+    os.close(write_end)
     os._exit(_exit_code(os.waitpid(pid, 0)[1]))
 
 
@@ -139,14 +139,14 @@ def _enter(temp: Path) -> None:
     except PermissionError:
         kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS | kernel.CLONE_NEWPID)
         kernel.map_own_user(uid, gid)
-    kernel.own_mounts()
+    kernel.make_mounts_private()
     kernel.mount_tmpfs(str(temp / "t"))
-    if Path("/dev/shm").is_dir():  # shared memory of killed processes goes with the namespace too
+    if Path("/dev/shm").is_dir():  # so that shared memory of killed processes is freed with the namespace
         kernel.mount_tmpfs("/dev/shm", "1777")
 
 
 def _try_network() -> None:
-    """Raises OSError where network namespaces cannot be made. (Only now: the first child is PID 1, ended with all.)"""
+    """Raise OSError if network namespaces cannot be created. Not checked earlier, since the first child becomes PID 1."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -190,13 +190,13 @@ def _exit_code(status: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _say(status: int) -> str:
+def _describe(status: int) -> str:
     code = _exit_code(status)
     return f"signal {code - 128}" if code > 128 else f"exit {code}"
 
 
 def _end_with(cloud_folder: Path, fatal: str) -> None:
-    """Write down the end of a host that could not do so itself."""
+    """Record the end of a host that could not do so itself."""
     path = cloud_folder / HOST_FILE
     try:
         state = json.loads(path.read_text())
@@ -214,7 +214,7 @@ def _end_with(cloud_folder: Path, fatal: str) -> None:
 
 
 def _end_groups(cloud_folder: Path) -> None:
-    """Loopback only: no PID namespace ended the VMs' processes with the host. Waits until they are gone."""
+    """End the VMs' processes and wait until they are gone; loopback only, where no PID namespace ends them."""
     try:
         vms = json.loads((cloud_folder / HOST_FILE).read_text())["vms"]
     except (OSError, ValueError):
@@ -223,7 +223,7 @@ def _end_groups(cloud_folder: Path) -> None:
     deadline = time.monotonic() + _GONE_S
     while groups := [group for group in groups if _kill_group(group)]:
         for group in groups:
-            with contextlib.suppress(ChildProcessError):  # a guardian has adopted them: the dead wait for it
+            with contextlib.suppress(ChildProcessError):  # this process may have adopted them: reap them
                 while os.waitpid(-group, os.WNOHANG)[0]:
                     pass
         if time.monotonic() > deadline:
@@ -232,7 +232,7 @@ def _end_groups(cloud_folder: Path) -> None:
 
 
 def _kill_group(group: int) -> bool:
-    """Whether there was anybody to kill."""
+    """Send SIGKILL to a process group; returns whether it had any processes."""
     try:
         os.killpg(group, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
@@ -241,7 +241,7 @@ def _kill_group(group: int) -> bool:
 
 
 def is_alive(cloud_folder: Path) -> bool:
-    """Whether an emulated cloud's guardian holds this folder."""
+    """Whether the guardian of an emulated cloud holds this folder's lock."""
     try:
         lock = os.open(cloud_folder / LOCK_FILE, os.O_RDWR)
     except OSError:
@@ -256,7 +256,7 @@ def is_alive(cloud_folder: Path) -> bool:
 
 
 def reap(run_folder: Path) -> bool:
-    """Remove what a killed guardian left of a run's emulated cloud; False: it is still alive, nothing was done."""
+    """Clean up after a killed guardian of a run's emulated cloud; False if it is alive, in which case nothing is done."""
     cloud_folder = run_folder / "cloud"
     if is_alive(cloud_folder):
         return False

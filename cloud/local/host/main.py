@@ -1,7 +1,7 @@
 """The host process of one run's emulated cloud: `python -m cloud.local.host.main CLOUD_FOLDER`.
 
-Single-threaded, because it forks the VMs' programs after it has imported what they need. It is PID 1 of
-its PID namespace; /proc shows the machine's pids all the same (os.getpid() in here is not /proc's name).
+It is single-threaded, because it forks the VMs' programs after it has imported what they need. It is PID 1 of its PID
+namespace, but /proc shows the machine's pids (os.getpid() in here is not the number used in /proc).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cloud.local.host import faults, programs, store
 from cloud.local.host.control import ControlServer
 from cloud.local.host.guardian import HOST_FILE, guard, write_json
 from cloud.local.host.preemption import Preemptions
-from cloud.local.host.vms import Vm, announce, furnish, vm_folder
+from cloud.local.host.vms import Vm, announce, vm_folder, write_vm_folder
 from cloud.local.network.fabric import Fabric, LoopbackFabric, NodeHandle, SwitchFabric
 from cloud.local.options import LocalOptions
 from cloud.provider import InvalidRequestError, ProviderError, is_monitor
@@ -57,7 +57,7 @@ class _Host:
         self._control = ControlServer(self._selector, self._answer)
         self._signals, self._signalled = socket.socketpair()
         self._preemptions = Preemptions(options.preempt, self._vms, self._after, self._preempt, self._noticed)
-        self._recall()
+        self._load_earlier_vms()
         self._fabric: Fabric = self._make_fabric()
         self._store_pid: int | None = None
 
@@ -85,10 +85,10 @@ class _Host:
             self._fail(str(error))
         self._end()
 
-    # what the host remembers
+    # state
 
-    def _recall(self) -> None:
-        """VMs of an earlier host of this run: their names are never used again."""
+    def _load_earlier_vms(self) -> None:
+        """Load the VMs of an earlier host of this run, whose names must not be reused."""
         with contextlib.suppress(OSError, ValueError):
             for row in json.loads((self._folder / HOST_FILE).read_text())["vms"]:
                 vm = Vm.from_json(row)
@@ -96,7 +96,7 @@ class _Host:
                     vm.state, vm.ended_at_s, vm.cause = (
                         "failed",
                         self._now_s(),
-                        "the emulated cloud was started again",
+                        "the emulated cloud was restarted",
                     )
                 self._vms[vm.vm] = vm
 
@@ -121,7 +121,7 @@ class _Host:
         }
 
     def _write(self) -> None:
-        """For who finds no host any more; a full disk ends no VM, since who asks is answered from memory."""
+        """Write host.json for readers after the host's end. A full disk ends no VM: clients are answered from memory."""
         try:
             write_json(self._folder / HOST_FILE, self._state())
         except OSError as error:
@@ -136,20 +136,20 @@ class _Host:
     def _tick(self) -> None:
         self._fabric.tick()
         if time.monotonic() - self._heard_s > self._options.lease_s:
-            self._fail(f"nobody talked to the emulated cloud for {self._options.lease_s:.0f} s")
+            self._fail(f"no client contacted the emulated cloud for {self._options.lease_s:.0f} s")
             self._stop = True
         self._after(1.0, self._tick)
 
     def _preload(self) -> None:
         for number in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "GOMAXPROCS"):
             os.environ[number] = "1"
-        os.environ["GOLOG_LOG_LEVEL"] = "error"  # p2pd's debug log alone loads a small machine
+        os.environ["GOLOG_LOG_LEVEL"] = "error"  # p2pd's debug log alone would load a small machine
         try:
             for module in self._options.preload:
                 importlib.import_module(module)
         except ImportError as error:
             self._fail(
-                f"cannot import what the peers need ({error}); install it with: pip install -e '.[local]' in a clone of orch"
+                f"cannot import the peers' packages ({error}); install it with: pip install -e '.[local]' in a clone of orch"
             )
             return
         self._warm = True
@@ -181,16 +181,16 @@ class _Host:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         if pid == self._fabric.pid and not self._stop:
             self._fabric.pid = None
-            self._fail(f"the emulated network's switch {how}: the run cannot go on; start it again")
+            self._fail(f"the emulated network's switch {how}: the run cannot continue; start it again")
         elif pid == self._store_pid and not self._stop:
             self._store_pid = None
-            print(f"the store's supervisor {how}; starting it again", flush=True)  # noqa: T201 the host's log
+            print(f"the store's supervisor {how}; restarting it", flush=True)  # noqa: T201 the host's log
             self._after(1.0, self._start_store)
         for vm in self._vms.values():
             if vm.host_pid == pid and vm.alive:
                 if code == 0 and vm.notice_at_s is not None and not vm.terminating:
-                    # the program has left; the VM is there, and billed, until it is taken
-                    programs.end_surely(self._nodes[vm.vm].ns_fd, vm.host_pid)
+                    # the program has exited after a notice; the VM exists, and is billed, until it is preempted
+                    programs.kill_until_gone(self._nodes[vm.vm].ns_fd, vm.host_pid)
                     vm.host_pid = vm.pid = None
                     self._write()
                     continue
@@ -198,7 +198,7 @@ class _Host:
                 self._end_vm(vm, state, "terminated" if vm.terminating else f"its program {how}")
 
     def _fail(self, why: str) -> None:
-        """Nothing can go on: end all VMs, stay to say why."""
+        """End all VMs because the cloud cannot continue; the host stays up to report the reason."""
         self._fatal = self._fatal or why
         print(why, flush=True)  # noqa: T201 the host's log
         for vm in self._vms.values():
@@ -239,7 +239,7 @@ class _Host:
         if self._fatal:
             raise InvalidRequestError(self._fatal)
         if not name or "/" in name or name.startswith(".") or name == "store":
-            raise InvalidRequestError(f"'{name}' is not a name for a VM")
+            raise InvalidRequestError(f"'{name}' is not a valid VM name")
         monitor = is_monitor(name)
         if not monitor:
             alive = [vm.location for vm in self._vms.values() if vm.alive and vm.billed]
@@ -249,10 +249,13 @@ class _Host:
         config = dict(order["config"])
         if config.get("listen_address") == "":
             config["listen_address"] = node.ip
-        if node.ip == "127.0.0.1" and "listen_port" in config:  # one address for all: the ports must differ
+        # All VMs share one address in this case, so the ports must differ.
+        if node.ip == "127.0.0.1" and "listen_port" in config:
             config["listen_port"] += node.index
         contents = {key: base64.b64decode(text) for key, text in order["files"].items()}
-        furnish(vm_folder(self._run_folder, name), {**contents, "config.json": json.dumps(config).encode()})
+        write_vm_folder(
+            vm_folder(self._run_folder, name), {**contents, "config.json": json.dumps(config).encode()}
+        )
         vm = Vm(name, location, node.ip, node.index, order["program"], not monitor, self._now_s())
         vm.labels = dict(order.get("labels", {}))
         self._vms[name] = vm
@@ -302,14 +305,14 @@ class _Host:
         self._after(_GRACE_S, lambda: self._end_vm(vm, "terminated", "terminated") if vm.alive else None)
 
     def _end_vm(self, vm: Vm, state: provider.VmState, cause: str) -> None:
-        """First its packets vanish (no FIN leaves), then its processes, then its namespace."""
+        """End a VM: first drop its packets (so that no FIN leaves), then kill its processes, then remove its namespace."""
         vm.state, vm.ended_at_s, vm.cause = state, self._now_s(), cause
         node = self._nodes[vm.vm]
         gone = self._fabric.pid is None and self._mode == "namespaces"
         if not gone:
-            with contextlib.suppress(OSError):  # the switch died this moment: its end is noticed next
+            with contextlib.suppress(OSError):  # the switch has just died, which is noticed next
                 self._fabric.cut(node.index)
-        programs.end_surely(node.ns_fd, vm.host_pid)
+        programs.kill_until_gone(node.ns_fd, vm.host_pid)
         if not gone:
             with contextlib.suppress(OSError):
                 self._fabric.remove(node)
@@ -322,7 +325,7 @@ class _Host:
         self._heard_s = time.monotonic()
         self._reap()
         try:
-            return {"ok": self._obey(json.loads(line))}
+            return {"ok": self._execute(json.loads(line))}
         except ProviderError as error:
             return {"error": type(error).__name__, "text": str(error)}
         except OSError as error:
@@ -330,10 +333,10 @@ class _Host:
         except (ValueError, KeyError, TypeError) as error:
             return {
                 "error": "InvalidRequestError",
-                "text": f"the emulated cloud does not understand: {error!r}",
+                "text": f"the emulated cloud cannot process the request: {error!r}",
             }
 
-    def _obey(self, order: dict[str, Any]) -> Any:
+    def _execute(self, order: dict[str, Any]) -> Any:
         vm = self._vms.get(order.get("vm", ""))
         match order["do"]:
             case "request":
@@ -354,9 +357,9 @@ class _Host:
                     self._terminate(each)
                 self._after(0.0, self._stop_when_quiet)
             case "terminate" | "preempt" | "cut":
-                pass  # a VM that does not exist, or is gone already
+                pass  # the VM does not exist or has ended
             case other:
-                raise ValueError(f"no such order: {other}")
+                raise ValueError(f"unknown command: {other}")
         return None
 
     def _stop_when_quiet(self) -> None:
@@ -391,7 +394,7 @@ def _run(cloud_folder: Path, options: LocalOptions, temp: Path, namespaces: bool
 
 
 def main() -> int:
-    """Guard a host for the folder named on the command line."""
+    """Run the host for the folder named on the command line, guarded."""
     return guard(Path(sys.argv[1]).absolute(), _run)
 
 

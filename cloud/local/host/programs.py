@@ -1,4 +1,4 @@
-"""Processes of a VM: forked from the warm host, in the VM's namespace, ended without a trace."""
+"""Processes of a VM: forked from the preloaded host, run in the VM's namespace, and killed completely."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pathlib import Path
 
 from cloud.local.network import kernel
 
-_PASSES = 50  # of killing a VM's processes; a fork bomb would need more
+_PASSES = 50  # of killing a VM's processes; only a fork bomb would need more
 
 
 def call(program: str, *arguments: object) -> object:
-    """Call "module:function"."""
+    """Call "module:function" with the arguments."""
     module, _, function = program.partition(":")
     return getattr(importlib.import_module(module), function)(*arguments)
 
@@ -34,17 +34,18 @@ def start(
     environment: Mapping[str, str],
     close: Sequence[int],
 ) -> tuple[int, int]:
-    """Fork a program; returns its pid as this process and as the machine's /proc see it."""
-    heard, says = os.pipe()
+    """Fork a program; returns its pid as seen by this process and by the machine's /proc."""
+    read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            os.close(heard)
+            os.close(read_end)
             _become(ns_fd, folder, temp, environment, close)
             os.write(
-                says, os.readlink("/proc/self").encode() if sys.platform == "linux" else b"%d" % os.getpid()
+                write_end,
+                os.readlink("/proc/self").encode() if sys.platform == "linux" else b"%d" % os.getpid(),
             )
-            os.close(says)
+            os.close(write_end)
             result = call(program, *arguments)
             code = result if isinstance(result, int) else 0
         except SystemExit as end:
@@ -57,16 +58,16 @@ def start(
                 sys.stdout.flush()
                 sys.stderr.flush()
         os._exit(code)
-    os.close(says)
-    told = os.read(heard, 64)
-    os.close(heard)
-    return pid, int(told or 0)
+    os.close(write_end)
+    outer = os.read(read_end, 64)
+    os.close(read_end)
+    return pid, int(outer or 0)
 
 
 def _become(
     ns_fd: int | None, folder: Path, temp: Path, environment: Mapping[str, str], close: Sequence[int]
 ) -> None:
-    """In the child: leave everything of the host behind."""
+    """Turn the forked child into a process of the VM: drop the host's signals, descriptors and environment."""
     os.setsid()
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
@@ -83,31 +84,31 @@ def _become(
     for fd, number in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(fd, number)
     temp.mkdir(parents=True, exist_ok=True)
-    tempfile.tempdir = None  # the warm process may have looked it up already
+    tempfile.tempdir = None  # the preloaded host may have cached it
     os.environ.update({**environment, "TMPDIR": str(temp)})
     os.chdir(folder)
 
 
 def namespace_inode(ns_fd: int) -> int:
-    """What tells one namespace from another."""
+    """Inode number that identifies a namespace."""
     return os.fstat(ns_fd).st_ino
 
 
-def end_surely(ns_fd: int | None, leader: int | None) -> None:
-    """`end_all` until nothing is left; without a `leader` nothing was started."""
+def kill_until_gone(ns_fd: int | None, leader: int | None) -> None:
+    """Call `kill_once` until no process is left; does nothing without a `leader`, since nothing was started."""
     if leader is None:
         return
     inode = None if ns_fd is None else namespace_inode(ns_fd)
     for _ in range(_PASSES):
-        if not end_all(inode, leader):
+        if not kill_once(inode, leader):
             return
         time.sleep(0.005)
 
 
-def end_all(inode: int | None, leader: int | None) -> int:
-    """SIGKILL what lives in a network namespace, or (None: loopback) in the session of `leader`.
+def kill_once(inode: int | None, leader: int | None) -> int:
+    """Send SIGKILL to all processes of a network namespace, or (None: loopback) of the session of `leader`.
 
-    Returns how many processes were hit. A forking process may slip through one pass: call until 0.
+    Returns the number of processes hit. A process that forks may escape one pass, so call this until it returns 0.
     """
     hit = 0
     if leader is not None:
@@ -127,7 +128,7 @@ def end_all(inode: int | None, leader: int | None) -> int:
                 os.kill(pid, signal.SIGKILL)
                 hit += 1
         except (OSError, ValueError):
-            continue  # gone meanwhile, or a process of the machine that we may not look at
+            continue  # ended meanwhile, or a process that may not be inspected
     return hit
 
 
@@ -137,7 +138,7 @@ def _session(entry: str) -> int:
 
 
 def _own_number(entry: str) -> int | None:
-    """The pid by which this process (maybe in a PID namespace of its own) knows /proc/<entry>; None: a dead one."""
+    """Pid of /proc/<entry> in this process's own PID namespace; None for a dead process."""
     number = None
     for line in Path(f"/proc/{entry}/status").read_text().splitlines():
         if line.startswith("State:") and line.split()[1] in "ZX":
@@ -148,7 +149,7 @@ def _own_number(entry: str) -> int | None:
 
 
 def outer_pid(pid: int | None) -> int | None:
-    """A child's pid as the machine's /proc names it."""
+    """Pid of a child as seen in the machine's /proc."""
     if pid is None or sys.platform != "linux":
         return pid
     for entry in Path("/proc/thread-self/children").read_text().split():

@@ -1,4 +1,4 @@
-"""The store's node: the embedded Swift, kept alive, with its data set; or a way to the user's own endpoint."""
+"""The store's node: the embedded Swift with its data set, kept running; or a forwarder to the user's own endpoint."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LOOK_S = 0.5
 def start(
     options: StoreOptions, cloud_folder: Path, ip: str, ns_fd: int | None, temp: Path, close: Sequence[int]
 ) -> int:
-    """Fork the process that is, or keeps, the store; its pid. Raises InvalidRequestError for a URL it cannot reach."""
+    """Fork the process that runs the store and return its pid. Raises InvalidRequestError for an unusable URL."""
     folder = cloud_folder / "store"
     folder.mkdir(exist_ok=True)
     status = folder / STORE_FILE
@@ -47,29 +47,29 @@ def start(
 
 
 def serve_swift(options: StoreOptions, folder: Path, ip: str, status: Path) -> None:
-    """Run Swift in this (the store's) namespace until killed; its servers are started again when they die.
+    """Run Swift in this (the store's) namespace until killed; servers that die are restarted.
 
-    `status` (0600: it holds the store's keys) says {"state": "starting|filling|ready|failed", "endpoint",
+    `status` (0600, since it contains the store's keys) is {"state": "starting|filling|ready|failed", "endpoint",
     "access_key", "secret_key", "dataset", "restarts", "error"}.
     """
     from cloud.storage.swift import SwiftServer
 
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # the servers die with this process
     status.touch(mode=0o600)
-    said: dict[str, Any] = {"state": "starting", "restarts": 0, "error": ""}
+    state: dict[str, Any] = {"state": "starting", "restarts": 0, "error": ""}
 
-    def say(**more: Any) -> None:
-        said.update(more)
-        write_json(status, said)
+    def update(**more: Any) -> None:
+        state.update(more)
+        write_json(status, state)
         status.chmod(0o600)
 
-    say()
+    update()
     server = SwiftServer(folder, ip, options.port, environment=Path(options.swift_environment))
     try:
         server.start()
         server.wait_ready(60)
         keys = {"access_key": server.credentials.access_key, "secret_key": server.credentials.secret_key}
-        say(endpoint=server.endpoint, **keys, state="filling" if options.dataset else "ready")
+        update(endpoint=server.endpoint, **keys, state="filling" if options.dataset else "ready")
         filler = None
         if options.dataset:
             arguments = {**options.dataset_arguments, "endpoint": server.endpoint, **keys}
@@ -80,49 +80,49 @@ def serve_swift(options: StoreOptions, folder: Path, ip: str, status: Path) -> N
         while True:
             time.sleep(_LOOK_S)
             if restarted := server.supervise():
-                say(restarts=said["restarts"] + len(restarted))
-            if said["state"] == "filling" and filler is not None and filler.exitcode is not None:
+                update(restarts=state["restarts"] + len(restarted))
+            if state["state"] == "filling" and filler is not None and filler.exitcode is not None:
                 error = (
                     ""
                     if filler.exitcode == 0
                     else f"the data set was not written; see {status.parent}/console.log"
                 )
-                say(state="failed" if error else "ready", error=error)
+                update(state="failed" if error else "ready", error=error)
     except Exception as error:
-        say(state="failed", error=str(error))
+        update(state="failed", error=str(error))
         raise
     finally:
         server.stop()
 
 
-def forget_store(cloud_folder: Path) -> None:
-    """Remove the embedded store of a run that is over: its keys, and its data, which can be made again.
+def remove_store(cloud_folder: Path) -> None:
+    """Remove the embedded store of a finished run: its keys, and its data, which can be created again.
 
-    Raises TransientError when something of it stays. A folder of the user's own (`StoreOptions.folder`) stays.
+    A folder of the user's own (`StoreOptions.folder`) is kept. Raises TransientError if something cannot be removed.
     """
     folder, status = cloud_folder / "swift", cloud_folder / "store" / STORE_FILE
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
-        raise TransientError(f"{folder}: cannot be removed; it holds the embedded store's keys")
+        raise TransientError(f"{folder}: cannot be removed; it contains the embedded store's keys")
     try:
-        said = json.loads(status.read_text())
+        state = json.loads(status.read_text())
     except FileNotFoundError:
         return
     except (OSError, ValueError):
         status.unlink(missing_ok=True)
         return
-    if "secret_key" in said:
-        write_json(status, {k: v for k, v in said.items() if k not in ("access_key", "secret_key")})
+    if "secret_key" in state:
+        write_json(status, {k: v for k, v in state.items() if k not in ("access_key", "secret_key")})
 
 
 def _fill(program: str, arguments: Mapping[str, Any], progress: Path) -> None:
     programs.call(program, arguments, functools.partial(write_json, progress))
 
 
-def make_digits(arguments: Mapping[str, Any], say: Callable[[Any], None]) -> None:
-    """A `dataset` program: the digits, as {"shards", "to_url", ...} of `cloud.storage.digits.make_digits`.
+def make_digits(arguments: Mapping[str, Any], report: Callable[[Any], None]) -> None:
+    """A `dataset` program that creates the digits: {"shards", "to_url", ...} of `cloud.storage.digits.make_digits`.
 
-    Other arguments than endpoint and keys are passed on to it. `say` gets what is done so far.
+    Arguments other than endpoint and keys are passed on to that function. `report` receives the progress.
     """
     from cloud.storage import digits
     from cloud.storage.client import make_client
@@ -136,30 +136,30 @@ def make_digits(arguments: Mapping[str, Any], say: Callable[[Any], None]) -> Non
 
     def progress(url: str) -> None:
         uploaded.append(url)
-        say({"done": False, "shards": shards, "uploaded": len(uploaded)})
+        report({"done": False, "shards": shards, "uploaded": len(uploaded)})
 
-    say({"done": False, "shards": shards, "uploaded": 0})
+    report({"done": False, "shards": shards, "uploaded": 0})
     with tempfile.TemporaryDirectory() as folder:
         made = digits.make_digits(shards, to_url, client, folder=Path(folder), progress=progress, **rest)
     done = {"done": True, "shards": shards, "uploaded": len(uploaded)}
-    say({**done, "train": list(made.train), "heldout": list(made.heldout)})
+    report({**done, "train": list(made.train), "heldout": list(made.heldout)})
 
 
 def forward_target(url: str) -> tuple[str, int]:
-    """Host and port of a user's own endpoint. Raises InvalidRequestError for what cannot be forwarded."""
+    """Host and port of the user's own endpoint. Raises InvalidRequestError if it cannot be forwarded to."""
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname:
         raise InvalidRequestError(
-            f"data.endpoint '{url}': the emulated cloud reaches http://host[:port] only (TLS names the host it "
-            "talks to, and peers talk to the emulated store's address); use an http endpoint or the embedded store"
+            f"data.endpoint '{url}': the emulated cloud can only forward to http://host[:port] (TLS checks the host "
+            "name, but peers connect to the emulated store's address); use an http endpoint or the embedded store"
         )
     return parts.hostname, parts.port or 80
 
 
 def serve_forward(ns_fd: int | None, ip: str, port: int, target: tuple[str, int], status: Path) -> None:
-    """Carry connections to the store's node on to `target`, reached from the machine's own network.
+    """Forward connections to the store's node to `target`, which is reached from the machine's own network.
 
-    `status` says {"state": "ready", "endpoint", "error"}.
+    `status` is {"state": "ready", "endpoint", "error"}.
     """
     listener = _listen_in(ns_fd, ip, port)
     write_json(status, {"state": "ready", "endpoint": f"http://{ip}:{port}", "error": ""})
@@ -167,7 +167,7 @@ def serve_forward(ns_fd: int | None, ip: str, port: int, target: tuple[str, int]
 
 
 def _listen_in(ns_fd: int | None, ip: str, port: int) -> socket.socket:
-    """A socket belongs to the namespace it was made in: a child makes it there and hands it over."""
+    """Create a listening socket in a namespace: a child creates it there and passes it back."""
     if ns_fd is None:
         return _listen(ip, port)
 
@@ -194,7 +194,7 @@ async def _forward(listener: socket.socket, host: str, port: int) -> None:
         try:
             far_reader, far_writer = await asyncio.open_connection(host, port)
         except OSError:
-            writer.close()  # the peer's client sees a closed connection, as it would from a dead endpoint
+            writer.close()  # the client sees a closed connection, as from a dead endpoint
             return
         await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
 

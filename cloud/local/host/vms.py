@@ -1,4 +1,4 @@
-"""The VMs of one emulated cloud: what is known of each, and how it is written down."""
+"""The VMs of an emulated cloud: the state of each, and its representations."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cloud.local.host.guardian import write_json
 from cloud.provider import Observed, Owned, VmState, is_monitor
 from cloud.vm_report import read_status
 
-NOTICE_FILE = "notice.json"  # in the VM's folder, once the provider has announced its end
+NOTICE_FILE = "notice.json"  # in the VM's folder, once its preemption has been announced
 
 
 @dataclass
 class Vm:
-    """One VM; changed by the host only. Times are unix seconds."""
+    """One VM, changed by the host only. Times are unix seconds."""
 
     vm: str
     location: str
@@ -33,33 +33,33 @@ class Vm:
     ended_at_s: float | None = None
     cause: str = ""
     notice_at_s: float | None = None
-    pid: int | None = None  # as the machine sees it
-    host_pid: int | None = None  # as the host process sees it
+    pid: int | None = None  # in the machine's /proc
+    host_pid: int | None = None  # in the host process's PID namespace
     labels: dict[str, str] = field(default_factory=dict)
-    terminating: bool = False  # its program was told to end, since somebody asked for it
+    terminating: bool = False  # termination was requested and its program has received SIGTERM
 
     @property
     def alive(self) -> bool:
-        """Rented: it counts against capacity and is paid for."""
+        """Whether it is rented: it counts against capacity and is billed."""
         return self.state in ("pending", "running")
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON types, as mirrored in host.json."""
+        """Plain JSON types, as stored in host.json."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Vm:
-        """What `to_json` gave."""
+        """Inverse of `to_json`."""
         return cls(**row)
 
 
 def vm_folder(run_folder: Path, vm: str) -> Path:
-    """Where a VM's program finds its config and writes: vms/<vm>; every monitor goes on in `monitor`."""
+    """Folder of a VM's config and output: vms/<vm>; all monitors of a run share `monitor`."""
     return run_folder / "monitor" if is_monitor(vm) else run_folder / "vms" / vm
 
 
 def observed(vm: Vm, run_folder: Path) -> Observed:
-    """A VM as the provider's contract shows it."""
+    """A VM in the form of the provider contract."""
     return Observed(
         vm=vm.vm,
         state=vm.state,
@@ -76,9 +76,9 @@ def observed(vm: Vm, run_folder: Path) -> Observed:
 
 
 def announce(run_folder: Path, vm: Vm) -> None:
-    """What a metadata endpoint says on the VM, as a file in its folder: AWS's JSON of an instance action.
+    """Write a preemption notice to the VM's folder, in the JSON of AWS's instance-action metadata.
 
-    Needs `notice_at_s`; whole seconds, rounded up, as there.
+    `notice_at_s` must be set; it is rounded up to whole seconds, as on AWS.
     """
     at = datetime.fromtimestamp(math.ceil(vm.notice_at_s or 0.0), UTC)
     action = {"action": "terminate", "time": at.strftime("%Y-%m-%dT%H:%M:%SZ")}
@@ -86,7 +86,7 @@ def announce(run_folder: Path, vm: Vm) -> None:
 
 
 def owned(vm: Vm, run_folder: str) -> Owned:
-    """A VM as `list_ours` shows it; its id is `<run's folder>/<vm>`."""
+    """A VM in the form of `list_ours`; its id is `<run's folder>/<vm>`."""
     lease = vm.labels.get("orch-lease-until")
     return Owned(
         kind="vm",
@@ -99,10 +99,10 @@ def owned(vm: Vm, run_folder: str) -> Owned:
     )
 
 
-def furnish(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Make a VM's folder with files that only the user may read (they may be keys).
+def write_vm_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Create a VM's folder with files that only the user may read, since they may be keys.
 
-    What an earlier program said of itself there goes: a monitor has the folder of the one that died.
+    Removes an earlier program's status: a new monitor reuses the folder of the previous one.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     (folder / "status.json").unlink(missing_ok=True)

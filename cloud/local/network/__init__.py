@@ -1,1 +1,1 @@
-"""Emulated network: namespaces, one user-space switch, and the model of delay and bandwidth."""
+"""The emulated network: namespaces, a user-space switch, and the model of delay and bandwidth."""

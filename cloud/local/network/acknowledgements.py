@@ -1,31 +1,31 @@
-"""Keeps a data packet's acknowledgement from being refused because others overtook it in the switch. Pure.
+"""Prevent packets from being dropped because the switch delivered newer acknowledgements before them. Pure.
 
-The switch lets bare acknowledgements pass the data that wait for their VM's limit (`cloud.local.network.shaper`): in a
-real VM that limit stands above TCP, so what waits there is not packets yet, and gets its acknowledgement when it
-leaves. Here the packets that wait carry the acknowledgement of the moment they were queued. Linux drops a packet with
-its data, as forged, once it acknowledges less than the largest window before what it already knows (RFC 5961, section
-5.2). Window scaling makes that a long way; without it, 64 KiB, any queue does: on eight VMs of one zone two packets in
-a hundred were dropped, and averaging took three times as long.
+The switch lets bare acknowledgements pass data that waits for its VM's limit (`cloud.local.network.shaper`). On a real VM
+that limit is above TCP: data that waits there is not in packets yet, and gets its acknowledgement number when it is
+sent. Here, the waiting packets carry the number from when they were queued. Linux drops a packet with its data, as
+forged, if it acknowledges more than the largest window less than what is already known (RFC 5961, section 5.2). With
+window scaling that is far; without it, 64 KiB, any queue suffices: on eight VMs of one zone, two packets in a hundred
+were dropped, and averaging took three times as long.
 """
 
 from __future__ import annotations
 
-_FORGET_ABOVE = (
-    4096  # streams remembered before all are dropped: a stream is known again with its next packet
-)
+# Streams remembered before all are dropped; a stream is added again with its next packet.
+_FORGET_ABOVE = 4096
 _TCP, _ACK, _SYN_OR_RST = 6, 0x10, 0x06
 
 
 class Acknowledgements:
-    """The newest acknowledgement that was delivered in each direction of each TCP connection."""
+    """The newest acknowledgement delivered in each direction of each TCP connection."""
 
     def __init__(self) -> None:
         self._newest: dict[tuple[int, int, bytes], int] = {}
 
     def delivered(self, source: int, target: int, packet: bytes) -> bytes:
-        """The packet (IPv4) as it is to be delivered now: one that acknowledges less than its end already knows says what it knows.
+        """Return an IPv4 packet as it has to be delivered now: with the newest acknowledgement that its receiver has seen.
 
-        Nobody learns anything sooner by that. Length and all else stay; the TCP checksum is adjusted (RFC 1624).
+        The receiver learns nothing earlier that way. The length and all other fields stay; the TCP checksum is adjusted
+        (RFC 1624).
         """
         if packet[9] != _TCP:
             return packet
@@ -49,7 +49,7 @@ class Acknowledgements:
 
 
 def _adjusted(checksum: int, old: int, new: int) -> int:
-    """The Internet checksum of data of which one aligned word of 32 bits changed (RFC 1624, equation 3)."""
+    """Internet checksum after one aligned 32-bit word has changed (RFC 1624, equation 3)."""
     total = (
         (checksum ^ 0xFFFF)
         + ((old >> 16) ^ 0xFFFF)

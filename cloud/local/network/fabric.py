@@ -1,4 +1,4 @@
-"""What connects the nodes: namespaces and a switch, or plain loopback without distance."""
+"""How nodes are connected: by namespaces and a switch, or by plain loopback without distance."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ANSWER_S = 15.0
 
 @dataclass(frozen=True)
 class NodeHandle:
-    """A node as the host knows it."""
+    """A node as seen by the host."""
 
     index: int
     name: str
@@ -38,9 +38,9 @@ class NodeHandle:
 
 
 class Fabric(Protocol):
-    """What the host asks of a network. All raise OSError when the switch is gone."""
+    """The network operations that the host needs. All raise OSError if the switch has died."""
 
-    pid: int | None  # the switch's, as this process sees it
+    pid: int | None  # of the switch, as seen by this process
 
     def add(self, name: str, kind: NodeKind, location: str | None) -> NodeHandle: ...
 
@@ -54,10 +54,10 @@ class Fabric(Protocol):
 
 
 class SwitchFabric:
-    """One namespace per node, all linked by the switch process."""
+    """One namespace per node, all connected by the switch process."""
 
     def __init__(self, options: LocalOptions, report: Path) -> None:
-        """Forks the switch; call before anything large is imported. Raises InvalidRequestError."""
+        """Fork the switch. Call this before anything large is imported. Raises InvalidRequestError."""
         try:
             network = Network.load(options.network)
             limit_bps = options.vm_limit_bps or vm_limit()
@@ -67,12 +67,12 @@ class SwitchFabric:
         self.link: LinkKind = options.link if options.link != "auto" else ("tun" if tun_usable() else "veth")
         if self.link == "tun" and not tun_usable():
             raise InvalidRequestError(
-                "/dev/net/tun: this user may not open it; run as root, or ask for link 'auto', which takes veth then"
+                "/dev/net/tun: this user may not open it; run as root, or use link 'auto', which then selects veth"
             )
         self._tcp = tcp_settings(network, options.bytes_scale, options.windows, options.network_tuning)
         limit_bps *= vm_limit_share(self._tcp)
         self._switch_ns_fd = _new_network() if self.link == "veth" else None
-        # the host's own copy only decides whether a node can be placed at all
+        # the host's own copy is only used to check whether a node can be placed
         self._check = Shaper(network, options.bytes_scale, options.time_scale, limit_bps)
         self._next = 1
         probe = _start_probe(report)
@@ -82,7 +82,7 @@ class SwitchFabric:
         if self.pid == 0:
             self._control.close()
             kernel.end_with_parent(signal.SIGKILL)
-            with contextlib.suppress(OSError):  # an ordinary user may not
+            with contextlib.suppress(OSError):  # not allowed to ordinary users
                 os.nice(-10)
             paced = options.windows == "paced"
             shaper = Shaper(
@@ -100,7 +100,7 @@ class SwitchFabric:
         theirs.close()
 
     def add(self, name: str, kind: NodeKind, location: str | None) -> NodeHandle:
-        index = _take(self._next)
+        index = _check_index(self._next)
         try:
             self._check.add(index, Node(name, kind, location))
         except NetworkError as error:
@@ -134,11 +134,11 @@ class SwitchFabric:
     def _order(self, order: dict[str, Any], *fds: int) -> None:
         kernel.send_descriptors(self._control, json.dumps(order).encode(), fds)
         if self._control.recv(64) != b"done":
-            raise OSError("the emulated network's switch is gone")
+            raise OSError("the emulated network's switch has died")
 
 
 class LoopbackFabric:
-    """No namespaces: addresses of this machine's loopback, no distance, nothing counted."""
+    """No namespaces: addresses of this machine's loopback interface, no distance, no counters."""
 
     link = "loopback"
     pid: int | None = None
@@ -149,9 +149,9 @@ class LoopbackFabric:
         self._probe = _start_probe(report)
 
     def add(self, name: str, kind: NodeKind, location: str | None) -> NodeHandle:
-        index = _take(self._next)
+        index = _check_index(self._next)
         self._next += 1
-        # Linux answers on all of 127/8, so that each VM may have its own address; macOS only on 127.0.0.1
+        # Linux accepts all of 127/8, so each VM can have its own address; macOS only accepts 127.0.0.1
         ip = f"127.77.0.{index}" if sys.platform == "linux" else "127.0.0.1"
         self._nodes[ip] = name
         return NodeHandle(index, name, ip, None)
@@ -174,9 +174,9 @@ class LoopbackFabric:
         pass
 
 
-def _take(index: int) -> int:
+def _check_index(index: int) -> int:
     if index > _LAST_INDEX:
-        raise QuotaError(f"the emulated cloud has no address left: {_LAST_INDEX} were used in this run")
+        raise QuotaError(f"the emulated cloud has no addresses left: {_LAST_INDEX} were used in this run")
     return index
 
 
@@ -188,7 +188,7 @@ def _start_probe(report: Path) -> SleepProbe:
 
 
 def _forever(body: Any) -> None:
-    """Run the body of a forked process and end it without unwinding into the host's code."""
+    """Run the body of a forked process and exit without unwinding into the host's code."""
     try:
         body()
     except BaseException as error:  # noqa: BLE001 a forked process must not unwind
@@ -198,7 +198,7 @@ def _forever(body: Any) -> None:
 
 
 def _new_network() -> int:
-    """A network namespace for the switch's ends of veth pairs, made in a child (see make_node)."""
+    """Create a network namespace for the switch's ends of veth pairs, in a child process (see make_node)."""
 
     def make() -> int:
         kernel.unshare(kernel.CLONE_NEWNET)

@@ -1,4 +1,4 @@
-"""The few Linux calls the emulated cloud needs, through libc: no iproute2, no compiled extension."""
+"""The few Linux system calls that the emulated cloud needs, through libc: no iproute2, no compiled extension."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _SIOCSIFADDR, _SIOCSIFNETMASK = 0x8913, 0x8914, 0x
 _SIOCSIFMTU, _SIOCGIFHWADDR, _SIOCETHTOOL, _SIOCADDRT = 0x8922, 0x8927, 0x8946, 0x890B
 _IFF_UP, _IFF_NOARP = 0x1, 0x80
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
-# ETHTOOL_S{RXCSUM,TXCSUM,SG,TSO,GSO,GRO}: with veth a packet would otherwise cross with its checksum
-# left to a card that is not there, or as one 64 KiB frame
+# ETHTOOL_S{RXCSUM,TXCSUM,SG,TSO,GSO,GRO}: otherwise a packet would cross a veth pair without its checksum,
+# which is left to a network card that does not exist, or as one 64 KiB frame
 _OFFLOADS = (0x15, 0x17, 0x19, 0x1F, 0x24, 0x2C)
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -33,24 +33,24 @@ def _check(result: int, what: str) -> None:
 
 
 def unshare(flags: int) -> None:
-    """Leave some of the namespaces this process shares with its parent. Raises OSError."""
+    """Leave some of the namespaces that this process shares with its parent. Raises OSError."""
     _check(_libc.unshare(flags), "unshare")
 
 
 def enter_network(ns_fd: int) -> None:
-    """Move this process into a network namespace; children inherit it. Raises OSError."""
+    """Move this process into a network namespace, which its children inherit. Raises OSError."""
     _check(_libc.setns(ns_fd, CLONE_NEWNET), "setns")
 
 
 def map_own_user(uid: int, gid: int) -> None:
-    """In a fresh user namespace: keep one's own numbers, so that files look the same inside."""
+    """Map the user and group to themselves in a new user namespace, so that files have the same owner inside."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
 
 
-def own_mounts() -> None:
-    """In a fresh mount namespace: what is mounted from here on is not seen outside."""
+def make_mounts_private() -> None:
+    """Hide all later mounts of a new mount namespace from the outside."""
     _check(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "mount --make-rprivate /")
 
 
@@ -63,17 +63,17 @@ def mount_tmpfs(folder: str, mode: str = "0700") -> None:
 
 
 def end_with_parent(signal_number: int) -> None:
-    """Send this process `signal_number` when its parent dies."""
+    """Have the kernel send this process `signal_number` when its parent dies."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent died."""
+    """Become the parent of descendants whose own parent has died."""
     _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def precise_timers() -> None:
-    """Wake up when asked, not up to 50 microseconds later."""
+    """Let this process wake up on time instead of up to 50 microseconds later."""
     _check(_libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0), "prctl(PR_SET_TIMERSLACK)")
 
 
@@ -86,7 +86,7 @@ def _sockaddr(ip: str) -> bytes:
 
 
 def open_tun(name: str) -> int:
-    """Make a TUN interface in the current network namespace; the descriptor carries plain IP packets."""
+    """Create a TUN interface in the current network namespace; its descriptor carries plain IP packets."""
     tun = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     try:
         fcntl.ioctl(tun, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TUN | _IFF_NO_PI))
@@ -97,11 +97,11 @@ def open_tun(name: str) -> int:
 
 
 def raise_interface(name: str, *, ip: str = "", mtu: int = 0, queue: int = 0, arp: bool = True) -> None:
-    """Configure an interface of the current network namespace and switch it on. Raises OSError."""
+    """Configure an interface of the current network namespace and bring it up. Raises OSError."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         if mtu:
             fcntl.ioctl(control, _SIOCSIFMTU, _ifreq(name, struct.pack("i", mtu)))
-        if queue:  # by netlink: the ioctl wants a right over the whole machine
+        if queue:  # by netlink: the ioctl requires a privilege over the whole machine
             body = struct.pack("=BxHiII", 0, 0, socket.if_nametoindex(name), 0, 0)
             _netlink(16, body + _attribute(13, struct.pack("=I", queue)), create=False)
         if ip:
@@ -113,7 +113,7 @@ def raise_interface(name: str, *, ip: str = "", mtu: int = 0, queue: int = 0, ar
 
 
 def default_route(name: str) -> None:
-    """Send everything out of one interface: a program that asks for its default route's address finds it."""
+    """Route everything through one interface, so that programs that look up their default route's address find it."""
     device = ctypes.create_string_buffer(name.encode())
     any_address = _sockaddr("0.0.0.0")
     entry = struct.pack(
@@ -125,13 +125,13 @@ def default_route(name: str) -> None:
 
 
 def hardware_address(name: str) -> bytes:
-    """The MAC of an interface of the current network namespace (6 bytes)."""
+    """MAC address of an interface of the current network namespace (6 bytes)."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         return fcntl.ioctl(control, _SIOCGIFHWADDR, _ifreq(name))[18:24]
 
 
 def offloads_off(name: str) -> None:
-    """Make the kernel finish each packet (checksum, size) before the interface sees it."""
+    """Make the kernel complete each packet (checksum, size) before the interface sees it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for command in _OFFLOADS:
             value = ctypes.create_string_buffer(struct.pack("II", command, 0))
@@ -144,7 +144,7 @@ def _attribute(kind: int, value: bytes) -> bytes:
 
 
 def make_veth(name: str, peer_name: str, peer_ns_fd: int) -> None:
-    """A pair of connected interfaces: `name` here, `peer_name` in another network namespace. Raises OSError."""
+    """Create a pair of connected interfaces: `name` here, `peer_name` in another network namespace. Raises OSError."""
     interface = struct.pack("=BxHiII", 0, 0, 0, 0, 0)
     ifname, linkinfo, ns_fd = 3, 18, 28  # IFLA_*
     peer = interface + _attribute(ifname, peer_name.encode() + b"\0")
@@ -166,20 +166,20 @@ def _netlink(kind: int, body: bytes, *, create: bool = True) -> None:
 
 
 def send_descriptors(wire: socket.socket, message: bytes, fds: Sequence[int]) -> None:
-    """One message with open descriptors over a UNIX socket."""
+    """Send one message with open descriptors over a UNIX socket."""
     socket.send_fds(wire, [message], list(fds))
 
 
 def receive_descriptors(wire: socket.socket, size: int = 65536) -> tuple[bytes, list[int]]:
-    """One message and the descriptors that came with it."""
+    """Receive one message and its descriptors."""
     message, fds, _, _ = socket.recv_fds(wire, size, 4)
     return message, list(fds)
 
 
 def descriptor_from_child(make: Callable[[], int]) -> tuple[str, int | None]:
-    """What `make()` returns in a forked child (a descriptor), handed over; or why it could not (OSError).
+    """Call `make` in a forked child and return the descriptor that it returns, or the message of its OSError.
 
-    For what belongs to another namespace: a process of an ordinary user that went there could not come back.
+    Needed for descriptors of another namespace: a process of an ordinary user that entered it could not come back.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:

@@ -1,4 +1,4 @@
-"""How late the switch delivered its packets: over its whole life, and by second for the last hour."""
+"""How late the switch delivers packets: since its start, and by second for the last hour."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections import deque
 from typing import Any
 
 LATE_EDGES_MS = (0.5, 1, 2, 5, 10, 20, 50, 100, 1e9)
-KEPT_S = 3600  # seconds kept one by one: longer than the epochs of any emulated run, 200 kB of JSON at most
+KEPT_S = 3600  # seconds kept individually: longer than the epochs of any emulated run, at most 200 kB of JSON
 _LATE_S = 0.01
 
 
 class Lateness:
-    """Counts of delivered packets; `note` is called for each one, so it does little."""
+    """Statistics of delivered packets. `note` is called for each packet, so it does little."""
 
     def __init__(self, unix_at_zero_s: float, kept_s: int = KEPT_S) -> None:
-        """`unix_at_zero_s`: unix seconds when the clock that `note` is told showed 0."""
+        """`unix_at_zero_s`: unix time at which the clock passed to `note` was 0."""
         self._zero_s, self._kept_s = unix_at_zero_s, kept_s
         self._counts = [0] * len(LATE_EDGES_MS)
         self._worst_s = 0.0
@@ -23,7 +23,7 @@ class Lateness:
         self._seconds: deque[list[Any]] = deque()  # [unix second, packets, over 10 ms late, worst lateness s]
 
     def note(self, now_s: float, due_s: float) -> None:
-        """A packet due at `due_s` was delivered at `now_s`, both on the switch's clock."""
+        """Record that a packet due at `due_s` was delivered at `now_s`, both on the switch's clock."""
         late_s = now_s - due_s
         second = int(now_s + self._zero_s)
         if second != self._second:
@@ -45,7 +45,7 @@ class Lateness:
                 break
 
     def report(self) -> dict[str, Any]:
-        """Its part of switch.json. A second in which nothing was delivered has no row in `by_second`."""
+        """The lateness part of switch.json. Seconds without packets have no row in `by_second`."""
         total = sum(self._counts)
         return {
             "late": {

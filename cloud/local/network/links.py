@@ -1,6 +1,6 @@
-"""A node's network: a namespace with one interface, whose other end the switch holds.
+"""A node's network: a namespace with one interface, whose other end belongs to the switch.
 
-Nothing is named: a namespace lives as long as somebody holds its descriptor, so a crash leaves nothing.
+Namespaces have no names: each lives as long as a process holds its descriptor, so a crash leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ LinkKind = Literal["tun", "veth"]
 
 
 class Link(Protocol):
-    """The switch's end of a node's interface: plain IPv4 packets either way, never blocking."""
+    """The switch's end of a node's interface: plain IPv4 packets in both directions, non-blocking."""
 
     def fileno(self) -> int: ...
 
     def recv(self) -> bytes | None:
-        """The next packet the node sent; None: there is none now."""
+        """Return the next packet that the node sent, or None if there is none."""
         ...
 
     def send(self, packet: bytes) -> None:
-        """Hand the node a packet. Raises OSError when the kernel has no room."""
+        """Deliver a packet to the node. Raises OSError if the kernel has no space for it."""
         ...
 
     def close(self) -> None: ...
@@ -61,8 +61,8 @@ class TunLink:
 class PacketLink:
     """A raw packet socket on the switch's end of a veth pair.
 
-    Packets come in through a ring in shared memory: an ordinary user may not enlarge the socket's
-    buffer enough for a burst, but may have a ring of any size.
+    Packets are received through a ring in shared memory: an ordinary user cannot enlarge the socket's buffer enough for
+    a burst, but may use a ring of any size.
     """
 
     _BLOCK = 1 << 16
@@ -70,7 +70,7 @@ class PacketLink:
     def __init__(self, packet_socket: socket.socket, mac: bytes, mtu_bytes: int) -> None:
         sol_packet, rx_ring, version = 263, 5, 10
         packet_socket.setsockopt(sol_packet, version, 1)  # TPACKET_V2
-        # a frame holds a packet, its Ethernet head and what the kernel says of it
+        # a frame holds a packet, its Ethernet header and the kernel's metadata
         self._frame, frames = (2048, 4096) if mtu_bytes <= 1500 else (16384, 1024)
         self._size = self._frame * frames
         ring = struct.pack("IIII", self._BLOCK, self._size // self._BLOCK, self._frame, frames)
@@ -107,7 +107,7 @@ class PacketLink:
 
 @dataclass
 class NodeNet:
-    """What the host holds of a node: its namespace and the link's descriptor (until the switch has it)."""
+    """The host's handles of a node: its namespace, and the link's descriptor until the switch has it."""
 
     ip: str
     ns_fd: int
@@ -122,16 +122,15 @@ def tun_usable() -> bool:
 
 
 def open_link(kind: str, fd: int, mac: bytes, mtu_bytes: int) -> Link:
-    """The link around a descriptor that came from the host."""
+    """Open the link of a descriptor received from the host."""
     return TunLink(fd) if kind == "tun" else PacketLink(socket.socket(fileno=fd), mac, mtu_bytes)
 
 
 def make_node(number: int, ip: str, kind: LinkKind, tcp: TcpSettings, switch_ns_fd: int | None) -> NodeNet:
-    """Make a namespace with one interface and these TCP settings.
+    """Create a namespace with one interface and these TCP settings.
 
-    The work is done in a forked child which sends the descriptors back: an ordinary user's process that
-    went into a namespace of its own could not come back to the machine's. `switch_ns_fd` (veth only) is the
-    namespace for the switch's ends. Raises OSError.
+    A forked child does this and sends the descriptors back: a process of an ordinary user that entered its own namespace
+    could not return to the machine's. `switch_ns_fd` (veth only) is the namespace of the switch's ends. Raises OSError.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
@@ -164,7 +163,7 @@ def _child(
             assert switch_ns_fd is not None
             kernel.enter_network(switch_ns_fd)
             kernel.make_veth(f"n{number}", "wan0", own)
-            _quiet_ipv6()
+            _disable_ipv6()
             kernel.raise_interface(f"n{number}", mtu=tcp.mtu_bytes, arp=False)
             kernel.offloads_off(f"n{number}")
             packet_socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
@@ -173,7 +172,7 @@ def _child(
             kernel.enter_network(own)
             mac = kernel.hardware_address("wan0")
             kernel.offloads_off("wan0")
-        _quiet_ipv6()
+        _disable_ipv6()
         kernel.raise_interface("lo")
         kernel.raise_interface(
             "wan0", ip=ip, mtu=tcp.mtu_bytes, queue=10000 if kind == "tun" else 0, arp=kind == "tun"
@@ -187,14 +186,14 @@ def _child(
         os._exit(0)
 
 
-def _quiet_ipv6() -> None:
+def _disable_ipv6() -> None:
     switch = Path("/proc/sys/net/ipv6/conf/all/disable_ipv6")
     if switch.exists():
         switch.write_text("1")
 
 
 def _write(tcp: TcpSettings) -> None:
-    """Fixed buffers; and a congestion control, since a new namespace has the host's, which it may not be allowed."""
+    """Write the settings, including the congestion control: a new namespace inherits the host's, which may not be allowed."""
     sysctl = Path("/proc/sys/net/ipv4")
     (sysctl / "tcp_rmem").write_text(f"4096 {tcp.receive_bytes} {tcp.receive_bytes}")
     (sysctl / "tcp_wmem").write_text(f"4096 {tcp.send_bytes} {tcp.send_bytes}")
@@ -202,7 +201,7 @@ def _write(tcp: TcpSettings) -> None:
     (sysctl / "tcp_moderate_rcvbuf").write_text("0")
     (sysctl / "tcp_slow_start_after_idle").write_text("0")
     (sysctl / "tcp_no_metrics_save").write_text("1")
-    # what waits in the switch's pace is not lost: a time-out (200 ms and up by default) would only send it again
+    # packets delayed by the switch are not lost: a timeout (200 ms and up by default) would only send them again
     with contextlib.suppress(FileNotFoundError):  # kernels before 6.11
         (sysctl / "tcp_rto_min_us").write_text("3000000")
     (sysctl / "tcp_congestion_control").write_text(tcp.congestion)

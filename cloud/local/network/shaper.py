@@ -1,4 +1,4 @@
-"""When a packet is due at its destination: the whole emulation of distance, without socket or clock."""
+"""When a packet is due at its destination: the complete emulation of distance, without sockets or clocks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from cloud.networks import NO_PATH_MODEL, Network, NetworkError, Path, PathModel
 
 NodeKind = Literal["vm", "store", "monitor"]
 
-# Training data is not byte-scaled (the emulated model's samples are small anyway), so streams to and from
-# the store run at the network's own rate, but never above this: beyond it a Python switch on a small
-# machine, not the path, would set the pace of everything else.
+# Training data is not byte-scaled (the emulated model's samples are small anyway), so streams to and from the store run at
+# the network's own rate, but never faster than this: beyond it, on a small machine, the Python switch would limit
+# everything instead of the path.
 STORE_STREAM_BPS = 50e6
 _FORGET_ABOVE = 4096  # streams remembered before the idle ones are dropped
 
@@ -23,29 +23,27 @@ class Node:
 
     name: str
     kind: NodeKind
-    location: str | None  # None: nowhere in particular, no distance to anyone
+    location: str | None  # None: no particular place, no distance to any node
 
 
 @dataclass
 class _Route:
     delay_s: float
-    s_per_stream_byte: float  # 0: the stream is not paced
+    s_per_stream_byte: float  # 0: streams are not paced
     s_per_sent_byte: float  # 0: the sender is not paced
-    held_s: float | None = (
-        None  # how much later data arrive than their distance asks for; None: not by this model
-    )
+    # By how much data arrive later than by distance alone; None: not emulated this way.
+    held_s: float | None = None
 
 
 class Shaper:
-    """Delay of each pair (half its round trip), pace of each TCP stream and of each sending VM.
+    """Computes the delay of each pair (half its round trip) and the pacing of each TCP stream and of each sending VM.
 
-    A stream is paced by its payload at the network file's single-stream rate / bytes_scale: the file's
-    figure is iperf's, which counts payload. Packets without payload (acknowledgements) are not held up behind
-    the data of their direction: in the measured networks a window, not a queue, limits a stream, so nothing
-    queues there. (Measured with data both ways on one connection, 103 ms, 2.1 Mb/s: 1.00 of the rate each way
-    with buffers of 2 to 16 windows; with acknowledgements held up 0.87 to 0.97.) A VM's own limit counts
-    whole packets, as a counter on its interface does. Traffic with the store is never scaled, traffic with
-    the monitor never paced. With `time_scale` c everything is c times nearer and c times faster.
+    A stream is paced by its payload at the network file's single-stream rate / bytes_scale, since that rate is iperf's,
+    which counts payload. Packets without payload (acknowledgements) do not queue behind data of their direction: in the
+    measured networks a window, not a queue, limits a stream. (Measured with data in both directions on one connection,
+    103 ms, 2.1 Mb/s: 1.00 of the rate in each direction with buffers of 2 to 16 windows; with queued acknowledgements
+    0.87 to 0.97.) A VM's own limit counts whole packets, as an interface counter does. Traffic with the store is never
+    scaled, traffic with the monitor never paced. With `time_scale` c everything is c times closer and c times faster.
     """
 
     def __init__(
@@ -61,10 +59,10 @@ class Shaper:
         run_id: str = "",
         began_s: float = 0.0,
     ) -> None:
-        """`paced` False: streams between VMs are left to the VMs' own TCP windows.
+        """`paced` False: streams between VMs are limited only by the VMs' own TCP windows.
 
-        `model`: of streams between two places (`Sharing`), whose spells are drawn from `seed` and the VMs' names
-        without `run_id`; `began_s`: its time 0 on the clock that `due` is told.
+        `model` applies to streams between two places (`Sharing`); its spells are drawn from `seed` and the VMs' names
+        without `run_id`. `began_s` is the model's time 0 on the clock passed to `due`.
         """
         self._network, self._time_scale, self.paced = network, time_scale, paced
         self._stream_scale = time_scale / bytes_scale
@@ -79,7 +77,7 @@ class Shaper:
             self._sharing = Sharing(model, bytes_scale, time_scale, seed, run_id)
 
     def add(self, index: int, node: Node) -> None:
-        """Make a node known. Raises NetworkError when the file says nothing of it and a node already here."""
+        """Add a node. Raises NetworkError if the network has no path between it and a node already present."""
         routes = {}
         for other_index, other in [*self._nodes.items(), (index, node)]:
             routes[index, other_index] = self._route(node, other)
@@ -93,7 +91,7 @@ class Shaper:
                         ((other_index, index), (other, node)),
                     ):
                         self._sharing.watch(pair, (ends[0].name, ends[1].name), self._measured(*ends))
-            self._next_tick_s = self._began_s  # its streams' paces are set with the next packet
+            self._next_tick_s = self._began_s  # set the rates of its streams with the next packet
         self._nodes[index] = node
 
     def _route(self, source: Node, target: Node) -> _Route:
@@ -117,7 +115,7 @@ class Shaper:
         return self._network.place(a.location) != self._network.place(b.location)
 
     def _measured(self, source: Node, target: Node) -> Path:
-        """The network's path. The store and the monitor may be where nobody measured: then without distance."""
+        """The network's path. The store and the monitor may be in a place that was not measured: then without distance."""
         assert source.location is not None
         assert target.location is not None
         try:
@@ -128,7 +126,7 @@ class Shaper:
             return Path(0.0, STORE_STREAM_BPS, "not measured")
 
     def due(self, now: float, source: int, target: int, packet: bytes) -> float:
-        """When `packet` (IPv4), sent at `now`, arrives. Unknown nodes raise KeyError."""
+        """Time at which `packet` (IPv4), sent at `now`, arrives. Raises KeyError for unknown nodes."""
         route = self._routes[source, target]
         size = len(packet)
         header = (packet[0] & 15) * 4
@@ -155,7 +153,7 @@ class Shaper:
         return start + route.delay_s
 
     def _tick(self, now: float) -> None:
-        """Set the pace of each pair of VMs in two places, or, unpaced, the delay that gives a window that pace."""
+        """Set the rate of each pair of VMs in two places or, if unpaced, the delay that reduces a window to that rate."""
         assert self._sharing is not None
         for pair, bps in self._sharing.tick(now - self._began_s).items():
             route = self._routes[pair]
@@ -167,13 +165,9 @@ class Shaper:
         self._next_tick_s = now + self._sharing.tick_s
 
     def spells(self, now: float) -> list[LastingSpell]:
-        """The slow spells that began by `now`; times on the clock of `now`."""
+        """The slow spells that began by `now`, on the clock of `now`."""
         found = self._sharing.spells(now - self._began_s) if self._sharing else []
         return [spell._replace(begins_s=spell.begins_s + self._began_s) for spell in found]
 
     def _forget(self, now: float) -> None:
         self._stream_free = {stream: free for stream, free in self._stream_free.items() if free > now}
-
-    def known(self, index: int) -> bool:
-        """Whether a node has this index."""
-        return index in self._nodes

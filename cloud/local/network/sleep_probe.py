@@ -1,7 +1,7 @@
-"""Does this machine keep time? A process of ordinary priority sleeps and notes how late it wakes.
+"""Check how precisely this machine keeps time: a process of ordinary priority sleeps and records how late it wakes up.
 
-Once a second it also notes what else tells of a busy machine: the kernel's CPU pressure, and how much of all cores was
-in use. All of it stands by second in pace.csv, so that a reader can leave the start of the peers out.
+Once a second it also records other signs of a busy machine: the kernel's CPU pressure and the utilization of all cores.
+Everything is in pace.csv by second, so that a reader can leave out the start of the peers.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _PRESSURE, _STAT = Path("/proc/pressure/cpu"), Path("/proc/stat")
 
 @dataclass
 class PaceSecond:
-    """One line of pace.csv; an empty share: unknown."""
+    """One line of pace.csv; an empty share means unknown."""
 
     second: int  # unix
     sleep_worst_s: float = 0.0
     sleeps: int = 0
     sleeps_late: int = 0  # by more than 10 ms
-    pressure_share: float | None = None  # of the second in which some task waited for a CPU
-    busy_share: float | None = None  # of all cores
+    pressure_share: float | None = None  # share of the second in which some task waited for a CPU
+    busy_share: float | None = None  # utilization of all cores
 
 
 class Pace:
-    """Adds sleeps up by second. `pressure_us`, `ticks`: the kernel's counters so far; None: it has none."""
+    """Aggregates sleeps by second. `pressure_us` and `ticks` read the kernel's counters; None: not available."""
 
     def __init__(
         self, pressure_us: Callable[[], int | None], ticks: Callable[[], tuple[int, int] | None]
@@ -45,7 +45,7 @@ class Pace:
         self._before: tuple[float, int | None, tuple[int, int] | None] | None = None
 
     def slept(self, now_s: float, late_s: float) -> PaceSecond | None:
-        """A sleep ended at `now_s` (unix), so late. The second that it is the first after, once it is over."""
+        """Record a sleep that ended at `now_s` (unix). Returns the previous second if this sleep completes it."""
         done = None
         if self._row is None or int(now_s) != self._row.second:
             done = self._close(now_s)
@@ -70,15 +70,15 @@ class Pace:
 
 
 class SleepProbe:
-    """Figures of the sleeping process, in memory shared with whoever was forked after this was made."""
+    """Results of the sleeping process, in memory shared with processes forked after this object was created."""
 
     def __init__(self, pace: Path) -> None:
-        """`pace`: the file that gets a line a second."""
+        """`pace`: the file to which one line per second is appended."""
         self._pace = pace
         self._shared = mmap.mmap(-1, 4096)
 
     def run(self) -> None:
-        """Sleep and note for ever (in a process of its own, ended with its parent)."""
+        """Sleep and record forever, in a process of its own that ends with its parent."""
         kernel.end_with_parent(signal.SIGKILL)
         worst_s, sleeps, late = 0.0, 0, 0
         parent = os.getppid()
@@ -99,17 +99,17 @@ class SleepProbe:
         try:
             with self._pace.open("a") as file:
                 file.write(line + "\n")
-        except OSError as error:  # a full disk must not stop the probe: a second without a line is unknown
+        except OSError as error:  # a full disk must not stop the probe; a missing second is unknown
             os.write(2, f"sleep probe: cannot write {self._pace}: {error}\n".encode())
 
     @property
     def worst_s(self) -> float:
-        """The longest a sleep of 50 ms was stretched."""
+        """The longest delay of a sleep of 50 ms."""
         return struct.unpack_from(_FORMAT, self._shared)[0]
 
     @property
     def over_10ms_share(self) -> float:
-        """Share of sleeps stretched by more than 10 ms."""
+        """Share of sleeps that were more than 10 ms late."""
         _, sleeps, late = struct.unpack_from(_FORMAT, self._shared)
         return late / sleeps if sleeps else 0.0
 
@@ -119,7 +119,7 @@ def _text(value: float | None) -> str:
 
 
 def _pressure_us() -> int | None:
-    """Microseconds in which some task waited for a CPU, since the boot; None: this kernel does not say."""
+    """Microseconds since boot in which some task waited for a CPU; None: not reported by this kernel."""
     try:
         line = _PRESSURE.read_text().splitlines()[0]
     except (OSError, IndexError):
@@ -128,9 +128,9 @@ def _pressure_us() -> int | None:
 
 
 def _ticks() -> tuple[int, int] | None:
-    """(busy, all) ticks of all cores together since the boot; None: not Linux."""
+    """(busy, total) ticks of all cores together since boot; None: not Linux."""
     try:
         numbers = [int(n) for n in _STAT.read_text().split("\n", 1)[0].split()[1:9]]
     except (OSError, ValueError):
         return None
-    return sum(numbers) - sum(numbers[3:5]), sum(numbers)  # less idle and waiting for a disk
+    return sum(numbers) - sum(numbers[3:5]), sum(numbers)  # busy: without idle and I/O wait

@@ -1,4 +1,4 @@
-"""Slow spells of a path: seconds in which a pair of VMs has a part of its pace. Drawn, not heard of."""
+"""Slow spells of a path: periods in which a pair of VMs has only a part of its rate. Computed without communication."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Spell = tuple[float, float]
 
 
 class Spells:
-    """One pair's spells, both directions alike: a Poisson process in the time between them, exponential lengths.
+    """The spells of one pair, the same in both directions: exponential intervals between them, exponential lengths.
 
-    A function of (seed, the two names, the model) alone: when it is asked, and how often, changes nothing.
-    `time_scale` c makes them c times as many and c times as short.
+    They depend only on the seed, the two names and the model, and not on when or how often they are queried.
+    `time_scale` c makes them c times as frequent and c times as short.
     """
 
     def __init__(self, seed: str, names: tuple[str, str], model: PathModel, time_scale: float = 1.0) -> None:
@@ -34,6 +34,6 @@ class Spells:
         return [spell for spell in self._drawn if spell[0] <= at_s]
 
     def slow(self, at_s: float) -> bool:
-        """Whether one lasts at that time."""
+        """Whether a spell is in progress at that time."""
         begun = self.begun(at_s)
         return bool(begun) and at_s < begun[-1][1]

@@ -1,6 +1,6 @@
-"""The user-space switch: one process that holds every node's link, delays, paces, counts and cuts.
+"""The user-space switch: one process that holds every node's link and delays, paces, counts and drops packets.
 
-It is told what to do over a socket from the host: one JSON object a message, a link's descriptor beside it.
+It is controlled over a socket from the host: one JSON object per message, accompanied by a link's descriptor.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from cloud.local.network.shaper import Node, Shaper
 from cloud.local.network.sleep_probe import SleepProbe
 
 _REPORT_S = 1.0
-_BATCH = 64  # packets read from one link before the next link has its turn
+_BATCH = 64  # packets read from one link before the next link is served
 
 
 class Switch:
-    """Forwards packets between nodes until told to stop, or until the host is gone."""
+    """Forwards packets between nodes until it is stopped or the host dies."""
 
     def __init__(self, shaper: Shaper, control: socket.socket, report: Path, probe: SleepProbe) -> None:
         self._shaper, self._control, self._report_path, self._probe = shaper, control, report, probe
@@ -48,20 +48,20 @@ class Switch:
         self._stop = False
 
     def run(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Forward. Writes the report once a second and when it ends."""
+        """Forward packets. Writes the report once a second and at the end."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         kernel.precise_timers()
-        gc.disable()  # nothing here makes cycles, and a collection is a pause
+        gc.disable()  # nothing here creates cycles, and a collection would be a pause
         control_fd = self._control.fileno()
         next_report = clock() + _REPORT_S
         while not self._stop:
             now = clock()
             wait = min(self._queue[0][0] if self._queue else next_report, next_report) - now
-            # select, not epoll: its timeout is in microseconds, epoll's in milliseconds
+            # select instead of epoll: its timeout is in microseconds, epoll's in milliseconds
             for fd in select.select(self._watched, (), (), max(0.0, wait))[0]:
                 if fd == control_fd:
-                    self._obey()
-                elif fd in self._index_of:  # else the host had it removed this very moment
+                    self._execute()
+                elif fd in self._index_of:  # else the host has just had it removed
                     self._accept(self._index_of[fd], clock)
             now = clock()
             self._deliver(now)
@@ -78,7 +78,7 @@ class Switch:
             if packet is None:
                 return
             if len(packet) < 40 or packet[0] >> 4 != 4 or packet[16:19] != b"\x0a\x4d\x00":
-                continue  # not IPv4, or not for a node
+                continue  # not IPv4, or not addressed to a node
             target = packet[19]
             if target not in self._links or source in self._cut:
                 continue
@@ -103,9 +103,9 @@ class Switch:
             except OSError:
                 self._dropped += 1
 
-    def _obey(self) -> None:
+    def _execute(self) -> None:
         message, fds = kernel.receive_descriptors(self._control)
-        if not message:  # the host is gone
+        if not message:  # the host has died
             self._stop = True
             return
         order: dict[str, Any] = json.loads(message)
@@ -114,8 +114,6 @@ class Switch:
                 self._add(order, fds[0])
             case "cut":
                 self._cut.add(order["index"])
-            case "join":
-                self._cut.discard(order["index"])
             case "remove":
                 self._remove(order["index"])
             case "stop":
@@ -131,7 +129,7 @@ class Switch:
         self._names[index], self._ips[order["ip"]] = order["name"], order["name"]
 
     def _remove(self, index: int) -> None:
-        """Forget a link whose node is gone; its counters stay."""
+        """Remove the link of a node that has ended; its counters stay."""
         self._cut.add(index)
         link = self._links.pop(index, None)
         if link is not None:
@@ -140,7 +138,7 @@ class Switch:
             link.close()
 
     def report(self) -> dict[str, Any]:
-        """The counters, as written to switch.json. Times are seconds, sizes are bytes of whole IP packets."""
+        """The counters in the form of switch.json. Times are seconds, sizes bytes of whole IP packets."""
         return {
             "t": time.time(),
             "nodes": self._ips,
@@ -162,7 +160,7 @@ class Switch:
         found: dict[str, int] = {}
         for (a, b), n in self._sent.items():
             pair = f"{self._names[a]}>{self._names[b]}"
-            found[pair] = found.get(pair, 0) + n  # a monitor that died and the next one have one name
+            found[pair] = found.get(pair, 0) + n  # successive monitors have the same name
         return found
 
     def _classes(self) -> dict[str, int]:
@@ -177,5 +175,5 @@ class Switch:
         try:
             fresh.write_text(json.dumps(self.report()))
             os.replace(fresh, self._report_path)
-        except OSError as error:  # a full disk must not stop the network; the report's age tells
+        except OSError as error:  # a full disk must not stop the network; the report's age shows it
             os.write(2, f"switch: cannot write {self._report_path}: {error}\n".encode())

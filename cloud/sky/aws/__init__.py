@@ -1,1 +1,1 @@
-"""AWS accessed directly: what an account still holds, and the role of its VMs."""
+"""Direct access to AWS: the resources that an account still holds, and the role of its VMs."""

@@ -1,4 +1,4 @@
-"""What AWS itself says of VMs, volumes and addresses with our labels: the second opinion beside SkyPilot's."""
+"""VMs, volumes and addresses with orch's labels as AWS itself lists them, independently of SkyPilot."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _ALIVE = ("pending", "running", "stopping", "stopped", "shutting-down")
 
 
 def has_credentials() -> bool:
-    """Whether this machine has any for AWS; without them nothing is asked."""
+    """Whether this machine has AWS credentials; without them AWS is not queried."""
     import boto3
 
     return boto3.Session().get_credentials() is not None
 
 
 def list_tagged(owner: str, regions: Iterable[str] | None = None) -> list[Owned]:
-    """All that carries the tag orch-owner = `owner`, in the regions given or in all that the account has.
+    """Return everything tagged orch-owner = `owner`, in the given regions or in all regions of the account.
 
-    Without AWS credentials on this machine: nothing of all regions, CredentialsError for regions by name, since
-    something was there. Raises CredentialsError, TransientError.
+    Without AWS credentials on this machine, returns nothing for all regions, but raises CredentialsError for explicitly
+    given regions, since something was rented there. Raises CredentialsError, TransientError.
     """
     if not has_credentials():
         if regions is None:
             return []
         raise CredentialsError(
-            "AWS has to be asked, and this machine has no credentials for it; see `orch check`"
+            "AWS has to be queried, but this machine has no credentials for it; see `orch check`"
         )
     try:
         names = list(regions) if regions is not None else _regions()
@@ -37,7 +37,7 @@ def list_tagged(owner: str, regions: Iterable[str] | None = None) -> list[Owned]
             found = pool.map(lambda region: _in_region(region, owner), names)
             return [owned for each in found for owned in each]
     except Exception as error:
-        raise _ours(error) from error
+        raise _translate(error) from error
 
 
 def _regions() -> list[str]:
@@ -50,7 +50,7 @@ def _client(region: str) -> Any:
     from botocore.config import Config
 
     config = Config(connect_timeout=5, read_timeout=20, retries={"max_attempts": 3, "mode": "standard"})
-    # A session of its own: boto3's default one is not made for several threads.
+    # A separate session, since boto3's default session is not thread-safe.
     return boto3.Session().client("ec2", region_name=region, config=config)
 
 
@@ -69,7 +69,7 @@ def _in_region(region: str, owner: str) -> list[Owned]:
     for page in client.get_paginator("describe_volumes").paginate(Filters=[ours]):
         for row in page["Volumes"]:
             attached = any(a.get("State") == "attached" for a in row.get("Attachments", []))
-            if not attached:  # a VM's own disk goes with it
+            if not attached:  # attached disks are deleted with their VM
                 found.append(_owned("volume", row["VolumeId"], row, region, row.get("AvailabilityZone", "")))
     for row in client.describe_addresses(Filters=[ours])["Addresses"]:
         found.append(_owned("address", row["AllocationId"], row, region, ""))
@@ -95,16 +95,16 @@ def _owned(kind: Any, number: str, row: Mapping[str, Any], region: str, zone: st
 
 
 def release(owned: Owned) -> None:
-    """End one thing of AWS's; looks at its label again first. Gone already: nothing.
+    """End one resource of AWS after checking its label again; do nothing if it is gone.
 
-    Raises InvalidRequestError without the label, CredentialsError, TransientError.
+    Raises InvalidRequestError if it does not carry the label, CredentialsError, TransientError.
     """
     region = owned.location.split("/")[1]
     client = _client(region)
     try:
         if not any(o.id == owned.id for o in _in_region(region, owned.owner)):
             if _exists(client, owned):
-                raise InvalidRequestError(f"{owned.id}: it does not carry the label orch-owner={owned.owner}")
+                raise InvalidRequestError(f"{owned.id} does not carry the label orch-owner={owned.owner}")
             return
         if owned.kind == "vm":
             client.terminate_instances(InstanceIds=[owned.id])
@@ -115,7 +115,7 @@ def release(owned: Owned) -> None:
     except InvalidRequestError:
         raise
     except Exception as error:
-        raise _ours(error) from error
+        raise _translate(error) from error
 
 
 def _exists(client: Any, owned: Owned) -> bool:
@@ -134,8 +134,8 @@ def _exists(client: Any, owned: Owned) -> bool:
         raise
 
 
-def why_gone(region: str, on_cloud: str) -> tuple[bool | None, str]:
-    """Whether a cluster's VM still runs by EC2's word (None: EC2 does not list it), and else why it ended.
+def instance_status(region: str, on_cloud: str) -> tuple[bool | None, str]:
+    """Return whether a cluster's VM runs according to EC2 (None: EC2 does not list it), and why it ended if it did.
 
     Raises CredentialsError, TransientError.
     """
@@ -144,7 +144,7 @@ def why_gone(region: str, on_cloud: str) -> tuple[bool | None, str]:
             Filters=[{"Name": "tag:skypilot-cluster-name", "Values": [on_cloud]}]
         )["Reservations"]
     except Exception as error:
-        raise _ours(error) from error
+        raise _translate(error) from error
     instances = [i for r in rows for i in r["Instances"]]
     if not instances:
         return None, ""
@@ -154,7 +154,7 @@ def why_gone(region: str, on_cloud: str) -> tuple[bool | None, str]:
     return False, next((str(r) for r in reasons if r), "")
 
 
-def _ours(error: Exception) -> Exception:
+def _translate(error: Exception) -> Exception:
     from botocore.exceptions import BotoCoreError, ClientError
 
     if isinstance(error, ClientError):
@@ -167,9 +167,9 @@ def _ours(error: Exception) -> Exception:
             "RequestExpired",
         ):
             return CredentialsError(
-                f"AWS does not accept our credentials ({code}); `orch check` says what is missing"
+                f"AWS rejects the credentials ({code}); `orch check` shows what is missing"
             )
         return TransientError(f"AWS: {error}")
     if isinstance(error, BotoCoreError):
         return TransientError(f"AWS does not answer: {error}")
-    return error if isinstance(error, ProviderError) else TransientError(f"AWS cannot be asked: {error!r}")
+    return error if isinstance(error, ProviderError) else TransientError(f"AWS cannot be queried: {error!r}")

@@ -1,7 +1,7 @@
-"""The role that rented VMs have on AWS: it may end the VM that has it, read the buckets it was made for, and no more.
+"""The AWS role of rented VMs: it may only end the VM that has it and read the buckets it was created for.
 
-SkyPilot would give its VMs full access to EC2 and S3. A role of ours has its policy in its name (a digest), so a
-changed policy is another role, and one that an administrator made is used as it is.
+SkyPilot's default role would give its VMs full access to EC2 and S3. The name of orch's role contains a digest of its
+policy, so a changed policy means another role, and a role that an administrator created is used as it is.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 
 from cloud.provider import CredentialsError, TransientError
 
-# IAM's answers reach EC2 some seconds later; SkyPilot waits as long for its own role (sky/provision/aws/config.py).
+# IAM changes reach EC2 some seconds later; SkyPilot waits as long for its own role (sky/provision/aws/config.py).
 _SPREADS_WITHIN_S = 15.0
 _POLICY_NAME = "orch-vm"
 _DENIED = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
-# aws:userid of a VM's role ends with the VM's instance id.
+# The aws:userid of a VM's role ends with the VM's instance id.
 _ITSELF = {"StringLike": {"aws:userid": "*:${ec2:InstanceID}"}}
 _INSTANCES = "arn:aws:ec2:*:*:instance/*"
-# What ModifyInstanceAttribute changes beside the security groups (boto3's names; values are compared without case).
+# Attributes other than security groups that ModifyInstanceAttribute changes (boto3's names; compared case-insensitively).
 _OTHER_ATTRIBUTES = [
     "blockDeviceMapping", "disableApiStop", "disableApiTermination", "ebsOptimized", "enaSupport", "enclaveOptions",
     "instanceInitiatedShutdownBehavior", "instanceType", "kernel", "ramdisk", "sourceDestCheck", "sriovNetSupport", "userData",
@@ -38,8 +38,11 @@ TRUST: dict[str, Any] = {
 
 
 def policy(buckets: Collection[str]) -> dict[str, Any]:
-    """What SkyPilot's autodown calls on the VM (sky/provision/aws/instance.py, `terminate_instances`: it looks up its
-    instance, network and security groups, moves the instance to the default group and terminates it), and reading."""
+    """Return the policy: what SkyPilot's autodown calls on the VM, and reading the buckets.
+
+    Autodown (sky/provision/aws/instance.py, `terminate_instances`) looks up its instance, network and security groups,
+    moves the instance to the default group and terminates it.
+    """
     statements: list[dict[str, Any]] = [
         {
             "Sid": "Look",
@@ -55,8 +58,8 @@ def policy(buckets: Collection[str]) -> dict[str, Any]:
             "Condition": _ITSELF,
         },
         {
-            # As AWS's user guide denies attributes of images ("Identity-based policies for Amazon EC2"). Denied rather
-            # than not allowed: were the key another for instances, a VM could still end itself.
+            # Like AWS's user guide denies attributes of images ("Identity-based policies for Amazon EC2"). An explicit
+            # denial, so that a VM could still end itself if the condition key had another name for instances.
             "Sid": "ChangeNothingElse",
             "Effect": "Deny",
             "Action": "ec2:ModifyInstanceAttribute",
@@ -64,7 +67,7 @@ def policy(buckets: Collection[str]) -> dict[str, Any]:
             "Condition": {"StringEqualsIgnoreCase": {"ec2:Attribute": _OTHER_ATTRIBUTES}},
         },
         {
-            "Sid": "LeaveItsSecurityGroup",  # the same call names the group; without an instance it changes nothing
+            "Sid": "LeaveItsSecurityGroup",  # the same call names the group; it has no effect without an instance
             "Effect": "Allow",
             "Action": "ec2:ModifyInstanceAttribute",
             "Resource": "arn:aws:ec2:*:*:security-group/*",
@@ -86,13 +89,13 @@ def policy(buckets: Collection[str]) -> dict[str, Any]:
 
 
 def role_name(buckets: Collection[str]) -> str:
-    """Name of the role and of its instance profile."""
+    """Name of the role and of its instance profile, derived from the policy."""
     text = json.dumps([TRUST, policy(buckets)], sort_keys=True)
     return f"orch-vm-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def grant() -> dict[str, Any]:
-    """What a user needs beside SkyPilot's documented minimal policy, which allows SkyPilot's own role only."""
+    """Return what a user needs in addition to SkyPilot's documented minimal policy, which only allows SkyPilot's role."""
     return {
         "Version": "2012-10-17",
         "Statement": [
@@ -113,9 +116,9 @@ def grant() -> dict[str, Any]:
 
 
 def commands(buckets: Collection[str]) -> str:
-    """Shell commands by which an administrator makes the role and lets a user give it to VMs, by AWS's own command line.
+    """Return shell commands (AWS CLI) with which an administrator creates the role and lets a user pass it to VMs.
 
-    Each runs only after the ones before it have succeeded.
+    Each runs only if the previous ones succeeded.
     """
     name = role_name(buckets)
     steps = (
@@ -135,9 +138,9 @@ def commands(buckets: Collection[str]) -> str:
 
 
 def is_there(buckets: Collection[str]) -> bool:
-    """Whether VMs can be launched with the role as it is. Makes nothing.
+    """Whether VMs can be launched with the role as it is. Creates nothing.
 
-    Raises CredentialsError where these credentials may not look it up, TransientError.
+    Raises CredentialsError if the credentials do not allow looking it up, TransientError.
     """
     name = role_name(buckets)
     with _errors(name):
@@ -145,9 +148,9 @@ def is_there(buckets: Collection[str]) -> bool:
 
 
 def ensure(buckets: Collection[str], sleep: Callable[[float], None] = time.sleep) -> str:
-    """The name of an instance profile that VMs can be launched with; what is missing of it is made, and 15 s waited for.
+    """Return the name of an instance profile for VMs; create what is missing, and wait until it is at least 15 s old.
 
-    Raises CredentialsError where these credentials may not look it up or make it, TransientError.
+    Raises CredentialsError if the credentials do not allow looking it up or creating it, TransientError.
     """
     name = role_name(buckets)
     with _errors(name):
@@ -163,7 +166,7 @@ def ensure(buckets: Collection[str], sleep: Callable[[float], None] = time.sleep
 
 @contextmanager
 def _errors(name: str) -> Iterator[None]:
-    """What IAM refuses, as ours."""
+    """Translate IAM's errors."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
@@ -172,15 +175,15 @@ def _errors(name: str) -> Iterator[None]:
         code = str(error.response.get("Error", {}).get("Code", ""))
         if code in _DENIED:
             raise CredentialsError(
-                f"AWS: these credentials may not look up or make the role of the VMs, {name} ({error.operation_name} is "
-                "denied); `orch check --aws-role FILE` prints the commands by which an administrator of the account makes "
-                "it and lets your user give it to VMs (iam:PassRole, iam:GetInstanceProfile, iam:GetRolePolicy)"
+                f"AWS: the credentials do not allow looking up or creating the role of the VMs, {name} ({error.operation_name} "
+                "is denied); `orch check --aws-role FILE` prints the commands with which an administrator of the account "
+                "creates it and lets your user pass it to VMs (iam:PassRole, iam:GetInstanceProfile, iam:GetRolePolicy)"
             ) from error
         if code in ("InvalidClientTokenId", "ExpiredToken", "SignatureDoesNotMatch", "AuthFailure"):
             raise CredentialsError(
-                f"AWS does not accept our credentials ({code}); `orch check` says what is missing"
+                f"AWS rejects the credentials ({code}); `orch check` shows what is missing"
             ) from error
-        raise TransientError(f"AWS: the role of the VMs, {name}, cannot be made now: {error}") from error
+        raise TransientError(f"AWS: the role of the VMs, {name}, cannot be created now: {error}") from error
     except BotoCoreError as error:
         raise TransientError(f"AWS does not answer: {error}") from error
 
@@ -194,21 +197,21 @@ def _client() -> Any:
 
 
 def _age_s(client: Any, name: str) -> float | None:
-    """Seconds since the instance profile was made, by AWS's own clock; None where something of it is missing."""
+    """Seconds since the instance profile was created, by AWS's clock; None if any part of it is missing."""
     try:
         answer = client.get_instance_profile(InstanceProfileName=name)
     except client.exceptions.NoSuchEntityException:
         return None
     if not answer["InstanceProfile"]["Roles"] or not _has_policy(client, name):
         return None
-    said = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
-    if not said:
+    date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+    if not date:
         return 0.0  # it may be new
-    return (parsedate_to_datetime(said) - answer["InstanceProfile"]["CreateDate"]).total_seconds()
+    return (parsedate_to_datetime(date) - answer["InstanceProfile"]["CreateDate"]).total_seconds()
 
 
 def _has_policy(client: Any, name: str) -> bool:
-    """Whether the role has its policy; an administrator's that these credentials may not read is taken as it is."""
+    """Whether the role has its policy; assumed if the credentials do not allow reading an administrator's role."""
     try:
         client.get_role_policy(RoleName=name, PolicyName=_POLICY_NAME)
     except client.exceptions.NoSuchEntityException:
@@ -220,7 +223,7 @@ def _has_policy(client: Any, name: str) -> bool:
 
 
 def _make(client: Any, name: str, buckets: Collection[str]) -> None:
-    """Make what is missing of it; another launch may be at it too."""
+    """Create what is missing; another launch may be doing the same."""
     there = suppress(client.exceptions.EntityAlreadyExistsException)
     description = "VMs rented by orch: may end themselves and read the run's buckets"
     with there:
@@ -228,5 +231,5 @@ def _make(client: Any, name: str, buckets: Collection[str]) -> None:
     client.put_role_policy(RoleName=name, PolicyName=_POLICY_NAME, PolicyDocument=json.dumps(policy(buckets)))
     with there:
         client.create_instance_profile(InstanceProfileName=name)
-    with suppress(client.exceptions.LimitExceededException):  # it has its one role
+    with suppress(client.exceptions.LimitExceededException):  # it has its one role already
         client.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)

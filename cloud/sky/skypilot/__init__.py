@@ -1,1 +1,1 @@
-"""Calls to SkyPilot: its SDK, API server, errors, catalogs and configuration."""
+"""Interface to SkyPilot: its SDK, API server, errors, catalogs and configuration."""

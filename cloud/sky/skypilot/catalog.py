@@ -1,12 +1,12 @@
-"""What SkyPilot could rent at a place, and for how much: from files only, nothing is ever contacted.
+"""What SkyPilot could rent in a place, and at what price; reads files only and never contacts anything.
 
-Prices are SkyPilot's catalogs' where they are on this machine, else a price book's (the newest row of the books
-given); each says which. What nobody knows is unknown (None), with the reason.
+Prices come from SkyPilot's catalogs if they are on this machine, else from a price book (the newest row of the given
+books); each offer names its source. An unknown price is None, with the reason.
 
-Of a VM with an accelerator at least what the study's had is wanted: 4 vCPUs and 28 GiB of memory (Azure's NC4as_T4_v3;
-GCP's n1-standard-8 and AWS's g4dn.2xlarge have more), since gradients, averaging and the optimizer live in the host's
-memory. Where a place has smaller ones only, those are offered. `CPU:n` is a general-purpose VM without
-accelerator and with n vCPUs or more.
+A VM with an accelerator must have at least the size of the paper's VMs, 4 vCPUs and 28 GiB of memory (Azure's
+NC4as_T4_v3; GCP's n1-standard-8 and AWS's g4dn.2xlarge have more), since gradients, averaging and the optimizer use the
+host's memory. If a place only has smaller ones, those are offered. `CPU:n` is a general-purpose VM without accelerator
+and with at least n vCPUs.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ _LEAST_GIB = 28
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What could be rented at one place."""
+    """What could be rented in one place."""
 
-    offers: tuple[Offer, ...]  # the cheapest first, unknown prices last
-    why: str = ""  # why there is none, or why it is not the catalog's: one sentence
+    offers: tuple[Offer, ...]  # cheapest first, unknown prices last
+    why: str = ""  # one sentence: why there are none, or why they are not from the catalog
 
 
 class Catalogs:
-    """Offers by place, from the catalogs in `folder` and then the books."""
+    """Offers by place, from the catalogs in `folder` or else from the books."""
 
     def __init__(self, folder: Path, books: Sequence[PriceBook] = ()) -> None:
         self._folder = folder
         self._books = tuple(books)
 
     def offers(self, location: str, accelerator: str, use_spot: bool) -> tuple[Offer, ...]:
-        """`look`'s offers."""
+        """Return the offers of `look`."""
         return self.look(location, accelerator, use_spot).offers
 
     def look(self, location: str, accelerator: str, use_spot: bool) -> Found:
-        """What could be rented at `cloud/region[/zone]`: the accelerator is `T4:1`, or `CPU:8`."""
+        """Return what could be rented at `cloud/region[/zone]`; the accelerator is `T4:1`, or `CPU:8`."""
         cloud, _, rest = location.partition("/")
         region, _, zone = rest.partition("/")
         vendor = RENTED.get(cloud)
         if vendor is None:
-            return Found((), f"SkyPilot is not used for '{cloud}': its clouds here are {', '.join(RENTED)}")
+            return Found((), f"SkyPilot is not used for '{cloud}', only for {', '.join(RENTED)}")
         if use_spot and not vendor.rents_spot:
             return Found((), f"{vendor.title} rents no spot VMs; use_spot must be false there")
         name, _, count = accelerator.partition(":")
@@ -86,7 +86,7 @@ class Catalogs:
         prices = [(book, book.vm(location, accelerator, use_spot)) for book in self._books]
         known: list[tuple[PriceBook, Price]] = [(book, price) for book, price in prices if price is not None]
         if known:
-            book, price = max(known, key=lambda pair: pair[1].valid_from)  # of equals the first
+            book, price = max(known, key=lambda pair: pair[1].valid_from)  # the first of several newest
             source = f"price book {book.name}:{price.line}, valid from {price.valid_from} ({price.source})"
             offer = self._offer(location, price.instance, accelerator, use_spot, price.usd, source)
             return Found((offer,), f"{why}: prices are those of the price books")
@@ -108,7 +108,7 @@ class Catalogs:
 
 
 def here(book: PriceBook, environ: Mapping[str, str]) -> Catalogs:
-    """This machine's catalogs, then an experiment's price book, then the other books that come with orch."""
+    """Return this machine's catalogs, followed by an experiment's price book and the other books that come with orch."""
     others = [load(name) for name in book_names()]
     return Catalogs(catalog_folder(environ), (book, *(b for b in others if b.sha256 != book.sha256)))
 
@@ -117,7 +117,7 @@ def here(book: PriceBook, environ: Mapping[str, str]) -> Catalogs:
 class _Priced:
     instance: str
     usd: Decimal | None
-    remark: str  # appended to the source
+    remark: str  # appended to the price's source
 
 
 def _priced(
@@ -151,7 +151,7 @@ def _attached(
     count: int,
     use_spot: bool,
 ) -> Iterator[_Priced]:
-    """VMs priced apart from the accelerator that is attached to them, both by zone."""
+    """VMs whose price does not include the accelerator that is attached to them; both are priced by zone."""
     extra = {
         row.zone: row
         for row in here
@@ -167,14 +167,14 @@ def _attached(
 
 
 def _dearest(vms: Iterable[CatalogRow], zone: str) -> Iterator[_Priced]:
-    """AWS without the account's zone names: the price is at most that of the region's dearest zone."""
+    """AWS without the account's zone names: the price is at most that of the region's most expensive zone."""
     prices: dict[str, list[Decimal | None]] = {}
     for row in vms:
         prices.setdefault(row.instance, []).append(row.spot_usd_per_h)
     for instance, found in prices.items():
         known = [usd for usd in found if usd is not None]
         remark = (
-            f": the region's dearest zone, since no file here says which of them {zone} is (an account's own matter)"
+            f": the region's most expensive zone, since no file here says which of them {zone} is (this depends on the account)"
             if known
             else _unpriced(True)
         )
@@ -192,4 +192,4 @@ def _of(row: CatalogRow, use_spot: bool) -> Decimal | None:
 
 
 def _unpriced(use_spot: bool) -> str:
-    return f": has the VM and no {'spot' if use_spot else 'on-demand'} price of it"
+    return f": has the VM but no {'spot' if use_spot else 'on-demand'} price for it"

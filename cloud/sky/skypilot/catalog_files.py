@@ -1,8 +1,8 @@
-"""SkyPilot's price catalogs as they lie on this machine: read, never fetched, never refreshed.
+"""SkyPilot's price catalogs as they are on this machine; they are only read, never downloaded or refreshed.
 
-`~/.sky/catalogs/v8/<cloud>/vms.csv` (SkyPilot 0.14): `Price` and `SpotPrice` are dollars an hour. On AWS, Azure and
-Lambda a row is a whole VM, its accelerators included. On GCP a VM's row has no accelerator, and each accelerator has
-a row of its own without an instance. AWS's zones are ids (`use1-az6`), which `az_mappings-*.csv` turns into the names
+`~/.sky/catalogs/v8/<cloud>/vms.csv` (SkyPilot 0.14): `Price` and `SpotPrice` are dollars per hour. On AWS, Azure and
+Lambda a row is a whole VM including its accelerators. On GCP a VM's row has no accelerator, and each accelerator has a
+row of its own without an instance. AWS's zones are ids (`use1-az6`), which `az_mappings-*.csv` translates to the names
 that one account sees (`us-east-1a`).
 """
 
@@ -35,7 +35,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class CatalogRow:
-    """One row: a VM type at one place, or (GCP) one accelerator there."""
+    """One row: a VM type in one place, or (GCP) an accelerator in one place."""
 
     instance: str  # "" for an accelerator alone
     accelerator: str  # "" for none
@@ -44,40 +44,40 @@ class CatalogRow:
     memory_gib: float | None
     usd_per_h: Decimal | None  # None: the catalog has no price
     spot_usd_per_h: Decimal | None
-    zone: str  # "" where the cloud has none to choose from, or its name is not known here
+    zone: str  # "" if the cloud has none to choose from, or its name is not known here
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """One cloud's file."""
+    """The catalog file of one cloud."""
 
     cloud: str
     path: Path
     modified_s: float
     sha256: str
     regions: Mapping[str, tuple[CatalogRow, ...]]
-    zones_named: bool  # False: a row's zone is an id that no file here translates, so it was left out
+    zones_named: bool  # False: zones are ids that no file here translates, so they were left out
 
     @property
     def source(self) -> str:
-        """Which file a price is from."""
+        """The file that a price comes from, in words."""
         day = f"{datetime.fromtimestamp(self.modified_s, UTC):%Y-%m-%d}"
         return f"SkyPilot catalog {self.cloud} {SCHEMA}, file dated {day}, sha256 {self.sha256[:12]}"
 
 
 def catalog_folder(environ: Mapping[str, str]) -> Path:
-    """Where SkyPilot keeps its catalogs: below SKY_RUNTIME_DIR, else below HOME."""
+    """Folder of SkyPilot's catalogs: below SKY_RUNTIME_DIR, else below HOME."""
     home = environ.get("SKY_RUNTIME_DIR") or environ.get("HOME") or "~"
     return Path(home).expanduser() / ".sky" / "catalogs" / SCHEMA
 
 
 def catalog_path(folder: Path, cloud: str) -> Path:
-    """One cloud's file, there or not."""
+    """Path of one cloud's catalog, whether it exists or not."""
     return folder / cloud / "vms.csv"
 
 
 def read_catalog(folder: Path, cloud: str) -> Catalog | str:
-    """One cloud's catalog, or why there is none to use, in one sentence. Contacts nothing."""
+    """Read one cloud's catalog, or return in one sentence why it cannot be used. Contacts nothing."""
     path = catalog_path(folder, cloud)
     try:
         stat = path.stat()
@@ -104,7 +104,7 @@ def _read(cloud: str, path: Path, modified_ns: int, size: int, zones: tuple[int,
         if len(cells) != len(header):
             raise ValueError(f"line {lines.line_num} has {len(cells)} cells, the first one {len(header)}")
         if "Arch" in at and cells[at["Arch"]] not in ("", "x86_64"):
-            continue  # our wheels are built for one architecture
+            continue  # orch's wheels are built for one architecture
         zone = cells[at["AvailabilityZone"]] if "AvailabilityZone" in at else ""
         if names is not None:
             zone = names.get(zone, "")
@@ -130,7 +130,7 @@ def _read(cloud: str, path: Path, modified_ns: int, size: int, zones: tuple[int,
 
 
 def _zone_file(folder: Path) -> tuple[int, Path] | None:
-    """The newest mapping of zone ids to names there, as SkyPilot itself takes it without credentials."""
+    """The newest mapping of zone ids to names, which SkyPilot itself uses without credentials."""
     return max(((path.stat().st_mtime_ns, path) for path in folder.glob("az_mappings-*.csv")), default=None)
 
 

@@ -1,4 +1,4 @@
-"""SkyPilot's exceptions as ours: a closed set, one readable sentence each. Pure: classes are told by name."""
+"""Translate SkyPilot's exceptions to a closed set with one readable sentence each. Pure: classes are matched by name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SERVER_LOST = {
     "ServerTemporarilyUnavailableError", "RequestInterruptedError", "ServerDisconnectedError",
     "ClientConnectorError", "ClientOSError", "ClientPayloadError",
 }  # fmt: skip
-# Too many calls in a short time; the account may rent all the same.
+# Too many calls in a short time, which does not mean that the account may not rent.
 _THROTTLED = re.compile(
     r"RequestLimitExceeded|Throttl|TooManyRequests|SlowDown|rateLimitExceeded|Rate Limit Exceeded|\b429\b",
     re.IGNORECASE,
@@ -51,62 +51,64 @@ _CAPACITY = re.compile(
     re.IGNORECASE,
 )
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_ASKED = re.compile(r"\.? Relax the task's| for \{")
+_REQUEST_DETAILS = re.compile(r"\.? Relax the task's| for \{")
 _LONGEST = 300
 
 
 def translate(error: BaseException, doing: str) -> ProviderError:
-    """Our error for SkyPilot's; `doing` begins the sentence ("request r-a-0 at aws/us-west-2")."""
+    """Return the ProviderError for an error of SkyPilot; `doing` begins the sentence ("request r-a-0 at aws/us-west-2")."""
     if isinstance(error, ProviderError):
         return error
     names = {cls.__name__ for cls in type(error).__mro__}
-    said = sentence(error)
+    message = sentence(error)
     everything = " | ".join([_ANSI.sub("", str(error)), *(str(e) for e in _causes(error))])
     if names & _CREDENTIALS:
-        return CredentialsError(f"{doing}: SkyPilot has no access: {said}; `orch check` says what is missing")
+        return CredentialsError(
+            f"{doing}: SkyPilot has no access: {message}; `orch check` shows what is missing"
+        )
     if "ResourcesUnavailableError" in names:
         if _REFUSED.search(everything):
             more = " --aws-role FILE`, which prints the grant" if "iam:PassRole" in everything else "`"
             return CredentialsError(
-                f"{doing}: the cloud refused us: {_matching(error, _REFUSED)}; see `orch check{more}"
+                f"{doing}: the cloud denied access: {_matching(error, _REFUSED)}; see `orch check{more}"
             )
         if _THROTTLED.search(everything) and not (_QUOTA.search(everything) or _CAPACITY.search(everything)):
             return TransientError(
-                f"{doing}: the cloud's API is throttling us: {_matching(error, _THROTTLED)}"
+                f"{doing}: the cloud's API is throttling requests: {_matching(error, _THROTTLED)}"
             )
-        # With capacity named beside it, "limit" is the cloud's way of saying that it is full.
+        # If capacity is mentioned too, "limit" is the cloud's way of saying that it is full.
         if _QUOTA.search(everything) and not _CAPACITY.search(everything):
             return QuotaError(f"{doing}: over the account's quota: {_matching(error, _QUOTA)}")
-        # What SkyPilot was asked for stands in `doing` already.
-        return NoCapacityError(f"{doing}: {_ASKED.split(_matching(error, _CAPACITY))[0]}")
+        # `doing` already says what was requested.
+        return NoCapacityError(f"{doing}: {_REQUEST_DETAILS.split(_matching(error, _CAPACITY))[0]}")
     if "ProvisionPrechecksError" in names:
         for reason in getattr(error, "reasons", None) or ():
             return translate(reason, doing)
-    if names & _SERVER_LOST or ("404" in said and "equest" in said):
-        return TransientError(f"{doing}: SkyPilot's API server does not answer: {said}")
+    if names & _SERVER_LOST or ("404" in message and "equest" in message):
+        return TransientError(f"{doing}: SkyPilot's API server does not answer: {message}")
     if "RequestCancelled" in names:
-        return TransientError(f"{doing}: it was cancelled")
+        return TransientError(f"{doing}: the request was cancelled")
     if "Failed to run setup commands" in everything or "ClusterSetUpError" in names:
         return TransientError(f"{doing}: the VM was lost or unreachable while SkyPilot set it up")
     if names & _INVALID and "ClusterDoesNotExist" not in names:
-        return InvalidRequestError(f"{doing}: {said}")
-    return TransientError(f"{doing}: {said}")
+        return InvalidRequestError(f"{doing}: {message}")
+    return TransientError(f"{doing}: {message}")
 
 
 def is_server_lost(error: BaseException) -> bool:
-    """Whether SkyPilot's API server died or was restarted under a call: nobody knows how far the call came."""
+    """Whether SkyPilot's API server died or was restarted during a call, which may or may not have taken effect."""
     names = {cls.__name__ for cls in type(error).__mro__}
     text = str(error)
     return bool(names & _SERVER_LOST) or ("404" in text and "equest" in text)
 
 
 def is_gone(error: BaseException) -> bool:
-    """Whether it says that there is no such cluster: what an ending wants to hear."""
+    """Whether the error says that there is no such cluster."""
     return any(cls.__name__ == "ClusterDoesNotExist" for cls in type(error).__mro__)
 
 
 def sentence(error: BaseException) -> str:
-    """The first line that says something, plain, without a final stop."""
+    """First meaningful line of an error as plain text without a full stop."""
     return _shorten(str(error)) or type(error).__name__
 
 
@@ -119,7 +121,7 @@ def _shorten(text: str) -> str:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """What an error was made of. SkyPilot puts some errors into their own history."""
+    """Errors that led to an error. SkyPilot includes some errors in their own history."""
     found: list[BaseException] = []
     waiting: list[Any] = list(getattr(error, "failover_history", None) or ())
     while waiting:
@@ -131,9 +133,9 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 
 def _matching(error: BaseException, pattern: re.Pattern[str]) -> str:
-    """What the cloud itself said, if any of it fits; else SkyPilot's sentence."""
+    """The cloud's own message that matches the pattern, or else SkyPilot's sentence."""
     for cause in (*_causes(error), error):
         for line in _ANSI.sub("", str(cause)).splitlines():
             if pattern.search(line):
                 return _shorten(line)
-    return next((said for said in map(sentence, _causes(error)) if said), sentence(error))
+    return next((text for text in map(sentence, _causes(error)) if text), sentence(error))

@@ -1,8 +1,8 @@
-"""Whose credentials a VM has: the role of its own cloud where there is one, none of the user's files.
+"""Which credentials a VM gets: the role of its own cloud if there is one, and none of the user's files.
 
 SkyPilot copies the credential files of every cloud it knows to each VM (sky/check.py,
-`get_cloud_credential_file_mounts`). Most clouds have a switch for that; what has none is removed on the VM before
-anything of ours runs there.
+`get_cloud_credential_file_mounts`). Most clouds have a setting against that; files of the others are removed on the VM
+before any program of orch runs there.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 from cloud.vendors import VENDORS
 
-# Clouds of SkyPilot beside ours whose part of its configuration knows `remote_identity`.
+# Clouds of SkyPilot, besides orch's own, whose configuration supports `remote_identity`.
 _OTHERS = ("kubernetes", "ssh", "slurm", "oci", "vast", "nebius")
 _SWITCHED = (*(vendor.name for vendor in VENDORS.values() if vendor.skypilot_switch), *_OTHERS)
 _STORES = ("cloudflare", "coreweave", "vastdata", "huggingface")  # sky.adaptors
 
 
 def settings(cloud: str, aws_role: str = "") -> dict[str, Any]:
-    """SkyPilot's configuration for a VM at `cloud`: every cloud without an entry of its own uploads nothing.
+    """Return SkyPilot's configuration for a VM at `cloud`: clouds without an entry of their own upload nothing.
 
     `aws_role` is the instance profile of a VM on AWS (cloud/sky/aws/role.py).
     """
@@ -33,15 +33,15 @@ def settings(cloud: str, aws_role: str = "") -> dict[str, Any]:
             found[cloud] = {"remote_identity": aws_role}
         case "service_account":
             found[cloud] = {"remote_identity": "SERVICE_ACCOUNT"}
-        case _:  # its VMs cannot end themselves without what SkyPilot gives them
+        case _:  # its VMs need the uploaded credentials to end themselves
             found.pop(cloud, None)
     return found
 
 
 def removal(cloud: str, wanted: Collection[str]) -> str:
-    """A shell command that removes what SkyPilot copies of other clouds all the same, but for the user's own mounts.
+    """Return a shell command that removes files of other clouds that SkyPilot copies anyway, except the user's own mounts.
 
-    "" where this machine has nothing of the kind. Paths are the remote ones ("~/.lambda_cloud/lambda_keys").
+    "" if this machine has no such files. Paths are remote ones ("~/.lambda_cloud/lambda_keys").
     """
     paths = sorted(_unswitched(cloud) - set(wanted))
     if not paths:

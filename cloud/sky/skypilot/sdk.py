@@ -1,4 +1,4 @@
-"""The few calls of SkyPilot that we make, with their answers in plain types. Imports `sky` when first called."""
+"""The few SkyPilot calls that orch makes, with results as plain types. Imports `sky` on the first call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cloud.sky.vm.bootstrap import FOLDER
 from cloud.sky.vm.secrets import KEY_VARIABLE
 
 IDLE_MINUTES = 5
-_configuring = threading.Lock()  # SkyPilot's configuration is one for the process
+_configuring = threading.Lock()  # SkyPilot's configuration is global to the process
 _NO_LAUNCH = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 
@@ -33,7 +33,7 @@ class Cluster:
     status: str
     labels: Mapping[str, str]
     address: str = ""
-    internal: str = ""  # its address inside the cloud's network; "": not known
+    internal: str = ""  # address inside the cloud's network; "": unknown
     region: str = ""
     zone: str = ""
     cloud: str = ""
@@ -47,27 +47,30 @@ class Cluster:
 
     @property
     def location(self) -> str:
-        """cloud/region/zone, as far as it is known."""
+        """cloud/region/zone, as far as known."""
         return "/".join(part for part in (self.cloud, self.region, self.zone) if part)
 
 
 def skypilot() -> Any:
-    """The package. What it logs goes to stderr, errors only: stdout is the command line's. It tells its makers nothing
-    unless SKYPILOT_DISABLE_USAGE_COLLECTION=0 is set."""
+    """Import SkyPilot; its log goes to stderr, errors only, since stdout belongs to the command line.
+
+    Its usage collection is disabled unless SKYPILOT_DISABLE_USAGE_COLLECTION=0 is set.
+    """
     os.environ.setdefault("SKYPILOT_DISABLE_USAGE_COLLECTION", "1")
     import sky
 
     logger = logging.getLogger("sky")
     logger.setLevel(logging.ERROR)
     for handler in logger.handlers:
-        own = type(handler).__module__.startswith("sky.")  # others (a test's, say) stay as they are
+        # Leave other handlers (of a test, for example) unchanged.
+        own = type(handler).__module__.startswith("sky.")
         if own and isinstance(handler, logging.StreamHandler):
             handler.setStream(sys.stderr)
     return sky
 
 
 def launch(request: LaunchRequest, ship: Path, key: str, aws_role: str) -> str:
-    """Begin the launch of a VM's cluster; returns SkyPilot's request id. Raises whatever SkyPilot raises.
+    """Begin the launch of a VM's cluster; returns SkyPilot's request id. Raises any error of SkyPilot.
 
     `aws_role`: the instance profile of a VM on AWS; "" elsewhere.
     """
@@ -93,7 +96,7 @@ def launch(request: LaunchRequest, ship: Path, key: str, aws_role: str) -> str:
                 task,
                 cluster_name=cluster_name(request.vm),
                 idle_minutes_to_autostop=IDLE_MINUTES,
-                wait_for=AutostopWaitFor.JOBS,  # an ssh session that nobody closed keeps no VM
+                wait_for=AutostopWaitFor.JOBS,  # an open ssh session must not keep a VM alive
                 down=True,
             )
         )
@@ -125,9 +128,10 @@ def _resources(request: LaunchRequest) -> Any:
 
 
 def quote(request: LaunchRequest) -> tuple[Decimal | None, str]:
-    """$/h of what a request would rent, by SkyPilot's own catalog (fetched by SkyPilot where this machine has none).
+    """Dollars per hour of what a request would rent, by SkyPilot's catalog (which SkyPilot downloads if it is missing).
 
-    Without a zone it is the region's cheapest one. (None, why): the catalog has no price; (None, ""): it has no such VM.
+    Without a zone, the price is that of the region's cheapest one. (None, reason): the catalog has no price; (None, ""):
+    it has no such VM.
     """
     resources = _resources(request)
     if resources.instance_type is not None:
@@ -139,19 +143,19 @@ def quote(request: LaunchRequest) -> tuple[Decimal | None, str]:
 
 
 def wait_launch(request_id: str) -> None:
-    """Wait for a launch. Raises whatever SkyPilot raises."""
+    """Wait for a launch. Raises any error of SkyPilot."""
     sky = skypilot()
 
     sky.get(request_id)
 
 
 def pending_launch(cluster: str) -> str | None:
-    """The launch of a cluster that SkyPilot is at, asked for by us before or by a controller that died."""
+    """Return the request id of a launch of the cluster in progress, even one begun by a controller that has died."""
     sky = skypilot()
 
     for each in sky.api_status(cluster_name=cluster, all_status=False):
         name, status = str(each.name), str(each.status)
-        if each.cluster_name != cluster:  # an old server does not choose by name
+        if each.cluster_name != cluster:  # an old server does not filter by name
             continue
         if name.endswith("launch") and not status.endswith(_NO_LAUNCH):
             return str(each.request_id)
@@ -159,14 +163,14 @@ def pending_launch(cluster: str) -> str | None:
 
 
 def cancel(request_id: str) -> None:
-    """Stop a request of SkyPilot's and wait until it has stopped. What it has made stays."""
+    """Cancel a SkyPilot request and wait until it has stopped. What it has created stays."""
     sky = skypilot()
 
     sky.get(sky.api_cancel([request_id]))
 
 
 def find(cluster: str, *, ask_cloud: bool = False) -> Cluster | None:
-    """One cluster by name; None when there is none."""
+    """Return a cluster by name; None if there is none."""
     found = list_clusters([cluster], ask_cloud=ask_cloud, credentials=True)
     return found[0] if found else None
 
@@ -174,7 +178,7 @@ def find(cluster: str, *, ask_cloud: bool = False) -> Cluster | None:
 def list_clusters(
     names: Sequence[str] | None = None, *, ask_cloud: bool = False, credentials: bool = False
 ) -> list[Cluster]:
-    """All clusters of this SkyPilot user, or those of these names that there are."""
+    """Return all clusters of this SkyPilot user, or the existing ones among `names`."""
     sky = skypilot()
 
     mode = sky.StatusRefreshMode.FORCE if ask_cloud else sky.StatusRefreshMode.NONE
@@ -185,7 +189,7 @@ def list_clusters(
 
 
 def down(cluster: str) -> None:
-    """End a cluster (a launch under way is cancelled). Raises ClusterDoesNotExist among others."""
+    """End a cluster and cancel its launch if it is in progress. Raises ClusterDoesNotExist among others."""
     sky = skypilot()
 
     sky.get(sky.down(cluster))
@@ -220,20 +224,20 @@ def _cluster(record: Any) -> Cluster:
 
 
 def _internal(handle: Any) -> str:
-    """The head's address inside its network, as SkyPilot has it from the cloud; "" when it does not say."""
+    """The head's address inside its network, as SkyPilot has it from the cloud; "" if unknown."""
     pairs = getattr(handle, "stable_internal_external_ips", None) or ()
     found = str(pairs[0][0] or "") if pairs else ""
     return found if is_internal(found) else ""
 
 
 def _price(resources: Any) -> tuple[Decimal | None, str]:
-    """$/h of what was really rented, by SkyPilot's catalog; None when it has none."""
+    """Dollars per hour of the rented resources, by SkyPilot's catalog; None if it has no price."""
     if resources is None or not getattr(resources, "instance_type", None):
         return None, ""
     day = time.strftime("%Y-%m-%d", time.gmtime())
     try:
         return Decimal(str(round(resources.get_cost(3600), 6))), f"SkyPilot's catalog, read back on {day}"
-    except Exception as error:  # noqa: BLE001 - whatever the catalog lacks: the price is unknown, and said so
+    except Exception as error:  # noqa: BLE001 - whatever the catalog lacks, the price is reported as unknown
         return None, f"SkyPilot's catalog has no price ({type(error).__name__})"
 
 

@@ -1,7 +1,7 @@
-"""SkyPilot's API server: found when it runs, started when needed, mended when dead, left as it was found.
+"""SkyPilot's API server: used if it runs, started if needed, restarted if dead, and left as it was found.
 
-One server serves all of a user's clusters (ours and those of others), so it is ended only when we started it,
-no run of ours needs it, and only by the session of processes that it began.
+One server serves all clusters of a user, including those not created by orch. It is therefore ended only if orch started
+it and no run of orch needs it, and only the processes of its own session are ended.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from typing import Any
 from cloud.provider import InvalidRequestError, ProviderError, TransientError
 
 _START_S = 180.0
-_HANGS_S = 90.0  # on a busy machine an answer takes its time
+_HANGS_S = 90.0  # how long a busy machine may take to answer
 _MODULE = "sky.server.server"
 _TRACKER = "resource_tracker"
 _TITLES = ("SkyPilot:", "multiprocessing", _MODULE)
 
 
 def _url() -> str:
-    """Where the server is, by SkyPilot's own configuration."""
+    """URL of the server, from SkyPilot's own configuration."""
     from sky.server import common  # pyright: ignore[reportAttributeAccessIssue, reportMissingImports]  # not everybody has it
 
     return str(common.get_server_url())
 
 
 def healthy(timeout_s: float = 5.0) -> bool:
-    """Whether it answers."""
+    """Whether the server answers."""
     try:
         with urllib.request.urlopen(f"{_url()}/api/health", timeout=timeout_s) as answer:
             return answer.status == 200
@@ -49,27 +49,27 @@ def healthy(timeout_s: float = 5.0) -> bool:
 
 
 def ensure(home: Path) -> None:
-    """A server that answers, started or mended when needed. Raises TransientError, InvalidRequestError."""
+    """Make sure that a server answers; start or restart it if needed. Raises TransientError, InvalidRequestError."""
     if healthy():
         if not (home / "sky-server.json").exists():
             with _lock(home):
                 if not (home / "sky-server.json").exists():
-                    _note(home, _started(home))
+                    _record_server(home, _started(home))
                     (home / "sky-server.starting").unlink(missing_ok=True)
         return
     if not _is_local():
-        raise TransientError(f"SkyPilot's API server at {_url()} does not answer; `sky api info` tells more")
+        raise TransientError(f"SkyPilot's API server at {_url()} does not answer; `sky api info` shows more")
     with _lock(home):
         if healthy(10.0):  # another process has started it meanwhile, or it was only slow
             return
         if not _end_orphans(home):
             return
         temporary = tempfile.mkdtemp(prefix="orch-sky-")
-        # Whoever finds the server, should this process end before it is up, knows by this that it is ours.
+        # If this process ends before the server is up, the next one sees from this file that orch started it.
         (home / "sky-server.starting").write_text(temporary)
         try:
             _start(temporary)
-            _note(home, temporary)
+            _record_server(home, temporary)
         except ProviderError:
             _end_unfinished(temporary)
             shutil.rmtree(temporary, ignore_errors=True)
@@ -79,33 +79,33 @@ def ensure(home: Path) -> None:
 
 
 def claim(home: Path, run_id: str) -> None:
-    """Say that a run needs the server."""
+    """Record that a run needs the server."""
     folder = home / "sky-claims"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / run_id).touch()
 
 
 def leave(home: Path, run_id: str) -> None:
-    """The run needs it no more: end it when it is ours and no other run of this home, nor anybody's call, does."""
+    """Drop the run's claim; end the server if orch started it and no other run or call needs it."""
     with _lock(home):
         (home / "sky-claims" / run_id).unlink(missing_ok=True)
         if any((home / "sky-claims").glob("*")):
             return
-        said = _said(home)
-        if not said.get("ours") or not _is_local() or _busy() or _has_clusters():
+        state = _read_state(home)
+        if not state.get("ours") or not _is_local() or _busy() or _has_clusters():
             return
-        if _began(int(said["pid"])) == said["began"]:
-            _end_session(int(said["pid"]))
-        _forget(home, said)
+        if _began(int(state["pid"])) == state["began"]:
+            _end_session(int(state["pid"]))
+        _forget(home, state)
 
 
 def _has_clusters() -> bool:
-    """Somebody has clusters: their autostop and `sky status` want a server."""
+    """Whether any clusters exist: their autostop and `sky status` need a server."""
     from cloud.sky.skypilot.sdk import list_clusters
 
     try:
         return bool(list_clusters())
-    except Exception:  # noqa: BLE001 - it does not answer: nothing to be kept alive
+    except Exception:  # noqa: BLE001 - it does not answer, so there is nothing to keep alive
         return False
 
 
@@ -114,9 +114,9 @@ def _busy() -> bool:
 
     try:
         asked = skypilot().api_status()
-    except Exception:  # noqa: BLE001 - as above
+    except Exception:  # noqa: BLE001 - as in `_has_clusters`
         return False
-    # Its own daemons are requests that never end.
+    # The server's own daemons are requests that never end.
     return any(not str(each.request_id).endswith("-daemon") for each in asked)
 
 
@@ -135,13 +135,13 @@ def _lock(home: Path) -> Generator[None, None, None]:
 
 
 def _start(temporary: str) -> None:
-    # In a process of its own: the server inherits the environment, and a Ray worker's is not its business.
-    # Its temporary files (a wheel for each version, what killed executors leave) are in a folder that goes with it.
-    # Above all the mark of Ray's processes (`ORCH_RAY_TEMP`): it would be ended with Ray, in mid-request.
-    strange = ("RAY_", "ORCH_RAY_", "OMP_", "MKL_", "ORCH_SECRET_")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(strange)}
+    # A separate process, since the server inherits the environment, which must not be that of a Ray worker. In particular
+    # it must not have the mark of Ray's processes (`ORCH_RAY_TEMP`), or it would be ended with Ray in mid-request. Its
+    # temporary files (a wheel for each version, leftovers of killed executors) are in a folder that is removed with it.
+    excluded = ("RAY_", "ORCH_RAY_", "OMP_", "MKL_", "ORCH_SECRET_")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(excluded)}
     environment["TMPDIR"] = temporary
-    environment.setdefault("SKYPILOT_DISABLE_USAGE_COLLECTION", "1")  # what is run here is nobody's business
+    environment.setdefault("SKYPILOT_DISABLE_USAGE_COLLECTION", "1")  # for the user's privacy
     try:
         done = subprocess.run(
             [sys.executable, "-c", "import sky; sky.api_start()"],
@@ -155,35 +155,34 @@ def _start(temporary: str) -> None:
     except subprocess.TimeoutExpired as error:
         raise TransientError(f"SkyPilot's API server did not start within {_START_S:.0f} s") from error
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        kind = InvalidRequestError if "No module named" in str(said[-1:]) else TransientError
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        kind = InvalidRequestError if "No module named" in str(lines[-1:]) else TransientError
         raise kind(
-            f"SkyPilot's API server does not start ({said[-1] if said else 'no reason given'}); "
+            f"SkyPilot's API server does not start ({lines[-1] if lines else 'no reason given'}); "
             "see ~/.sky/api_server/server.log"
         )
 
 
 def _started(home: Path) -> str:
-    """The folder of the server that we were about to start; "" when we were not."""
+    """The temporary folder of a server that orch was about to start; "" if there is none."""
     try:
         return (home / "sky-server.starting").read_text()
     except OSError:
         return ""
 
 
-def _note(home: Path, temporary: str) -> None:
-    """Remember which session of processes the server that answers now is, and where its temporary files are, if
-    it is ours."""
+def _record_server(home: Path, temporary: str) -> None:
+    """Record the process session of the server that answers now, and its temporary folder if orch started it."""
     for pid in _pids():
         if _MODULE in _command(pid) and os.getsid(pid) == pid:
-            said = {"pid": pid, "began": _began(pid), "ours": bool(temporary), "temporary": temporary}
+            state = {"pid": pid, "began": _began(pid), "ours": bool(temporary), "temporary": temporary}
             fresh = home / "sky-server.new"
-            fresh.write_text(json.dumps(said))
+            fresh.write_text(json.dumps(state))
             os.replace(fresh, home / "sky-server.json")
             return
 
 
-def _said(home: Path) -> dict[str, Any]:
+def _read_state(home: Path) -> dict[str, Any]:
     try:
         return json.loads((home / "sky-server.json").read_text())
     except (OSError, ValueError):
@@ -191,32 +190,32 @@ def _said(home: Path) -> dict[str, Any]:
 
 
 def _end_orphans(home: Path) -> bool:
-    """What a dead server left behind holds its ports: its executors, and their children. False: it is not dead.
+    """End what a dead server left behind and what blocks its ports: its executors and their children.
 
-    They are told by their session: it began with a server's process, and that process is dead. The number of a
-    session is not given out again while one of its members lives.
+    Returns False if the server is not dead. Such processes are identified by their session, whose first process, a
+    server, has died. The kernel does not reuse the id of a session while one of its members is alive.
     """
-    said = _said(home)
+    state = _read_state(home)
     dead: set[int] = set()
     for pid in _pids():
         with contextlib.suppress(OSError):
             session = os.getsid(pid)
             if _began(session) or not _command(pid).startswith("SkyPilot:"):
-                continue  # its session's first process lives, or it is no SkyPilot process
+                continue  # the session's first process is alive, or this is not a SkyPilot process
             dead.add(session)
-    leader = int(said.get("pid") or 0)
-    if leader and said.get("ours") and _began(leader) == said["began"]:
+    leader = int(state.get("pid") or 0)
+    if leader and state.get("ours") and _began(leader) == state["began"]:
         if healthy(_HANGS_S):
             return False
-        dead.add(leader)  # our own, and it hangs
+        dead.add(leader)  # started by orch, and it hangs
     for session in dead:
         _end_session(session, patience_s=0.0)
-    _forget(home, said)
+    _forget(home, state)
     return True
 
 
 def _end_unfinished(temporary: str) -> None:
-    """A server that did not come up in time may do so later: nobody would know that it is ours."""
+    """End a server that did not come up in time: it could do so later, unknown to orch."""
     ours = f"TMPDIR={temporary}".encode()
     for pid in _pids():
         with contextlib.suppress(OSError):
@@ -224,16 +223,19 @@ def _end_unfinished(temporary: str) -> None:
                 _end_session(os.getsid(pid), patience_s=0.0)
 
 
-def _forget(home: Path, said: dict[str, Any]) -> None:
-    """Its server has ended: its temporary files go, then what we knew of it."""
-    if said.get("ours") and said.get("temporary"):
-        shutil.rmtree(said["temporary"], ignore_errors=True)
+def _forget(home: Path, state: dict[str, Any]) -> None:
+    """Remove the temporary files and the state of a server that has ended."""
+    if state.get("ours") and state.get("temporary"):
+        shutil.rmtree(state["temporary"], ignore_errors=True)
     (home / "sky-server.json").unlink(missing_ok=True)
 
 
 def _end_session(session: int, patience_s: float = 5.0) -> None:
-    """End its processes. Python's resource tracker ends by itself after all others, and removes their semaphores
-    (/dev/shm) first: it is waited for, and killed only if it stays."""
+    """End the processes of a session.
+
+    Python's resource tracker ends by itself after all others, and removes their semaphores (/dev/shm) first. It is
+    therefore waited for, and killed only if it does not end.
+    """
     for number, wait_s, trackers in (
         (signal.SIGTERM, patience_s, False), (signal.SIGKILL, 5.0, False), (0, 5.0, True), (signal.SIGKILL, 5.0, True),
     ):  # fmt: skip
@@ -248,7 +250,7 @@ def _end_session(session: int, patience_s: float = 5.0) -> None:
 
 
 def _members(session: int, trackers: bool) -> list[int]:
-    """A session's processes of SkyPilot's, or else its resource trackers."""
+    """SkyPilot's processes of a session, either without its resource trackers or only these."""
     found: list[int] = []
     for pid in _pids():
         with contextlib.suppress(OSError):
@@ -263,7 +265,7 @@ def _members(session: int, trackers: bool) -> list[int]:
 
 
 def _pids() -> list[int]:
-    """This user's live processes that could hold a port of ours: none of a container's, which has its own."""
+    """This user's live processes that could hold the server's port; not those of containers with their own network."""
     own = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid")]
     found: list[int] = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -283,7 +285,7 @@ def _command(pid: int) -> str:
 
 
 def _began(pid: int) -> str:
-    """When a process began, in the kernel's ticks; "" when it is not there or a zombie."""
+    """Start time of a process in the kernel's ticks; "" if it does not exist or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""The script that runs on a VM: get the environment ready, open what is sealed, run the program. Pure text."""
+"""The script that runs on a VM: prepare the environment, unseal the secrets and run the program. Text only."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from cloud.provider import LaunchRequest
 from cloud.vendors import RENTED
 
 FOLDER = "orch-vm"  # in the VM user's home
-NEIGHBOURS = "neighbours"  # the file with what VMs are told of internal addresses
-PEERS_VARIABLE = "ORCH_INITIAL_PEERS"  # whom the program is to join, when its config asks for it
-CLOCK_VARIABLE = "ORCH_CLOCK"  # the controller's time, and this machine's monotonic one then (experiments.peer.swarm.clock)
-_WAIT_S = 900  # to be told whom to join: one first peer may fail on the way
-# Each step's limit on the VM itself: before its program runs a VM has no lease.
+NEIGHBOURS = "neighbours"  # file on the VM with the internal addresses of its neighbours
+PEERS_VARIABLE = "ORCH_INITIAL_PEERS"  # peers that the program joins, if its config asks for it
+CLOCK_VARIABLE = "ORCH_CLOCK"  # the controller's time and this machine's monotonic time then (experiments.peer.swarm.clock)
+_WAIT_S = 900  # for the peers to join, in case the first peer fails on the way
+# Limits of each step, enforced by the VM itself: it has no lease before its program runs.
 _SETUP_S = 1200  # the experiment's own `setup`
-_ENVIRONMENT_S = 300  # making the Python environment
+_ENVIRONMENT_S = 300  # creating the Python environment
 _INSTALL_S = 1200  # installing the peer's requirements into it
-_ADDRESS_S = 300  # to be told its public address, before the cloud's metadata is asked
-_KILL_S = 30  # from SIGTERM to SIGKILL, of a step past its limit
-_SLACK_S = 60.0  # of the steps without a limit of their own, and until somebody sees them
+_ADDRESS_S = 300  # waiting for its public address, before the cloud's metadata service is queried
+_KILL_S = 30  # from SIGTERM to SIGKILL of a step that exceeds its limit
+_SLACK_S = 60.0  # for steps without a limit of their own, and until the state is observed
 
 SETUP_WITHIN_S = _SETUP_S + _KILL_S + _SLACK_S
-"""A VM that works reports phase "setup" for no longer."""
+"""Longest time that a working VM reports phase "setup"."""
 INSTALL_WITHIN_S = _ENVIRONMENT_S + _INSTALL_S + 2 * _KILL_S + _ADDRESS_S + _SLACK_S
-"""A VM that works reports phase "installing" for no longer."""
+"""Longest time that a working VM reports phase "installing"."""
 
-# Compares what an environment has with requirements.txt, of the packages named: prints what differs, exit 1 if anything does.
+# Compares the packages of an environment with requirements.txt, for the packages named; prints differences, exit 1 if any.
 CHECK = """\
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -49,27 +49,27 @@ sys.exit(bool(wrong))
 _PACKAGES = ("hivemind", "torch", "webdataset", "boto3", "cryptography", "numpy")  # what every peer imports
 
 _SCRIPT = r"""#!/bin/bash
-# Runs on a VM as the job of its SkyPilot cluster, in ~/orch-vm. Says how far it is in job.json.
+# Runs on a VM as the job of its SkyPilot cluster, in ~/orch-vm. Reports its progress in job.json.
 set -u
 cd "$HOME/orch-vm" || exit 1
 umask 077
-say() {  # phase, exit code or null, error
+report() {  # phase, exit code or null, error
     "$PYTHON3" -c 'import json, os, sys, time
 phase, code, error = sys.argv[1:4]
 with open("job.json.new", "w") as file:
     json.dump({"phase": phase, "exit_code": None if code == "null" else int(code), "error": error, "at_s": time.time()}, file)
 os.replace("job.json.new", "job.json")' "$1" "$2" "$3"
 }
-fail() { say ended 1 "$1"; echo "orch: $1" >&2; exit 1; }
+fail() { report ended 1 "$1"; echo "orch: $1" >&2; exit 1; }
 PYTHON3=$(command -v python3) || { echo "orch: the image has no python3" >&2; exit 1; }
 
-# SkyPilot asked twice (its server died in between) makes two jobs: the second waits for the first one's end.
+# If SkyPilot is asked twice (its server died in between), there are two jobs: the second waits for the first.
 exec 9> .lock
 flock 9
 if [ -e exit_code ]; then exit "$(cat exit_code)"; fi
 
-# Whatever happens to the controller: this VM ends. The program goes, then SkyPilot's autodown sees an idle VM,
-# and if that fails too the machine is switched off.
+# This VM ends whatever happens to the controller: its program is ended, then SkyPilot's autodown finds the VM idle, and if
+# that fails too the machine is switched off.
 LIFE=%(life_s)d
 if [ "$LIFE" -gt 0 ] && [ ! -e life.pid ]; then
     setsid nohup bash -c 'echo $$ > life.pid; sleep '"$LIFE"'
@@ -77,17 +77,17 @@ if [ "$LIFE" -gt 0 ] && [ ! -e life.pid ]; then
         sleep %(grace_s)d; sudo -n shutdown -h now || sudo -n poweroff -f' 9>&- < /dev/null > life.log 2>&1 &
 fi
 
-say preparing null ""
+report preparing null ""
 GPU=%(gpu)s
 if [ "$GPU" != no ]; then
     found=$(nvidia-smi -L 2>&1) || fail "no working GPU driver on this image (nvidia-smi: $(echo "$found" | head -1))"
 fi
 limited() { timeout -k %(kill_s)d "$@"; }  # seconds, command
-say setup null ""
+report setup null ""
 %(tuning)slimited %(setup_s)d bash setup.sh >> setup.log 2>&1 9>&- ||
     fail "the experiment's setup failed with exit code $?: $(tail -1 setup.log)"
 
-say installing null ""
+report installing null ""
 WHEEL=%(wheel)s WANTED=%(requirements)s
 ready() {  # whether the environment in $1 has what the wheel needs
     [ -x "$1/bin/python" ] || return 1
@@ -120,36 +120,36 @@ LIB=$HOME/orch-vm/lib-$(basename "$WHEEL" .whl)
 export PYTHONPATH=$LIB PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 
 if [ -e sealed ]; then
-    "$ENV/bin/python" -m cloud.sky.vm.secrets sealed config.json || fail "what was sealed for this VM cannot be opened"
+    "$ENV/bin/python" -m cloud.sky.vm.secrets sealed config.json || fail "the sealed files of this VM cannot be opened"
     rm -f sealed
 fi
 unset %(key_variable)s
 
-# The address that others reach us at: the controller writes it here as soon as it knows it; the cloud's own
-# metadata is asked when nobody comes.
+# The address at which other peers reach this VM: the controller writes it here as soon as it is known; if it does not, the
+# cloud's metadata service is queried.
 for n in $(seq $((2 * %(address_s)d))); do [ -s address ] && break; sleep 0.5; done
 ORCH_PUBLIC_ADDRESS=$(cat address 2>/dev/null || true)
 [ -n "$ORCH_PUBLIC_ADDRESS" ] || ORCH_PUBLIC_ADDRESS=$(
     %(address_commands)s)
-[ -n "$ORCH_PUBLIC_ADDRESS" ] || fail "this VM does not learn its public address"
+[ -n "$ORCH_PUBLIC_ADDRESS" ] || fail "this VM cannot determine its public address"
 export ORCH_PUBLIC_ADDRESS ORCH_VM=%(vm)s
 
-# Whom to join, told in the same way: the addresses of peers that are up now, or that this one begins the swarm.
+# The peers to join, written in the same way: addresses of peers that are up now, or "alone" to start the swarm.
 WAIT=%(wait_s)d
 if [ "$WAIT" -gt 0 ]; then
-    say waiting null ""
+    report waiting null ""
     for n in $(seq $((2 * WAIT))); do { [ -s peers ] || [ -e life_over ]; } && break; sleep 0.5; done
-    [ -s peers ] || [ -e life_over ] || fail "nobody told this VM whom to join within $WAIT s"
+    [ -s peers ] || [ -e life_over ] || fail "this VM was not told which peers to join within $WAIT s"
     export %(peers_variable)s=$(cat peers 2>/dev/null)
 fi
-# SkyPilot's job has one thread: all cores are ours.
+# SkyPilot limits jobs to one thread, but the program may use all cores.
 cores=$(grep -c ^processor /proc/cpuinfo)
 export OMP_NUM_THREADS=$cores MKL_NUM_THREADS=$cores
 
-# The time as the controller told it at its last look.
+# The time as the controller last reported it.
 export %(clock_variable)s="$(cat clock 2>/dev/null)"
-[ ! -e life_over ] || fail "this VM has lived as long as it may"
-say running null ""
+[ ! -e life_over ] || fail "this VM has reached its maximum lifetime"
+report running null ""
 "$ENV/bin/python" -c 'import importlib, os, sys
 os.setsid()
 with open("pid", "w") as file:
@@ -163,16 +163,16 @@ wait $child
 code=$?
 rm -f pid
 echo $code > exit_code
-if [ -e life_over ]; then say ended $code "it had lived as long as it may"
-elif [ $code -gt 128 ]; then say ended $code "its program was killed by signal $((code - 128))"
-else say ended $code "its program ended with exit code $code"; fi
+if [ -e life_over ]; then report ended $code "it reached its maximum lifetime"
+elif [ $code -gt 128 ]; then report ended $code "its program was killed by signal $((code - 128))"
+else report ended $code "its program ended with exit code $code"; fi
 exit $code
 """
 
-# A VM that refuses a setting trains all the same: setup.log says which, and what the kernel has in the end.
+# If a VM rejects a setting, training continues: setup.log shows which one, and the resulting kernel settings.
 _TUNING = """\
 # network_tuning: wan
-tune() { sudo -n sysctl -qw "$1" || echo "orch: network_tuning: this VM refuses $1"; }
+tune() { sudo -n sysctl -qw "$1" || echo "orch: network_tuning: this VM rejects $1"; }
 {
 %(settings)s
     sudo -n modprobe tcp_bbr
@@ -189,7 +189,7 @@ tune() { sudo -n sysctl -qw "$1" || echo "orch: network_tuning: this VM refuses 
 
 
 def tuning_block(tuning: str) -> str:
-    """The lines of run.sh that widen the kernel's TCP windows (`network_tuning: wan`); "" for default."""
+    """The part of run.sh that enlarges the kernel's TCP windows (`network_tuning: wan`); "" for default."""
     if tuning != "wan":
         return ""
     settings = "\n".join(f"    tune {shlex.quote(f'{name}={value}')}" for name, value in SYSCTLS)
@@ -204,11 +204,11 @@ def run_script(
     idle_minutes: int = 5,
     python: str = "3.11",
 ) -> str:
-    """run.sh of one VM; nothing in it is secret."""
+    """Return run.sh of one VM; it contains no secrets."""
     from cloud.sky.vm.secrets import KEY_VARIABLE
 
     accelerator = request.offer.accelerator.partition(":")[0]
-    # A peer that emulates a model does not build it.
+    # A peer that emulates a model does not need to build it.
     packages = (*_PACKAGES, "transformers") if request.config.get("emulated") is False else _PACKAGES
     return _SCRIPT % {
         "setup_s": _SETUP_S,
@@ -235,13 +235,13 @@ def run_script(
 
 
 def peek_command(address: str, peers: str = "", now_s: float | None = None, neighbours: str = "") -> str:
-    """What is asked over ssh: leaves the VM its address and the time, prints job.json, status.json and its clock.
+    """Return the command run over ssh: it leaves the VM its address and the time, and prints its reports and its clock.
 
-    One line each, the first two of JSON; a blank line stands for one that is not there (yet). `peers`: whom it is to
-    join, "" when that is not known yet; the first word counts. `now_s`: unix time by the run's clock.
-    `neighbours`: whom it reaches at internal addresses (`cloud.sky.state.neighbours`); the last word counts.
+    Prints job.json, status.json and the clock on one line each; a blank line stands for a missing file. `peers`: the peers
+    to join, "" if not known yet; only the first value is kept. `now_s`: unix time by the run's clock. `neighbours`: VMs
+    that it reaches at internal addresses (`cloud.sky.state.neighbours`); the last value is kept.
     """
-    # A link is made whole or not at all, and never over another.
+    # ln is atomic and never overwrites an existing file.
     tell = f"echo {shlex.quote(peers)} > peers.$$; ln peers.$$ peers 2>/dev/null; rm -f peers.$$; "
     near = f"echo {shlex.quote(neighbours)} > {NEIGHBOURS}.$$; mv -f {NEIGHBOURS}.$$ {NEIGHBOURS}; "
     clock = (
@@ -257,7 +257,7 @@ def peek_command(address: str, peers: str = "", now_s: float | None = None, neig
 
 
 def stop_command() -> str:
-    """Ask the program to leave and wait for its end, at most 12 s."""
+    """Return the command that asks the program to exit and waits for its end, at most 12 s."""
     return (
         f"cd ~/{FOLDER} 2>/dev/null || exit 0; [ -e pid ] || exit 0; p=$(cat pid); kill -TERM $p 2>/dev/null; "
         "for n in $(seq 48); do kill -0 $p 2>/dev/null || exit 0; sleep 0.25; done; exit 0"

@@ -1,8 +1,8 @@
-"""A VM's secrets on their way: sealed in a file, the key in SkyPilot's secret channel.
+"""A VM's secrets in transit: sealed in a file, with the key in SkyPilot's secrets.
 
-SkyPilot keeps what goes by `secrets=` in plain text in its requests.db, and passes short job scripts on the
-command line of ssh. So a one-time key goes that way, and the secrets go beside it, encrypted (Fernet: AES and
-HMAC), in a file that is removed here as soon as the VM has it. This module runs on the VM too.
+SkyPilot stores `secrets=` in plain text in its requests.db, and passes short job scripts on ssh's command line. Therefore
+only a one-time key is passed that way. The secrets themselves are in a file, encrypted (Fernet: AES and HMAC), which is
+removed on this machine as soon as the VM has it. This module also runs on the VM.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ KEY_VARIABLE = "ORCH_SEAL_KEY"
 
 
 def seal(environment: Mapping[str, str], files: Mapping[str, bytes]) -> tuple[str, bytes]:
-    """A new key, and the content sealed with it."""
+    """Encrypt the content; returns a new key and the encrypted content."""
     from cryptography.fernet import Fernet
 
     key = Fernet.generate_key()
@@ -31,7 +31,7 @@ def seal(environment: Mapping[str, str], files: Mapping[str, bytes]) -> tuple[st
 
 
 def open_sealed(sealed: Path, key: str, config: Path) -> None:
-    """Write the files (0600) beside `config`, and put the environment into it. Raises InvalidToken, OSError."""
+    """Write the files (0600) next to `config` and add the environment to it. Raises InvalidToken, OSError."""
     from cryptography.fernet import Fernet
 
     content: dict[str, Any] = json.loads(Fernet(key.encode()).decrypt(sealed.read_bytes()))
@@ -50,7 +50,6 @@ def _write(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-if (
-    __name__ == "__main__"
-):  # on the VM: python -m cloud.sky.vm.secrets SEALED CONFIG, the key in the environment
+# On the VM: python -m cloud.sky.vm.secrets SEALED CONFIG, with the key in the environment.
+if __name__ == "__main__":
     open_sealed(Path(sys.argv[1]), os.environ[KEY_VARIABLE], Path(sys.argv[2]))

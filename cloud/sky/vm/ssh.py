@@ -1,4 +1,4 @@
-"""Short commands on a VM, over the keys that SkyPilot made: bounded in time, one connection a VM."""
+"""Short commands on a VM over ssh with SkyPilot's keys: limited in time, with one shared connection per VM."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ from typing import Any
 from cloud.private_folder import NotPrivateError, private_folder
 
 _log = logging.getLogger("cloud.sky")
-_MOST_PRINTED_BYTES = 1_000_000  # by a short command
-_MOST_PACKED_BYTES = 64_000_000  # of an archive with a VM's files
+_MOST_PRINTED_BYTES = 1_000_000  # output of a short command
+_MOST_PACKED_BYTES = 64_000_000  # archive of a VM's files
 _MOST_UNPACKED_BYTES = 512_000_000
-_BLOCK_BYTES = 512  # of tar
-_LONGEST_CONTROL_BYTES = (
-    107 - len("/") - 40 - len(".") - 16
-)  # ssh's name of the connection, and while it is made
+_BLOCK_BYTES = 512  # of a tar
+# A socket's path may have 107 bytes, which include ssh's name of the connection and a suffix while it is created.
+_LONGEST_CONTROL_BYTES = 107 - len("/") - 40 - len(".") - 16
 
 
 def ssh_command(address: str, how: Mapping[str, Any], control: Path | None) -> list[str]:
-    """The ssh command line, without what to run. No secret is on it: the key is named by its file.
+    """Return the ssh command line without the remote command. It contains no secret: the key is given as a file.
 
-    `control`: the folder of the connections that are kept; None: each command makes its own.
+    `control`: folder of the shared connections; None: each command opens its own connection.
     """
     options = {
-        "StrictHostKeyChecking": "no",  # as SkyPilot does: the key of a new VM is known to nobody
+        "StrictHostKeyChecking": "no",  # like SkyPilot: the host key of a new VM is unknown
         "UserKnownHostsFile": os.devnull,
         "LogLevel": "ERROR",
         "IdentitiesOnly": "yes",
@@ -53,7 +52,7 @@ def ssh_command(address: str, how: Mapping[str, Any], control: Path | None) -> l
 
 
 def run_on(address: str, how: Mapping[str, Any], command: str, timeout_s: float) -> str | None:
-    """What `command` prints on the VM; None when the VM did not answer in time, the command failed or printed over 1 MB."""
+    """Run `command` on the VM and return its output; None if it fails, takes too long or prints more than 1 MB."""
     got = _run(address, how, command, timeout_s, _MOST_PRINTED_BYTES)
     return None if got is None else got.decode(errors="replace")
 
@@ -61,8 +60,8 @@ def run_on(address: str, how: Mapping[str, Any], command: str, timeout_s: float)
 def fetch(
     address: str, how: Mapping[str, Any], folder: str, names: Sequence[str], to: Path, timeout_s: float
 ) -> list[str]:
-    """Copy the files of these names that are there; returns those that came. Not there, no answer: none."""
-    # $(ls) leaves out those that are not there; tar would fail on them.
+    """Copy those of the named files that exist; returns the names of the copied files, none if there is no answer."""
+    # $(ls) omits missing files, on which tar would fail.
     command = f"cd ~/{folder} 2>/dev/null && tar -czf - $(ls {' '.join(names)} 2>/dev/null)"
     got = _run(address, how, command, timeout_s, _MOST_PACKED_BYTES)
     if not got:
@@ -73,10 +72,10 @@ def fetch(
 def unpack(
     archive: bytes, names: Sequence[str], to: Path, most_bytes: int = _MOST_UNPACKED_BYTES
 ) -> list[str]:
-    """Write the plain files of these names in a tar.gz into the folder `to`; returns those that came, whole.
+    """Extract the named plain files of a tar.gz to the folder `to`; returns the names of those that were complete.
 
-    Reads what our own command makes (plain files with short names) and stops at anything else, and at `most_bytes`
-    of content: tarfile would read a header of any size into memory. Raises OSError when `to` cannot be written.
+    Only reads what `fetch` creates (plain files with short names) and stops at anything else, and after `most_bytes` of
+    content; tarfile would read a header of any size into memory. Raises OSError if `to` cannot be written.
     """
     came: list[str] = []
     left = most_bytes
@@ -89,13 +88,13 @@ def unpack(
                     raise ValueError(f"more than {most_bytes} bytes")
                 left -= size
                 name = header[:100].rstrip(b"\0").decode("ascii")
-                # A VM does not choose what is written here.
+                # Only expected names are written, whatever the VM sends.
                 wanted = name in names and header[156:157] in (b"0", b"\0")
                 if _copy(stream, size, to / f".{name}.new" if wanted else None):
                     os.replace(to / f".{name}.new", to / name)
                     came.append(name)
     except (gzip.BadGzipFile, zlib.error, EOFError, ValueError) as error:
-        _log.warning("%s: the archive of the VM's files ends early: %s", to.name, str(error)[:200])
+        _log.warning("%s: the archive of the VM's files is incomplete: %s", to.name, str(error)[:200])
     finally:
         for path in to.glob(".*.new"):
             path.unlink()
@@ -103,14 +102,14 @@ def unpack(
 
 
 def _copy(stream: gzip.GzipFile, size: int, to: Path | None) -> bool:
-    """Read a member's blocks, into the file `to` if there is one; whether that was written. Raises EOFError."""
+    """Read the blocks of a member, writing them to `to` if given; returns whether they were written. Raises EOFError."""
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(to.open("wb")) if to is not None else None
         left = -(-size // _BLOCK_BYTES) * _BLOCK_BYTES
         while left:
             chunk = stream.read(min(left, 1 << 20))
             if not chunk:
-                raise EOFError("a file is not whole")
+                raise EOFError("a file is incomplete")
             left -= len(chunk)
             if file is not None:
                 file.write(chunk[: max(0, size)])
@@ -118,8 +117,8 @@ def _copy(stream: gzip.GzipFile, size: int, to: Path | None) -> bool:
     return to is not None
 
 
-def hang_up(address: str, how: Mapping[str, Any]) -> None:
-    """End the connection that is kept to a VM; with the last one the folder of such connections goes."""
+def close_connection(address: str, how: Mapping[str, Any]) -> None:
+    """Close the shared connection to a VM, and remove the folder of connections with the last one."""
     control = _control()
     if address and how.get("key") and control is not None:
         with contextlib.suppress(subprocess.TimeoutExpired, OSError):
@@ -131,15 +130,15 @@ def hang_up(address: str, how: Mapping[str, Any]) -> None:
                 timeout=5,
                 check=False,
             )
-        with contextlib.suppress(OSError):  # others are in use
+        with contextlib.suppress(OSError):  # other connections are in use
             control.rmdir()
 
 
 def _control() -> Path | None:
-    """The folder of the connections that are kept: this user's own, where nobody else can have made it before.
+    """Return the folder of shared connections: private to this user, so that no other user can have created it.
 
-    None where there is none that is private and short enough (a socket's path may have 107 bytes): each look then
-    connects anew, which takes longer.
+    None if there is no private folder with a short enough path (a socket's path may have 107 bytes); each command then
+    opens its own connection, which takes longer.
     """
     places = [os.environ.get("XDG_RUNTIME_DIR", ""), str(Path.home() / ".cache"), str(Path.home())]
     for place in filter(None, places):
@@ -149,7 +148,7 @@ def _control() -> Path | None:
         try:
             return private_folder(path)
         except (NotPrivateError, OSError) as error:
-            _log.warning("connections to VMs cannot be kept there: %s", error)
+            _log.warning("connections to VMs cannot be shared: %s", error)
     return None
 
 
@@ -164,7 +163,7 @@ def _run(
             [*ssh_command(address, how, control), command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # a master that stays in the background must not hold our pipe
+            stderr=subprocess.DEVNULL,  # an ssh master in the background must not hold a pipe
         )
     except OSError:
         return None
@@ -176,7 +175,7 @@ def _run(
 
 
 def bounded_output(process: subprocess.Popen[bytes], timeout_s: float, most_bytes: int) -> bytes | None:
-    """What a process prints; None when it fails, takes longer than `timeout_s` or prints more than `most_bytes`."""
+    """Return a process's output; None if it fails, takes longer than `timeout_s` or prints more than `most_bytes`."""
     assert process.stdout is not None
     deadline_s = time.monotonic() + timeout_s
     got = bytearray()

@@ -1,4 +1,4 @@
-"""What a VM gets: the project's own wheel, pinned requirements, the program's config. No source, no token."""
+"""What a VM gets: orch's own wheel, pinned requirements and the program's config. No source tree, no token."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from cloud.provider import InvalidRequestError, LaunchRequest
 from cloud.sky.vm.bootstrap import CHECK, run_script
 from cloud.sky.vm.secrets import seal
 
-_ROOMS = ("cloud", "experiments", "metrics")  # what a peer may import; the controller stays at home
+# Packages that a peer may import; the controller is not among them.
+_SHIPPED = ("cloud", "experiments", "metrics")
 _SUFFIXES = {".py", ".csv", ".json", ".yaml", ".typed"}
 _DIRECT = ("hivemind", "torch", "webdataset", "boto3", "cryptography", "numpy", "transformers")
 _AT = (1980, 1, 1, 0, 0, 0)
 
 
 def build_wheel(home: Path, root: Path | None = None) -> Path:
-    """Our wheel, built by hand (no network, no tools), once per content: `<home>/wheels/<hash>/orch-...whl`."""
+    """Build orch's wheel without network or tools, once per content: `<home>/wheels/<hash>/orch-...whl`."""
     root = root or Path(__file__).resolve().parents[3]
     files = [(path.relative_to(root).as_posix(), path.read_bytes()) for path in _sources(root)]
     digest = hashlib.sha256()
@@ -42,7 +43,7 @@ def build_wheel(home: Path, root: Path | None = None) -> Path:
     ]
     rows = [f"{name},sha256={_digest(data)},{len(data)}" for name, data in files]
     files.append((f"{info}/RECORD", "\n".join([*rows, f"{info}/RECORD,,", ""]).encode()))
-    # Several launches may build it at once, in processes and in threads: each writes a file of its own.
+    # Concurrent launches, in processes and threads, may build it at the same time: each writes its own file.
     fd, fresh = tempfile.mkstemp(suffix=".new", dir=wheel.parent)
     os.close(fd)
     with zipfile.ZipFile(fresh, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -53,8 +54,8 @@ def build_wheel(home: Path, root: Path | None = None) -> Path:
 
 
 def _sources(root: Path) -> Iterable[Path]:
-    for room in _ROOMS:
-        for path in sorted((root / room).rglob("*")):
+    for package in _SHIPPED:
+        for path in sorted((root / package).rglob("*")):
             if path.suffix in _SUFFIXES and path.is_file() and "__pycache__" not in path.parts:
                 yield path
 
@@ -71,10 +72,10 @@ def _own_version() -> str:
 
 
 def requirements() -> str:
-    """requirements.txt of a peer: what it imports and all that this needs, as installed beside the controller.
+    """Return a peer's requirements.txt: its imports and all their dependencies, in the versions installed here.
 
-    Local builds' marks ("+cpu") and NVIDIA's libraries are left out: which torch fits is chosen on the VM.
-    Raises InvalidRequestError when one of them is not installed here.
+    Local version labels ("+cpu") and NVIDIA's libraries are left out: the VM chooses the torch that fits. Raises
+    InvalidRequestError if one of the packages is not installed here.
     """
     pins: dict[str, str] = {}
     try:
@@ -82,7 +83,7 @@ def requirements() -> str:
             _pin(name, pins)
     except PackageNotFoundError as error:
         raise InvalidRequestError(
-            f"{error.name} is not installed beside the controller, whose versions the VMs get; "
+            f"{error.name} is not installed on this machine, whose package versions the VMs get; "
             "install it with: pip install -e '.[local,sky]' in a clone of orch"
         ) from error
     return "".join(f"{name}=={pins[name]}\n" for name in sorted(pins))
@@ -103,13 +104,13 @@ def _pin(name: str, pins: dict[str, str]) -> None:
             try:
                 _pin(wanted.name, pins)
             except PackageNotFoundError:
-                continue  # of another platform, or optional: the VM's own resolver finds it
+                continue  # for another platform, or optional: resolved on the VM
 
 
 def ship_folder(folder: Path, home: Path, request: LaunchRequest) -> tuple[Path, str]:
-    """Make the folder that becomes `~/orch-vm` on the VM; returns it and the key that opens what is sealed.
+    """Create the folder that becomes `~/orch-vm` on the VM; returns it and the key of the sealed file.
 
-    `config.json` holds no secret: the values of its environment and `files` are in `sealed`.
+    `config.json` contains no secret: the values of its environment, and `files`, are in `sealed`.
     """
     made = folder / f"{request.vm}.ship"
     shutil.rmtree(made, ignore_errors=True)

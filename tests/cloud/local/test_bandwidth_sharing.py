@@ -181,7 +181,7 @@ def test_spells_are_of_the_seed_and_the_slots_not_of_the_run():
 
 
 @given(st.text(max_size=5), st.lists(st.floats(0, 5000), max_size=20), st.sampled_from([1.0, 2.0]))
-def test_when_a_spell_is_asked_for_changes_nothing(seed, asked, time_scale):
+def test_spells_do_not_depend_on_query_times(seed, asked, time_scale):
     made = Spells(seed, ("a", "b"), SPELLS, time_scale)
     for at_s in asked:
         made.slow(at_s)
@@ -206,5 +206,5 @@ def test_a_network_is_checked_without_the_model():
     assert LocalOptions().path_model == "none"
 
 
-def test_without_a_rate_there_are_none():
+def test_no_spells_without_a_rate():
     assert Spells("x", ("a", "b"), CALM).begun(1e9) == []

@@ -22,7 +22,7 @@ from orchestrator.cli.app import run
         (["--tuning", "wan"], "needs --windows kernel"),
     ],
 )
-def test_wrong_places_are_told_before_anything_starts(capfd, arguments, says):
+def test_wrong_places_are_refused_before_anything_starts(capfd, arguments, says):
     assert run(["net", "check", *arguments]) == 2
     told = capfd.readouterr()
     assert told.out == ""

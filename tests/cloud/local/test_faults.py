@@ -60,7 +60,7 @@ def test_a_full_place_refuses_and_others_do_not():
         faults.check_capacity("x", {"x": 2}, alive)
 
 
-def test_too_little_memory_is_told_with_figures():
+def test_memory_refusal_has_figures():
     faults.check_memory(8, 700_000_000, 6_000_000_000)
     faults.check_memory(1000, 700_000_000, None)
     with pytest.raises(InvalidRequestError, match=r"8 peers need about 5\.6 GB .*has 4\.0 GB free"):

@@ -1,4 +1,4 @@
-"""The window behind the study's single-stream figures, and the TCP settings that stand for it."""
+"""The window behind the paper's single-stream figures, and the TCP settings that emulate it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_one_window_explains_all_twelve_long_figures():
     assert default_window_bytes() == pytest.approx(DEFAULT_RECEIVE_BYTES / 2, rel=0.1)
 
 
-def test_a_window_without_scaling_stands_for_the_studys():
+def test_unscaled_window_emulates_the_papers_window():
     carried = kernel_bytes_scale() * UNSCALED_WINDOW_BYTES
     assert default_window_bytes() < carried < 1.05 * default_window_bytes()
     assert UNSCALED_WINDOW_BYTES <= 65535 < UNSCALED_WINDOW_BYTES + KERNEL_MTU_BYTES

@@ -40,7 +40,7 @@ def start(tmp_path, monkeypatch):
 
 
 def _interface_bytes(pid: int) -> tuple[int, int]:
-    """(bytes, packets) that the kernel says left through a process's wan0."""
+    """(bytes, packets) sent through a process's wan0, as counted by the kernel."""
     line = next(x for x in Path(f"/proc/{pid}/net/dev").read_text().splitlines() if "wan0" in x)
     sent = line.split(":")[1].split()[8:10]
     return int(sent[0]), int(sent[1])

@@ -10,7 +10,7 @@ from cloud.local.check.probe import steady_bps
 
 
 @given(st.floats(0.05, 0.3), st.integers(1, 8), st.floats(0, 1))
-def test_a_window_a_round_trip_whatever_moment_it_is_counted_from(rtt_s, pieces, phase):
+def test_rate_of_bursts_does_not_depend_on_the_counting_moment(rtt_s, pieces, phase):
     arrivals = [
         ((k + phase) * rtt_s + piece * 1e-4, 65_520 // pieces)
         for k in range(int(4 / rtt_s))
@@ -27,6 +27,6 @@ def test_slow_start_does_not_count():
     assert steady_bps(slow + fast) == pytest.approx(800_000, rel=0.01)
 
 
-def test_too_little_is_no_rate():
+def test_too_few_arrivals_give_no_rate():
     assert steady_bps([(0.1 * k, 100) for k in range(10)]) == 0.0
     assert steady_bps([(1.0, 100)] * 20) == 0.0

@@ -17,7 +17,7 @@ from cloud.provider import InvalidRequestError
 linux = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
 
 
-def test_no_permission_for_the_tun_that_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_requested_tun_without_permission_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(fabric, "tun_usable", lambda: False)
     with pytest.raises(
         InvalidRequestError, match=r"/dev/net/tun: this user may not open it; run as root, or"
@@ -26,7 +26,7 @@ def test_no_permission_for_the_tun_that_was_asked_for(tmp_path: Path, monkeypatc
 
 
 def _unshared(flags: list[str], script: str, *arguments: str) -> str:
-    """What a script printed in namespaces of its own; skips where the machine allows none."""
+    """Output of a script in its own namespaces; skips the test if the machine does not allow them."""
     done = subprocess.run(
         ["unshare", *flags, "sh", "-c", script, sys.executable, *arguments],
         capture_output=True, text=True, timeout=60, check=False,
@@ -59,7 +59,7 @@ for mode in ("namespaces", "auto"):
 def test_without_namespaces_it_says_so_or_goes_on_without_distance(tmp_path: Path):
     script = 'echo 0 >/proc/sys/user/max_net_namespaces && "$0" -c "$1" "$2"'
     refused, went_on = _unshared(["--user", "--map-root-user"], script, _START, str(tmp_path)).splitlines()
-    assert refused.startswith("this machine does not let us make namespaces (")
+    assert refused.startswith("this machine does not allow creating namespaces (")
     assert "use mode auto or loopback (no distance)" in refused
     assert went_on == "started loopback"
 
@@ -85,5 +85,5 @@ def test_a_disk_that_is_really_full_switches_the_cache_off_once(tmp_path: Path):
     script = 'mount -t tmpfs -o size=200k none "$2" && "$0" -c "$1" "$2"'
     warned, left = _unshared(flags, script, _FILL, str(tmp_path)).splitlines()
     assert "the shard cache is off (No space left on device)" in warned
-    assert "shards come from the network" in warned
+    assert "shards are read from the network" in warned
     assert left == "0 []"

@@ -31,7 +31,7 @@ def _checksum(ip: bytes, segment: bytes) -> int:
 
 
 @given(_WORD, st.integers(1, 2**31 - 1), st.binary(max_size=50))
-def test_data_that_were_overtaken_say_what_their_end_knows(old: int, further: int, payload: bytes) -> None:
+def test_overtaken_data_carry_the_newest_acknowledgement(old: int, further: int, payload: bytes) -> None:
     known = Acknowledgements()
     new = (old + further) % 2**32
     assert known.delivered(1, 2, packet(new)) == packet(new)
@@ -42,7 +42,7 @@ def test_data_that_were_overtaken_say_what_their_end_knows(old: int, further: in
 
 
 @given(_WORD, st.integers(0, 2**31 - 1), st.binary(max_size=50))
-def test_what_comes_in_order_stays_as_it_is(first: int, further: int, payload: bytes) -> None:
+def test_packets_in_order_are_unchanged(first: int, further: int, payload: bytes) -> None:
     known = Acknowledgements()
     known.delivered(1, 2, packet(first, payload))
     next_one = packet((first + further) % 2**32, payload)
@@ -57,7 +57,7 @@ def test_other_streams_directions_and_protocols_have_their_own() -> None:
     assert known.delivered(2, 1, packet(10)) == packet(10)
 
 
-def test_a_new_connection_of_the_same_ports_begins_anew() -> None:
+def test_new_connection_with_the_same_ports_starts_fresh() -> None:
     for opening in (0x02, 0x04, 0x12, 0x14):
         known = Acknowledgements()
         known.delivered(1, 2, packet(1000))

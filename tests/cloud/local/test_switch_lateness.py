@@ -1,4 +1,4 @@
-"""What the switch says of its own lateness: no socket, no clock."""
+"""The switch's statistics of its own lateness, without sockets or clocks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_each_second_has_its_packets_its_late_ones_and_its_worst():
     assert found["late_over_10ms_share"] == pytest.approx(2 / 4)
 
 
-def test_only_the_last_seconds_are_kept_one_by_one_but_the_worst_of_all():
+def test_seconds_are_limited_but_worst_lateness_is_overall():
     lateness = Lateness(unix_at_zero_s=0.0, kept_s=60)
     for second in range(1000):
         lateness.note(float(second), second - (5.0 if second == 3 else 0.0))

@@ -1,4 +1,4 @@
-"""What switch.json says, without a packet."""
+"""The content of switch.json, without packets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models of a VM and of a path: what they say, and on which of the study's runs they were calibrated."""
+"""The models of a VM and of a path: their values, and the runs of the paper on which they were calibrated."""
 
 from __future__ import annotations
 

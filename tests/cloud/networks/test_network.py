@@ -1,4 +1,4 @@
-"""The network files: what they say, and that they never guess."""
+"""The network files: their values, and that missing ones are never guessed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The books that come with orch: the study's is its table and nothing else, and every price has a source."""
+"""The books that come with orch: the paper's book is exactly its table, and every price has a source."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_a_difference_of_unit_is_a_difference_of_price():
     assert differences(a, b, on=date(2020, 1, 1)) == []
 
 
-def test_auto_counts_real_dollars_by_the_newest_book_and_emulated_ones_by_the_study_s():
+def test_auto_uses_newest_book_for_rented_and_paper_book_for_emulated():
     assert load_for("auto", rented=True).newest_date == max(load(name).newest_date for name in book_names())
     assert load_for("auto", rented=False) == load("study-2023-04")
     for rented in (True, False):

@@ -1,4 +1,4 @@
-"""Wrong price books: each problem is said with its file and line, the others of the book beside it."""
+"""Invalid price books: all problems of a book are reported, each with its file and line."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_an_empty_file():
         PriceBook.from_text("", "mine.csv")
 
 
-def test_every_problem_is_said_and_the_first_five_in_words():
+def test_all_problems_are_counted_and_five_are_reported():
     text = _sentence(HEADER, ROW.replace("GB", "TB"), VM, VM, ROW.replace(",0,0.12", ",5,0.12"), ROW[:10])
     assert "mine.csv:2: unit 'TB'" in text
     assert "mine.csv:6: 2 cells" in text

@@ -119,7 +119,7 @@ def test_between_clouds_is_billed_as_internet_unless_the_book_says_otherwise():
     ) == Decimal("0.05")
 
 
-def test_a_region_s_own_price_goes_before_the_provider_s_and_the_cheapest_instance_first():
+def test_region_price_takes_precedence_and_cheapest_instance_is_chosen():
     rows = [
         "gcp,vm,{},*,T4:1/{}/spot,h,0,{},60,2023-04-01,here".format(*r)
         for r in (("*", "a", "0.1"), ("us-central1", "a", "0.3"), ("us-central1", "b", "0.2"))
@@ -155,7 +155,7 @@ def test_prices_are_those_of_the_day():
         ((ROW.replace("internet", "moon"),), "mine.csv:2: egress class 'moon'"),
         ((ROW.replace("egress,*", "egress,MARS"),), "mine.csv:2: from 'MARS'"),
         ((ROW.replace("2023-04-01", "April"),), "mine.csv:2: valid_from 'April' is not a date"),
-        ((ROW.replace(",here", ","),), "mine.csv:2: a price without a source"),
+        ((ROW.replace(",here", ","),), "mine.csv:2: the price has no source"),
         ((ROW.replace("egress", "lunch"),), "mine.csv:2: product 'lunch'"),
         (("gcp,vm,*,*,T4,h,0,1,,2023-04-01,here",), "mine.csv:2: item 'T4' of vm"),
         (("gcp,vm,*,*,T4:1/x/spot,h,0,1,soon,2023-04-01,here",), "mine.csv:2: minimum_s 'soon'"),

@@ -33,7 +33,7 @@ def test_the_list_prices(place: str, unit: int, usd: str):
 
 @pytest.mark.parametrize("name", book_names())
 @pytest.mark.parametrize("place", [IOWA, OREGON, "lambda/us-west-1"])
-def test_no_book_has_it_unknown_or_cheaper_than_on_internal_addresses(name: str, place: str):
+def test_public_price_is_known_and_never_cheaper_than_internal(name: str, place: str):
     book = load(name)
     public, internal = (book.egress(place, place, 10**9, public=public) for public in (True, False))
     assert public is not None
@@ -41,7 +41,7 @@ def test_no_book_has_it_unknown_or_cheaper_than_on_internal_addresses(name: str,
     assert public >= internal
 
 
-def test_a_book_without_it_bills_it_as_between_zones():
+def test_book_without_public_price_uses_inter_zone_price():
     rows = [
         "gcp,egress,*,*,inter_zone,GB,0,0.07,,2023-04-01,here",
         "gcp,egress,*,*,same_zone,GB,0,0,,2023-04-01,here",

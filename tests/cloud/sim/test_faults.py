@@ -79,7 +79,7 @@ def test_a_hidden_vm_is_billed_and_in_no_list():
     assert run.states() == {"run-a-0": "running"}
 
 
-def test_an_undead_vm_ends_in_the_end():
+def test_vm_that_ignores_termination_ends_eventually():
     run = Rented()
     run.rent()
     for _ in range(50):
@@ -92,7 +92,7 @@ def test_an_undead_vm_ends_in_the_end():
     assert run.states() == {"run-a-0": "terminated"}
 
 
-def test_a_stale_list_and_one_with_doubles():
+def test_stale_and_duplicate_lists():
     run = Rented()
     assert run.states() == {}
     run.rent()
@@ -187,7 +187,7 @@ def test_preemptions_come_at_their_rate_with_their_notice():
     assert all(vm.ended_s - noticed[vm.vm] == pytest.approx(120.0) for vm in gone)
 
 
-def test_the_longest_life_ends_a_vm_that_everybody_forgot():
+def test_maximum_lifetime_ends_a_forgotten_vm():
     run = Rented()
     run.rent(max_life_s=5000.0)
     run.later(5000)

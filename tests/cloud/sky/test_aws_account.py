@@ -1,4 +1,4 @@
-"""What AWS says of our VMs, by moto's EC2 in this process: only what carries the label, and why a VM is gone."""
+"""AWS's own list of VMs, with moto's EC2 in this process: only labelled resources, and why a VM is gone."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_vm_is_ended_once_and_a_disk_and_an_address_too(ec2: Any):
         aws.release(owned)  # gone already: nothing
 
 
-def test_what_does_not_carry_the_label_is_not_touched(ec2: Any):
+def test_unlabelled_resources_are_not_touched(ec2: Any):
     theirs = run_one(ec2, {**TAGS, "orch-owner": "you"})
     with pytest.raises(InvalidRequestError, match="does not carry the label"):
         aws.release(Owned("vm", theirs, "", "r", "me", "aws/us-west-2/us-west-2a", None))
@@ -83,10 +83,10 @@ def test_what_does_not_carry_the_label_is_not_touched(ec2: Any):
 
 
 def test_ec2_says_whether_a_clusters_vm_runs_and_why_it_ended(ec2: Any):
-    assert aws.why_gone("us-west-2", "c-1") == (None, "")
+    assert aws.instance_status("us-west-2", "c-1") == (None, "")
     number = run_one(ec2, {**TAGS, "skypilot-cluster-name": "c-1"})
-    assert aws.why_gone("us-west-2", "c-1") == (True, "")
+    assert aws.instance_status("us-west-2", "c-1") == (True, "")
     ec2.terminate_instances(InstanceIds=[number])
-    alive, why = aws.why_gone("us-west-2", "c-1")
+    alive, why = aws.instance_status("us-west-2", "c-1")
     assert alive is False
     assert why

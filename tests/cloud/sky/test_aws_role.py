@@ -46,7 +46,7 @@ def age(name: str) -> None:
     profile.create_date -= timedelta(hours=1)
 
 
-def test_it_is_made_once_and_waited_for_by_each_launch_while_it_is_new(iam: Any):
+def test_role_is_created_once_and_launches_wait_while_it_is_new(iam: Any):
     waits: list[float] = []
     assert not is_there(["a", "b"])
     assert iam.list_roles()["Roles"] == [], "to look makes nothing"
@@ -79,9 +79,7 @@ PARTS = {
 
 
 @pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
-def test_what_is_missing_of_it_is_made_and_waited_for_however_old_the_rest_is(
-    iam: Any, parts: tuple[str, ...]
-):
+def test_missing_parts_of_the_role_are_created_and_waited_for(iam: Any, parts: tuple[str, ...]):
     name = role_name(["b"])
     if "role" in parts:
         iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(TRUST))
@@ -103,7 +101,7 @@ def test_what_is_missing_of_it_is_made_and_waited_for_however_old_the_rest_is(
 
 
 def user(iam: Any, monkeypatch: pytest.MonkeyPatch, allowed: dict[str, Any] | None) -> None:
-    """From now on requests are a user's who may do this: moto's IAM knows the actions, not on which role they are allowed."""
+    """Make requests as a user with these permissions; moto's IAM checks actions, but not the role they apply to."""
     iam.create_user(UserName="narrow")
     if allowed is not None:
         for statement in allowed["Statement"]:
@@ -150,7 +148,7 @@ def test_a_vm_may_change_only_itself_and_read_only_its_buckets(monkeypatch: pyte
 
 
 def judge(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """tests/fake_ec2/roles.py, without the machines beside it."""
+    """tests/fake_ec2/roles.py without its machines."""
     machines: Any = ModuleType("machines")
     machines.Machine = machines.Machines = object
     monkeypatch.setitem(sys.modules, "machines", machines)
@@ -164,13 +162,13 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("look", [is_there, lambda buckets: ensure(buckets, lambda _s: None)])
-def test_without_the_right_to_make_it_an_administrators_commands_are_named(
+def test_missing_iam_permission_names_the_administrator_commands(
     iam: Any, monkeypatch: pytest.MonkeyPatch, look: Any
 ):
     user(iam, monkeypatch, None)
     with (
         enable_iam_authentication(),
-        pytest.raises(CredentialsError, match=r"orch check --aws-role FILE.* lets your user give it to VMs"),
+        pytest.raises(CredentialsError, match=r"orch check --aws-role FILE.* lets your user pass it to VMs"),
     ):
         look([])
 
@@ -186,7 +184,7 @@ def test_a_user_with_the_grant_uses_what_an_administrator_has_made(iam: Any, mon
             ensure(["c"], lambda _s: None)
 
 
-def test_a_policy_that_may_not_be_read_is_taken_as_it_is(iam: Any, monkeypatch: pytest.MonkeyPatch):
+def test_unreadable_policy_is_assumed_to_be_correct(iam: Any, monkeypatch: pytest.MonkeyPatch):
     ensure(["b"], lambda _s: None)
     narrow = grant()
     narrow["Statement"][0]["Action"].remove("iam:GetRolePolicy")
@@ -236,7 +234,7 @@ def test_the_administrators_commands_are_shell_words_that_name_the_role():
     assert json.loads(calls[4][-1]) == grant()
 
 
-def test_a_command_that_fails_is_the_last():
+def test_failed_role_command_stops_the_following_ones():
     code, calls = said_by('[ "$2" != put-role-policy ]', ["b"])
     assert code == 1
     assert [call[1] for call in calls] == ["create-role", "put-role-policy"]

@@ -1,4 +1,4 @@
-"""The script of a VM, run for real in a home of its own: software, secrets, one program, an end."""
+"""A VM's script, actually run in a separate home: software, secrets, one program, and its end."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_program_that_is_never_told_whom_to_join_does_not_wait_for_ever(
     monkeypatch.setattr(bootstrap, "_WAIT_S", 1)
     one = vm("programs:tell", config={"initial_peers": ["env:ORCH_INITIAL_PEERS"]})
     assert one.start().wait(30) == 1
-    assert one.read("job.json")["error"] == "nobody told this VM whom to join within 1 s"
+    assert one.read("job.json")["error"] == "this VM was not told which peers to join within 1 s"
 
 
 def test_two_jobs_of_one_vm_run_its_program_once_and_it_leaves_when_asked(vm: Callable[..., Vm]):
@@ -163,10 +163,10 @@ def test_two_jobs_of_one_vm_run_its_program_once_and_it_leaves_when_asked(vm: Ca
     assert (one.folder / "runs").read_text() == "x"
 
 
-def test_a_vm_that_lived_as_long_as_it_may_ends_its_program(vm: Callable[..., Vm]):
+def test_program_ends_at_maximum_lifetime(vm: Callable[..., Vm]):
     one = vm("programs:stay", max_life_s=3.0)
     assert one.start().wait(30) == 0
-    assert one.read("job.json")["error"] == "it had lived as long as it may"
+    assert one.read("job.json")["error"] == "it reached its maximum lifetime"
 
 
 def test_a_setup_that_fails_says_so(vm: Callable[..., Vm]):

@@ -118,9 +118,7 @@ def test_offers_are_the_catalogs_cheapest_first_and_unknown_last(
         ("b2/us-west-1", "T4:1", False, "not used for 'b2'"),
     ],
 )
-def test_where_there_is_none_the_reason_is_said(
-    location: str, accelerator: str, spot: bool, why: str, folder: Path
-):
+def test_missing_offer_has_a_reason(location: str, accelerator: str, spot: bool, why: str, folder: Path):
     found = Catalogs(folder, BOOKS).look(location, accelerator, spot)
     assert found.offers == ()
     assert why in found.why
@@ -172,7 +170,7 @@ def test_each_book_that_lacks_a_price_is_named_once(tmp_path: Path):
         GCP.replace("8.0,30.0", "eight,30.0", 1),
     ],
 )
-def test_a_catalog_that_cannot_be_read_is_said_and_the_books_count(text: str, tmp_path: Path):
+def test_unreadable_catalog_is_reported_and_price_books_are_used(text: str, tmp_path: Path):
     (tmp_path / "gcp").mkdir()
     (tmp_path / "gcp" / "vms.csv").write_text(text)
     found = Catalogs(tmp_path, BOOKS).look("gcp/us-central1/us-central1-a", "T4:1", True)

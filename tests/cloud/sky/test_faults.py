@@ -93,10 +93,8 @@ def test_a_vm_is_rented_seen_and_ended(sky: FakeSky, run: Path):
 
 
 @pytest.mark.parametrize("listing", [2, 3])
-def test_what_any_of_the_lists_of_a_close_shows_is_not_proven_to_be_gone(
-    sky: FakeSky, run: Path, listing: int
-):
-    """A cluster of ours that no record knows: the first of the two lists lacks it, as lists may."""
+def test_anything_listed_during_close_is_reported_as_left(sky: FakeSky, run: Path, listing: int):
+    """A cluster without a record that is missing in the first of the two lists, which lists may be."""
     cloud = SkyCloud(run)
     cloud.request(REQUEST)
     cloud.terminate("r-a-0")
@@ -132,7 +130,7 @@ def test_a_close_whose_lists_fail_proves_nothing(sky: FakeSky, run: Path):
 
 
 def test_ending_a_vm_whose_launch_skypilot_has_only_begun_cancels_that_launch(sky: FakeSky, run: Path):
-    """It knows no such cluster yet, and would make it afterwards."""
+    """SkyPilot does not know the cluster yet and would create it later."""
     begun: list[str] = []
 
     def other_process() -> None:  # while we wait for the launch
@@ -167,7 +165,7 @@ def test_a_launch_that_was_ended_meanwhile_is_not_kept(sky: FakeSky, run: Path, 
             (run / "sky" / "closed").touch()
 
     sky.on["get launch"] = asked_to_end
-    with pytest.raises(TransientError, match="it was ended while it was launched"):
+    with pytest.raises(TransientError, match="it was ended while it was being launched"):
         SkyCloud(run).request(REQUEST)
     assert sky.clusters == {}
     assert record(run).end_state == "terminated"
@@ -186,7 +184,7 @@ def test_an_end_while_the_role_is_made_is_noticed_before_the_launch_is_sent(
 
     monkeypatch.setattr(launching.aws_role, "ensure", ended_meanwhile)
     on_aws = replace(OFFER, location="aws/us-west-2/us-west-2a")
-    with pytest.raises(TransientError, match="it was ended while it was launched"):
+    with pytest.raises(TransientError, match="it was ended while it was being launched"):
         SkyCloud(run).request(replace(REQUEST, offer=on_aws))
     assert (sky.launched, asking) == ([], [False])
 
@@ -236,14 +234,14 @@ def test_what_cannot_be_cleaned_up_is_ambiguous(sky: FakeSky, run: Path):
 # Prices
 
 
-def test_a_vm_whose_price_nobody_knows_passes_no_ceiling(sky: FakeSky, run: Path):
+def test_unknown_price_fails_any_ceiling(sky: FakeSky, run: Path):
     sky.rented_usd_per_h = None
     with pytest.raises(NoCapacityError, match="its price is unknown and the plan's ceiling is"):
         SkyCloud(run).request(REQUEST)
     assert sky.clusters == {}
 
 
-def test_a_vm_that_is_dearer_than_the_catalog_said_is_ended(sky: FakeSky, run: Path):
+def test_vm_more_expensive_than_the_catalog_is_ended(sky: FakeSky, run: Path):
     sky.rented_usd_per_h = 0.26
     with pytest.raises(NoCapacityError, match=r"it costs \$0.26/h"):
         SkyCloud(run).request(REQUEST)
@@ -269,7 +267,7 @@ def test_a_vm_is_ended_whatever_happens_under_the_call(sky: FakeSky, run: Path, 
     assert record(run).end_state == "terminated"
 
 
-def test_an_end_that_fails_is_not_told_as_one(sky: FakeSky, run: Path):
+def test_failed_termination_is_not_reported_as_success(sky: FakeSky, run: Path):
     cloud = SkyCloud(run)
     cloud.request(REQUEST)
 

@@ -1,4 +1,4 @@
-"""How a VM that is up is told whom to join: once, when it waits for it, by what is so then."""
+"""Telling a running VM which peers to join: once, while it waits, from the state at that time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cloud.provider import LaunchRequest, Offer
 from cloud.sky import provider
 from cloud.sky.provider import SkyCloud
 from cloud.sky.records import VmRecord, read, write
-from cloud.sky.state import Listed, Skew, after_peek, after_skew, observed, skew_of, whom_to_join
+from cloud.sky.state import Listed, Skew, after_peek, after_skew, observed, peers_to_join, skew_of
 from cloud.sky.vm.bootstrap import CLOCK_VARIABLE, PEERS_VARIABLE, peek_command, run_script
 from experiments.peer.swarm.clock import CLOCK_VARIABLE as peers_variable
 from experiments.peer.swarm.clock import told_time
@@ -27,7 +27,7 @@ UP = Listed("r-a-0", "UP", "198.18.2.2")
 WAITING = after_peek(RECORD, ({"phase": "waiting", "at_s": 150.0}, {}), 200.0)
 
 
-def test_a_vm_that_waits_runs_and_its_phase_says_so():
+def test_waiting_vm_is_running_with_phase_waiting():
     shown = observed(WAITING, UP, 200.0)
     assert (shown.state, shown.ready_at_s, shown.status) == ("running", 150.0, {"phase": "waiting"})
     told = observed(after_peek(WAITING, ({"phase": "running", "at_s": 160.0}, {}), 201.0), UP, 201.0)
@@ -38,7 +38,7 @@ def test_a_vm_that_waits_runs_and_its_phase_says_so():
 
 
 @pytest.mark.parametrize("phase", ["setup", "installing"])
-def test_a_vm_that_gets_its_software_is_pending_and_says_which_step(phase: str):
+def test_installing_vm_is_pending_and_reports_its_step(phase: str):
     shown = observed(after_peek(RECORD, ({"phase": phase, "at_s": 150.0}, {}), 200.0), UP, 200.0)
     assert (shown.state, shown.ready_at_s, shown.status) == ("pending", None, {"phase": phase})
 
@@ -54,9 +54,9 @@ def test_a_vm_that_gets_its_software_is_pending_and_says_which_step(phase: str):
         ({"seed": "r-a-0", "join": ["/b"]}, "/b"),
     ],
 )
-def test_it_joins_who_is_up_and_begins_only_when_chosen(roster: dict[str, Any], told: str):
-    assert whom_to_join(WAITING, roster) == told
-    assert whom_to_join(RECORD, roster) == "", "who is up while it gets its software may be gone after that"
+def test_vm_joins_running_peers_and_starts_swarm_only_when_chosen(roster: dict[str, Any], told: str):
+    assert peers_to_join(WAITING, roster) == told
+    assert peers_to_join(RECORD, roster) == "", "who is up while it gets its software may be gone after that"
 
 
 def peek(home: Path, peers: str) -> str:
@@ -65,7 +65,7 @@ def peek(home: Path, peers: str) -> str:
                           text=True, check=True).stdout  # fmt: skip
 
 
-def test_the_first_word_counts_and_nothing_else_is_left(tmp_path: Path):
+def test_peers_file_keeps_first_value_and_leaves_no_temporary_files(tmp_path: Path):
     folder = tmp_path / "orch-vm"
     folder.mkdir()
     (folder / "job.json").write_text('{"phase": "waiting"}')
@@ -77,7 +77,7 @@ def test_the_first_word_counts_and_nothing_else_is_left(tmp_path: Path):
     assert {path.name for path in folder.iterdir()} == {"address", "job.json", "peers"}
 
 
-def test_the_last_look_before_the_program_starts_tells_it_the_time_and_reads_the_vms_clock(tmp_path: Path):
+def test_last_peek_before_start_exchanges_clocks(tmp_path: Path):
     folder = tmp_path / "orch-vm"
     folder.mkdir()
     for now_s in (1_790_000_000.0, 1_790_000_004.125):
@@ -95,18 +95,16 @@ def test_the_last_look_before_the_program_starts_tells_it_the_time_and_reads_the
 
 
 @pytest.mark.parametrize("ahead_s", [-3500.0, -700.0, -31.0, 0.2, 31.0, 3500.0])
-def test_a_vm_whose_clock_is_off_takes_part_and_its_times_are_ours(ahead_s: float):
+def test_small_clock_skew_is_tolerated_and_times_are_corrected(ahead_s: float):
     record = after_skew(RECORD, Skew(ahead_s, 0.1))
     waiting = after_peek(record, ({"phase": "waiting", "at_s": 150.0 + ahead_s}, {}), 200.0)
     shown = observed(waiting, UP, 200.0)
     assert (shown.state, shown.ready_at_s, shown.clock_skew_s) == ("running", pytest.approx(150.0), ahead_s)
-    assert whom_to_join(waiting, {"seed": "r-a-0"}) == "alone"
+    assert peers_to_join(waiting, {"seed": "r-a-0"}) == "alone"
 
 
 @pytest.mark.parametrize(("ahead_s", "where"), [(3700.0, "ahead of"), (-90_000.0, "behind")])
-def test_a_clock_beyond_the_bound_is_refused_before_the_program_starts_with_the_cure(
-    ahead_s: float, where: str
-):
+def test_vm_with_wrong_clock_is_refused_before_its_program_starts(ahead_s: float, where: str):
     record = after_skew(RECORD, Skew(ahead_s, 0.1))
     for phase in ("preparing", "waiting"):
         refused = after_peek(record, ({"phase": phase, "at_s": 150.0}, {}), 200.0)
@@ -114,12 +112,12 @@ def test_a_clock_beyond_the_bound_is_refused_before_the_program_starts_with_the_
         assert shown.state == "failed"
         assert f"{abs(ahead_s):.0f} s {where} this machine's, at most 3600 s are allowed" in shown.cause
         assert "`sudo chronyc makestep`" in shown.cause
-        assert whom_to_join(refused, {"seed": "r-a-0"}) == "", "it is not let in"
+        assert peers_to_join(refused, {"seed": "r-a-0"}) == "", "it is not let in"
     running = after_peek(record, ({"phase": "running", "at_s": 150.0}, {}), 200.0)
     assert observed(running, UP, 200.0).state == "running", "a clock that is set in mid-run ends nobody"
 
 
-def test_a_vms_clock_is_measured_at_each_look_and_recorded_when_it_says_something_new():
+def test_clock_skew_is_measured_each_time_and_recorded_when_it_changes():
     record = after_skew(RECORD, Skew(10.0, 2.0))
     assert after_skew(record, Skew(10.5, 2.0)) is record
     assert after_skew(record, None) is record
@@ -140,9 +138,7 @@ def test_a_script_waits_where_the_program_asks_for_it(peers: list[str], waits: s
     assert waits in run_script(request, "orch-0-py3-none-any.whl", "0" * 64).splitlines()
 
 
-def test_the_provider_reads_it_from_what_the_controller_wrote(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_provider_reads_roster_of_the_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A VM, its script as it was left, and no ssh in between."""
     vm = tmp_path / "home" / "orch-vm"
     vm.mkdir(parents=True)

@@ -41,7 +41,7 @@ def test_a_monitor_is_started_once_seen_and_ended(run: Path, monkeypatch: pytest
     assert (seen.vm, seen.state, seen.address) == ("monitor", "running", None)
     assert seen.pid is not None
     end = time.monotonic() + 20
-    while os.getsid(seen.pid) != seen.pid:  # it outlives whoever started it
+    while os.getsid(seen.pid) != seen.pid:  # it outlives the process that started it
         assert time.monotonic() < end
     assert (run / "monitor" / "identity.key").stat().st_mode & 0o777 == 0o600
     cloud.terminate("monitor")
@@ -64,7 +64,7 @@ def test_a_monitor_that_died_has_failed_and_the_next_has_its_folder(run: Path):
     assert monitor.end(run) == []
 
 
-def test_what_a_dead_api_server_left_is_ended_and_nothing_else(tmp_path: Path):
+def test_only_leftovers_of_a_dead_api_server_are_ended(tmp_path: Path):
     """A session as SkyPilot's server makes one: its first process dead, an executor and a child of it alive."""
     inner = f"(exec -a multiprocessing-child sleep 60) & echo x > {tmp_path}/child; wait"
     outer = f"exec -a SkyPilot:executor:long bash -c {shlex.quote(inner)}"
@@ -107,7 +107,7 @@ def test_a_monitor_whose_starter_is_killed_is_found_and_ended(run: Path, monkeyp
         patched.setattr(monitor, "_await", killed)  # the first thing after the process was started
         with pytest.raises(KeyboardInterrupt):
             monitor.start(run, request("monitor", "stays:stay"))
-    monitor.start(run, request("monitor", "stays:stay"))  # one, whoever asks again
+    monitor.start(run, request("monitor", "stays:stay"))  # a repeated request does not start another
     assert monitor.end(run) == []
     [seen] = monitor.observe(run, 0.0)
     assert (seen.vm, seen.state, seen.pid) == ("monitor", "terminated", None)

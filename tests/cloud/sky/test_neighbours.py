@@ -1,4 +1,4 @@
-"""VMs of one network are told each other's internal addresses, by SkyPilot's word and not the VMs' own."""
+"""VMs of one network are told each other's internal addresses, as reported by SkyPilot and not by the VMs."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ GOOGLE = replace(A, vm="r-d-0", internal="10.128.0.4", location="gcp/us-central1
 ROSTER = {"peers": [{"vm": vm, "peer_id": f"Qm{vm}"} for vm in ("r-a-0", "r-b-0", "r-c-0", "r-d-0", "r-e-0")]}
 
 
-def test_those_of_one_region_are_told_of_each_other_and_nobody_else():
+def test_neighbours_are_exactly_the_vms_of_the_region():
     living = [A, B, FAR, GOOGLE]
     assert neighbours(A, living, ROSTER) == "Qmr-b-0 172.31.0.2"
     assert neighbours(B, living, ROSTER) == "Qmr-a-0 172.31.0.1"
     assert neighbours(FAR, living, ROSTER) == neighbours(GOOGLE, living, ROSTER) == ""
 
 
-def test_an_address_that_two_living_vms_hold_is_nobodys():
+def test_address_claimed_by_two_vms_is_ignored():
     twice = replace(B, vm="r-e-0")
     assert neighbours(A, [A, B, twice], ROSTER) == ""
     assert neighbours(B, [A, B, twice], ROSTER) == "Qmr-a-0 172.31.0.1"
 
 
 @pytest.mark.parametrize("missing", [{"internal": ""}, {"vm": "r-unknown-0"}])
-def test_who_is_not_known_is_left_out(missing: dict[str, str]):
+def test_unknown_neighbours_are_left_out(missing: dict[str, str]):
     assert neighbours(A, [A, replace(B, **missing)], ROSTER) == ""  # type: ignore[arg-type]
     assert neighbours(A, [A, B], {}) == ""
 
@@ -51,7 +51,7 @@ def test_which_places_share_a_network():
     assert network_of("") == network_of("aws") == ""
 
 
-def test_the_file_is_whole_and_the_last_word_counts(tmp_path: Path):
+def test_neighbours_file_is_atomic_and_last_value_counts(tmp_path: Path):
     folder = tmp_path / "orch-vm"
     folder.mkdir()
     for said in ("QmB 172.31.0.2", "", "QmB 172.31.0.2\nQmC 172.31.0.3; $(id)"):
@@ -71,7 +71,7 @@ def test_the_file_is_whole_and_the_last_word_counts(tmp_path: Path):
         (None, ""),
     ],
 )
-def test_skypilots_word_is_read_from_its_handle(pairs: object, internal: str):
+def test_internal_address_is_read_from_skypilots_handle(pairs: object, internal: str):
     handle = SimpleNamespace(head_ip="203.0.113.1", stable_internal_external_ips=pairs)
     found = sdk._cluster({"name": "r-a-0", "status": SimpleNamespace(name="UP"), "handle": handle})
     assert (found.address, found.internal) == ("203.0.113.1", internal)

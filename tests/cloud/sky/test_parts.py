@@ -40,7 +40,7 @@ def test_every_vm_has_a_cluster_of_its_own_within_the_shortest_limit(names: set[
         assert re.fullmatch(VALID, cluster)
 
 
-def test_a_short_name_is_kept_and_a_long_one_is_told_from_its_neighbour():
+def test_short_names_are_kept_and_long_ones_stay_distinct():
     assert cluster_name("geo-1a2b-us-0-3") == "geo-1a2b-us-0-3"
     long = "an-experiment-with-a-long-name-20261121-1a2b-us-0-"
     assert cluster_name(long + "1") != cluster_name(long + "11")
@@ -114,7 +114,7 @@ def test_each_of_skypilots_errors_is_one_of_ours(error: Exception, kind: str):
     assert "\n" not in str(ours)
 
 
-def test_an_error_says_what_the_cloud_said_without_colours():
+def test_error_has_the_clouds_message_without_ansi_codes():
     history = (Exception("\x1b[31mus-west-2a:\nInsufficientInstanceCapacity: no capacity left\x1b[0m"),)
     said = str(translate(sky_error("ResourcesUnavailableError", "Failed", history), "x"))
     assert said == "x: InsufficientInstanceCapacity: no capacity left"
@@ -131,13 +131,13 @@ def test_a_refusal_without_the_clouds_words_says_skypilots_and_not_the_request_a
     )
 
 
-def test_an_error_in_its_own_history_is_told_once():
+def test_error_in_its_own_history_is_reported_once():
     error = sky_error("ResourcesUnavailableError", "Failed to acquire resources")
     error.failover_history = [error]  # type: ignore[attr-defined]
     assert str(translate(error, "x")) == "x: Failed to acquire resources"
 
 
-def test_errors_of_ours_stay_and_lost_servers_and_gone_clusters_are_told():
+def test_provider_errors_pass_and_lost_servers_and_gone_clusters_are_recognized():
     ours = contract.QuotaError("q")
     assert translate(ours, "x") is ours
     assert is_server_lost(RuntimeError("Request abc not found: 404"))
@@ -168,7 +168,7 @@ def test_a_program_that_ended_has_failed_and_is_still_billed_unless_it_was_done(
     assert state(done) == "running"
 
 
-def test_a_vm_that_vanishes_was_preempted_unless_we_ended_it_or_it_was_over():
+def test_vanished_vm_was_preempted_unless_ended_or_finished():
     running = replace(RECORD, ready_at_s=150.0)
     assert gone(running, 200.0, "").end_state == "preempted"
     assert gone(replace(running, ending=True), 200.0, "").end_state == "terminated"
@@ -184,7 +184,7 @@ def test_a_vm_that_vanishes_was_preempted_unless_we_ended_it_or_it_was_over():
     )
 
 
-def test_one_list_that_lacks_a_vm_is_no_end_and_three_are():
+def test_vm_is_gone_after_three_lists_without_it():
     once = absent(replace(RECORD, launched=True), 100.0)
     assert not once.end_state
     assert after_peek(once, ({}, {}), 101.0).absent_reads == 0
@@ -192,7 +192,7 @@ def test_one_list_that_lacks_a_vm_is_no_end_and_three_are():
     assert (thrice.end_state, thrice.ended_at_s) == ("preempted", 108.0)
 
 
-def test_ready_is_within_what_our_own_clock_saw():
+def test_ready_time_is_within_controller_observations():
     for theirs_s, ours_s in ((RECORD.requested_at_s - 60, RECORD.requested_at_s), (1e9, 200.0)):
         running = after_peek(RECORD, ({"phase": "running", "at_s": theirs_s}, {}), 200.0)
         assert running.ready_at_s == ours_s
@@ -207,7 +207,7 @@ def test_a_vm_gets_its_own_clouds_role_and_no_file_of_another(cloud: str):
     assert {"aws", "gcp", "azure", "kubernetes"} - {cloud} <= told.keys()
 
 
-def test_silence_is_told_and_is_no_end():
+def test_silent_vm_is_reported_but_not_ended():
     silent = after_peek(after_peek(replace(RECORD, ready_at_s=1.0), None, 100.0), None, 110.0)
     assert silent.unreached_since_s == 100.0
     shown = observed(silent, UP, 160.0)
@@ -215,7 +215,7 @@ def test_silence_is_told_and_is_no_end():
     assert after_peek(silent, ({}, {}), 170.0).unreached_since_s is None
 
 
-def test_a_peek_that_is_cut_says_nothing_of_what_it_lacks():
+def test_truncated_peek_omits_missing_parts():
     assert parse_peek(None) is None
     assert parse_peek("") == ({}, {})
     assert parse_peek('{"phase": "running"}\n{"phase": "tra') == ({"phase": "running"}, {})

@@ -26,7 +26,7 @@ def test_both_prices_and_the_command_are_in_the_sentence():
     said = refusal_before(REQUEST, Decimal("0.2256"), CATALOG)
     assert said.startswith(
         "g4dn.2xlarge with T4:1 spot costs $0.2256/h (SkyPilot's catalog, read back on 2026-11-24), more than its "
-        "ceiling of $0.209/h; planned was $0.19/h (price book list-2026-11:12); nothing was requested."
+        "ceiling of $0.209/h; the plan assumed $0.19/h (price book list-2026-11:12); nothing was requested."
     )
     assert "`orch prices --book NAME --provider aws --product vm`" in said
 
@@ -40,13 +40,13 @@ def test_an_unknown_price_is_refused_only_where_there_is_a_ceiling_to_be_kept():
     without = "SkyPilot's catalog has no price (ValueError)"
     said = refusal_before(REQUEST, None, without)
     assert said.startswith(
-        f"{without}, so the ceiling of $0.209/h for g4dn.2xlarge with T4:1 spot cannot be kept"
+        f"{without}, so the ceiling of $0.209/h for g4dn.2xlarge with T4:1 spot cannot be enforced"
     )
     assert refusal_before(replace(REQUEST, max_usd_per_h=None), None, without) == ""
     assert refusal_before(REQUEST, None, "") == "", "a VM that SkyPilot does not know is its own to refuse"
 
 
-def test_a_place_whose_vm_was_too_dear_is_not_asked_for_an_hour():
+def test_place_with_vm_above_ceiling_is_avoided_for_an_hour():
     location = "aws/us-west-2/us-west-2c"
     was = VmRecord(
         "r-b-0", "r-b-0", location, "T4:1", True, 10.0, end_state="terminated", ended_at_s=100.0, usd_per_h="0.25",
@@ -66,7 +66,7 @@ def test_a_place_whose_vm_was_too_dear_is_not_asked_for_an_hour():
 
 
 class World:
-    """SkyPilot's calls as a launch makes them: what the catalog says, what a VM then costs."""
+    """SkyPilot's calls during a launch: the catalog's price, and the price of the rented VM."""
 
     def __init__(self) -> None:
         self.catalog_usd: Decimal | None = Decimal("0.2")
@@ -107,9 +107,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return made
 
 
-def test_a_catalog_price_above_the_ceiling_rents_nothing_however_often_it_is_asked(
-    world: World, tmp_path: Path
-):
+def test_catalog_price_above_ceiling_rents_nothing_on_repeated_requests(world: World, tmp_path: Path):
     cloud = SkyCloud(tmp_path / "runs" / "r")
     world.catalog_usd = Decimal("0.2256")
     for generation in range(5):
@@ -123,7 +121,7 @@ def test_a_catalog_price_above_the_ceiling_rents_nothing_however_often_it_is_ask
 
 
 @pytest.mark.parametrize("rented_usd", [Decimal("0.25"), None])
-def test_a_vm_that_turns_out_to_be_too_dear_is_ended_and_its_place_is_left_alone(
+def test_vm_above_ceiling_is_ended_and_its_place_is_avoided(
     world: World, tmp_path: Path, rented_usd: Decimal | None
 ):
     cloud = SkyCloud(tmp_path / "runs" / "r")

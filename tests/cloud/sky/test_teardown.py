@@ -48,7 +48,7 @@ def ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 ALL = ["r-a-0", "r-a-1", "r-a-2"]
 
 
-def test_without_room_for_any_record_every_vm_is_ended(
+def test_full_disk_does_not_prevent_ending_vms(
     folder: Path, ended: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(records, "write", no_room)
@@ -56,7 +56,7 @@ def test_without_room_for_any_record_every_vm_is_ended(
     assert sorted(ended) == ALL
 
 
-def test_one_whose_end_raises_anything_keeps_no_other(
+def test_error_in_one_termination_does_not_prevent_others(
     folder: Path, ended: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     def down(cluster: str) -> None:
@@ -84,7 +84,7 @@ def test_a_vm_whose_record_is_damaged_is_ended_by_its_name(folder: Path, ended: 
     assert sorted(set(ended)) == ALL
 
 
-def test_closed_comes_before_the_list_of_what_is_to_be_ended(
+def test_run_is_marked_closed_before_vms_are_listed(
     folder: Path, ended: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     reads: list[bool] = []
@@ -117,7 +117,7 @@ def test_a_vm_that_cannot_be_recorded_is_ended_again(
     assert ended == ["r-b-0"]
 
 
-def test_a_vm_is_not_told_whom_to_join_before_that_is_recorded(
+def test_join_message_is_recorded_before_it_is_sent(
     folder: Path, ended: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     commands: list[str] = []

@@ -68,7 +68,7 @@ def test_serve_make_refuse_and_stop(tmp_path):
             assert "Traceback" not in wrong.stderr
             taken = run("serve", "--port", facts["endpoint"].rpartition(":")[2], environment=ours)
             assert taken.returncode == 1
-            assert "is taken by another program" in taken.stderr
+            assert "is in use by another program" in taken.stderr
         finally:
             serving.send_signal(signal.SIGINT)
             _, errors = serving.communicate(timeout=20)

@@ -85,7 +85,7 @@ def test_decodes_to_what_a_network_takes(tmp_path):
     [
         ({"png": b"nonsense"}, r"member 00000000\.png is not a digit's image"),
         ({"png": None}, r"no member 00000000\.png"),
-        ({"cls": b"x"}, r"00000000\.cls is missing or no number"),
+        ({"cls": b"x"}, r"00000000\.cls is missing or not a number"),
         ({"cls": b"10"}, r"00000000\.cls is 10, not a digit"),
     ],
 )
@@ -147,7 +147,7 @@ def test_the_check_finds_shards_that_are_no_whole_tars(aws, tmp_path):
         (whole[: len(whole) // 2], TruncatedShardError, f"ends at byte {len(whole) // 2}"),
         (b"", TruncatedShardError, "ends at byte 0"),
         (b"<html>" * 500, CorruptShardError, r"at byte 0: not a tar header"),
-        (bytes(10240), CorruptShardError, "holds no samples"),
+        (bytes(10240), CorruptShardError, "contains no samples"),
     ):
         client.put_object(Bucket="digits", Key=made.train[1], Body=content)
         with pytest.raises(error, match=rf"{shards[1]}.*{said}"):
@@ -155,7 +155,7 @@ def test_the_check_finds_shards_that_are_no_whole_tars(aws, tmp_path):
 
 
 @mock_aws
-def test_of_very_many_shards_some_are_looked_at_the_first_and_the_last_too(aws, tmp_path):
+def test_sample_of_many_shards_includes_first_and_last(aws, tmp_path):
     client = make_client()
     made = make_digits(1, "s3://digits", client, folder=tmp_path, samples_per_shard=5)
     body = (tmp_path / made.train[0]).read_bytes()
@@ -181,8 +181,8 @@ def test_no_credentials_is_a_refusal_and_names_the_variables(monkeypatch, tmp_pa
         make_client("http://127.0.0.1:9").get_object(Bucket="b", Key="k")
 
 
-def test_nobody_at_the_endpoint_and_no_url(aws):
-    with pytest.raises(StoreUnreachableError, match=r"nobody answers at .*http://127\.0\.0\.1:9") as caught:
+def test_unreachable_endpoint_and_invalid_url(aws):
+    with pytest.raises(StoreUnreachableError, match=r"no answer from .*http://127\.0\.0\.1:9") as caught:
         make_bucket(make_client("http://127.0.0.1:9", attempts=1), "b", endpoint="http://127.0.0.1:9")
     assert "hunter2" not in str(caught.value)
     with pytest.raises(StoreUnreachableError, match="'nonsense' is not a URL"):

@@ -30,7 +30,7 @@ def test_delivers_every_byte_once_over_any_cuts(cuts, ranges):
     assert all(body.closed for body in store.bodies)
 
 
-def test_goes_on_at_its_position_and_counts_what_came():
+def test_stream_resumes_at_its_position_and_counts_bytes():
     store = FakeStore({"a.tar": DATA}, [10_000, 20_000])
     reader = opener(store)
     with reader.open(URL) as file:
@@ -70,7 +70,7 @@ def test_backs_off_to_a_cap_and_gives_up_at_the_deadline():
     time = VirtualTime()
     store = FakeStore({"a.tar": DATA}, [0] * 1000)
     with pytest.raises(
-        StoreUnreachableError, match=r"http://store:1 gave no byte of s3://b/a\.tar for \d+ s"
+        StoreUnreachableError, match=r"http://store:1 sent no byte of s3://b/a\.tar for \d+ s"
     ):
         opener(store, time, first_wait_s=1, longest_wait_s=8, deadline_s=60).open(URL).read()
     assert time.sleeps[:5] == [1, 2, 4, 8, 8]
@@ -93,7 +93,7 @@ def test_progress_resets_the_back_off():
         ("InvalidRange", 416, ShardChangedError),
     ],
 )
-def test_answers_that_asking_again_does_not_change_are_raised_at_once(code, status, expected):
+def test_final_errors_are_raised_without_retry(code, status, expected):
     time = VirtualTime()
     store = FakeStore({"a.tar": DATA})
     store.errors.append(client_error(code, status))

@@ -62,17 +62,17 @@ def test_a_broken_header_in_the_middle_is_corrupt_and_says_where():
     assert caught.value.offset == at
 
 
-def test_what_is_no_tar_is_corrupt():
+def test_non_tar_is_corrupt():
     with pytest.raises(CorruptShardError):
         read(b"<html>not found</html>" * 1000)
 
 
-def test_a_member_that_is_there_twice_is_corrupt():
+def test_duplicate_member_is_corrupt():
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w") as tar:
         for _ in range(2):
             tar.addfile(tarfile.TarInfo("a.cls"))
-    with pytest.raises(CorruptShardError, match=r"a\.cls is there twice"):
+    with pytest.raises(CorruptShardError, match=r"a\.cls occurs twice"):
         read(target.getvalue())
 
 
@@ -105,7 +105,7 @@ def test_a_buffer_mixes_within_a_shard():
 
 @settings(deadline=None)
 @given(first=st.integers(0, 50), shuffle=st.sampled_from([0, 3]), seed=st.integers(0, 5))
-def test_a_cursor_goes_on_with_the_next_sample(first, shuffle, seed):
+def test_cursor_continues_with_the_next_sample(first, shuffle, seed):
     whole = keys(reader(seed=seed, shuffle=shuffle), first + 30)
     source = reader(seed=seed, shuffle=shuffle)
     keys(source, first)
@@ -135,6 +135,6 @@ def test_an_empty_tar_is_an_error_not_an_endless_loop():
         next(source)
 
 
-def test_a_cursor_of_a_shard_that_moved_away_finishes_it():
+def test_cursor_finishes_a_shard_that_left_the_share():
     source = reader(["s3://b/b.tar"], cursor=Cursor(0, (), "s3://b/a.tar", 3))
     assert keys(source, 4) == ["a3", "a4", "b0", "b1"]

@@ -147,7 +147,7 @@ def test_a_killed_server_is_started_again_while_a_reader_waits(store, client, sh
 def test_a_folder_in_use_and_a_port_that_is_taken(store, environment, tmp_path):
     with pytest.raises(EmbeddedStoreError, match="another embedded store runs in this folder"):
         SwiftServer(store.folder, environment=environment).start()
-    with pytest.raises(PortTakenError, match=rf"127\.0\.0\.1:{store.port} is taken by another program"):
+    with pytest.raises(PortTakenError, match=rf"127\.0\.0\.1:{store.port} is in use by another program"):
         SwiftServer(tmp_path, port=store.port, environment=environment).start()
     assert store.health()
 

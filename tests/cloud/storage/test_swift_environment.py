@@ -32,7 +32,7 @@ def installer(calls):
     return run
 
 
-def test_is_made_once_in_orchs_home_even_by_two_at_a_time(own_home, monkeypatch):
+def test_environment_is_created_once_by_concurrent_calls(own_home, monkeypatch):
     calls = []
     monkeypatch.setattr(module, "_run", installer(calls))
     made = []
@@ -65,13 +65,13 @@ def test_an_installation_that_was_interrupted_is_made_again(own_home, monkeypatc
 def test_pip_failing_is_one_sentence_with_its_last_line_and_a_log(tmp_path):
     program = "import sys; print('Collecting swift', flush=True); sys.exit('ERROR: no index')"
     log = tmp_path / "venv.log"
-    said = rf"ended with 1 \(ERROR: no index; all of it in {log}\); mend pip's access"
+    said = rf"ended with 1 \(ERROR: no index; full output in {log}\); fix pip's access"
     with pytest.raises(EmbeddedStoreError, match=said):
         module._run([sys.executable, "-c", program], tmp_path, log)
     assert log.read_text().splitlines() == ["Collecting swift", "ERROR: no index"]
 
 
-def test_the_user_sees_two_lines_and_none_of_pips(own_home, monkeypatch):
+def test_installation_prints_two_lines_without_pip_output(own_home, monkeypatch):
     def run(command, folder, log):
         log.write_text("Collecting swift\n")
         installer([])(command, folder, log)
@@ -88,6 +88,6 @@ def test_a_given_folder_is_not_overwritten(tmp_path, monkeypatch):
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious/file").touch()
     monkeypatch.setenv("ORCH_SWIFT_VENV", str(tmp_path / "precious"))
-    with pytest.raises(EmbeddedStoreError, match="is no virtual environment with swift in it"):
+    with pytest.raises(EmbeddedStoreError, match="is not a virtual environment with swift installed"):
         swift_environment(print)
     assert (tmp_path / "precious/file").exists()

@@ -155,11 +155,11 @@ def test_a_folder_that_is_not_ours_alone_is_refused_with_a_sentence(base: Path):
     path = base / "f"
     assert private_folder(path) == path
     path.chmod(0o750)
-    with pytest.raises(NotPrivateError, match=f"others may use it; `chmod 700 {path}`"):
+    with pytest.raises(NotPrivateError, match=f"other users may access it; run `chmod 700 {path}`"):
         private_folder(path)
     path.rmdir()
     path.symlink_to(base)
-    with pytest.raises(NotPrivateError, match="is no folder"):
+    with pytest.raises(NotPrivateError, match="is not a folder"):
         private_folder(path)
     if os.geteuid() == 0:
         path.unlink()

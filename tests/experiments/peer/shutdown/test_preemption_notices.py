@@ -90,7 +90,7 @@ def test_aws_asks_for_a_token_once_and_again_when_it_is_refused() -> None:
 def test_aws_that_refuses_its_own_tokens_is_an_error() -> None:
     with (
         endpoint(lambda method, *_: (200, "t") if method == "PUT" else (401, "")) as base,
-        pytest.raises(NoticeError, match="refuses the token"),
+        pytest.raises(NoticeError, match="rejects the token"),
     ):
         source("aws", base).look()
 
