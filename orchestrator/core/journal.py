@@ -229,7 +229,8 @@ def _spec(data: Mapping[str, Any]) -> RunSpec:
         )
         for s in data["slots"]
     )
-    return RunSpec(**{**_known(RunSpec, data), "slots": slots})
+    values: dict[str, Any] = {**_known(RunSpec, data), "slots": slots}
+    return RunSpec(**values)
 
 
 def _known(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
