@@ -20,6 +20,7 @@ class Target:
         str, str, str
     ]  # beside a figure: of an emulated run, of another one, of one that does not tell
     provider: str = ""  # "module:class" that makes its VMs; "": no run is started there
+    trace: str = ""  # the folder that its provider has in a run's folder
     packages: tuple[str, ...] = ()  # that this machine needs to start a run there
     rents: bool = (
         False  # VMs are paid for: prices of today, ceilings, labels, credentials; they outlive this machine
@@ -38,6 +39,7 @@ LOCAL = Target(
     name="local",
     marks=("emulated", "not emulated", "unknown"),
     provider="cloud.local:LocalCloud",
+    trace="cloud",
     packages=_PEER_PACKAGES,
 )
 LOOPBACK = Target(name="loopback", marks=("loopback", "loopback", "loopback"), has_distance=False)
@@ -45,6 +47,7 @@ SKY = Target(
     name="sky",
     marks=("rented, padded", "rented", "unknown"),
     provider="cloud.sky:SkyCloud",
+    trace="sky",
     packages=("skypilot", *_PEER_PACKAGES),
     rents=True,
     on_this_host=False,
