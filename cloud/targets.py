@@ -20,6 +20,7 @@ class Target:
     # Shown next to a figure: of an emulated run, of any other run, and of one whose records do not say.
     marks: tuple[str, str, str]
     provider: str = ""  # "module:class" of its provider; "": no run can be started there
+    trace: str = ""  # the folder of its provider in a run's folder
     packages: tuple[str, ...] = ()  # needed on this machine to start a run there
     # VMs are paid for and outlive this machine: current prices, price ceilings, labels and credentials apply.
     rents: bool = False
@@ -37,6 +38,7 @@ LOCAL = Target(
     name="local",
     marks=("emulated", "not emulated", "unknown"),
     provider="cloud.local:LocalCloud",
+    trace="cloud",
     packages=_PEER_PACKAGES,
 )
 LOOPBACK = Target(name="loopback", marks=("loopback", "loopback", "loopback"), has_distance=False)
@@ -44,6 +46,7 @@ SKY = Target(
     name="sky",
     marks=("rented, padded", "rented", "unknown"),
     provider="cloud.sky:SkyCloud",
+    trace="sky",
     packages=("skypilot", *_PEER_PACKAGES),
     rents=True,
     on_this_host=False,

@@ -13,6 +13,7 @@ from random import Random
 
 import platformdirs
 
+from cloud.targets import TARGETS
 from orchestrator.errors import UsageError
 
 _OWNER = re.compile(r"[a-z0-9_-]{1,63}")
@@ -67,7 +68,7 @@ def list_runs(home: Path) -> list[str]:
 
 def list_remains(home: Path) -> list[str]:
     """All folders below `runs` in which something of a run may live, whatever else is missing from them."""
-    traces = ("run.db", "sky", "cloud")
+    traces = ("run.db", *(target.trace for target in TARGETS.values() if target.trace))
     try:
         return sorted(f.name for f in runs_folder(home).iterdir() if any((f / t).exists() for t in traces))
     except FileNotFoundError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -109,8 +109,7 @@ def limits_of(spec: ExperimentSpec) -> dict[str, Any]:
         "max_usd_per_h": _money(spec.max_usd_per_h),
         "max_wall_time_s": spec.max_wall_time_s,
         "lease_s": spec.lease_s,
-        "vms_per_min": spec.limits.vms_per_min,
-        "replacements_per_h": spec.limits.replacements_per_h,
+        **asdict(spec.limits),
     }
 
 

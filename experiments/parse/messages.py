@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -11,6 +12,7 @@ from pydantic_core import ErrorDetails
 from cloud.places import nearest
 from experiments.parse.document import Document, Path
 from experiments.schema.errors import Problem
+from experiments.schema.models import keys_of
 
 _KINDS = {
     "int_type": "a whole number",
@@ -21,6 +23,7 @@ _KINDS = {
     "tuple_type": "a list",
     "dict_type": "a mapping of keys to values",
     "model_type": "a mapping of keys to values",
+    "dataclass_type": "a mapping of keys to values",
 }
 _BOUNDS = {
     "greater_than": ("above", "gt"),
@@ -38,7 +41,7 @@ def problems_of(
     for detail in _details(error):
         loc: Path = (*at, *_plain(detail["loc"]))
         kind, context = detail["type"], detail.get("ctx", {})
-        if kind == "extra_forbidden":
+        if kind in ("extra_forbidden", "unexpected_keyword_argument"):
             allowed = _keys(root, loc[len(at) : -1])
             key = str(loc[-1])[:60]
             said = f"unknown key '{key}'{nearest(key, allowed)} (allowed: {', '.join(allowed)})"
@@ -126,15 +129,15 @@ def _quoted(expected: str) -> list[str]:
 
 def _keys(root: type[BaseModel], path: Path) -> list[str]:
     """The keys allowed in the mapping at `path`."""
-    model = root
+    section: type[Any] = root
     for part in path:
-        if isinstance(part, str) and part in model.model_fields:
-            model = next(_models(model.model_fields[part].annotation), model)
-    return list(model.model_fields)
+        if part in (keys := keys_of(section)):
+            section = next(_sections(keys[str(part)].annotation), section)
+    return list(keys_of(section))
 
 
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+def _sections(annotation: Any) -> Iterator[type[Any]]:
+    if isinstance(annotation, type) and (issubclass(annotation, BaseModel) or is_dataclass(annotation)):
         yield annotation
     for inner in get_args(annotation):
-        yield from _models(inner)
+        yield from _sections(inner)

@@ -6,9 +6,12 @@ Schema that editors show. Rules that join two keys are in `_checks`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema
 
 from experiments.averaging.fixed_width import FLOAT16
@@ -18,6 +21,7 @@ from experiments.averaging.overlap import BLOCKING
 from experiments.averaging.records import AveragingMethod
 from experiments.averaging.single_peer import SINGLE_PEER
 from experiments.schema import fields as f
+from experiments.schema.limits import Limits
 
 
 class _Section(BaseModel):
@@ -168,15 +172,6 @@ class Measure(_Section):
     epochs: int = Field(default=2, ge=1, le=10_000, description="Measured epochs.")
 
 
-class Limits(_Section):
-    """How fast VMs are requested, whatever goes wrong."""
-
-    vms_per_min: int = Field(default=30, ge=1, le=1000, description="VMs requested in any minute.")
-    replacements_per_h: int = Field(
-        default=60, ge=0, le=10_000, description="Lost VMs replaced in any hour, of all slots together."
-    )
-
-
 class Preempt(_Section):
     """Take VMs away on purpose (emulated cloud)."""
 
@@ -299,3 +294,11 @@ class ExperimentSpec(_Section):
     def peer_count(self) -> int:
         """Peers of all groups."""
         return sum(group.count for group in self.peers)
+
+
+def keys_of(section: type[Any]) -> Mapping[str, FieldInfo]:
+    """The keys of a section, which is a model or a dataclass."""
+    if issubclass(section, BaseModel):
+        return section.model_fields
+    kinds = get_type_hints(section)
+    return {key.name: FieldInfo.from_annotated_attribute(kinds[key.name], key) for key in fields(section)}

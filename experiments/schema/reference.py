@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from experiments.schema import models as schema
+from experiments.schema.limits import Limits
 
 _HEAD = """# The experiment file
 
@@ -43,7 +43,7 @@ model: ${matrix.model}
 (repeatable) or `--matrix mine-4-nlp`, and one of the library goes by its own name.
 """
 
-_SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
+_SECTIONS: tuple[tuple[str, type[Any]], ...] = (
     ("", schema.ExperimentSpec),
     ("data", schema.Data),
     ("swarm", schema.Swarm),
@@ -52,7 +52,7 @@ _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("peers[].resources, peers[].any_of[]", schema.Resources),
     ("peers[].replace", schema.Replace),
     ("measure", schema.Measure),
-    ("limits", schema.Limits),
+    ("limits", Limits),
     ("emulation", schema.Emulation),
     ("emulation.preempt", schema.Preempt),
 )
@@ -63,10 +63,10 @@ def markdown() -> str:
     return _HEAD + "".join(_section(path, model) for path, model in _SECTIONS) + _MATRIX
 
 
-def _section(path: str, model: type[BaseModel]) -> str:
+def _section(path: str, model: type[Any]) -> str:
     title = f"`{path}`" if path else "Top level"
     text = f"\n## {title}\n\n{(model.__doc__ or '').strip()}\n\n| key | default | meaning |\n|---|---|---|\n"
-    for name, field in model.model_fields.items():
+    for name, field in schema.keys_of(model).items():
         meaning = (field.description or "A section of its own, below.") + _choices(field)
         meaning = meaning.replace("|", "\\|")
         text += f"| `{name}` | {_default(field.default, field.default_factory)} | {meaning} |\n"
@@ -83,8 +83,7 @@ def _choices(field: FieldInfo) -> str:
 
 def _default(value: Any, factory: Any) -> str:
     if factory is not None:
-        made = factory()
-        return "see below" if isinstance(made, BaseModel) else "empty"
+        return "see below" if factory() else "empty"
     if value is PydanticUndefined:
         return "required"
     return "none" if value is None else "empty" if value == "" else f"`{value}`"

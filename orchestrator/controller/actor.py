@@ -10,6 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -89,12 +90,7 @@ class ControllerActor:
                 now_s=self._now_s,
                 jitter=random.Random(seed).random,
                 spent=spent_of,
-                pace=Pace(
-                    meta.request_deadline_s,
-                    meta.observe_deadline_s,
-                    meta.observe_period_s,
-                    meta.terminate_deadline_s,
-                ),
+                pace=Pace(**{key.name: getattr(meta, key.name) for key in fields(Pace)}),
             )
             self._shells = Shells(
                 make_shell, self._folder, asked_to_stop=asked_to_stop, free_reserve=free_reserve

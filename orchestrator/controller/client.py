@@ -17,6 +17,7 @@ from cloud.clock import run_clock
 from cloud.local import LocalCloud
 from cloud.provider import EndedError, Provider, ProviderError
 from cloud.sky import records
+from cloud.targets import TARGETS, target_of
 from experiments.parse.load import from_document
 from metrics.store.database import FencedError, NewerError, RunStore, StoreError
 from metrics.store.meta import RunMeta
@@ -49,7 +50,6 @@ from orchestrator.errors import (
 from orchestrator.home import kept_owner, list_remains, run_folder
 from orchestrator.launch.keys import forget_keys
 from orchestrator.launch.prepare import LOCAL, start_cloud, write_environment
-from orchestrator.launch.rented import SKY
 from orchestrator.launch.start_lock import is_starting, start_lock
 from orchestrator.ray.session import (
     connect,
@@ -146,10 +146,9 @@ def attach(run_id: str, home: Path) -> RunConnection:
         raise UsageError(f"{run_id} has ended ({status}); `orch report {run_id}` shows it")
     if controller_alive(folder):
         return RunConnection(run_id, folder)
-    with RunStore.open_reader(folder / "run.db") as store:
-        document = store.run_meta().document
+    meta = _meta(folder)
     if not (folder / "keys" / "environment.key").exists():
-        write_environment(folder, from_document(document), "sky" if _rented(folder) else "local")
+        write_environment(folder, from_document(meta.document), target_of(meta.target))
     with start_lock(folder):
         if controller_alive(folder):
             return RunConnection(run_id, folder)
@@ -185,7 +184,7 @@ def stop(run_id: str, home: Path, reason: str = "stopped by the user", timeout_s
     Raises TeardownError when it has not ended after `timeout_s` (60 s, rented VMs 10 min).
     """
     folder = run_folder(home, run_id)
-    timeout_s = timeout_s or (_RENTED_STOP_S if _rented(folder) else _STOP_S)
+    timeout_s = timeout_s or (_RENTED_STOP_S if target_of(_meta(folder).target).rents else _STOP_S)
     status = _status(folder)
     if status != _RUNNING:
         return status
@@ -216,7 +215,7 @@ def down(run_id: str, home: Path, timeout_s: float | None = None) -> list[str]:
     """
     folder = run_folder(home, run_id)
     try:
-        status = "imported" if _meta(folder).target == "imported" else _status(folder)
+        status = "imported" if target_of(_meta(folder).target).from_logs else _status(folder)
     except NewerError:
         raise
     except StoreError:
@@ -441,14 +440,8 @@ def _providers(folder: Path) -> list[Provider]:
     try:
         return [_provider(folder)]
     except StoreError:
-        traces = {"sky": SKY, "cloud": LOCAL}
-        return [
-            make_provider(name, str(folder)) for trace, name in traces.items() if (folder / trace).is_dir()
-        ]
-
-
-def _rented(folder: Path) -> bool:
-    return _meta(folder).target == "sky"
+        left = [t for t in TARGETS.values() if t.trace and (folder / t.trace).is_dir()]
+        return [make_provider(target.provider, str(folder)) for target in left]
 
 
 def _owners_of(folder: Path) -> set[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cloud.provider import Owned, Provider, ProviderError
 from cloud.sky.aws import account as aws
+from cloud.targets import TARGETS
 from cloud.vendors import AWS, RENTED
 from orchestrator.controller.actor import make_provider
 from orchestrator.errors import UsageError
@@ -58,7 +59,7 @@ def owners_to_ask_for(home: Path, launched: Iterable[str], on: str, owner: str) 
     a run's folder may be gone. Raises UsageError when nobody knows whose.
     """
     chosen = checked_owner(owner, "--owner") if owner else ""
-    if on == "local":
+    if on and not TARGETS[on].rents:
         return {}
     others = set(launched) | owners(home)
     if not (on or others):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from decimal import Decimal
 from functools import cache
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from metrics.records import EventRecord
 from orchestrator.core.events import Fact
@@ -224,25 +224,22 @@ def _spec(data: Mapping[str, Any]) -> RunSpec:
     slots = tuple(
         SlotSpec(
             name=s["name"],
-            places=tuple(_place(p) for p in s["places"]),
+            places=tuple(Place(**_known(Place, p)) for p in s["places"]),
             policy=Policy(**_known(Policy, s["policy"])),
         )
         for s in data["slots"]
     )
-    usd = {n: _decimal(data[n]) for n in ("budget_usd", "max_usd_per_h", "egress_usd_per_h") if n in data}
-    values: dict[str, Any] = {**_known(RunSpec, data), **usd, "slots": slots}
+    values: dict[str, Any] = {**_known(RunSpec, data), "slots": slots}
     return RunSpec(**values)
 
 
-def _place(data: Mapping[str, Any]) -> Place:
-    usd = {n: _decimal(data[n]) for n in ("usd_per_h", "max_usd_per_h") if n in data}
-    values: dict[str, Any] = {**_known(Place, data), **usd}
-    return Place(**values)
-
-
 def _known(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """What this version knows of a row."""
-    return {k: data[k] for k in _names(kind) if k in data}
+    """What this version knows of a row, in which dollars are text."""
+    known = {k: data[k] for k in _names(kind) if k in data}
+    for key in _decimals(kind):
+        if known.get(key) is not None:
+            known[key] = Decimal(known[key])
+    return known
 
 
 @cache
@@ -250,5 +247,7 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
     return tuple(f.name for f in fields(kind))
 
 
-def _decimal(text: str | None) -> Decimal | None:
-    return None if text is None else Decimal(text)
+@cache
+def _decimals(kind: type[Any]) -> tuple[str, ...]:
+    hints = get_type_hints(kind)
+    return tuple(name for name in _names(kind) if Decimal in (hints[name], *get_args(hints[name])))

@@ -7,6 +7,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Literal
 
+from experiments.schema.limits import Limits
 from orchestrator.core.events import MONITOR
 
 Replace = Literal["same_place", "next_place", "cheapest_place", "wait", "never"]
@@ -85,8 +86,8 @@ class SlotSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class RunSpec:
-    """All the core is told of a run. Times in wall seconds."""
+class RunSpec(Limits):
+    """All the core is told of a run, the experiment's `limits` among it. Times in wall seconds."""
 
     run_id: str
     slots: tuple[SlotSpec, ...]
@@ -105,8 +106,6 @@ class RunSpec:
     max_wall_s: float | None = None  # the run stops so long after its launch
     first_alone: bool = True  # no other VM is requested before the first peer's address is known
     lease_s: float = 600.0  # a peer that has not heard of the controller for so long ends itself
-    vms_per_min: int = 30  # VMs requested in any minute
-    replacements_per_h: int = 60  # of them in the place of lost ones, in any hour
     breaker_failures: int = 3  # refusals in a row that close a zone
     breaker_open_s: float = 300.0  # a closed zone is asked again after this, by one VM
     metering_period_s: float = 10.0  # what was spent is known so late

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from cloud.local.host.vms import NOTICE_FILE, vm_folder
 from cloud.provider import LaunchRequest, Offer
 from cloud.sky.vm.bootstrap import PEERS_VARIABLE
+from cloud.targets import target_of
 from cloud.vendors import AWS, RENTED
 from experiments.averaging.methods import METHOD_KEYS
 from experiments.averaging.records import region_of
@@ -67,7 +68,7 @@ class RunRequests:
             files={"identity.key": keys.identity, "record.key": keys.record},
             max_usd_per_h=place.max_usd_per_h,
         )
-        return made if self._meta.target != "sky" else self._rented(made, wish, place)
+        return self._rented(made, wish, place) if target_of(self._meta.target).rents else made
 
     def _rented(self, made: LaunchRequest, wish: RequestVm, place: Place) -> LaunchRequest:
         """What a real VM needs beside it: labels, a port to be reached at, software, an end."""
@@ -116,7 +117,7 @@ class RunRequests:
 
     def nodes(self) -> dict[str, tuple[str, str]]:
         """Address and location of the nodes that are no VMs (the store, the monitor)."""
-        if self._meta.target == "sky":
+        if target_of(self._meta.target).rents:
             return store_node(self._spec)
         try:
             host = json.loads((self._folder / "cloud" / "host.json").read_text())

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from analysis.planning.plan import TOLERANCE, Quoter, book_quoter, plan_of
 from cloud.prices.book import PriceBook, load_for, newest
-from cloud.targets import TARGETS
+from cloud.targets import TARGETS, Target
 from experiments.catalog import models, step_time
 from experiments.emulation.scales import EmulationPlan, resolve_emulation
 from experiments.schema.errors import SpecError
@@ -43,6 +43,12 @@ class RunPlan:
     core: RunSpec | None  # what the controller's core is told, without the run's id; None: refused
     refusal: RefusedError | UsageError | SpecError | None  # why money, limits or scales allow no launch
     obstacles: tuple[str, ...]  # the document's notes that tell why it cannot be launched as it is
+    unrentable: tuple[str, ...]  # what stands against renting its VMs, a sentence each; `preflight` raises it
+
+    @property
+    def target(self) -> Target:
+        """What its peers run on."""
+        return TARGETS[self.on]
 
     def launchable(self, run_id: str) -> tuple[EmulationPlan, RunSpec]:
         """The scales and what the core is told, for the run of this id.
@@ -98,10 +104,11 @@ def plan_run(
     ).as_dict()
     core, refusal = _core(spec, shown, book, scales, rented=rented)
     money = () if refusal is None or isinstance(refusal, SpecError) else (f"{_CANNOT}: {refusal}",)
-    obstacles = (*money, *(f"{_CANNOT} on rented VMs as it is: {sentence}" for sentence in scales.obstacles))
+    against = scales.obstacles if scales.error is None else (*scales.obstacles, str(scales.error))
+    obstacles = (*money, *(f"{_CANNOT} on rented VMs as it is: {sentence}" for sentence in against))
     dated = _outdated(book) if rented else []
     document = {**shown, "notes": [*obstacles, *dated, *shown["notes"]]}
-    return RunPlan(spec, on, book, scales.emulation, document, core, refusal, obstacles)
+    return RunPlan(spec, on, book, scales.emulation, document, core, refusal, obstacles, scales.obstacles)
 
 
 def approved_plan(spec: ExperimentSpec, on: str, document: Mapping[str, Any], *, cores: int) -> RunPlan:
@@ -112,7 +119,7 @@ def approved_plan(spec: ExperimentSpec, on: str, document: Mapping[str, Any], *,
     rented = TARGETS[on].rents
     book, scales = load_for(spec.prices, rented=rented), _scales(spec, cores, rented=rented)
     core, refusal = _core(spec, document, book, scales, rented=rented)
-    return RunPlan(spec, on, book, scales.emulation, document, core, refusal, ())
+    return RunPlan(spec, on, book, scales.emulation, document, core, refusal, (), scales.obstacles)
 
 
 class _Scales(NamedTuple):
@@ -132,7 +139,7 @@ def _scales(spec: ExperimentSpec, cores: int, *, rented: bool) -> _Scales:
     try:
         expected = unscaled(spec, cores)
     except SpecError as error:
-        return _Scales(None, error, (*against, str(error)), ("its duration is unknown",))
+        return _Scales(None, error, against, ("its duration is unknown",))
     if expected.study_epoch_s is None:
         return _Scales(expected, None, against, (_unknown_duration(spec),))
     distance = "the duration counts no distance between the places: averaging may take longer"

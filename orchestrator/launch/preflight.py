@@ -20,12 +20,12 @@ from experiments.wire.orders import MAX_PEERS
 from metrics.store.database import DiskFullError
 from orchestrator.checks.credentials import cloud_access, package_there
 from orchestrator.errors import RaySessionError, UsageError
+from orchestrator.launch.plan_run import RunPlan
 from orchestrator.launch.prepare import dataset_of, secret_values
 from orchestrator.launch.rent_checks import (
     STORE_KEYS,
     aws_buckets,
     check_own_keys,
-    check_rentable,
     has_aws_places,
 )
 
@@ -34,16 +34,16 @@ _PRIVATE = "or set data.private: true where only the VMs {}, and nobody looks be
 _ROOM_BYTES = 100_000_000  # the data set, its copies in the peers' caches, records, logs
 
 
-def preflight(spec: ExperimentSpec, home: Path, on: str = "local") -> None:
+def preflight(plan: RunPlan, home: Path) -> None:
     """Look at all that a run needs: the experiment's own wishes, secrets, room in the state folder, the user's own
-    Ray; the shards; on this machine ("local") memory, on rented VMs ("sky") what stands against renting them, SkyPilot,
+    Ray; the shards; on this machine memory, on rented VMs what stands against renting them, SkyPilot,
     the clouds' credentials, also for the role of VMs on AWS. Makes nothing (see `make_aws_role`).
 
     Raises UsageError, DiskFullError, RaySessionError, CredentialsError, TransientError (AWS does not answer),
     InvalidRequestError (no memory, an endpoint the emulated cloud cannot reach), StorageError (unreachable, refused,
     missing, no whole tar).
     """
-    target = TARGETS[on]
+    spec, target = plan.spec, plan.target
     if spec.emulation is None and not target.rents:
         raise UsageError(
             f"{spec.name}: 'emulation: null' wishes for real VMs; rent them with --on sky, or remove it"
@@ -56,7 +56,8 @@ def preflight(spec: ExperimentSpec, home: Path, on: str = "local") -> None:
     _check_room(home)
     _check_ray(os.environ.get("RAY_ADDRESS", ""))
     if target.rents:
-        check_rentable(spec)
+        for sentence in plan.unrentable:
+            raise UsageError(f"{spec.name}: {sentence}")
         check_own_keys(spec)
         _check_clouds(spec)
         if not spec.data.private:

@@ -20,6 +20,7 @@ from cloud.networks.network import Network, NetworkError
 from cloud.places import find as place_of
 from cloud.places import places
 from cloud.prices.book import PriceBook
+from cloud.targets import Target
 from experiments.catalog import models, step_time
 from experiments.emulation.scales import EmulationPlan
 from experiments.emulation.windows import windows_of
@@ -45,7 +46,7 @@ from orchestrator.errors import RunFailedError, UsageError
 from orchestrator.home import make_home
 from orchestrator.home import run_folder as folder_of
 from orchestrator.launch.plan_run import RunPlan
-from orchestrator.launch.rent_checks import OWN_SECRET, check_rentable
+from orchestrator.launch.rent_checks import OWN_SECRET
 from orchestrator.launch.rented import sky_meta
 from orchestrator.launch.start_lock import start_lock
 from orchestrator.metrics_address import chosen_address
@@ -72,11 +73,9 @@ def prepare(
     or the folder cannot be written, HeldError while another process makes it, RefusedError when the budget
     cannot be kept, SpecError, PriceBookError, StoreError (DiskFullError). After an error there is no folder.
     """
-    spec, on, folder = plan.spec, plan.on, folder_of(home, run_id)
+    spec, rented, folder = plan.spec, plan.target.rents, folder_of(home, run_id)
     if (folder / "run.db").exists():
         raise UsageError(f"{run_id}: this run exists; go on with it by `orch attach {run_id}`")
-    if on == "sky":
-        check_rentable(spec)
     emulation, run = plan.launchable(run_id)
     try:
         make_home(home)
@@ -86,10 +85,10 @@ def prepare(
                 raise UsageError(f"{run_id}: this run exists; go on with it by `orch attach {run_id}`")
             try:
                 (folder / "experiment.yaml").write_bytes(file.read_bytes())
-                write_environment(folder, spec, on)
-                ceiling = _egress_ceiling(spec, plan.book, emulation, rented=on == "sky")
+                write_environment(folder, spec, plan.target)
+                ceiling = _egress_ceiling(spec, plan.book, emulation, rented=rented)
                 meta = _meta(plan, emulation, run_id, now_s, provider, ceiling)
-                if on == "sky":
+                if rented:
                     meta = sky_meta(meta, spec, home)
                 keep_reserve(folder)
                 _write_store(folder / "run.db", meta, created(run), now_s)
@@ -137,7 +136,7 @@ def _meta(
         experiment=to_document(spec),
         plan=dict(planned.document),
         provider=provider,
-        target="local",
+        target=planned.on,
         emulated=True,
         emulation=EmulationMeta.from_json(asdict(emulation)),
         scales=RunScales(
@@ -215,14 +214,14 @@ def secret_values(spec: ExperimentSpec) -> dict[str, str]:
     return {n: os.environ.get(OWN_SECRET + n) or os.environ[n] for n in spec.secrets}
 
 
-def write_environment(folder: Path, spec: ExperimentSpec, on: str = "local") -> None:
+def write_environment(folder: Path, spec: ExperimentSpec, target: Target = targets.LOCAL) -> None:
     """Values of the experiment's `secrets` and of the user's AWS_* variables, for the peers (0600).
 
-    On rented VMs ("sky") AWS_* are given only where `secrets` names them: here they may rent VMs. They are in
+    On rented VMs AWS_* are given only where `secrets` names them: here they may rent VMs. They are in
     this file and the peers' configs only, and this file goes when the run ends.
     Raises UsageError for a secret that is not in the environment.
     """
-    passed_on = _PASSED_ON if spec.data.endpoint and on == "local" else ()
+    passed_on = _PASSED_ON if spec.data.endpoint and not target.rents else ()
     values = {n: os.environ[n] for n in passed_on if n in os.environ} | secret_values(spec)
     path = folder / "keys" / "environment.key"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -20,12 +20,6 @@ STORE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _TRAINED = ("vision", "digits")  # kinds of models that learn from shards of images
 
 
-def check_rentable(spec: ExperimentSpec) -> None:
-    """Raises UsageError with the first thing that stands against launching it."""
-    for sentence in obstacles(spec):
-        raise UsageError(f"{spec.name}: {sentence}")
-
-
 def check_own_keys(spec: ExperimentSpec) -> None:
     """The store's keys must be told from the cloud's: what is exported as AWS_ACCESS_KEY_ID may rent VMs, and SkyPilot
     keeps it. Only where the store is AWS's own they may be the same. Raises UsageError.

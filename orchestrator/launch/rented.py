@@ -84,7 +84,6 @@ def sky_meta(meta: RunMeta, spec: ExperimentSpec, home: Path) -> RunMeta:
     return replace(
         meta,
         provider=SKY,
-        target=targets.SKY.name,
         emulated=spec.emulation is not None,
         owner=owner(home),
         request_deadline_s=_REQUEST_S,

@@ -65,8 +65,7 @@ def run_spec(
         max_usd_per_h=spec.max_usd_per_h,
         max_wall_s=None if spec.max_wall_time_s is None else spec.max_wall_time_s / c,
         lease_s=spec.lease_s / c,
-        vms_per_min=spec.limits.vms_per_min,
-        replacements_per_h=spec.limits.replacements_per_h,
+        **spec.limits.shrunk(c),
         # A zone is closed for about as long as a slot would back off by itself after a few refusals.
         breaker_open_s=min(300.0, 30.0 * min(slot.replace.backoff_s for slot in wished)) / c,
         metering_period_s=pace.metering_period_s,

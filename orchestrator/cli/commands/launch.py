@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cloud.targets import TARGETS
 from orchestrator.cli.choosing import MatrixOption
 from orchestrator.cli.exits import DONE, INTERRUPTED
 from orchestrator.cli.names import RunArgument, find_run
@@ -130,9 +129,9 @@ def _launch(
     for line in plan_lines(plan.document):
         say(line)
     plan.refuse()
-    preflight(plan.spec, home, plan.on)
+    preflight(plan, home)
     confirm(
-        rent_question(plan.document) if TARGETS[plan.on].rents else "Start it?",
+        rent_question(plan.document) if plan.target.rents else "Start it?",
         yes=yes,
         refusal=f"{plan.spec.name} was not started: there is no terminal to ask on, so add --yes",
     )

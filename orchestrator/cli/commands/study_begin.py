@@ -75,7 +75,7 @@ def begin_study(
         )
     for m in members:
         planned[m.key].refuse()
-        preflight(m.spec, home, on.value)
+        preflight(planned[m.key], home)
     confirm(
         study_question(document),
         yes=yes,

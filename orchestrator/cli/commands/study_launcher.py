@@ -69,9 +69,9 @@ class RunLauncher:
         text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True).encode()
         try:
             spec = from_document(dict(document))
-            preflight(spec, self._home, study.on)
-            make_aws_role(spec, study.on)
             plan = approved_plan(spec, study.on, study.plans[job.key], cores=host_cores())
+            preflight(plan, self._home)
+            make_aws_role(spec, study.on)
             make_run(plan, text, run_id, self._home)
             start_run(run_id, self._home, study.on)
         except (TeardownError, DiskFullError):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from itertools import groupby
 from typing import Any
 
 from cloud.networks.tuning import BUFFER_BYTES
 from cloud.prices.classes import is_own
 from cloud.targets import TARGETS, target_of
+from experiments.schema.limits import Limits
 from metrics.figures import headlines
 from metrics.host_load import told
 from orchestrator.cli.render.output import Format, rows_text
@@ -184,9 +186,10 @@ def _limit_words(limits: Mapping[str, Any]) -> str:
     words = [
         f"at least {limits['min_peers']} of the peers, or it pauses",
         f"a peer ends itself {duration(limits['lease_s'])} after the controller's last word",
-        f"{limits['vms_per_min']} VMs a minute",
-        f"{limits['replacements_per_h']} replacements an hour",
     ]
+    for key in fields(Limits):
+        if (value := limits[key.name]) is not None:
+            words.append(key.metadata["plan"].format(duration(value) if key.name.endswith("_s") else value))
     if limits["max_usd_per_h"] is not None:
         words.append(f"{usd(limits['max_usd_per_h'])}/h")
     if limits["max_wall_time_s"] is not None:

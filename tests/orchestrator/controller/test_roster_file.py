@@ -22,6 +22,7 @@ from orchestrator.controller.roster_file import ORDERS_FILE, RosterFile
 from orchestrator.core.state import Place, Policy, RunSpec, RunState, Slot, SlotSpec, SlotState
 from orchestrator.errors import UsageError
 from orchestrator.launch.keys import forget_keys, run_key
+from orchestrator.launch.plan_run import approved_plan
 from orchestrator.launch.preflight import preflight
 
 PLACE = Place("gcp/us-central1/us-central1-a", "n1", "T4:1", True, Decimal("0.18"), "book")
@@ -186,4 +187,4 @@ def test_an_experiment_with_too_many_peers_is_refused_before_anything_is_rented(
     spec = load("local-2")
     crowd = spec.model_copy(update={"peers": spec.peers * 76})
     with pytest.raises(UsageError, match=r"152 peers; one signed record names 150 at most"):
-        preflight(crowd, tmp_path)
+        preflight(approved_plan(crowd, "local", {}, cores=2), tmp_path)

@@ -27,7 +27,7 @@ from orchestrator.launch.peer_request import RunRequests
 from orchestrator.launch.plan_run import approved_plan
 from orchestrator.launch.preflight import make_aws_role, preflight
 from orchestrator.launch.prepare import prepare
-from orchestrator.launch.rent_checks import STORE_KEYS, aws_buckets, check_rentable, obstacles
+from orchestrator.launch.rent_checks import STORE_KEYS, aws_buckets, obstacles
 
 TWIN = str(Path(__file__).parents[2] / "cloud_e2e" / "twin.yaml")
 FILE = """
@@ -138,7 +138,9 @@ def changed(**data: Any) -> ExperimentSpec:
         ({"file_mounts": {"~/data": "/tmp", "~/b": "s3://bucket"}}, ""),
     ],
 )
-def test_what_stands_against_it_is_refused_and_in_the_plan(changes: dict[str, Any], wrong: str):
+def test_what_stands_against_it_is_refused_and_in_the_plan(
+    changes: dict[str, Any], wrong: str, tmp_path: Path
+):
     spec = changed(**changes)
     plan = plan_for(spec, "sky")
     notes = list(plan.obstacles)
@@ -147,7 +149,7 @@ def test_what_stands_against_it_is_refused_and_in_the_plan(changes: dict[str, An
         assert (list(obstacles(spec)), notes) == ([], [])
         return
     with pytest.raises(UsageError, match=wrong):
-        check_rentable(spec)
+        preflight(plan, tmp_path)
     assert [wrong in note for note in notes] == [True]
 
 
@@ -190,7 +192,7 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             return Store(error)
 
         monkeypatch.setattr("cloud.storage.client.make_client", client)
-        preflight(spec, tmp_path, "sky")
+        preflight(plan_for(spec, "sky"), tmp_path)
         return keys
 
     return asked

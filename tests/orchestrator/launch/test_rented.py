@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cloud import targets
 from cloud.provider import Owned, TransientError
 from cloud.sky.vm.bootstrap import PEERS_VARIABLE
 from experiments.parse.load import load
@@ -160,10 +161,10 @@ def test_only_named_secrets_go_to_rented_vms_and_our_own_name_goes_before(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "the cloud's")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "the cloud's")
     with pytest.raises(UsageError, match="secrets AWS_ACCESS_KEY_ID: not set"):
-        write_environment(tmp_path, spec, "sky")
+        write_environment(tmp_path, spec, targets.SKY)
     monkeypatch.setenv("ORCH_SECRET_AWS_ACCESS_KEY_ID", "the store's")
     monkeypatch.setenv("ORCH_SECRET_AWS_SECRET_ACCESS_KEY", "the store's")
-    write_environment(tmp_path, spec, "sky")
+    write_environment(tmp_path, spec, targets.SKY)
     import json
 
     path = tmp_path / "keys" / "environment.key"

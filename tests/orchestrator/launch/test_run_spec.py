@@ -1,13 +1,19 @@
 """What the core is told of an experiment, and which experiments' money is refused before anything is made."""
 
+from dataclasses import dataclass, fields
 from decimal import Decimal
 
 import pytest
 
-from analysis.planning.plan import place_key
+from analysis.planning.plan import place_key, plan_of
 from cloud.prices.book import load as load_book
 from experiments.emulation.scales import resolve_emulation
 from experiments.parse.load import load
+from experiments.schema.limits import Limits
+from metrics.records import EventRecord
+from orchestrator.cli.render.summary import plan_lines
+from orchestrator.cli.render.words import duration
+from orchestrator.core.journal import created, replay
 from orchestrator.errors import RefusedError
 from orchestrator.launch.run_spec import check_money, run_spec
 
@@ -38,6 +44,30 @@ def test_every_limit_of_the_file_reaches_the_core():
     assert (run.vms_per_min, run.replacements_per_h, run.budget_usd) == (4, 9, Decimal(8))
     assert run.breaker_open_s == 60
     assert run.egress_usd_per_h > 0
+
+
+def test_each_key_of_the_section_limits_reaches_the_plan_its_text_the_core_and_the_journal():
+    for key in fields(Limits):
+        spec, run = told("geo-b2", f"limits.{key.name}=7")
+        plan = plan_of(spec, BOOK, resolve_emulation(spec, 2)).as_dict()
+        assert plan["limits"][key.name] == 7
+        limits = next(line for line in plan_lines(plan) if line.startswith("  limits: "))
+        assert key.metadata["plan"].format(7) in limits or key.metadata["plan"].format(duration(7)) in limits
+        assert getattr(run, key.name) == 7
+        first = created(run)
+        row = EventRecord(0, 0.0, first.kind, "", -1, "", "", "", "", first.data_json)
+        assert replay([row]).spec == run
+
+
+def test_seconds_of_the_section_limits_are_the_cores_own():
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Later(Limits):
+        max_vm_age_s: float | None = 600.0
+        other_s: float | None = None
+
+    assert Later(vms_per_min=4).shrunk(10.0) == {
+        "vms_per_min": 4, "replacements_per_h": 60, "max_vm_age_s": 60.0, "other_s": None,
+    }  # fmt: skip
 
 
 def test_the_plans_ceilings_hold_unless_the_file_has_its_own():
