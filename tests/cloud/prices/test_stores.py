@@ -13,6 +13,7 @@ from cloud.places import places
 from cloud.prices.book import PriceBook, PriceBookError, load
 from cloud.prices.classes import INTERNET, STORE_CLASSES, egress_class, store_egress_class
 from cloud.prices.compare import differences
+from cloud.prices.ladder import tiered_usd
 
 LISTED = load("list-2026-11")
 HEADER = "provider,product,from,to,item,unit,tier_start,usd,minimum_s,valid_from,source"
@@ -103,15 +104,15 @@ def test_totals_by_hand(store: str, dst: str, count: int, usd: str):
     ],
 )
 def test_a_terabyte_kept_for_a_month(store: str, usd: str):
-    per_byte = LISTED.storage_usd_per_byte_month(store)
-    assert per_byte is not None
-    assert per_byte * 10**12 == Decimal(usd)
+    ladder = LISTED.storage_ladder(store)
+    assert ladder is not None
+    assert tiered_usd(ladder, 10**12) == Decimal(usd)
 
 
 def test_a_gibibyte_kept_for_a_month():
-    per_byte = LISTED.storage_usd_per_byte_month("gcp/us-central1")
-    assert per_byte is not None
-    assert per_byte * GIB == Decimal("0.02")
+    ladder = LISTED.storage_ladder("gcp/us-central1")
+    assert ladder is not None
+    assert tiered_usd(ladder, GIB) == Decimal("0.02")
 
 
 @pytest.mark.parametrize(
