@@ -70,7 +70,7 @@ def test_a_call_that_is_given_up_is_killed(monkeypatch):
     monkeypatch.setattr("ray.wait", lambda references, timeout: ([], references))
     monkeypatch.setattr("ray.kill", killed.append)
     calls = RayCalls.__new__(RayCalls)
-    calls._idle, calls._line, calls._under_way = [caller], Line(8), {}
+    calls._idle, calls._queue, calls._under_way = [caller], Line(8), {}
     calls._make_provider, calls._monotonic_s = None, lambda: now_s[0]
     assert calls.submit(call("request a"))
     assert calls.poll() == []

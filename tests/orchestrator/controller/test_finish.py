@@ -82,7 +82,7 @@ def test_a_close_that_fails_leaves_the_end_to_who_closes_it(folder, monkeypatch)
     assert status_of(folder) == "running"
     assert said["open"] is True
     assert "r is over (done), but VMs may be left" in said["failure"]
-    assert said["failure"].endswith("r-a-0 still lives; `orch down r` tries again")
+    assert said["failure"].endswith("r-a-0 still lives; retry with `orch down r`")
 
 
 def test_what_breaks_otherwise_ends_the_vms_and_the_run(folder, monkeypatch):
@@ -141,4 +141,4 @@ def test_what_a_call_raises_is_one_of_the_providers_errors(monkeypatch, caplog, 
     calls = RayCalls.__new__(RayCalls)
     done = calls._outcome(Call("request r-a-0", "request"), "a reference")
     assert type(done.error) is becomes
-    assert ("request r-a-0 broke" in caplog.text) == (becomes is AmbiguousError)
+    assert ("request r-a-0 raised an unexpected exception" in caplog.text) == (becomes is AmbiguousError)

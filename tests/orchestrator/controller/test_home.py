@@ -32,7 +32,7 @@ def test_a_prefix_that_one_run_has_and_latest_find_it(tmp_path):
     assert list_runs(tmp_path) == ["geo-b2-20261121-aaaa", "geo-b2-20261121-bbbb"]
     assert resolve_run(tmp_path, "latest") == "geo-b2-20261121-aaaa"
     assert resolve_run(tmp_path, "geo-b2-20261121-b") == "geo-b2-20261121-bbbb"
-    with pytest.raises(errors.UsageError, match="2 runs begin so"):
+    with pytest.raises(errors.UsageError, match="2 runs start with this"):
         resolve_run(tmp_path, "geo")
     for nothing in ("local", ""):
         with pytest.raises(errors.UsageError):

@@ -25,11 +25,11 @@ def test_drawn_corruptions_end_no_run_and_touch_no_other_vm():
 
 
 def test_that_all_would_fail_is_believed_when_two_vms_say_so():
-    said = [ev.Observed(1.0, "r-a-0", "running", "failed", hopeless=True)]
-    assert [e.hopeless for e in corroborated(begin(RUN), said, {"r-a-0"})] == [False]
-    assert [e.hopeless for e in corroborated(begin(RUN), said, {"r-a-0", "r-b-0"})] == [True]
+    said = [ev.Observed(1.0, "r-a-0", "running", "failed", unrecoverable=True)]
+    assert [e.unrecoverable for e in corroborated(begin(RUN), said, {"r-a-0"})] == [False]
+    assert [e.unrecoverable for e in corroborated(begin(RUN), said, {"r-a-0", "r-b-0"})] == [True]
     one = replace(RUN, slots=RUN.slots[:1])
-    assert [e.hopeless for e in corroborated(begin(one), said, {"r-a-0"})] == [True]
+    assert [e.unrecoverable for e in corroborated(begin(one), said, {"r-a-0"})] == [True]
 
 
 def test_an_event_that_the_core_cannot_process_is_left_out(tmp_path, monkeypatch):
@@ -112,5 +112,5 @@ def test_a_status_that_no_reader_checked_ends_nothing():
             {"phase": "failed", "notice_at_s": value, "hopeless": "no", "error": "\ud800"},
         )  # fmt: skip
         event = shell_module._observed(seen, 1000.0)
-        assert (event.notice_at_s, event.hopeless) == (None, False)
+        assert (event.notice_at_s, event.unrecoverable) == (None, False)
         event.cause.encode()

@@ -27,7 +27,7 @@ def test_one_object_a_line(log, tmp_path):
     try:
         raise ValueError("no\nroom")
     except ValueError:
-        log.exception("the controller broke")
+        log.exception("the controller failed")
     lines = [json.loads(line) for line in (tmp_path / "controller.log").read_text().splitlines()]
     assert [line["level"] for line in lines] == ["info", "warning", "error"]
     first = lines[0]

@@ -180,7 +180,7 @@ def test_addresses():
     assert address_of("off") is None
     assert chosen_address({}) == "127.0.0.1:0"
     for wrong in ("9464", ":1", "localhost:http", "127.0.0.1:70000"):
-        with pytest.raises(UsageError, match=r"write 127\.0\.0\.1:9464"):
+        with pytest.raises(UsageError, match=r"use the form 127\.0\.0\.1:9464"):
             chosen_address({"ORCH_METRICS_ADDRESS": wrong})
 
 

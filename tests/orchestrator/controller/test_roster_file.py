@@ -185,5 +185,5 @@ def test_more_peers_than_fit_are_refused(tmp_path):
 def test_an_experiment_with_too_many_peers_is_refused_before_anything_is_rented(tmp_path):
     spec = load("local-2")
     crowd = spec.model_copy(update={"peers": spec.peers * 76})
-    with pytest.raises(UsageError, match=r"152 peers; one signed record names 150 at most"):
+    with pytest.raises(UsageError, match=r"152 peers, but a signed record of the allowlist holds at most 150"):
         preflight(crowd, tmp_path)

@@ -93,7 +93,7 @@ class TestLaunchUnderWay:
     ):
         folder = make_run(home)
         monkeypatch.setattr(client, "start_cloud", lambda folder: ask_to_stop(folder, "taken down"))
-        with pytest.raises(RefusedError, match="r was ended while it was started: taken down") as raised:
+        with pytest.raises(RefusedError, match="r was ended while it was starting: taken down") as raised:
             client.launch("r", home)
         assert exit_code(raised.value) == 3
         assert cloud.calls == ["close"]
@@ -115,7 +115,7 @@ class TestLaunchUnderWay:
         monkeypatch.setattr(client, "_BRING_UP_S", 0.2)
         with start_lock(folder):
             [left] = client.down("r", home)
-            assert "another `orch` that is starting it does not give up" in left
+            assert "another `orch` that is starting it does not stop" in left
             assert run(["down", "r"]) == 5
         assert cloud.calls == []
         assert asked_to_stop(folder) == "taken down", "the bring-up sees it at its next step"

@@ -405,6 +405,6 @@ def test_a_log_that_a_vm_broke_costs_that_log_and_no_run(world, name: str, bad: 
         run(world, shell(world, store))
         assert store.meta("status") == "done"
         assert "r-b-0" in {row.vm for row in store.records("steps")}
-        (warning,) = [w for w in store.meta("warnings") if "is left out" in w]
+        (warning,) = [w for w in store.meta("warnings") if "is skipped" in w]
     assert "r-a-0" in warning
     assert name in warning

@@ -19,7 +19,7 @@ from orchestrator.core.events import (
     StopWanted,
     TerminateVm,
 )
-from orchestrator.core.indexed_state import Work
+from orchestrator.core.indexed_state import WorkingState
 from orchestrator.core.journal import created, replay, story
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec, SlotState
 from orchestrator.simulation.checks import SimulationError
@@ -238,7 +238,7 @@ def test_when_the_first_peers_are_done_nobody_begins_anew():
 def test_a_controller_that_lets_everybody_begin_is_found_out(monkeypatch: pytest.MonkeyPatch):
     """Mutated: whoever is ready begins a swarm."""
 
-    def hasty(work: Work, now_s: float) -> None:
+    def hasty(work: WorkingState, now_s: float) -> None:
         if work.waiting:
             work.run = replace(work.run, seed=work.slots[min(work.waiting)].vm)
 

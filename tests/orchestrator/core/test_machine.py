@@ -138,7 +138,7 @@ def test_what_can_never_work_stops_the_run(kind):
 def test_a_failure_that_every_other_vm_would_share_ends_the_run():
     run = Driver(spec()).train()
     why = "s3://digits/train-000001.tar: the tar ends at byte 7000"
-    run.feed(Observed(run.now_s, "r-a-0", "running", "failed", cause=why, hopeless=True))
+    run.feed(Observed(run.now_s, "r-a-0", "running", "failed", cause=why, unrecoverable=True))
     assert (run.state.stop_status, run.state.stop_cause) == ("failed", why)
     assert run.of("a").vm != "r-a-1"
 

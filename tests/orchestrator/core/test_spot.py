@@ -15,7 +15,7 @@ from orchestrator.core.events import (
     TerminateVm,
 )
 from orchestrator.core.journal import created, replay, story
-from orchestrator.core.observations import Unlisted, missing, news
+from orchestrator.core.observations import Unlisted, changed_observations, missing
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec, SlotState
 from tests.orchestrator.core_driver import Driver
 
@@ -275,10 +275,10 @@ def test_only_what_is_new_is_told_and_all_of_it_now_and_then():
     seen = [Observed(5.0, "r-a-0", "running", "training"), Observed(5.0, "r-b-0", "running", "ready")]
     before = {o.vm: o for o in seen}
     later = [replace(seen[0], now_s=9.0), Observed(9.0, "r-b-0", "running", "training")]
-    assert news(run.state, later, before, whole=False) == later[1:]
-    assert news(run.state, later, before, whole=True) == later
+    assert changed_observations(run.state, later, before, whole=False) == later[1:]
+    assert changed_observations(run.state, later, before, whole=True) == later
     stray = Observed(5.0, "r-z-0", "running")
-    assert news(run.state, [stray], {"r-z-0": stray}, whole=False) == [stray]
+    assert changed_observations(run.state, [stray], {"r-z-0": stray}, whole=False) == [stray]
     assert run.feed(stray) == [TerminateVm("r-z-0", "it belongs to no slot any more")]
 
 

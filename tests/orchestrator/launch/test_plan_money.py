@@ -96,13 +96,13 @@ def test_a_plan_for_this_machine_says_too_what_launch_refuses():
 @pytest.mark.parametrize(
     ("name", "settings", "says"),
     [
-        ("geo-c8", "budget_usd=20", "list-2026-11.csv has no price of the traffic of"),
+        ("geo-c8", "budget_usd=20", "list-2026-11.csv has no price for the traffic of"),
         ("geo-b2", "budget_usd=0.1", "the budget allows not even the first VM"),
         ("geo-b2", "max_usd_per_h=0.1", "cost at least"),
         (
             "geo-b2",
             f"emulation=null {FIRST}infra=azure/eastus {FIRST}accelerators=H100:1",
-            "nobody knows what a VM costs",
+            "the price of a VM is unknown",
         ),
     ],
 )

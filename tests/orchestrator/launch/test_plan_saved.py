@@ -107,10 +107,10 @@ def change(path: Path, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "code", "says"),
     [
-        ({"budget_usd": "9999"}, 2, "was changed after it was made"),
-        ({"experiment_document": {}}, 2, "was changed after it was made"),
-        ({"orch_version": "0.0.1"}, 7, "made by orch 0.0.1"),
-        ({"schema_version": 2}, 7, "form 2"),
+        ({"budget_usd": "9999"}, 2, "was modified after it was created"),
+        ({"experiment_document": {}}, 2, "was modified after it was created"),
+        ({"orch_version": "0.0.1"}, 7, "created by orch 0.0.1"),
+        ({"schema_version": 2}, 7, "format 2"),
     ],
 )
 def test_an_edited_plan_ends_with_2_and_another_orchs_with_7(
@@ -183,7 +183,7 @@ def test_a_place_that_lost_its_price_or_its_vm_is_stale(tmp_path: Path):
         with pytest.raises(StalePlanError, match=says):
             refuse_if_stale(approved, Decimal(10), today(**{key: value}))
     fewer = replace(approved, spec=spec.model_copy(update={"peers": spec.peers[:1]}))
-    with pytest.raises(StalePlanError, match="not among its places any more"):
+    with pytest.raises(StalePlanError, match="no longer among its places"):
         refuse_if_stale(fewer, Decimal(10), today())
 
 

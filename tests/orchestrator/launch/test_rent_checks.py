@@ -119,9 +119,9 @@ def changed(**data: Any) -> ExperimentSpec:
     ("changes", "wrong"),
     [
         ({}, ""),
-        ({"endpoint": ""}, "do not reach the embedded store"),
-        ({"endpoint": "http://127.0.0.1:9000"}, "own loopback"),
-        ({"endpoint": "http://localhost:9000"}, "own loopback"),
+        ({"endpoint": ""}, "cannot reach the embedded store"),
+        ({"endpoint": "http://127.0.0.1:9000"}, "this machine's loopback"),
+        ({"endpoint": "http://localhost:9000"}, "this machine's loopback"),
         ({"endpoint": "", "location": "aws/us-east-1"}, ""),
         ({"endpoint": "https://s3.example.org"}, ""),
         ({"secrets": {}}, "AWS_ACCESS_KEY_ID: null, AWS_SECRET_ACCESS_KEY: null"),
@@ -130,11 +130,11 @@ def changed(**data: Any) -> ExperimentSpec:
         ({"endpoint": "", "location": "aws/us-east-1", "secrets": {}}, ""),
         ({"endpoint": "https://s3.us-east-1.amazonaws.com", "secrets": {}}, ""),
         ({"endpoint": "https://amazonaws.com.example.org", "secrets": {}}, "get no keys of the store"),
-        ({"model": "RoBERTaXLM", "emulation": None}, "learns from text"),
-        ({"model": "WhisperTiny", "emulation": None}, "learns from speech"),
+        ({"model": "RoBERTaXLM", "emulation": None}, "trains on text"),
+        ({"model": "WhisperTiny", "emulation": None}, "trains on speech"),
         ({"model": "RoBERTaXLM"}, ""),
-        ({"file_mounts": {"~/data": "/no/such/folder"}}, "/no/such/folder, which is not there"),
-        ({"file_mounts": {"~/data": "data"}}, "write the whole path"),
+        ({"file_mounts": {"~/data": "/no/such/folder"}}, "/no/such/folder, which does not exist"),
+        ({"file_mounts": {"~/data": "data"}}, "use an absolute path"),
         ({"file_mounts": {"~/data": "/tmp", "~/b": "s3://bucket"}}, ""),
     ],
 )
@@ -215,7 +215,7 @@ def test_the_shards_are_looked_at_with_the_vms_own_keys(look):
     [
         (refusal("SignatureDoesNotMatch", 403), StoreRefusedError, "ORCH_SECRET_AWS_SECRET_ACCESS_KEY"),
         (refusal("NoSuchBucket", 404), BucketMissingError, "has no bucket 'digits'"),
-        (EndpointConnectionError(endpoint_url="x"), StoreUnreachableError, r"or set data\.private: true"),
+        (EndpointConnectionError(endpoint_url="x"), StoreUnreachableError, r"set data\.private: true"),
     ],
 )
 def test_a_store_that_would_fail_the_vms_fails_the_launch(look, error, raised, says):
@@ -225,7 +225,7 @@ def test_a_store_that_would_fail_the_vms_fails_the_launch(look, error, raised, s
 
 
 def test_mounts_are_looked_at_before_anything_is_rented(look):
-    with pytest.raises(UsageError, match="which is not there"):
+    with pytest.raises(UsageError, match="which does not exist"):
         look(changed(file_mounts={"~/data": "/no/such/folder"}))
 
 

@@ -61,7 +61,7 @@ def test_an_unknown_price_is_refused_unless_it_has_a_ceiling(limit):
 def test_a_budget_is_refused_where_traffic_has_no_price_and_says_who_has_one():
     spec, run = told("geo-c8", "budget_usd=20", book=LISTED)
     with pytest.raises(
-        RefusedError, match=r"list-2026-11\.csv has no price of the traffic of .*asia.*prices=study-2023-04"
+        RefusedError, match=r"list-2026-11\.csv has no price for the traffic of .*asia.*prices=study-2023-04"
     ):
         check_money(spec, run, LISTED)
     check_money(*told("geo-c8", "max_usd_per_h=20", book=LISTED), LISTED)  # of VMs only
