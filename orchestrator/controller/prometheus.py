@@ -103,7 +103,7 @@ class RunCollector(Collector):
             "target": str(run.meta.target),
         }
         found: list[Metric] = [
-            _gauge("orch_run_info", "The run this controller looks after.", {tuple(info.values()): 1}, info),
+            _gauge("orch_run_info", "The run of this controller.", {tuple(info.values()): 1}, info),
             _gauge(
                 "orch_epoch", "Hivemind epochs completed.", {(): max((e.epoch for e in run.raw), default=0)}
             ),

@@ -243,8 +243,8 @@ class Shell:
         whole = self._lists % _WHOLE_EACH == 0
         fresh = changed_observations(self.state, observed, self._last_observed, whole)
         held = [vm for s in self.state.slots for vm in (s.vm, s.ending) if vm]
-        asked = [vm for vm in held if self._calls.busy(f"request {vm}")]
-        lost, self._unlisted = missing(self.state, {o.vm for o in observed}, now_s, self._unlisted, asked)
+        in_progress = [vm for vm in held if self._calls.busy(f"request {vm}")]
+        lost, self._unlisted = missing(self.state, {o.vm for o in observed}, now_s, self._unlisted, in_progress)
         self._seen, self._last_observed = tuple(seen), {event.vm: event for event in observed}
         self._lists += 1
         self._joins.write(seen)

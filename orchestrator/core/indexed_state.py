@@ -101,12 +101,12 @@ class WorkingState:
         """The maximum hourly cost of all VMs together; None: unknown."""
         return None if self._held_unpriced else self._held_usd
 
-    def addresses(self, besides: str = "") -> tuple[str, ...]:
-        """Addresses of peers to join, in slot order, without `besides`."""
+    def addresses(self, exclude: str = "") -> tuple[str, ...]:
+        """Addresses of peers to join, in slot order, without `exclude`."""
         if self._join_at is None:
             chosen = heapq.nsmallest(_MAX_ADDRESSES + 1, self._joinable)
             self._join_at = tuple(self._joinable[i] for i in chosen)
-        return tuple(m for m in self._join_at if m != besides)[:_MAX_ADDRESSES]
+        return tuple(m for m in self._join_at if m != exclude)[:_MAX_ADDRESSES]
 
     def join_within_s(self, slot: Slot) -> float:
         """How long a slot may be JOINING. While it waits for the swarm's first peer, the boot deadline applies if longer."""

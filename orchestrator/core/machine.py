@@ -300,7 +300,7 @@ def _due_instructions(work: WorkingState, now_s: float) -> list[Instruction]:
         if slot.ending and slot.vm and run.stop_status:
             out.append(TerminateVm(slot.vm, slot.cause))
         if i in work.unconfirmed and now_s >= slot.retry_at_s:
-            peers = work.addresses(besides=slot.maddr)
+            peers = work.addresses(exclude=slot.maddr)
             out.append(RequestVm(slot.vm, slot.name, slot.generation, slot.place, peers))
     if run.monitor == "wanted" and not run.stop_status:
         out.append(StartMonitor(run.monitor_vm(), work.addresses()))

@@ -45,18 +45,18 @@ def missing(
     listed: Collection[str],
     now_s: float,
     before: Mapping[str, Unlisted],
-    asked: Collection[str] = (),
+    in_progress: Collection[str] = (),
 ) -> tuple[list[Event], dict[str, Unlisted]]:
     """VMs that the provider should list but has not, for several consecutive lists and longer than its lists may lag.
 
-    Call this once per list, with the second result of the previous call as `before`. `asked`: VMs whose request is in
+    Call this once per list, with the second result of the previous call as `before`. `in_progress`: VMs whose request is in
     progress, which are skipped.
     """
     unlisted: dict[str, Unlisted] = {}
     out: list[Event] = []
 
     def look(vm: str, wait_s: float) -> None:
-        if not vm or vm in listed or vm in asked:
+        if not vm or vm in listed or vm in in_progress:
             return
         known = before.get(vm, Unlisted(0, now_s))
         if known.reads + 1 >= _READS and now_s - known.since_s > wait_s:

@@ -184,9 +184,7 @@ def refuse(work: WorkingState, i: int, event: OfferRefused, jitter: Jitter) -> N
     unanswered_s = event.now_s - slot.since_s
     if event.kind == "ambiguous" and unanswered_s <= work.run.spec.boot_deadline_s:
         # The VM may exist: only listing VMs or repeating the request for the same name is safe.
-        cause = (
-            f"{event.reason}; looking for it, and asking for the same VM again at {clock(retry_at_s)}"
-        )
+        cause = f"{event.reason}; looking for it, and asking for the same VM again at {clock(retry_at_s)}"
         work.set(i, replace(slot, ambiguous=True, retry_at_s=retry_at_s, refusals=refusals, cause=cause))
         return
     # While other slots have VMs, or may get some, a slot without capacity costs nothing and may find some later.

@@ -49,49 +49,49 @@ class RunRequests:
         self.last_epoch = self._spec.measure.warmup_epochs + self._spec.measure.epochs
         self.evaluates = self._spec.data.heldout is not None
 
-    def peer(self, wish: RequestVm, place: Place) -> LaunchRequest:
+    def peer(self, request: RequestVm, place: Place) -> LaunchRequest:
         """The launch request for a slot's VM and its peer."""
-        keys = vm_keys(self._folder, wish.vm)
+        keys = vm_keys(self._folder, request.vm)
         orders = (self._folder / "monitor" / ORDERS_FILE).read_bytes()
         config = replace(
-            peer_config(self._meta, wish, place, *self._data()),
+            peer_config(self._meta, request, place, *self._data()),
             orders_public_key=run_key(self._folder)[1],
             orders=base64.b64encode(orders).decode(),
-            notice_url=(vm_folder(self._folder.absolute(), wish.vm) / NOTICE_FILE).as_uri(),
+            notice_url=(vm_folder(self._folder.absolute(), request.vm) / NOTICE_FILE).as_uri(),
         )
-        made = LaunchRequest(
-            vm=wish.vm,
+        launch = LaunchRequest(
+            vm=request.vm,
             offer=_offer(place),
             program=_PEER,
             config=config.to_json(),
             files={"identity.key": keys.identity, "record.key": keys.record},
             max_usd_per_h=place.max_usd_per_h,
         )
-        return made if self._meta.target != "sky" else self._rented(made, wish, place)
+        return launch if self._meta.target != "sky" else self._rented(launch, request, place)
 
-    def _rented(self, made: LaunchRequest, wish: RequestVm, place: Place) -> LaunchRequest:
+    def _rented(self, launch: LaunchRequest, request: RequestVm, place: Place) -> LaunchRequest:
         """Add what a rented VM needs: labels, an open port, software, a maximum lifetime."""
-        slot = next(s for s in slots(self._spec) if s.name == wish.slot)
-        wished = next(r for r in slot.places if r.infra == place.location and r.use_spot == place.use_spot)
+        slot = next(s for s in slots(self._spec) if s.name == request.slot)
+        resources = next(r for r in slot.places if r.infra == place.location and r.use_spot == place.use_spot)
         cloud = place.location.partition("/")[0]
         return replace(
-            made,
+            launch,
             config={
-                **made.config,
+                **launch.config,
                 "announce_address": "env:ORCH_PUBLIC_ADDRESS",
                 "initial_peers": [f"env:{PEERS_VARIABLE}"],
                 "notice_url": cloud if place.use_spot and RENTED[cloud].notices else "",
                 "barrier_timeout_s": BARRIER_S,
             },
-            labels=labels_of(self._meta, wish.slot, time.time()),
-            ports=(int(made.config["listen_port"]),),
+            labels=labels_of(self._meta, request.slot, time.time()),
+            ports=(int(launch.config["listen_port"]),),
             max_life_s=self._meta.max_life_s,
             network_tuning=self._spec.network_tuning,
             setup=self._spec.setup,
             file_mounts=dict(self._spec.file_mounts),
             buckets=aws_buckets(self._spec) if AWS.has(place.location) else (),
-            disk_gb=wished.disk_size,
-            image_id=wished.image_id or "",
+            disk_gb=resources.disk_size,
+            image_id=resources.image_id or "",
         )
 
     def monitor(self, vm: str) -> LaunchRequest:
@@ -136,19 +136,19 @@ class RunRequests:
             environment |= json.loads(path.read_text())
         endpoint = self._spec.data.endpoint
         try:
-            said = json.loads((self._folder / "cloud" / "store" / "store.json").read_text())
+            store = json.loads((self._folder / "cloud" / "store" / "store.json").read_text())
         except FileNotFoundError:
             return endpoint, environment
-        if said.get("access_key"):
+        if store.get("access_key"):
             environment |= {
-                "AWS_ACCESS_KEY_ID": said["access_key"],
-                "AWS_SECRET_ACCESS_KEY": said["secret_key"],
+                "AWS_ACCESS_KEY_ID": store["access_key"],
+                "AWS_SECRET_ACCESS_KEY": store["secret_key"],
             }
-        return str(said.get("endpoint") or endpoint), environment
+        return str(store.get("endpoint") or endpoint), environment
 
 
 def peer_config(
-    meta: RunMeta, wish: RequestVm, place: Place, endpoint: str, environment: Mapping[str, str]
+    meta: RunMeta, request: RequestVm, place: Place, endpoint: str, environment: Mapping[str, str]
 ) -> PeerConfig:
     """The complete config of a peer.
 
@@ -167,12 +167,12 @@ def peer_config(
     padded = times if times and times.padded else None
     return PeerConfig(
         run_id=str(meta.run_id),
-        vm=wish.vm,
-        slot=wish.slot,
-        generation=wish.generation,
+        vm=request.vm,
+        slot=request.slot,
+        generation=request.generation,
         listen_address="",
-        listen_port=_port(spec, wish),
-        initial_peers=wish.initial_peers,
+        listen_port=_port(spec, request),
+        initial_peers=request.initial_peers,
         expected_peers=spec.peer_count,
         barrier_timeout_s=60.0 + 10.0 * spec.peer_count,
         target_batch_size=_known(emulation.raw_target_batch_size, "raw_target_batch_size"),
@@ -224,10 +224,10 @@ def _averaging_timeout_s(
     return averaging_timeout_s(longest_s, _known(emulation.comm_s, "comm_s"), matchmaking_s, chunk_s)
 
 
-def _port(spec: ExperimentSpec, wish: RequestVm) -> int:
+def _port(spec: ExperimentSpec, request: RequestVm) -> int:
     """A separate port per VM, below the ephemeral range, because VMs without namespaces may share an address."""
     names = [slot.name for slot in slots(spec)]
-    return 31000 + (names.index(wish.slot) % 30) * 50 + wish.generation % 50
+    return 31000 + (names.index(request.slot) % 30) * 50 + request.generation % 50
 
 
 def _offer(place: Place) -> Offer:

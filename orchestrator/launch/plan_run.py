@@ -133,7 +133,7 @@ def _scales(spec: ExperimentSpec, cores: int, *, rented: bool) -> _Scales:
         return _Scales(None, error, (*against, str(error)), ("its duration is unknown",))
     if expected.study_epoch_s is None:
         return _Scales(expected, None, against, (_unknown_duration(spec),))
-    distance = "the duration counts no distance between the places: averaging may take longer"
+    distance = "the duration ignores the distance between the places: averaging may take longer"
     return _Scales(expected, None, against, (distance,))
 
 
@@ -180,18 +180,18 @@ def _outdated(book: PriceBook) -> list[str]:
     if not book.newest_date or not latest.newest_date or book.newest_date >= latest.newest_date:
         return []
     return [
-        f"traffic is counted at the prices of {book.name}, of {book.newest_date}, since 'prices' names it; "
-        f"{latest.name} has those of {latest.newest_date}, between clouds some ten times higher: "
-        "--set prices=auto counts them"
+        f"traffic is priced by {book.name} of {book.newest_date}, because 'prices' names it; "
+        f"{latest.name} has prices of {latest.newest_date}, about ten times higher between clouds; "
+        "use them with --set prices=auto"
     ]
 
 
 def _unknown_duration(spec: ExperimentSpec) -> str:
     accelerators = {group.alternatives[0].accelerators for group in spec.peers}
-    defined = models()[spec.model].kind == "digits"  # a step is what it is padded to, nobody measured it
+    defined = models()[spec.model].kind == "digits"  # a step takes its padded time, which is not a measurement
     unknown = [a for a in sorted(accelerators) if defined or step_time(spec.model, a) is None]
     return (
-        f"its duration is unknown: nobody measured a step of {spec.model} on {', '.join(unknown)}; traffic is reckoned as "
-        f"if each epoch took swarm.matchmaking_time_s ({spec.swarm.matchmaking_time_s:g} s), the least it can: "
-        "a longer one lowers it, and the reserve with it"
+        f"its duration is unknown: no step of {spec.model} was measured on {', '.join(unknown)}; traffic is estimated as "
+        f"if each epoch took swarm.matchmaking_time_s ({spec.swarm.matchmaking_time_s:g} s), the minimum; "
+        "longer epochs lower the traffic and the reserve"
     )

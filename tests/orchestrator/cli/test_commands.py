@@ -225,9 +225,7 @@ def test_reap_says_where_it_looked_and_proves_nothing_of_clouds_it_did_not_ask(
     everything = ["reap", "--all", "--yes", "--on", "sky", "--owner", "me"]
     monkeypatch.setattr(client, "reap", lambda *_: asked)
     assert run(everything) == 0
-    said = (
-        "nothing of owner me is left in SkyPilot's list, aws; not looked at: gcp (orch cannot query it directly)"
-    )
+    said = "nothing of owner me is left in SkyPilot's list, aws; not looked at: gcp (orch cannot query it directly)"
     assert said in output()[1]
     assert run([*everything, "-o", "json"]) == 0
     assert json.loads(output()[0]) == {
