@@ -25,7 +25,10 @@ def home_folder(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def make_home(home: Path) -> None:
-    """Create the home folder, accessible to this user only; an existing one is left unchanged. Raises OSError."""
+    """Create the home folder, accessible to this user only; an existing one is left unchanged.
+
+    Raises OSError.
+    """
     try:
         home.mkdir(mode=0o700)
     except FileExistsError:
@@ -66,7 +69,7 @@ def list_runs(home: Path) -> list[str]:
 
 
 def list_remains(home: Path) -> list[str]:
-    """Names of all folders below `runs` that may belong to a live run, even if other files of the run are missing."""
+    """Names of all folders below `runs` that may belong to a live run, even with files missing."""
     traces = ("run.db", "sky", "cloud")
     try:
         return sorted(f.name for f in runs_folder(home).iterdir() if any((f / t).exists() for t in traces))
@@ -102,8 +105,8 @@ def resolve_run(home: Path, text: str) -> str:
 def owner(home: Path, environ: Mapping[str, str] | None = None) -> str:
     """The owner of all VMs rented from this home (label orch-owner): `<user>-<8 hex digits>`.
 
-    It is created once and stored in `<home>/owner`; `ORCH_OWNER` overrides it. Only renting creates one: code that
-    looks for VMs calls `kept_owner`. Raises UsageError.
+    It is created once and stored in `<home>/owner`; `ORCH_OWNER` overrides it. Only renting creates one: code
+    that looks for VMs calls `kept_owner`. Raises UsageError.
     """
     kept = kept_owner(home, environ)
     if kept:
@@ -138,7 +141,7 @@ def owners(home: Path) -> set[str]:
 
 
 def _record_owner(home: Path, name: str) -> None:
-    """Record an owner name durably before anything is rented under it: `orch reap` queries the clouds for all of them."""
+    """Record an owner name durably before renting under it: `orch reap` queries the clouds for all of them."""
     if name not in owners(home):
         make_home(home)
         with (home / "owners").open("a") as file:
@@ -163,7 +166,10 @@ def kept_owner(home: Path, environ: Mapping[str, str] | None = None) -> str:
 
 
 def checked_owner(name: str, where: str) -> str:
-    """Return the name if it is a valid label on every cloud. Raises UsageError that starts with `where`, the source of the name."""
+    """Return the name if it is a valid label on every cloud.
+
+    Raises UsageError that starts with `where`, the source of the name.
+    """
     if not _OWNER.fullmatch(name):
         raise UsageError(
             f"{where} {name[:80]!r}: must consist of a-z, 0-9, '_' and '-', with at most 63 characters"

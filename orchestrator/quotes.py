@@ -11,9 +11,9 @@ from cloud.sky.skypilot.catalog import here
 
 
 def sky_quoter(book: PriceBook, environ: Mapping[str, str]) -> Quoter:
-    """Quote the cheapest offer of each place (see `cloud.sky.skypilot.catalog`) without network access. Raises PriceBookError.
+    """Quote the cheapest offer of each place (see `cloud.sky.skypilot.catalog`) without network access.
 
-    The user's own machines are quoted from the price book, where they cost nothing.
+    Raises PriceBookError. The user's own machines are quoted from the price book, where they cost nothing.
     """
     catalogs = here(book, environ)
 

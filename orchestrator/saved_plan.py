@@ -1,7 +1,8 @@
 """Approved plans in files, so that `orch launch --plan` starts exactly that plan or nothing.
 
-The file contains the plan (`analysis.planning.plan.Plan.as_dict`), the resolved experiment, the time of creation, the orch
-version, and two hashes (SHA-256 of JSON with sorted keys and no spaces): one of the experiment, one of everything else.
+The file contains the plan (`analysis.planning.plan.Plan.as_dict`), the resolved experiment, the time of
+creation, the orch version, and two hashes (SHA-256 of JSON with sorted keys and no spaces): one of the
+experiment, one of everything else.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def plan_document(plan: RunPlan, created_at: str, orch_version: str) -> dict[str
 def read_plan(path: Path, orch_version: str) -> SavedPlan:
     """Read a saved plan.
 
-    Raises UsageError (not a plan, or modified since it was written), StalePlanError (written by another orch version).
+    Raises UsageError (not a plan, or modified since it was written), StalePlanError (written by another orch
+    version).
     """
     hint = "create one with `orch plan FILE -o plan.json`"
     try:
@@ -102,7 +104,8 @@ def read_plan(path: Path, orch_version: str) -> SavedPlan:
 def refuse_if_stale(saved: SavedPlan, tolerance: Decimal, today: Quoter) -> None:
     """Compare the plan's prices with today's, place by place.
 
-    Lower prices are accepted. `tolerance`: accepted increase (0.1 = 10 %). Raises StalePlanError, listing the places that changed.
+    Lower prices are accepted. `tolerance`: accepted increase (0.1 = 10 %). Raises StalePlanError, listing the
+    places that changed.
     """
     requested = {
         slot.name: {(r.infra, r.accelerators, r.use_spot) for r in slot.places} for slot in slots(saved.spec)

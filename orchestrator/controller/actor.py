@@ -175,9 +175,10 @@ def make_provider(factory: str, run_folder: str) -> Provider:
 
 
 def start_actor(run_folder: Path, home: Path) -> Any:
-    """Start the run's actor and its controller if they do not run yet. This process must already be connected to Ray.
+    """Start the run's actor and its controller if they do not run yet.
 
-    Raises FencedError if another controller holds the run, StoreError.
+    This process must already be connected to Ray. Raises FencedError if another controller holds the run,
+    StoreError.
     """
     import ray
     from ray.exceptions import RayActorError, RayTaskError

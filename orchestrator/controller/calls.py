@@ -118,8 +118,8 @@ class InlineCalls:
 class Line:
     """Queues of calls, one per method, in order of arrival; at most `max_parallel` of a method run at once.
 
-    Methods do not wait for each other: many requests, each of which may take a quarter of an hour, do not delay a
-    termination.
+    Methods do not wait for each other: many requests, each of which may take a quarter of an hour, do not
+    delay a termination.
     """
 
     def __init__(self, max_parallel: int) -> None:
@@ -156,10 +156,10 @@ class Line:
 class RayCalls:
     """Makes each call in a Ray worker (num_cpus=0) with a deadline; a stuck call is abandoned as ambiguous.
 
-    At most `max_parallel` calls of one method run at once; the others are queued. The workers are actors owned by the
-    controller, each for one call at a time. Plain Ray tasks would not do: Ray ends their workers as soon as they are
-    idle, once the driver that created the controller is gone, and the next call would import its provider again
-    (SkyPilot: 2.4 s of CPU).
+    At most `max_parallel` calls of one method run at once; the others are queued. The workers are actors
+    owned by the controller, each for one call at a time. Plain Ray tasks would not do: Ray ends their workers
+    as soon as they are idle, once the driver that created the controller is gone, and the next call would
+    import its provider again (SkyPilot: 2.4 s of CPU).
     """
 
     def __init__(
@@ -278,12 +278,18 @@ class _CallWorker:
 
 
 def is_under_way(what: str, keys: Iterable[str]) -> bool:
-    """Whether one of the keys is `what` or of the method `what`. A key does not match keys that it is a prefix of."""
+    """Whether one of the keys is `what` or of the method `what`.
+
+    A key does not match keys that it is a prefix of.
+    """
     return any(what in (key, key.partition(" ")[0]) for key in keys)
 
 
 def broken(call: Call, cause: BaseException, traceback: BaseException) -> AmbiguousError:
-    """Log an unexpected exception in the provider's code. The effect of the call is unknown; the run continues."""
+    """Log an unexpected exception in the provider's code.
+
+    The effect of the call is unknown; the run continues.
+    """
     _log.error("%s raised an unexpected exception", call.key, exc_info=traceback)
     return AmbiguousError(f"the provider's {call.method} failed ({type(cause).__name__}); see controller.log")
 

@@ -1,7 +1,7 @@
 """Operations on runs for the command line: launch, attach, snapshot, stop, down, reap.
 
-`snapshot` reads run.db and never needs Ray. The others connect to Ray only briefly: if Ray is killed, the attached
-command must survive.
+`snapshot` reads run.db and never needs Ray. The others connect to Ray only briefly: if Ray is killed, the
+attached command must survive.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class RunConnection:
         """The run's final status, or None if it still runs after `timeout_s`.
 
         Raises ControllerLostError if the controller is gone before the run ended (`attach` continues it),
-        RunFailedError if the controller gave up and could not record that, TeardownError if the run is over but its
-        cloud could not be closed.
+        RunFailedError if the controller gave up and could not record that, TeardownError if the run is over
+        but its cloud could not be closed.
         """
         deadline = time.monotonic() + timeout_s
         lost_s: float | None = None
@@ -124,9 +124,9 @@ class RunConnection:
 def launch(run_id: str, home: Path) -> RunConnection:
     """Start a run whose folder was created by `prepare`: the cloud, Ray if needed, and the controller.
 
-    Launching a running run is the same as `attach`.
-    Raises HeldError (another controller holds it), RefusedError (it was taken down meanwhile), RaySessionError,
-    ProviderError, StoreError. If it cannot start, nothing is left running and the run's status is "failed".
+    Launching a running run is the same as `attach`. Raises HeldError (another controller holds it),
+    RefusedError (it was taken down meanwhile), RaySessionError, ProviderError, StoreError. If it cannot
+    start, nothing is left running and the run's status is "failed".
     """
     folder = run_folder(home, run_id)
     with start_lock(folder):
@@ -181,8 +181,9 @@ def snapshot(run_id: str, home: Path) -> dict[str, Any]:
 def stop(run_id: str, home: Path, reason: str = "stopped by the user", timeout_s: float | None = None) -> str:
     """Stop the run gracefully (peers leave, VMs end, logs are collected) and return its final status.
 
-    If there is no live controller, one is started for it. For a run that has ended, only the status is returned.
-    Raises TeardownError if it has not ended after `timeout_s` (default: 60 s, for rented VMs 10 min).
+    If there is no live controller, one is started for it. For a run that has ended, only the status is
+    returned. Raises TeardownError if it has not ended after `timeout_s` (default: 60 s, for rented VMs 10
+    min).
     """
     folder = run_folder(home, run_id)
     timeout_s = timeout_s or (_RENTED_STOP_S if _rented(folder) else _STOP_S)
@@ -211,9 +212,9 @@ def stop(run_id: str, home: Path, reason: str = "stopped by the user", timeout_s
 def down(run_id: str, home: Path, timeout_s: float | None = None) -> list[str]:
     """Take down everything the run may have left, with or without a journal; returns what is still there.
 
-    An empty list means that nothing is left, proven by two listings of the provider. The caller turns a non-empty list
-    into exit code 5. A launch of the run in progress is stopped first. An unreadable run.db does not prevent the
-    teardown. Raises NewerError for a run of a newer orch.
+    An empty list means that nothing is left, proven by two listings of the provider. The caller turns a
+    non-empty list into exit code 5. A launch of the run in progress is stopped first. An unreadable run.db
+    does not prevent the teardown. Raises NewerError for a run of a newer orch.
     """
     folder = run_folder(home, run_id)
     try:
@@ -263,8 +264,9 @@ def _take_down(run_id: str, home: Path, status: str, timeout_s: float | None) ->
 def reap(home: Path, everything: bool = False, on: str = "", owner: str = "") -> Reaped:
     """Take down what runs without a live controller left behind (`everything`: live runs, too), and our own Ray.
 
-    With `on` "sky", or if a run of this home used rented VMs, this includes VMs in the clouds that carry the label of
-    `owner` (default: the owners of this home); see `reaping.reap_clouds`. Raises UsageError if no owner is known.
+    With `on` "sky", or if a run of this home used rented VMs, this includes VMs in the clouds that carry the
+    label of `owner` (default: the owners of this home); see `reaping.reap_clouds`. Raises UsageError if no
+    owner is known.
     """
     left: dict[str, list[str]] = {}
     unknown: dict[str, list[str]] = {}

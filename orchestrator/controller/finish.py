@@ -46,8 +46,8 @@ def close_run(
 ) -> None:
     """Close a run after its last VM.
 
-    Raises ProviderError if the provider cannot be closed. The run then stays "running", and the next controller (or
-    `orch down`) closes it.
+    Raises ProviderError if the provider cannot be closed. The run then stays "running", and the next
+    controller (or `orch down`) closes it.
     """
     warnings: list[str] = []
     for vm in vms:
@@ -139,7 +139,10 @@ def read_egress(path: Path, vm: str) -> Iterable[EgressRecord]:
 
 
 def _read_rows(path: Path, vm: str, kind: type[_Row]) -> list[_Row]:
-    """A VM's CSV as rows. The VM may be broken, so any malformed content raises ValueError, and nothing else."""
+    """A VM's CSV as rows.
+
+    The VM may be broken, so any malformed content raises ValueError, and nothing else.
+    """
     hints = get_type_hints(kind)
     names = [f.name for f in fields(kind) if f.default is MISSING]
     later = [f.name for f in fields(kind) if f.default is not MISSING]  # optional; empty means unknown
@@ -167,7 +170,10 @@ def _read_rows(path: Path, vm: str, kind: type[_Row]) -> list[_Row]:
 
 
 def _value(kind: type, text: str) -> Any:
-    """Convert one cell. Raises ValueError for values that the store cannot hold: NaN, infinity, integers above 63 bits."""
+    """Convert one cell.
+
+    Raises ValueError for values that the store cannot hold: NaN, infinity, integers above 63 bits.
+    """
     value = kind(text)
     if kind is float and not math.isfinite(value):
         raise ValueError(f"{text[:40]} is not a finite number")

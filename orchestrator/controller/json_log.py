@@ -53,7 +53,10 @@ def about(
 
 
 def as_text(line: str) -> str:
-    """Render a line of the log as text. A line that is not such an object (cut by a kill) is returned unchanged."""
+    """Render a line of the log as text.
+
+    A line that is not such an object (cut by a kill) is returned unchanged.
+    """
     try:
         entry = json.loads(line)
         text = f"{entry['at']} {entry['level'].upper()} {entry['message']}"

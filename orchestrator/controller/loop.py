@@ -29,9 +29,10 @@ class Ticking(Protocol):
 
 
 class Shells:
-    """Provides the shell for each tick. After a failed tick it creates a new one from the journal, as after a restart.
+    """Provides the shell for each tick.
 
-    A run whose disk is full is ended, using the disk reserve.
+    After a failed tick it creates a new one from the journal, as after a restart. A run whose disk is full is
+    ended, using the disk reserve.
     """
 
     def __init__(
@@ -69,9 +70,10 @@ class Shells:
 def ticks(shell: Callable[[Exception | None], Ticking]) -> Generator[float, None, None]:
     """Tick until the run has ended and its cloud is closed; yields the seconds to wait after each tick but the last.
 
-    A failed tick is logged and repeated by a new shell from the journal (`shell(error)`), as after a restart of the
-    controller. Raises the exception of the last of `_TICK_TRIES` consecutive failed ticks, ProviderError after
-    `_CLOSE_TRIES` attempts to close the cloud of a finished run, and FencedError immediately.
+    A failed tick is logged and repeated by a new shell from the journal (`shell(error)`), as after a restart
+    of the controller. Raises the exception of the last of `_TICK_TRIES` consecutive failed ticks,
+    ProviderError after `_CLOSE_TRIES` attempts to close the cloud of a finished run, and FencedError
+    immediately.
     """
     failed = 0
     broken: Exception | None = None
@@ -101,7 +103,10 @@ def run_to_the_end(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Run `ticks` in real time. `ticked` is called with the duration of each tick. Raises what `ticks` raises."""
+    """Run `ticks` in real time. `ticked` is called with the duration of each tick.
+
+    Raises what `ticks` raises.
+    """
     next_s = began_s = clock()
     for pause_s in ticks(shell):
         ticked(clock() - began_s)

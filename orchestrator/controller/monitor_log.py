@@ -35,8 +35,8 @@ class MonitorTail:
     def read(self, now_s: float) -> int:
         """Ingest all new complete lines (at most 4 MB); returns their number.
 
-        `now_s`: time of the controller's monotonic run clock. `last_seen_s` uses that clock; rows keep their original
-        times.
+        `now_s`: time of the controller's monotonic run clock. `last_seen_s` uses that clock; rows keep their
+        original times.
         """
         offset = self._store.tail_offset(self._path.name)
         chunk = self._source(offset, _CHUNK_BYTES)

@@ -1,8 +1,8 @@
 """The environment of the command that launched a run, for its controller and the provider calls.
 
-Ray workers inherit the environment in which Ray was started, which is that of the first run of this home, with its
-AWS_PROFILE and tokens. So each run stores its own in a file (0600) below its keys. A restarted controller reads it
-again. The file is removed when the run ends.
+Ray workers inherit the environment in which Ray was started, which is that of the first run of this home,
+with its AWS_PROFILE and tokens. So each run stores its own in a file (0600) below its keys. A restarted
+controller reads it again. The file is removed when the run ends.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Prometheus metrics of a run, served by its controller on loopback for as long as it lives.
 
-The values are those of the live view, at full scale, read from run.db through a separate connection. Unknown values
-are omitted, never reported as 0. Counters never decrease, even across restarts of the controller, because exported
-values are stored in run.db (an estimate that was too high stays until the actual value exceeds it).
+The values are those of the live view, at full scale, read from run.db through a separate connection. Unknown
+values are omitted, never reported as 0. Counters never decrease, even across restarts of the controller,
+because exported values are stored in run.db (an estimate that was too high stays until the actual value
+exceeds it).
 """
 
 from __future__ import annotations

@@ -53,11 +53,11 @@ def reach() -> Reach:
 
 
 def owners_to_ask_for(home: Path, launched: Iterable[str], on: str, owner: str) -> dict[str, bool]:
-    """Owners to search the clouds for, with whether all of their VMs may be taken down; {}: nothing was ever rented.
+    """Owners to search for, with whether all of their VMs may be taken down; {}: nothing was ever rented.
 
-    `launched`: owners of the runs of this home, which may differ from the current one (`ORCH_OWNER`). VMs of these, and
-    of all owners ever used in this home (a run's folder may be gone), are taken down for runs of this home only.
-    Raises UsageError if no owner is known.
+    `launched`: owners of the runs of this home, which may differ from the current one (`ORCH_OWNER`). VMs of
+    these, and of all owners ever used in this home (a run's folder may be gone), are taken down for runs of
+    this home only. Raises UsageError if no owner is known.
     """
     chosen = checked_owner(owner, "--owner") if owner else ""
     if on == "local":
@@ -79,9 +79,9 @@ def reap_clouds(
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """Terminate VMs with the label orch-owner = `owner`.
 
-    Returns what is still there, by run ("no run": no label), and what was left alone because its run is unknown here.
-    Without `everything`, VMs of `alive` runs are kept, and so are those of unknown runs (of another machine or home, or
-    with a removed folder). Needs only the clouds' credentials.
+    Returns what is still there, by run ("no run": no label), and what was left alone because its run is
+    unknown here. Without `everything`, VMs of `alive` runs are kept, and so are those of unknown runs (of
+    another machine or home, or with a removed folder). Needs only the clouds' credentials.
     """
     provider = make_provider(SKY, str(run_folder(home, "reap")))
     try:

@@ -86,7 +86,7 @@ class Rows:
         self._seq += len(rows)
 
     def write_clock(self, now_s: float) -> None:
-        """Store the time and the time of the last list, which a later controller cannot get from a quiet journal."""
+        """Store the current time and that of the last list, which a quiet journal does not contain."""
         with self._store.transaction():
             self._store.set_meta("clock_s", now_s)
             self._store.set_meta("listed_s", self._listed_s)
@@ -123,7 +123,8 @@ class Rows:
     def _note_prices(self, changed: Iterable[VmRecord]) -> None:
         """Record a VM's earlier prices: spot prices change, and the past is billed at the price of its time.
 
-        The exact time of a change between two lists is unknown: a rise counts from the first list, a fall from the second.
+        The exact time of a change between two lists is unknown: a rise counts from the first list, a fall
+        from the second.
         """
         fresh = dict(self._prices)
         for row in changed:
@@ -158,7 +159,7 @@ class Rows:
         )  # fmt: skip
 
     def _never_listed(self, state: RunState, vm: str, now_s: float) -> VmRecord:
-        """The row of a VM that was accepted, never listed, and terminated: billed from its intent at its ceiling."""
+        """The row of an accepted, never listed, terminated VM: billed from its intent at its ceiling."""
         slot, generation, index = self._requested[vm]
         place = state.slot_spec(slot).places[index]
         return VmRecord(
@@ -169,7 +170,10 @@ class Rows:
         )  # fmt: skip
 
     def _end_cause(self, vm: str, end: VmEnd | None, detail: str = "") -> str:
-        """The end cause; a VM that ended after its preemption notice was preempted. `end`: None while it lives."""
+        """The end cause; a VM that ended after its preemption notice was preempted.
+
+        `end`: None while it lives.
+        """
         if end is None:
             return ""
         return end_cause(VmEnd.PREEMPTED) if vm in self._preempted else end_cause(end, detail)
@@ -177,9 +181,10 @@ class Rows:
     def _timed(self, o: Observed) -> tuple[float, float | None, float | None]:
         """When a VM was requested, ready and ended, by the controller's clock.
 
-        The provider's clock may differ from the controller's, which may also have been set between two controllers. A VM
-        cannot have been requested before its intent was journalled, nor after it was first listed. If the provider's
-        times contradict that, they are shifted; otherwise the running VM would be billed by two clocks.
+        The provider's clock may differ from the controller's, which may also have been set between two
+        controllers. A VM cannot have been requested before its intent was journalled, nor after it was first
+        listed. If the provider's times contradict that, they are shifted; otherwise the running VM would be
+        billed by two clocks.
         """
         if o.vm not in self._shift_s:
             known, intended_s = self._rows.get(o.vm), self._intended_s[o.vm]
@@ -236,9 +241,9 @@ class Rows:
 def rises_moved_back(changes: Sequence[Sequence[Any]], usd_per_h: Decimal, late_s: float) -> list[list[Any]]:
     """Adjust a VM's price changes when its end is reported `late_s` after it by the controller's clock.
 
-    `usd_per_h`: its last price. Changes were recorded by the controller's clock, the VM's lifetime is by the provider's.
-    A late report may mean that the controller's clock was set forward between two controllers, so rises are moved back
-    by `late_s` and falls are not: the bill errs on the high side.
+    `usd_per_h`: its last price. Changes were recorded by the controller's clock, the VM's lifetime is by the
+    provider's. A late report may mean that the controller's clock was set forward between two controllers, so
+    rises are moved back by `late_s` and falls are not: the bill errs on the high side.
     """
     moved_s = late_s if late_s > _LATE_S else 0.0
     prices = [Decimal(str(price)) for _, price in changes] + [usd_per_h]
@@ -272,7 +277,10 @@ def internal_nodes(
 
 
 def written_until_s(store: RunStore, events: Sequence[EventRecord]) -> float:
-    """The latest time of the run's clock in its store (0: none). A later clock of the run must not start before it."""
+    """The latest time of the run's clock in its store (0: none).
+
+    A later clock of the run must not start before it.
+    """
     return max(events[-1].at_s if events else 0.0, float(store.meta("clock_s", 0.0)))
 
 

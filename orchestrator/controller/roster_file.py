@@ -1,7 +1,8 @@
 """The roster of VMs for the monitor, and the signed orders for the peers.
 
-Both are files in `<run>/monitor`. Orders are reissued when a VM is added or removed, when the run pauses or resumes, and
-every quarter of their lease. A peer that gets no orders for a full lease knows that it has no controller.
+Both are files in `<run>/monitor`. Orders are reissued when a VM is added or removed, when the run pauses or
+resumes, and every quarter of their lease. A peer that gets no orders for a full lease knows that it has no
+controller.
 """
 
 from __future__ import annotations
@@ -46,11 +47,12 @@ class RosterFile:
         return run_key(self._run_folder)[1]
 
     def write(self, state: RunState, vms: Iterable[tuple[str, str, int]], now_s: float) -> None:
-        """Write both files if needed. Called at each tick, with every VM (name, slot, generation) the run ever had.
+        """Write both files if needed.
 
-        The allowlist contains every VM until it is gone, the next VM of each waiting slot before it is requested (other
-        peers may contact the first peer before the monitor distributes new orders), and the monitor.
-        Raises OrdersError ("size") if there are too many for one record, OSError if a file cannot be written.
+        Called at each tick, with every VM (name, slot, generation) the run ever had. The allowlist contains
+        every VM until it is gone, the next VM of each waiting slot before it is requested (other peers may
+        contact the first peer before the monitor distributes new orders), and the monitor. Raises OrdersError
+        ("size") if there are too many for one record, OSError if a file cannot be written.
         """
         if state.ended or state.stop_status:
             # Orders are no longer renewed, so a peer that cannot be terminated (the provider's API is down, say) exits

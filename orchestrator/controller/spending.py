@@ -16,10 +16,11 @@ from orchestrator.core.state import RunState, SlotState
 
 
 def spent_of(store: RunStore, now_s: float, state: RunState) -> Spent:
-    """The bill until now, the hourly cost of current VMs, and that of traffic at the most expensive epoch's rate so far.
+    """Dollars so far, per hour for current VMs, and per hour for traffic (at the most expensive epoch's rate).
 
-    The bill includes an estimate of what lost VMs sent after their last record (`metrics.cost.unreported`). A VM that is
-    being launched is not listed yet but may be billed since its request, so it counts at the ceiling of its place.
+    The bill includes an estimate of what lost VMs sent after their last record (`metrics.cost.unreported`). A
+    VM that is being launched is not listed yet but may be billed since its request, so it counts at the
+    ceiling of its place.
     """
     spec = state.spec
     pace = Pace(spec.metering_period_s, spec.decision_s, spec.teardown_s)
@@ -43,8 +44,8 @@ def spent_of(store: RunStore, now_s: float, state: RunState) -> Spent:
 def _unlisted_usd(store: RunStore, state: RunState, listed: set[str], now_s: float) -> Decimal | None:
     """Upper bound of the cost of VMs that were requested but never listed; None: a price is unknown.
 
-    Queued requests count as made. So do never listed VMs that are being replaced or terminated: the estimate errs on the
-    high side.
+    Queued requests count as made. So do never listed VMs that are being replaced or terminated: the estimate
+    errs on the high side.
     """
     usd = Decimal(0)
     intents: dict[str, EventRecord] | None = None

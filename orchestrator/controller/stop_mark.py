@@ -12,9 +12,10 @@ _log = logging.getLogger("orchestrator.controller")
 
 
 def ask_to_stop(folder: Path, cause: str) -> None:
-    """Store the request in the run's folder; the first cause is kept. An empty file (full disk) is a request, too.
+    """Store the request in the run's folder; the first cause is kept.
 
-    If not even that can be written, a warning is logged, and the caller proceeds with other means.
+    An empty file (full disk) is a request, too. If not even that can be written, a warning is logged, and the
+    caller proceeds with other means.
     """
     path = folder / _FILE
     try:

@@ -164,9 +164,10 @@ class Shell:
         return self.finished
 
     def _advance(self, happened: Sequence[ev.Event], now_s: float) -> Step:
-        """Advance the core. An event that makes it raise is logged and skipped, so that other VMs are not affected.
+        """Advance the core.
 
-        Raises what the core raises without any event.
+        An event that makes it raise is logged and skipped, so that other VMs are not affected. Raises what
+        the core raises without any event.
         """
         try:
             return advance(self.state, happened, now_s, self._jitter)
@@ -205,8 +206,11 @@ class Shell:
         return []
 
     def _list_failed(self, error: str, now_s: float) -> list[ev.Event]:
-        """Handle a failed list. A short failure (e.g. one cloud's expired credentials) must not end peers that still train
-        in other clouds; a failure for longer than the patience does."""
+        """Handle a failed list.
+
+        A short failure (e.g. one cloud's expired credentials) must not end peers that still train in
+        other clouds; a failure for longer than `_patience_s` stops the run.
+        """
         if self._unread_since_s is None:
             self._unread_since_s = now_s
         unread_s = now_s - self._unread_since_s
@@ -215,7 +219,7 @@ class Shell:
         return [ev.StopWanted(now_s, "failed", f"the VMs could not be listed for {unread_s:.0f} s: {error}")]
 
     def _close_unlisted(self, now_s: float) -> list[ev.Event]:
-        """Close the provider of a stopping run whose VMs could not be listed for too long, which proves that all are gone.
+        """Close the provider of a stopping run that could not be listed for too long: this proves that all VMs are gone.
 
         Raises ProviderError if that cannot be proven.
         """
@@ -244,7 +248,9 @@ class Shell:
         fresh = changed_observations(self.state, observed, self._last_observed, whole)
         held = [vm for s in self.state.slots for vm in (s.vm, s.ending) if vm]
         in_progress = [vm for vm in held if self._calls.busy(f"request {vm}")]
-        lost, self._unlisted = missing(self.state, {o.vm for o in observed}, now_s, self._unlisted, in_progress)
+        lost, self._unlisted = missing(
+            self.state, {o.vm for o in observed}, now_s, self._unlisted, in_progress
+        )
         self._seen, self._last_observed = tuple(seen), {event.vm: event for event in observed}
         self._lists += 1
         self._joins.write(seen)

@@ -1,1 +1,1 @@
-"""The controller's decisions as pure functions from events to instructions, without clocks, processes or sockets."""
+"""The controller's decisions as pure functions from events to instructions, without I/O or clocks."""

@@ -10,9 +10,9 @@ from orchestrator.core.indexed_state import WorkingState
 def choose_seed(work: WorkingState, now_s: float) -> None:
     """Choose a VM to start the swarm among those waiting for initial peers, if there is no peer to join.
 
-    The VM is chosen among those that are ready, so that one slow launch delays no other VM. Two swarms would train two
-    models, so none is chosen while another peer may still publish an address: the VM chosen last, a VM that was given
-    initial peers, or a lost VM that is still being terminated.
+    The VM is chosen among those that are ready, so that one slow launch delays no other VM. Two swarms would
+    train two models, so none is chosen while another peer may still publish an address: the VM chosen last, a
+    VM that was given initial peers, or a lost VM that is still being terminated.
     """
     run = work.run
     if run.stop_status or run.finishing_s is not None or work.done:

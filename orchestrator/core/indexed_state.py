@@ -30,7 +30,8 @@ def working_state(state: RunState) -> WorkingState:
 class WorkingState:
     """A run's state with indexes.
 
-    `run` holds the run's own fields; the current slots, intents, zones and request times are attributes of this object.
+    `run` holds the run's own fields; the current slots, intents, zones and request times are attributes of
+    this object.
     """
 
     def __init__(self, state: RunState) -> None:
@@ -109,7 +110,10 @@ class WorkingState:
         return tuple(m for m in self._join_at if m != exclude)[:_MAX_ADDRESSES]
 
     def join_within_s(self, slot: Slot) -> float:
-        """How long a slot may be JOINING. While it waits for the swarm's first peer, the boot deadline applies if longer."""
+        """How long a slot may be JOINING.
+
+        While it waits for the swarm's first peer, the boot deadline applies if longer.
+        """
         spec = self.run.spec
         waits = slot.phase == WAITS and slot.vm != self.run.seed
         return max(spec.boot_deadline_s, spec.join_deadline_s) if waits else spec.join_deadline_s
@@ -171,7 +175,10 @@ class WorkingState:
         return slots, zones
 
     def freeze(self) -> RunState:
-        """The current state. Only the newest one has indexes; `slots` is the same object while no slot changed."""
+        """The current state.
+
+        Only the newest one has indexes; `slots` is the same object while no slot changed.
+        """
         self.consistent, run = True, self.run
         if run is self.newest and not self._changed:
             return run

@@ -1,8 +1,9 @@
 """The journal: changes as rows, the state rebuilt from rows, and the history of a slot as text.
 
-Each row of kind "intent", "transition", "cause" or "slot" holds the complete slot after the change, so that a rebuild
-needs only the last row of each slot. "zone" rows hold a circuit breaker, "run" rows the run's own fields. Rows of other
-kinds are notes for readers. A row may lack fields that a later version added, and contain fields that one removed.
+Each row of kind "intent", "transition", "cause" or "slot" holds the complete slot after the change, so that a
+rebuild needs only the last row of each slot. "zone" rows hold a circuit breaker, "run" rows the run's own
+fields. Rows of other kinds are notes for readers. A row may lack fields that a later version added, and
+contain fields that one removed.
 """
 
 from __future__ import annotations

@@ -28,7 +28,10 @@ class RateLimit(StrEnum):
 
 
 def is_replacement(slot: Slot) -> bool:
-    """Whether the slot's new VM replaces a lost one. Retrying elsewhere after a refusal counts as the same replacement."""
+    """Whether the slot's new VM replaces a lost one.
+
+    Retrying elsewhere after a refusal counts as the same replacement.
+    """
     return slot.lost > 0 and slot.refusals == 0
 
 
@@ -67,8 +70,9 @@ def over_budget(state: RunState, held_usd_per_h: Decimal | None) -> str:
     """Why the run must stop for its limits in dollars, or "". All dollars are at full scale.
 
     The run stops when the dollars spent, plus those spent until the last VM is gone
-    (`metrics.cost.budget.reserve_usd`), would reach the budget. VMs requested since the last bill count at the ceiling
-    of their place. A budget cannot be guaranteed with an unknown price, so the run stops then, too.
+    (`metrics.cost.budget.reserve_usd`), would reach the budget. VMs requested since the last bill count at
+    the ceiling of their place. A budget cannot be guaranteed with an unknown price, so the run stops then,
+    too.
     """
     spec, burn = state.spec, state.burn_usd_per_h
     if spec.max_usd_per_h is not None and burn is not None and burn > spec.max_usd_per_h:
@@ -87,7 +91,8 @@ def over_budget(state: RunState, held_usd_per_h: Decimal | None) -> str:
 def unaffordable(state: RunState, held_usd_per_h: Decimal | None, place: Place) -> str:
     """Why a VM at this place would exceed a limit in dollars, or "".
 
-    Before the first bill, nothing is spent. After a restart, the bill is computed before anything is requested.
+    Before the first bill, nothing is spent. After a restart, the bill is computed before anything is
+    requested.
     """
     spec, usd = state.spec, place.ceiling_usd_per_h
     if spec.max_usd_per_h is not None:

@@ -1,7 +1,8 @@
 """The state machine of the slots: from events and time to the next state, journal rows and instructions.
 
-It is level-triggered: an event only updates what is known. A tick compares the observed state with the desired one and
-repeats every instruction that is still due. So lost, duplicated or late events do not change the outcome.
+It is level-triggered: an event only updates what is known. A tick compares the observed state with the
+desired one and repeats every instruction that is still due. So lost, duplicated or late events do not change
+the outcome.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def step(state: RunState, event: Event, jitter: Jitter) -> Step:
 def advance(state: RunState, events: Sequence[Event], now_s: float, jitter: Jitter) -> Step:
     """Process a batch of events and a tick; equivalent to one `step` for each.
 
-    The cost grows with the changed and due slots, not with the number of slots, provided that each call gets the
-    state that the last call returned.
+    The cost grows with the changed and due slots, not with the number of slots, provided that each call gets
+    the state that the last call returned.
     """
     return _do(state, (*events, Tick(now_s)), jitter)
 
@@ -289,7 +290,10 @@ def _settle(work: WorkingState, now_s: float) -> None:
 
 
 def _due_instructions(work: WorkingState, now_s: float) -> list[Instruction]:
-    """Every instruction that is still due. Instructions are idempotent, so they are repeated until they take effect."""
+    """Every instruction that is still due.
+
+    Instructions are idempotent, so they are repeated until they take effect.
+    """
     run = work.run
     out: list[Instruction] = []
     for i in sorted(work.ending | work.unconfirmed):
@@ -312,7 +316,10 @@ def _due_instructions(work: WorkingState, now_s: float) -> list[Instruction]:
 
 
 def _is_due(run: RunState, slot: Slot, now_s: float) -> bool:
-    """Whether the slot's ending VM must be terminated. A VM with an announced preemption gets time to end by itself."""
+    """Whether the slot's ending VM must be terminated.
+
+    A VM with an announced preemption gets time to end by itself.
+    """
     announced_s = slot.notice_at_s
     goes = announced_s is not None and now_s < announced_s + run.spec.silent_deadline_s
     return bool(run.stop_status) or not goes

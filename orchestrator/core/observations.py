@@ -47,10 +47,10 @@ def missing(
     before: Mapping[str, Unlisted],
     in_progress: Collection[str] = (),
 ) -> tuple[list[Event], dict[str, Unlisted]]:
-    """VMs that the provider should list but has not, for several consecutive lists and longer than its lists may lag.
+    """VMs missing from several consecutive provider lists, for longer than these lists may lag.
 
-    Call this once per list, with the second result of the previous call as `before`. `in_progress`: VMs whose request is in
-    progress, which are skipped.
+    Call this once per list, with the second result of the previous call as `before`. `in_progress`: VMs whose
+    request is in progress, which are skipped.
     """
     unlisted: dict[str, Unlisted] = {}
     out: list[Event] = []
@@ -81,7 +81,8 @@ def changed_observations(
 ) -> list[Observed]:
     """Observations that differ from the last list; with `whole`, all, to repair any missed event.
 
-    Live VMs that belong to no slot are always included, so that terminating them is retried until they are gone.
+    Live VMs that belong to no slot are always included, so that terminating them is retried until they are
+    gone.
     """
     held = {vm for s in state.slots for vm in (s.vm, s.ending) if vm} | {state.monitor_vm()}
     out: list[Observed] = []

@@ -14,8 +14,8 @@ from orchestrator.core.state import OVER, Place, Slot, SlotState
 def place_waiting_slots(work: WorkingState, now_s: float, jitter: Jitter) -> str:
     """Give VMs to waiting slots. Returns why the run must stop for lack of money, or "".
 
-    With `first_alone`, no other VM is requested until the first peer's address is known. A slot delayed by a rate limit
-    keeps its turn; a slot whose places are all excluded waits until one of them may be available.
+    With `first_alone`, no other VM is requested until the first peer's address is known. A slot delayed by a
+    rate limit keeps its turn; a slot whose places are all excluded waits until one of them may be available.
     """
     if work.done:
         return ""  # the run is nearly over: a new peer would arrive too late
@@ -46,7 +46,10 @@ def place_waiting_slots(work: WorkingState, now_s: float, jitter: Jitter) -> str
 
 
 def _place_slot(work: WorkingState, i: int, slot: Slot, now_s: float, jitter: Jitter) -> str:
-    """Request a VM at the first available place. Returns the lack of money if nothing else stands in the way, or ""."""
+    """Request a VM at the first available place.
+
+    Returns the lack of money if nothing else stands in the way, or "".
+    """
     spec = work.spec(i)
     skipped: list[str] = []
     shortfall = ""

@@ -64,7 +64,10 @@ def gives_up(spec: SlotSpec, lost: int, refusals: int) -> str:
 
 
 def refused_zone(spec: RunSpec, zone: Zone, now_s: float) -> Zone:
-    """The zone after one more refusal. It closes after `breaker_failures` consecutive ones, and after each one of its probe."""
+    """The zone after one more refusal.
+
+    It closes after `breaker_failures` consecutive ones, and after each one of its probe.
+    """
     refusals = zone.refusals + 1
     closed_until_s = now_s + spec.breaker_open_s if refusals >= spec.breaker_failures else 0.0
     return Zone(zone.market, refusals, closed_until_s)

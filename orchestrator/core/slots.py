@@ -114,7 +114,10 @@ def finish(work: WorkingState, i: int, now_s: float) -> None:
 
 
 def observe(work: WorkingState, i: int, event: Observed) -> None:
-    """Apply an observation of the slot's live VM. States and phases only advance, so a late observation is ignored."""
+    """Apply an observation of the slot's live VM.
+
+    States and phases only advance, so a late observation is ignored.
+    """
     slot = work.slots[i]
     if slot.state in OVER:
         return
@@ -236,7 +239,8 @@ def refuse(work: WorkingState, i: int, event: OfferRefused, jitter: Jitter) -> N
 def _others_may_find(work: WorkingState, i: int) -> bool:
     """Whether another slot's request is in progress, in a run that requests all VMs at once.
 
-    Slots that were refused too often do not count: slots that retry in turn would wait for each other forever.
+    Slots that were refused too often do not count: slots that retry in turn would wait for each other
+    forever.
     """
     if work.run.spec.first_alone:
         return False

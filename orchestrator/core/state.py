@@ -64,8 +64,8 @@ class Policy:
     """What to do when a slot's VM is refused or lost.
 
     `same_place` and `wait` retry the same place (`wait` without limit). `next_place` cycles through the list.
-    `cheapest_place` starts with the cheapest and moves up in price with each refusal. `never` replaces no lost VM (but
-    tries every place of the list for the first one).
+    `cheapest_place` starts with the cheapest and moves up in price with each refusal. `never` replaces no
+    lost VM (but tries every place of the list for the first one).
     """
 
     replace: Replace = "same_place"
@@ -129,7 +129,7 @@ class RunSpec:
 
     @property
     def start_deadline_s(self) -> float:
-        """Time from the start of the program to training: becoming ready, waiting for the others, loading the swarm's state."""
+        """From the program's start to training: becoming ready, waiting for the others, loading the swarm's state."""
         barrier_s = 60.0 + 10.0 * len(self.slots) if self.barrier_s is None else self.barrier_s
         return 2 * self.join_deadline_s + barrier_s
 
@@ -143,7 +143,8 @@ class Slot:
     generation: int = 0  # of its VM, or of its next VM while it waits
     place: int = 0
     vm: str = ""  # its VM; "": none
-    ending: str = ""  # a VM being terminated; it must be gone before another is requested, unless its preemption was announced
+    # A VM being terminated. It must be gone before another is requested, unless its preemption was announced.
+    ending: str = ""
     confirmed: bool = False  # the provider is known to have accepted the request
     ambiguous: bool = False  # a request got no answer: the VM may exist
     since_s: float = 0.0  # when it entered this state
@@ -187,7 +188,9 @@ class RunState:
     monitors_lost: int = 0
     monitor_retry_at_s: float = 0.0  # no monitor is started before this
     monitor_cause: str = ""  # why the last one was lost
-    finishing_s: float | None = None  # when all peers were done or overdue; the last records are being read
+    finishing_s: float | None = (
+        None  # since when the last records are read: all peers are over, or stragglers too late
+    )
     stop_status: str = ""  # "" while the run goes on
     stop_cause: str = ""
     ended: bool = False

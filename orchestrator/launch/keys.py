@@ -64,8 +64,8 @@ def run_key(run_folder: Path) -> tuple[bytes, str]:
 def forget_keys(run_folder: Path) -> None:
     """Remove all secrets from the folder of a run that has ended.
 
-    These are the private keys (the run's and the copies for the VMs) and the values of the environment in the VMs'
-    configs, which include the object store's secret key. The names of the variables stay.
+    These are the private keys (the run's and the copies for the VMs) and the values of the environment in the
+    VMs' configs, which include the object store's secret key. The names of the variables stay.
     """
     for folder in ("keys", "vms", "monitor"):
         for path in (run_folder / folder).rglob("*.key"):

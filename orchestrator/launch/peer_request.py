@@ -152,9 +152,10 @@ def peer_config(
 ) -> PeerConfig:
     """The complete config of a peer.
 
-    Times are divided by time_scale; sizes come from the emulation plan. Only steps of emulated accelerators are padded.
-    Timeouts follow docs/emulated-cloud.md: the request timeout is shorter than matchmaking, the chunk timeout is long
-    compared with the slowest part, and the DHT timeout allows for bulk data on the same connection.
+    Times are divided by time_scale; sizes come from the emulation plan. Only steps of emulated accelerators
+    are padded. Timeouts follow docs/emulated-cloud.md: the request timeout is shorter than matchmaking, the
+    chunk timeout is long compared with the slowest part, and the DHT timeout allows for bulk data on the same
+    connection.
     """
     spec = from_document(meta.document)
     emulation, emulated = _known(meta.emulation, "emulation"), bool(meta.emulated)

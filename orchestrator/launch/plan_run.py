@@ -1,6 +1,7 @@
 """The plan of a run: experiment, prices, scales, limits and a possible refusal, computed once.
 
-The CLI renders a `RunPlan`, `orchestrator.saved_plan` stores its document, and `prepare` creates the run from it.
+The CLI renders a `RunPlan`, `orchestrator.saved_plan` stores its document, and `prepare` creates the run from
+it.
 """
 
 from __future__ import annotations
@@ -123,7 +124,10 @@ class _Scales(NamedTuple):
 
 
 def _scales(spec: ExperimentSpec, cores: int, *, rented: bool) -> _Scales:
-    """Resolve the scales. Raises SpecError on this machine; for rented VMs the error is returned, so that a plan is shown."""
+    """Resolve the scales.
+
+    Raises SpecError on this machine; for rented VMs the error is returned, so that a plan is shown.
+    """
     if not rented:
         return _Scales(resolve_emulation(spec, cores))
     against = tuple(obstacles(spec))
@@ -140,7 +144,10 @@ def _scales(spec: ExperimentSpec, cores: int, *, rented: bool) -> _Scales:
 def _core(
     spec: ExperimentSpec, shown: Mapping[str, Any], book: PriceBook, scales: _Scales, *, rented: bool
 ) -> tuple[RunSpec | None, RefusedError | UsageError | SpecError | None]:
-    """The core's specification, or the reason for a refusal. Rented VMs use the plan's places, prices and ceilings."""
+    """The core's specification, or the reason for a refusal.
+
+    Rented VMs use the plan's places, prices and ceilings.
+    """
     try:
         if rented:
             _refuse_unknown_prices(spec, shown)
@@ -155,7 +162,7 @@ def _core(
             core = patient(
                 run_spec(spec, _UNNAMED, book, scales.emulation, ceilings=ceilings, rented=True, quote=quote)
             )
-        else:  # exact prices from the book, not the plan's rounded ones
+        else:  # the emulated cloud's prices are those of the book
             core = run_spec(spec, _UNNAMED, book, scales.emulation)
         check_money(spec, core, book, rented=rented)
     except (RefusedError, UsageError, SpecError) as error:
@@ -188,7 +195,8 @@ def _outdated(book: PriceBook) -> list[str]:
 
 def _unknown_duration(spec: ExperimentSpec) -> str:
     accelerators = {group.alternatives[0].accelerators for group in spec.peers}
-    defined = models()[spec.model].kind == "digits"  # a step takes its padded time, which is not a measurement
+    # A step of such a model takes its padded time, which is not a measurement.
+    defined = models()[spec.model].kind == "digits"
     unknown = [a for a in sorted(accelerators) if defined or step_time(spec.model, a) is None]
     return (
         f"its duration is unknown: no step of {spec.model} was measured on {', '.join(unknown)}; traffic is estimated as "

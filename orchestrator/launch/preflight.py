@@ -37,12 +37,12 @@ _ROOM_BYTES = 100_000_000  # the data set, its copies in the peers' caches, reco
 def preflight(spec: ExperimentSpec, home: Path, on: str = "local") -> None:
     """Check everything that a run needs, without creating anything (see `make_aws_role`).
 
-    These are the experiment, its secrets, disk space in the state folder, the user's own Ray and the shards. On this
-    machine ("local") also memory; on rented VMs ("sky") also obstacles to renting them, SkyPilot, and the clouds'
-    credentials, including those for the role of VMs on AWS.
-    Raises UsageError, DiskFullError, RaySessionError, CredentialsError, TransientError (AWS does not respond),
-    InvalidRequestError (not enough memory, an endpoint that the emulated cloud cannot reach), StorageError
-    (unreachable, refused, missing, incomplete tar).
+    These are the experiment, its secrets, disk space in the state folder, the user's own Ray and the shards.
+    On this machine ("local") also memory; on rented VMs ("sky") also obstacles to renting them, SkyPilot, and
+    the clouds' credentials, including those for the role of VMs on AWS. Raises UsageError, DiskFullError,
+    RaySessionError, CredentialsError, TransientError (AWS does not respond), InvalidRequestError (not enough
+    memory, an endpoint that the emulated cloud cannot reach), StorageError (unreachable, refused, missing,
+    incomplete tar).
     """
     target = TARGETS[on]
     if spec.emulation is None and not target.rents:

@@ -68,10 +68,10 @@ def prepare(
 ) -> Path:
     """Create the run's folder with the experiment file, the meta and the first journal row.
 
-    `provider` is "module:callable", called with the run's folder; it is ignored for rented VMs.
-    Raises UsageError if the run exists or the folder cannot be written, HeldError while another process creates it,
-    RefusedError if the budget cannot be kept, SpecError, PriceBookError, StoreError (DiskFullError). After an error,
-    the folder is removed.
+    `provider` is "module:callable", called with the run's folder; it is ignored for rented VMs. Raises
+    UsageError if the run exists or the folder cannot be written, HeldError while another process creates it,
+    RefusedError if the budget cannot be kept, SpecError, PriceBookError, StoreError (DiskFullError). After an
+    error, no new folder is left.
     """
     spec, on, folder = plan.spec, plan.on, folder_of(home, run_id)
     if (folder / "run.db").exists():
@@ -204,8 +204,8 @@ def _version(package: str) -> str:
 def secret_values(spec: ExperimentSpec) -> dict[str, str]:
     """Values of the experiment's secrets, each from ORCH_SECRET_NAME, or else from NAME.
 
-    The prefix is for names that `orch` itself uses, such as AWS_ACCESS_KEY_ID, if the store's value differs from the
-    cloud's. Raises UsageError if neither variable is set.
+    The prefix is for names that `orch` itself uses, such as AWS_ACCESS_KEY_ID, if the store's value differs
+    from the cloud's. Raises UsageError if neither variable is set.
     """
     missing = sorted(n for n in spec.secrets if n not in os.environ and not os.environ.get(OWN_SECRET + n))
     if missing:
@@ -219,9 +219,9 @@ def secret_values(spec: ExperimentSpec) -> dict[str, str]:
 def write_environment(folder: Path, spec: ExperimentSpec, on: str = "local") -> None:
     """Write the peers' environment (mode 0600): the experiment's `secrets` and the user's AWS_* variables.
 
-    Rented VMs ("sky") get AWS_* only if `secrets` lists them, because the user's own may rent VMs. The values are in this
-    file and the peers' configs only; the file is removed when the run ends.
-    Raises UsageError for a secret that is not in the environment.
+    Rented VMs ("sky") get AWS_* only if `secrets` lists them, because the user's own may rent VMs. The values
+    are in this file and the peers' configs only; the file is removed when the run ends. Raises UsageError for
+    a secret that is not in the environment.
     """
     passed_on = _PASSED_ON if spec.data.endpoint and on == "local" else ()
     values = {n: os.environ[n] for n in passed_on if n in os.environ} | secret_values(spec)
@@ -233,9 +233,10 @@ def write_environment(folder: Path, spec: ExperimentSpec, on: str = "local") -> 
 
 
 def start_cloud(folder: Path) -> None:
-    """Start the run's emulated cloud with its store and data set, unless it runs. Does nothing for other providers.
+    """Start the run's emulated cloud with its store and data set, unless it runs.
 
-    Raises ProviderError (not possible on this machine or with these options), StoreError, RunFailedError (no data set).
+    Does nothing for other providers. Raises ProviderError (not possible on this machine or with these
+    options), StoreError, RunFailedError (no data set).
     """
     with RunStore.open_reader(folder / "run.db") as store:
         meta = store.run_meta()

@@ -27,7 +27,10 @@ def check_rentable(spec: ExperimentSpec) -> None:
 
 
 def check_own_keys(spec: ExperimentSpec) -> None:
-    """Refuse to pass AWS's keys to a store outside AWS: they may rent VMs, and SkyPilot uses them. Raises UsageError."""
+    """Refuse to pass AWS's keys to a store outside AWS: they may rent VMs, and SkyPilot uses them.
+
+    Raises UsageError.
+    """
     host = urlsplit(spec.data.endpoint).hostname or ""
     if not host or host.endswith(".amazonaws.com"):
         return
@@ -40,7 +43,10 @@ def check_own_keys(spec: ExperimentSpec) -> None:
 
 
 def obstacles(spec: ExperimentSpec) -> Iterator[str]:
-    """Obstacles to a launch on rented VMs, each a sentence with a remedy. Reads only the local paths of `file_mounts`."""
+    """Obstacles to a launch on rented VMs, each a sentence with a remedy.
+
+    Reads only the local paths of `file_mounts`.
+    """
     yield from _own_places(spec)
     yield from _store(spec)
     yield from _model(spec)
@@ -74,7 +80,10 @@ def has_aws_places(spec: ExperimentSpec) -> bool:
 
 
 def _buckets_of(pattern: str) -> set[str]:
-    """Bucket names of a shard pattern. Only braces in the bucket itself are expanded; a pattern may have 100,000 shards."""
+    """Bucket names of a shard pattern.
+
+    Only braces in the bucket itself are expanded; a pattern may have 100,000 shards.
+    """
     bucket = pattern.removeprefix("s3://").partition("/")[0]
     urls = shard_urls(pattern) if "{" in bucket else (pattern,) if pattern else ()
     return {urlsplit(url).netloc for url in urls}

@@ -39,8 +39,8 @@ _LIFE_AFTER_END_S = 900.0
 def unscaled(spec: ExperimentSpec, cores: int) -> EmulationPlan:
     """The emulation plan for real VMs: all scales 1, and no emulated network.
 
-    With `emulation`, a small network is padded to the model's size and step time (SpecError if that is unknown). With
-    `emulation: null`, the model itself is trained, and no step time is needed.
+    With `emulation`, a small network is padded to the model's size and step time (SpecError if that is
+    unknown). With `emulation: null`, the model itself is trained, and no step time is needed.
     """
     if spec.emulation is None:
         return full_size(spec)

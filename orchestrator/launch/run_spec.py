@@ -1,4 +1,4 @@
-"""The specification of a run for the controller's core: slots, prices, limits; and the check of its limits in dollars."""
+"""A run's specification for the controller's core, and the check of its limits in dollars."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ def run_spec(
 ) -> RunSpec:
     """The specification for the core. Deadlines grow with the experiment's own timeouts.
 
-    `ceilings`: maximum hourly prices of the plan, by `analysis.planning.plan.place_key`; those of the experiment take
-    precedence. `rented`: real VMs, which take longer to terminate. `quote`: source of the prices instead of the book.
-    Until an epoch is metered, traffic counts at the upper bound of `analysis.planning.reserve`.
+    `ceilings`: maximum hourly prices of the plan, by `analysis.planning.plan.place_key`; those of the
+    experiment take precedence. `rented`: real VMs, which take longer to terminate. `quote`: source of the
+    prices instead of the book. Until an epoch is metered, traffic counts at the upper bound of
+    `analysis.planning.reserve`.
     """
     c = emulation.time_scale
     round_s = spec.swarm.averaging_timeout_s / c

@@ -63,10 +63,7 @@ def test_real_traffic_uses_the_newest_book_unless_another_is_named(
     assert plan_for(load("geo-b2")).document["price_book"] == "study-2023-04.csv"
     old = lines_of(capsys, "prices=study-2023-04")
     assert any(line.endswith("by study-2023-04.csv (prices of 2023-04-01)") for line in old)
-    assert any(
-        line.startswith("note: traffic is priced by study-2023-04.csv of 2023-04-01")
-        for line in old
-    )
+    assert any(line.startswith("note: traffic is priced by study-2023-04.csv of 2023-04-01") for line in old)
     assert not any("is counted at the prices of" in line for line in lines_of(capsys))
 
 
