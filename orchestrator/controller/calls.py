@@ -98,20 +98,16 @@ class InlineCalls:
         return True
 
     def poll(self) -> list[Done]:
-        """Calls since the last poll."""
         done, self._done = self._done, []
         return done
 
     def drop(self, key: str) -> bool:
-        """Nothing is ever queued here."""
         return False
 
     def wait(self, call: Call) -> Any:
-        """Make the call."""
         return getattr(self._provider, call.method)(*call.arguments)
 
     def busy(self, what: str) -> bool:
-        """Whether the result of such a call has not been polled yet."""
         return is_under_way(what, [d.call.key for d in self._done])
 
 
@@ -185,7 +181,6 @@ class RayCalls:
         self._under_way: dict[str, tuple[Call, Any, Any, float]] = {}
 
     def submit(self, call: Call) -> bool:
-        """Start the call, or queue it."""
         if call.key in self._under_way or call.key in self._queue:
             return False
         self._queue.add(call)
@@ -193,7 +188,6 @@ class RayCalls:
         return True
 
     def drop(self, key: str) -> bool:
-        """Remove a queued call; a started one continues."""
         return self._queue.drop(key)
 
     def _start(self) -> None:
@@ -212,7 +206,6 @@ class RayCalls:
             self._idle.append(worker)
 
     def poll(self) -> list[Done]:
-        """Collect finished calls and abandon overdue ones."""
         import ray
 
         done: list[Done] = []
@@ -231,7 +224,6 @@ class RayCalls:
         return done
 
     def wait(self, call: Call) -> Any:
-        """Make the call in a worker and wait until its deadline."""
         import ray
 
         worker, reference = self._start_call(call)
@@ -246,7 +238,6 @@ class RayCalls:
         return done.result
 
     def busy(self, what: str) -> bool:
-        """Whether such a call is in progress or queued."""
         return is_under_way(what, (*self._under_way, *self._queue))
 
     def _outcome(self, call: Call, reference: Any) -> Done:

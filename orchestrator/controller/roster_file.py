@@ -24,11 +24,10 @@ from experiments.wire.orders import (
     verify,
 )
 from orchestrator.core.events import MONITOR
+from orchestrator.core.indexed_state import MAX_ADDRESSES
 from orchestrator.core.observations import roster
 from orchestrator.core.state import RunState, Slot, SlotState
 from orchestrator.launch.keys import VmKeys, run_key, vm_keys
-
-_MAX_ADDRESSES = 16  # addresses given to VMs; one that answers is enough
 
 
 class RosterFile:
@@ -90,7 +89,7 @@ class RosterFile:
             }
             for e in roster(state, vms)
         ]
-        document = {"seed": state.seed, "join": state.maddrs()[:_MAX_ADDRESSES], "peers": peers}
+        document = {"seed": state.seed, "join": state.maddrs()[:MAX_ADDRESSES], "peers": peers}
         content = json.dumps(document).encode()
         if content != self._roster:
             self._replace("roster.json", content)

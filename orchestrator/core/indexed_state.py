@@ -14,7 +14,7 @@ from orchestrator.core.state import LIVE, OVER, Place, RunState, Slot, SlotSpec,
 READY = frozenset({"ready", "training", "leaving", "done"})  # phases of a peer that has joined
 WAITS = "waiting"  # phase of a VM that waits for initial peers
 
-_MAX_ADDRESSES = 16  # addresses given to a new peer; one that answers is enough
+MAX_ADDRESSES = 16  # addresses given to a new peer; one that answers is enough
 
 
 def working_state(state: RunState) -> WorkingState:
@@ -105,9 +105,9 @@ class WorkingState:
     def addresses(self, exclude: str = "") -> tuple[str, ...]:
         """Addresses of peers to join, in slot order, without `exclude`."""
         if self._join_at is None:
-            chosen = heapq.nsmallest(_MAX_ADDRESSES + 1, self._joinable)
+            chosen = heapq.nsmallest(MAX_ADDRESSES + 1, self._joinable)
             self._join_at = tuple(self._joinable[i] for i in chosen)
-        return tuple(m for m in self._join_at if m != exclude)[:_MAX_ADDRESSES]
+        return tuple(m for m in self._join_at if m != exclude)[:MAX_ADDRESSES]
 
     def join_within_s(self, slot: Slot) -> float:
         """How long a slot may be JOINING.
