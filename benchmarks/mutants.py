@@ -56,7 +56,7 @@ MUTANTS = (
     ),
     Mutant(
         "abandoned calls are not killed", "orchestrator/controller/calls.py",
-        "                ray.kill(caller)\n                done", "                done",
+        "                ray.kill(worker)\n                done", "                done",
         "tests/orchestrator/controller/test_calls.py",
     ),
     Mutant(

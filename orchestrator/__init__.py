@@ -1,1 +1,1 @@
-"""Decides what should run where, and makes it so: the command line, the pure core, the Ray controller."""
+"""Plans, launches and controls runs: the command line, the pure core and the Ray controller."""

@@ -1,4 +1,4 @@
-"""The command line's errors and, in one table, the exit code each error of any room ends with."""
+"""Errors of the command line, and the exit code of every error."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from metrics.store.database import FencedError, SchemaError, StoreError
 
 # OrchError                       1
 # ├── RunFailedError              1  the run ended without its result
-# ├── ControllerLostError         1  the controller died; the VMs live on: attach
-# ├── RaySessionError             1  Ray does not start or does not answer
-# ├── UsageError                  2  the command is wrong (the YAML's own errors are SpecError)
-# ├── RefusedError                3  the budget or the user's answer said no
+# ├── ControllerLostError         1  the controller died; the VMs may still run: attach
+# ├── RaySessionError             1  Ray does not start or does not respond
+# ├── UsageError                  2  the command is invalid (errors in the YAML are SpecError)
+# ├── RefusedError                3  refused by the budget or by the user
 # ├── CapacityError               4  no capacity or quota
-# ├── TeardownError               5  VMs or processes may be alive: .leftovers names them
+# ├── TeardownError               5  VMs or processes may still run: .leftovers names them
 # ├── HeldError                   6  another controller holds the run
-# └── StalePlanError              7  the approved plan is not this experiment's plan any more
+# └── StalePlanError              7  the approved plan no longer matches this experiment
 class OrchError(Exception):
-    """Something the user can act on, in one sentence."""
+    """An error that the user can act on; its message is one sentence."""
 
 
 class RunFailedError(OrchError):
@@ -33,27 +33,27 @@ class RunFailedError(OrchError):
 
 
 class ControllerLostError(OrchError):
-    """The run's controller is gone while its VMs may live on."""
+    """The run's controller is gone, and its VMs may still run."""
 
 
 class RaySessionError(OrchError):
-    """Ray does not start or does not answer."""
+    """Ray does not start or does not respond."""
 
 
 class UsageError(OrchError):
-    """The command asks for what cannot be."""
+    """The command is invalid, or asks for something impossible."""
 
 
 class RefusedError(OrchError):
-    """The budget or the user's answer said no."""
+    """The budget or the user refused the launch."""
 
 
 class CapacityError(OrchError):
-    """No place had the VMs that the experiment needs."""
+    """No place had capacity for the VMs that the experiment needs."""
 
 
 class TeardownError(OrchError):
-    """It is not proven that nothing is left."""
+    """VMs or processes are left, or may be left, after a teardown."""
 
     def __init__(self, sentence: str, leftovers: Sequence[str] = ()) -> None:
         super().__init__(sentence)
@@ -65,10 +65,10 @@ class HeldError(OrchError):
 
 
 class StalePlanError(OrchError):
-    """The plan that was approved is not this experiment's plan any more."""
+    """The approved plan no longer matches this experiment."""
 
 
-# The first class that fits decides. 0 is done; 130 is Ctrl-C (KeyboardInterrupt).
+# The first matching class decides. 0 is success; 130 is Ctrl-C (KeyboardInterrupt).
 EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (UsageError, 2),
     (RefusedError, 3),
@@ -88,10 +88,10 @@ EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (KeyboardInterrupt, 130),
 )
 
-# What a run's final `status` in run.db means for the exit code.
+# Exit code by a run's final `status` in run.db.
 STATUS_CODES: dict[str, int] = {"done": 0, "failed": 1, "stopped": 3, "budget": 3, "no_capacity": 4}
 
 
 def exit_code(error: BaseException) -> int:
-    """The exit code an error ends the command with; 1 for what the table does not know."""
+    """The exit code for an error; 1 for errors that are not in the table."""
     return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1)

@@ -1,4 +1,4 @@
-"""Where runs live: the home folder, the run folders in it, and how a run is named and found."""
+"""The home folder, the run folders in it, and how a run is named and found."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ _OWNER = re.compile(r"[a-z0-9_-]{1,63}")
 
 
 def home_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """`ORCH_HOME`, else the platform's state folder for `orch`. Absolute; not made here."""
+    """`ORCH_HOME`, or else the platform's state folder for `orch`. Absolute; not created here."""
     chosen = (os.environ if environ is None else environ).get("ORCH_HOME", "")
     return Path(chosen).expanduser().absolute() if chosen else platformdirs.user_state_path("orch").absolute()
 
 
 def make_home(home: Path) -> None:
-    """Make the home folder, for this user alone; one that is there stays as it is. Raises OSError."""
+    """Create the home folder, accessible to this user only; an existing one is left unchanged.
+
+    Raises OSError.
+    """
     try:
         home.mkdir(mode=0o700)
     except FileExistsError:
@@ -37,12 +40,12 @@ def make_home(home: Path) -> None:
 
 
 def runs_folder(home: Path) -> Path:
-    """Where the run folders lie."""
+    """The folder that contains the run folders."""
     return home / "runs"
 
 
 def run_folder(home: Path, run_id: str) -> Path:
-    """The folder of one run, there or not."""
+    """The folder of one run, whether or not it exists."""
     return runs_folder(home) / run_id
 
 
@@ -52,7 +55,7 @@ def new_run_id(name: str, at: datetime, random: Random) -> str:
 
 
 def list_runs(home: Path) -> list[str]:
-    """Run ids, the newest first (by when the experiment's file was copied in)."""
+    """Run ids, newest first (by the time at which the experiment file was copied in)."""
     try:
         folders = [f for f in runs_folder(home).iterdir() if (f / "experiment.yaml").is_file()]
     except FileNotFoundError:
@@ -67,7 +70,7 @@ def list_runs(home: Path) -> list[str]:
 
 
 def list_remains(home: Path) -> list[str]:
-    """All folders below `runs` in which something of a run may live, whatever else is missing from them."""
+    """Names of all folders below `runs` that may belong to a live run, even with files missing."""
     traces = ("run.db", *(target.trace for target in TARGETS.values() if target.trace))
     try:
         return sorted(f.name for f in runs_folder(home).iterdir() if any((f / t).exists() for t in traces))
@@ -78,9 +81,9 @@ def list_remains(home: Path) -> list[str]:
 
 
 def resolve_run(home: Path, text: str) -> str:
-    """The run id that `text` means: the id itself, a prefix only one run has, or `latest`.
+    """Resolve `text` to a run id: the id itself, a prefix of exactly one run, or `latest`.
 
-    Raises UsageError with what there is to choose from.
+    Raises UsageError, listing the candidates.
     """
     runs = list_runs(home)
     if text == "latest":
@@ -90,53 +93,56 @@ def resolve_run(home: Path, text: str) -> str:
     if text in runs:
         return text
     shown = repr(text if len(text) <= 80 else f"{text[:80]}...")
-    fitting = [run for run in runs if text and run.startswith(text)]
-    if len(fitting) == 1:
-        return fitting[0]
-    if not fitting:
+    matching = [run for run in runs if text and run.startswith(text)]
+    if len(matching) == 1:
+        return matching[0]
+    if not matching:
         raise UsageError(f"{shown}: no such run in {runs_folder(home)}; `orch ls` lists the runs")
     raise UsageError(
-        f"{shown}: {len(fitting)} runs begin so ({', '.join(fitting[:5])}); write more of the id"
+        f"{shown}: {len(matching)} runs start with this ({', '.join(matching[:5])}); type more of the id"
     )
 
 
 def owner(home: Path, environ: Mapping[str, str] | None = None) -> str:
-    """Who rents: the label orch-owner of all VMs, `<user>-<8 hex digits>`, made once and kept in `<home>/owner`.
+    """The owner of all VMs rented from this home (label orch-owner): `<user>-<8 hex digits>`.
 
-    `ORCH_OWNER` overrides it. Only who rents makes one: whoever looks for VMs asks `kept_owner`. Raises UsageError.
+    It is created once and stored in `<home>/owner`; `ORCH_OWNER` overrides it. Only renting creates one: code
+    that looks for VMs calls `kept_owner`. Raises UsageError.
     """
     kept = kept_owner(home, environ)
     if kept:
-        _note_owner(home, kept)
+        _record_owner(home, kept)
         return kept
     user = re.sub(r"[^a-z0-9_-]", "-", getpass.getuser().lower())[:40] or "user"
     make_home(home)
     try:
         fd = os.open(home / "owner", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:  # another `orch` was faster
+    except FileExistsError:  # another `orch` created it first
         return owner(home, environ)
-    made = f"{user}-{secrets.token_hex(4)}"
+    name = f"{user}-{secrets.token_hex(4)}"
     with os.fdopen(fd, "w") as file:
-        file.write(f"{made}\n")
-    _note_owner(home, made)
-    return made
+        file.write(f"{name}\n")
+    _record_owner(home, name)
+    return name
 
 
 def owners(home: Path) -> set[str]:
-    """All names under which VMs were ever rented from this home. Raises UsageError."""
+    """Every owner name under which VMs were ever rented from this home. Raises UsageError."""
     path = home / "owners"
     try:
         names = path.read_text().split()
     except (FileNotFoundError, NotADirectoryError):
         names = []
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be read ({error}); write the names of its owners again") from error
+        raise UsageError(
+            f"{path}: cannot read the owner names ({error}); write them again, one name a line"
+        ) from error
     own = kept_owner(home, {})
     return {checked_owner(name, f"{path}:") for name in names} | ({own} if own else set())
 
 
-def _note_owner(home: Path, name: str) -> None:
-    """On the disk before anything is rented under it: `orch reap` asks the clouds for all of them."""
+def _record_owner(home: Path, name: str) -> None:
+    """Record an owner name durably before renting under it: `orch reap` queries the clouds for all of them."""
     if name not in owners(home):
         make_home(home)
         with (home / "owners").open("a") as file:
@@ -146,7 +152,7 @@ def _note_owner(home: Path, name: str) -> None:
 
 
 def kept_owner(home: Path, environ: Mapping[str, str] | None = None) -> str:
-    """`ORCH_OWNER`, else what `<home>/owner` has; "" where nothing was ever rented. Raises UsageError."""
+    """`ORCH_OWNER`, or else the name in `<home>/owner`; "" if nothing was ever rented. Raises UsageError."""
     given = (os.environ if environ is None else environ).get("ORCH_OWNER", "")
     if given:
         return checked_owner(given, "ORCH_OWNER")
@@ -157,11 +163,16 @@ def kept_owner(home: Path, environ: Mapping[str, str] | None = None) -> str:
         return ""
     if _OWNER.fullmatch(kept):
         return kept
-    raise UsageError(f"{path}: does not hold an owner's name; write it again, or set ORCH_OWNER")
+    raise UsageError(f"{path}: does not contain a valid owner name; write it again, or set ORCH_OWNER")
 
 
 def checked_owner(name: str, where: str) -> str:
-    """The name, fit to be a label of every cloud. Raises UsageError that begins with `where` it was given."""
+    """Return the name if it is a valid label on every cloud.
+
+    Raises UsageError that starts with `where`, the source of the name.
+    """
     if not _OWNER.fullmatch(name):
-        raise UsageError(f"{where} {name[:80]!r}: made of a-z, 0-9, '_' and '-', at most 63 of them")
+        raise UsageError(
+            f"{where} {name[:80]!r}: must consist of a-z, 0-9, '_' and '-', with at most 63 characters"
+        )
     return name

@@ -1,4 +1,4 @@
-"""Who knows what a place costs when VMs are rented: SkyPilot's catalogs and the price books, offline."""
+"""Prices of rented VMs, from SkyPilot's catalogs and the price books, offline."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from cloud.sky.skypilot.catalog import here
 
 
 def sky_quoter(book: PriceBook, environ: Mapping[str, str]) -> Quoter:
-    """The cheapest offer of each place (see `cloud.sky.skypilot.catalog`); contacts nothing. Raises PriceBookError.
+    """Quote the cheapest offer of each place (see `cloud.sky.skypilot.catalog`) without network access.
 
-    One's own machines cost what the book says of them, which is nothing.
+    Raises PriceBookError. The user's own machines are quoted from the price book, where they cost nothing.
     """
     catalogs = here(book, environ)
 

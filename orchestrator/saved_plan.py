@@ -1,7 +1,8 @@
-"""A plan in a file: what was approved, whole, so that `orch launch --plan` starts exactly that or nothing.
+"""Approved plans in files, so that `orch launch --plan` starts exactly that plan or nothing.
 
-The file is the plan (`analysis.planning.plan.Plan.as_dict`) with the resolved experiment in it, when it was made and by which
-orch, and two hashes (SHA-256 of JSON with sorted keys and no spaces): of the experiment and of all the rest.
+The file contains the plan (`analysis.planning.plan.Plan.as_dict`), the resolved experiment, the time of
+creation, the orch version, and two hashes (SHA-256 of JSON with sorted keys and no spaces): one of the
+experiment, one of everything else.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _MAX_BYTES = 10_000_000
 
 @dataclass(frozen=True)
 class SavedPlan:
-    """A plan that was read and is as it was written."""
+    """A plan that was read from a file and is unchanged since it was written."""
 
     path: Path
     created_at: str
@@ -45,12 +46,12 @@ class SavedPlan:
 
     @property
     def on(self) -> str:
-        """What its VMs are: "local" or "sky"."""
+        """The target of the plan: "local" or "sky"."""
         return str(self.plan["on"])
 
 
 def plan_document(plan: RunPlan, created_at: str, orch_version: str) -> dict[str, Any]:
-    """What is written: JSON types only."""
+    """The content of the file; JSON types only."""
     document = to_document(plan.spec)
     whole = {
         "schema_version": PLAN_SCHEMA,
@@ -64,24 +65,28 @@ def plan_document(plan: RunPlan, created_at: str, orch_version: str) -> dict[str
 
 
 def read_plan(path: Path, orch_version: str) -> SavedPlan:
-    """A saved plan. Raises UsageError (no plan, or changed since it was written), StalePlanError (of another orch)."""
-    again = "`orch plan FILE -o plan.json` makes one"
+    """Read a saved plan.
+
+    Raises UsageError (not a plan, or modified since it was written), StalePlanError (written by another orch
+    version).
+    """
+    hint = "create one with `orch plan FILE -o plan.json`"
     try:
         if path.stat().st_size > _MAX_BYTES:
-            raise UsageError(f"{path}: larger than any plan; {again}")
+            raise UsageError(f"{path}: too large for a saved plan; {hint}")
         whole = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"{path}: cannot read the plan ({error.strerror}); {again}") from error
+        raise UsageError(f"{path}: cannot read the plan ({error.strerror}); {hint}") from error
     except ValueError as error:
-        raise UsageError(f"{path}: not a saved plan, since it is not JSON ({error}); {again}") from error
+        raise UsageError(f"{path}: not a saved plan: it is not JSON ({error}); {hint}") from error
     missing = _OWN if not isinstance(whole, dict) else [key for key in _OWN if key not in whole]
     if missing:
-        raise UsageError(f"{path}: not a saved plan, since it has no {', '.join(missing)}; {again}")
+        raise UsageError(f"{path}: not a saved plan: it has no {', '.join(missing)}; {hint}")
     made_by = whole["orch_version"]
     if whole["schema_version"] != PLAN_SCHEMA or made_by != orch_version:
         raise StalePlanError(
-            f"{path}: made by orch {made_by} (form {whole['schema_version']}), and this is orch {orch_version} (form "
-            f"{PLAN_SCHEMA}); make the plan again by `orch plan`"
+            f"{path}: created by orch {made_by} (format {whole['schema_version']}), but this is orch {orch_version} (format "
+            f"{PLAN_SCHEMA}); create the plan again with `orch plan`"
         )
     rest = {key: value for key, value in whole.items() if key != "plan_sha256"}
     if (
@@ -89,8 +94,8 @@ def read_plan(path: Path, orch_version: str) -> SavedPlan:
         or _digest(whole["experiment_document"]) != whole["experiment_sha256"]
     ):
         raise UsageError(
-            f"{path}: was changed after it was made (its hash does not fit); change the experiment and make the plan "
-            "again by `orch plan`"
+            f"{path}: was modified after it was created (its hash does not match); edit the experiment instead and create the "
+            "plan again with `orch plan`"
         )
     plan = {key: value for key, value in whole.items() if key not in _OWN}
     return SavedPlan(path, str(whole["created_at"]), from_document(whole["experiment_document"]), plan)
@@ -99,33 +104,34 @@ def read_plan(path: Path, orch_version: str) -> SavedPlan:
 def refuse_if_stale(saved: SavedPlan, tolerance: Decimal, today: Quoter) -> None:
     """Compare the plan's prices with today's, place by place.
 
-    A lower price is no reason. `tolerance`: accepted rise, 0.1 = 10 %. Raises StalePlanError with every place that moved.
+    Lower prices are accepted. `tolerance`: accepted increase (0.1 = 10 %). Raises StalePlanError, listing the
+    places that changed.
     """
-    wished = {
+    requested = {
         slot.name: {(r.infra, r.accelerators, r.use_spot) for r in slot.places} for slot in slots(saved.spec)
     }
-    moved = [
+    changed = [
         f"{peer['slot']}: {reason}"
         for peer in saved.plan["peers"]
         for place in peer["places"]
-        if (reason := _moved(place, wished.get(peer["slot"], set()), tolerance, today))
+        if (reason := _changed(place, requested.get(peer["slot"], set()), tolerance, today))
     ]
-    if moved:
-        shown = "; ".join(moved[:5]) + (f"; {len(moved) - 5} more" if len(moved) > 5 else "")
+    if changed:
+        shown = "; ".join(changed[:5]) + (f"; {len(changed) - 5} more" if len(changed) > 5 else "")
         raise StalePlanError(
-            f"{saved.path}: the plan of {saved.created_at} does not hold any more: {shown}; make the plan again by "
-            "`orch plan`, or allow more with --price-tolerance"
+            f"{saved.path}: the plan of {saved.created_at} is out of date: {shown}; create the plan again with "
+            "`orch plan`, or allow a larger increase with --price-tolerance"
         )
 
 
-def _moved(
-    place: Mapping[str, Any], wished: Container[tuple[str, str, bool]], tolerance: Decimal, today: Quoter
+def _changed(
+    place: Mapping[str, Any], requested: Container[tuple[str, str, bool]], tolerance: Decimal, today: Quoter
 ) -> str:
-    """Why an approved place does not hold any more; "" where it does."""
+    """Why an approved place is out of date; "" if it is not."""
     at = place["location"], place["accelerator"], place["use_spot"]
     key, before = place_key(*at), place["usd_per_h"]
-    if at not in wished:
-        return f"{key} is not among its places any more"
+    if at not in requested:
+        return f"{key} is no longer among its places"
     now = today(*at)
     if now.instance != place["instance"]:
         return f"{key} is {now.instance} now, not {place['instance']}"

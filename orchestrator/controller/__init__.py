@@ -1,1 +1,1 @@
-"""The thin shell around the core: a Ray actor, the journal, provider calls with deadlines."""
+"""The imperative shell around the core: a Ray actor, the journal, provider calls with deadlines."""

@@ -1,4 +1,4 @@
-"""The controller as a detached, named Ray actor: one a run, restarted by Ray when its worker is killed."""
+"""The controller as a detached, named Ray actor, one per run; Ray restarts it when its worker is killed."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from orchestrator.ray.processes import identity, is_alive
 from orchestrator.ray.session import claim
 
 NAMESPACE = "orch"
-_RESTARTS = 5  # by Ray, so that a run nobody watches is still looked after
+_RESTARTS = 5  # by Ray, so that a run without an attached command still has a controller
 _LINGER_S = 2.0
 
 _log = logging.getLogger("orchestrator.controller")
 
 
 class ControllerActor:
-    """Wraps a Shell in a thread. Methods are called through Ray; all return at once but `wait`."""
+    """Runs a Shell in a thread. Methods are called through Ray; all except `wait` return immediately."""
 
     def __init__(self, run_folder: str, home: str) -> None:
         self._folder, self._home = Path(run_folder), Path(home)
@@ -54,8 +54,8 @@ class ControllerActor:
         self._store: RunStore | None = None
         self._status: str | None = None
         self._failure = ""
-        self._close_s = 120.0  # how long closing the provider may take
-        self._open = False  # the run is over, and its cloud is not
+        self._close_s = 120.0  # deadline for closing the provider
+        self._open = False  # the run is over, but its cloud could not be closed
         self._ended = threading.Event()
         import ray
 
@@ -63,9 +63,9 @@ class ControllerActor:
             self.start()
 
     def start(self) -> None:
-        """Take the run over and go on from its journal; nothing when that has happened.
+        """Take over the run and continue from its journal. A second call does nothing.
 
-        Raises FencedError while another controller holds it, StoreError, JournalError.
+        Raises FencedError while another controller holds the run, StoreError, JournalError.
         """
         if self._shells is not None:
             return
@@ -101,7 +101,7 @@ class ControllerActor:
         self._store = store
         claim(self._home)
         self._metrics = _serve_metrics(store, self._state)
-        _say(self._folder, "", self._metrics.url if self._metrics else "")
+        _write_controller_file(self._folder, "", self._metrics.url if self._metrics else "")
         threading.Thread(target=self._loop, name="controller", daemon=True).start()
 
     def ping(self) -> int:
@@ -114,12 +114,12 @@ class ControllerActor:
             return snapshot_of(store, run_clock(self._folder, begin=False)(), controller_alive=True)
 
     def stop(self, status: str, reason: str) -> None:
-        """End the run gracefully; `status` is "stopped" or "failed"."""
+        """Stop the run gracefully; `status` is "stopped" or "failed"."""
         if self._shells is not None:
             self._shells.stop(status, reason)
 
     def wait(self, timeout_s: float) -> str | None:
-        """The final status, or None when the run still goes on after `timeout_s`."""
+        """The final status, or None if the run has not ended after `timeout_s`."""
         self._ended.wait(timeout_s)
         return self._status
 
@@ -129,19 +129,17 @@ class ControllerActor:
         try:
             run_to_the_end(self._shells.next, self._ticked)
             self._status = str(self._store.meta("status"))
-        except FencedError as error:  # somebody else looks after the run: touch nothing of it
+        except FencedError as error:  # another controller holds the run: change nothing
             _log.error("%s", error)
             self._failure = str(error)
-        except (
-            ProviderError
-        ) as error:  # the run is over, well or not: its end is written by whoever closes it
+        except ProviderError as error:  # the run is over; whoever closes its cloud records the end
             name, self._open = self._folder.name, True
             self._failure = (
                 f"{name} is over ({self._state().stop_status}), but VMs may be left: its cloud could not be "
-                f"closed: {error}; `orch down {name}` tries again"
+                f"closed: {error}; retry with `orch down {name}`"
             )
-        except Exception as error:  # noqa: BLE001 - whatever broke, nothing may be left running
-            _log.exception("the controller broke")
+        except Exception as error:  # noqa: BLE001 - nothing may be left running, whatever the error
+            _log.exception("the controller failed")
             self._failure = f"{error}; see {self._folder / 'controller.log'}"
             free_reserve(self._folder)
             self._failure = abort(
@@ -152,9 +150,9 @@ class ControllerActor:
                 self._metrics.close()
             self._store.close()
             free_reserve(self._folder)
-            _say(self._folder, self._failure, is_open=self._open)
+            _write_controller_file(self._folder, self._failure, is_open=self._open)
             self._ended.set()
-            time.sleep(_LINGER_S)  # for those who wait
+            time.sleep(_LINGER_S)  # for pending calls of `wait`
             _exit_actor(self._folder.name)
 
     def _state(self) -> RunState:
@@ -167,15 +165,16 @@ class ControllerActor:
 
 
 def make_provider(factory: str, run_folder: str) -> Provider:
-    """A provider from "module:callable", called with the run's folder."""
+    """Create a provider from "module:callable", called with the run's folder."""
     module, _, name = factory.partition(":")
     return getattr(importlib.import_module(module), name)(Path(run_folder))
 
 
 def start_actor(run_folder: Path, home: Path) -> Any:
-    """The run's actor, made when there is none, with its controller started. This process is a driver already.
+    """Start the run's actor and its controller if they do not run yet.
 
-    Raises FencedError when another controller holds the run, StoreError.
+    This process must already be connected to Ray. Raises FencedError if another controller holds the run,
+    StoreError.
     """
     import ray
     from ray.exceptions import RayActorError, RayTaskError
@@ -204,7 +203,7 @@ def start_actor(run_folder: Path, home: Path) -> Any:
             if not isinstance(cause, FencedError):
                 ray.kill(actor, no_restart=True)
                 raise cause from error
-            # The one we know of may have let go of nothing yet: it ends this moment.
+            # The previous controller may still hold the run for a moment while it ends.
             if controller_alive(run_folder) or time.monotonic() > deadline - 50.0:
                 ray.kill(actor, no_restart=True)
                 raise cause from error
@@ -215,9 +214,9 @@ def start_actor(run_folder: Path, home: Path) -> Any:
 
 
 def controller_alive(run_folder: Path) -> bool:
-    """Whether the process that last took the run over still runs."""
-    said = _said(run_folder)
-    return bool(said) and is_alive(int(said["pid"]), str(said["began"]))
+    """Whether the process that last took over the run is still alive."""
+    entry = _read_controller_file(run_folder)
+    return bool(entry) and is_alive(int(entry["pid"]), str(entry["began"]))
 
 
 def began(run_folder: Path) -> bool:
@@ -226,38 +225,40 @@ def began(run_folder: Path) -> bool:
 
 
 def controller_address(run_folder: Path) -> str:
-    """Of the Ray in which the last controller was, the user's or ours; "" when none was."""
-    return str(_said(run_folder).get("ray", ""))
+    """Address of the Ray cluster of the last controller, the user's or ours; "" if there was no controller."""
+    return str(_read_controller_file(run_folder).get("ray", ""))
 
 
 def controller_failure(run_folder: Path) -> str:
-    """Why the last controller gave up, "" when it did not."""
-    return str(_said(run_folder).get("failure", ""))
+    """Why the last controller gave up; "" if it did not."""
+    return str(_read_controller_file(run_folder).get("failure", ""))
 
 
 def controller_left_open(run_folder: Path) -> bool:
-    """Whether it gave up closing the cloud of a run that is over."""
-    return bool(_said(run_folder).get("open", False))
+    """Whether the last controller could not close the cloud of a finished run."""
+    return bool(_read_controller_file(run_folder).get("open", False))
 
 
 def controller_metrics(run_folder: Path) -> str:
-    """Where Prometheus finds the last controller's numbers; "" when it serves none."""
-    return str(_said(run_folder).get("metrics", ""))
+    """URL of the last controller's Prometheus metrics; "" if it serves none."""
+    return str(_read_controller_file(run_folder).get("metrics", ""))
 
 
-def _said(run_folder: Path) -> dict[str, Any]:
+def _read_controller_file(run_folder: Path) -> dict[str, Any]:
     try:
         return json.loads((run_folder / "controller.json").read_text())
     except (OSError, ValueError):
         return {}
 
 
-def _say(run_folder: Path, failure: str, metrics: str = "", *, is_open: bool = False) -> None:
+def _write_controller_file(
+    run_folder: Path, failure: str, metrics: str = "", *, is_open: bool = False
+) -> None:
     import ray
 
     path = run_folder / "controller.json"
     fresh = path.with_suffix(".new")
-    said = {
+    entry = {
         "pid": os.getpid(),
         "began": identity(os.getpid()),
         "ray": ray.get_runtime_context().gcs_address,
@@ -266,7 +267,7 @@ def _say(run_folder: Path, failure: str, metrics: str = "", *, is_open: bool = F
         "open": is_open,
     }
     try:
-        fresh.write_text(json.dumps(said))
+        fresh.write_text(json.dumps(entry))
         os.replace(fresh, path)
     except OSError as error:
         _log.error("%s cannot be written: %s", path, error)
@@ -275,18 +276,18 @@ def _say(run_folder: Path, failure: str, metrics: str = "", *, is_open: bool = F
 def _exit_actor(name: str) -> None:
     import ray
 
-    # no_restart: a run that has ended needs no controller.
+    # no_restart: a finished run needs no controller.
     ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=True)
 
 
 def _serve_metrics(store: RunStore, state: Callable[[], RunState]) -> MetricsServer | None:
-    """A port that is taken must not stop a run: it goes on, and says so."""
+    """Start the metrics server. A port in use does not stop the run; it is only reported as a warning."""
     try:
         address = address_of(store.run_meta().metrics_address)
         return MetricsServer(address, RunCollector(store, state)) if address else None
     except (OSError, UsageError) as error:
-        said = f"no numbers for Prometheus: nothing can listen there ({error}); set ORCH_METRICS_ADDRESS"
-        _log.warning("%s", said)
+        warning = f"no Prometheus metrics: cannot listen on the address ({error}); set ORCH_METRICS_ADDRESS"
+        _log.warning("%s", warning)
         known = store.meta("warnings", [])
-        store.set_meta("warnings", known if said in known else [*known, said])
+        store.set_meta("warnings", known if warning in known else [*known, warning])
         return None

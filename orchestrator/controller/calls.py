@@ -1,4 +1,4 @@
-"""Provider calls: slow, failing, sometimes stuck. Submitted under a key, one at a time, polled for."""
+"""Asynchronous provider calls with deadlines: submitted under a key, one at a time per key, and polled."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from orchestrator.core.events import Refusal
 
 _log = logging.getLogger("orchestrator.controller")
 
-_IDLE_CALLERS = 4  # so many workers wait for the next call; SkyPilot's take 250 MB each
+_MAX_IDLE_WORKERS = 4  # idle workers kept for the next calls; those of SkyPilot take 250 MB each
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a provider's method; `key` names it while it is under way."""
+    """A call of a provider method; `key` identifies it while it is in progress."""
 
     key: str
     method: str
@@ -36,7 +36,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Done:
-    """How a call ended: its result, or the provider's error (AmbiguousError when it was abandoned)."""
+    """The result of a call, or the provider's error (AmbiguousError if it was abandoned)."""
 
     call: Call
     result: Any = None
@@ -44,18 +44,18 @@ class Done:
 
 
 class Calls(Protocol):
-    """How the shell reaches the provider."""
+    """Provider calls as the shell makes them."""
 
     def submit(self, call: Call) -> bool:
-        """Start a call; False when one of that key is under way already."""
+        """Start a call. Returns False if a call with this key is already in progress."""
         ...
 
     def poll(self) -> list[Done]:
-        """The calls that ended since, and those past their deadline (abandoned). Never blocks."""
+        """Calls that ended since the last poll, including those abandoned at their deadline. Never blocks."""
         ...
 
     def drop(self, key: str) -> bool:
-        """Take a call that only stands in line out of it; False when there is none, or it has begun."""
+        """Remove a queued call. Returns False if it is not queued or has already started."""
         ...
 
     def wait(self, call: Call) -> Any:
@@ -63,12 +63,12 @@ class Calls(Protocol):
         ...
 
     def busy(self, what: str) -> bool:
-        """Whether a call of that key ("request r-a-1"), or any of that method ("request"), is under way."""
+        """Whether a call with this key ("request r-a-1") or of this method ("request") is queued or in progress."""
         ...
 
 
 def refusal_of(error: ProviderError) -> Refusal:
-    """The core's word for a provider's error."""
+    """The core's kind of refusal for a provider error."""
     kinds: tuple[tuple[type[ProviderError], Refusal], ...] = (
         (NoCapacityError, "no_capacity"),
         (QuotaError, "quota"),
@@ -83,14 +83,14 @@ def refusal_of(error: ProviderError) -> Refusal:
 
 
 class InlineCalls:
-    """Calls made at once in this process: for providers that never block, and for tests."""
+    """Makes calls synchronously in this process; for providers that never block, and for tests."""
 
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
         self._done: list[Done] = []
 
     def submit(self, call: Call) -> bool:
-        """Make the call now; its end is told by the next `poll`."""
+        """Make the call now; the next `poll` returns its result."""
         try:
             self._done.append(Done(call, self.wait(call)))
         except ProviderError as error:
@@ -98,28 +98,24 @@ class InlineCalls:
         return True
 
     def poll(self) -> list[Done]:
-        """What ended since."""
         done, self._done = self._done, []
         return done
 
     def drop(self, key: str) -> bool:
-        """Nothing stands in line here."""
         return False
 
     def wait(self, call: Call) -> Any:
-        """Make the call."""
         return getattr(self._provider, call.method)(*call.arguments)
 
     def busy(self, what: str) -> bool:
-        """Whether such a call's end has not been told yet."""
         return is_under_way(what, [d.call.key for d in self._done])
 
 
 class Line:
-    """Calls that stand in line: at most so many of one method are under way at once, in the order they came.
+    """Queues of calls, one per method, in order of arrival; at most `max_parallel` of a method run at once.
 
-    Methods do not wait for each other: many requests, each of which may take a quarter of an hour, keep no VM
-    from being ended.
+    Methods do not wait for each other: many requests, each of which may take a quarter of an hour, do not
+    delay a termination.
     """
 
     def __init__(self, max_parallel: int) -> None:
@@ -133,15 +129,15 @@ class Line:
         return iter(self._waiting)
 
     def add(self, call: Call) -> None:
-        """At the end of its method's line."""
+        """Append a call to the queue of its method."""
         self._waiting[call.key] = call
 
     def drop(self, key: str) -> bool:
-        """Whether it stood in line; it does no longer."""
+        """Remove a call. Returns whether it was queued."""
         return self._waiting.pop(key, None) is not None
 
     def take(self, under_way: Iterable[Call]) -> list[Call]:
-        """Those there is room for beside these, out of the line."""
+        """Remove and return the calls that may start, given those in progress."""
         busy = Counter(call.method for call in under_way)
         taken: list[Call] = []
         for call in self._waiting.values():
@@ -154,11 +150,12 @@ class Line:
 
 
 class RayCalls:
-    """Each call is made in a Ray worker (num_cpus=0) with a deadline; a stuck one is abandoned: ambiguous.
+    """Makes each call in a Ray worker (num_cpus=0) with a deadline; a stuck call is abandoned as ambiguous.
 
-    At most `max_parallel` of one method are under way, the others stand in line. The workers are actors of the
-    controller's, each for one call at a time: Ray ends the workers of mere tasks as soon as they are idle, once the
-    driver that made the controller has gone, and the next call would import its provider anew (SkyPilot: 2.4 s of CPU).
+    At most `max_parallel` calls of one method run at once; the others are queued. The workers are actors
+    owned by the controller, each for one call at a time. Plain Ray tasks would not do: Ray ends their workers
+    as soon as they are idle, once the driver that created the controller is gone, and the next call would
+    import its provider again (SkyPilot: 2.4 s of CPU).
     """
 
     def __init__(
@@ -168,60 +165,57 @@ class RayCalls:
         max_parallel: int = 8,
         prepare: Callable[[], None] | None = None,
     ) -> None:
-        """`prepare`: called in each worker before anything else."""
+        """`prepare` is called in each worker before anything else."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        # Providers of this machine act on this machine, whatever cluster we are in.
+        # Providers act on this machine, so their workers must run here even in a larger cluster.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        caller: Any = ray.remote(_Caller)
+        worker: Any = ray.remote(_CallWorker)
         self._prepare = prepare
-        self._caller = caller.options(num_cpus=0, max_restarts=0, scheduling_strategy=here)
+        self._worker_class = worker.options(num_cpus=0, max_restarts=0, scheduling_strategy=here)
         self._idle: list[Any] = []
         self._make_provider = make_provider
         self._monotonic_s = monotonic_s
-        self._line = Line(max_parallel)
+        self._queue = Line(max_parallel)
         self._under_way: dict[str, tuple[Call, Any, Any, float]] = {}
 
     def submit(self, call: Call) -> bool:
-        """Start the task, or put it in line."""
-        if call.key in self._under_way or call.key in self._line:
+        if call.key in self._under_way or call.key in self._queue:
             return False
-        self._line.add(call)
+        self._queue.add(call)
         self._start()
         return True
 
     def drop(self, key: str) -> bool:
-        """Out of the line; what has begun goes on."""
-        return self._line.drop(key)
+        return self._queue.drop(key)
 
     def _start(self) -> None:
-        """Start what there is room for. A deadline counts from here."""
-        for call in self._line.take([call for call, *_ in self._under_way.values()]):
-            caller, reference = self._make(call)
-            self._under_way[call.key] = (call, caller, reference, self._monotonic_s() + call.deadline_s)
+        """Start queued calls as far as the limit allows. Deadlines count from here."""
+        for call in self._queue.take([call for call, *_ in self._under_way.values()]):
+            worker, reference = self._start_call(call)
+            self._under_way[call.key] = (call, worker, reference, self._monotonic_s() + call.deadline_s)
 
-    def _make(self, call: Call) -> tuple[Any, Any]:
-        caller = self._idle.pop() if self._idle else self._caller.remote(self._prepare)
-        return caller, caller.call.remote(self._make_provider, call.method, call.arguments)
+    def _start_call(self, call: Call) -> tuple[Any, Any]:
+        worker = self._idle.pop() if self._idle else self._worker_class.remote(self._prepare)
+        return worker, worker.call.remote(self._make_provider, call.method, call.arguments)
 
-    def _back(self, caller: Any, done: Done) -> None:
-        """It waits for the next call, unless there are enough, or it may have died."""
-        if len(self._idle) < _IDLE_CALLERS and not isinstance(done.error, AmbiguousError):
-            self._idle.append(caller)
+    def _release_worker(self, worker: Any, done: Done) -> None:
+        """Keep the worker for the next call, unless enough are idle or it may have died."""
+        if len(self._idle) < _MAX_IDLE_WORKERS and not isinstance(done.error, AmbiguousError):
+            self._idle.append(worker)
 
     def poll(self) -> list[Done]:
-        """Collect what is ready, abandon what is overdue."""
         import ray
 
         done: list[Done] = []
-        for key, (call, caller, reference, deadline_s) in list(self._under_way.items()):
+        for key, (call, worker, reference, deadline_s) in list(self._under_way.items()):
             ready, _ = ray.wait([reference], timeout=0)
             if ready:
                 done.append(self._outcome(call, reference))
-                self._back(caller, done[-1])
+                self._release_worker(worker, done[-1])
             elif self._monotonic_s() > deadline_s:
-                ray.kill(caller)
+                ray.kill(worker)
                 done.append(Done(call, error=abandoned(call)))
             else:
                 continue
@@ -230,23 +224,21 @@ class RayCalls:
         return done
 
     def wait(self, call: Call) -> Any:
-        """Make the call in a worker and wait for it until its deadline."""
         import ray
 
-        caller, reference = self._make(call)
+        worker, reference = self._start_call(call)
         ready, _ = ray.wait([reference], timeout=call.deadline_s)
         if not ready:
-            ray.kill(caller)
+            ray.kill(worker)
             raise abandoned(call)
         done = self._outcome(call, reference)
-        self._back(caller, done)
+        self._release_worker(worker, done)
         if done.error is not None:
             raise done.error
         return done.result
 
     def busy(self, what: str) -> bool:
-        """Whether such a call is under way or in line."""
-        return is_under_way(what, (*self._under_way, *self._line))
+        return is_under_way(what, (*self._under_way, *self._queue))
 
     def _outcome(self, call: Call, reference: Any) -> Done:
         import ray
@@ -259,14 +251,14 @@ class RayCalls:
             if isinstance(cause, ProviderError):
                 return Done(call, error=cause)
             return Done(call, error=broken(call, cause, error))
-        except RayError as error:  # the task's worker died: nobody knows how far it came
+        except RayError as error:  # the worker died: the state of the call is unknown
             return Done(
                 call, error=AmbiguousError(f"{call.method}: its Ray worker died ({type(error).__name__})")
             )
 
 
-class _Caller:
-    """A Ray actor that makes one call after the other; each with a provider of its own, which is cheap."""
+class _CallWorker:
+    """A Ray actor that makes calls one after the other, each with a new provider object, which is cheap."""
 
     def __init__(self, prepare: Callable[[], None] | None) -> None:
         if prepare is not None:
@@ -277,16 +269,22 @@ class _Caller:
 
 
 def is_under_way(what: str, keys: Iterable[str]) -> bool:
-    """Whether one of the keys is `what`, or of the method `what`. No key stands for another that it begins."""
+    """Whether one of the keys is `what` or of the method `what`.
+
+    A key does not match keys that it is a prefix of.
+    """
     return any(what in (key, key.partition(" ")[0]) for key in keys)
 
 
-def broken(call: Call, cause: BaseException, told: BaseException) -> AmbiguousError:
-    """A fault of the provider's code, which is logged: whether it did something, nobody knows; the run can go on."""
-    _log.error("%s broke", call.key, exc_info=told)
-    return AmbiguousError(f"the provider's {call.method} broke ({type(cause).__name__}); see controller.log")
+def broken(call: Call, cause: BaseException, traceback: BaseException) -> AmbiguousError:
+    """Log an unexpected exception in the provider's code.
+
+    The effect of the call is unknown; the run continues.
+    """
+    _log.error("%s raised an unexpected exception", call.key, exc_info=traceback)
+    return AmbiguousError(f"the provider's {call.method} failed ({type(cause).__name__}); see controller.log")
 
 
 def abandoned(call: Call) -> AmbiguousError:
-    """Of a call that was not answered until its deadline."""
+    """The error of a call that was not answered by its deadline."""
     return AmbiguousError(f"{call.method}: no answer within {call.deadline_s:.0f} s")

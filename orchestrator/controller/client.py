@@ -1,7 +1,7 @@
-"""What the command line does with runs: launch, attach, look, stop, take down, reap.
+"""Operations on runs for the command line: launch, attach, snapshot, stop, down, reap.
 
-Looking at a run reads its run.db and never needs Ray. The others connect to Ray for a moment only: a Ray
-that is killed must not take the command that watches with it.
+`snapshot` reads run.db and never needs Ray. The others connect to Ray only briefly: if Ray is killed, the
+attached command must survive.
 """
 
 from __future__ import annotations
@@ -65,19 +65,19 @@ _GRACE_S = 20.0  # Ray restarts a killed controller within this
 _GONE_S = 4.0  # unless Ray is gone too
 _POLL_S = 0.25
 _STOP_S, _RENTED_STOP_S = 60.0, 600.0
-_BRING_UP_S = 300.0  # a bring-up that was asked to stop has given up by then
+_BRING_UP_S = 300.0  # a launch in progress that was asked to stop has given up by then
 
 
 @dataclass(frozen=True)
 class RunConnection:
-    """A run whose controller was alive when this was made."""
+    """A run whose controller was alive when this object was created."""
 
     run_id: str
     folder: Path
 
     @property
     def home(self) -> Path:
-        """The home folder the run lies in."""
+        """The home folder that contains the run."""
         return self.folder.parent.parent
 
     def snapshot(self) -> dict[str, Any]:
@@ -85,15 +85,15 @@ class RunConnection:
         return snapshot(self.run_id, self.home)
 
     def stop(self, reason: str) -> None:
-        """Ask the controller to end the run (status "stopped"); returns once it was told."""
-        _tell_stop(self.run_id, self.home, reason)
+        """Ask the controller to stop the run (status "stopped"); returns once the controller has the request."""
+        _request_stop(self.run_id, self.home, reason)
 
     def wait(self, timeout_s: float) -> str | None:
-        """The run's final status, or None when it still runs after `timeout_s`.
+        """The run's final status, or None if it still runs after `timeout_s`.
 
-        Raises ControllerLostError when the controller is gone and the run has not ended
-        (`attach` again goes on), RunFailedError when it gave up and could not write that down, TeardownError when
-        the run is over and its cloud could not be closed.
+        Raises ControllerLostError if the controller is gone before the run ended (`attach` continues it),
+        RunFailedError if the controller gave up and could not record that, TeardownError if the run is over
+        but its cloud could not be closed.
         """
         deadline = time.monotonic() + timeout_s
         lost_s: float | None = None
@@ -115,18 +115,18 @@ class RunConnection:
                     raise RunFailedError(failure)
                 if now_s - lost_s > (_GRACE_S if _ray_lives(self.home) else _GONE_S):
                     raise ControllerLostError(
-                        f"{self.run_id}: its controller is gone, its VMs may live on; "
-                        f"`orch attach {self.run_id}` goes on, `orch down {self.run_id}` takes it down"
+                        f"{self.run_id}: its controller is gone, its VMs may still run; "
+                        f"continue with `orch attach {self.run_id}` or take it down with `orch down {self.run_id}`"
                     )
             time.sleep(_POLL_S)
 
 
 def launch(run_id: str, home: Path) -> RunConnection:
-    """Start a prepared run (`launching.prepare` made its folder): the cloud, Ray when needed, the controller.
+    """Start a run whose folder was created by `prepare`: the cloud, Ray if needed, and the controller.
 
-    Launching a run id that already runs is the same as `attach`.
-    Raises HeldError (another controller holds it), RefusedError (it was taken down meanwhile), RaySessionError,
-    ProviderError, StoreError. When it cannot start, nothing of it is left running and the run's status is "failed".
+    Launching a running run is the same as `attach`. Raises HeldError (another controller holds it),
+    RefusedError (it was taken down meanwhile), RaySessionError, ProviderError, StoreError. If it cannot
+    start, nothing is left running and the run's status is "failed".
     """
     folder = run_folder(home, run_id)
     with start_lock(folder):
@@ -136,14 +136,14 @@ def launch(run_id: str, home: Path) -> RunConnection:
 
 
 def attach(run_id: str, home: Path) -> RunConnection:
-    """Connect to the run's controller; when it is dead, start a new one that goes on from the journal.
+    """Connect to the run's controller; if it is dead, start a new one that continues from the journal.
 
-    Raises UsageError when the run has ended, HeldError, RaySessionError.
+    Raises UsageError if the run has ended, HeldError, RaySessionError.
     """
     folder = run_folder(home, run_id)
     status = _status(folder)
     if status != _RUNNING:
-        raise UsageError(f"{run_id} has ended ({status}); `orch report {run_id}` shows it")
+        raise UsageError(f"{run_id} has ended ({status}); see `orch report {run_id}`")
     if controller_alive(folder):
         return RunConnection(run_id, folder)
     meta = _meta(folder)
@@ -152,21 +152,21 @@ def attach(run_id: str, home: Path) -> RunConnection:
     with start_lock(folder):
         if controller_alive(folder):
             return RunConnection(run_id, folder)
-        if not began(folder):  # its launcher died before it had a controller
+        if not began(folder):  # its launch was killed before it had a controller
             return _bring_up(run_id, home)
         return _take_over(run_id, home)
 
 
 def snapshot(run_id: str, home: Path) -> dict[str, Any]:
-    """How the run is, read from run.db alone (works with and without a controller).
+    """The status of a run, read from run.db alone (works with and without a controller).
 
     `{"run_id", "experiment" (name), "status", "error", "target", "emulated", "scales", "host_contended"
-    (None: nobody knows), "started_s", "ended_s", "at_s", "elapsed_s", "controller" ("alive"|"none"),
+    (None: unknown), "started_s", "ended_s", "at_s", "elapsed_s", "controller" ("alive"|"none"),
     "peers": [{"slot", "vm", "generation", "state", "phase", "location", "accelerator", "use_spot",
     "usd_per_h", "epoch", "samples", "sps", "preemptions", "cause", "since_s",
-    "clock_skew_s" (what its VM's clock is ahead of this machine's; None: not measured)}], "epoch": {"current",
+    "clock_skew_s" (how far its VM's clock is ahead of this machine's; None: not measured)}], "epoch": {"current",
     "last", "completed", "warmup", "measured", "samples", "target", "sps", "eta_s"}, "granularity":
-    float|None, "cost": {"spent_usd", "usd_per_h", "budget_usd", "estimated_usd"} (strings or None: study scale), "paused_s",
+    float|None, "cost": {"spent_usd", "usd_per_h", "budget_usd", "estimated_usd"} (strings or None, at full scale), "paused_s",
     "dropped_rounds", "events": [{"at_s", "slot", "text"}] (last 20), "warnings": [str], "metrics_url" (for
     Prometheus; None: not served)}`. Raises StoreError.
     """
@@ -178,22 +178,23 @@ def snapshot(run_id: str, home: Path) -> dict[str, Any]:
 
 
 def stop(run_id: str, home: Path, reason: str = "stopped by the user", timeout_s: float | None = None) -> str:
-    """End the run gracefully (peers leave, VMs end, logs are collected) and return its final status.
+    """Stop the run gracefully (peers leave, VMs end, logs are collected) and return its final status.
 
-    When no controller lives one is started to do it. A run that has ended already: its status.
-    Raises TeardownError when it has not ended after `timeout_s` (60 s, rented VMs 10 min).
+    If there is no live controller, one is started for it. For a run that has ended, only the status is
+    returned. Raises TeardownError if it has not ended after `timeout_s` (default: 60 s, for rented VMs 10
+    min).
     """
     folder = run_folder(home, run_id)
     timeout_s = timeout_s or (_RENTED_STOP_S if target_of(_meta(folder).target).rents else _STOP_S)
     status = _status(folder)
     if status != _RUNNING:
         return status
-    ask_to_stop(folder, reason)  # a controller that Ray starts again, or that begins later, does not go on
-    if not began(folder):  # interrupted while it was started: nobody needs a controller to end it
+    ask_to_stop(folder, reason)  # a controller that Ray restarts, or that starts later, will stop, too
+    if not began(folder):  # interrupted during its launch: no controller is needed to end it
         left = down(run_id, home)
         if left:
             raise TeardownError(
-                f"{run_id}: still there: {', '.join(left)}; `orch down {run_id}` tries again", left
+                f"{run_id}: still there: {', '.join(left)}; retry with `orch down {run_id}`", left
             )
         return _status(folder)
     connection = attach(run_id, home)
@@ -201,17 +202,18 @@ def stop(run_id: str, home: Path, reason: str = "stopped by the user", timeout_s
     ended = connection.wait(timeout_s)
     if ended is None:
         raise TeardownError(
-            f"{run_id} has not ended within {timeout_s:.0f} s; `orch down {run_id}` takes it down", [run_id]
+            f"{run_id} has not ended within {timeout_s:.0f} s; take it down with `orch down {run_id}`",
+            [run_id],
         )
     return ended
 
 
 def down(run_id: str, home: Path, timeout_s: float | None = None) -> list[str]:
-    """Take down whatever the run may have left, journal or not; returns what is provably still there.
+    """Take down everything the run may have left, with or without a journal; returns what is still there.
 
-    Empty list: nothing is left, by two listings of the provider's. The caller turns a list that is not empty into exit code 5.
-    Another `orch` that is bringing the run up gives up first. A run.db that cannot be read keeps nothing alive.
-    Raises NewerError for a newer orch's run.
+    An empty list means that nothing is left, proven by two listings of the provider. The caller turns a
+    non-empty list into exit code 5. A launch of the run in progress is stopped first. An unreadable run.db
+    does not prevent the teardown. Raises NewerError for a run of a newer orch.
     """
     folder = run_folder(home, run_id)
     try:
@@ -221,7 +223,7 @@ def down(run_id: str, home: Path, timeout_s: float | None = None) -> list[str]:
     except StoreError:
         status = "unreadable"
     if status == "imported":
-        return []  # somebody else's logs: nothing of it ever ran here
+        return []  # logs of a run elsewhere: nothing of it ever ran here
     free_reserve(folder)
     if status in (_RUNNING, "unreadable"):
         ask_to_stop(folder, "taken down")
@@ -229,11 +231,11 @@ def down(run_id: str, home: Path, timeout_s: float | None = None) -> list[str]:
         with start_lock(folder, _BRING_UP_S):
             return _take_down(run_id, home, status, timeout_s)
     except HeldError:
-        return [f"{run_id}: another `orch` that is starting it does not give up"]
+        return [f"{run_id}: another `orch` that is starting it does not stop"]
 
 
 def _take_down(run_id: str, home: Path, status: str, timeout_s: float | None) -> list[str]:
-    """With the start lock held: nobody brings the run up meanwhile."""
+    """Take down the run while holding the start lock, which prevents a launch meanwhile."""
     folder = run_folder(home, run_id)
     left: list[str] = []
     try:
@@ -248,7 +250,7 @@ def _take_down(run_id: str, home: Path, status: str, timeout_s: float | None) ->
             provider.close()
             left += [o.vm for o in provider.observe() if o.state in ("pending", "running")]
         except EndedError:
-            pass  # what is to be proven
+            pass  # the cloud is gone, which is what had to be proven
         except ProviderError as error:
             left.append(f"{run_id}: {error}")
     if not left:
@@ -259,20 +261,21 @@ def _take_down(run_id: str, home: Path, status: str, timeout_s: float | None) ->
 
 
 def reap(home: Path, everything: bool = False, on: str = "", owner: str = "") -> Reaped:
-    """Take down what runs without a live controller left behind (`everything`: live runs too), and Ray if ours.
+    """Take down what runs without a live controller left behind (`everything`: live runs, too), and our own Ray.
 
-    With `on` "sky", or a run of this home on rented VMs, also what the clouds have with the label of `owner`, else
-    of whoever rents from this home: see `reaping.reap_clouds`. Raises UsageError when nobody knows whose label.
+    With `on` "sky", or if a run of this home used rented VMs, this includes VMs in the clouds that carry the
+    label of `owner` (default: the owners of this home); see `reaping.reap_clouds`. Raises UsageError if no
+    owner is known.
     """
     left: dict[str, list[str]] = {}
     unknown: dict[str, list[str]] = {}
     unreadable: dict[str, str] = {}
     alive: set[str] = set()
     runs = list_remains(home)
-    whose = owners_to_ask_for(home, (o for r in runs for o in _owners_of(run_folder(home, r))), on, owner)
+    searched = owners_to_ask_for(home, (o for r in runs for o in _owners_of(run_folder(home, r))), on, owner)
     for run_id in runs:
         folder = run_folder(home, run_id)
-        if not everything and _looked_after(run_id, home):
+        if not everything and _has_controller(run_id, home):
             alive.add(run_id)
             continue
         try:
@@ -281,27 +284,27 @@ def reap(home: Path, everything: bool = False, on: str = "", owner: str = "") ->
             unreadable[run_id] = str(error)
         try:
             found = down(run_id, home)
-        except StoreError as error:  # of a newer orch, or no room: what runs of it is seen all the same
+        except StoreError as error:  # a newer orch's run, or a full disk: still check whether it runs
             found = [str(error)] if LocalCloud(folder).alive else []
         if found:
             left[run_id] = found
     known = set(runs) - alive
     own = kept_owner(home, {})
-    for name, all_of_it in whose.items():
-        still, strange = reap_clouds(home, name, known, alive, everything and all_of_it)
-        # What carries a name that only this home has was rented from here: its run's folder has been removed.
-        for found, into in ((still, left), (strange, left if name == own else unknown)):
+    for name, may_end_all in searched.items():
+        remaining, others = reap_clouds(home, name, known, alive, everything and may_end_all)
+        # VMs with this home's own label were rented from here, even if their run's folder has been removed.
+        for found, into in ((remaining, left), (others, left if name == own else unknown)):
             for run_id, names in found.items():
                 into[run_id] = [*into.get(run_id, []), *names]
     if everything or not live_claims(home):
         stuck = stop_ray(home)
         if stuck:
             left["ray"] = [f"process {pid}" for pid in stuck]
-    return Reaped(left, tuple(whose), reach() if whose else None, unknown, unreadable)
+    return Reaped(left, tuple(searched), reach() if searched else None, unknown, unreadable)
 
 
-def _looked_after(run_id: str, home: Path) -> bool:
-    """Whether somebody brings the run up, or it has a controller, or Ray is starting that again."""
+def _has_controller(run_id: str, home: Path) -> bool:
+    """Whether the run is being launched, has a controller, or Ray is restarting its controller."""
     folder = run_folder(home, run_id)
     if controller_alive(folder) or is_starting(folder):
         return True
@@ -317,7 +320,7 @@ def _looked_after(run_id: str, home: Path) -> bool:
 
 
 def _ray_has(run_id: str, home: Path) -> bool:
-    """Whether the Ray in which the run's controller was has not given it up."""
+    """Whether the Ray cluster of the run's controller still has its actor."""
     session = read_session(home)
     address = controller_address(run_folder(home, run_id)) or (session.address if session else "")
     with suppress(RaySessionError, ValueError):
@@ -333,7 +336,7 @@ def _ray_has(run_id: str, home: Path) -> bool:
 
 
 def _bring_up(run_id: str, home: Path) -> RunConnection:
-    """The cloud and the first controller, or neither."""
+    """Start the cloud and the first controller, or leave neither running."""
     folder = run_folder(home, run_id)
     try:
         _refuse_if_asked_to_stop(folder)
@@ -345,7 +348,7 @@ def _bring_up(run_id: str, home: Path) -> RunConnection:
     except HeldError:
         raise
     except Exception as error:
-        with suppress(StoreError, ProviderError, OSError):  # the first error is the one to tell
+        with suppress(StoreError, ProviderError, OSError):  # the first error is the one to report
             if controller_alive(folder):
                 _end_controller(run_id, home)
             _provider(folder).close()
@@ -356,11 +359,11 @@ def _bring_up(run_id: str, home: Path) -> RunConnection:
 
 def _refuse_if_asked_to_stop(folder: Path) -> None:
     if cause := asked_to_stop(folder):
-        raise RefusedError(f"{folder.name} was ended while it was started: {cause}; launch it anew")
+        raise RefusedError(f"{folder.name} was ended while it was starting: {cause}; launch it again")
 
 
 def _ray_lives(home: Path) -> bool:
-    """Of the user's Ray nothing is known: it may restart the controller."""
+    """Whether Ray may still restart the controller; assumed for the user's own Ray."""
     session = read_session(home)
     return session.alive if session is not None else "RAY_ADDRESS" in os.environ
 
@@ -372,14 +375,14 @@ def _take_over(run_id: str, home: Path) -> RunConnection:
     from ray.exceptions import RayError
 
     try:
-        if _meta(folder).provider != LOCAL:  # the emulated cloud needs no credentials, and gets none
+        if _meta(folder).provider != LOCAL:  # the emulated cloud needs no credentials
             keep_environment(folder, os.environ)
         start_actor(folder, home)
     except FencedError as error:
         raise HeldError(str(error)) from error
     except RayError as error:
         raise RaySessionError(
-            f"{run_id}: Ray at {address} does not start its controller ({type(error).__name__}); "
+            f"{run_id}: Ray at {address} cannot start its controller ({type(error).__name__}); "
             f"see {folder / 'controller.log'} and Ray's own logs, then try again"
         ) from error
     finally:
@@ -387,7 +390,7 @@ def _take_over(run_id: str, home: Path) -> RunConnection:
     return RunConnection(run_id, folder)
 
 
-def _tell_stop(run_id: str, home: Path, reason: str) -> None:
+def _request_stop(run_id: str, home: Path, reason: str) -> None:
     connect(_address(run_id, home), home)
     import ray
     from ray.exceptions import GetTimeoutError, RayActorError
@@ -396,20 +399,20 @@ def _tell_stop(run_id: str, home: Path, reason: str) -> None:
         actor = ray.get_actor(run_id, namespace=NAMESPACE)
         ray.get(actor.stop.remote("stopped", reason), timeout=30.0)
     except (ValueError, RayActorError, GetTimeoutError) as error:
-        if _status(run_folder(home, run_id)) == _RUNNING:  # else it ended by itself just now
-            raise ControllerLostError(f"{run_id}: its controller does not answer") from error
+        if _status(run_folder(home, run_id)) == _RUNNING:  # otherwise it has just ended by itself
+            raise ControllerLostError(f"{run_id}: its controller does not respond") from error
     finally:
         disconnect()
 
 
 def _address(run_id: str, home: Path) -> str:
-    """Of the Ray in which the run's controller is: the user's, whether RAY_ADDRESS still says so or not."""
+    """Address of the Ray cluster of the run's controller, even if RAY_ADDRESS has changed since."""
     folder = run_folder(home, run_id)
     return (controller_address(folder) if controller_alive(folder) else "") or ensure_ray(home)
 
 
 def _end_controller(run_id: str, home: Path) -> list[str]:
-    """Kill a controller that does not end its run."""
+    """Kill a controller that does not end its run. Returns what could not be ended."""
     try:
         connect(_address(run_id, home), home)
         import ray
@@ -426,7 +429,7 @@ def _end_controller(run_id: str, home: Path) -> list[str]:
 
 
 def _meta(folder: Path) -> RunMeta:
-    """A run's meta. Raises StoreError."""
+    """The meta of a run. Raises StoreError."""
     with RunStore.open_reader(folder / "run.db") as store:
         return store.run_meta()
 
@@ -436,7 +439,7 @@ def _provider(folder: Path) -> Provider:
 
 
 def _providers(folder: Path) -> list[Provider]:
-    """The run's provider; where run.db cannot be read, each that has left something in the run's folder."""
+    """The run's provider; if run.db is unreadable, every provider with files in the run's folder."""
     try:
         return [_provider(folder)]
     except StoreError:
@@ -445,7 +448,7 @@ def _providers(folder: Path) -> list[Provider]:
 
 
 def _owners_of(folder: Path) -> set[str]:
-    """The labels orch-owner of a run's VMs; none when none is rented. What run.db cannot say, the VMs' records do."""
+    """The labels orch-owner of a run's rented VMs, from run.db, or from the VMs' records if it is unreadable."""
     try:
         return {str(owner) for owner in (_meta(folder).owner,) if owner}
     except StoreError:
@@ -458,7 +461,7 @@ def _status(folder: Path) -> str:
 
 
 def _known_end(store: RunStore) -> tuple[str, str] | None:
-    """Status and cause of a run that was being stopped, as its journal has them."""
+    """Status and cause of a stopping run, from its journal."""
     with suppress(JournalError):
         state = replay(store.records("events"))
         return (state.stop_status, state.stop_cause) if state.stop_status else None
@@ -466,7 +469,7 @@ def _known_end(store: RunStore) -> tuple[str, str] | None:
 
 
 def _write_end(folder: Path, cause: str, status: str = "stopped") -> None:
-    """Say that a run is over whose controller could not; how it ended, where its journal knows."""
+    """Record the end of a run whose controller could not; the journal's status and cause take precedence."""
     if _status(folder) != _RUNNING:
         return
     deadline = time.monotonic() + 5.0

@@ -1,4 +1,4 @@
-"""The end of a run: collect the peers' step logs, close the provider, write the last words into the store."""
+"""The end of a run: collect the peers' step logs, close the provider, write the final meta."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from orchestrator.controller.calls import Call, Calls
 from orchestrator.launch.keys import forget_keys
 
 _log = logging.getLogger("orchestrator.controller")
-_LARGEST_BYTES = 512_000_000  # of a CSV that a VM left: more than any run writes
+_LARGEST_BYTES = 512_000_000  # of a CSV from a VM; more than any run writes
 
 
 class _NoColumnError(ValueError):
-    """A CSV lacks a column, which no line of it can mend."""
+    """A CSV lacks a required column."""
 
 
 _Row = TypeVar("_Row", StepRecord, EgressRecord)
@@ -44,8 +44,11 @@ def close_run(
     status: str,
     cause: str,
 ) -> None:
-    """Everything after the last VM. Raises ProviderError when the provider cannot be closed: the run then
-    stays "running", and the next controller (or `orch down`) closes it."""
+    """Close a run after its last VM.
+
+    Raises ProviderError if the provider cannot be closed. The run then stays "running", and the next
+    controller (or `orch down`) closes it.
+    """
     warnings: list[str] = []
     for vm in vms:
         try:
@@ -53,16 +56,14 @@ def close_run(
         except ProviderError as error:
             warnings.append(f"the logs of {vm.vm} could not be collected: {error}")
             continue
-        for table, read in (
-            ("egress", read_egress),
-            ("steps", read_steps),
-        ):  # one broken file costs only itself
+        # One broken file does not affect the other.
+        for table, read in (("egress", read_egress), ("steps", read_steps)):
             path = collected / f"{table}.csv"
             try:
                 if path.is_file():
                     store.append(table, read(path, vm.vm))
             except (ValueError, OSError) as error:
-                warnings.append(f"{table}.csv of {vm.vm} cannot be read, and is left out: {error}")
+                warnings.append(f"{table}.csv of {vm.vm} cannot be read and is skipped: {error}")
     switch = _read_json(folder / "cloud" / "switch.json")
     close_provider(store, calls)
     forget_keys(folder)
@@ -77,31 +78,31 @@ def close_run(
 
 
 def close_provider(store: RunStore, calls: Calls) -> None:
-    """End all that the provider has of the run. Raises ProviderError when that cannot be proved."""
+    """Terminate everything the provider has of the run. Raises ProviderError if that cannot be proven."""
     calls.wait(Call("close", "close", (), store.run_meta().close_deadline_s))
 
 
 def host_report(store: RunStore, cloud: Path, switch: dict[str, Any]) -> dict[str, Any]:
-    """Whether the host kept the emulation's clock honest while it was measured (metrics/host_load.py).
+    """Whether the host kept the emulation's timing accurate during the measurement (metrics/host_load.py).
 
-    `cloud`: the emulated cloud's folder, with its pace.csv. Raises StoreError.
+    `cloud`: folder of the emulated cloud, with its pace.csv. Raises StoreError.
     """
     meta, epochs, vms = store.run_meta(), store.records("epochs"), store.records("vms")
     raw = swarm_epochs(epochs, meta.warmup_epochs, vms=vms)
     chosen = [epoch.epoch for epoch in measured(raw)]
-    stretched = stretched_share(last_life(epochs, vms), chosen, _asked_step_s(meta, vms))
+    stretched = stretched_share(last_life(epochs, vms), chosen, _expected_step_s(meta, vms))
     return host_trust(switch, _pace(cloud / "pace.csv"), spans_of(raw), stretched)
 
 
-def _asked_step_s(meta: RunMeta, vms: Sequence[VmRecord]) -> dict[str, float]:
-    """Seconds that a reported step's forward and backward are padded to, by VM, on this machine's clock."""
+def _expected_step_s(meta: RunMeta, vms: Sequence[VmRecord]) -> dict[str, float]:
+    """Seconds to which the forward and backward passes of a reported step are padded, by VM, on this machine's clock."""
     shrunk = meta.emulation
     if not meta.emulated or shrunk is None:
         return {}
     try:
         spec = from_document(meta.document)
-    except SpecError as error:  # an experiment of an older orch: the run is closed all the same
-        _log.warning("whether the emulated accelerators kept their pace is unknown: %s", error)
+    except SpecError as error:  # an experiment of an older orch: the run is still closed
+        _log.warning("cannot check whether the emulated accelerators kept their pace: %s", error)
         return {}
     batch, found = spec.swarm.batch_size, {}
     for vm in vms:
@@ -113,7 +114,7 @@ def _asked_step_s(meta: RunMeta, vms: Sequence[VmRecord]) -> dict[str, float]:
 
 
 def _pace(path: Path) -> list[PaceSecond]:
-    """What the host noted by second; [] where it noted nothing."""
+    """The host's recorded pace per second; [] if there is no record."""
     try:
         return pace_of(path.read_text())
     except FileNotFoundError:
@@ -124,24 +125,27 @@ def _pace(path: Path) -> list[PaceSecond]:
 
 
 def read_steps(path: Path, vm: str) -> Iterable[StepRecord]:
-    """The rows of a steps.csv; a last line that was cut when the VM died is left out. Raises ValueError."""
+    """The rows of a steps.csv, without a last line cut off by the VM's end. Raises ValueError."""
     return _read_rows(path, vm, StepRecord)
 
 
 def read_egress(path: Path, vm: str) -> Iterable[EgressRecord]:
-    """The rows of an egress.csv: bytes outside epochs. Raises ValueError."""
+    """The rows of an egress.csv: bytes sent outside epochs. Raises ValueError."""
     rows = _read_rows(path, vm, EgressRecord)
     for row in rows:
         if row.phase not in ("joining", "leaving") or row.bytes < 0:
-            raise ValueError(f"{path}: {row.bytes} bytes in a phase {row.phase!r}")
+            raise ValueError(f"{path}: {row.bytes} bytes in phase {row.phase!r}")
     return rows
 
 
 def _read_rows(path: Path, vm: str, kind: type[_Row]) -> list[_Row]:
-    """A VM's CSV as rows. It comes from a machine that may be broken: whatever it holds, ValueError is all it raises."""
+    """A VM's CSV as rows.
+
+    The VM may be broken, so any malformed content raises ValueError, and nothing else.
+    """
     hints = get_type_hints(kind)
     names = [f.name for f in fields(kind) if f.default is MISSING]
-    later = [f.name for f in fields(kind) if f.default is not MISSING]  # may be empty: unknown
+    later = [f.name for f in fields(kind) if f.default is not MISSING]  # optional; empty means unknown
     rows: list[_Row] = []
     if path.stat().st_size > _LARGEST_BYTES:
         raise ValueError(f"{path}: more than {_LARGEST_BYTES} bytes")
@@ -166,7 +170,10 @@ def _read_rows(path: Path, vm: str, kind: type[_Row]) -> list[_Row]:
 
 
 def _value(kind: type, text: str) -> Any:
-    """One cell. Raises ValueError for what no column of the store holds: NaN, infinity, more than 63 bits."""
+    """Convert one cell.
+
+    Raises ValueError for values that the store cannot hold: NaN, infinity, integers above 63 bits.
+    """
     value = kind(text)
     if kind is float and not math.isfinite(value):
         raise ValueError(f"{text[:40]} is not a finite number")

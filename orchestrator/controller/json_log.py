@@ -1,4 +1,4 @@
-"""The controller's log: one JSON object a line, and the same as text for people."""
+"""The controller's log: one JSON object per line, and its rendering as text."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _LEVELS = {logging.WARNING: "warning", logging.ERROR: "error", logging.INFO: "in
 
 
 class JsonFormatter(logging.Formatter):
-    """`{"at" (UTC), "level", "run", "slot", "generation", "vm", "cause", "message"}`, null where it has none.
+    """`{"at" (UTC), "level", "run", "slot", "generation", "vm", "cause", "message"}`, null if unknown.
 
-    A record of an exception has its "traceback" too. What a record is about is told with `extra=about(...)`.
+    Records of exceptions also have a "traceback". Slot and VM of a record are set with `extra=about(...)`.
     """
 
     def __init__(self, run: str) -> None:
@@ -24,13 +24,12 @@ class JsonFormatter(logging.Formatter):
         self._run = run
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Format a record as one line."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, Any] = {
             "at": at.replace("+00:00", "Z"),
-            "level": _LEVELS.get(
-                record.levelno, record.levelname.lower()
-            ),  # Hivemind gives them names of its own
+            # Hivemind renames the standard levels, hence the table.
+            "level": _LEVELS.get(record.levelno, record.levelname.lower()),
             "run": self._run,
             **{name: getattr(record, name, None) for name in _FIELDS},
             "message": record.getMessage(),
@@ -43,7 +42,7 @@ class JsonFormatter(logging.Formatter):
 def about(
     slot: str = "", generation: int | None = None, vm: str = "", cause: object = None
 ) -> dict[str, Any]:
-    """For `extra=` of a log call: which slot and VM it is about, and why it happened."""
+    """The `extra=` of a log call: slot, generation, VM and cause."""
     known = generation if generation is not None and generation >= 0 else None
     return {
         "slot": slot or None,
@@ -54,17 +53,20 @@ def about(
 
 
 def as_text(line: str) -> str:
-    """A line of the log for people; one that is no such object (cut by a kill) as it stands."""
+    """Render a line of the log as text.
+
+    A line that is not such an object (cut by a kill) is returned unchanged.
+    """
     try:
-        said = json.loads(line)
-        text = f"{said['at']} {said['level'].upper()} {said['message']}"
+        entry = json.loads(line)
+        text = f"{entry['at']} {entry['level'].upper()} {entry['message']}"
     except (ValueError, KeyError, TypeError, AttributeError):
         return line
-    return f"{text}\n{said['traceback']}" if said.get("traceback") else text
+    return f"{text}\n{entry['traceback']}" if entry.get("traceback") else text
 
 
 def log_to(logger: logging.Logger, path: Path, run: str) -> None:
-    """Write the logger's records to a file, and nowhere else; nothing when it writes to one already."""
+    """Send the logger's records to a file only. Does nothing if the logger already writes to a file."""
     if any(isinstance(handler, logging.FileHandler) for handler in logger.handlers):
         return
     handler = logging.FileHandler(path)

@@ -1,4 +1,4 @@
-"""The controller's loop: a tick a second until the run has ended, and what is done when ticks raise."""
+"""The controller's loop: one tick per second until the run has ended, with retries when a tick raises."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from orchestrator.launch.keys import forget_keys
 
 _PERIOD_S = 1.0
 _CLOSE_TRIES = 5
-_TICK_TRIES = 5  # ticks in a row that raise, before the run is ended
+_TICK_TRIES = 5  # consecutive failing ticks before the run is ended
 
 _log = logging.getLogger("orchestrator.controller")
 
 
 class Ticking(Protocol):
-    """What is ticked: a `Shell`."""
+    """The interface of `Shell` that the loop uses."""
 
     def tick(self) -> bool: ...
 
 
 class Shells:
-    """The shell of each tick: after a tick that raised a new one, from the journal as after a restart.
+    """Provides the shell for each tick.
 
-    A run whose disk is full ends, in the room that was kept for that.
+    After a failed tick it creates a new one from the journal, as after a restart. A run whose disk is full is
+    ended, using the disk reserve.
     """
 
     def __init__(
@@ -42,19 +43,19 @@ class Shells:
         asked_to_stop: Callable[[Path], str],
         free_reserve: Callable[[Path], bool],
     ) -> None:
-        """Makes the first shell. Raises StoreError, JournalError."""
+        """Create the first shell. Raises StoreError, JournalError."""
         self._make, self._folder = make, folder
         self._asked_to_stop, self._free_reserve = asked_to_stop, free_reserve
         self._stop_wanted: tuple[str, str] | None = None
         self.shell = make()
 
     def stop(self, status: str, cause: str) -> None:
-        """End the run gracefully; the first reason is the one that counts. Safe to call from another thread."""
+        """Stop the run gracefully; only the first reason is kept. Thread-safe."""
         self._stop_wanted = self._stop_wanted or (status, cause)
         self.shell.stop(status, cause)
 
     def next(self, broken: Exception | None) -> Shell:
-        """The shell of the next tick. `broken`: what the last tick raised. Raises StoreError."""
+        """The shell for the next tick. `broken`: the exception of the last tick. Raises StoreError."""
         if self._stop_wanted is None and (cause := self._asked_to_stop(self._folder)):
             self.stop("stopped", cause)
         if is_disk_full(broken) and self._free_reserve(self._folder):
@@ -67,11 +68,12 @@ class Shells:
 
 
 def ticks(shell: Callable[[Exception | None], Ticking]) -> Generator[float, None, None]:
-    """Tick until the run has ended and its cloud is closed; yields after each other tick the seconds until the next.
+    """Tick until the run has ended and its cloud is closed; yields the seconds to wait after each tick but the last.
 
-    A tick that raises is logged and repeated by a new shell from the journal (`shell(error)`), as after a restart of the
-    controller. Raises what `_TICK_TRIES` ticks in a row raised, ProviderError after `_CLOSE_TRIES` attempts to close
-    the cloud of a run that is over, FencedError at once.
+    A failed tick is logged and repeated by a new shell from the journal (`shell(error)`), as after a restart
+    of the controller. Raises the exception of the last of `_TICK_TRIES` consecutive failed ticks,
+    ProviderError after `_CLOSE_TRIES` attempts to close the cloud of a finished run, and FencedError
+    immediately.
     """
     failed = 0
     broken: Exception | None = None
@@ -82,7 +84,7 @@ def ticks(shell: Callable[[Exception | None], Ticking]) -> Generator[float, None
             failed, broken = 0, None
         except FencedError:
             raise
-        except ProviderError as error:  # only closing raises it: the run is over, its cloud is not
+        except ProviderError as error:  # only closing the cloud raises it: the run is over
             failed += 1
             _log.warning("closing failed (%d of %d): %s", failed, _CLOSE_TRIES, error)
             if failed >= _CLOSE_TRIES:
@@ -101,7 +103,10 @@ def run_to_the_end(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """`ticks` in real time. `ticked` is told each tick's seconds. Raises what they raise."""
+    """Run `ticks` in real time. `ticked` is called with the duration of each tick.
+
+    Raises what `ticks` raises.
+    """
     next_s = began_s = clock()
     for pause_s in ticks(shell):
         ticked(clock() - began_s)
@@ -113,10 +118,9 @@ def run_to_the_end(
 def abort(
     store: RunStore, calls: Calls, folder: Path, now_s: float, failure: str, close_deadline_s: float
 ) -> str:
-    """End the VMs of a run whose controller gives up, and say so where that is still possible: the database may be
-    neither read nor written.
+    """Terminate the VMs of a run whose controller gives up, and record that if the database is still writable.
 
-    Returns the failure, with what may be left.
+    Returns the failure, extended by what may be left.
     """
     try:
         calls.wait(Call("close", "close", (), close_deadline_s))
@@ -128,6 +132,6 @@ def abort(
             store.set_meta("error", failure)
             store.set_meta("ended_s", now_s)
             store.set_meta("status", "failed")
-    except Exception:  # noqa: BLE001 - what is wrong is in `failure` already
-        _log.exception("the end of the run could not be written down")
+    except Exception:  # noqa: BLE001 - `failure` already has the original error
+        _log.exception("the end of the run could not be recorded")
     return failure

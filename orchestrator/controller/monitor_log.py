@@ -1,4 +1,4 @@
-"""monitor.jsonl into the run store: rows and offset in one transaction, so that a kill loses nothing."""
+"""Ingests monitor.jsonl into the run store: rows and offset in one transaction, so that a kill loses nothing."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from orchestrator.core.observations import FRESH_S
 
 _CHUNK_BYTES = 4_000_000
 
-# Up to so many bytes of the log from an offset on; None: there is no log yet.
+# Reads up to a number of bytes of the log from an offset; None: there is no log yet.
 Source = Callable[[int, int], bytes | None]
 
 
 class MonitorTail:
-    """Reads what the monitor appended since the last time."""
+    """Reads what the monitor appended since the last read."""
 
     def __init__(self, store: RunStore, path: Path, source: Source | None = None) -> None:
-        """`source`: who reads the log instead of the file `path` (a simulation)."""
+        """`source`: replaces reading the file `path` (for simulations)."""
         self._store = store
         self._path = path
         self._source = source or self._read_file
-        self._caught_up = False  # what comes next is written now
-        self._shift_s = 0.0  # from the monitor's time of day to our clock
-        self.swarm_at_s = 0.0  # of the newest list of who is in the DHT
-        self.swarm_since_s = 0.0  # of the first list since there was none for a while, or no controller
+        self._caught_up = False  # the next lines were written just now
+        self._shift_s = 0.0  # from the monitor's clock to the controller's
+        self.swarm_at_s = 0.0  # time of the newest list of peers in the DHT
+        self.swarm_since_s = 0.0  # time of the first list since the last gap, or since the controller started
         self.last_seen_s: dict[str, float] = {}
 
     def read(self, now_s: float) -> int:
-        """Ingest all whole lines that are new (at most 4 MB); returns how many.
+        """Ingest all new complete lines (at most 4 MB); returns their number.
 
-        `now_s`: by the controller's clock, which nobody sets. Who was seen when is told by that clock; rows keep the
-        times they came with.
+        `now_s`: time of the controller's monotonic run clock. `last_seen_s` uses that clock; rows keep their
+        original times.
         """
         offset = self._store.tail_offset(self._path.name)
         chunk = self._source(offset, _CHUNK_BYTES)
         if chunk is None:
             self._caught_up = True
             return 0
-        end = chunk.rfind(b"\n") + 1  # the last line may be half written
+        end = chunk.rfind(b"\n") + 1  # the last line may be incomplete
         lines = chunk[:end].splitlines()
         if lines and self._caught_up:
             newest_s = _newest_s(lines)
@@ -70,10 +70,10 @@ class MonitorTail:
         unread = 0
         for line in lines:
             try:
-                said = json.loads(line)
-                self._sort(said, rows, evaluations, rejected)
+                entry = json.loads(line)
+                self._add_entry(entry, rows, evaluations, rejected)
             except (ValueError, KeyError, TypeError, AttributeError):
-                unread += 1  # of another version, or cut: counted, shown, never guessed at
+                unread += 1  # of another version, or truncated: counted and reported
         for table, found in rows.items():
             self._store.append(table, found)
         if evaluations:
@@ -83,53 +83,53 @@ class MonitorTail:
         if unread:
             self._store.set_meta("monitor_unread_lines", self._store.meta("monitor_unread_lines", 0) + unread)
 
-    def _sort(
+    def _add_entry(
         self,
-        said: dict[str, Any],
+        entry: dict[str, Any],
         rows: dict[str, list[Any]],
         evaluations: list[Mapping[str, Any]],
         rejected: dict[str, int],
     ) -> None:
-        match said["kind"]:
+        match entry["kind"]:
             case "progress":
-                rows["progress"].append(_record(ProgressRecord, said))
+                rows["progress"].append(_record(ProgressRecord, entry))
             case "epoch":
-                epoch = _record(EpochRecord, said["epoch"])
-                egress = [_record(EgressRecord, e) for e in said.get("egress") or []]
-                ingress = [_record(IngressRecord, said["ingress"])] if said.get("ingress") else []
+                epoch = _record(EpochRecord, entry["epoch"])
+                egress = [_record(EgressRecord, e) for e in entry.get("egress") or []]
+                ingress = [_record(IngressRecord, entry["ingress"])] if entry.get("ingress") else []
                 rows["epochs"].append(epoch)
                 rows["egress"] += egress
                 rows["ingress"] += ingress
             case "evaluation":
-                evaluations.append({k: v for k, v in said.items() if k != "kind"})
+                evaluations.append({k: v for k, v in entry.items() if k != "kind"})
             case "rejected":
-                rejected[f"{said['reason']}"] = int(said["count"])
+                rejected[f"{entry['reason']}"] = int(entry["count"])
             case "swarm":
-                at_s = float(said["at_s"]) + self._shift_s
+                at_s = float(entry["at_s"]) + self._shift_s
                 if at_s - self.swarm_at_s > FRESH_S:
                     self.swarm_since_s = at_s
                 self.swarm_at_s = max(self.swarm_at_s, at_s)
-                for vm in said["alive"]:
+                for vm in entry["alive"]:
                     self.last_seen_s[str(vm)] = max(self.last_seen_s.get(str(vm), 0.0), at_s)
             case _:
-                raise ValueError(said["kind"])
+                raise ValueError(entry["kind"])
 
 
 def _newest_s(lines: list[bytes]) -> float | None:
-    """The monitor's time of the last list of who is in the DHT."""
+    """Time of the last list of peers in the DHT, by the monitor's clock."""
     for line in reversed(lines):
         try:
-            said = json.loads(line)
-            if said["kind"] == "swarm":
-                return float(said["at_s"])
+            entry = json.loads(line)
+            if entry["kind"] == "swarm":
+                return float(entry["at_s"])
         except (ValueError, KeyError, TypeError):
             continue
     return None
 
 
-def _record(kind: type[Any], said: Mapping[str, Any]) -> Any:
-    """Raises ValueError for an integer that the store cannot hold, KeyError."""
-    values = {f.name: said[f.name] for f in fields(kind)}
+def _record(kind: type[Any], entry: Mapping[str, Any]) -> Any:
+    """Build a record from a line. Raises ValueError for an integer that the store cannot hold, KeyError."""
+    values = {f.name: entry[f.name] for f in fields(kind)}
     if any(isinstance(value, int) and not -(2**63) <= value < 2**63 for value in values.values()):
         raise ValueError(f"{kind.__name__} with an integer of over 63 bits")
     return kind(**values)

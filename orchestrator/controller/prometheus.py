@@ -1,8 +1,9 @@
-"""A run's numbers for Prometheus, served by its controller: on loopback, for as long as it lives.
+"""Prometheus metrics of a run, served by its controller on loopback for as long as it lives.
 
-Every number is the live view's own, at the study's scale, read from run.db by a connection of its own. What is
-unknown is left out, never 0. Counters grow only: across restarts of the controller too, since what was told once
-is kept in run.db (an estimate that proves too high waits until the truth has caught up).
+The values are those of the live view, at full scale, read from run.db through a separate connection. Unknown
+values are omitted, never reported as 0. Counters never decrease, even across restarts of the controller,
+because exported values are stored in run.db (an estimate that was too high stays until the actual value
+exceeds it).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from orchestrator.controller.view import bill_of
 from orchestrator.core.state import RunState, SlotState
 
 _FRESH_S = 5.0
-_REST = 10.0  # reading takes at most one part in so many of the controller's time
+_REST = 10.0  # reading takes at most 1/10 of the controller's time
 _TICKS_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 _log = logging.getLogger("orchestrator.controller")
@@ -38,7 +39,7 @@ _Samples = dict[tuple[str, ...], float]
 
 
 class RunCollector(Collector):
-    """Reads the run when Prometheus asks, at most once each few seconds."""
+    """Reads the run when Prometheus scrapes, at most once every few seconds."""
 
     def __init__(
         self,
@@ -48,26 +49,26 @@ class RunCollector(Collector):
         now_s: Callable[[], float] = time.time,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`store`: the controller's own, written to only to keep what the counters said."""
+        """`store`: the controller's own store; only the exported counter values are written to it."""
         self._store, self._state, self._now_s, self._monotonic_s = store, state, now_s, monotonic_s
         self._mutex = threading.Lock()
         self._metrics: list[Metric] = []
         self._fresh_until_s = float("-inf")
-        self._told: dict[str, float] = store.meta("prometheus", {})
+        self._exported: dict[str, float] = store.meta("prometheus", {})
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: what there is depends on the run."""
+        """Describe no metrics in advance, because they depend on the run."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """The families; those read the last time while they are fresh. None when run.db cannot be read."""
+        """Metric families, cached while they are fresh; none if run.db cannot be read."""
         with self._mutex:
             began_s = self._monotonic_s()
             if began_s >= self._fresh_until_s:
                 try:
                     self._metrics = self._read()
                 except StoreError as error:
-                    _log.warning("Prometheus is told nothing of the run: %s", error)
+                    _log.warning("no metrics are exported: run.db cannot be read: %s", error)
                     self._metrics = []
                 took_s = self._monotonic_s() - began_s
                 self._fresh_until_s = began_s + max(_FRESH_S, _REST * took_s)
@@ -103,7 +104,7 @@ class RunCollector(Collector):
             "target": str(run.meta.target),
         }
         found: list[Metric] = [
-            _gauge("orch_run_info", "The run this controller looks after.", {tuple(info.values()): 1}, info),
+            _gauge("orch_run_info", "The run of this controller.", {tuple(info.values()): 1}, info),
             _gauge(
                 "orch_epoch", "Hivemind epochs completed.", {(): max((e.epoch for e in run.raw), default=0)}
             ),
@@ -118,25 +119,25 @@ class RunCollector(Collector):
         if state.spec.budget_usd is not None:
             budget = {(): float(state.spec.budget_usd)}
             found.append(_gauge("orch_budget_usd", "The run's budget in USD.", budget))
-        told = dict(self._told)
+        exported = dict(self._exported)
         found += [
-            self._counter("orch_samples_total", "Samples of completed epochs, at study scale.", samples),
+            self._counter("orch_samples_total", "Samples of completed epochs, at full scale.", samples),
             self._counter(
                 "orch_egress_bytes_total",
-                "Bytes that VMs sent, at study scale.",
+                "Bytes that VMs sent, at full scale.",
                 sent,
                 ("src", "dst", "class"),
             ),
             self._counter(
                 "orch_cost_usd_total",
-                "USD so far, at study scale; a kind whose price is unknown is left out.",
+                "USD so far, at full scale; a kind whose price is unknown is left out.",
                 known,
                 ("kind", "location"),
             ),
             self._counter("orch_preemptions_total", "VMs the provider took back.", preempted, ("zone",)),
         ]
-        if self._told != told:
-            self._store.set_meta("prometheus", self._told)
+        if self._exported != exported:
+            self._store.set_meta("prometheus", self._exported)
         return found
 
     def _counter(
@@ -145,16 +146,16 @@ class RunCollector(Collector):
         family = CounterMetricFamily(name, text, labels=tuple(labels))
         for values, value in sorted(samples.items()):
             key = json.dumps([name, *values])
-            self._told[key] = max(value, self._told.get(key, 0.0))
-            family.add_metric(values, self._told[key])
+            self._exported[key] = max(value, self._exported.get(key, 0.0))
+            family.add_metric(values, self._exported[key])
         return family
 
 
 class MetricsServer:
-    """The endpoint: `url` is where; `close` ends it."""
+    """The HTTP endpoint at `url`; `close` stops it."""
 
     def __init__(self, address: tuple[str, int], collector: RunCollector) -> None:
-        """Raises OSError when nothing can listen there."""
+        """Raises OSError if it cannot listen on the address."""
         registry = CollectorRegistry()
         registry.register(collector)
         self._ticks = Histogram(
@@ -169,7 +170,7 @@ class MetricsServer:
         self.url = f"http://{shown}:{self._server.server_port}/metrics"
 
     def ticked(self, took_s: float) -> None:
-        """Count one round of the controller."""
+        """Record the duration of one tick."""
         self._ticks.observe(took_s)
 
     def close(self) -> None:
@@ -180,15 +181,15 @@ class MetricsServer:
 
 
 def _lines(store: RunStore, now_s: float) -> Sequence[CostLine]:
-    """Of the bill until now; none when the price book cannot be read."""
+    """Lines of the bill until now; none if the price book cannot be read."""
     try:
         return bill_of(store, now_s).lines
-    except PriceBookError:  # the run's warnings tell it
+    except PriceBookError:  # reported in the run's warnings
         return ()
 
 
 def _peers(state: RunState) -> _Samples:
-    """Every state for every place that a slot is in: none there is a known 0."""
+    """Number of slots by state and location, including zeros for locations in use."""
     places = {spec.name: spec.places for spec in state.spec.slots}
     now = CountOf((str(s.state), places[s.name][s.place].location) for s in state.slots)
     locations = {location for _, location in now}

@@ -1,4 +1,4 @@
-"""What the clouds have with our owner's label, against what this home's runs know: ended, and looked at twice."""
+"""Terminates VMs in the clouds by owner label, and confirms with two listings that they are gone."""
 
 from __future__ import annotations
 
@@ -16,47 +16,49 @@ from orchestrator.errors import UsageError
 from orchestrator.home import checked_owner, kept_owner, owners, run_folder
 from orchestrator.launch.rented import SKY
 
-_PAUSE_S = 5.0  # between the two listings that prove
-_PATIENCE_S = 60.0  # for what was ended to vanish from the listings
+_PAUSE_S = 5.0  # between the two confirming listings
+_PATIENCE_S = 60.0  # for terminated VMs to vanish from the listings
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Where an owner's VMs are looked for, and where they are not."""
+    """Where an owner's VMs are searched for, and where they are not."""
 
     looked_at: tuple[str, ...]
     not_looked_at: Mapping[str, str]  # cloud: why
 
     @property
     def asks_a_cloud(self) -> bool:
-        """Whether any cloud itself is asked. SkyPilot's list has only what this machine launched."""
+        """Whether any cloud is queried itself. SkyPilot's list only contains what this machine launched."""
         return any(cloud in RENTED for cloud in self.looked_at)
 
 
 @dataclass(frozen=True, slots=True)
 class Reaped:
-    """What reaping came to."""
+    """The result of reaping."""
 
     left: Mapping[str, list[str]] = field(default_factory=dict)  # still there, by run
-    owners: tuple[str, ...] = ()  # whose VMs were looked for in the clouds
-    reach: Reach | None = None  # None: nowhere but on this machine
-    others: Mapping[str, list[str]] = field(default_factory=dict)  # of runs not known here, left alone
-    unreadable: Mapping[str, str] = field(default_factory=dict)  # run: why; what runs of it was ended
+    owners: tuple[str, ...] = ()  # owners whose VMs were searched for in the clouds
+    reach: Reach | None = None  # None: only this machine was searched
+    others: Mapping[str, list[str]] = field(default_factory=dict)  # VMs of unknown runs, left alone, by run
+    unreadable: Mapping[str, str] = field(
+        default_factory=dict
+    )  # reason by run; its VMs were terminated anyway
 
 
 def reach() -> Reach:
-    """Of this machine, now."""
+    """The reach of this machine with its present credentials."""
     asked = (AWS.name,) if aws.has_credentials() else ()
-    why = {c: "no credentials here" if c == AWS.name else "orch cannot ask it itself" for c in RENTED}
+    why = {c: "no credentials here" if c == AWS.name else "orch cannot query it directly" for c in RENTED}
     return Reach(("SkyPilot's list on this machine", *asked), {c: why[c] for c in RENTED if c not in asked})
 
 
 def owners_to_ask_for(home: Path, launched: Iterable[str], on: str, owner: str) -> dict[str, bool]:
-    """Whose VMs are looked for, and whether all of theirs may be taken down; {}: nothing was ever rented from here.
+    """Owners to search for, with whether all of their VMs may be taken down; {}: nothing was ever rented.
 
-    `launched`: the owners that runs of this home were launched by, perhaps other ones than now (`ORCH_OWNER`, then):
-    looked for too, but only for those runs; so are all others under whose names anything was rented from here, since
-    a run's folder may be gone. Raises UsageError when nobody knows whose.
+    `launched`: owners of the runs of this home, which may differ from the current one (`ORCH_OWNER`). VMs of
+    these, and of all owners ever used in this home (a run's folder may be gone), are taken down for runs of
+    this home only. Raises UsageError if no owner is known.
     """
     chosen = checked_owner(owner, "--owner") if owner else ""
     if on and not TARGETS[on].rents:
@@ -67,8 +69,8 @@ def owners_to_ask_for(home: Path, launched: Iterable[str], on: str, owner: str) 
     chosen = chosen or kept_owner(home)
     if not (chosen or others):
         raise UsageError(
-            f"{home}: nothing was rented from here yet, so whose VMs to look for is not known; add `--owner NAME`, "
-            "their label orch-owner, which `orch launch --on sky` printed"
+            f"{home}: nothing was rented from here yet, so the owner to search for is unknown; add `--owner NAME`, "
+            "the VMs' label orch-owner, which `orch launch --on sky` printed"
         )
     return {**dict.fromkeys(sorted(others), False), **({chosen: True} if chosen else {})}
 
@@ -76,21 +78,20 @@ def owners_to_ask_for(home: Path, launched: Iterable[str], on: str, owner: str) 
 def reap_clouds(
     home: Path, owner: str, known: Collection[str], alive: Collection[str], everything: bool
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """End what carries the label orch-owner = `owner`; returns what is still there, by run ("no run": none named),
-    and what was left alone since this home does not know its run.
+    """Terminate VMs with the label orch-owner = `owner`.
 
-    Runs that are `alive` keep theirs unless `everything`; without `everything`, runs that this home does not know
-    (another machine's, another home's, or one whose folder was removed) keep theirs too. Needs the clouds'
-    credentials only.
+    Returns what is still there, by run ("no run": no label), and what was left alone because its run is
+    unknown here. Without `everything`, VMs of `alive` runs are kept, and so are those of unknown runs (of
+    another machine or home, or with a removed folder). Needs only the clouds' credentials.
     """
     provider = make_provider(SKY, str(run_folder(home, "reap")))
     try:
         failed = _end(provider, owner, known, alive, everything)
-        left = _look_twice(provider, owner, known, alive, everything)
+        left = _confirm_gone(provider, owner, known, alive, everything)
         unknown = (
             [] if everything else [o for o in provider.list_ours(owner) if o.run not in {*known, *alive}]
         )
-        provider.close()  # of the API server, when only we needed it
+        provider.close()  # stops the API server if it was started for this
     except (ProviderError, ImportError) as error:
         return {"sky": [f"what is left of owner {owner} is not known: {error}"]}, {}
     return _by_run(left, lambda each: failed.get(each.id, "")), _by_run(unknown, lambda _: "")
@@ -108,7 +109,7 @@ def _by_run(owned: Iterable[Owned], why: Callable[[Owned], str]) -> dict[str, li
 def to_end(
     owned: Iterable[Owned], known: Collection[str], alive: Collection[str], everything: bool
 ) -> list[Owned]:
-    """Which of them are to be ended, clusters first: with a cluster its VM goes, and SkyPilot's memory of it."""
+    """What to terminate, clusters first: a cluster's teardown removes its VM and SkyPilot's record of it."""
     chosen = [o for o in owned if everything or (o.run in known and o.run not in alive)]
     return sorted(chosen, key=lambda o: o.kind != "cluster")
 
@@ -116,9 +117,9 @@ def to_end(
 def _end(
     provider: Provider, owner: str, known: Collection[str], alive: Collection[str], everything: bool
 ) -> dict[str, str]:
-    """Ask for the end of each; returns why it failed, by id."""
+    """Request termination of each. Returns the errors by id."""
     failed: dict[str, str] = {}
-    for _ in range(2):  # with the clusters gone, what is left was not SkyPilot's, or not this machine's
+    for _ in range(2):  # VMs left after the clusters were not launched by SkyPilot, or not by this machine
         for each in to_end(provider.list_ours(owner), known, alive, everything):
             try:
                 provider.release(each)
@@ -128,10 +129,10 @@ def _end(
     return failed
 
 
-def _look_twice(
+def _confirm_gone(
     provider: Provider, owner: str, known: Collection[str], alive: Collection[str], everything: bool
 ) -> list[Owned]:
-    """What is still listed; nothing only when two listings some seconds apart have nothing."""
+    """What is still listed. Empty only after two empty listings some seconds apart."""
     deadline = time.monotonic() + _PATIENCE_S
     empty = 0
     while True:

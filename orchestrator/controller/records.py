@@ -1,4 +1,4 @@
-"""What the shell writes down: the journal's rows, one row a VM, the nodes of the traffic matrix."""
+"""The controller's rows in the store: the journal, one row per VM, and the nodes of the traffic matrix."""
 
 from __future__ import annotations
 
@@ -23,49 +23,51 @@ _log = logging.getLogger("orchestrator.controller")
 
 
 class Nodes(Protocol):
-    """Who knows the nodes that are no VMs of a slot."""
+    """Source of the nodes that are not VMs of a slot."""
 
     def nodes(self) -> Mapping[str, tuple[str, str]]:
-        """Address and location by name."""
+        """Address and location by node name."""
         ...
 
 
 class Rows:
-    """One run's rows. Goes on after those already in the store."""
+    """Writes the rows of one run, continuing after those already in the store."""
 
     def __init__(self, store: RunStore, events: Sequence[EventRecord], nodes: Nodes) -> None:
         self._store, self._nodes = store, nodes
         self._seq = events[-1].seq + 1
-        self._wished: dict[str, tuple[str, int, int]] = {}  # by VM: slot, generation, place
-        self._intended_s: dict[str, float] = {}  # by VM: when it was journalled, by our clock
-        self._shift_s: dict[str, float] = {}  # by VM: from the provider's clock to ours
+        self._requested: dict[str, tuple[str, int, int]] = {}  # by VM: slot, generation, place
+        self._intended_s: dict[
+            str, float
+        ] = {}  # by VM: when its intent was journalled, by the controller's clock
+        self._shift_s: dict[str, float] = {}  # by VM: from the provider's clock to the controller's
         self._preempted: set[str] = set()
-        self._taken: set[str] = set()  # VMs of which the provider said that it took their request
-        self._no_place: list[str] = []  # VMs whose place is in no row of the store yet
+        self._taken: set[str] = set()  # VMs whose request the provider accepted
+        self._unlocated: list[str] = []  # VMs whose location is not in the store yet
         for event in events:
             self._remember(event, event.at_s)
         self._rows: dict[str, VmRecord] = {r.vm: r for r in store.records("vms")}
         self._skews: dict[str, float] = dict(store.meta("clock_skew_s", {}))
         self._internal: dict[str, dict[str, str]] = dict(store.meta("internal_addresses", {}))
         self._prices: dict[str, list[list[Any]]] = dict(store.meta("price_changes", {}))
-        self._list: object = None  # the provider's last list
-        self._slots: object = None  # those of the state whose rows are written
-        # Where an earlier controller read no list for a while, the journal may be newer than its last one.
+        self._list: object = None  # the last provider list
+        self._slots: object = None  # slots of the last state whose rows were written
+        # The journal may be newer than the last list that an earlier controller read.
         self._listed_s = self._listed_before_s = min(
             events[-1].at_s, float(store.meta("listed_s", events[-1].at_s))
         )
 
     @property
     def vms(self) -> list[VmRecord]:
-        """The rows of all VMs the provider ever said anything of."""
+        """The rows of all VMs that the provider ever reported."""
         return list(self._rows.values())
 
-    def wished(self) -> list[tuple[str, str, int]]:
-        """Name, slot and generation of every VM ever wished for."""
-        return [(vm, slot, generation) for vm, (slot, generation, _) in self._wished.items()]
+    def requested(self) -> list[tuple[str, str, int]]:
+        """Name, slot and generation of every VM ever requested."""
+        return [(vm, slot, generation) for vm, (slot, generation, _) in self._requested.items()]
 
     def journal(self, facts: Iterable[Fact], now_s: float) -> None:
-        """Append the facts; they are on the disk when this returns. Each is logged, here and nowhere else."""
+        """Append facts durably, and log each of them."""
         rows: list[EventRecord] = []
         for fact in facts:
             rows.append(
@@ -84,24 +86,24 @@ class Rows:
         self._seq += len(rows)
 
     def write_clock(self, now_s: float) -> None:
-        """What another controller cannot know when nothing happened for long: how late it was, and when the last list was read."""
+        """Store the current time and that of the last list, which a quiet journal does not contain."""
         with self._store.transaction():
             self._store.set_meta("clock_s", now_s)
             self._store.set_meta("listed_s", self._listed_s)
 
     def write_vms(self, state: RunState, seen: Iterable[Observed] | None, now_s: float) -> None:
-        """Rows of the VMs the provider has said anything of; one no longer listed has ended. None: no list was read yet."""
+        """Update the rows of reported VMs; an unlisted one has ended. `seen` None: no list was read yet."""
         fresh = seen is not None and seen is not self._list
         if fresh:
             self._list, self._listed_before_s, self._listed_s = seen, self._listed_s, now_s
         seen = list(seen or ())
-        if fresh or state.slots is not self._slots:  # else the rows say all of it already
+        if fresh or state.slots is not self._slots:  # otherwise the rows are up to date
             self._write_rows(state, seen, now_s)
             self._slots = state.slots
         self._write_nodes(state, seen)
 
     def _write_rows(self, state: RunState, seen: Iterable[Observed], now_s: float) -> None:
-        listed = {o.vm: o for o in seen if o.vm in self._wished}
+        listed = {o.vm: o for o in seen if o.vm in self._requested}
         held = {vm for s in state.slots for vm in (s.vm, s.ending) if vm}
         fresh = {vm: self._row(state, o) for vm, o in listed.items()}
         for vm, row in self._rows.items():
@@ -119,9 +121,10 @@ class Rows:
                     self._rows[row.vm] = row
 
     def _note_prices(self, changed: Iterable[VmRecord]) -> None:
-        """Keep what a VM cost until its price changed: spot prices move, and the past is billed as it was.
+        """Record a VM's earlier prices: spot prices change, and the past is billed at the price of its time.
 
-        When it changed between two lists nobody knows: a rise counts from the first one, a fall from the second.
+        The exact time of a change between two lists is unknown: a rise counts from the first list, a fall
+        from the second.
         """
         fresh = dict(self._prices)
         for row in changed:
@@ -140,8 +143,8 @@ class Rows:
             self._prices = fresh
 
     def _row(self, state: RunState, o: Observed) -> VmRecord:
-        """What was read back after creation wins over what was planned."""
-        slot, generation, index = self._wished[o.vm]
+        """The row of a VM. Values reported after creation take precedence over planned ones."""
+        slot, generation, index = self._requested[o.vm]
         place = state.slot_spec(slot).places[index]
         usd_per_h, source = place.usd_per_h, place.price_source
         if o.usd_per_h is not None:
@@ -156,8 +159,8 @@ class Rows:
         )  # fmt: skip
 
     def _never_listed(self, state: RunState, vm: str, now_s: float) -> VmRecord:
-        """The provider took its request, no list ever showed it, and it has been ended: billed from its wish, at the most."""
-        slot, generation, index = self._wished[vm]
+        """The row of an accepted, never listed, terminated VM: billed from its intent at its ceiling."""
+        slot, generation, index = self._requested[vm]
         place = state.slot_spec(slot).places[index]
         return VmRecord(
             vm=vm, slot=slot, generation=generation, location=place.location, instance=place.instance,
@@ -167,7 +170,10 @@ class Rows:
         )  # fmt: skip
 
     def _end_cause(self, vm: str, end: VmEnd | None, detail: str = "") -> str:
-        """A VM that went after its notice was preempted, whatever its end looked like. `end`: None while it lives."""
+        """The end cause; a VM that ended after its preemption notice was preempted.
+
+        `end`: None while it lives.
+        """
         if end is None:
             return ""
         return end_cause(VmEnd.PREEMPTED) if vm in self._preempted else end_cause(end, detail)
@@ -175,9 +181,10 @@ class Rows:
     def _timed(self, o: Observed) -> tuple[float, float | None, float | None]:
         """When a VM was requested, ready and ended, by the controller's clock.
 
-        The provider's clock, and ours after it was set between two controllers, may be off. A VM cannot have been
-        requested before its intent was journalled, nor after it was first listed: where the provider says so, its
-        times are moved to make both agree. Otherwise the running VM would be billed by two clocks.
+        The provider's clock may differ from the controller's, which may also have been set between two
+        controllers. A VM cannot have been requested before its intent was journalled, nor after it was first
+        listed. If the provider's times contradict that, they are shifted; otherwise the running VM would be
+        billed by two clocks.
         """
         if o.vm not in self._shift_s:
             known, intended_s = self._rows.get(o.vm), self._intended_s[o.vm]
@@ -195,24 +202,24 @@ class Rows:
     def _remember(self, row: Fact | EventRecord, at_s: float) -> None:
         if row.kind == "intent":
             self._intended_s[row.vm] = at_s
-            self._wished[row.vm] = (row.slot, row.generation, json.loads(row.data_json)["place"])
-            self._no_place.append(row.vm)
+            self._requested[row.vm] = (row.slot, row.generation, json.loads(row.data_json)["place"])
+            self._unlocated.append(row.vm)
         elif row.kind == "transition" and row.to_state == SlotState.BOOTING:
             self._taken.add(row.vm)
         self._preempted.add(preempted_vm(row))
 
     def _write_nodes(self, state: RunState, seen: Iterable[Observed]) -> None:
-        """Who has which address, and where it is; the monitor too, whose own row nobody keeps. And how far clocks are off."""
+        """Store addresses and locations of all nodes (including the monitor, which has no row), and clock skews."""
         skews = {o.vm: round(o.clock_skew_s, 1) for o in seen if o.clock_skew_s is not None}
         if skews != self._skews:
             self._store.set_meta("clock_skew_s", skews)
             self._skews = skews
         before = self._store.meta("addresses", {}), self._store.meta("locations", {})
         addresses, locations = dict(before[0]), dict(before[1])
-        for vm in self._no_place:  # its records may be read, and are to be priced, before any list shows it
-            slot, _, index = self._wished[vm]
+        for vm in self._unlocated:  # its records may be read and priced before any list contains it
+            slot, _, index = self._requested[vm]
             locations.setdefault(vm, state.slot_spec(slot).places[index].location)
-        monitors = state.monitor_vms()  # one node of the traffic matrix, whichever lives
+        monitors = state.monitor_vms()  # all monitors are one node of the traffic matrix
         nodes = [(name, *node) for name, node in self._nodes.nodes().items()]
         nodes += [(MONITOR if o.vm in monitors else o.vm, o.address or "", o.location) for o in seen]
         for name, address, location in nodes:
@@ -228,14 +235,15 @@ class Rows:
             with self._store.transaction():
                 self._store.set_meta("addresses", addresses)
                 self._store.set_meta("locations", locations)
-        self._no_place.clear()
+        self._unlocated.clear()
 
 
 def rises_moved_back(changes: Sequence[Sequence[Any]], usd_per_h: Decimal, late_s: float) -> list[list[Any]]:
-    """A VM's price changes once its end is told, `late_s` after it by our clock; `usd_per_h`: its last price.
+    """Adjust a VM's price changes when its end is reported `late_s` after it by the controller's clock.
 
-    Changes are noted by our clock, its life is by the provider's. An end told late may mean that ours was set forward between
-    two controllers: a rise counts from earlier by so much, a fall stays where it is. Rather too much than too little.
+    `usd_per_h`: its last price. Changes were recorded by the controller's clock, the VM's lifetime is by the
+    provider's. A late report may mean that the controller's clock was set forward between two controllers, so
+    rises are moved back by `late_s` and falls are not: the bill errs on the high side.
     """
     moved_s = late_s if late_s > _LATE_S else 0.0
     prices = [Decimal(str(price)) for _, price in changes] + [usd_per_h]
@@ -248,9 +256,9 @@ def rises_moved_back(changes: Sequence[Sequence[Any]], usd_per_h: Decimal, late_
 def internal_nodes(
     known: Mapping[str, Mapping[str, str]], seen: Iterable[Observed]
 ) -> dict[str, dict[str, str]]:
-    """Which VM has which internal address, by network; "" where two that live have it: then it is nobody's.
+    """VM by internal address, by network; "" for an address that two live VMs share, which identifies neither.
 
-    Clouds give an address to another VM once its holder is gone. `known`: what was so until now.
+    Clouds reuse the address of a VM that is gone. `known`: the previous result.
     """
     held: dict[tuple[str, str], list[Observed]] = {}
     for o in seen:
@@ -269,12 +277,15 @@ def internal_nodes(
 
 
 def written_until_s(store: RunStore, events: Sequence[EventRecord]) -> float:
-    """The latest time of a run's clock that its store knows; 0: none. Before it no later clock of the run may begin."""
+    """The latest time of the run's clock in its store (0: none).
+
+    A later clock of the run must not start before it.
+    """
     return max(events[-1].at_s if events else 0.0, float(store.meta("clock_s", 0.0)))
 
 
-_LATE_S = 60.0  # from a VM's end to the list that shows it: longer than a list takes
-_CLOCKS_S = 5.0  # clocks that differ by no more are taken for the same
+_LATE_S = 60.0  # from a VM's end to the list that reports it; longer than a list takes
+_CLOCKS_S = 5.0  # clocks that differ by no more count as equal
 
 
 def _end_of(o: Observed) -> tuple[VmEnd | None, str]:

@@ -1,7 +1,8 @@
-"""What the controller says of its VMs: the roster the monitor reads by, and the signed orders the peers obey.
+"""The roster of VMs for the monitor, and the signed orders for the peers.
 
-Both lie in `<run>/monitor`. The orders are given anew when a VM comes or goes, when the run pauses or goes on,
-and each quarter of their lease, so that peers that hear nothing for a lease know that nobody looks after them.
+Both are files in `<run>/monitor`. Orders are reissued when a VM is added or removed, when the run pauses or
+resumes, and every quarter of their lease. A peer that gets no orders for a full lease knows that it has no
+controller.
 """
 
 from __future__ import annotations
@@ -23,43 +24,44 @@ from experiments.wire.orders import (
     verify,
 )
 from orchestrator.core.events import MONITOR
+from orchestrator.core.indexed_state import MAX_ADDRESSES
 from orchestrator.core.observations import roster
 from orchestrator.core.state import RunState, Slot, SlotState
 from orchestrator.launch.keys import VmKeys, run_key, vm_keys
 
-_JOIN_AT = 16  # addresses that VMs are told: the first that answers is enough
-
 
 class RosterFile:
-    """Writes roster.json and orders.bin, each only when there is something new to say."""
+    """Writes roster.json and orders.bin, each only when its content changes."""
 
     def __init__(self, run_folder: Path) -> None:
         self._run_folder, self._folder = run_folder, run_folder / "monitor"
-        self._slots: tuple[Slot, ...] | None = None  # that the roster tells of
+        self._slots: tuple[Slot, ...] | None = None  # slots of the last roster written
         self._roster = b""
         self._orders: Orders | None = None
         self._keys: dict[str, VmKeys] = {}
         self._time = OrdersTime()
 
     def public_key(self) -> str:
-        """The public half of the key that signs the orders. Raises FileNotFoundError after the run's end."""
+        """The public key of the orders' signature. Raises FileNotFoundError after the run's end."""
         return run_key(self._run_folder)[1]
 
     def write(self, state: RunState, vms: Iterable[tuple[str, str, int]], now_s: float) -> None:
-        """Called at each tick, with every VM (name, slot, generation) the run ever had.
+        """Write both files if needed.
 
-        A VM is allowed until it is gone, and the next one of a slot that waits before it is requested: the first
-        peer may be asked by the others sooner than the monitor comes by. The monitor always is. Raises OrdersError ("size") when
-        they are too many for one record, OSError when a file cannot be written.
+        Called at each tick, with every VM (name, slot, generation) the run ever had. The allowlist contains
+        every VM until it is gone, the next VM of each waiting slot before it is requested (other peers may
+        contact the first peer before the monitor distributes new orders), and the monitor. Raises OrdersError
+        ("size") if there are too many for one record, OSError if a file cannot be written.
         """
         if state.ended or state.stop_status:
-            # Whatever cannot be told to end (the provider's API is down, say) ends when its lease does. Three quarters
-            # of it are left, longer than a peer takes to leave. Later the keys may be forgotten, too.
+            # Orders are no longer renewed, so a peer that cannot be terminated (the provider's API is down, say) exits
+            # when its lease expires. At least three quarters of the lease are left, longer than a peer takes to leave.
+            # The keys may also be removed soon.
             return
         changed = self._slots is not state.slots
         if changed:
             self._write_roster(state, vms)
-        last = self._orders or self._earlier(state.spec.run_id)
+        last = self._orders or self._last_orders(state.spec.run_id)
         lease_s = state.spec.lease_s
         if last is not None and not self._time.due(now_s, last.issued_s, lease_s):
             peers = self._allowed(state) if changed else last.peers
@@ -67,7 +69,7 @@ class RosterFile:
                 self._orders, self._slots = last, state.slots
                 return
         version = int(1000 * now_s)
-        if last is not None:  # peers obey the greatest version
+        if last is not None:  # peers follow the highest version
             version = max(version, last.version + 1)
         issued_s = self._time.give(now_s, None if last is None else last.issued_s, lease_s)
         peers = self._allowed(state)
@@ -87,8 +89,8 @@ class RosterFile:
             }
             for e in roster(state, vms)
         ]
-        told = {"seed": state.seed, "join": state.maddrs()[:_JOIN_AT], "peers": peers}
-        content = json.dumps(told).encode()
+        document = {"seed": state.seed, "join": state.maddrs()[:MAX_ADDRESSES], "peers": peers}
+        content = json.dumps(document).encode()
         if content != self._roster:
             self._replace("roster.json", content)
             self._roster = content
@@ -96,7 +98,7 @@ class RosterFile:
     def _allowed(self, state: RunState) -> tuple[OrderPeer, ...]:
         held = {vm for slot in state.slots for vm in (slot.vm, slot.ending) if vm}
         held |= {state.vm_name(s) for s in state.slots if s.state is SlotState.WAITING and not s.blocked}
-        # One record holds so many; those that leave anyway make room.
+        # One record holds at most MAX_PEERS; VMs with announced preemptions are dropped first.
         announced = sorted(s.ending for s in state.slots if s.ending and not s.blocked)
         held -= set(announced[: max(0, len(held) - max(MAX_PEERS, len(state.slots)))])
         peers = [
@@ -110,12 +112,15 @@ class RosterFile:
             self._keys[vm] = vm_keys(self._run_folder, vm)
         return self._keys[vm]
 
-    def _earlier(self, run_id: str) -> Orders | None:
-        """The orders an earlier process of this controller gave last."""
+    def _last_orders(self, run_id: str) -> Orders | None:
+        """The last orders of an earlier process of this controller."""
         try:
             blob = (self._folder / ORDERS_FILE).read_bytes()
             return verify(blob, run_key(self._run_folder)[1], run_id, -1)
-        except (FileNotFoundError, OrdersError):  # a damaged file is written anew; time alone makes it newer
+        except (
+            FileNotFoundError,
+            OrdersError,
+        ):  # a damaged file is replaced; the time-based version makes the new orders newer
             return None
 
     def _replace(self, name: str, content: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The durable wish that a run ends. Whatever would rent something for the run looks for it first."""
+"""A durable request to stop a run. Code that rents VMs for the run checks it first."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ _log = logging.getLogger("orchestrator.controller")
 
 
 def ask_to_stop(folder: Path, cause: str) -> None:
-    """Leave the wish in the run's folder; the first cause stays. On a full disk the file is empty, and asks as well.
+    """Store the request in the run's folder; the first cause is kept.
 
-    Where not even that can be written, it is logged: whoever asks goes on by other means.
+    An empty file (full disk) is a request, too. If not even that can be written, a warning is logged, and the
+    caller proceeds with other means.
     """
     path = folder / _FILE
     try:
@@ -27,7 +28,7 @@ def ask_to_stop(folder: Path, cause: str) -> None:
 
 
 def asked_to_stop(folder: Path) -> str:
-    """Why the run is to end; "" when nobody asked."""
+    """The cause of the stop request; "" if there is none."""
     path = folder / _FILE
     try:
         return str(json.loads(path.read_text())["cause"])

@@ -1,4 +1,4 @@
-"""The thin shell around the core: look, think, write down, act; once a second until the run has ended."""
+"""The imperative shell around the core: observe, decide, journal, act, once per tick."""
 
 from __future__ import annotations
 
@@ -22,23 +22,31 @@ from orchestrator.controller.roster_file import RosterFile
 from orchestrator.core import events as ev
 from orchestrator.core.journal import replay
 from orchestrator.core.machine import Step, advance
-from orchestrator.core.observations import Swarm, Unlisted, corroborated, missing, news, silent
+from orchestrator.core.observations import (
+    Swarm,
+    Unlisted,
+    changed_observations,
+    corroborated,
+    missing,
+    silent,
+)
 from orchestrator.core.policy import Jitter
 from orchestrator.core.state import Place, RunState, Slot, SlotState
 
 _log = logging.getLogger("orchestrator.controller")
 
 _SPENDING_PERIOD_S = 5.0
-_CLOCK_PERIOD_S = (
-    30.0  # what the run's clock lacks at most after the machine starts again with its time set back
+# Maximum time the run's clock loses if the machine reboots with its clock set back.
+_CLOCK_PERIOD_S = 30.0
+_GONE_AFTER_LEASE_S = (
+    420.0  # after lease and this, every VM without orders has ended itself (docs/promises.md)
 )
-_GONE_AFTER_LEASE_S = 420.0  # by then every VM that hears no orders has ended itself (docs/promises.md)
-_WHOLE_EACH = 30  # every so many lists, what is unchanged is told to the core as well
+_WHOLE_EACH = 30  # after this many lists, unchanged observations are passed to the core as well
 
 
 @dataclass(frozen=True)
 class Spent:
-    """Dollars at the study's scale, so far and an hour, of VMs and of traffic; None: unknown."""
+    """Dollars at full scale: so far, per hour for VMs, per hour for traffic; None: unknown."""
 
     spent_usd: Decimal | None
     usd_per_h: Decimal | None
@@ -47,31 +55,31 @@ class Spent:
 
 @dataclass(frozen=True)
 class Pace:
-    """How long the provider may take, and how often it is asked. Seconds."""
+    """Deadlines and period of provider calls, in seconds."""
 
     request_deadline_s: float = 120.0
     observe_deadline_s: float = 30.0
-    observe_period_s: float = 0.0  # 0: at every tick, once the last list is here
+    observe_period_s: float = 0.0  # 0: at every tick, once the last list has arrived
     terminate_deadline_s: float = 60.0
 
 
 class Requests(Protocol):
-    """What is asked of the provider for a slot or the monitor (`launching.RunRequests`)."""
+    """Launch requests for slots and the monitor (see `peer_request.RunRequests`)."""
 
     last_epoch: int  # the epoch after which peers are done
     evaluates: bool
 
-    def peer(self, wish: ev.RequestVm, place: Place) -> LaunchRequest: ...
+    def peer(self, request: ev.RequestVm, place: Place) -> LaunchRequest: ...
 
     def monitor(self, vm: str) -> LaunchRequest: ...
 
     def nodes(self) -> dict[str, tuple[str, str]]:
-        """Address and location of nodes that are no VMs of a slot."""
+        """Address and location of nodes that are not VMs of a slot."""
         ...
 
 
 class Roster(Protocol):
-    """Who tells the monitor and the peers which VMs there are (`roster_file.RosterFile`)."""
+    """Publishes the VMs to the monitor and the peers (see `roster_file.RosterFile`)."""
 
     def public_key(self) -> str: ...
 
@@ -79,7 +87,7 @@ class Roster(Protocol):
 
 
 class Shell:
-    """One run's controller, without Ray. Everything that is not a decision is passed in."""
+    """The controller of one run, without Ray. Clock, calls, requests and files are passed in."""
 
     def __init__(
         self,
@@ -95,12 +103,12 @@ class Shell:
         log: Source | None = None,
         roster: Roster | None = None,
     ) -> None:
-        """Goes on from the store's journal. Raises JournalError when it has none.
+        """Continue from the store's journal. Raises JournalError if there is none.
 
-        `log`, `roster`: what a simulation has instead of the monitor's file and the files of the run's folder.
+        `log`, `roster`: replacements for the monitor's log and the roster files, used by simulations.
         """
         events = store.records("events")
-        self.state: RunState = _in_doubt(replay(events))
+        self.state: RunState = _mark_unanswered(replay(events))
         self.finished = bool(events) and self.state.ended and store.meta("status") != "running"
         self._store, self._calls, self._requests, self._folder = store, calls, requests, run_folder
         self._now_s, self._jitter, self._spent, self._pace = now_s, jitter, spent, pace
@@ -110,26 +118,28 @@ class Shell:
         self._roster: Roster = roster or RosterFile(run_folder)
         if not self.state.ended:
             store.set_meta("run_public_key", self._roster.public_key())
-        self._seen: tuple[Observed, ...] | None = None  # the last list; None: none was read yet
-        self._told: dict[str, ev.Observed] = {}
+        self._seen: tuple[Observed, ...] | None = None  # the last list; None: none read yet
+        self._last_observed: dict[str, ev.Observed] = {}
         self._unlisted: dict[str, Unlisted] = {}
         self._lists = 0
-        self._hopeless: frozenset[str] = frozenset()  # VMs that said another would fail in the same way
+        self._unrecoverable: frozenset[str] = (
+            frozenset()
+        )  # VMs that reported that any other VM would fail in the same way
         self._observed_at_s = self._spending_at_s = self._clock_at_s = float("-inf")
         self._stop_wanted: tuple[str, str] | None = None
-        self._unread_since_s: float | None = None  # no list could be read since then
+        self._unread_since_s: float | None = None  # since when no list could be read
         self._stopping_since_s: float | None = None
 
     def stop(self, status: str, cause: str) -> None:
-        """End the run at the next tick, gracefully. Safe to call from another thread."""
+        """Stop the run gracefully at the next tick. Thread-safe."""
         self._stop_wanted = self._stop_wanted or (status, cause)
 
     def tick(self) -> bool:
-        """One round. True once the run has ended and nothing is left to do."""
+        """Do one round. Returns True once the run has ended and nothing is left to do."""
         if self.finished:
             return True
         now_s = self._now_s()
-        if now_s - self._clock_at_s >= _CLOCK_PERIOD_S:  # a quiet run's journal may say nothing for hours
+        if now_s - self._clock_at_s >= _CLOCK_PERIOD_S:  # a quiet run may journal nothing for hours
             self._rows.write_clock(now_s)
             self._clock_at_s = now_s
         self._tail.read(now_s)
@@ -138,15 +148,15 @@ class Shell:
         swarm = Swarm(tail.swarm_at_s, tail.last_seen_s, tail.swarm_since_s)
         happened += silent(self.state, swarm, now_s)
         happened += self._run_events(now_s)
-        happened += self._closed_unseen(now_s)
+        happened += self._close_unlisted(now_s)
         step = self._advance(happened, now_s)
-        self._rows.journal(step.facts, now_s)  # on the disk before anything is done
+        self._rows.journal(step.facts, now_s)  # on the disk before any instruction is executed
         if step.state.monitors_lost > self.state.monitors_lost:
             died = f"the monitor died ({step.state.monitor_cause}) and was started again"
             self._store.set_meta("warnings", [*self._store.meta("warnings", []), died])
         self.state = step.state
         self._rows.write_vms(self.state, self._seen, now_s)
-        self._roster.write(self.state, self._rows.wished(), now_s)
+        self._roster.write(self.state, self._rows.requested(), now_s)
         for instruction in step.instructions:
             self._act(instruction)
         if not self.finished and now_s - self._observed_at_s >= self._pace.observe_period_s:
@@ -154,24 +164,25 @@ class Shell:
         return self.finished
 
     def _advance(self, happened: Sequence[ev.Event], now_s: float) -> Step:
-        """The core's step. An event that makes it raise is logged and left out, so that it costs no other VM anything.
+        """Advance the core.
 
-        Raises what the core raises without any event.
+        An event that makes it raise is logged and skipped, so that other VMs are not affected. Raises what
+        the core raises without any event.
         """
         try:
             return advance(self.state, happened, now_s, self._jitter)
         except Exception:  # noqa: BLE001 - raised again below when no event is the cause
-            _log.exception("an event cannot be processed; looking for which")
+            _log.exception("an event cannot be processed; searching for it")
         kept: list[ev.Event] = []
         for event in happened:
             try:
                 advance(self.state, [*kept, event], now_s, self._jitter)
                 kept.append(event)
             except Exception:  # noqa: BLE001 - logged, and the other events are processed
-                _log.exception("left out: %r", event, extra=about(vm=getattr(event, "vm", "")))
+                _log.exception("event skipped: %r", event, extra=about(vm=getattr(event, "vm", "")))
         return advance(self.state, kept, now_s, self._jitter)
 
-    # What happened
+    # Events
 
     def _events_of(self, done: Done, now_s: float) -> list[ev.Event]:
         method, _, vm = done.call.key.partition(" ")
@@ -179,8 +190,8 @@ class Shell:
             if done.error is not None:
                 _log.warning("the provider cannot be observed: %s", done.error)
                 if not isinstance(done.error, LostError):
-                    return self._unread(printable(str(done.error)), now_s)
-                # It will never answer again: the run is over, and what it held is nowhere to be seen.
+                    return self._list_failed(printable(str(done.error)), now_s)
+                # The provider is permanently gone: the run is over, and its VMs are no longer listed.
                 return [ev.StopWanted(now_s, "failed", printable(str(done.error))), *self._listed((), now_s)]
             self._unread_since_s = None
             return self._listed(done.result, now_s)
@@ -190,13 +201,16 @@ class Shell:
             why = printable(str(done.error))
             _log.warning("%s was refused: %s", vm, why, extra=about(vm=vm, cause=why))
             return [ev.OfferRefused(now_s, vm, refusal_of(done.error), why)]
-        if done.error is not None:  # a later tick asks again
+        if done.error is not None:  # a later tick retries
             _log.warning("%s %s: %s", method, vm, done.error, extra=about(vm=vm, cause=done.error))
         return []
 
-    def _unread(self, error: str, now_s: float) -> list[ev.Event]:
-        """No list this time. One cloud's credentials, say, are no reason to end what trains in the others; that
-        nobody has seen any VM for so long is."""
+    def _list_failed(self, error: str, now_s: float) -> list[ev.Event]:
+        """Handle a failed list.
+
+        A short failure (e.g. one cloud's expired credentials) must not end peers that still train in
+        other clouds; a failure for longer than `_patience_s` stops the run.
+        """
         if self._unread_since_s is None:
             self._unread_since_s = now_s
         unread_s = now_s - self._unread_since_s
@@ -204,10 +218,10 @@ class Shell:
             return []
         return [ev.StopWanted(now_s, "failed", f"the VMs could not be listed for {unread_s:.0f} s: {error}")]
 
-    def _closed_unseen(self, now_s: float) -> list[ev.Event]:
-        """A run that is stopping, and whose VMs nobody can list for so long, is closed: that proves that all are gone.
+    def _close_unlisted(self, now_s: float) -> list[ev.Event]:
+        """Close the provider of a stopping run that could not be listed for too long: this proves that all VMs are gone.
 
-        Raises ProviderError when it cannot be proved.
+        Raises ProviderError if that cannot be proven.
         """
         if not self.state.stop_status or self.state.ended:
             return []
@@ -226,16 +240,18 @@ class Shell:
         return self.state.spec.lease_s + _GONE_AFTER_LEASE_S
 
     def _listed(self, seen: Sequence[Observed], now_s: float) -> list[ev.Event]:
-        """What one list of the provider's says, and what it does not."""
-        told = [_observed(o, now_s) for o in seen]
-        self._hopeless |= {event.vm for event in told if event.hopeless}
-        said = corroborated(self.state, told, self._hopeless)
+        """Events from one provider list: changed observations and missing VMs."""
+        reported = [_observed(o, now_s) for o in seen]
+        self._unrecoverable |= {event.vm for event in reported if event.unrecoverable}
+        observed = corroborated(self.state, reported, self._unrecoverable)
         whole = self._lists % _WHOLE_EACH == 0
-        fresh = news(self.state, said, self._told, whole)
+        fresh = changed_observations(self.state, observed, self._last_observed, whole)
         held = [vm for s in self.state.slots for vm in (s.vm, s.ending) if vm]
-        asked = [vm for vm in held if self._calls.busy(f"request {vm}")]
-        lost, self._unlisted = missing(self.state, {o.vm for o in said}, now_s, self._unlisted, asked)
-        self._seen, self._told = tuple(seen), {event.vm: event for event in said}
+        in_progress = [vm for vm in held if self._calls.busy(f"request {vm}")]
+        lost, self._unlisted = missing(
+            self.state, {o.vm for o in observed}, now_s, self._unlisted, in_progress
+        )
+        self._seen, self._last_observed = tuple(seen), {event.vm: event for event in observed}
         self._lists += 1
         self._joins.write(seen)
         return [*fresh, *lost]
@@ -256,34 +272,32 @@ class Shell:
         return found
 
     def _all_read(self) -> bool:
-        """Whether the store has every finished peer's last epoch, and its evaluation where there is one."""
+        """Whether the store has the last epoch of every finished peer, and its evaluation if the run evaluates."""
         last = self._requests.last_epoch
         done = [s for s in self.state.slots if s.state is SlotState.DONE]
-        peers = {
-            s.ending or s.vm for s in done if s.ending or s.vm
-        }  # `ending`: it was done before it was taken
+        peers = {s.ending or s.vm for s in done if s.ending or s.vm}  # `ending`: done before its preemption
         read = {e.vm for e in self._store.records("epochs") if e.epoch >= last}
         evaluated = any(e.get("epoch", 0) >= last for e in self._store.meta("evaluations", []))
         return peers <= read and (evaluated or not self._requests.evaluates)
 
-    # What is done
+    # Instructions
 
     def _act(self, instruction: ev.Instruction) -> None:
         match instruction:
             case ev.RequestVm(vm=vm, slot=slot, place=place):
                 if not self._calls.busy(f"request {vm}"):
-                    wished = self.state.slot_spec(slot).places[place]
-                    self._request(self._requests.peer(instruction, wished))
+                    chosen = self.state.slot_spec(slot).places[place]
+                    self._request(self._requests.peer(instruction, chosen))
             case ev.StartMonitor(vm=vm):
                 if not self._calls.busy(f"request {vm}"):
                     self._request(self._requests.monitor(vm))
             case ev.TerminateVm(vm=vm):
-                self._calls.drop(f"request {vm}")  # if it still stands in line: it never happens
+                self._calls.drop(f"request {vm}")  # a queued request is never sent
                 self._calls.submit(
                     Call(f"terminate {vm}", "terminate", (vm,), self._pace.terminate_deadline_s)
                 )
             case ev.EndRun(status=status, cause=cause):
-                # A request still under way could make a VM after the end: its answer comes first.
+                # A request in progress could still create a VM, so wait for its answer.
                 if not self._calls.busy("request"):
                     now_s = self._now_s()
                     self._tail.read(now_s)
@@ -300,19 +314,19 @@ class Shell:
         self._calls.submit(Call(f"request {request.vm}", "request", (request,), deadline_s))
 
 
-def _in_doubt(state: RunState) -> RunState:
-    """What an earlier controller asked for and heard nothing of may be there, and is billed."""
+def _mark_unanswered(state: RunState) -> RunState:
+    """Mark unanswered requests of an earlier controller as ambiguous: their VMs may exist and be billed."""
 
-    def doubtful(slot: Slot) -> Slot:
-        asked = slot.state is SlotState.PROVISIONING and not slot.confirmed
-        return replace(slot, ambiguous=True) if asked else slot
+    def mark(slot: Slot) -> Slot:
+        unanswered = slot.state is SlotState.PROVISIONING and not slot.confirmed
+        return replace(slot, ambiguous=True) if unanswered else slot
 
-    return replace(state, slots=tuple(doubtful(slot) for slot in state.slots))
+    return replace(state, slots=tuple(mark(slot) for slot in state.slots))
 
 
 def _observed(o: Observed, now_s: float) -> ev.Observed:
     status = o.status
-    own = printable(str(status.get("error") or ""))  # more than "it ended with exit code 1"
+    own = printable(str(status.get("error") or ""))  # more specific than "it ended with exit code 1"
     failed = status.get("phase") == "failed"
     noticed_s = notice_of(status.get("notice_at_s"), now_s) if o.notice_at_s is None else o.notice_at_s
     return ev.Observed(
@@ -323,7 +337,7 @@ def _observed(o: Observed, now_s: float) -> ev.Observed:
         maddr=str(status.get("maddr") or ""),
         address=o.address or "",
         cause=own if failed and own else printable(o.cause) or own,
-        hopeless=failed and status.get("hopeless") is True,
+        unrecoverable=failed and status.get("hopeless") is True,
         ended=o.ended_at_s is not None,
         notice_at_s=noticed_s,
     )

@@ -1,4 +1,4 @@
-"""How a run is, read from its store alone: the same with and without a controller."""
+"""The status of a run, read from its store alone, so that it is the same with and without a controller."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from orchestrator.core.journal import JournalError, replay
 from orchestrator.core.state import Slot
 
 _EVENTS = 20
-_SKEW_TOLD_S = 2.0  # clocks that differ by less are in order
+_SKEW_SHOWN_S = 2.0  # smaller clock differences are not reported
 
 
 def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[str, Any]:
-    """The keys are in `orchestrator.controller.client.snapshot`'s docstring. Raises StoreError."""
+    """The snapshot documented at `orchestrator.controller.client.snapshot`. Raises StoreError."""
     meta = store.run_meta()
     events = store.records("events")
     epochs: list[EpochRecord] = store.records("epochs")
     progress: list[ProgressRecord] = store.records("progress")
     warnings = list(meta.warnings)
     imported = meta.imported is not None
-    paused_s: float | None = None  # nobody knows
+    paused_s: float | None = None  # unknown
     try:
         state = replay(events)
         slots, paused_s = state.slots, state.paused_s
@@ -55,7 +55,7 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
         warnings.append(f"the host was too busy: {told(meta.host.to_json())}")
     warnings += _clocks(meta.clock_skew_s)
     if meta.monitor_unread_lines:
-        warnings.append(f"{meta.monitor_unread_lines} lines of the monitor could not be read")
+        warnings.append(f"{meta.monitor_unread_lines} lines of the monitor's log could not be read")
     for reason, count in meta.rejected.items():
         warnings.append(f"{count} records of peers were dropped: {reason}")
     document = meta.document
@@ -92,13 +92,13 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
         },
         "paused_s": paused_s,
         "dropped_rounds": len({e.epoch for e in epochs if e.dropped}),
-        "events": [_event(e) for e in [e for e in events if _tells(e)][-_EVENTS:]],
+        "events": [_event(e) for e in [e for e in events if _is_shown(e)][-_EVENTS:]],
         "warnings": warnings,
     }
 
 
 def cost_of(store: RunStore, now_s: float) -> CostSoFar:
-    """Dollars so far and per hour at the study's scale. Raises StoreError."""
+    """Dollars so far and per hour at full scale. Raises StoreError."""
     try:
         return cost_so_far(*_priced(store, now_s))
     except PriceBookError as error:
@@ -106,7 +106,7 @@ def cost_of(store: RunStore, now_s: float) -> CostSoFar:
 
 
 def bill_of(store: RunStore, now_s: float) -> Ledger:
-    """The lines whose sum `cost_of` tells. Raises StoreError, PriceBookError."""
+    """The bill whose sum `cost_of` returns. Raises StoreError, PriceBookError."""
     return bill_so_far(*_priced(store, now_s))
 
 
@@ -123,9 +123,8 @@ def _priced(
     vms, egress = records("vms"), records("egress")
     metered = {row.vm for row in egress}
     unmetered = any(row.ended_s is not None and row.vm not in metered for row in vms)
-    trained_s = (
-        first_trained_s(records("progress")) if unmetered else {}
-    )  # a long table, needed for these only
+    # The progress table is long, so it is read only if needed.
+    trained_s = first_trained_s(records("progress")) if unmetered else {}
     return vms, records("epochs"), egress, now_s, terms, ingress, last_epoch_of(meta), trained_s
 
 
@@ -160,7 +159,7 @@ def _peer(
 
 
 def _logged_peer(row: VmRecord, epochs: list[EpochRecord]) -> dict[str, Any]:
-    """A VM of imported logs, which have no journal: the same keys, as far as logs go."""
+    """A VM of imported logs, which have no journal: the same keys as `_peer`, as far as known."""
     mine = [e for e in epochs if e.vm == row.vm]
     return {
         "slot": row.slot,
@@ -183,21 +182,21 @@ def _logged_peer(row: VmRecord, epochs: list[EpochRecord]) -> dict[str, Any]:
 
 
 def _clocks(skews: Mapping[str, float]) -> list[str]:
-    """A sentence a VM whose clock differs from this machine's."""
+    """One warning per VM whose clock differs from this machine's."""
     return [
         f"{vm}: its clock is {abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} this machine's "
         f"(the run keeps its own time, up to {MAX_SKEW_S:.0f} s; object stores refuse signatures that are 15 minutes off): "
         f"{SET_THE_CLOCK} where it is wrong"
         for vm, ahead_s in sorted(skews.items())
-        if abs(ahead_s) >= _SKEW_TOLD_S
+        if abs(ahead_s) >= _SKEW_SHOWN_S
     ]
 
 
 def _epoch(meta: RunMeta, epochs: list[EpochRecord], swarm: ProgressRecord | None) -> dict[str, Any]:
-    """Raw samples and rates, as they happen; `current` is the epoch under way."""
+    """Raw samples and rates; `current` is the epoch in progress."""
     warmup, measured = meta.warmup_epochs, meta.epochs
     done = max((e.epoch for e in epochs), default=0)
-    if meta.imported:  # nobody planned its epochs
+    if meta.imported:  # its number of epochs was not planned
         measured = max(done - warmup, 0)
     current = max(done, swarm.epoch if swarm else 0) + 1
     return {
@@ -228,7 +227,7 @@ def _last(progress: list[ProgressRecord], vm: str) -> ProgressRecord | None:
     return next((row for row in reversed(progress) if row.vm == vm), None)
 
 
-def _tells(event: Any) -> bool:
+def _is_shown(event: Any) -> bool:
     return event.from_state != event.to_state or event.kind in ("run_created", "zone", "cause")
 
 

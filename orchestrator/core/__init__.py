@@ -1,1 +1,1 @@
-"""The controller's decisions as pure functions: events in, instructions out; no clock, process or socket."""
+"""The controller's decisions as pure functions from events to instructions, without I/O or clocks."""

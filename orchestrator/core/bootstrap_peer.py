@@ -1,18 +1,18 @@
-"""Which VM begins the swarm: the others are told to join it as soon as its address is known."""
+"""Choice of the VM that starts the swarm; the others join it as soon as its address is known."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.core.indexed_state import Work
+from orchestrator.core.indexed_state import WorkingState
 
 
-def choose_seed(work: Work, now_s: float) -> None:
-    """Let one of the VMs that wait to be told whom to join begin the swarm, where there is none to be joined.
+def choose_seed(work: WorkingState, now_s: float) -> None:
+    """Choose a VM to start the swarm among those waiting for initial peers, if there is no peer to join.
 
-    Chosen among those that are ready, so that one slow launch holds up nobody. Two swarms would train two models, so
-    nobody is chosen while another peer may yet show up with an address: the last one chosen, one that was told whom
-    to join, or one that is lost and still being ended.
+    The VM is chosen among those that are ready, so that one slow launch delays no other VM. Two swarms would
+    train two models, so none is chosen while another peer may still publish an address: the VM chosen last, a
+    VM that was given initial peers, or a lost VM that is still being terminated.
     """
     run = work.run
     if run.stop_status or run.finishing_s is not None or work.done:

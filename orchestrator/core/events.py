@@ -1,4 +1,4 @@
-"""What can happen to a run (events, with the time of noticing) and what is to be done (instructions)."""
+"""Events of a run, each with the time at which it was observed, and the instructions that follow from them."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal
 
-MONITOR = "monitor"  # the name of the first monitor's VM, and of its folder; the next is "monitor-1"
+MONITOR = "monitor"  # name of the first monitor's VM and of its folder; the next one is "monitor-1"
 
 Refusal = Literal["no_capacity", "quota", "credentials", "invalid", "transient", "ambiguous"]
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed: look at everything again. Only a tick (and a stray VM) makes instructions."""
+    """Time has passed: reconsider everything. Only a tick (and a stray VM) produces instructions."""
 
     now_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """The provider took the request for a VM."""
+    """The provider accepted the request for a VM."""
 
     now_s: float
     vm: str
@@ -28,7 +28,7 @@ class Requested:
 
 @dataclass(frozen=True, slots=True)
 class OfferRefused:
-    """The provider did not take it, or did not answer ("ambiguous")."""
+    """The provider refused a request, or did not answer it ("ambiguous")."""
 
     now_s: float
     vm: str
@@ -38,7 +38,7 @@ class OfferRefused:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the provider says of one VM, with what its program says of itself. Equal when the same is said, whenever."""
+    """One VM as reported by the provider, with the status of its program. Equality ignores `now_s`."""
 
     now_s: float = field(compare=False)
     vm: str
@@ -47,14 +47,16 @@ class Observed:
     maddr: str = ""
     address: str = ""
     cause: str = ""
-    hopeless: bool = False  # its program failed, and says that another would fail in the same way
-    ended: bool = False  # the provider says when it ended: nothing of it is billed any more
-    notice_at_s: float | None = None  # the provider, or its program, said that it is taken back then
+    unrecoverable: bool = (
+        False  # its program failed, and reports that any other VM would fail in the same way
+    )
+    ended: bool = False  # the provider reported its end: it is no longer billed
+    notice_at_s: float | None = None  # time of the preemption that the provider or its program announced
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """The provider does not list a VM it should know, for longer than its lists may lag."""
+    """The provider has not listed a VM for longer than its lists may lag."""
 
     now_s: float
     vm: str
@@ -62,7 +64,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """A training peer was not seen in the DHT for the deadline."""
+    """A training peer has not been seen in the DHT for the deadline."""
 
     now_s: float
     vm: str
@@ -71,7 +73,7 @@ class Silent:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """Dollars so far, per hour for VMs, per hour for traffic, at the study's scale; None: unknown."""
+    """Dollars so far, per hour for VMs, and per hour for traffic, at full scale; None: unknown."""
 
     now_s: float
     spent_usd: Decimal | None
@@ -81,7 +83,7 @@ class Spending:
 
 @dataclass(frozen=True, slots=True)
 class StopWanted:
-    """The run is to end: status "stopped", "failed" or "budget"."""
+    """The run should end with status "stopped", "failed" or "budget"."""
 
     now_s: float
     status: str
@@ -90,7 +92,7 @@ class StopWanted:
 
 @dataclass(frozen=True, slots=True)
 class RunComplete:
-    """All that was to be measured is in the store."""
+    """Everything to be measured is in the store."""
 
     now_s: float
 
@@ -100,7 +102,7 @@ Event = Tick | Requested | OfferRefused | Observed | Missing | Silent | Spending
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One row of the journal, but for its number and time: on the disk before any instruction is done."""
+    """One row of the journal without its number and time; on the disk before any instruction is executed."""
 
     kind: str
     slot: str
@@ -114,7 +116,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class RequestVm:
-    """Request (or request again: the name makes it one VM) a slot's VM."""
+    """Request a slot's VM. Idempotent: repeated requests of one name give one VM."""
 
     vm: str
     slot: str
@@ -125,7 +127,7 @@ class RequestVm:
 
 @dataclass(frozen=True, slots=True)
 class TerminateVm:
-    """End a VM (again: ending twice is ending)."""
+    """Terminate a VM. Idempotent."""
 
     vm: str
     cause: str
@@ -133,7 +135,7 @@ class TerminateVm:
 
 @dataclass(frozen=True, slots=True)
 class StartMonitor:
-    """Start the node that watches the swarm (again: the name makes it one node)."""
+    """Start the node that monitors the swarm. Idempotent: repeated requests of one name give one node."""
 
     vm: str
     initial_peers: tuple[str, ...]
@@ -141,7 +143,7 @@ class StartMonitor:
 
 @dataclass(frozen=True, slots=True)
 class EndRun:
-    """Nothing of the run is left: collect, close the provider, write the final status."""
+    """Nothing of the run is left: collect logs, close the provider, write the final status."""
 
     status: str
     cause: str

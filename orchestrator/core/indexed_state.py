@@ -1,4 +1,4 @@
-"""A run's state while events change it: the same values, with indexes, so that an event costs what it changes."""
+"""A mutable, indexed copy of a run's state, so that an event costs time proportional to what it changes."""
 
 from __future__ import annotations
 
@@ -8,102 +8,112 @@ from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 
-from orchestrator.core.limits import remember
+from orchestrator.core.limits import record_request
 from orchestrator.core.state import LIVE, OVER, Place, RunState, Slot, SlotSpec, SlotState, Zone
 
 READY = frozenset({"ready", "training", "leaving", "done"})  # phases of a peer that has joined
-WAITS = "waiting"  # phase of a VM that is to be told whom to join
+WAITS = "waiting"  # phase of a VM that waits for initial peers
 
-_JOIN_AT = 16  # addresses a new peer is given: the first that answers is enough
+MAX_ADDRESSES = 16  # addresses given to a new peer; one that answers is enough
 
 
-def work_on(state: RunState) -> Work:
-    """The state's own indexes when nobody changed them since, else new ones."""
+def working_state(state: RunState) -> WorkingState:
+    """The state's own indexes if they are still valid, or else new ones."""
     index = state.index
-    return index if isinstance(index, Work) and index.newest is state and index.whole else Work(state)
+    return (
+        index
+        if isinstance(index, WorkingState) and index.newest is state and index.consistent
+        else WorkingState(state)
+    )
 
 
-class Work:
-    """Mutable. `run` holds the run's own fields; its slots, intents, zones and times are here instead."""
+class WorkingState:
+    """A run's state with indexes.
+
+    `run` holds the run's own fields; the current slots, intents, zones and request times are attributes of
+    this object.
+    """
 
     def __init__(self, state: RunState) -> None:
         self.run = state
-        self.newest: RunState | None = None  # the state these indexes are of
-        self.whole = False  # no batch broke off
+        self.newest: RunState | None = None  # the state that these indexes describe
+        self.consistent = False  # whether the last batch was applied completely
         self.slots = list(state.slots)
         self.zones = {z.market: z for z in state.zones}
         self.requested_s = deque(state.requested_s)
         self.replaced_s = deque(state.replaced_s)
         self.over = self.done = self.live = self.held = self.able = self.taken = 0
         self.first_done_s = float("inf")
-        self.asking: set[int] = set()  # requested, and not known to be taken
+        self.unconfirmed: set[int] = set()  # requested, not yet confirmed by the provider
         self.ending: set[int] = set()
-        self.waiting: set[int] = set()  # to be told whom to join
-        self.joining = 0  # told, and without an address yet
-        self.ready: list[int] = []  # heap of slots that waited for their time, which has come
-        self.all_ended = False  # after a stop: every slot has been told
-        self._due: list[tuple[float, int]] = []  # heap of times at which a slot has to be looked at
-        self._at: dict[str, int] = {}  # by VM, ending ones too
-        self._by_name = {s.name: i for i, s in enumerate(state.slots)}
+        self.waiting: set[int] = set()  # waiting for initial peers
+        self.joining = 0  # given initial peers, without an address yet
+        self.ready: list[int] = []  # heap of waiting slots whose retry time has come
+        self.all_ended = False  # after a stop: every slot has been ended
+        self._due: list[tuple[float, int]] = []  # heap of times at which a slot must be checked
+        self._at: dict[str, int] = {}  # slot index by VM, including VMs being terminated
         self._joinable: dict[int, str] = {}
         self._join_at: tuple[str, ...] | None = None
         self._held_usd = Decimal(0)
         self._held_unpriced = 0
-        self._intents: set[str] = set()  # new ones
-        self._touched: dict[int, Slot] = {}  # as they were
+        self._intents: set[str] = set()  # new since the last freeze
+        self._touched: dict[int, Slot] = {}  # slots before their changes
         self._changed = False
         self._zones_touched: dict[str, Zone] = {}
         for i, slot in enumerate(self.slots):
             self._count(i, slot, 1)
             self._schedule(i, slot)
 
-    # Looking
+    # Queries
 
     def spec(self, i: int) -> SlotSpec:
-        """The wish for slot `i`."""
+        """The specification of slot `i`."""
         return self.run.spec.slots[i]
 
     def of_vm(self, vm: str) -> Iterator[tuple[int, Slot]]:
-        """The slot whose VM this is, not one that is ending it."""
+        """The slot whose current VM this is, if any."""
         i = self._at.get(vm) if vm else None
         if i is not None and self.slots[i].vm == vm:
             yield i, self.slots[i]
 
     def of_ending(self, vm: str) -> Iterator[tuple[int, Slot]]:
-        """The slot that is ending this VM."""
+        """The slot that is terminating this VM, if any."""
         i = self._at.get(vm) if vm else None
         if i is not None and self.slots[i].ending == vm:
             yield i, self.slots[i]
 
     def of_announced(self, vm: str) -> Iterator[tuple[int, Slot]]:
-        """The slot whose VM this was until it was announced to go."""
+        """The slot whose VM this was until its preemption was announced."""
         return ((i, slot) for i, slot in self.of_ending(vm) if slot.notice_at_s is not None)
 
     def holds(self, vm: str) -> bool:
-        """Whether the VM is a slot's, alive or being ended."""
+        """Whether the VM belongs to a slot, alive or being terminated."""
         return vm in self._at
 
     def zone(self, place: Place) -> Zone:
-        """Its circuit breaker."""
+        """The circuit breaker of a place."""
         return self.zones.get(place.market) or Zone(place.market)
 
-    def is_asking(self, vm: str) -> bool:
+    def is_unconfirmed(self, vm: str) -> bool:
         """Whether the VM's request has no answer yet."""
-        return any(i in self.asking for i, _ in self.of_vm(vm))
+        return any(i in self.unconfirmed for i, _ in self.of_vm(vm))
 
     def held_usd_per_h(self) -> Decimal | None:
-        """The most that all VMs together may cost an hour; None: unknown."""
+        """The maximum hourly cost of all VMs together; None: unknown."""
         return None if self._held_unpriced else self._held_usd
 
-    def addresses(self, besides: str = "") -> tuple[str, ...]:
-        """Some peers to join at, in the slots' order."""
+    def addresses(self, exclude: str = "") -> tuple[str, ...]:
+        """Addresses of peers to join, in slot order, without `exclude`."""
         if self._join_at is None:
-            chosen = heapq.nsmallest(_JOIN_AT + 1, self._joinable)
+            chosen = heapq.nsmallest(MAX_ADDRESSES + 1, self._joinable)
             self._join_at = tuple(self._joinable[i] for i in chosen)
-        return tuple(m for m in self._join_at if m != besides)[:_JOIN_AT]
+        return tuple(m for m in self._join_at if m != exclude)[:MAX_ADDRESSES]
 
     def join_within_s(self, slot: Slot) -> float:
-        """How long it may be JOINING. While it waits for the swarm's first peer, that one's time counts."""
+        """How long a slot may be JOINING.
+
+        While it waits for the swarm's first peer, the boot deadline applies if longer.
+        """
         spec = self.run.spec
         waits = slot.phase == WAITS and slot.vm != self.run.seed
         return max(spec.boot_deadline_s, spec.join_deadline_s) if waits else spec.join_deadline_s
@@ -112,10 +122,10 @@ class Work:
         """Whether any peer can be joined."""
         return bool(self._joinable)
 
-    # Changing
+    # Changes
 
     def set(self, i: int, slot: Slot) -> None:
-        """Slot `i` is this from now on."""
+        """Replace slot `i`."""
         old = self.slots[i]
         if old == slot:
             return
@@ -127,13 +137,13 @@ class Work:
         self._schedule(i, slot)
 
     def intend(self, i: int, slot: Slot) -> None:
-        """Slot `i` gets a VM, wished for at its `since_s`."""
+        """Replace slot `i` by one with a new VM, requested at its `since_s`."""
         self._intents.add(slot.vm)
         self.set(i, slot)
-        remember(self.requested_s, self.replaced_s, slot)
+        record_request(self.requested_s, self.replaced_s, slot)
 
     def set_zone(self, zone: Zone) -> None:
-        """The zone's breaker is this from now on."""
+        """Replace the circuit breaker of a zone."""
         old = self.zones.get(zone.market) or Zone(zone.market)
         if old != zone:
             self._zones_touched.setdefault(zone.market, old)
@@ -141,7 +151,7 @@ class Work:
             self.zones[zone.market] = zone
 
     def pop_due(self, now_s: float) -> list[int]:
-        """The slots that something may be due for, each once; those that wait for a VM go to `ready`."""
+        """Slots whose deadline has passed, each once. Slots that wait for a VM are also added to `ready`."""
         due: set[int] = set()
         while self._due and self._due[0][0] <= now_s:
             at_s, i = heapq.heappop(self._due)
@@ -152,12 +162,12 @@ class Work:
                 heapq.heappush(self.ready, i)
         return sorted(due)
 
-    def again(self, i: int) -> None:
-        """Look at slot `i` at its time once more."""
+    def reschedule(self, i: int) -> None:
+        """Schedule slot `i` for its next deadline again."""
         self._schedule(i, self.slots[i])
 
     def touched(self) -> tuple[list[tuple[Slot, Slot]], list[Zone]]:
-        """What changed since the last call: slots before and after, zones after."""
+        """Changes since the last call: slots (before, after), and zones (after)."""
         changed = sorted(self._touched.items())
         slots = [(old, self.slots[i]) for i, old in changed if old != self.slots[i]]
         zones = [self.zones[name] for name, old in self._zones_touched.items() if old != self.zones[name]]
@@ -165,8 +175,11 @@ class Work:
         return slots, zones
 
     def freeze(self) -> RunState:
-        """The state now. Only the newest has indexes; its slots are the same object while none changed."""
-        self.whole, run = True, self.run
+        """The current state.
+
+        Only the newest one has indexes; `slots` is the same object while no slot changed.
+        """
+        self.consistent, run = True, self.run
         if run is self.newest and not self._changed:
             return run
         self.run = self.newest = replace(
@@ -181,7 +194,7 @@ class Work:
         self._intents, self._changed = set(), False
         return self.run
 
-    # Counting
+    # Indexes
 
     def _count(self, i: int, slot: Slot, by: int) -> None:
         state = slot.state
@@ -194,7 +207,7 @@ class Work:
         self.able += by * (able and slot.phase != "leaving")
         if state is SlotState.DONE and by > 0:
             self.first_done_s = min(self.first_done_s, slot.since_s)
-        _member(self.asking, i, by > 0 and state is SlotState.PROVISIONING and not slot.confirmed)
+        _member(self.unconfirmed, i, by > 0 and state is SlotState.PROVISIONING and not slot.confirmed)
         _member(self.ending, i, by > 0 and bool(slot.ending))
         waits = state is SlotState.JOINING and slot.phase == WAITS
         _member(self.waiting, i, by > 0 and waits)
@@ -234,12 +247,15 @@ class Work:
 
 
 def _held_usd(spec: SlotSpec, slot: Slot) -> Decimal | None:
-    """Of the slot's VMs. Where one that is being ended stands is not told any more: at worst, in the dearest."""
+    """Maximum hourly cost of a slot's VMs; None: unknown.
+
+    The place of a VM that is being terminated is no longer recorded, so the most expensive one is assumed.
+    """
     ceilings = [place.ceiling_usd_per_h for place in spec.places]
     known = [usd for usd in ceilings if usd is not None]
-    dearest = max(known) if len(known) == len(ceilings) else None
+    most_expensive = max(known) if len(known) == len(ceilings) else None
     held = [ceilings[slot.place]] if slot.vm else []
-    held += [dearest] if slot.ending else []
+    held += [most_expensive] if slot.ending else []
     counted = [usd for usd in held if usd is not None]
     return sum(counted, Decimal(0)) if len(counted) == len(held) else None
 

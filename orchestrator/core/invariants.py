@@ -1,4 +1,4 @@
-"""What must hold after every step, as executable sentences."""
+"""Invariants that must hold after every step."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from orchestrator.core.state import LIVE, OVER, RunState, SlotState
 
 
 class InvariantError(AssertionError):
-    """The controller's state is one that must not be: a fault of ours."""
+    """The controller's state violates an invariant: a bug in orch."""
 
 
 def validate(state: RunState) -> None:
-    """Raises InvariantError naming the first thing that is wrong."""
+    """Raises InvariantError for the first invariant that does not hold."""
     names = [s.name for s in state.slots]
-    _check(names == [s.name for s in state.spec.slots], "the slots are not the ones wished for")
+    _check(names == [s.name for s in state.spec.slots], "the slots differ from those of the specification")
     vms = [vm for s in state.slots for vm in (s.vm, s.ending) if vm]
     _check(len(vms) == len(set(vms)), f"one VM is in two slots: {vms}")
     for vm in vms:
@@ -26,7 +26,7 @@ def validate(state: RunState) -> None:
         _check(bool(slot.vm) or slot.state not in LIVE, f"{who} has no VM")
         _check(not slot.vm or slot.state in LIVE | OVER, f"{who} has a VM: {slot.vm}")
         if slot.state in LIVE:
-            _check(slot.vm == state.vm_name(slot), f"{who} has another generation's VM: {slot.vm}")
+            _check(slot.vm == state.vm_name(slot), f"{who} has the VM of another generation: {slot.vm}")
         _check(not slot.maddr or slot.state in LIVE | OVER, f"{who} has an address without a peer")
         if slot.ending:
             stem, _, generation = slot.ending.rpartition("-")
@@ -42,7 +42,7 @@ def validate(state: RunState) -> None:
 
 
 def _limits(state: RunState) -> None:
-    """What is counted over all slots."""
+    """Limits over all slots."""
     spec = state.spec
     _check(
         len(state.requested_s) <= max(1, spec.vms_per_min), f"{len(state.requested_s)} requests in a minute"
@@ -51,30 +51,33 @@ def _limits(state: RunState) -> None:
     _check(replaced <= spec.replacements_per_h, f"{replaced} replacements in an hour")
     _check(len(state.replaced_s) <= len(state.intents), "replacements without an intent")
     names = [zone.market for zone in state.zones]
-    _check(names == sorted(set(names)), f"the zones are not told once each: {names}")
+    _check(names == sorted(set(names)), f"the zones are not sorted and unique: {names}")
     for zone in state.zones:
         closed = zone.closed_until_s > 0.0
         _check(
             closed == (zone.refusals >= spec.breaker_failures),
             f"{zone.market} is {'closed' if closed else 'open'} after {zone.refusals} refusals",
         )
-        _check(not zone.probe or zone.probe in state.intents, f"{zone.market}: nobody asked for {zone.probe}")
-    _check(not state.seed or state.seed in state.intents, f"{state.seed} begins the swarm without an intent")
-    _check(not state.paused or state.enough, "the run pauses before it had enough peers")
-    _check(state.paused_s >= 0.0, "the pauses took less than no time")
+        _check(
+            not zone.probe or zone.probe in state.intents,
+            f"{zone.market}: its probe {zone.probe} has no intent",
+        )
+    _check(not state.seed or state.seed in state.intents, f"{state.seed} starts the swarm without an intent")
+    _check(not state.paused or state.enough, "the run paused before it ever had enough peers")
+    _check(state.paused_s >= 0.0, "the total pause is negative")
 
 
 def validate_step(before: RunState, after: RunState) -> None:
-    """`validate(after)`, and that nothing went backwards."""
+    """Check `validate(after)`, and that nothing went backwards."""
     validate(after)
-    _check(before.intents <= after.intents, "an intent was forgotten")
-    _check(not (before.stop_status and not after.stop_status), "a stopping run goes on")
+    _check(before.intents <= after.intents, "an intent was lost")
+    _check(not (before.stop_status and not after.stop_status), "a stopping run resumed")
     _check(not (before.ended and before != after), "a run that has ended changed")
-    _check(after.paused_s >= before.paused_s, "a pause was forgotten")
-    _check(after.launched_s == before.launched_s, "the launch moved")
+    _check(after.paused_s >= before.paused_s, "the total pause decreased")
+    _check(after.launched_s == before.launched_s, "the launch time changed")
     for old, new in zip(before.slots, after.slots, strict=True):
-        _check(new.generation >= old.generation, f"{new.name}: the generation shrank")
-        _check(new.lost >= old.lost, f"{new.name}: a loss was forgotten")
+        _check(new.generation >= old.generation, f"{new.name}: the generation decreased")
+        _check(new.lost >= old.lost, f"{new.name}: the number of lost VMs decreased")
         if new.vm and new.vm != old.vm:
             _check(new.vm not in before.intents, f"{new.name}: the name {new.vm} is used twice")
         if old.state in OVER:

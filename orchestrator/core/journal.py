@@ -1,8 +1,9 @@
-"""The journal: what changed as rows, the state rebuilt from rows, and a slot's story in sentences.
+"""The journal: changes as rows, the state rebuilt from rows, and the history of a slot as text.
 
-Each row of kind "intent", "transition", "cause" or "slot" holds the whole slot after the change, so that a rebuild is
-the last row of each slot; "zone" rows hold a circuit breaker, "run" rows what is the run's own. Other kinds are
-notes for people. A row may lack fields that a later version added, and have some that one took away.
+Each row of kind "intent", "transition", "cause" or "slot" holds the complete slot after the change, so that a
+rebuild needs only the last row of each slot. "zone" rows hold a circuit breaker, "run" rows the run's own
+fields. Rows of other kinds are notes for readers. A row may lack fields that a later version added, and
+contain fields that one removed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, get_args, get_type_hints
 
 from metrics.records import EventRecord
 from orchestrator.core.events import Fact
-from orchestrator.core.limits import remember
+from orchestrator.core.limits import record_request
 from orchestrator.core.policy import clock, first_place, times
 from orchestrator.core.state import Place, Policy, RunSpec, RunState, Slot, SlotSpec, SlotState, Zone
 
@@ -30,50 +31,50 @@ _SLOT_KINDS = frozenset({"intent", "transition", "cause", "slot"})
 
 
 class JournalError(Exception):
-    """The journal is not one a controller wrote."""
+    """The journal was not written by a controller."""
 
 
 def begin(spec: RunSpec, launched_s: float = 0.0) -> RunState:
-    """A run before anything happened, launched at that time."""
+    """The initial state of a run launched at `launched_s`."""
     slots = tuple(Slot(name=s.name, place=first_place(s)) for s in spec.slots)
     return RunState(spec=spec, slots=slots, launched_s=launched_s)
 
 
 def created(spec: RunSpec) -> Fact:
-    """The journal's first row: all the core was told of the run."""
+    """The first row of the journal: the run's complete specification."""
     data = json.dumps(asdict(spec), default=str)
     return Fact("run_created", "", -1, "", "", "", "launched", data)
 
 
 def note(kind: str, cause: str, slot: str = "", generation: int = -1, vm: str = "") -> Fact:
-    """A row that changes nothing: something a person will want to know."""
+    """A row that changes no state: information for readers."""
     return Fact(kind, slot, generation, vm, "", "", cause, "{}")
 
 
 def facts(
     before: RunState, after: RunState, slots: Iterable[tuple[Slot, Slot]], zones: Iterable[Zone] = ()
 ) -> tuple[Fact, ...]:
-    """What changed: the run's own fields, slots (before, after), zones (after).
+    """Rows for the changes of the run's own fields, of slots (before, after) and of zones (after).
 
-    Any part of it from the front replays to a valid state.
+    Every prefix of these rows replays to a valid state.
     """
     out: list[Fact] = []
     ends = after.ended and not before.ended
     if before is not after:
         run_before, run_after = _run_data(before), _run_data(after)
-        # That the run is over comes last, when the journal says what became of every slot.
+        # The end of the run comes last, after the rows with the final state of every slot.
         not_ended = run_after | {"ended": before.ended}
         if not_ended != run_before:
             out.append(_run_fact(before, after, not_ended))
     out += [_slot_fact(old, new) for old, new in slots]
-    out += [_zone_fact(zone, after.spec) for zone in zones]  # after the intent of the VM that asks it again
+    out += [_zone_fact(zone, after.spec) for zone in zones]  # after the intent of the zone's probe
     if ends:
         out.append(_run_fact(before, after, _run_data(after)))
     return tuple(out)
 
 
 def replay(events: Sequence[EventRecord]) -> RunState:
-    """The state after these rows (by seq). Raises JournalError when the first is not "run_created"."""
+    """The state after these rows, ordered by seq. Raises JournalError if the first is not "run_created"."""
     if not events or events[0].kind != "run_created":
         raise JournalError("the journal does not begin with run_created: the run was never launched")
     state = begin(_spec(json.loads(events[0].data_json)), events[0].at_s)
@@ -90,10 +91,12 @@ def replay(events: Sequence[EventRecord]) -> RunState:
             if slot.vm:
                 intents.add(slot.vm)
             if event.kind == "intent":
-                remember(requested_s, replaced_s, slot)
+                record_request(requested_s, replaced_s, slot)
         elif event.kind == "zone":
             data = json.loads(event.data_json)
-            if "market" in data:  # the first form named the zone alone; forgetting one costs a refusal
+            if (
+                "market" in data
+            ):  # the first format only named the zone; ignoring it costs at most one refusal
                 zones[data["market"]] = Zone(**_known(Zone, data))
         elif event.kind in ("run", "run_ended"):
             data = json.loads(event.data_json)
@@ -110,19 +113,19 @@ def replay(events: Sequence[EventRecord]) -> RunState:
 
 
 def preempted_vm(row: Fact | EventRecord) -> str:
-    """The last VM of the row's slot that its provider took back, or said that it would; "": none.
+    """The last VM of the row's slot that was preempted, or whose preemption was announced; "": none.
 
-    A row written before `Slot.preempted` existed says so in its cause alone. No other code reads a cause.
+    Rows written before `Slot.preempted` existed record it in their cause only. No other code parses a cause.
     """
     if row.kind != "transition":
         return ""
     data = json.loads(row.data_json)
-    told = row.vm if row.cause.startswith("preempted") else ""
-    return data.get("preempted", told)
+    by_cause = row.vm if row.cause.startswith("preempted") else ""
+    return data.get("preempted", by_cause)
 
 
 def story(events: Sequence[EventRecord], slot: str = "") -> list[str]:
-    """What happened to a slot (or, without one, to the run as a whole and every slot), a sentence a row; UTC."""
+    """The history of a slot, or of the run and every slot, as one line per row; times in UTC."""
     began_s = events[0].at_s if events else 0.0
     lines: list[str] = []
     for event in events:
@@ -207,7 +210,9 @@ def _slot_fact(old: Slot, new: Slot) -> Fact:
         kind = "intent"
     elif new.state is not old.state:
         kind = "transition"
-    elif new.cause != old.cause:  # it waits on, or its VM is to go: for people as much as for a restart
+    elif (
+        new.cause != old.cause
+    ):  # e.g. it keeps waiting, or its VM is to be terminated: recorded for readers and restarts
         kind = "cause"
     vm = new.vm or new.ending or old.vm
     generation = old.generation if vm == old.vm else new.generation
@@ -234,7 +239,7 @@ def _spec(data: Mapping[str, Any]) -> RunSpec:
 
 
 def _known(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """What this version knows of a row, in which dollars are text."""
+    """The fields of a row that this version knows; dollars are stored as text."""
     known = {k: data[k] for k in _names(kind) if k in data}
     for key in _decimals(kind):
         if known.get(key) is not None:

@@ -1,4 +1,4 @@
-"""How many VMs may be requested now, and which may be paid for. Pure: times and dollars in, a sentence out."""
+"""Rate limits on VM requests, and limits in dollars. Pure functions that return a reason, or ""."""
 
 from __future__ import annotations
 
@@ -15,25 +15,28 @@ HOUR_S = 3600.0
 
 
 class RateLimit(StrEnum):
-    """A limit on how many VMs are requested in a time, by its field of the experiment."""
+    """A limit on VM requests per time, named by its field in the experiment."""
 
     VMS_PER_MIN = "limits.vms_per_min"
     REPLACEMENTS_PER_H = "limits.replacements_per_h"
 
     def reached(self, spec: RunSpec) -> str:
-        """The sentence for a run in which this limit is reached."""
+        """The reason to report when this limit is reached."""
         if self is RateLimit.VMS_PER_MIN:
             return f"{self}: {spec.vms_per_min} VMs were requested within a minute"
         return f"{self}: {spec.replacements_per_h} lost VMs were replaced within an hour"
 
 
 def is_replacement(slot: Slot) -> bool:
-    """Whether the VM just wished for takes a lost one's place; asking elsewhere after a refusal is no other."""
+    """Whether the slot's new VM replaces a lost one.
+
+    Retrying elsewhere after a refusal counts as the same replacement.
+    """
     return slot.lost > 0 and slot.refusals == 0
 
 
-def remember(requested_s: deque[float], replaced_s: deque[float], slot: Slot) -> None:
-    """Add the VM just wished for, which the slot holds since `since_s`; forget what is out of the windows."""
+def record_request(requested_s: deque[float], replaced_s: deque[float], slot: Slot) -> None:
+    """Record the request of the slot's VM at `since_s`, and drop times that have left the windows."""
     _append(requested_s, slot.since_s, MINUTE_S)
     if is_replacement(slot):
         _append(replaced_s, slot.since_s, HOUR_S)
@@ -48,8 +51,8 @@ def _append(times_s: deque[float], at_s: float, window_s: float) -> None:
 def over_rate(
     spec: RunSpec, requested_s: Sequence[float], replaced_s: Sequence[float], slot: Slot, now_s: float
 ) -> RateLimit | None:
-    """Which of the limits a request for the slot would pass now."""
-    # Times grow, so the one that must have left the window is the limit's from the end.
+    """The limit that a request for the slot would exceed now, if any."""
+    # Times are ascending: the limit is reached if the limit-th time from the end is still in the window.
     limit = spec.vms_per_min
     if len(requested_s) >= limit and (limit == 0 or requested_s[-limit] > now_s - MINUTE_S):
         return RateLimit.VMS_PER_MIN
@@ -64,11 +67,12 @@ def over_rate(
 
 
 def over_budget(state: RunState, held_usd_per_h: Decimal | None) -> str:
-    """Why spending has to stop now, or "". All dollars at the study's scale.
+    """Why the run must stop for its limits in dollars, or "". All dollars are at full scale.
 
-    Stops when what is spent, and what is spent until the last VM is gone, would reach the budget
-    (`metrics.cost.budget.reserve_usd`). VMs requested since the last sum count as their places' ceilings. What is
-    unknown cannot be kept within a budget.
+    The run stops when the dollars spent, plus those spent until the last VM is gone
+    (`metrics.cost.budget.reserve_usd`), would reach the budget. VMs requested since the last bill count at
+    the ceiling of their place. A budget cannot be guaranteed with an unknown price, so the run stops then,
+    too.
     """
     spec, burn = state.spec, state.burn_usd_per_h
     if spec.max_usd_per_h is not None and burn is not None and burn > spec.max_usd_per_h:
@@ -85,9 +89,10 @@ def over_budget(state: RunState, held_usd_per_h: Decimal | None) -> str:
 
 
 def unaffordable(state: RunState, held_usd_per_h: Decimal | None, place: Place) -> str:
-    """Why no VM may be requested there, for what it costs, or "".
+    """Why a VM at this place would exceed a limit in dollars, or "".
 
-    Before the first sum is told nothing is spent; after a restart it is told before anything is requested.
+    Before the first bill, nothing is spent. After a restart, the bill is computed before anything is
+    requested.
     """
     spec, usd = state.spec, place.ceiling_usd_per_h
     if spec.max_usd_per_h is not None:
@@ -112,14 +117,14 @@ def unaffordable(state: RunState, held_usd_per_h: Decimal | None, place: Place) 
 
 def _reserve(state: RunState, held_usd_per_h: Decimal | None, more_usd_per_h: Decimal) -> Decimal | None:
     spec = state.spec
-    told = state.burn_usd_per_h if state.spent_usd is not None else held_usd_per_h
-    if told is None:
+    rented = state.burn_usd_per_h if state.spent_usd is not None else held_usd_per_h
+    if rented is None:
         return None
     egress = spec.egress_usd_per_h
     if state.egress_usd_per_h is not None:
         egress = max(egress, state.egress_usd_per_h)
     return reserve_usd(
-        max(told, held_usd_per_h or Decimal(0)) + more_usd_per_h,
+        max(rented, held_usd_per_h or Decimal(0)) + more_usd_per_h,
         egress,
         metering_period_s=spec.metering_period_s,
         decision_s=spec.decision_s,

@@ -1,7 +1,8 @@
-"""The slot machine: events and the clock in; the next state, the facts to journal, the instructions to do out.
+"""The state machine of the slots: from events and time to the next state, journal rows and instructions.
 
-Level-triggered: an event only says what is known; a tick compares all that is known with what is wished and
-repeats whatever is still to be done. So a lost, doubled or late event changes no end.
+It is level-triggered: an event only updates what is known. A tick compares the observed state with the
+desired one and repeats every instruction that is still due. So lost, duplicated or late events do not change
+the outcome.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from orchestrator.core.events import (
     TerminateVm,
     Tick,
 )
-from orchestrator.core.indexed_state import Work, work_on
+from orchestrator.core.indexed_state import WorkingState, working_state
 from orchestrator.core.journal import facts
 from orchestrator.core.limits import over_budget
 from orchestrator.core.monitor import monitor_lost, monitor_observed
-from orchestrator.core.placement import seek
+from orchestrator.core.placement import place_waiting_slots
 from orchestrator.core.policy import Jitter
 from orchestrator.core.state import LIVE, OVER, RunState, Slot, SlotState
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What events came to: journal `facts` to the disk first, then do `instructions` in their order."""
+    """The result of events. Write `facts` to the journal first, then execute `instructions` in order."""
 
     state: RunState
     facts: tuple[Fact, ...]
@@ -48,37 +49,37 @@ class Step:
 
 
 def step(state: RunState, event: Event, jitter: Jitter) -> Step:
-    """One event. Pure: the same state, event and jitter give the same step."""
+    """Process one event. Pure: the same state, event and jitter give the same step."""
     return _do(state, (event,), jitter)
 
 
 def advance(state: RunState, events: Sequence[Event], now_s: float, jitter: Jitter) -> Step:
-    """A batch of events, then a tick: the same as a `step` for each.
+    """Process a batch of events and a tick; equivalent to one `step` for each.
 
-    Costs what the events change and what is due, not the number of slots, as long as each call is given the
-    state of the last one.
+    The cost grows with the changed and due slots, not with the number of slots, provided that each call gets
+    the state that the last call returned.
     """
     return _do(state, (*events, Tick(now_s)), jitter)
 
 
 def _do(state: RunState, events: Sequence[Event], jitter: Jitter) -> Step:
-    work = work_on(state)
-    work.whole = False  # whatever goes wrong below, nobody may go on with half a change
-    told: list[Fact] = []
-    wanted: list[Instruction] = []
+    work = working_state(state)
+    work.consistent = False  # if anything below raises, these indexes are not reused
+    rows: list[Fact] = []
+    instructions: list[Instruction] = []
     for event in events:
         before = work.run
-        wanted += _happen(work, event, jitter)
+        instructions += _apply(work, event, jitter)
         _settle(work, event.now_s)
         if isinstance(event, Tick):
-            wanted += _wanted(work, event.now_s)
+            instructions += _due_instructions(work, event.now_s)
         changed, zones = work.touched()
         if changed or zones or work.run is not before:
-            told += facts(before, work.run, changed, zones)
-    return Step(work.freeze(), tuple(told), tuple(wanted))
+            rows += facts(before, work.run, changed, zones)
+    return Step(work.freeze(), tuple(rows), tuple(instructions))
 
 
-def _happen(work: Work, event: Event, jitter: Jitter) -> Sequence[Instruction]:
+def _apply(work: WorkingState, event: Event, jitter: Jitter) -> Sequence[Instruction]:
     now_s = event.now_s
     match event:
         case Tick():
@@ -118,10 +119,12 @@ def _happen(work: Work, event: Event, jitter: Jitter) -> Sequence[Instruction]:
     return ()
 
 
-# What is said of a VM
+# Observations of a VM
 
 
-def _gone(work: Work, vm: str, now_s: float, cause: str, jitter: Jitter, *, preempted: bool = False) -> None:
+def _gone(
+    work: WorkingState, vm: str, now_s: float, cause: str, jitter: Jitter, *, preempted: bool = False
+) -> None:
     """The VM no longer exists."""
     if not vm:
         return
@@ -129,18 +132,18 @@ def _gone(work: Work, vm: str, now_s: float, cause: str, jitter: Jitter, *, pree
         slot_of.lose(work, i, now_s, cause, jitter, gone=True, preempted=preempted)
     for i, slot in work.of_ending(vm):
         left = replace(slot, ending="", notice_at_s=None)
-        work.set(i, slot_of.end_next(left) if work.run.stop_status else left)
+        work.set(i, slot_of.end_vm(left) if work.run.stop_status else left)
     if vm == work.run.monitor_vm() and work.run.monitor != "gone":
         work.run = replace(work.run, monitor="gone")
 
 
-def _observed(work: Work, event: Observed, jitter: Jitter) -> None:
+def _observed(work: WorkingState, event: Observed, jitter: Jitter) -> None:
     vm, now_s = event.vm, event.now_s
-    if event.hopeless and any(work.of_vm(vm)):
+    if event.unrecoverable and any(work.of_vm(vm)):
         _stop(work, "failed", event.cause or f"{vm} failed, as every other would")
     if event.notice_at_s is not None:
         for i, _ in work.of_vm(vm):
-            slot_of.note(work, i, event.notice_at_s, now_s, jitter)
+            slot_of.handle_notice(work, i, event.notice_at_s, now_s, jitter)
     if event.state == "preempted":
         why = f"preempted: {event.cause}" if event.cause else "preempted"
         _gone(work, vm, now_s, why, jitter, preempted=True)
@@ -148,7 +151,7 @@ def _observed(work: Work, event: Observed, jitter: Jitter) -> None:
     if event.phase == "done":
         for i, _ in (*work.of_vm(vm), *work.of_announced(vm)):
             slot_of.finish(work, i, now_s)
-    if event.state == "terminated" and work.is_asking(vm):  # the request's own answer is on its way
+    if event.state == "terminated" and work.is_unconfirmed(vm):  # the answer to the request is still to come
         why = event.cause or "the VM ended before its request was answered"
         _refused(work, OfferRefused(now_s, vm, "no_capacity", why), jitter)
     if event.state == "terminated" or (event.state == "failed" and event.ended):
@@ -156,63 +159,62 @@ def _observed(work: Work, event: Observed, jitter: Jitter) -> None:
         return
     if event.state == "failed" or event.phase == "failed":
         for i, _ in work.of_announced(vm):
-            slot_of.leave(work, i, now_s)
+            slot_of.expire_notice(work, i, now_s)
     for i, _ in work.of_vm(vm):
-        if event.state == "failed":  # it may still hold a machine that is billed: end it before going on
+        if event.state == "failed":  # its machine may still be billed: terminate it first
             slot_of.lose(work, i, now_s, event.cause or "the VM failed", jitter, gone=False)
         elif event.phase == "failed":
             slot_of.lose(work, i, now_s, event.cause or "the peer failed", jitter, gone=False)
         else:
-            slot_of.see(work, i, event)
+            slot_of.observe(work, i, event)
 
 
-def _refused(work: Work, event: OfferRefused, jitter: Jitter) -> None:
+def _refused(work: WorkingState, event: OfferRefused, jitter: Jitter) -> None:
     if event.kind in ("credentials", "invalid"):
         monitor = event.vm == work.run.monitor_vm()
-        # With one cloud's credentials expired, what trains in the others is worth going on with.
-        if monitor or (any(work.of_vm(event.vm)) and not work.able and not _others_come(work, event.vm)):
+        # If the credentials of one cloud expired, the peers in other clouds should keep training.
+        if monitor or (any(work.of_vm(event.vm)) and not work.able and not _others_pending(work, event.vm)):
             _stop(work, "failed", event.reason)
             return
     for i, _ in work.of_vm(event.vm):
         slot_of.refuse(work, i, event, jitter)
 
 
-def _others_come(work: Work, vm: str) -> bool:
-    """With all requested at once: whether another slot has a VM, or may have one that was never refused."""
+def _others_pending(work: WorkingState, vm: str) -> bool:
+    """Whether another slot has a VM or an unrefused request, in a run that requests all VMs at once."""
 
-    def comes(slot: Slot) -> bool:
-        asks = slot.state is SlotState.PROVISIONING
-        return slot.state in LIVE and (not asks or not slot.refusals or slot.ambiguous)
+    def pending(slot: Slot) -> bool:
+        requested = slot.state is SlotState.PROVISIONING
+        return slot.state in LIVE and (not requested or not slot.refusals or slot.ambiguous)
 
-    return not work.run.spec.first_alone and any(comes(s) for s in work.slots if s.vm != vm)
+    return not work.run.spec.first_alone and any(pending(s) for s in work.slots if s.vm != vm)
 
 
-def _missing(work: Work, event: Missing, jitter: Jitter) -> None:
+def _missing(work: WorkingState, event: Missing, jitter: Jitter) -> None:
     if not work.run.stop_status:
-        if work.is_asking(event.vm):
-            return  # never seen and maybe never asked for: asking again (same name) settles it
+        if work.is_unconfirmed(event.vm):
+            return  # it may not exist yet: repeating the request (same name) settles that
         if event.vm == work.run.monitor_vm():
             work.run = monitor_lost(work.run, event.now_s, "the provider no longer knows it")
             return
-    for i, _ in work.of_vm(
-        event.vm
-    ):  # it may be there all the same: it is ended before another has its place
+    # It may still exist, so it is terminated before it is replaced.
+    for i, _ in work.of_vm(event.vm):
         slot_of.lose(work, i, event.now_s, "the provider no longer knows the VM", jitter, gone=False)
         return
     _gone(work, event.vm, event.now_s, "", jitter)
 
 
-# Changes of the run
+# Changes to the run
 
 
-def _stop(work: Work, status: str, cause: str) -> None:
-    """The first reason to stop is the one that counts."""
+def _stop(work: WorkingState, status: str, cause: str) -> None:
+    """Stop the run. Only the first reason is kept."""
     if not work.run.stop_status:
         work.run = replace(work.run, stop_status=status, stop_cause=cause)
 
 
-def _tick(work: Work, now_s: float, jitter: Jitter) -> None:
-    """What time alone changes: overdue VMs, intents, pauses, the end of the drain."""
+def _tick(work: WorkingState, now_s: float, jitter: Jitter) -> None:
+    """Apply what depends on time alone: overdue VMs, intents, pauses, the end of the drain."""
     spec = work.run.spec
     if work.run.ended:
         return
@@ -222,18 +224,18 @@ def _tick(work: Work, now_s: float, jitter: Jitter) -> None:
     if not work.run.stop_status:
         for i in work.pop_due(now_s):
             cause = slot_of.overdue(work, i, now_s)
-            if cause:  # time-outs need no luck: the shortest back-off will do
+            if cause:  # no jitter: the shortest back-off is enough after a timeout
                 slot_of.lose(work, i, now_s, cause, lambda: 0.0, gone=False)
             elif work.slots[i].state is not SlotState.WAITING:
-                work.again(i)
+                work.reschedule(i)
         if work.run.finishing_s is None and now_s - work.first_done_s > spec.straggler_s:
             work.run = replace(work.run, finishing_s=now_s)
         if work.run.finishing_s is not None and now_s - work.run.finishing_s >= spec.drain_s:
             _stop(work, "done", "all peers finished")
     if not work.run.stop_status and work.run.finishing_s is None:
-        broke = seek(work, now_s, jitter)
-        if broke:
-            _stop(work, "budget", broke)
+        shortfall = place_waiting_slots(work, now_s, jitter)
+        if shortfall:
+            _stop(work, "budget", shortfall)
     choose_seed(work, now_s)
     _pause(work, now_s)
     monitor_due = work.run.monitor == "absent" and now_s >= work.run.monitor_retry_at_s
@@ -241,8 +243,8 @@ def _tick(work: Work, now_s: float, jitter: Jitter) -> None:
         work.run = replace(work.run, monitor="wanted")
 
 
-def _pause(work: Work, now_s: float) -> None:
-    """Below `min_peers` the run waits, once it had as many; a peer that is done is not missed."""
+def _pause(work: WorkingState, now_s: float) -> None:
+    """Pause below `min_peers`, once that many peers could train. No pause once a peer is done."""
     run = work.run
     over = bool(run.stop_status) or run.finishing_s is not None
     if over or work.done or work.able >= run.spec.min_peers:
@@ -256,8 +258,8 @@ def _pause(work: Work, now_s: float) -> None:
         work.run = replace(run, paused_at_s=now_s)
 
 
-def _settle(work: Work, now_s: float) -> None:
-    """What follows from the slots together."""
+def _settle(work: WorkingState, now_s: float) -> None:
+    """Apply what follows from all slots together: the drain, a stop, the end of the run."""
     if work.run.ended:
         return
     left = len(work.slots) - work.over
@@ -284,22 +286,25 @@ def _settle(work: Work, now_s: float) -> None:
         work.run = replace(work.run, ended=True)
 
 
-# What is to be done
+# Instructions
 
 
-def _wanted(work: Work, now_s: float) -> list[Instruction]:
-    """All that is still to be done, done before or not: doing it again does nothing."""
+def _due_instructions(work: WorkingState, now_s: float) -> list[Instruction]:
+    """Every instruction that is still due.
+
+    Instructions are idempotent, so they are repeated until they take effect.
+    """
     run = work.run
     out: list[Instruction] = []
-    for i in sorted(work.ending | work.asking):
+    for i in sorted(work.ending | work.unconfirmed):
         slot = work.slots[i]
         if slot.ending and _is_due(run, slot, now_s):
             announced = f"it was announced to go, and {slot.vm} has its place"
             out.append(TerminateVm(slot.ending, announced if slot.vm and not run.stop_status else slot.cause))
         if slot.ending and slot.vm and run.stop_status:
             out.append(TerminateVm(slot.vm, slot.cause))
-        if i in work.asking and now_s >= slot.retry_at_s:
-            peers = work.addresses(besides=slot.maddr)
+        if i in work.unconfirmed and now_s >= slot.retry_at_s:
+            peers = work.addresses(exclude=slot.maddr)
             out.append(RequestVm(slot.vm, slot.name, slot.generation, slot.place, peers))
     if run.monitor == "wanted" and not run.stop_status:
         out.append(StartMonitor(run.monitor_vm(), work.addresses()))
@@ -311,14 +316,17 @@ def _wanted(work: Work, now_s: float) -> list[Instruction]:
 
 
 def _is_due(run: RunState, slot: Slot, now_s: float) -> bool:
-    """Whether the VM it ends has to be told: one that was announced to go goes by itself, but not for ever."""
+    """Whether the slot's ending VM must be terminated.
+
+    A VM with an announced preemption gets time to end by itself.
+    """
     announced_s = slot.notice_at_s
     goes = announced_s is not None and now_s < announced_s + run.spec.silent_deadline_s
     return bool(run.stop_status) or not goes
 
 
-def _stray(work: Work, event: Observed) -> tuple[Instruction, ...]:
-    """A VM that lives and belongs to no slot any more, and is not the monitor's, is ended."""
+def _stray(work: WorkingState, event: Observed) -> tuple[Instruction, ...]:
+    """Terminate a live VM that belongs neither to a slot nor to the monitor."""
     known = event.vm == work.run.monitor_vm() or work.holds(event.vm)
     if known or event.state not in ("pending", "running"):
         return ()

@@ -1,4 +1,4 @@
-"""What becomes of the run when its monitor is seen, or dies: the next one goes on with the same files."""
+"""State changes when the monitor is observed or lost; the next monitor continues with the same files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from orchestrator.core.state import RunState
 
 
 def monitor_observed(state: RunState, event: Observed) -> RunState:
-    """What the provider says of a VM that is or was the monitor's."""
+    """Apply an observation of a current or earlier monitor VM."""
     if event.vm != state.monitor_vm():
         return state  # an earlier one
     if event.state in ("pending", "running") and event.phase != "failed":
@@ -22,9 +22,9 @@ def monitor_observed(state: RunState, event: Observed) -> RunState:
 
 
 def monitor_lost(state: RunState, now_s: float, cause: str) -> RunState:
-    """Wish for the next monitor, the first time at once; give the run up after too many.
+    """Schedule the next monitor, with back-off after the first loss; fail the run after too many.
 
-    Peers publish their last three epochs: what ends while nobody watches for longer than that is lost.
+    Peers publish their last three epochs, so a longer gap without a monitor loses records.
     """
     spec, lost = state.spec, state.monitors_lost
     if lost >= spec.max_monitor_restarts:

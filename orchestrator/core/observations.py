@@ -1,4 +1,4 @@
-"""What was seen, as events: the provider's list, the swarm's list, the clock. Pure."""
+"""Events from observations: the provider's list of VMs and the DHT's list of peers. Pure."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import dataclass, replace
 from orchestrator.core.events import Event, Missing, Observed, Silent
 from orchestrator.core.state import RunState, SlotState
 
-FRESH_S = 15.0  # a swarm's list older than this says nothing about anybody
-_ENDING_S = 5.0  # a VM being ended that is no longer listed is gone after this
-_READS = 3  # lists in a row without a VM, before its absence counts
+FRESH_S = 15.0  # a DHT list older than this proves nothing about any peer
+_ENDING_S = 5.0  # a VM being terminated is gone if unlisted for this long
+_READS = 3  # consecutive lists without a VM before its absence counts
 
 
 @dataclass(frozen=True, slots=True)
 class Swarm:
-    """The monitor's last word on who is in the DHT."""
+    """The monitor's last list of the peers in the DHT."""
 
     at_s: float  # of the newest list
     last_seen_s: Mapping[str, float]  # by VM
-    since_s: float = 0.0  # who was seen before this nobody knows: no list was read, or none was written
+    since_s: float = 0.0  # start of the current series of lists; before it, none was read or written
 
 
 @dataclass(frozen=True, slots=True)
 class RosterEntry:
-    """One VM that may take part in the swarm."""
+    """A VM that may take part in the swarm."""
 
     vm: str
     slot: str
@@ -34,7 +34,7 @@ class RosterEntry:
 
 @dataclass(frozen=True, slots=True)
 class Unlisted:
-    """How often in a row a VM was not on the provider's list, and since when."""
+    """Consecutive provider lists without a VM, and the time of the first."""
 
     reads: int
     since_s: float
@@ -45,22 +45,22 @@ def missing(
     listed: Collection[str],
     now_s: float,
     before: Mapping[str, Unlisted],
-    asked: Collection[str] = (),
+    in_progress: Collection[str] = (),
 ) -> tuple[list[Event], dict[str, Unlisted]]:
-    """VMs the provider should list and does not: after some lists in a row, and for longer than they may lag.
+    """VMs missing from several consecutive provider lists, for longer than these lists may lag.
 
-    Called once a list, with what it returned for the last one. `asked`: VMs whose request is under way, of which
-    nothing can be said yet.
+    Call this once per list, with the second result of the previous call as `before`. `in_progress`: VMs whose
+    request is in progress, which are skipped.
     """
     unlisted: dict[str, Unlisted] = {}
     out: list[Event] = []
 
     def look(vm: str, wait_s: float) -> None:
-        if not vm or vm in listed or vm in asked:
+        if not vm or vm in listed or vm in in_progress:
             return
         known = before.get(vm, Unlisted(0, now_s))
         if known.reads + 1 >= _READS and now_s - known.since_s > wait_s:
-            out.append(Missing(now_s, vm))  # what becomes of it then has as many lists again
+            out.append(Missing(now_s, vm))  # its state after that gets a fresh count of lists
         else:
             unlisted[vm] = Unlisted(known.reads + 1, known.since_s)
 
@@ -76,12 +76,13 @@ def missing(
     return out, unlisted
 
 
-def news(
+def changed_observations(
     state: RunState, seen: Iterable[Observed], before: Mapping[str, Observed], whole: bool
 ) -> list[Observed]:
-    """What says more than the last list did; with `whole`, all: whatever was missed is then made good.
+    """Observations that differ from the last list; with `whole`, all, to repair any missed event.
 
-    VMs that live and belong to nobody are always told: ending them is tried again until they are gone.
+    Live VMs that belong to no slot are always included, so that terminating them is retried until they are
+    gone.
     """
     held = {vm for s in state.slots for vm in (s.vm, s.ending) if vm} | {state.monitor_vm()}
     out: list[Observed] = []
@@ -95,18 +96,20 @@ def news(
     return out
 
 
-def corroborated(state: RunState, said: Iterable[Observed], hopeless: Collection[str]) -> list[Observed]:
-    """`said`, where one VM's word that all others would fail as it did counts only when a second VM says it too.
+def corroborated(
+    state: RunState, observed: Iterable[Observed], unrecoverable: Collection[str]
+) -> list[Observed]:
+    """Clear `unrecoverable` unless at least two VMs have reported it (or the run has one slot).
 
-    `hopeless`: all VMs that ever said so. One broken VM must not end a run of several slots.
+    `unrecoverable`: all VMs that ever reported it. One broken VM must not end a run of several slots.
     """
-    if len(state.slots) < 2 or len(hopeless) > 1:
-        return list(said)
-    return [replace(event, hopeless=False) if event.hopeless else event for event in said]
+    if len(state.slots) < 2 or len(unrecoverable) > 1:
+        return list(observed)
+    return [replace(event, unrecoverable=False) if event.unrecoverable else event for event in observed]
 
 
 def silent(state: RunState, swarm: Swarm, now_s: float) -> list[Event]:
-    """Training peers not seen in the DHT for the deadline, as long as somebody is looking."""
+    """Training peers not seen in the DHT for the deadline; none while the monitor's list is stale."""
     if now_s - swarm.at_s > FRESH_S:
         return []
     out: list[Event] = []
@@ -121,9 +124,9 @@ def silent(state: RunState, swarm: Swarm, now_s: float) -> list[Event]:
 
 
 def roster(state: RunState, vms: Iterable[tuple[str, str, int]]) -> list[RosterEntry]:
-    """All VMs (name, slot, generation) the run ever had; an address only for those that can be joined.
+    """Roster entries for all VMs (name, slot, generation) the run ever had; only joinable ones have an address.
 
-    A lost VM stays: its last record may still be read.
+    Lost VMs stay in the roster, because their last record may still be read.
     """
     alive = {s.vm: s.maddr for s in state.slots if s.vm and s.maddr}
     return [RosterEntry(vm, slot, generation, alive.get(vm)) for vm, slot, generation in vms]

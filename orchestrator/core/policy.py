@@ -1,4 +1,4 @@
-"""Where and when to ask again, and when to give up. Pure; randomness comes in as a number."""
+"""Where and when to retry a request, and when to give up. Pure; randomness is passed in."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from decimal import Decimal
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec, Zone
 
 Jitter = Callable[[], float]
-"""A number in [0, 1) from the controller's seeded generator."""
+"""Returns a number in [0, 1) from the controller's seeded generator."""
 
 
 def back_off_s(policy: Policy, attempt: int, jitter: Jitter) -> float:
-    """Seconds to wait before attempt `attempt` + 1: doubling from the base to the maximum, halved at most."""
+    """Seconds to wait before attempt `attempt` + 1: doubles from the base up to the maximum; jitter at most halves it."""
     # 2.0 ** 1024 overflows; the maximum is reached long before.
     full_s = min(policy.backoff_max_s, policy.backoff_s * 2.0 ** min(attempt, 60))
     return full_s * (0.5 + 0.5 * jitter())
 
 
 def first_place(spec: SlotSpec) -> int:
-    """Index of the place a slot begins with."""
+    """Index of the first place of a slot."""
     return _by_price(spec)[0] if spec.policy.replace == "cheapest_place" else 0
 
 
 def next_place(spec: SlotSpec, place: int, refusals: int) -> int:
-    """Index of the place to ask next, after a loss (`refusals` 0) or so many refusals in a row."""
+    """Index of the next place after a loss (`refusals` 0) or after that many consecutive refusals."""
     match spec.policy.replace:
         case "next_place":
             return (place + 1) % len(spec.places)
@@ -38,7 +38,7 @@ def next_place(spec: SlotSpec, place: int, refusals: int) -> int:
 
 
 def places_in_order(spec: SlotSpec, place: int) -> list[int]:
-    """The places that may be asked now, `place` first, those that stand in for it after it."""
+    """Indices of the places to try now: `place` first, then its alternatives."""
     count = len(spec.places)
     match spec.policy.replace:
         case "next_place" | "never":
@@ -50,7 +50,7 @@ def places_in_order(spec: SlotSpec, place: int) -> list[int]:
 
 
 def gives_up(spec: SlotSpec, lost: int, refusals: int) -> str:
-    """Why a slot stops trying, or "" when it goes on."""
+    """Why a slot gives up, or ""."""
     policy = spec.policy
     if lost and policy.replace == "never":
         return "lost its VM, and its policy is to replace none"
@@ -64,19 +64,22 @@ def gives_up(spec: SlotSpec, lost: int, refusals: int) -> str:
 
 
 def refused_zone(spec: RunSpec, zone: Zone, now_s: float) -> Zone:
-    """The zone after one more refusal: closed after so many in a row, and after each while it is on trial."""
+    """The zone after one more refusal.
+
+    It closes after `breaker_failures` consecutive ones, and after each one of its probe.
+    """
     refusals = zone.refusals + 1
     closed_until_s = now_s + spec.breaker_open_s if refusals >= spec.breaker_failures else 0.0
     return Zone(zone.market, refusals, closed_until_s)
 
 
 def clock(at_s: float) -> str:
-    """The time of day in UTC: "12:04:10"."""
+    """Time of day in UTC, e.g. "12:04:10"."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%H:%M:%S")
 
 
 def priced(place: Place) -> str:
-    """ "europe-west4-a at $0.21/h"; on demand where it is not spot."""
+    """A place with its price, e.g. "europe-west4-a at $0.21/h"."""
     where = place.zone if place.use_spot else f"{place.zone} on demand"
     return (
         f"{where} at an unknown price" if place.usd_per_h is None else f"{where} at ${place.usd_per_h:.2f}/h"
@@ -84,12 +87,12 @@ def priced(place: Place) -> str:
 
 
 def times(count: int) -> str:
-    """ "once", "3 times"."""
+    """A count in words: "once", "3 times"."""
     return "once" if count == 1 else f"{count} times"
 
 
 def _by_price(spec: SlotSpec) -> list[int]:
-    """Place indices, the cheapest first; an unknown price comes last."""
+    """Place indices, cheapest first; unknown prices last."""
 
     def price(index: int) -> tuple[bool, Decimal, int]:
         usd = spec.places[index].usd_per_h

@@ -1,11 +1,11 @@
-"""What becomes of one slot: taken, seen, refused, lost, given up. Pure: the slot as it is in, the next one out."""
+"""State changes of one slot: request accepted or refused, VM observed, lost or overdue, slot given up."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from orchestrator.core.events import Observed, OfferRefused
-from orchestrator.core.indexed_state import READY, WAITS, Work
+from orchestrator.core.indexed_state import READY, WAITS, WorkingState
 from orchestrator.core.policy import (
     Jitter,
     back_off_s,
@@ -19,15 +19,18 @@ from orchestrator.core.policy import (
 from orchestrator.core.state import OVER, Slot, SlotState
 
 _RANK = {SlotState.PROVISIONING: 0, SlotState.BOOTING: 1, SlotState.JOINING: 2, SlotState.TRAINING: 3}
-_BOOTS = {"setup": "its setup runs", "installing": "its software is installed"}  # phases before a program
+_BOOTS = {
+    "setup": "its setup runs",
+    "installing": "its software is installed",
+}  # phases before the program starts
 _PHASES = ("", *_BOOTS, WAITS, "starting", "dht", "ready", "training", "leaving", "done")
 _PHASE_RANK = {**{phase: rank for rank, phase in enumerate(_PHASES)}, "failed": len(_PHASES) - 1}
 
 
-def confirm(work: Work, i: int, now_s: float) -> None:
-    """The provider took the slot's request."""
+def confirm(work: WorkingState, i: int, now_s: float) -> None:
+    """The provider accepted the slot's request."""
     slot = work.slots[i]
-    _took(work, i)
+    _reset_zone(work, i)
     if slot.state is not SlotState.PROVISIONING:
         work.set(i, replace(slot, confirmed=True))
         return
@@ -45,25 +48,34 @@ def confirm(work: Work, i: int, now_s: float) -> None:
 
 
 def lose(
-    work: Work, i: int, now_s: float, cause: str, jitter: Jitter, *, gone: bool, preempted: bool = False
+    work: WorkingState,
+    i: int,
+    now_s: float,
+    cause: str,
+    jitter: Jitter,
+    *,
+    gone: bool,
+    preempted: bool = False,
 ) -> None:
-    """The slot's VM is lost: seek the next one or give up. Not `gone`: it has to be ended first."""
+    """The slot's VM is lost: request the next one or give up. If not `gone`, the VM is terminated first."""
     slot = work.slots[i]
-    if slot.state in OVER:  # a finished peer's VM has ended
-        work.set(i, replace(slot, vm="") if gone else end_next(slot))
+    if slot.state in OVER:  # the VM of a finished peer
+        work.set(i, replace(slot, vm="") if gone else end_vm(slot))
         return
     left = replace(slot, preempted=slot.vm) if preempted else slot
-    _replace(work, i, left if gone else _only(left, slot.vm), now_s, cause, jitter)
+    _replace(work, i, left if gone else _with_ending(left, slot.vm), now_s, cause, jitter)
 
 
-def _only(slot: Slot, ending: str, notice_at_s: float | None = None) -> Slot:
-    """This VM of the slot is being ended, or goes by itself when announced. An earlier one that was announced
-    belongs to no slot from here: it goes, or is ended as a stray."""
+def _with_ending(slot: Slot, ending: str, notice_at_s: float | None = None) -> Slot:
+    """Set the slot's ending VM, with the time of its announced preemption if there is one.
+
+    An earlier announced VM no longer belongs to the slot: it ends by itself, or is terminated as a stray.
+    """
     return replace(slot, ending=ending, notice_at_s=notice_at_s)
 
 
-def _replace(work: Work, i: int, slot: Slot, now_s: float, cause: str, jitter: Jitter) -> None:
-    """Seek a VM in the place of the slot's own, or give up."""
+def _replace(work: WorkingState, i: int, slot: Slot, now_s: float, cause: str, jitter: Jitter) -> None:
+    """Schedule a replacement for the slot's VM, or give up."""
     spec = work.spec(i)
     cleared = replace(
         slot, vm="", confirmed=False, ambiguous=False, phase="", maddr="", address="",
@@ -90,8 +102,8 @@ def _replace(work: Work, i: int, slot: Slot, now_s: float, cause: str, jitter: J
         )
 
 
-def finish(work: Work, i: int, now_s: float) -> None:
-    """Its peer finished by itself."""
+def finish(work: WorkingState, i: int, now_s: float) -> None:
+    """The slot's peer finished training."""
     slot = work.slots[i]
     if slot.state not in OVER:
         cause = "the peer finished"
@@ -101,18 +113,21 @@ def finish(work: Work, i: int, now_s: float) -> None:
         )
 
 
-def see(work: Work, i: int, event: Observed) -> None:
-    """Its VM lives. Only forward: an old observation that comes late says nothing new."""
+def observe(work: WorkingState, i: int, event: Observed) -> None:
+    """Apply an observation of the slot's live VM.
+
+    States and phases only advance, so a late observation is ignored.
+    """
     slot = work.slots[i]
     if slot.state in OVER:
         return
     if event.state == "pending":
-        wanted = SlotState.BOOTING
+        reached = SlotState.BOOTING
     elif event.phase in ("training", "leaving"):
-        wanted = SlotState.TRAINING
+        reached = SlotState.TRAINING
     else:
-        wanted = SlotState.JOINING
-    _took(work, i)
+        reached = SlotState.JOINING
+    _reset_zone(work, i)
     phase = event.phase if _PHASE_RANK.get(event.phase, 0) > _PHASE_RANK.get(slot.phase, 0) else slot.phase
     same_node = event.maddr in ("", slot.maddr) and event.address in ("", slot.address)
     if (
@@ -120,15 +135,15 @@ def see(work: Work, i: int, event: Observed) -> None:
         and phase == slot.phase
         and slot.confirmed
         and not slot.refusals
-        and _RANK[wanted] <= _RANK[slot.state]
+        and _RANK[reached] <= _RANK[slot.state]
     ):
-        return  # nothing new, as of most VMs in most lists
+        return  # nothing new: the common case
     waited, booted = slot.phase == WAITS, phase in _BOOTS and phase != slot.phase
     slot = replace(
         slot, confirmed=True, refusals=0, phase=phase, maddr=event.maddr or slot.maddr,
         address=event.address or slot.address,
     )  # fmt: skip
-    if _RANK[wanted] > _RANK[slot.state]:
+    if _RANK[reached] > _RANK[slot.state]:
         causes = {
             SlotState.BOOTING: "the provider took it",
             SlotState.JOINING: "it is ready to be told whom to join"
@@ -136,33 +151,33 @@ def see(work: Work, i: int, event: Observed) -> None:
             else "its program runs",
             SlotState.TRAINING: "the peer trains",
         }
-        slot = replace(slot, state=wanted, since_s=event.now_s, cause=causes[wanted])
-    elif booted and slot.state is SlotState.BOOTING:  # each step has a limit of its own
+        slot = replace(slot, state=reached, since_s=event.now_s, cause=causes[reached])
+    elif booted and slot.state is SlotState.BOOTING:  # each boot step has its own deadline
         slot = replace(slot, since_s=event.now_s, cause=_BOOTS[phase])
-    elif waited and phase != WAITS:  # from here on it is its own time
+    elif waited and phase != WAITS:  # its own join deadline starts now
         slot = replace(slot, since_s=event.now_s, cause="its program runs")
     work.set(i, slot)
 
 
-def note(work: Work, i: int, notice_at_s: float, now_s: float, jitter: Jitter) -> None:
-    """Its VM will be taken back then, and its peer leaves now: seek the next one beside it."""
+def handle_notice(work: WorkingState, i: int, notice_at_s: float, now_s: float, jitter: Jitter) -> None:
+    """The VM's preemption is announced for `notice_at_s`, and its peer leaves now: request a replacement at once."""
     slot = work.slots[i]
     if slot.state not in OVER:
         cause = f"preempted, as announced for {clock(notice_at_s)}"
-        left = replace(_only(slot, slot.vm, notice_at_s), preempted=slot.vm)
+        left = replace(_with_ending(slot, slot.vm, notice_at_s), preempted=slot.vm)
         _replace(work, i, left, now_s, cause, jitter)
 
 
-def leave(work: Work, i: int, now_s: float) -> None:
-    """The program of its announced VM has ended: nothing there is worth waiting for."""
+def expire_notice(work: WorkingState, i: int, now_s: float) -> None:
+    """The program on the announced VM has ended: terminate the VM now."""
     slot = work.slots[i]
     assert slot.notice_at_s is not None
-    over_s = now_s - work.run.spec.silent_deadline_s  # from when on it is told to end
+    over_s = now_s - work.run.spec.silent_deadline_s  # a notice time this old is due (see `machine._is_due`)
     work.set(i, replace(slot, notice_at_s=min(slot.notice_at_s, over_s)))
 
 
-def refuse(work: Work, i: int, event: OfferRefused, jitter: Jitter) -> None:
-    """The provider did not take the slot's request, or nobody knows whether it did."""
+def refuse(work: WorkingState, i: int, event: OfferRefused, jitter: Jitter) -> None:
+    """The provider refused the slot's request, or gave no answer to it."""
     slot = work.slots[i]
     if slot.state is not SlotState.PROVISIONING:
         return
@@ -171,41 +186,43 @@ def refuse(work: Work, i: int, event: OfferRefused, jitter: Jitter) -> None:
     retry_at_s = event.now_s + back_off_s(spec.policy, slot.refusals, jitter)
     unanswered_s = event.now_s - slot.since_s
     if event.kind == "ambiguous" and unanswered_s <= work.run.spec.boot_deadline_s:
-        # It may exist: only looking or asking for the same name is safe.
+        # The VM may exist: only listing VMs or repeating the request for the same name is safe.
         cause = f"{event.reason}; looking for it, and asking for the same VM again at {clock(retry_at_s)}"
         work.set(i, replace(slot, ambiguous=True, retry_at_s=retry_at_s, refusals=refusals, cause=cause))
         return
-    # While others have VMs, or are about to, a slot that finds no capacity costs nothing and may find some later.
+    # While other slots have VMs, or may get some, a slot without capacity costs nothing and may find some later.
     lost = slot.lost if spec.policy.replace != "never" else 0
     why = "" if work.taken or _others_may_find(work, i) else gives_up(spec, lost, refusals)
     if event.kind == "transient" and not why:
         cause = f"{event.reason}; asking again at {clock(retry_at_s)}"
-        # Nothing was made; what an earlier request without an answer made may still be there.
+        # This request created nothing, but an earlier unanswered one may have created the VM.
         since_s = slot.since_s if slot.ambiguous else event.now_s
         work.set(i, replace(slot, since_s=since_s, retry_at_s=retry_at_s, refusals=refusals, cause=cause))
         return
-    asked = spec.places[slot.place]
-    told = f"{asked.zone} refused {times(refusals)}" if refusals > 1 else f"{asked.zone} refused"
-    maybe = slot.ambiguous or event.kind == "ambiguous"
+    refused_by = spec.places[slot.place]
+    outcome = f"{refused_by.zone} refused {times(refusals)}" if refusals > 1 else f"{refused_by.zone} refused"
+    may_exist = slot.ambiguous or event.kind == "ambiguous"
     if event.kind == "ambiguous":
-        told = f"no answer from {asked.zone} for {unanswered_s:.0f} s, {slot.vm} is ended in case it exists"
+        outcome = (
+            f"no answer from {refused_by.zone} for {unanswered_s:.0f} s, {slot.vm} is ended in case it exists"
+        )
     if event.kind in ("no_capacity", "quota"):
-        zone = refused_zone(work.run.spec, work.zone(asked), event.now_s)
+        zone = refused_zone(work.run.spec, work.zone(refused_by), event.now_s)
         work.set_zone(zone)
-        told = f"{asked.zone} refused {times(zone.refusals)}" if zone.refusals > 1 else told
+        outcome = f"{refused_by.zone} refused {times(zone.refusals)}" if zone.refusals > 1 else outcome
         if zone.closed_until_s > event.now_s:
-            told += f", next try {clock(zone.closed_until_s)}"
+            outcome += f", next try {clock(zone.closed_until_s)}"
     place = next_place(spec, slot.place, refusals)
     if why:
-        told += f"; {why}"
+        outcome += f"; {why}"
     elif place != slot.place:
-        told += f"; trying {priced(spec.places[place])}"
+        outcome += f"; trying {priced(spec.places[place])}"
     else:
-        told += f"; trying it again at {clock(retry_at_s)}"
+        outcome += f"; trying it again at {clock(retry_at_s)}"
     work.set(
         i,
         replace(
-            _only(slot, slot.vm) if maybe else slot,
+            _with_ending(slot, slot.vm) if may_exist else slot,
             state=SlotState.FAILED if why else SlotState.WAITING,
             vm="",
             ambiguous=False,
@@ -214,23 +231,24 @@ def refuse(work: Work, i: int, event: OfferRefused, jitter: Jitter) -> None:
             refusals=refusals,
             since_s=event.now_s,
             retry_at_s=retry_at_s,
-            cause=f"{event.reason}; {told}",
+            cause=f"{event.reason}; {outcome}",
         ),
     )
 
 
-def _others_may_find(work: Work, i: int) -> bool:
-    """With all requested at once: whether another's request is under way that was not refused too often already.
+def _others_may_find(work: WorkingState, i: int) -> bool:
+    """Whether another slot's request is in progress, in a run that requests all VMs at once.
 
-    Those that were do not count: slots that ask by turns would else wait for each other for ever.
+    Slots that were refused too often do not count: slots that retry in turn would wait for each other
+    forever.
     """
     if work.run.spec.first_alone:
         return False
-    return any(j != i and not gives_up(work.spec(j), 0, work.slots[j].refusals) for j in work.asking)
+    return any(j != i and not gives_up(work.spec(j), 0, work.slots[j].refusals) for j in work.unconfirmed)
 
 
-def overdue(work: Work, i: int, now_s: float) -> str:
-    """Why the slot's VM has taken too long, or ""."""
+def overdue(work: WorkingState, i: int, now_s: float) -> str:
+    """Which deadline the slot's VM has exceeded, or ""."""
     spec, slot = work.run.spec, work.slots[i]
     waited_s = now_s - slot.since_s
     boot_s = spec.boot_within_s(slot.phase)
@@ -245,23 +263,23 @@ def overdue(work: Work, i: int, now_s: float) -> str:
     return ""
 
 
-def end(work: Work, i: int, cause: str, now_s: float) -> None:
-    """The run has stopped: wish for nothing, end the VM."""
+def end(work: WorkingState, i: int, cause: str, now_s: float) -> None:
+    """The run has stopped: end the slot and terminate its VM."""
     slot = work.slots[i]
     if slot.state not in OVER:
         slot = replace(slot, state=SlotState.ENDED, since_s=now_s, cause=cause)
-    work.set(i, end_next(slot))
+    work.set(i, end_vm(slot))
 
 
-def end_next(slot: Slot) -> Slot:
-    """Of a slot that wishes for nothing: its VM is being ended, once an announced one beside it is gone."""
+def end_vm(slot: Slot) -> Slot:
+    """Terminate the VM of a slot that is over, after an announced earlier VM is gone."""
     if slot.ending and slot.vm:
         return slot
     return replace(slot, vm="", ending=slot.vm or slot.ending, notice_at_s=None)
 
 
-def _took(work: Work, i: int) -> None:
-    """A zone that took a VM has capacity."""
+def _reset_zone(work: WorkingState, i: int) -> None:
+    """Reset the circuit breaker of a zone that accepted a request."""
     slot = work.slots[i]
     if slot.state is SlotState.PROVISIONING and not slot.confirmed:
         zone = work.zone(work.spec(i).places[slot.place])

@@ -1,1 +1,1 @@
-"""From an experiment to a run that can be started: checks, plan, requests, keys."""
+"""Prepares runs from experiments: checks, plans, launch requests, keys."""

@@ -1,6 +1,6 @@
-"""Each VM's two keys, made before its request and kept, so that a repeated request is the same request.
+"""The two keys of each VM, and the run's key that signs the orders to its peers (`experiments/wire/orders.py`).
 
-And the run's own key, which signs the orders to its peers (`experiments/wire/orders.py`).
+A VM's keys are created before its request and stored, so that a repeated request is identical.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ _FORGOTTEN = "removed at the run's end"
 
 
 class VmKeys:
-    """`identity` and `record` are secrets (files of the VM's folder); the rest goes on the roster."""
+    """`identity` and `record` are secret (files of the VM's folder); the others are published in the roster."""
 
     def __init__(self, identity: bytes, peer_id: str, record: bytes, record_public: str) -> None:
         self.identity, self.peer_id = identity, peer_id
         self.record, self.record_public = record, record_public
 
-    def __repr__(self) -> str:  # keys are in no log
+    def __repr__(self) -> str:  # keeps keys out of logs
         return "VmKeys(...)"
 
 
 def vm_keys(run_folder: Path, vm: str) -> VmKeys:
-    """The keys of a VM: those made before, or new ones (`keys/<vm>/`, readable by the user only)."""
+    """The keys of a VM in `keys/<vm>/` (readable by the user only), created on the first call."""
     folder = run_folder / "keys" / vm
     if not (folder / "record.pub").is_file():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -36,7 +36,9 @@ def vm_keys(run_folder: Path, vm: str) -> VmKeys:
         _write(folder / "identity.key", identity)
         _write(folder / "peer.id", peer_id.encode())
         _write(folder / "record.key", record)
-        _write(folder / "record.pub", public.encode())  # last: its presence says that all are whole
+        _write(
+            folder / "record.pub", public.encode()
+        )  # written last: its presence means that all are complete
     return VmKeys(
         (folder / "identity.key").read_bytes(),
         (folder / "peer.id").read_text(),
@@ -46,9 +48,9 @@ def vm_keys(run_folder: Path, vm: str) -> VmKeys:
 
 
 def run_key(run_folder: Path) -> tuple[bytes, str]:
-    """The run's key, made at the first call: (PEM of its secret half, OpenSSH text of its public one).
+    """The run's key, created on the first call: (PEM of the private key, OpenSSH text of the public key).
 
-    Raises FileNotFoundError once the run has ended and its keys are forgotten.
+    Raises FileNotFoundError once the run has ended and its keys are removed.
     """
     folder = run_folder / "keys"
     if not (folder / "run.pub").is_file():
@@ -60,10 +62,10 @@ def run_key(run_folder: Path) -> tuple[bytes, str]:
 
 
 def forget_keys(run_folder: Path) -> None:
-    """Remove what is secret from a run's folder: nobody needs it once the run has ended.
+    """Remove all secrets from the folder of a run that has ended.
 
-    That is the secret halves of all keys (the run's and the copies the VMs got) and the values of the
-    environment in the VMs' configs, where the object store's secret stands; the names stay.
+    These are the private keys (the run's and the copies for the VMs) and the values of the environment in the
+    VMs' configs, which include the object store's secret key. The names of the variables stay.
     """
     for folder in ("keys", "vms", "monitor"):
         for path in (run_folder / folder).rglob("*.key"):
@@ -73,7 +75,7 @@ def forget_keys(run_folder: Path) -> None:
             config = json.loads(path.read_bytes())
             names = sorted(config["environment"])
         except (ValueError, KeyError, TypeError):
-            path.unlink()  # whatever it is, it may hold a secret
+            path.unlink()  # unreadable, but it may contain a secret
             continue
         _write(path, json.dumps({**config, "environment": dict.fromkeys(names, _FORGOTTEN)}).encode())
 

@@ -1,4 +1,4 @@
-"""What is asked of the provider for each VM: the peer's whole config, the monitor's."""
+"""Launch requests for the peers and the monitor, with their complete configs."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from orchestrator.launch.rented import BARRIER_S, labels_of, store_node
 
 _PEER = "experiments.peer.main:main"
 _MONITOR = "experiments.monitor.main:main"
-_MIN_PART_BYTES = 4096  # below, a part is mostly headers
+_MIN_PART_BYTES = 4096  # smaller parts are mostly headers
 _T = TypeVar("_T")
 
 
 class RunRequests:
-    """The requests of one run, from its meta and its emulated cloud."""
+    """Creates the launch requests of one run from its meta and its emulated cloud."""
 
     def __init__(self, folder: Path, store: RunStore) -> None:
         self._folder = folder
@@ -50,53 +50,53 @@ class RunRequests:
         self.last_epoch = self._spec.measure.warmup_epochs + self._spec.measure.epochs
         self.evaluates = self._spec.data.heldout is not None
 
-    def peer(self, wish: RequestVm, place: Place) -> LaunchRequest:
-        """A slot's VM with the peer to run on it."""
-        keys = vm_keys(self._folder, wish.vm)
+    def peer(self, request: RequestVm, place: Place) -> LaunchRequest:
+        """The launch request for a slot's VM and its peer."""
+        keys = vm_keys(self._folder, request.vm)
         orders = (self._folder / "monitor" / ORDERS_FILE).read_bytes()
         config = replace(
-            peer_config(self._meta, wish, place, *self._data()),
+            peer_config(self._meta, request, place, *self._data()),
             orders_public_key=run_key(self._folder)[1],
             orders=base64.b64encode(orders).decode(),
-            notice_url=(vm_folder(self._folder.absolute(), wish.vm) / NOTICE_FILE).as_uri(),
+            notice_url=(vm_folder(self._folder.absolute(), request.vm) / NOTICE_FILE).as_uri(),
         )
-        made = LaunchRequest(
-            vm=wish.vm,
+        launch = LaunchRequest(
+            vm=request.vm,
             offer=_offer(place),
             program=_PEER,
             config=config.to_json(),
             files={"identity.key": keys.identity, "record.key": keys.record},
             max_usd_per_h=place.max_usd_per_h,
         )
-        return self._rented(made, wish, place) if target_of(self._meta.target).rents else made
+        return self._rented(launch, request, place) if target_of(self._meta.target).rents else launch
 
-    def _rented(self, made: LaunchRequest, wish: RequestVm, place: Place) -> LaunchRequest:
-        """What a real VM needs beside it: labels, a port to be reached at, software, an end."""
-        slot = next(s for s in slots(self._spec) if s.name == wish.slot)
-        wished = next(r for r in slot.places if r.infra == place.location and r.use_spot == place.use_spot)
+    def _rented(self, launch: LaunchRequest, request: RequestVm, place: Place) -> LaunchRequest:
+        """Add what a rented VM needs: labels, an open port, software, a maximum lifetime."""
+        slot = next(s for s in slots(self._spec) if s.name == request.slot)
+        resources = next(r for r in slot.places if r.infra == place.location and r.use_spot == place.use_spot)
         cloud = place.location.partition("/")[0]
         return replace(
-            made,
+            launch,
             config={
-                **made.config,
+                **launch.config,
                 "announce_address": "env:ORCH_PUBLIC_ADDRESS",
                 "initial_peers": [f"env:{PEERS_VARIABLE}"],
                 "notice_url": cloud if place.use_spot and RENTED[cloud].notices else "",
                 "barrier_timeout_s": BARRIER_S,
             },
-            labels=labels_of(self._meta, wish.slot, time.time()),
-            ports=(int(made.config["listen_port"]),),
+            labels=labels_of(self._meta, request.slot, time.time()),
+            ports=(int(launch.config["listen_port"]),),
             max_life_s=self._meta.max_life_s,
             network_tuning=self._spec.network_tuning,
             setup=self._spec.setup,
             file_mounts=dict(self._spec.file_mounts),
             buckets=aws_buckets(self._spec) if AWS.has(place.location) else (),
-            disk_gb=wished.disk_size,
-            image_id=wished.image_id or "",
+            disk_gb=resources.disk_size,
+            image_id=resources.image_id or "",
         )
 
     def monitor(self, vm: str) -> LaunchRequest:
-        """The node that watches, beside the first slot's first place."""
+        """The launch request for the monitor, located at the first place of the first slot."""
         c = _known(self._meta.emulation, "emulation").time_scale
         place = slots(self._spec)[0].places[0]
         return LaunchRequest(
@@ -111,51 +111,52 @@ class RunRequests:
                 "dht_timeout_s": 10.0 / c,
                 "orders_public_key": run_key(self._folder)[1],
             },
-            # one identity for whichever monitor lives: the peers know it before they can hear of a new one
+            # all monitors share one identity, which the peers know from the start
             files={"identity.key": vm_keys(self._folder, MONITOR).identity},
         )
 
     def nodes(self) -> dict[str, tuple[str, str]]:
-        """Address and location of the nodes that are no VMs (the store, the monitor)."""
+        """Address and location of the nodes that are not peers' VMs (the store, the monitor)."""
         if target_of(self._meta.target).rents:
             return store_node(self._spec)
         try:
             host = json.loads((self._folder / "cloud" / "host.json").read_text())
-        except (OSError, ValueError):  # rewritten this moment, or a provider that has none
+        except (OSError, ValueError):  # being rewritten, or a provider without this file
             return {}
         found: dict[str, dict[str, Any]] = host.get("nodes") or {}
         places = {name: str(n.get("location") or "") for name, n in found.items()}
-        if "store" in places:  # it may stand elsewhere in the network, but it is billed as this
+        if "store" in places:  # it may be emulated at another place, but it is billed at this one
             places["store"] = self._spec.data.location
         return {name: (str(n.get("ip") or ""), places[name]) for name, n in found.items()}
 
     def _data(self) -> tuple[str, dict[str, str]]:
-        """Endpoint as the peers reach it, and their environment."""
+        """The store's endpoint as seen by the peers, and the peers' environment."""
         environment = dict(self._spec.envs)
         path = self._folder / "keys" / "environment.key"
         if path.is_file():
             environment |= json.loads(path.read_text())
         endpoint = self._spec.data.endpoint
         try:
-            said = json.loads((self._folder / "cloud" / "store" / "store.json").read_text())
+            store = json.loads((self._folder / "cloud" / "store" / "store.json").read_text())
         except FileNotFoundError:
             return endpoint, environment
-        if said.get("access_key"):
+        if store.get("access_key"):
             environment |= {
-                "AWS_ACCESS_KEY_ID": said["access_key"],
-                "AWS_SECRET_ACCESS_KEY": said["secret_key"],
+                "AWS_ACCESS_KEY_ID": store["access_key"],
+                "AWS_SECRET_ACCESS_KEY": store["secret_key"],
             }
-        return str(said.get("endpoint") or endpoint), environment
+        return str(store.get("endpoint") or endpoint), environment
 
 
 def peer_config(
-    meta: RunMeta, wish: RequestVm, place: Place, endpoint: str, environment: Mapping[str, str]
+    meta: RunMeta, request: RequestVm, place: Place, endpoint: str, environment: Mapping[str, str]
 ) -> PeerConfig:
-    """All a peer is told. Times are divided by time_scale; sizes are the emulation plan's. Only an emulated accelerator's
-    step has a time to be padded to.
+    """The complete config of a peer.
 
-    Time-outs as docs/emulated-cloud.md found necessary: a request's below matchmaking's, a chunk's long
-    against the slowest part, the DHT's long against bulk data on the same connection.
+    Times are divided by time_scale; sizes come from the emulation plan. Only steps of emulated accelerators
+    are padded. Timeouts follow docs/emulated-cloud.md: the request timeout is shorter than matchmaking, the
+    chunk timeout is long compared with the slowest part, and the DHT timeout allows for bulk data on the same
+    connection.
     """
     spec = from_document(meta.document)
     emulation, emulated = _known(meta.emulation, "emulation"), bool(meta.emulated)
@@ -168,12 +169,12 @@ def peer_config(
     padded = times if times and times.padded else None
     return PeerConfig(
         run_id=str(meta.run_id),
-        vm=wish.vm,
-        slot=wish.slot,
-        generation=wish.generation,
+        vm=request.vm,
+        slot=request.slot,
+        generation=request.generation,
         listen_address="",
-        listen_port=_port(spec, wish),
-        initial_peers=wish.initial_peers,
+        listen_port=_port(spec, request),
+        initial_peers=request.initial_peers,
         expected_peers=spec.peer_count,
         barrier_timeout_s=60.0 + 10.0 * spec.peer_count,
         target_batch_size=_known(emulation.raw_target_batch_size, "raw_target_batch_size"),
@@ -209,7 +210,7 @@ def peer_config(
 
 
 def _known(value: _T | None, key: str) -> _T:
-    """A value that every launch writes. Raises ValueError where it is missing."""
+    """Return a meta value that every launch writes. Raises ValueError if it is missing."""
     if value is None:
         raise ValueError(f"the run's meta lacks {key}")
     return value
@@ -218,17 +219,17 @@ def _known(value: _T | None, key: str) -> _T:
 def _averaging_timeout_s(
     longest_s: float, emulation: EmulationMeta, emulated: bool, matchmaking_s: float
 ) -> float:
-    """What a round may take: by its expected communication where the network's figures are known, else `longest_s`."""
+    """Timeout of an averaging round: from its expected communication time if emulated, or else `longest_s`."""
     if not emulated:
         return longest_s
     chunk_s = chunk_timeout_s(emulation.time_scale)
     return averaging_timeout_s(longest_s, _known(emulation.comm_s, "comm_s"), matchmaking_s, chunk_s)
 
 
-def _port(spec: ExperimentSpec, wish: RequestVm) -> int:
-    """A port of the VM's own, below the ephemeral ones: without namespaces VMs may share an address."""
+def _port(spec: ExperimentSpec, request: RequestVm) -> int:
+    """A separate port per VM, below the ephemeral range, because VMs without namespaces may share an address."""
     names = [slot.name for slot in slots(spec)]
-    return 31000 + (names.index(wish.slot) % 30) * 50 + wish.generation % 50
+    return 31000 + (names.index(request.slot) % 30) * 50 + request.generation % 50
 
 
 def _offer(place: Place) -> Offer:

@@ -1,6 +1,7 @@
-"""A run before it is made: its experiment, prices, scales, limits and refusal, decided once.
+"""The plan of a run: experiment, prices, scales, limits and a possible refusal, computed once.
 
-The CLI renders a `RunPlan`, `orchestrator.saved_plan` stores its document, `prepare` writes the run from it.
+The CLI renders a `RunPlan`, `orchestrator.saved_plan` stores its document, and `prepare` creates the run from
+it.
 """
 
 from __future__ import annotations
@@ -25,24 +26,25 @@ from orchestrator.launch.rented import patient, planned_quoter, unscaled
 from orchestrator.launch.run_spec import check_money, run_spec
 from orchestrator.quotes import sky_quoter
 
-_CANNOT = "cannot be launched"  # how the note of a refusal begins
+_CANNOT = "cannot be launched"  # start of a refusal's note
 _UNNAMED = "planned"  # the run's id until it has one
 
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What follows from an experiment at the prices of one moment. Made by `plan_run` only."""
+    """An experiment evaluated at the prices of one moment. Created by `plan_run` and `approved_plan` only."""
 
     spec: ExperimentSpec
     on: str  # "local": this machine; "sky": rented VMs
     book: PriceBook
-    emulation: EmulationPlan | None  # None: a rented run whose scales cannot be resolved; it is refused
-    document: Mapping[
-        str, Any
-    ]  # what is shown and stored: JSON types only (`analysis.planning.plan.Plan.as_dict`)
-    core: RunSpec | None  # what the controller's core is told, without the run's id; None: refused
-    refusal: RefusedError | UsageError | SpecError | None  # why money, limits or scales allow no launch
-    obstacles: tuple[str, ...]  # the document's notes that tell why it cannot be launched as it is
+    emulation: (
+        EmulationPlan | None
+    )  # None: a rented run whose scales cannot be resolved, and which is refused
+    # What is shown and stored, in JSON types (`analysis.planning.plan.Plan.as_dict`).
+    document: Mapping[str, Any]
+    core: RunSpec | None  # input of the controller's core, without the run's id; None: refused
+    refusal: RefusedError | UsageError | SpecError | None  # why budget, limits or scales prevent a launch
+    obstacles: tuple[str, ...]  # notes of the document that say why it cannot be launched as it is
     unrentable: tuple[str, ...]  # what stands against renting its VMs, a sentence each; `preflight` raises it
 
     @property
@@ -51,9 +53,9 @@ class RunPlan:
         return TARGETS[self.on]
 
     def launchable(self, run_id: str) -> tuple[EmulationPlan, RunSpec]:
-        """The scales and what the core is told, for the run of this id.
+        """The scales and the core's specification for the run with this id.
 
-        Raises RefusedError when a price is unknown that must be known or a limit cannot be kept, UsageError, SpecError.
+        Raises RefusedError if a required price is unknown or a limit cannot be kept, UsageError, SpecError.
         """
         if self.refusal is not None:
             raise self.refusal
@@ -62,12 +64,12 @@ class RunPlan:
         return self.emulation, replace(self.core, run_id=run_id)
 
     def refuse(self) -> None:
-        """Raise as `launchable`, before anybody is asked."""
+        """Raise the errors of `launchable`, before the user is asked to confirm."""
         self.launchable(_UNNAMED)
 
 
 def host_cores() -> int:
-    """CPUs this process may use."""
+    """Number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -81,11 +83,11 @@ def plan_run(
     check_prices: Callable[[Quoter], None] | None = None,
     notes: Iterable[str] = (),
 ) -> RunPlan:
-    """Plan a run on this machine ("local") or on rented VMs ("sky"). Contacts nothing.
+    """Plan a run on this machine ("local") or on rented VMs ("sky") without network access.
 
-    `approved`: the document of an earlier plan of it, whose instance types and prices hold instead of today's;
-    `check_prices` is called with today's and may raise. `notes`: more for whoever reads the plan.
-    Raises SpecError, PriceBookError. What stands against a launch is raised by `RunPlan.refuse`.
+    `approved`: document of an earlier plan, whose instance types and prices replace today's.
+    `check_prices` is called with today's quoter and may raise. `notes`: additional notes for the plan.
+    Raises SpecError, PriceBookError. Reasons against a launch are raised by `RunPlan.refuse`.
     """
     rented = TARGETS[on].rents
     book = load_for(spec.prices, rented=rented)
@@ -112,10 +114,7 @@ def plan_run(
 
 
 def approved_plan(spec: ExperimentSpec, on: str, document: Mapping[str, Any], *, cores: int) -> RunPlan:
-    """The plan that this document is of, as it was approved: its prices and ceilings hold, and it is not made anew.
-
-    Raises as `plan_run`.
-    """
+    """Restore the approved plan of this document, with its prices and ceilings. Raises as `plan_run`."""
     rented = TARGETS[on].rents
     book, scales = load_for(spec.prices, rented=rented), _scales(spec, cores, rented=rented)
     core, refusal = _core(spec, document, book, scales, rented=rented)
@@ -123,16 +122,19 @@ def approved_plan(spec: ExperimentSpec, on: str, document: Mapping[str, Any], *,
 
 
 class _Scales(NamedTuple):
-    """The scales, what stands against renting VMs for them, and notes for the plan's reader."""
+    """The scales, obstacles to renting VMs for the experiment, and notes for the plan."""
 
     emulation: EmulationPlan | None
-    error: SpecError | None = None  # why there are none
+    error: SpecError | None = None  # why there are no scales
     obstacles: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def _scales(spec: ExperimentSpec, cores: int, *, rented: bool) -> _Scales:
-    """Of rented VMs a plan is shown even where there are none. Raises SpecError on this machine."""
+    """Resolve the scales.
+
+    Raises SpecError on this machine; for rented VMs the error is returned, so that a plan is shown.
+    """
     if not rented:
         return _Scales(resolve_emulation(spec, cores))
     against = tuple(obstacles(spec))
@@ -142,20 +144,23 @@ def _scales(spec: ExperimentSpec, cores: int, *, rented: bool) -> _Scales:
         return _Scales(None, error, against, ("its duration is unknown",))
     if expected.study_epoch_s is None:
         return _Scales(expected, None, against, (_unknown_duration(spec),))
-    distance = "the duration counts no distance between the places: averaging may take longer"
+    distance = "the duration ignores the distance between the places: averaging may take longer"
     return _Scales(expected, None, against, (distance,))
 
 
 def _core(
     spec: ExperimentSpec, shown: Mapping[str, Any], book: PriceBook, scales: _Scales, *, rented: bool
 ) -> tuple[RunSpec | None, RefusedError | UsageError | SpecError | None]:
-    """What the core is told, or why it is told nothing. Rented VMs have the plan's places, prices and ceilings."""
+    """The core's specification, or the reason for a refusal.
+
+    Rented VMs use the plan's places, prices and ceilings.
+    """
     try:
         if rented:
             _refuse_unknown_prices(spec, shown)
         elif spec.emulation is not None and spec.emulation.network == "none":
             raise UsageError(
-                f"{spec.name}: emulation.network is 'none', and the emulated cloud needs one; name it, or use --on sky"
+                f"{spec.name}: emulation.network is 'none', but the emulated cloud needs a network; choose one, or use --on sky"
             )
         if scales.emulation is None:
             return None, scales.error
@@ -164,7 +169,7 @@ def _core(
             core = patient(
                 run_spec(spec, _UNNAMED, book, scales.emulation, ceilings=ceilings, rented=True, quote=quote)
             )
-        else:  # here a price is what the book says, to the cent
+        else:  # the emulated cloud's prices are those of the book
             core = run_spec(spec, _UNNAMED, book, scales.emulation)
         check_money(spec, core, book, rented=rented)
     except (RefusedError, UsageError, SpecError) as error:
@@ -173,34 +178,35 @@ def _core(
 
 
 def _refuse_unknown_prices(spec: ExperimentSpec, shown: Mapping[str, Any]) -> None:
-    """Refuse VMs of unknown price, unless the experiment says what they may cost at most."""
+    """Refuse VMs of unknown price without a price ceiling. Raises RefusedError."""
     places = [place for peer in shown["peers"] for place in peer["places"]]
     unknown = sorted({p["location"] for p in places if p["ceiling_usd_per_h"] is None})
     if unknown:
         raise RefusedError(
-            f"{spec.name}: nobody knows what a VM costs at {', '.join(unknown[:3])}; give the place 'max_usd_per_h', "
-            "or remove it"
+            f"{spec.name}: the price of a VM is unknown at {', '.join(unknown[:3])}; set 'max_usd_per_h' for the "
+            "place, or remove it"
         )
 
 
 def _outdated(book: PriceBook) -> list[str]:
-    """Real traffic at prices that are known to be old ones."""
+    """A note if real traffic is priced by a book that is not the newest."""
     latest = newest()
     if not book.newest_date or not latest.newest_date or book.newest_date >= latest.newest_date:
         return []
     return [
-        f"traffic is counted at the prices of {book.name}, of {book.newest_date}, since 'prices' names it; "
-        f"{latest.name} has those of {latest.newest_date}, between clouds some ten times higher: "
-        "--set prices=auto counts them"
+        f"traffic is priced by {book.name} of {book.newest_date}, because 'prices' names it; "
+        f"{latest.name} has prices of {latest.newest_date}, about ten times higher between clouds; "
+        "use them with --set prices=auto"
     ]
 
 
 def _unknown_duration(spec: ExperimentSpec) -> str:
     accelerators = {group.alternatives[0].accelerators for group in spec.peers}
-    defined = models()[spec.model].kind == "digits"  # a step is what it is padded to, nobody measured it
+    # A step of such a model takes its padded time, which is not a measurement.
+    defined = models()[spec.model].kind == "digits"
     unknown = [a for a in sorted(accelerators) if defined or step_time(spec.model, a) is None]
     return (
-        f"its duration is unknown: nobody measured a step of {spec.model} on {', '.join(unknown)}; traffic is reckoned as "
-        f"if each epoch took swarm.matchmaking_time_s ({spec.swarm.matchmaking_time_s:g} s), the least it can: "
-        "a longer one lowers it, and the reserve with it"
+        f"its duration is unknown: no step of {spec.model} was measured on {', '.join(unknown)}; traffic is estimated as "
+        f"if each epoch took swarm.matchmaking_time_s ({spec.swarm.matchmaking_time_s:g} s), the minimum; "
+        "longer epochs lower the traffic and the reserve"
     )

@@ -1,4 +1,4 @@
-"""What is known to fail before anything is rented: asked while nothing has been made that would be left over."""
+"""Checks before a launch creates or rents anything."""
 
 from __future__ import annotations
 
@@ -30,27 +30,28 @@ from orchestrator.launch.rent_checks import (
 )
 
 _CONNECT_S = 5.0
-_PRIVATE = "or set data.private: true where only the VMs {}, and nobody looks before they are rented"
+_PRIVATE = "or, if only the VMs {}, set data.private: true to skip this check"
 _ROOM_BYTES = 100_000_000  # the data set, its copies in the peers' caches, records, logs
 
 
 def preflight(plan: RunPlan, home: Path) -> None:
-    """Look at all that a run needs: the experiment's own wishes, secrets, room in the state folder, the user's own
-    Ray; the shards; on this machine memory, on rented VMs what stands against renting them, SkyPilot,
-    the clouds' credentials, also for the role of VMs on AWS. Makes nothing (see `make_aws_role`).
+    """Check everything that a run needs, without creating anything (see `make_aws_role`).
 
-    Raises UsageError, DiskFullError, RaySessionError, CredentialsError, TransientError (AWS does not answer),
-    InvalidRequestError (no memory, an endpoint the emulated cloud cannot reach), StorageError (unreachable, refused,
-    missing, no whole tar).
+    These are the experiment, its secrets, disk space in the state folder, the user's own Ray and the shards.
+    On this machine also memory; on rented VMs also obstacles to renting them, SkyPilot, and
+    the clouds' credentials, including those for the role of VMs on AWS. Raises UsageError, DiskFullError,
+    RaySessionError, CredentialsError, TransientError (AWS does not respond), InvalidRequestError (not enough
+    memory, an endpoint that the emulated cloud cannot reach), StorageError (unreachable, refused, missing,
+    incomplete tar).
     """
     spec, target = plan.spec, plan.target
     if spec.emulation is None and not target.rents:
         raise UsageError(
-            f"{spec.name}: 'emulation: null' wishes for real VMs; rent them with --on sky, or remove it"
+            f"{spec.name}: 'emulation: null' requires real VMs; rent them with --on sky, or remove it"
         )
     if spec.peer_count > MAX_PEERS:
         raise UsageError(
-            f"{spec.name}: {spec.peer_count} peers; one signed record names {MAX_PEERS} at most, so wish for fewer"
+            f"{spec.name}: {spec.peer_count} peers, but a signed record of the allowlist holds at most {MAX_PEERS}; use fewer"
         )
     values = secret_values(spec)
     _check_room(home)
@@ -62,7 +63,7 @@ def preflight(plan: RunPlan, home: Path) -> None:
         _check_clouds(spec)
         if not spec.data.private:
             _check_rented_data(spec, values)
-        _look_at_aws_role(spec)
+        _check_aws_role(spec)
         return
     check_memory(spec.peer_count, LocalOptions().peer_memory_bytes, available_memory())
     if not spec.data.endpoint:
@@ -78,7 +79,7 @@ def _check_data(
     secret_key: str | None = None,
     session_token: str | None = None,
 ) -> None:
-    """All shards, with these keys or those that boto3 finds. Raises StorageError."""
+    """Check all shards, with these keys or those that boto3 finds. Raises StorageError."""
     from cloud.storage.check import check_shards
     from cloud.storage.client import make_client
 
@@ -97,7 +98,7 @@ def _check_data(
 
 
 def _check_rented_data(spec: ExperimentSpec, values: Mapping[str, str]) -> None:
-    """As the VMs will read them: with the experiment's own keys. With none (VMs with a role) by ours."""
+    """Check the shards with the keys that the VMs will use, or with the user's own if the VMs use a role."""
     from cloud.storage.errors import StoreRefusedError, StoreUnreachableError
 
     access_key, secret_key = (values.get(name) for name in STORE_KEYS)
@@ -105,7 +106,7 @@ def _check_rented_data(spec: ExperimentSpec, values: Mapping[str, str]) -> None:
     try:
         _check_data(spec, access_key, secret_key, session_token)
     except StoreUnreachableError as error:
-        raise StoreUnreachableError(f"{error}; {_PRIVATE.format('reach it')}") from error
+        raise StoreUnreachableError(f"{error}; {_PRIVATE.format('can reach it')}") from error
     except StoreRefusedError as error:
         if access_key:
             raise StoreRefusedError(
@@ -116,31 +117,35 @@ def _check_rented_data(spec: ExperimentSpec, values: Mapping[str, str]) -> None:
 
 
 def _check_clouds(spec: ExperimentSpec) -> None:
-    """SkyPilot is here, and so are credentials for every cloud that the experiment names."""
+    """Check that SkyPilot is installed, and that there are credentials for every cloud of the experiment."""
     if not package_there("sky"):
-        raise UsageError("SkyPilot is not installed: `pip install -e '.[sky]'` in a clone of orch brings it")
+        raise UsageError("SkyPilot is not installed; run `pip install -e '.[sky]'` in a clone of orch")
     clouds = {place.infra.partition("/")[0] for group in spec.peers for place in group.alternatives}
     for cloud in sorted(clouds):
         if cloud not in RENTED:
-            raise UsageError(f"{spec.name}: VMs are rented from {', '.join(RENTED)}, not from '{cloud}'")
+            raise UsageError(
+                f"{spec.name}: VMs cannot be rented from '{cloud}', only from {', '.join(RENTED)}"
+            )
         access = cloud_access(RENTED[cloud], os.environ)
         if access.lacks:
             raise CredentialsError(
-                f"{spec.name}: {cloud}: {access.lacks}; {access.next}, or remove its places; `orch check --on sky` shows all"
+                f"{spec.name}: {cloud}: {access.lacks}; {access.next}, or remove its places; see `orch check --on sky`"
             )
 
 
 def make_aws_role(spec: ExperimentSpec, on: str) -> None:
-    """After the user's approval: what is missing of the role that VMs on AWS have is made. Raises CredentialsError,
-    TransientError."""
+    """Create the missing parts of the role of VMs on AWS, after the user's approval.
+
+    Raises CredentialsError, TransientError.
+    """
     if TARGETS[on].rents and has_aws_places(spec):
         from cloud.sky.aws.role import ensure
 
         ensure(aws_buckets(spec))
 
 
-def _look_at_aws_role(spec: ExperimentSpec) -> None:
-    """These credentials may look at the role. Raises CredentialsError, TransientError."""
+def _check_aws_role(spec: ExperimentSpec) -> None:
+    """Check that these credentials may read the role. Raises CredentialsError, TransientError."""
     if has_aws_places(spec):
         from cloud.sky.aws.role import is_there
 
@@ -152,22 +157,22 @@ def _check_room(home: Path) -> None:
     try:
         free_bytes = shutil.disk_usage(there).free
     except OSError:
-        return  # what is wrong with the folder is told when it is written to
+        return  # writing to the folder will report the error
     if free_bytes < _ROOM_BYTES:
         raise DiskFullError(
-            f"{home}: {free_bytes / 1e6:.0f} MB free on its disk, and a run takes about {_ROOM_BYTES / 1e6:.0f} MB; "
-            "free some there, or set ORCH_HOME to a folder on another one"
+            f"{home}: only {free_bytes / 1e6:.0f} MB free on its disk, and a run takes about {_ROOM_BYTES / 1e6:.0f} MB; "
+            "free some space, or set ORCH_HOME to a folder on another disk"
         )
 
 
 def _check_ray(address: str) -> None:
     host, colon, port = address.rpartition("://")[2].rpartition(":")
-    if not colon or not port.isdigit():  # none, or a word that Ray knows ("auto")
+    if not colon or not port.isdigit():  # empty, or a keyword of Ray ("auto")
         return
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
     except (OSError, OverflowError) as error:
         raise RaySessionError(
-            f"RAY_ADDRESS {address}: nobody answers there ({error}); start that Ray, or unset RAY_ADDRESS and orch "
+            f"RAY_ADDRESS {address}: no connection ({error}); start that Ray, or unset RAY_ADDRESS so that orch "
             "starts its own"
         ) from error

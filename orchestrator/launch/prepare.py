@@ -1,4 +1,4 @@
-"""A run before its controller: its folder with everything decided, the emulated cloud it needs."""
+"""Creation of a run's folder from its plan, and start of its emulated cloud, before the controller."""
 
 from __future__ import annotations
 
@@ -67,22 +67,23 @@ _PACKAGES = ("orch", "hivemind", "torch", "ray", "webdataset")
 def prepare(
     plan: RunPlan, file: Path, run_id: str, home: Path, *, now_s: float, provider: str = LOCAL
 ) -> Path:
-    """Make the run's folder: the experiment as given, all of meta, the journal's first row.
+    """Create the run's folder with the experiment file, the meta and the first journal row.
 
-    `provider` is "module:callable", called with the run's folder; rented VMs have their own. Raises UsageError when the run exists
-    or the folder cannot be written, HeldError while another process makes it, RefusedError when the budget
-    cannot be kept, SpecError, PriceBookError, StoreError (DiskFullError). After an error there is no folder.
+    `provider` is "module:callable", called with the run's folder; it is ignored for rented VMs. Raises
+    UsageError if the run exists or the folder cannot be written, HeldError while another process creates it,
+    RefusedError if the budget cannot be kept, SpecError, PriceBookError, StoreError (DiskFullError). After an
+    error, no new folder is left.
     """
     spec, rented, folder = plan.spec, plan.target.rents, folder_of(home, run_id)
     if (folder / "run.db").exists():
-        raise UsageError(f"{run_id}: this run exists; go on with it by `orch attach {run_id}`")
+        raise UsageError(f"{run_id}: this run exists; continue it with `orch attach {run_id}`")
     emulation, run = plan.launchable(run_id)
     try:
         make_home(home)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with start_lock(folder):
             if (folder / "run.db").exists():
-                raise UsageError(f"{run_id}: this run exists; go on with it by `orch attach {run_id}`")
+                raise UsageError(f"{run_id}: this run exists; continue it with `orch attach {run_id}`")
             try:
                 (folder / "experiment.yaml").write_bytes(file.read_bytes())
                 write_environment(folder, spec, plan.target)
@@ -93,12 +94,12 @@ def prepare(
                 keep_reserve(folder)
                 _write_store(folder / "run.db", meta, created(run), now_s)
             except BaseException:
-                shutil.rmtree(folder, ignore_errors=True)  # half a run is none, and has secrets in it
+                shutil.rmtree(folder, ignore_errors=True)  # an incomplete run, with secrets in it
                 raise
     except (OSError, DiskFullError) as error:
         if isinstance(error, DiskFullError) or error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFullError(
-                f"{folder}: no room left on the disk; free some there, or set ORCH_HOME to a folder on another one"
+                f"{folder}: no room left on the disk; free some, or set ORCH_HOME to a folder on another disk"
             ) from error
         raise UsageError(
             f"{folder}: cannot write the run's folder ({error.strerror}); choose another place with ORCH_HOME"
@@ -107,16 +108,16 @@ def prepare(
 
 
 def _write_store(path: Path, meta: RunMeta, fact: Fact, now_s: float) -> None:
-    """Whole or not at all: another launch of this id must not find a database without a run in it."""
+    """Create the database atomically: another launch of this id must not find one without a run in it."""
     new = path.with_name("run.db.new")
-    for left in path.parent.glob("run.db.new*"):  # of a launch that was killed here
+    for left in path.parent.glob("run.db.new*"):  # left by a launch that was killed here
         left.unlink()
     with RunStore.open_writer(new) as store, store.transaction():
         for key, value in meta.to_json().items():
             store.set_meta(key, value)
         row = EventRecord(0, now_s, fact.kind, "", -1, "", "", "", fact.cause, fact.data_json)
         store.append("events", [row])
-    new.rename(path)  # SQLite has no other file of it once it is closed
+    new.rename(path)  # a closed SQLite database is this one file
     sync_folder(path.parent)
 
 
@@ -170,7 +171,7 @@ def _meta(
 def _egress_ceiling(
     spec: ExperimentSpec, book: PriceBook, emulation: EmulationPlan, *, rented: bool
 ) -> EgressCeiling | None:
-    """The most that an epoch's traffic may cost by the plan, and an epoch's seconds on this machine; None: unknown."""
+    """Upper bound of an epoch's traffic cost by the plan, and an epoch's duration on this machine; None: unknown."""
     usd = epoch_egress_usd(spec, book, rented=rented)
     if usd is None:
         return None
@@ -179,16 +180,16 @@ def _egress_ceiling(
 
 
 def _ran(spec: ExperimentSpec) -> str:
-    """What the peers train, in words."""
+    """Description of what the peers train."""
     if models()[spec.model].kind == "digits":
         return "digits network"
     return spec.model if spec.emulation is None else "digits network (emulates the model)"
 
 
 def _sync_work(spec: ExperimentSpec) -> dict[str, float]:
-    """By accelerator: seconds at study scale that a VM's own work around a round is emulated with."""
-    wished = {r.accelerators for slot in slots(spec) for r in slot.places}
-    known = {a: step_time(spec.model, a, plain=spec.swarm.plain) for a in sorted(wished)}
+    """Seconds, at full scale, of a VM's own work around an averaging round, by accelerator."""
+    requested = {r.accelerators for slot in slots(spec) for r in slot.places}
+    known = {a: step_time(spec.model, a, plain=spec.swarm.plain) for a in sorted(requested)}
     return {a: times.sync_work_s for a, times in known.items() if times is not None}
 
 
@@ -200,26 +201,26 @@ def _version(package: str) -> str:
 
 
 def secret_values(spec: ExperimentSpec) -> dict[str, str]:
-    """The experiment's secrets, each from ORCH_SECRET_NAME or else NAME.
+    """Values of the experiment's secrets, each from ORCH_SECRET_NAME, or else from NAME.
 
-    The first is for names that mean something to `orch` itself: the store's AWS_ACCESS_KEY_ID beside the cloud's.
-    Raises UsageError for one that the environment has under neither.
+    The prefix is for names that `orch` itself uses, such as AWS_ACCESS_KEY_ID, if the store's value differs
+    from the cloud's. Raises UsageError if neither variable is set.
     """
     missing = sorted(n for n in spec.secrets if n not in os.environ and not os.environ.get(OWN_SECRET + n))
     if missing:
         raise UsageError(
             f"{spec.name}: secrets {', '.join(missing)}: not set in the environment of `orch`; export them, "
-            f"as {OWN_SECRET}NAME where NAME is the cloud's too (AWS_ACCESS_KEY_ID)"
+            f"as {OWN_SECRET}NAME if NAME is also used for the cloud (AWS_ACCESS_KEY_ID)"
         )
     return {n: os.environ.get(OWN_SECRET + n) or os.environ[n] for n in spec.secrets}
 
 
 def write_environment(folder: Path, spec: ExperimentSpec, target: Target = targets.LOCAL) -> None:
-    """Values of the experiment's `secrets` and of the user's AWS_* variables, for the peers (0600).
+    """Write the peers' environment (mode 0600): the experiment's `secrets` and the user's AWS_* variables.
 
-    On rented VMs AWS_* are given only where `secrets` names them: here they may rent VMs. They are in
-    this file and the peers' configs only, and this file goes when the run ends.
-    Raises UsageError for a secret that is not in the environment.
+    Rented VMs get AWS_* only if `secrets` lists them, because the user's own may rent VMs. The values
+    are in this file and the peers' configs only; the file is removed when the run ends. Raises UsageError for
+    a secret that is not in the environment.
     """
     passed_on = _PASSED_ON if spec.data.endpoint and not target.rents else ()
     values = {n: os.environ[n] for n in passed_on if n in os.environ} | secret_values(spec)
@@ -231,9 +232,10 @@ def write_environment(folder: Path, spec: ExperimentSpec, target: Target = targe
 
 
 def start_cloud(folder: Path) -> None:
-    """Start the run's emulated cloud unless it is up, with its store and data set. Nothing for other providers.
+    """Start the run's emulated cloud with its store and data set, unless it runs.
 
-    Raises ProviderError (this machine or the options do not allow it), StoreError, RunFailedError (no data set).
+    Does nothing for other providers. Raises ProviderError (not possible on this machine or with these
+    options), StoreError, RunFailedError (no data set).
     """
     with RunStore.open_reader(folder / "run.db") as store:
         meta = store.run_meta()
@@ -259,7 +261,7 @@ def _local_options(spec: ExperimentSpec, meta: RunMeta) -> Any:
     emulation = spec.emulation
     if emulation is None:
         raise UsageError(
-            f"{spec.name}: 'emulation: null' wishes for real VMs; rent them with --on sky, or remove it"
+            f"{spec.name}: 'emulation: null' requires real VMs; rent them with --on sky, or remove it"
         )
     if spec.data.endpoint:
         store = StoreOptions(
@@ -276,12 +278,12 @@ def _local_options(spec: ExperimentSpec, meta: RunMeta) -> Any:
         )
     preempt = PreemptOptions(seed=spec.seed)
     if emulation.preempt is not None:
-        wished = emulation.preempt
+        requested = emulation.preempt
         preempt = PreemptOptions(
-            rate_per_h=wished.rate_per_h or 0.0,
-            at_s=() if wished.at_s is None else (wished.at_s,),
-            notice_s=wished.notice_s or None,
-            slot=f"{meta.run_id}-{wished.slot}" if wished.slot else "",
+            rate_per_h=requested.rate_per_h or 0.0,
+            at_s=() if requested.at_s is None else (requested.at_s,),
+            notice_s=requested.notice_s or None,
+            slot=f"{meta.run_id}-{requested.slot}" if requested.slot else "",
             seed=spec.seed,
         )
     scales = meta.scales or RunScales()
@@ -304,8 +306,10 @@ def _local_options(spec: ExperimentSpec, meta: RunMeta) -> Any:
 
 
 def _store_place(location: str, network: str) -> str:
-    """Where the store stands in the emulated network: its own place, else the first measured one of its
-    continent (the study measured no path to its store). It is billed as its own place either way."""
+    """Location of the store in the emulated network: its own place, or else the first measured one of its continent.
+
+    The paper measured no path to its store. The store is billed at its own place in both cases.
+    """
     measured = Network.load(network)
     own = place_of(location)
     continent, coast = own.continent, "-".join(own.region.split("-")[:2])  # "us-west" of us-west-004
@@ -321,22 +325,22 @@ def _store_place(location: str, network: str) -> str:
 
 
 def dataset_of(spec: ExperimentSpec) -> dict[str, Any]:
-    """What the embedded store is filled with: as many shards as the experiment names, under its own names.
+    """Arguments of the embedded store's data set: the number of shards, their prefix and the seed.
 
-    Raises UsageError for other names than it gives.
+    Raises UsageError if the shards do not have the embedded store's names.
     """
     from experiments.schema.shards import shard_urls
 
     urls = shard_urls(spec.data.shards)
     to_url, _, first = urls[0].rpartition("/")
-    wished = [f"{to_url}/train-{n:06d}.tar" for n in range(len(urls))]
+    requested = [f"{to_url}/train-{n:06d}.tar" for n in range(len(urls))]
     if (
-        list(urls) != wished
+        list(urls) != requested
         or (spec.data.heldout or f"{to_url}/heldout-000000.tar") != f"{to_url}/heldout-000000.tar"
     ):
         raise UsageError(
-            f"{spec.name}: data.shards: the embedded store is filled with s3://BUCKET/train-{{000000..N}}.tar and "
-            f"heldout-000000.tar, not with {first}; name them so, or give data.endpoint"
+            f"{spec.name}: data.shards: the embedded store contains s3://BUCKET/train-{{000000..N}}.tar and "
+            f"heldout-000000.tar, not {first}; use these names, or set data.endpoint"
         )
     return {"shards": len(urls), "to_url": to_url, "seed": spec.seed}
 
@@ -350,7 +354,7 @@ def _await_dataset(cloud: Any, folder: Path) -> None:
         if store.get("state") == "failed" or cloud.fatal:
             raise RunFailedError(
                 f"{folder.name}: the embedded store failed: {store.get('error') or cloud.fatal}; "
-                "mend that, then launch again"
+                "fix that, then launch again"
             )
         if time.monotonic() > deadline:
             raise RunFailedError(

@@ -1,4 +1,4 @@
-"""What stands against an experiment on rented VMs, by its file and this machine's: asked before anything is rented."""
+"""Offline checks of an experiment for rented VMs, against its file and local paths."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from experiments.schema.models import ExperimentSpec
 from experiments.schema.shards import shard_urls
 from orchestrator.errors import UsageError
 
-OWN_SECRET = "ORCH_SECRET_"  # goes before a secret's name in the environment
+OWN_SECRET = "ORCH_SECRET_"  # prefix of a secret's name in the environment
 STORE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _TRAINED = ("vision", "digits")  # kinds of models that learn from shards of images
 
 
 def check_own_keys(spec: ExperimentSpec) -> None:
-    """The store's keys must be told from the cloud's: what is exported as AWS_ACCESS_KEY_ID may rent VMs, and SkyPilot
-    keeps it. Only where the store is AWS's own they may be the same. Raises UsageError.
+    """Refuse to pass AWS's keys to a store outside AWS: they may rent VMs, and SkyPilot uses them.
+
+    Raises UsageError.
     """
     host = urlsplit(spec.data.endpoint).hostname or ""
     if not host or host.endswith(".amazonaws.com"):
@@ -30,13 +31,16 @@ def check_own_keys(spec: ExperimentSpec) -> None:
     bare = [n for n in STORE_KEYS if n in spec.secrets and not os.environ.get(OWN_SECRET + n)]
     if bare:
         raise UsageError(
-            f"{spec.name}: {' and '.join(bare)} in this environment are AWS's, and every VM would get them as the keys of "
+            f"{spec.name}: {' and '.join(bare)} in this environment are AWS's keys, and every VM would get them as the keys of "
             f"{host}; export the store's as {' and '.join(OWN_SECRET + n for n in bare)}"
         )
 
 
 def obstacles(spec: ExperimentSpec) -> Iterator[str]:
-    """Each as a sentence with what to do. Looks at local paths of `file_mounts`, contacts nothing."""
+    """Obstacles to a launch on rented VMs, each a sentence with a remedy.
+
+    Reads only the local paths of `file_mounts`.
+    """
     yield from _own_places(spec)
     yield from _store(spec)
     yield from _model(spec)
@@ -44,15 +48,17 @@ def obstacles(spec: ExperimentSpec) -> Iterator[str]:
 
 
 def reads_by_role(spec: ExperimentSpec) -> bool:
-    """Whether the VMs may read the store by a role of their own: all on AWS, and so is the store."""
+    """Whether the VMs can read the store by their role: the store and all VMs are on AWS."""
     host = urlsplit(spec.data.endpoint).hostname or ""
     amazons = host.endswith(".amazonaws.com") if host else AWS.has(spec.data.location)
     return amazons and all(AWS.has(place.infra) for group in spec.peers for place in group.alternatives)
 
 
 def aws_buckets(spec: ExperimentSpec) -> tuple[str, ...]:
-    """The buckets of S3 that VMs on AWS read by their role: the shards', where `secrets` has no keys of the store, and
-    those of `file_mounts`."""
+    """S3 buckets that VMs on AWS read by their role.
+
+    These are the buckets of the shards, unless `secrets` has keys of the store, and those of `file_mounts`.
+    """
     patterns = () if STORE_KEYS[0] in spec.secrets else (spec.data.shards, spec.data.heldout or "")
     shards = (
         (bucket for pattern in patterns for bucket in _buckets_of(pattern)) if reads_by_role(spec) else ()
@@ -62,48 +68,51 @@ def aws_buckets(spec: ExperimentSpec) -> tuple[str, ...]:
 
 
 def has_aws_places(spec: ExperimentSpec) -> bool:
-    """Whether it may rent VMs on AWS."""
+    """Whether the experiment may rent VMs on AWS."""
     places = (place.infra for group in spec.peers for place in group.alternatives)
     return any(AWS.has(infra) for infra in places)
 
 
 def _buckets_of(pattern: str) -> set[str]:
-    """Only a brace in the bucket itself is worth expanding: a pattern may stand for 100,000 shards."""
+    """Bucket names of a shard pattern.
+
+    Only braces in the bucket itself are expanded; a pattern may have 100,000 shards.
+    """
     bucket = pattern.removeprefix("s3://").partition("/")[0]
     urls = shard_urls(pattern) if "{" in bucket else (pattern,) if pattern else ()
     return {urlsplit(url).netloc for url in urls}
 
 
 def _own_places(spec: ExperimentSpec) -> Iterator[str]:
-    wished = {resources.infra for group in spec.peers for resources in group.alternatives}
-    for infra in sorted(wished):
+    requested = {resources.infra for group in spec.peers for resources in group.alternatives}
+    for infra in sorted(requested):
         if find(infra).own:
             yield (
-                f"{infra} is a machine of your own, which nobody rents out: `--on local` emulates it, and where "
-                "SkyPilot rents, its group must be left out"
+                f"{infra} is your own machine, which cannot be rented: use `--on local` to emulate it, or remove "
+                "its group"
             )
 
 
 def _store(spec: ExperimentSpec) -> Iterator[str]:
     data = spec.data
     host = urlsplit(data.endpoint).hostname or ""
-    if not data.endpoint and not AWS.has(data.location):  # S3 itself is found by boto3
+    if not data.endpoint and not AWS.has(data.location):  # boto3 finds S3 itself
         yield (
-            "data.endpoint is empty, and rented VMs do not reach the embedded store of this machine; give "
-            "the http(s) endpoint of an object store that holds the shards (or data.location: aws/REGION for S3)"
+            "data.endpoint is empty, and rented VMs cannot reach the embedded store of this machine; set "
+            "the http(s) endpoint of an object store with the shards (or data.location: aws/REGION for S3)"
         )
         return
     if host == "localhost" or _is_loopback(host):
         yield (
-            f"data.endpoint {data.endpoint} is this machine's own loopback, which rented VMs do not "
-            "reach; give an address that they do"
+            f"data.endpoint {data.endpoint} is this machine's loopback, which rented VMs cannot "
+            "reach; set an address that they can reach"
         )
     missing = [name for name in STORE_KEYS if name not in spec.secrets]
     if len(missing) == 1 or (missing and not reads_by_role(spec)):
         wanted = ", ".join(f"{name}: null" for name in missing)
         yield (
-            f"rented VMs get no keys of the store in {data.location} but those named under secrets; "
-            f"add 'secrets: {{{wanted}}}' and export the values (as ORCH_SECRET_NAME where NAME is the cloud's too)"
+            f"rented VMs get no keys of the store in {data.location} except those listed under secrets; "
+            f"add 'secrets: {{{wanted}}}' and export the values (as ORCH_SECRET_NAME if NAME is also used for the cloud)"
         )
 
 
@@ -112,8 +121,8 @@ def _model(spec: ExperimentSpec) -> Iterator[str]:
     if spec.emulation is None and kind not in _TRAINED:
         trained = ", ".join(name for name, model in models().items() if model.kind in _TRAINED)
         yield (
-            f"{spec.model} learns from {'text' if kind == 'language' else kind}, and the shards that this version streams "
-            f"hold images; choose one of {trained}, or remove 'emulation: null'"
+            f"{spec.model} trains on {'text' if kind == 'language' else kind}, but the shards that this version streams "
+            f"contain images; choose one of {trained}, or remove 'emulation: null'"
         )
 
 
@@ -124,11 +133,11 @@ def _mounts(spec: ExperimentSpec) -> Iterator[str]:
         path = Path(source).expanduser()
         if not path.is_absolute():
             yield (
-                f"file_mounts: '{target}' comes from '{source}', and nobody knows from which folder that is meant; "
-                "write the whole path"
+                f"file_mounts: '{target}' comes from '{source}', which is a relative path; "
+                "use an absolute path"
             )
         elif not path.exists():
-            yield f"file_mounts: '{target}' comes from {path}, which is not there; make it or correct the path"
+            yield f"file_mounts: '{target}' comes from {path}, which does not exist; create it or correct the path"
 
 
 def _is_loopback(host: str) -> bool:

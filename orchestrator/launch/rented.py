@@ -1,4 +1,4 @@
-"""What a run on rented VMs has in its meta and its plan that one on this machine has not."""
+"""Parts of a run's plan and meta that are specific to rented VMs."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ from orchestrator.home import owner
 
 SKY = targets.SKY.provider
 
-# A launch by SkyPilot was measured to take 25 to 65 s, and some minutes when it fails over or waits for ssh (at
-# most 10 min). What the VM itself then does has limits of its own, told by its phase.
+# Launches by SkyPilot were measured at 25 to 65 s, and at some minutes with failover or while waiting for ssh (at
+# most 10 min). The VM's later phases have deadlines of their own.
 _REQUEST_S = 900.0
 _BOOT_S = 1200.0
 _JOIN_S = 600.0
-BARRIER_S = 900.0  # they are ready minutes apart
+BARRIER_S = 900.0  # the VMs become ready minutes apart
 _OBSERVE_S = 120.0
-_TERMINATE_S = (
-    180.0  # its program leaves, its logs are copied, SkyPilot ends the cluster (6 to 24 s measured)
-)
+# The program exits, its logs are copied, SkyPilot terminates the cluster (6 to 24 s measured).
+_TERMINATE_S = 180.0
 _CLOSE_S = 600.0
 _OBSERVE_PERIOD_S = 2.0
 _DAY_S = 86_400.0
@@ -38,10 +37,10 @@ _LIFE_AFTER_END_S = 900.0
 
 
 def unscaled(spec: ExperimentSpec, cores: int) -> EmulationPlan:
-    """On real VMs nothing is shrunk, and the network is as it is.
+    """The emulation plan for real VMs: all scales 1, and no emulated network.
 
-    `emulation` set: a small network padded to the model's size and step time (SpecError where none is known); null:
-    the model itself, for which no step time has to be known.
+    With `emulation`, a small network is padded to the model's size and step time (SpecError if that is
+    unknown). With `emulation: null`, the model itself is trained, and no step time is needed.
     """
     if spec.emulation is None:
         return full_size(spec)
@@ -51,7 +50,7 @@ def unscaled(spec: ExperimentSpec, cores: int) -> EmulationPlan:
 
 
 def planned_quoter(plan: Mapping[str, Any]) -> Quoter:
-    """Instance types and prices as the plan has them: what was shown is what is asked for."""
+    """Quote the instance types and prices of a plan, so that a launch uses what was shown."""
     places = {
         (p["location"], p["accelerator"], p["use_spot"]): p for peer in plan["peers"] for p in peer["places"]
     }
@@ -65,8 +64,10 @@ def planned_quoter(plan: Mapping[str, Any]) -> Quoter:
 
 
 def patient(run: RunSpec) -> RunSpec:
-    """The same run with a real cloud's deadlines; its VMs are told whom to join when they are up, so none waits for
-    the first one's address before it is requested."""
+    """The run with the deadlines of real clouds.
+
+    All VMs are requested at once, because rented VMs get their initial peers after they have booted.
+    """
     return replace(
         run,
         boot_deadline_s=_BOOT_S,
@@ -79,7 +80,7 @@ def patient(run: RunSpec) -> RunSpec:
 
 
 def sky_meta(meta: RunMeta, spec: ExperimentSpec, home: Path) -> RunMeta:
-    """The same run's meta on rented VMs."""
+    """The meta of the run on rented VMs."""
     wall_s = spec.max_wall_time_s
     return replace(
         meta,
@@ -96,7 +97,7 @@ def sky_meta(meta: RunMeta, spec: ExperimentSpec, home: Path) -> RunMeta:
 
 
 def labels_of(meta: RunMeta, slot: str, now_s: float) -> dict[str, str]:
-    """Tags of a VM at its creation."""
+    """Labels that a VM gets at its creation."""
     lease_s = float(meta.document.get("lease_s", 600.0))
     return {
         "orch-run": str(meta.run_id),
@@ -107,12 +108,12 @@ def labels_of(meta: RunMeta, slot: str, now_s: float) -> dict[str, str]:
 
 
 def store_node(spec: ExperimentSpec) -> dict[str, tuple[str, str]]:
-    """The object store as a node of the traffic matrix: its address and place; {} when it has no endpoint."""
+    """The object store as a node of the traffic matrix (address, location); {} without an endpoint."""
     host = urlsplit(spec.data.endpoint).hostname
     if not host:
         return {}
     try:
         address = str(socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0])
-    except OSError:  # its name is resolved by the VMs, not by us
+    except OSError:  # the VMs may resolve it even if this machine cannot
         address = ""
     return {"store": (address, spec.data.location)}

@@ -1,4 +1,4 @@
-"""What a run's core is told, from its experiment: slots, prices, limits; and whether the money allows any of it."""
+"""A run's specification for the controller's core, and the check of its limits in dollars."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def run_spec(
     rented: bool = False,
     quote: Quoter | None = None,
 ) -> RunSpec:
-    """What the core is told. Time-outs grow with the experiment's own.
+    """The specification for the core. Deadlines grow with the experiment's own timeouts.
 
-    `ceilings`: the plan's dollars an hour above which a VM is not kept, by `analysis.planning.plan.place_key`; those of the
-    experiment go before them. `rented`: real VMs, which take longer to end. `quote`: who knows the prices, if not
-    the book. Without any epoch metered, traffic counts as `analysis.planning.reserve` says it may cost at most.
+    `ceilings`: maximum hourly prices of the plan, by `analysis.planning.plan.place_key`; those of the
+    experiment take precedence. `rented`: real VMs, which take longer to terminate. `quote`: source of the
+    prices instead of the book. Until an epoch is metered, traffic counts at the upper bound of
+    `analysis.planning.reserve`.
     """
     c = emulation.time_scale
     round_s = spec.swarm.averaging_timeout_s / c
     pace = pace_of(emulation, rented, spec.lease_s)
     epoch_usd = epoch_egress_usd(spec, book, rented=rented)
-    egress_usd = (
-        Decimal(0) if epoch_usd is None else epoch_usd
-    )  # unknown, so there is no budget that it counts for: see `check_money`
-    wished = slots(spec)
+    # Unknown only without a budget, for which it would count: see `check_money`.
+    egress_usd = Decimal(0) if epoch_usd is None else epoch_usd
+    requested = slots(spec)
     return RunSpec(
         run_id=run_id,
         slots=tuple(
@@ -56,7 +56,7 @@ def run_spec(
                     backoff_max_s=max(300.0, slot.replace.backoff_s) / c,
                 ),
             )
-            for slot in wished
+            for slot in requested
         ),
         budget_usd=spec.budget_usd,
         silent_deadline_s=max(120.0, round_s + (emulation.calc_s or 0.0) + 60.0),
@@ -66,8 +66,8 @@ def run_spec(
         max_wall_s=None if spec.max_wall_time_s is None else spec.max_wall_time_s / c,
         lease_s=spec.lease_s / c,
         **spec.limits.shrunk(c),
-        # A zone is closed for about as long as a slot would back off by itself after a few refusals.
-        breaker_open_s=min(300.0, 30.0 * min(slot.replace.backoff_s for slot in wished)) / c,
+        # About as long as a slot's own back-off after a few refusals.
+        breaker_open_s=min(300.0, 30.0 * min(slot.replace.backoff_s for slot in requested)) / c,
         metering_period_s=pace.metering_period_s,
         decision_s=pace.decision_s,
         teardown_s=pace.teardown_s,
@@ -76,9 +76,9 @@ def run_spec(
 
 
 def check_money(spec: ExperimentSpec, run: RunSpec, book: PriceBook, *, rented: bool = False) -> None:
-    """Raises RefusedError where a limit in dollars cannot be kept, or allows nothing at all.
+    """Raises RefusedError if a limit in dollars cannot be kept, or allows not even one VM.
 
-    `book` prices the traffic, and the VMs of which nobody else knows the price.
+    `book` prices the traffic, and the VMs without another price.
     """
     places = [p for slot in run.slots for p in slot.places]
     unknown = sorted({p.location for p in places if p.ceiling_usd_per_h is None})
@@ -86,7 +86,7 @@ def check_money(spec: ExperimentSpec, run: RunSpec, book: PriceBook, *, rented: 
         if limit is not None and unknown:
             raise RefusedError(
                 f"{spec.name}: the {name} of {limit} USD cannot be kept: {book.name} has no price for every place "
-                f"({', '.join(unknown[:3])}); give the place 'max_usd_per_h', remove it or choose another price book"
+                f"({', '.join(unknown[:3])}); set 'max_usd_per_h' for the place, remove it, or choose another price book"
             )
     if run.budget_usd is not None:
         _refuse_unpriced_traffic(spec, book, rented)
@@ -95,14 +95,14 @@ def check_money(spec: ExperimentSpec, run: RunSpec, book: PriceBook, *, rented: 
     if run.max_usd_per_h is not None and least_usd > run.max_usd_per_h:
         raise RefusedError(
             f"{spec.name}: max_usd_per_h is {run.max_usd_per_h}, but min_peers ({run.min_peers}) cost at least "
-            f"{least_usd:.2f} USD an hour; raise it or ask for less"
+            f"{least_usd:.2f} USD an hour; raise it or request less"
         )
     if run.budget_usd is not None:
         first = run.slots[0]
-        said = unaffordable(begin(run), Decimal(0), first.places[first_place(first)])
-        if said:
+        reason = unaffordable(begin(run), Decimal(0), first.places[first_place(first)])
+        if reason:
             raise RefusedError(
-                f"{spec.name}: the budget allows not even the first VM ({said}); raise budget_usd"
+                f"{spec.name}: the budget allows not even the first VM ({reason}); raise budget_usd"
             )
 
 
@@ -111,21 +111,23 @@ def _refuse_unpriced_traffic(spec: ExperimentSpec, book: PriceBook, rented: bool
     if not unknown:
         return
     others = [name for name in book_names() if not unpriced_traffic(spec, load(name), rented=rented)]
-    other = f"take one that has them (--set prices={others[0]}), " if others else ""
+    other = f"use one that has them (--set prices={others[0]}), " if others else ""
     more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
     raise RefusedError(
-        f"{spec.name}: the budget of {spec.budget_usd} USD cannot be kept: {book.name} has no price of the traffic of "
+        f"{spec.name}: the budget of {spec.budget_usd} USD cannot be kept: {book.name} has no price for the traffic of "
         f"{', '.join(unknown[:3])}{more}; {other}remove the place, or launch without budget_usd"
     )
 
 
-def _place(book: PriceBook, wished: Resources, ceilings: Mapping[str, Any], quote: Quoter | None) -> Place:
-    location, accelerator, use_spot = wished.infra, wished.accelerators, wished.use_spot
+def _place(book: PriceBook, requested: Resources, ceilings: Mapping[str, Any], quote: Quoter | None) -> Place:
+    location, accelerator, use_spot = requested.infra, requested.accelerators, requested.use_spot
     planned = ceilings.get(place_key(location, accelerator, use_spot))
-    ceiling = wished.max_usd_per_h or (None if planned is None else Decimal(str(planned)))
+    ceiling = requested.max_usd_per_h or (None if planned is None else Decimal(str(planned)))
     if quote is not None:
-        said = quote(location, accelerator, use_spot)
-        return Place(location, said.instance, accelerator, use_spot, said.usd_per_h, said.source, ceiling)
+        quoted = quote(location, accelerator, use_spot)
+        return Place(
+            location, quoted.instance, accelerator, use_spot, quoted.usd_per_h, quoted.source, ceiling
+        )
     price = book.vm(location, accelerator, use_spot)
     if price is None:
         why = f"{book.name} has no {'spot' if use_spot else 'on-demand'} price of {accelerator} at {location}"

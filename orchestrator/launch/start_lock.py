@@ -1,4 +1,4 @@
-"""One process at a time brings a run up: two launches of one run id must not both start its cloud."""
+"""The start lock of a run: two launches of one run id must not both start its cloud."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from orchestrator.errors import HeldError
 
 @contextmanager
 def start_lock(folder: Path, wait_s: float = 0.0) -> Generator[None, None, None]:
-    """Hold `start.lock` of a run's folder; the kernel lets go of it when the holder dies.
+    """Hold `start.lock` of a run's folder; the kernel releases it if the holder dies.
 
-    Raises HeldError when another process holds it for `wait_s`, OSError.
+    Raises HeldError if another process holds it for longer than `wait_s`, OSError.
     """
     descriptor = os.open(folder / "start.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -25,7 +25,7 @@ def start_lock(folder: Path, wait_s: float = 0.0) -> Generator[None, None, None]
             if time.monotonic() >= deadline:
                 raise HeldError(
                     f"{folder.name}: another `orch` is starting this run; "
-                    f"`orch attach {folder.name}` watches it as soon as it runs"
+                    f"use `orch attach {folder.name}` as soon as it runs"
                 )
             time.sleep(0.1)
         yield
@@ -34,7 +34,7 @@ def start_lock(folder: Path, wait_s: float = 0.0) -> Generator[None, None, None]
 
 
 def is_starting(folder: Path) -> bool:
-    """Whether another process holds the lock: it makes this run, brings it up or takes it down."""
+    """Whether another process holds the lock because it creates, starts or takes down this run."""
     try:
         descriptor = os.open(folder / "start.lock", os.O_RDWR | os.O_CLOEXEC)
     except OSError:

@@ -109,4 +109,4 @@ def test_a_shard_that_is_no_whole_tar(clean_home: Path, store: Store, change: An
 def test_names_the_embedded_store_does_not_give(clean_home: Path, store: Store):
     code, said = launch(store, "data.endpoint=", "data.shards=s3://digits/mine-{0..9}.tar")
     assert code == 2
-    assert "name them so, or give data.endpoint" in said
+    assert "use these names, or set data.endpoint" in said

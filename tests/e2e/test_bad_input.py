@@ -100,7 +100,7 @@ def test_a_ray_that_is_not_there_is_told_before_anything_is_made(clean_home: Pat
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
     done = orch("launch", "local-2", "--yes", RAY_ADDRESS=address)
-    refused(done, 1, f"RAY_ADDRESS {address}: nobody answers", "unset RAY_ADDRESS")
+    refused(done, 1, f"RAY_ADDRESS {address}: no connection", "unset RAY_ADDRESS")
     assert runs(clean_home) == []
 
 

@@ -38,7 +38,7 @@ def test_wrong_data_end_the_run_and_a_silent_store_does_not(
     seen = Observed("r-a-0", "failed", "gcp/us-central1", None, 1.0, 2.0, 3.0, ended, None, status)
     event = shell._observed(seen, 4.0)
     assert isinstance(event, shell.ev.Observed)
-    assert (event.cause, event.hopeless) == (str(error), hopeless)
+    assert (event.cause, event.unrecoverable) == (str(error), hopeless)
     assert SHARD in event.cause
 
 
@@ -49,4 +49,4 @@ def test_a_killed_peer_is_not_blamed_for_what_it_said_before():
     )  # fmt: skip
     event = shell._observed(seen, 4.0)
     assert isinstance(event, shell.ev.Observed)
-    assert (event.cause, event.hopeless) == ("its program was killed by signal 9", False)
+    assert (event.cause, event.unrecoverable) == ("its program was killed by signal 9", False)

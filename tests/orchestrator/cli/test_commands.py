@@ -219,15 +219,13 @@ def test_reap_prints_what_is_left_by_run(monkeypatch: pytest.MonkeyPatch, output
 def test_reap_says_where_it_looked_and_proves_nothing_of_clouds_it_did_not_ask(
     monkeypatch: pytest.MonkeyPatch, output: Output
 ):
-    others = {"gcp": "orch cannot ask it itself"}
+    others = {"gcp": "orch cannot query it directly"}
     asked = Reaped({}, ("me",), Reach(("SkyPilot's list", "aws"), others))
     nobody = Reaped({}, ("me",), Reach(("SkyPilot's list",), {**others, "aws": "no credentials here"}))
     everything = ["reap", "--all", "--yes", "--on", "sky", "--owner", "me"]
     monkeypatch.setattr(client, "reap", lambda *_: asked)
     assert run(everything) == 0
-    said = (
-        "nothing of owner me is left in SkyPilot's list, aws; not looked at: gcp (orch cannot ask it itself)"
-    )
+    said = "nothing of owner me is left in SkyPilot's list, aws; not looked at: gcp (orch cannot query it directly)"
     assert said in output()[1]
     assert run([*everything, "-o", "json"]) == 0
     assert json.loads(output()[0]) == {
@@ -235,7 +233,7 @@ def test_reap_says_where_it_looked_and_proves_nothing_of_clouds_it_did_not_ask(
         "owners": ["me"],
         "left": [],
         "looked_at": ["SkyPilot's list", "aws"],
-        "not_looked_at": [{"cloud": "gcp", "why": "orch cannot ask it itself"}],
+        "not_looked_at": [{"cloud": "gcp", "why": "orch cannot query it directly"}],
         "others": [],
         "unreadable": [],
     }
@@ -254,7 +252,7 @@ def test_reap_needs_to_know_whose_and_invents_nobody(
     assert "add `--owner NAME`" in output()[1]
     assert not (own_home / "owner").exists()
     assert run(["reap", "--all", "--yes", "--owner", "Alice Smith"]) == 2
-    assert "--owner 'Alice Smith': made of a-z" in output()[1]
+    assert "--owner 'Alice Smith': must consist of a-z" in output()[1]
 
 
 def test_an_owner_in_the_environment_alone_looks_at_no_cloud(monkeypatch: pytest.MonkeyPatch, output: Output):

@@ -54,7 +54,7 @@ def test_every_experiment_of_the_library_is_planned_without_network_or_credentia
         assert peer["instance"] == RENTED[cloud]
         assert (Decimal(peer["usd_per_h"]) > 0) == (cloud != "onprem")
         assert "list-2026-11.csv:" in peer["price_source"] or cloud in ELSEWHERE_PRICED
-        refused = f"cannot be launched on rented VMs as it is: {peer['location']} is a machine of your own"
+        refused = f"cannot be launched on rented VMs as it is: {peer['location']} is your own machine"
         assert any(note.startswith(refused) for note in plan["notes"]) == (cloud == "onprem")
         catalog = f"catalog of {cloud} is not on this machine"
         assert any(catalog in note for note in plan["notes"]) == (cloud != "onprem")
@@ -68,7 +68,7 @@ def test_a_peer_without_an_accelerator_is_planned_with_an_unknown_vm(capsys: pyt
     plan = json.loads(capsys.readouterr().out)
     (peer,) = plan["peers"]
     assert (peer["instance"], peer["usd_per_h"], plan["usd_per_h"]) == ("unknown", None, None)
-    assert any("nobody knows what a VM costs" in note for note in plan["notes"])
+    assert any("the price of a VM is unknown" in note for note in plan["notes"])
 
 
 @pytest.mark.usefixtures("no_network")
@@ -201,7 +201,7 @@ def test_a_launch_on_sky_without_credentials_says_what_to_do(
 ):
     monkeypatch.setattr("orchestrator.launch.preflight.package_there", lambda name: True)
     assert run(["launch", "geo-b2", "--on", "sky", "--yes"]) == 2
-    assert "rented VMs do not reach the embedded store" in capsys.readouterr().err
+    assert "rented VMs cannot reach the embedded store" in capsys.readouterr().err
     store = ["--set", "data.endpoint=https://s3.us-west-004.backblazeb2.com"]
     assert run(["launch", "geo-b2", "--on", "sky", "--yes", *store]) == 2
     assert "add 'secrets: {AWS_ACCESS_KEY_ID: null, AWS_SECRET_ACCESS_KEY: null}'" in capsys.readouterr().err
@@ -217,7 +217,7 @@ def test_what_has_no_known_price_is_not_rented(capsys: pytest.CaptureFixture[str
     wished = ["peers[0].resources.infra=azure/eastus", "peers[0].resources.accelerators=H100:1"]
     arguments = [word for override in [*wished, "emulation=null"] for word in ("--set", override)]
     assert run(["launch", "geo-b2", "--on", "sky", "--yes", *arguments]) == 3
-    assert "nobody knows what a VM costs at azure/eastus" in capsys.readouterr().err
+    assert "the price of a VM is unknown at azure/eastus" in capsys.readouterr().err
     assert not own_home.exists()
     assert (
         run(

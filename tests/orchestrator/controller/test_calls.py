@@ -1,4 +1,4 @@
-"""Which calls may begin: so many of a kind, in the order they came, none behind another kind's."""
+"""Queues of provider calls: the limit per method, the order, and independence of methods."""
 
 from types import SimpleNamespace
 
@@ -13,7 +13,7 @@ def call(key: str) -> Call:
     return Call(key, key.split()[0])
 
 
-def test_an_end_waits_for_no_request():
+def test_a_termination_does_not_wait_for_requests():
     line = Line(2)
     for key in ("request a", "request b", "request c", "terminate d"):
         line.add(call(key))
@@ -24,7 +24,7 @@ def test_an_end_waits_for_no_request():
     assert [c.key for c in line.take(taken[1:])] == ["request c"]
 
 
-def test_what_only_stands_in_line_can_be_dropped():
+def test_queued_calls_can_be_dropped():
     line = Line(1)
     line.add(call("request a"))
     line.add(call("request b"))
@@ -36,7 +36,7 @@ def test_what_only_stands_in_line_can_be_dropped():
     assert [c.key for c in begun] == ["request a"]
 
 
-def test_a_key_stands_for_no_other_that_begins_like_it():
+def test_a_key_does_not_match_keys_it_is_a_prefix_of():
     keys = ["request r-a-10", "observe"]
     assert is_under_way("request r-a-10", keys)
     assert not is_under_way("request r-a-1", keys)
@@ -47,7 +47,7 @@ def test_a_key_stands_for_no_other_that_begins_like_it():
 
 
 @given(st.lists(st.sampled_from(["request", "terminate", "observe"]), max_size=40), st.integers(1, 4))
-def test_every_call_begins_once_and_in_its_order(methods, room):
+def test_every_call_starts_once_and_in_order(methods, room):
     line, begun, under_way = Line(room), [], []
     for n, method in enumerate(methods):
         line.add(call(f"{method} {n}"))
@@ -63,14 +63,14 @@ def test_every_call_begins_once_and_in_its_order(methods, room):
     assert len(begun) == len(methods) == len({c.key for c in begun})
 
 
-def test_a_call_that_is_given_up_is_killed(monkeypatch):
+def test_an_abandoned_call_is_killed(monkeypatch):
     """Else what it does later, nobody would know of."""
     killed, now_s = [], [0.0]
     caller = SimpleNamespace(call=SimpleNamespace(remote=lambda *_: "reference"))
     monkeypatch.setattr("ray.wait", lambda references, timeout: ([], references))
     monkeypatch.setattr("ray.kill", killed.append)
     calls = RayCalls.__new__(RayCalls)
-    calls._idle, calls._line, calls._under_way = [caller], Line(8), {}
+    calls._idle, calls._queue, calls._under_way = [caller], Line(8), {}
     calls._make_provider, calls._monotonic_s = None, lambda: now_s[0]
     assert calls.submit(call("request a"))
     assert calls.poll() == []

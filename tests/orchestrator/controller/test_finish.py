@@ -1,4 +1,4 @@
-"""A run that is over and whose cloud cannot be closed: it keeps its end, and somebody is told that VMs may be left."""
+"""A finished run whose cloud cannot be closed keeps its end and reports that VMs may be left."""
 
 from __future__ import annotations
 
@@ -76,23 +76,23 @@ def status_of(folder) -> str:
         return store.meta("status")
 
 
-def test_a_close_that_fails_leaves_the_end_to_who_closes_it(folder, monkeypatch):
+def test_a_failed_close_leaves_the_end_to_the_next_close(folder, monkeypatch):
     made, said = broken(folder, monkeypatch, TransientError("r-a-0 still lives"))
     assert made._calls.called == []  # closing was tried often enough
     assert status_of(folder) == "running"
     assert said["open"] is True
     assert "r is over (done), but VMs may be left" in said["failure"]
-    assert said["failure"].endswith("r-a-0 still lives; `orch down r` tries again")
+    assert said["failure"].endswith("r-a-0 still lives; retry with `orch down r`")
 
 
-def test_what_breaks_otherwise_ends_the_vms_and_the_run(folder, monkeypatch):
+def test_an_unexpected_error_ends_the_vms_and_the_run(folder, monkeypatch):
     made, said = broken(folder, monkeypatch, ZeroDivisionError("a fault"))
     assert made._calls.called == ["close"]
     assert status_of(folder) == "failed"
     assert said["open"] is False
 
 
-def test_a_database_that_cannot_be_read_keeps_no_vm(folder, monkeypatch):
+def test_an_unreadable_database_does_not_keep_vms_alive(folder, monkeypatch):
     """What closing needs of it is read when the controller starts."""
 
     def meta(*_):
@@ -105,7 +105,7 @@ def test_a_database_that_cannot_be_read_keeps_no_vm(folder, monkeypatch):
 
 
 @pytest.mark.parametrize(("is_open", "error", "code"), [(True, TeardownError, 5), (False, RunFailedError, 1)])
-def test_who_waits_for_the_run_hears_it(folder, monkeypatch, is_open, error, code):
+def test_wait_raises_the_controllers_failure(folder, monkeypatch, is_open, error, code):
     monkeypatch.setattr(client, "controller_alive", lambda folder: False)
     (folder / "controller.json").write_text(json.dumps({"failure": "so it is", "open": is_open}))
     with pytest.raises(error, match="so it is") as raised:
@@ -113,7 +113,7 @@ def test_who_waits_for_the_run_hears_it(folder, monkeypatch, is_open, error, cod
     assert exit_code(raised.value) == code
 
 
-def test_taken_down_later_it_keeps_the_end_that_its_journal_has(folder):
+def test_a_later_teardown_keeps_the_end_in_the_journal(folder):
     client._write_end(folder, "taken down")
     with RunStore.open_reader(folder / "run.db") as store:
         assert (store.meta("status"), store.meta("error")) == ("budget", "4.99 USD spent")
@@ -130,7 +130,7 @@ def test_taken_down_later_it_keeps_the_end_that_its_journal_has(folder):
         (CredentialsError("expired"), CredentialsError),
     ],
 )
-def test_what_a_call_raises_is_one_of_the_providers_errors(monkeypatch, caplog, raised, becomes):
+def test_a_call_raises_only_provider_errors(monkeypatch, caplog, raised, becomes):
     def get(reference):
         raise RayTaskError("request", "its traceback", raised)
 
@@ -141,4 +141,4 @@ def test_what_a_call_raises_is_one_of_the_providers_errors(monkeypatch, caplog, 
     calls = RayCalls.__new__(RayCalls)
     done = calls._outcome(Call("request r-a-0", "request"), "a reference")
     assert type(done.error) is becomes
-    assert ("request r-a-0 broke" in caplog.text) == (becomes is AmbiguousError)
+    assert ("request r-a-0 raised an unexpected exception" in caplog.text) == (becomes is AmbiguousError)

@@ -1,4 +1,4 @@
-"""Run ids, where runs lie, and which exit code an error ends with."""
+"""Run ids, the home folder, and exit codes of errors."""
 
 import os
 from datetime import UTC, datetime
@@ -26,25 +26,25 @@ def test_ids_have_name_date_and_four_digits():
     assert len(new_run_id("geo-b2", at, Random(1))) == len("geo-b2-20261121-7f3a")
 
 
-def test_a_prefix_that_one_run_has_and_latest_find_it(tmp_path):
+def test_a_unique_prefix_and_latest_find_a_run(tmp_path):
     make(tmp_path, "geo-b2-20261121-aaaa", 100)
     make(tmp_path, "geo-b2-20261121-bbbb", 50)
     assert list_runs(tmp_path) == ["geo-b2-20261121-aaaa", "geo-b2-20261121-bbbb"]
     assert resolve_run(tmp_path, "latest") == "geo-b2-20261121-aaaa"
     assert resolve_run(tmp_path, "geo-b2-20261121-b") == "geo-b2-20261121-bbbb"
-    with pytest.raises(errors.UsageError, match="2 runs begin so"):
+    with pytest.raises(errors.UsageError, match="2 runs start with this"):
         resolve_run(tmp_path, "geo")
     for nothing in ("local", ""):
         with pytest.raises(errors.UsageError):
             resolve_run(tmp_path, nothing)
 
 
-def test_no_run_yet_is_one_sentence(tmp_path):
+def test_without_runs_the_error_is_one_sentence(tmp_path):
     with pytest.raises(errors.UsageError, match="no run yet"):
         resolve_run(tmp_path, "latest")
 
 
-def test_the_home_is_where_the_environment_says(tmp_path):
+def test_home_follows_the_environment(tmp_path):
     assert home_folder({"ORCH_HOME": str(tmp_path)}) == tmp_path
     assert home_folder({}).name == "orch"
 

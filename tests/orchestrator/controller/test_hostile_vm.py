@@ -1,4 +1,4 @@
-"""One broken or hostile VM ends no run and touches no other VM; a tick that raises is repeated."""
+"""A broken or hostile VM neither ends the run nor affects other VMs; a failed tick is repeated."""
 
 from dataclasses import replace
 
@@ -24,15 +24,15 @@ def test_drawn_corruptions_end_no_run_and_touch_no_other_vm():
     assert tally.wrong == {}
 
 
-def test_that_all_would_fail_is_believed_when_two_vms_say_so():
-    said = [ev.Observed(1.0, "r-a-0", "running", "failed", hopeless=True)]
-    assert [e.hopeless for e in corroborated(begin(RUN), said, {"r-a-0"})] == [False]
-    assert [e.hopeless for e in corroborated(begin(RUN), said, {"r-a-0", "r-b-0"})] == [True]
+def test_unrecoverable_counts_when_two_vms_report_it():
+    said = [ev.Observed(1.0, "r-a-0", "running", "failed", unrecoverable=True)]
+    assert [e.unrecoverable for e in corroborated(begin(RUN), said, {"r-a-0"})] == [False]
+    assert [e.unrecoverable for e in corroborated(begin(RUN), said, {"r-a-0", "r-b-0"})] == [True]
     one = replace(RUN, slots=RUN.slots[:1])
-    assert [e.hopeless for e in corroborated(begin(one), said, {"r-a-0"})] == [True]
+    assert [e.unrecoverable for e in corroborated(begin(one), said, {"r-a-0"})] == [True]
 
 
-def test_an_event_that_the_core_cannot_process_is_left_out(tmp_path, monkeypatch):
+def test_an_event_that_the_core_cannot_process_is_skipped(tmp_path, monkeypatch):
     world = World(tmp_path)
     real = shell_module.advance
 
@@ -86,25 +86,25 @@ def test_a_tick_that_raises_is_repeated_from_the_journal():
     assert ticks.slept_s == 1.0 + 2.0 + 4.0 + 8.0
 
 
-def test_five_in_a_row_end_the_run():
+def test_five_consecutive_failed_ticks_end_the_run():
     with pytest.raises(ValueError, match="the fifth"):
         Ticks(*[ValueError("x")] * 4, ValueError("the fifth")).run()
 
 
-def test_who_lost_the_run_to_another_controller_stops_at_once():
+def test_a_fenced_controller_stops_at_once():
     ticks = Ticks(FencedError("another one"))
     with pytest.raises(FencedError):
         ticks.run()
     assert ticks.made == 0
 
 
-def test_closing_that_fails_is_tried_again_by_the_same_shell():
+def test_a_failed_close_is_retried_by_the_same_shell():
     ticks = Ticks(TransientError("x"), TransientError("x"))
     ticks.run()
     assert ticks.made == 0
 
 
-def test_a_status_that_no_reader_checked_ends_nothing():
+def test_an_unchecked_status_ends_nothing():
     """A provider of somebody's own: what `_observed` makes of its status can be journalled."""
     for value in (float("inf"), 1e18, "x", [], True, 10**30):
         seen = Observed(
@@ -112,5 +112,5 @@ def test_a_status_that_no_reader_checked_ends_nothing():
             {"phase": "failed", "notice_at_s": value, "hopeless": "no", "error": "\ud800"},
         )  # fmt: skip
         event = shell_module._observed(seen, 1000.0)
-        assert (event.notice_at_s, event.hopeless) == (None, False)
+        assert (event.notice_at_s, event.unrecoverable) == (None, False)
         event.cause.encode()

@@ -1,4 +1,4 @@
-"""Whose an internal address is: by network, and while its holder lives."""
+"""VMs by internal address: per network, and while the VM lives."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ def vm(
     )
 
 
-def test_networks_are_told_apart():
+def test_internal_addresses_are_per_network():
     found = internal_nodes({}, [vm("a", "172.31.0.1"), vm("b", "172.31.0.1", VIRGINIA)])
     assert found == {"aws/us-west-2": {"172.31.0.1": "a"}, "aws/us-east-1": {"172.31.0.1": "b"}}
 
 
-def test_two_living_holders_make_it_nobodys_until_one_is_gone():
+def test_a_shared_address_is_unknown_until_one_vm_is_gone():
     both = internal_nodes({}, [vm("a", "172.31.0.1"), vm("b", "172.31.0.1")])
     assert both == {"aws/us-west-2": {"172.31.0.1": ""}}
     after = internal_nodes(both, [vm("a", "172.31.0.1", state="preempted"), vm("b", "172.31.0.1")])
     assert after == {"aws/us-west-2": {"172.31.0.1": "b"}}
 
 
-def test_an_address_stays_its_last_holders():
+def test_an_address_stays_with_its_last_vm():
     known = internal_nodes({}, [vm("a", "172.31.0.1")])
     assert internal_nodes(known, []) == known
     assert internal_nodes(known, [vm("a", "172.31.0.1", state="terminated")]) == known

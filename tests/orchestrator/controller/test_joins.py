@@ -1,4 +1,4 @@
-"""What a peer says of its joining becomes one row, whatever a status.json holds."""
+"""Join records from status.json, valid or not, give at most one row per VM."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def seen(join: Any, vm: str = VM) -> Observed:
     )
 
 
-def test_each_vm_has_one_row_whoever_looks_and_how_often(tmp_path: Path) -> None:
+def test_each_vm_has_one_join_row(tmp_path: Path) -> None:
     other = JoinRecord("r-b-0", 5.0, 0.0, None, 0)
     with RunStore.open_writer(tmp_path / "run.db") as store:
         joins = Joins(store)
@@ -53,7 +53,7 @@ def test_each_vm_has_one_row_whoever_looks_and_how_often(tmp_path: Path) -> None
         {"more": 1}, {"donor": 1}, {"donor": "x" * 201}, {"resumed": -1}, {"resumed": True}, {"resumed": 2**63},
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_no_row(tmp_path: Path, wrong: dict[str, Any]) -> None:
+def test_invalid_join_entries_give_no_row(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with RunStore.open_writer(tmp_path / "run.db") as store:
         Joins(store).write([seen({**asdict(RECORD), **wrong})])
         assert store.records("joins") == []
@@ -65,5 +65,5 @@ def test_what_cannot_be_is_no_row(tmp_path: Path, wrong: dict[str, Any]) -> None
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     )
 )
-def test_other_things_are_none(said: Any) -> None:
+def test_other_values_are_no_join_record(said: Any) -> None:
     assert join_of(VM, said) is None

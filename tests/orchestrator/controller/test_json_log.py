@@ -1,4 +1,4 @@
-"""The controller's log: one object a line, whatever is in it, and text for people."""
+"""The controller's log: one JSON object per line, and its rendering as text."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def log(tmp_path):
         handler.close()
 
 
-def test_one_object_a_line(log, tmp_path):
+def test_log_lines_are_json_objects(log, tmp_path):
     log.info("intent %s", "geo-1-us-0-2", extra=about("us-0", 2, "geo-1-us-0-2", "preempted"))
     log.warning("two\nlines %d", 5)
     try:
         raise ValueError("no\nroom")
     except ValueError:
-        log.exception("the controller broke")
+        log.exception("the controller failed")
     lines = [json.loads(line) for line in (tmp_path / "controller.log").read_text().splitlines()]
     assert [line["level"] for line in lines] == ["info", "warning", "error"]
     first = lines[0]
@@ -42,7 +42,7 @@ def test_one_object_a_line(log, tmp_path):
     assert not (tmp_path / "another.log").exists()
 
 
-def test_text_for_people(log, tmp_path):
+def test_as_text(log, tmp_path):
     log.info("ticked")
     (line,) = (tmp_path / "controller.log").read_text().splitlines()
     assert as_text(line).endswith("Z INFO ticked")

@@ -1,4 +1,4 @@
-"""Who was seen when, by the controller's own clock, whatever happens to the machine's time of day."""
+"""Last-seen times follow the controller's clock, whatever happens to the time of day."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_silence_is_found_although_the_clock_is_set(tail, set_by_s):
     assert found_s == pytest.approx(1150 + 120, abs=2)
 
 
-def test_what_was_written_before_the_controller_came_is_not_taken_for_new(tail):
+def test_older_lines_do_not_count_as_recent_observations(tail):
     say(tail, 500.0, "r-a-0")
     tail.read(1000.0)
     assert (tail.swarm_at_s, tail.last_seen_s) == (500.0, {"r-a-0": 500.0})
@@ -52,7 +52,7 @@ def test_what_was_written_before_the_controller_came_is_not_taken_for_new(tail):
     assert tail.last_seen_s == {"r-a-0": 1002.0}
 
 
-def test_lines_that_cannot_be_read_set_no_clock(tail):
+def test_unreadable_lines_do_not_set_the_clock(tail):
     tail.read(999.0)  # no file yet: whatever comes is new
     with tail._path.open("a") as file:
         file.write('not json\n{"kind": "swarm"}\n[]\n{"kind": "rejected", "reason": "x", "count": 1}\n')

@@ -1,4 +1,4 @@
-"""What the shell makes of the provider's lists: what is new, what is gone, what was read back; and its pace."""
+"""How the shell processes provider lists: changes, missing VMs, reported values, and the observe period."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -13,7 +13,7 @@ from orchestrator.controller.tick import Pace, Shell
 from tests.orchestrator.shell_world import RUN, Requests, run, shell
 
 
-def test_what_was_read_back_after_creation_is_what_is_billed(world):
+def test_values_reported_after_creation_are_billed(world):
     found, observe = (
         {"instance": "g4dn.xlarge", "usd_per_h": Decimal("0.21"), "price_source": "EC2"},
         world.observe,
@@ -29,7 +29,7 @@ def test_what_was_read_back_after_creation_is_what_is_billed(world):
 
 
 @pytest.mark.parametrize("by", ["the provider", "its program"])
-def test_a_vm_that_goes_after_its_notice_was_preempted(world, by):
+def test_a_vm_that_ends_after_its_notice_was_preempted(world, by):
     observe = world.observe
 
     def noticed() -> list[Observed]:
@@ -79,7 +79,7 @@ def test_a_monitor_whose_address_comes_last_is_known_while_the_run_goes_on(world
     assert known_from_s <= 1012.0
 
 
-def test_a_vm_that_was_refused_after_its_creation_is_billed_and_no_loss(world):
+def test_a_vm_refused_after_its_creation_is_billed_and_no_loss(world):
     """Dearer than the ceiling: it was there for a minute, and the provider's list says so from then on."""
     request = world.request
 
@@ -112,7 +112,7 @@ def test_a_vm_that_was_refused_after_its_creation_is_billed_and_no_loss(world):
     assert lost == {"a": (0, 1), "b": (0, 0)}
 
 
-def test_what_does_not_change_is_told_once_in_a_while_and_the_end_is_the_same(world, monkeypatch):
+def test_periodic_full_reports_give_the_same_end(world, monkeypatch):
     told = []
     monkeypatch.setattr(shell_module, "_WHOLE_EACH", 8)
     advance = shell_module.advance
@@ -131,7 +131,7 @@ def test_what_does_not_change_is_told_once_in_a_while_and_the_end_is_the_same(wo
     ]  # both train; nothing is new, until the whole list is told, the monitor too
 
 
-def test_a_vm_that_the_lists_lack_is_ended_and_then_replaced(world):
+def test_an_unlisted_vm_is_terminated_and_then_replaced(world):
     observe = world.observe
     world.observe = lambda: [o for o in observe() if o.vm != "r-b-0" or world.now_s < 1005.0]
     with RunStore.open_writer(world.folder / "run.db") as store:
@@ -144,7 +144,7 @@ def test_a_vm_that_the_lists_lack_is_ended_and_then_replaced(world):
     assert world.vms["r-b-0"].ended_at_s <= world.vms["r-b-1"].requested_at_s, "it lived all the time"
 
 
-def test_the_provider_is_asked_at_the_pace_it_was_given(world):
+def test_the_provider_is_observed_at_the_given_period(world):
     submitted = []
 
     class Slow(InlineCalls):
@@ -164,7 +164,7 @@ def test_the_provider_is_asked_at_the_pace_it_was_given(world):
     assert {s for _, m, s in submitted if m == "request"} == {900.0}
 
 
-def test_a_request_that_only_stands_in_line_is_dropped_when_the_run_stops(world):
+def test_queued_requests_are_dropped_when_the_run_stops(world):
     class Crowded(InlineCalls):
         """Requests never get their turn."""
 
@@ -241,7 +241,7 @@ def test_a_run_whose_vms_can_never_be_listed_again_ends(world):
     assert world.alive() == []
 
 
-def test_a_stop_comes_to_its_end_although_nothing_can_be_listed(world):
+def test_a_stop_completes_although_nothing_can_be_listed(world):
     with RunStore.open_writer(world.folder / "run.db") as store:
         controller = blind(world, store)
         controller.stop("stopped", "the user")
@@ -250,7 +250,7 @@ def test_a_stop_comes_to_its_end_although_nothing_can_be_listed(world):
         assert (store.meta("status"), store.meta("error")) == ("stopped", "the user")
 
 
-def test_what_cannot_be_proved_to_be_gone_is_not_said_to_be(world):
+def test_vms_not_proven_gone_are_not_reported_gone(world):
     """The actor tries some times and then says that VMs may be left (exit code 5)."""
 
     def close() -> None:
@@ -268,7 +268,7 @@ def test_what_cannot_be_proved_to_be_gone_is_not_said_to_be(world):
         assert wait(world, controller, 10.0)
 
 
-def test_the_run_does_not_end_while_a_request_is_under_way(world):
+def test_the_run_does_not_end_while_a_request_is_in_progress(world):
     """Its VM could come to be after the provider was closed."""
 
     class Hanging(InlineCalls):

@@ -1,4 +1,4 @@
-"""The numbers for Prometheus: the report's own, what is unknown left out, counters that only grow."""
+"""Prometheus metrics: equal to the report, without unknown values, and with counters that never decrease."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def served(*collected: RunCollector) -> list[str]:
     return texts
 
 
-def test_the_numbers_are_the_reports(store):
+def test_metrics_equal_the_report(store):
     (text,) = served(collector(store))
     said = samples(text)
     summary = summarise(store)
@@ -104,7 +104,7 @@ def test_the_numbers_are_the_reports(store):
     assert said["orch_controller_tick_seconds_count",] == 1
 
 
-def test_what_is_unknown_is_left_out(store):
+def test_unknown_values_are_omitted(store):
     first = store.records("vms")[0]
     store.upsert_vm(replace(first, usd_per_h=None))
     (text,) = served(collector(store, state_of(budget=None)))
@@ -115,7 +115,7 @@ def test_what_is_unknown_is_left_out(store):
     assert not any(key[0] == "orch_budget_usd" for key in said)
 
 
-def test_without_a_price_book_there_is_no_traffic_in_dollars_and_all_the_rest(store):
+def test_without_a_price_book_only_traffic_costs_are_missing(store):
     store.set_meta("price_book", {"name": "mine", "csv": "nonsense"})
     (text,) = served(collector(store))
     said = samples(text)
@@ -126,7 +126,7 @@ def test_without_a_price_book_there_is_no_traffic_in_dollars_and_all_the_rest(st
     assert {"orch_samples_total", "orch_egress_bytes_total", "orch_preemptions_total", "orch_epoch"} <= names
 
 
-def test_counters_never_fall_not_even_across_a_restart(store):
+def test_counters_never_decrease_across_a_restart(store):
     (before,) = served(collector(store))
     # A VM's end is learnt late: what was estimated until now was too much.
     for row in store.records("vms"):
@@ -141,7 +141,7 @@ def test_counters_never_fall_not_even_across_a_restart(store):
     assert all(new[key] >= old[key] for key in counters)
 
 
-def test_the_run_is_read_at_most_each_few_seconds(store):
+def test_the_run_is_read_at_most_every_few_seconds(store):
     clock = [0.0]
     reader = collector(store, monotonic_s=lambda: clock[0])
 
@@ -157,7 +157,7 @@ def test_the_run_is_read_at_most_each_few_seconds(store):
     assert epochs() == 2
 
 
-def test_a_run_that_cannot_be_read_is_told_nothing_of(store, tmp_path):
+def test_an_unreadable_run_exports_no_metrics(store, tmp_path):
     reader = collector(store)
     (tmp_path / "run.db").unlink()
     (text,) = served(reader)
@@ -180,11 +180,11 @@ def test_addresses():
     assert address_of("off") is None
     assert chosen_address({}) == "127.0.0.1:0"
     for wrong in ("9464", ":1", "localhost:http", "127.0.0.1:70000"):
-        with pytest.raises(UsageError, match=r"write 127\.0\.0\.1:9464"):
+        with pytest.raises(UsageError, match=r"use the form 127\.0\.0\.1:9464"):
             chosen_address({"ORCH_METRICS_ADDRESS": wrong})
 
 
-def test_the_dashboard_asks_for_what_there_is(store):
+def test_the_dashboard_queries_existing_metrics(store):
     """Each metric a query names is served, with the labels the query names."""
     (text,) = served(collector(store))
     labels: dict[str, set[str]] = {}

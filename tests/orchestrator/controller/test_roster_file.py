@@ -1,4 +1,4 @@
-"""The orders a controller gives: who is allowed when, and that no restart or clock makes them older."""
+"""The controller's orders: the allowlist over time, and versions that no restart or clock change lowers."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_vm_is_allowed_from_its_intent_until_it_is_gone(tmp_path):
     assert len({o.version for o in given}) == 4
 
 
-def test_the_roster_says_who_begins_the_swarm_then_whom_to_join(tmp_path):
+def test_the_roster_names_the_first_peer_then_the_peers_to_join(tmp_path):
     def roster(state: RunState) -> tuple[str, list[str]]:
         RosterFile(tmp_path).write(state, [], 1000.0)
         said = json.loads((tmp_path / "monitor" / "roster.json").read_text())
@@ -98,7 +98,7 @@ def test_the_roster_says_who_begins_the_swarm_then_whom_to_join(tmp_path):
     assert roster(state_of(replace(up, state=SlotState.DONE), WAITS)) == ("", [])
 
 
-def test_they_are_given_anew_each_quarter_of_the_lease_and_when_the_run_pauses(tmp_path):
+def test_orders_are_reissued_each_quarter_lease_and_at_pauses(tmp_path):
     controller = Controller(tmp_path)
     state = state_of(ALIVE, WAITS)
     first = controller.orders(state, 1000.0)
@@ -112,7 +112,7 @@ def test_they_are_given_anew_each_quarter_of_the_lease_and_when_the_run_pauses(t
     assert not controller.orders(state, 1152.0).paused
 
 
-def test_neither_a_restart_nor_a_clock_set_back_makes_them_older(tmp_path):
+def test_restarts_and_clock_changes_never_give_older_orders(tmp_path):
     controller = Controller(tmp_path)
     state = state_of(ALIVE, WAITS)
     first = controller.orders(state, 1000.0)
@@ -146,13 +146,13 @@ def test_a_run_that_is_stopping_renews_no_lease(tmp_path):
     assert "r-a-0" in {p.vm for p in first.peers}  # until then it may leave politely
 
 
-def test_the_next_vm_is_allowed_beside_one_that_was_announced_to_go(tmp_path):
+def test_the_replacement_is_allowed_beside_an_announced_vm(tmp_path):
     waits = Slot("b", generation=1, ending="r-b-0", notice_at_s=1100.0)
     orders = Controller(tmp_path).orders(state_of(ALIVE, waits), 1000.0)
     assert [p.vm for p in orders.peers] == ["monitor", "r-a-0", "r-b-0", "r-b-1"]
 
 
-def test_those_announced_to_go_make_room_for_the_next_ones(tmp_path):
+def test_announced_vms_are_dropped_when_the_allowlist_is_full(tmp_path):
     names = [f"s{i:03}" for i in range(MAX_PEERS)]
     spec = replace(SPEC, slots=tuple(SlotSpec(name, (PLACE,), Policy()) for name in names))
     lives = [Slot(name, SlotState.BOOTING, vm=f"r-{name}-0") for name in names]
@@ -186,5 +186,7 @@ def test_more_peers_than_fit_are_refused(tmp_path):
 def test_an_experiment_with_too_many_peers_is_refused_before_anything_is_rented(tmp_path):
     spec = load("local-2")
     crowd = spec.model_copy(update={"peers": spec.peers * 76})
-    with pytest.raises(UsageError, match=r"152 peers; one signed record names 150 at most"):
+    with pytest.raises(
+        UsageError, match=r"152 peers, but a signed record of the allowlist holds at most 150"
+    ):
         preflight(approved_plan(crowd, "local", {}, cores=2), tmp_path)

@@ -1,4 +1,4 @@
-"""What the budget guard is told, by hand from a made-up run's rows."""
+"""Input of the budget guard, computed by hand from the rows of a made-up run."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -26,7 +26,7 @@ def store(tmp_path):
         yield store
 
 
-def test_the_rates_are_those_of_the_vms_rented_now_and_of_the_dearest_epoch(store):
+def test_rates_are_of_current_vms_and_the_most_expensive_epoch(store):
     first, second = store.records("vms")[:2]
     for row in store.records("vms"):
         store.upsert_vm(replace(row, ended_s=row.requested_s + 10.0))
@@ -49,7 +49,7 @@ def test_the_rates_are_those_of_the_vms_rented_now_and_of_the_dearest_epoch(stor
     assert told.egress_usd_per_h == pytest.approx(in_flight * 10, rel=Decimal("0.01"))
 
 
-def test_where_no_epoch_was_expected_those_that_ended_count(store):
+def test_without_an_expected_epoch_the_finished_ones_count(store):
     """Rented VMs with accelerators that nobody measured: nothing is scaled there."""
     store.set_meta("emulation", {"study_epoch_s": None, "epoch_s": None})
     told = spent_of(store, NOW_S, STATE)
@@ -59,7 +59,7 @@ def test_where_no_epoch_was_expected_those_that_ended_count(store):
     assert told.egress_usd_per_h > 0
 
 
-def test_what_is_unknown_is_told_as_unknown(store):
+def test_unknown_spending_is_unknown(store):
     row = store.records("vms")[0]
     store.upsert_vm(replace(row, ended_s=None, usd_per_h=None))
     told = spent_of(store, NOW_S, STATE)
@@ -86,7 +86,7 @@ def asks(name: str, for_s: float, state: SlotState = SlotState.PROVISIONING) -> 
     return Slot(name, state, vm=f"geo-{name}-0", since_s=NOW_S - for_s)
 
 
-def test_a_launch_under_way_counts_at_its_ceiling_from_its_wish_on(store):
+def test_a_launch_in_progress_counts_at_its_ceiling_from_its_request(store):
     before = spent_of(store, NOW_S, STATE).spent_usd
     dear, cheap = place("0.20", "0.30"), place("0.10")
     state = asked(
@@ -98,7 +98,7 @@ def test_a_launch_under_way_counts_at_its_ceiling_from_its_wish_on(store):
     )
 
 
-def test_what_is_refused_for_the_moment_again_and_again_costs_nothing_before_it_is_asked_again(store):
+def test_transient_refusals_cost_nothing_until_the_retry(store):
     """An hour of refusals, and the last one a minute ago; what may be there counts from its request on."""
     before = spent_of(store, NOW_S, STATE).spent_usd
     again = replace(asks("z-0", 60.0), refusals=9, retry_at_s=NOW_S + 30.0)
@@ -107,7 +107,7 @@ def test_what_is_refused_for_the_moment_again_and_again_costs_nothing_before_it_
     assert spent_of(store, NOW_S, asked((place("9.00"), maybe))).spent_usd == before + Decimal("4.5")
 
 
-def test_one_that_is_listed_is_on_the_bill_and_counts_once(store):
+def test_a_listed_vm_counts_once(store):
     row = store.records("vms")[0]
     slot = Slot("z-0", SlotState.PROVISIONING, vm=row.vm, since_s=NOW_S - 3600.0)
     told = spent_of(store, NOW_S, asked((place("9.00"), slot)))
@@ -125,7 +125,7 @@ def test_a_launch_at_an_unknown_price_makes_the_sum_unknown(store):
     max_examples=40,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-def test_launches_under_way_only_add_and_each_at_most_its_ceiling(store, launches):
+def test_launches_in_progress_add_at_most_their_ceilings(store, launches):
     state = asked(*((place(str(usd)), asks(f"z-{n}", for_s)) for n, (usd, for_s) in enumerate(launches)))
     more = spent_of(store, NOW_S, state).spent_usd - spent_of(store, NOW_S, STATE).spent_usd
     most = sum((usd * Decimal(str(for_s)) / 3600 for usd, for_s in launches), Decimal(0))

@@ -1,4 +1,4 @@
-"""What lost VMs sent after their last record counts in what is spent, as an estimate."""
+"""Unreported traffic of lost VMs counts as spent, as an estimate."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def usd(lines: list[CostLine]) -> float:
     return float(sum((line.usd or Decimal(0) for line in lines), Decimal(0)))
 
 
-def test_what_a_lost_vm_sent_after_its_last_record_is_spent(tmp_path: Path):
+def test_unreported_traffic_of_a_lost_vm_is_spent(tmp_path: Path):
     """The made-up run's last VM was preempted 20 s into an epoch of 30 s: two thirds of what it sends in one."""
     write_run(tmp_path)
     with RunStore.open_writer(tmp_path / "run.db") as store:

@@ -1,4 +1,4 @@
-"""Ending runs under bad luck: launches under way, removed folders, unreadable databases, full disks."""
+"""Ending runs in difficult situations: launches in progress, removed folders, unreadable databases, full disks."""
 
 from __future__ import annotations
 
@@ -93,13 +93,13 @@ class TestLaunchUnderWay:
     ):
         folder = make_run(home)
         monkeypatch.setattr(client, "start_cloud", lambda folder: ask_to_stop(folder, "taken down"))
-        with pytest.raises(RefusedError, match="r was ended while it was started: taken down") as raised:
+        with pytest.raises(RefusedError, match="r was ended while it was starting: taken down") as raised:
             client.launch("r", home)
         assert exit_code(raised.value) == 3
         assert cloud.calls == ["close"]
         assert status_of(folder) == "stopped"
 
-    def test_a_run_taken_down_before_it_was_brought_up_is_not(self, home: Path, cloud: Cloud):
+    def test_a_run_taken_down_before_its_start_is_not_started(self, home: Path, cloud: Cloud):
         make_run(home)
         assert client.down("r", home) == []
         assert cloud.calls == ["close"]
@@ -108,20 +108,20 @@ class TestLaunchUnderWay:
         assert "start" not in cloud.calls
         assert "controller" not in cloud.calls
 
-    def test_down_waits_for_a_bring_up_to_give_up_and_says_so_when_it_does_not(
+    def test_down_waits_for_a_launch_to_stop_and_reports_if_it_does_not(
         self, home: Path, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
     ):
         folder = make_run(home)
         monkeypatch.setattr(client, "_BRING_UP_S", 0.2)
         with start_lock(folder):
             [left] = client.down("r", home)
-            assert "another `orch` that is starting it does not give up" in left
+            assert "another `orch` that is starting it does not stop" in left
             assert run(["down", "r"]) == 5
         assert cloud.calls == []
         assert asked_to_stop(folder) == "taken down", "the bring-up sees it at its next step"
         assert client.down("r", home) == []
 
-    def test_reap_leaves_a_run_alone_that_is_being_started(self, home: Path, cloud: Cloud):
+    def test_reap_skips_a_run_that_is_being_started(self, home: Path, cloud: Cloud):
         folder = make_run(home)
         with start_lock(folder):
             assert is_starting(folder)
@@ -133,7 +133,7 @@ class TestLaunchUnderWay:
         assert cloud.calls == ["close"]
         assert status_of(folder) == "stopped"
 
-    def test_reap_leaves_a_run_alone_whose_killed_controller_ray_starts_again(
+    def test_reap_skips_a_run_whose_controller_ray_restarts(
         self, home: Path, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
     ):
         folder = make_run(home)
@@ -150,13 +150,13 @@ class TestLaunchUnderWay:
         assert client.reap(home).left == {}
         assert cloud.calls == ["close"], "one that Ray has given up is ended"
 
-    def test_the_lock_is_waited_for(self, tmp_path: Path):
+    def test_start_lock_waits(self, tmp_path: Path):
         with start_lock(tmp_path), pytest.raises(HeldError), start_lock(tmp_path, 0.15):
             pass
         with start_lock(tmp_path, 0.15):
             pass
 
-    def test_a_controller_that_comes_later_ends_the_run_at_its_first_tick(self, home: Path):
+    def test_a_later_controller_ends_the_run_at_its_first_tick(self, home: Path):
         folder = make_run(home)
         ask_to_stop(folder, "taken down")
         told: list[tuple[str, str]] = []
@@ -176,7 +176,7 @@ def shells_of(folder: Path, told: list[tuple[str, str]]) -> Shells:
 
 
 class TestWhatReapSays:
-    def test_a_removed_run_folder_hides_no_vm(self, home: Path, cloud: Cloud):
+    def test_vms_of_a_removed_run_folder_are_found(self, home: Path, cloud: Cloud):
         name = owner(home, {})
         folder = make_run(home, target="sky", owner=name)
         shutil.rmtree(folder)
@@ -188,7 +188,7 @@ class TestWhatReapSays:
         assert client.reap(home, everything=True).left == {}
         assert cloud.owned == []
 
-    def test_vms_under_a_shared_name_are_named_and_left_to_their_own_machine(
+    def test_vms_under_a_shared_owner_are_reported_and_left_alone(
         self, home: Path, cloud: Cloud, capsys: pytest.CaptureFixture[str]
     ):
         owner(home, {"ORCH_OWNER": "team"})
@@ -200,7 +200,7 @@ class TestWhatReapSays:
         assert len(cloud.owned) == 1
 
     @pytest.mark.parametrize("content", [b"", b"garbage" * 1000], ids=["empty", "overwritten"])
-    def test_an_unreadable_database_keeps_no_vm_and_asks_the_clouds(
+    def test_an_unreadable_database_is_torn_down_and_the_clouds_queried(
         self, home: Path, cloud: Cloud, capsys: pytest.CaptureFixture[str], content: bytes
     ):
         folder = make_run(home, target="sky", owner="me")
@@ -218,7 +218,7 @@ class TestWhatReapSays:
         assert "what it cost is not known" in said
         assert "nothing of owner me" in said
 
-    def test_an_unreadable_database_whose_clouds_do_not_answer_ends_with_5(
+    def test_an_unreadable_database_with_unreachable_clouds_exits_with_5(
         self, home: Path, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
     ):
         folder = make_run(home)
@@ -232,14 +232,14 @@ class TestWhatReapSays:
         monkeypatch.setattr(cloud, "list_ours", silent)
         assert run(["reap"]) == 5
 
-    def test_down_takes_a_run_down_whose_database_is_overwritten(self, home: Path, cloud: Cloud):
+    def test_down_works_with_an_overwritten_database(self, home: Path, cloud: Cloud):
         folder = make_run(home, target="sky", owner="me")
         (folder / "run.db").write_bytes(b"garbage" * 1000)
         (folder / "sky").mkdir()
         assert run(["down", "r"]) == 0
         assert cloud.calls == ["close"]
 
-    def test_a_folder_without_its_experiment_is_looked_into(self, home: Path, cloud: Cloud):
+    def test_a_folder_without_its_experiment_is_searched(self, home: Path, cloud: Cloud):
         folder = make_run(home)
         (folder / "experiment.yaml").unlink()
         client.reap(home)
@@ -247,14 +247,14 @@ class TestWhatReapSays:
 
 
 class TestFullDisk:
-    def test_the_wish_to_stop_outlives_a_full_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def test_a_stop_request_survives_a_full_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         (tmp_path / "stop.json").touch()  # there was room for a name, and for no byte
         assert asked_to_stop(tmp_path) == "taken down"
         ask_to_stop(tmp_path, "again")
         assert asked_to_stop(tmp_path) == "taken down"
         ask_to_stop(tmp_path / "nowhere", "x")  # logged, not raised
 
-    def test_room_is_kept_for_the_end_and_given_back(self, tmp_path: Path):
+    def test_the_disk_reserve_is_allocated_and_released(self, tmp_path: Path):
         keep_reserve(tmp_path)
         assert (tmp_path / "reserve").stat().st_blocks * 512 >= 16_000_000
         assert free_reserve(tmp_path)
@@ -264,7 +264,7 @@ class TestFullDisk:
         assert not is_disk_full(OSError(errno.EIO, "x"))
         assert not is_disk_full(None)
 
-    def test_a_run_whose_disk_is_full_is_ended_in_the_room_that_was_kept(self, home: Path):
+    def test_a_full_disk_ends_the_run_using_the_reserve(self, home: Path):
         folder = make_run(home)
         keep_reserve(folder)
         told: list[tuple[str, str]] = []
@@ -312,7 +312,7 @@ print("ended:", sorted(ended))
 @pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts a tmpfs in a namespace of its own")
 @pytest.mark.timeout(120)
-def test_on_a_full_disk_every_vm_is_ended(tmp_path: Path):
+def test_every_vm_is_terminated_on_a_full_disk(tmp_path: Path):
     """In a user namespace with a tmpfs of 1 MB; the SDK is replaced, records and provider are the real ones."""
     script = tmp_path / "full.py"
     script.write_text(_FULL)
@@ -330,7 +330,7 @@ def test_on_a_full_disk_every_vm_is_ended(tmp_path: Path):
     assert lines[-1] == "ended: ['r-a-0', 'r-a-1', 'r-a-2']"
 
 
-def test_a_bring_up_in_another_process_holds_the_lock_until_it_dies(tmp_path: Path):
+def test_a_launch_in_another_process_holds_the_lock_until_it_dies(tmp_path: Path):
     code = (
         "import sys, time; from pathlib import Path; from orchestrator.launch.start_lock import start_lock\n"
         "with start_lock(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"

@@ -1,4 +1,4 @@
-"""The shell with a provider in memory and a clock that is told: whole runs, and a kill at every write."""
+"""The shell with an in-memory provider and a test clock: whole runs, and a kill at every write."""
 
 import json
 from collections.abc import Callable
@@ -95,7 +95,7 @@ def test_a_preempted_peer_is_replaced_and_both_are_billed(world):
         assert [p["preemptions"] for p in view["peers"]] == [0, 1]
 
 
-def test_a_vms_clock_that_is_off_is_shown(world):
+def test_clock_skew_is_reported(world):
     world.skews = {"r-a-0": -700.04, "r-b-0": 0.3}
     with RunStore.open_writer(world.folder / "run.db") as store:
         controller = shell(world, store)
@@ -109,7 +109,7 @@ def test_a_vms_clock_that_is_off_is_shown(world):
         assert "`sudo chronyc makestep`" in told
 
 
-def test_a_clock_that_is_set_back_tears_nothing(world):
+def test_a_clock_set_back_ends_nothing(world):
     began_s = world.now_s
     now_s = steady_clock(
         lambda: world.now_s - 3600.0 * (world.now_s > began_s + 6), lambda: world.now_s, not_before_s=999.0
@@ -124,7 +124,7 @@ def test_a_clock_that_is_set_back_tears_nothing(world):
     assert times[-1] - times[0] < 60
 
 
-def test_a_quiet_run_writes_its_clock_down_and_goes_on_from_there_after_a_boot(world):
+def test_a_quiet_run_stores_its_clock_and_continues_from_it(world):
     """Hours after the last row of the journal the machine starts again, with its time of day an hour back."""
     with RunStore.open_writer(world.folder / "run.db") as store:
         wall_s, ticks_s, boot = world.now_s, [5.0], ["first"]
@@ -149,7 +149,7 @@ def test_a_quiet_run_writes_its_clock_down_and_goes_on_from_there_after_a_boot(w
         assert clock()() == store.meta("clock_s")
 
 
-def test_what_an_earlier_controller_asked_for_counts_until_it_is_settled(world):
+def test_unanswered_requests_of_an_earlier_controller_count(world):
     """It was killed before the answer; now the provider answers nothing, and the VM may have been there all the time."""
     with RunStore.open_writer(world.folder / "run.db") as store:
         first = shell(world, store)
@@ -191,7 +191,7 @@ def test_stopping_leaves_nothing(world):
     assert world.alive() == []
 
 
-def test_a_cloud_that_died_ends_the_run(world):
+def test_a_dead_cloud_ends_the_run(world):
     with RunStore.open_writer(world.folder / "run.db") as store:
         controller = shell(world, store)
         for _ in range(8):
@@ -205,7 +205,7 @@ def test_a_cloud_that_died_ends_the_run(world):
 
 
 @pytest.mark.parametrize("error", [CredentialsError("token expired"), InvalidRequestError("no such flag")])
-def test_a_list_that_is_refused_ends_nothing(world, error):
+def test_a_failed_list_ends_nothing(world, error):
     """Each cloud's credentials expire alone; what trains meanwhile goes on, and is seen again when they are renewed."""
     observe = world.observe
 
@@ -225,7 +225,7 @@ def _dead():
     raise LostError("the switch died")
 
 
-def test_the_budget_is_guarded(world):
+def test_the_budget_stops_the_run(world):
     budgeted = replace(RUN, budget_usd=Decimal(1))
     with RunStore.open_writer(world.folder / "b" / "run.db") as store:
         fact = created(budgeted)
@@ -258,7 +258,7 @@ def _kill_at(store, count: int, after: bool) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_killed_at_any_journal_write_it_goes_on_to_the_same_end(tmp_path, quick_keys, after):
+def test_killed_at_any_journal_write_it_reaches_the_same_end(tmp_path, quick_keys, after):
     kills = 0
     for count in range(1, 60):
         folder = tmp_path / f"{count}"
@@ -285,7 +285,7 @@ def test_killed_at_any_journal_write_it_goes_on_to_the_same_end(tmp_path, quick_
     assert kills >= 10
 
 
-def test_the_monitors_lines_are_read_once_whole_and_whatever_they_say(world):
+def test_monitor_lines_are_read_once_and_malformed_ones_counted(world):
     path = world.folder / "monitor" / "monitor.jsonl"
     progress = {"kind": "progress", **asdict(ProgressRecord(1.0, "", 1, 5, 2.0, 2, None))}
     whole = json.dumps(progress) + "\n"
@@ -325,7 +325,7 @@ def _full(table, rows):
     raise DiskFullError("run.db: no room left on the disk")
 
 
-def test_a_busy_host_says_why(tmp_path):
+def test_a_contended_host_reports_why(tmp_path):
     with RunStore.open_writer(tmp_path / "run.db") as store:
         store.append("epochs", [epoch("a", k, 100 + (k - 1) * 30.0, 20.0, 10.0) for k in (1, 2)])
         store.set_meta("warmup_epochs", 1)
@@ -347,7 +347,7 @@ def test_a_busy_host_says_why(tmp_path):
         assert (slept["sleep_worst_s"], len(slept["reasons"])) == (0.7, 2)
 
 
-def test_emulated_accelerators_that_took_longer_than_asked(tmp_path):
+def test_slow_emulated_accelerators_are_reported(tmp_path):
     spec = load("geo-b2")  # a step of 32 is padded to 0.9 s
     with RunStore.open_writer(tmp_path / "run.db") as store:
         store.upsert_vm(vm_row("a"))
@@ -390,7 +390,7 @@ GOOD = "1,1,10.0,1.0,0,0,0.5,0.5,0,0,0,32\n"
     ids=["zeros", "nan", "infinite", "30 digits", "5000 digits", "not UTF-8", "cut"],
 )
 @pytest.mark.parametrize("name", ["steps.csv", "egress.csv"])
-def test_a_log_that_a_vm_broke_costs_that_log_and_no_run(world, name: str, bad: bytes):
+def test_a_corrupt_vm_log_is_skipped_with_a_warning(world, name: str, bad: bytes):
     """The other VM's steps are there, the run is done, and a warning names the VM and the file."""
     tmp_path = world.folder
     head = {
@@ -405,6 +405,6 @@ def test_a_log_that_a_vm_broke_costs_that_log_and_no_run(world, name: str, bad: 
         run(world, shell(world, store))
         assert store.meta("status") == "done"
         assert "r-b-0" in {row.vm for row in store.records("steps")}
-        (warning,) = [w for w in store.meta("warnings") if "is left out" in w]
+        (warning,) = [w for w in store.meta("warnings") if "is skipped" in w]
     assert "r-a-0" in warning
     assert name in warning

@@ -1,4 +1,4 @@
-"""The rows of VMs that a run is billed by: prices that move, and a provider whose clock is not ours."""
+"""The rows of VMs used for billing: price changes, and a provider with another clock."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -47,7 +47,7 @@ def write(rows: Rows, now_s: float, o: Observed) -> None:
     rows.write_vms(begin(RUN), (o,), now_s)
 
 
-def test_a_price_that_rises_and_falls_is_billed_as_it_moved(store, rows):
+def test_price_changes_are_billed_as_they_happened(store, rows):
     """0.10 for an hour, 0.30 for an hour (seen half an hour late, so since the list before), then 0.10 again."""
     write(rows, NOW_S, listed("0.10"))
     write(rows, NOW_S + 3600.0, listed("0.10"))
@@ -64,7 +64,7 @@ def test_a_restarted_controller_still_knows_the_prices(store, rows):
     assert bill_of(store, NOW_S + 9999.0).sum("vm") == pytest.approx(Decimal("0.15"))
 
 
-def test_a_vm_that_no_list_ever_showed_is_billed_once_the_provider_has_taken_it(store, rows):
+def test_a_never_listed_vm_is_billed_if_its_request_was_accepted(store, rows):
     """It is ended since the lists lack it, and nobody will ever say when it began and what it cost."""
     held = replace(begin(RUN).slots[0], state=SlotState.BOOTING, vm=VM, confirmed=True)
     state = replace(begin(RUN), slots=(held, begin(RUN).slots[1]))
@@ -83,12 +83,12 @@ def test_a_vm_that_no_list_ever_showed_is_billed_once_the_provider_has_taken_it(
     assert (row.ended_s, row.usd_per_h) == (None, Decimal("0.10")), "what a list says is what counts"
 
 
-def test_what_the_provider_never_took_and_never_listed_is_no_vm(store, rows):
+def test_a_never_accepted_never_listed_request_is_no_vm(store, rows):
     rows.write_vms(begin(RUN), (), NOW_S + 360.0)
     assert store.records("vms") == []
 
 
-def test_a_vms_place_is_known_from_its_wish_on_and_a_list_corrects_it(store, rows):
+def test_a_vms_location_is_known_from_its_intent_and_corrected_by_lists(store, rows):
     """After a restart its records may be read before any list: bytes from nowhere would make the whole bill unknown."""
     again = Rows(store, store.records("events"), Requests())
     again.write_vms(begin(RUN), (), NOW_S + 1.0)
@@ -98,7 +98,7 @@ def test_a_vms_place_is_known_from_its_wish_on_and_a_list_corrects_it(store, row
     assert store.meta("locations")[VM] == "gcp/us-central1/us-central1-b"
 
 
-def test_a_price_that_rose_while_there_was_no_controller_counts_from_the_last_list(store, rows):
+def test_a_rise_without_a_controller_counts_from_the_last_list(store, rows):
     """Nor does what was journalled after that list, while none could be read, say that the price was still the old one."""
     write(rows, NOW_S, listed("0.10"))
     rows.write_clock(NOW_S + 10.0)
@@ -110,7 +110,7 @@ def test_a_price_that_rose_while_there_was_no_controller_counts_from_the_last_li
 
 
 @pytest.mark.parametrize("off_s", [-3600.0, 3600.0])
-def test_a_provider_whose_clock_is_ahead_bills_by_ours(store, rows, off_s):
+def test_a_fast_provider_clock_is_corrected(store, rows, off_s):
     """Both its beginning and its end are moved, so a running VM costs neither nothing nor an hour too much."""
     write(rows, NOW_S + 30.0, listed(requested_s=NOW_S + off_s))
     assert bill_of(store, NOW_S + 3600.0).sum("vm") == pytest.approx(Decimal("0.10"))
@@ -118,14 +118,14 @@ def test_a_provider_whose_clock_is_ahead_bills_by_ours(store, rows, off_s):
     assert bill_of(store, NOW_S + 3600.0).sum("vm") == pytest.approx(Decimal("0.05"))
 
 
-def test_a_vm_that_was_requested_later_than_it_was_wished_for_is_billed_from_then(store, rows):
+def test_a_vm_requested_after_its_intent_is_billed_from_its_request(store, rows):
     """It stood in line: both clocks agree, and nothing is moved."""
     write(rows, NOW_S + 600.0, listed(requested_s=NOW_S + 500.0))
     (row,) = store.records("vms")
     assert row == replace(row, requested_s=NOW_S + 500.0, ready_s=NOW_S + 560.0)
 
 
-def test_a_rise_counts_whole_although_our_clock_was_set_forward(store, rows):
+def test_a_rise_counts_fully_although_our_clock_was_set_forward(store, rows):
     """By the provider's clock 0.10 for an hour, then 0.30 for two; ours is an hour ahead from the rise on."""
     write(rows, NOW_S, listed("0.10"))
     write(rows, NOW_S + 7190.0, listed("0.10"))
@@ -138,5 +138,5 @@ def test_a_rise_counts_whole_although_our_clock_was_set_forward(store, rows):
     ("late_s", "moved"), [(0.0, [[100.0, "0.1"], [200.0, "0.3"]]), (50.0, [[100.0, "0.1"], [200.0, "0.3"]]),
                           (90.0, [[10.0, "0.1"], [200.0, "0.3"]]), (-900.0, [[100.0, "0.1"], [200.0, "0.3"]])]
 )  # fmt: skip
-def test_only_rises_are_moved_back_and_only_when_the_end_is_told_late(late_s, moved):
+def test_only_rises_are_moved_back_and_only_for_late_ends(late_s, moved):
     assert rises_moved_back([[100.0, "0.1"], [200.0, "0.3"]], Decimal("0.2"), late_s) == moved

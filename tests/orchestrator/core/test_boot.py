@@ -1,4 +1,4 @@
-"""A VM that boots has as long as the step it reports: its setup, the installation of its software."""
+"""Deadlines of a booting VM: each reported step has its own."""
 
 from decimal import Decimal
 
@@ -18,7 +18,7 @@ def booting() -> Driver:
     return run
 
 
-def test_a_vm_within_its_setups_and_installations_limits_is_not_ended_by_the_boots():
+def test_setup_and_install_have_their_own_deadlines():
     run = booting()
     for phase, for_s in (("", 1190), ("setup", 1250), ("installing", 1850)):
         for _ in range(for_s // 10):
@@ -34,7 +34,7 @@ def test_a_vm_within_its_setups_and_installations_limits_is_not_ended_by_the_boo
 
 
 @pytest.mark.parametrize(("phase", "limit_s"), [("", 1200), ("setup", 1290), ("installing", 1920)])
-def test_a_vm_that_hangs_in_a_step_of_its_boot_is_ended_after_the_steps_limit(phase: str, limit_s: int):
+def test_a_hanging_boot_step_is_ended_at_its_deadline(phase: str, limit_s: int):
     run = booting()
     run.tick(600)
     run.sees("r-a-0", "pending", phase)
@@ -48,7 +48,7 @@ def test_a_vm_that_hangs_in_a_step_of_its_boot_is_ended_after_the_steps_limit(ph
     assert run.of("a").cause.startswith(said)
 
 
-def test_phases_that_go_back_and_forth_give_a_vm_no_more_time():
+def test_repeated_boot_phases_do_not_extend_the_deadline():
     run = booting()
     began_s, phases = run.now_s, ("setup", "installing", "", "nonsense")
     for n in range(1000):

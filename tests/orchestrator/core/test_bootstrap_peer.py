@@ -1,4 +1,4 @@
-"""All VMs are requested at once; one of those that are ready begins the swarm, and never two."""
+"""All VMs are requested at once, and exactly one of the ready ones starts the swarm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestrator.core.events import (
     StopWanted,
     TerminateVm,
 )
-from orchestrator.core.indexed_state import Work
+from orchestrator.core.indexed_state import WorkingState
 from orchestrator.core.journal import created, replay, story
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec, SlotState
 from orchestrator.simulation.checks import SimulationError
@@ -50,7 +50,7 @@ def rows(run: Driver) -> list[EventRecord]:
     ]
 
 
-def test_all_are_requested_at_once_within_the_limits():
+def test_all_vms_are_requested_at_once_within_the_limits():
     run = Driver(spec())
     assert asked(run.tick()) == ["r-a-0", "r-b-0", "r-c-0"]
     run = Driver(spec(5, vms_per_min=3))
@@ -61,7 +61,7 @@ def test_all_are_requested_at_once_within_the_limits():
     assert asked(Driver(dear).tick()) == ["r-a-0", "r-b-0"]
 
 
-def test_the_first_that_is_ready_begins_and_the_others_wait_for_its_address():
+def test_first_ready_vm_starts_the_swarm_and_others_wait_for_its_address():
     run = Driver(spec())
     run.tick()
     run.sees("r-a-0", state="pending")
@@ -84,7 +84,7 @@ def test_the_first_that_is_ready_begins_and_the_others_wait_for_its_address():
     assert replay(rows(run)) == run.state
 
 
-def test_one_that_is_lost_before_anybody_joined_is_followed_by_another_once_it_is_gone():
+def test_lost_first_peer_is_succeeded_once_it_is_gone():
     run = Driver(spec())
     run.tick()
     for name in "abc":
@@ -104,7 +104,7 @@ def test_one_that_is_lost_before_anybody_joined_is_followed_by_another_once_it_i
     assert "r-a-0, which began it, is lost" in "\n".join(story(rows(run)))
 
 
-def test_nobody_begins_while_one_that_was_told_whom_to_join_may_show_up():
+def test_no_second_swarm_while_a_joining_vm_may_appear():
     run = Driver(spec())
     run.tick()
     run.sees("r-a-0", phase="training", maddr="/a")
@@ -122,7 +122,7 @@ def test_nobody_begins_while_one_that_was_told_whom_to_join_may_show_up():
     assert run.state.seed == "r-c-0"
 
 
-def test_a_vm_that_is_taken_back_soon_does_not_begin():
+def test_a_vm_with_a_preemption_notice_does_not_start_the_swarm():
     run = Driver(spec(2))
     run.tick()
     run.sees("r-a-0", phase="waiting", notice_at_s=run.now_s + 120)
@@ -135,7 +135,7 @@ def test_a_vm_that_is_taken_back_soon_does_not_begin():
     assert run.state.seed == "r-b-0"
 
 
-def test_the_wait_for_the_first_peer_is_not_the_others_own_time():
+def test_waiting_for_the_first_peer_does_not_use_up_the_join_deadline():
     run = Driver(spec(boot_deadline_s=1200.0, join_deadline_s=600.0))
     run.tick()
     for name in "abc":
@@ -157,7 +157,7 @@ def test_the_wait_for_the_first_peer_is_not_the_others_own_time():
     assert run.of("b").cause.startswith("did not join within 600 s (its phase: starting)")
 
 
-def test_a_slot_that_is_refused_goes_on_asking_while_another_has_a_vm():
+def test_a_refused_slot_keeps_retrying_while_another_has_a_vm():
     picky = tuple(replace(s, policy=Policy(max_refusals=2)) for s in spec(2).slots)
     run = Driver(replace(spec(2), slots=picky, join_deadline_s=9e9))
     run.tick()
@@ -178,7 +178,7 @@ def never(count: int) -> RunSpec:
     return replace(made, slots=tuple(replace(s, policy=NEVER) for s in made.slots))
 
 
-def test_a_slot_is_not_given_up_while_another_is_asking():
+def test_a_slot_is_not_given_up_while_another_request_is_in_progress():
     run = Driver(never(2))
     run.tick()
     run.feed(OfferRefused(run.now_s, "r-a-0", "quota", "quota"))
@@ -196,7 +196,7 @@ def test_slots_that_are_all_refused_do_not_wait_for_each_other(kind):
     assert run.state.stop_status == "no_capacity"
 
 
-def test_slots_that_ask_by_turns_do_not_wait_for_each_other():
+def test_slots_that_retry_in_turn_do_not_wait_for_each_other():
     """One is always asking: each is refused just after the other has begun to ask again."""
     run = Driver(never(2))
     vms = asked(run.tick())
@@ -208,7 +208,7 @@ def test_slots_that_ask_by_turns_do_not_wait_for_each_other():
 
 
 @pytest.mark.parametrize("kind", ["credentials", "invalid"])
-def test_what_one_cloud_will_not_do_ends_the_run_once_no_other_may_come(kind):
+def test_a_permanent_refusal_ends_the_run_if_no_other_vm_is_pending(kind):
     run = Driver(spec())
     run.tick()
     run.feed(OfferRefused(run.now_s, "r-a-0", kind, "ExpiredToken"))
@@ -226,7 +226,7 @@ def test_what_one_cloud_will_not_do_ends_the_run_once_no_other_may_come(kind):
     assert every.state.stop_status == "failed", "each was refused once: none is asked again"
 
 
-def test_when_the_first_peers_are_done_nobody_begins_anew():
+def test_no_new_swarm_starts_after_the_first_peers_are_done():
     run = Driver(spec(2))
     run.tick()
     run.sees("r-a-0", phase="done", maddr="/a")
@@ -235,10 +235,10 @@ def test_when_the_first_peers_are_done_nobody_begins_anew():
     assert run.state.seed == ""
 
 
-def test_a_controller_that_lets_everybody_begin_is_found_out(monkeypatch: pytest.MonkeyPatch):
+def test_simulation_detects_a_controller_that_starts_two_swarms(monkeypatch: pytest.MonkeyPatch):
     """Mutated: whoever is ready begins a swarm."""
 
-    def hasty(work: Work, now_s: float) -> None:
+    def hasty(work: WorkingState, now_s: float) -> None:
         if work.waiting:
             work.run = replace(work.run, seed=work.slots[min(work.waiting)].vm)
 
@@ -267,7 +267,7 @@ HAPPENINGS = st.lists(
 
 @given(HAPPENINGS, st.booleans())
 @settings(max_examples=200, derandomize=True, deadline=None)
-def test_of_the_vms_that_live_one_began_the_swarm(happenings, first_alone):
+def test_exactly_one_live_vm_started_the_swarm(happenings, first_alone):
     run = Driver(spec(len(NAMES), first_alone=first_alone))
     living: dict[str, str] = {}  # what is really there, and its phase
     began: set[str] = set()

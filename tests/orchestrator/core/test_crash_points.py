@@ -1,5 +1,4 @@
-"""A scripted run with preemptions, stopped at every write of its store and between every call and its reply, and gone
-on with from the store: the same end each time."""
+"""A scripted run with preemptions, killed at every store write and between every call and its reply, reaches the same end."""
 
 from __future__ import annotations
 
@@ -89,7 +88,7 @@ def end_of(run: ScriptedRun) -> End:
     )
 
 
-def test_the_script_has_in_it_what_it_says(folder):
+def test_the_script_covers_the_listed_situations(folder):
     run = ScriptedRun(folder)
     points = run.run()
     end = end_of(run)
@@ -112,7 +111,7 @@ def _paused(events) -> list[bool]:
     return [replay(events[: n + 1]).paused for n in range(len(events))]
 
 
-def test_stopped_anywhere_it_comes_to_the_same_end(folder, capsys):
+def test_killed_at_any_point_it_reaches_the_same_end(folder, capsys):
     whole = ScriptedRun(folder / "whole")
     points = whole.run().passed
     expected = end_of(whole)
@@ -130,7 +129,7 @@ def test_stopped_anywhere_it_comes_to_the_same_end(folder, capsys):
         print(f"\n{len(points)} crash points, all come to the same end: {kinds}")
 
 
-def test_stopped_again_and_again(folder):
+def test_repeated_kills_reach_the_same_end(folder):
     """Three controllers die, each at a point drawn from a seed; the fourth comes to the same end."""
     whole = ScriptedRun(folder / "whole")
     points = whole.run().passed
@@ -145,7 +144,7 @@ def test_stopped_again_and_again(folder):
         shutil.rmtree(folder / "run")
 
 
-def test_a_journal_written_after_the_request_is_found_out(folder, monkeypatch):
+def test_detects_a_journal_written_after_the_request(folder, monkeypatch):
     """The suite can fail: with the one write moved behind what it announces, most points show it."""
     write_late(monkeypatch)
     whole = ScriptedRun(folder / "whole")

@@ -1,4 +1,4 @@
-"""The journal: it rebuilds the state, tells each slot's story, and says when it is none."""
+"""The journal: rebuilding the state, the story of a slot, and invalid journals."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -30,7 +30,7 @@ def rows(facts) -> list[EventRecord]:
     ]
 
 
-def test_the_first_row_holds_all_the_core_was_told():
+def test_the_first_row_holds_the_whole_specification():
     assert replay(rows([created(RUN)])) == begin(RUN, 10.0)
 
 

@@ -1,4 +1,4 @@
-"""The slot machine, event by event: states, facts, instructions."""
+"""The slot state machine, event by event: states, facts, instructions."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -35,7 +35,7 @@ def spec(**policy) -> RunSpec:
     return RunSpec("r", (slot, replace(slot, name="b")), budget_usd=Decimal(5))
 
 
-def test_the_first_peer_goes_alone_until_its_address_is_known():
+def test_first_peer_is_requested_alone_until_its_address_is_known():
     run = Driver(spec())
     assert run.tick() == [RequestVm("r-a-0", "a", 0, 0, ())]
     assert run.facts[0].kind == "intent"
@@ -48,7 +48,7 @@ def test_the_first_peer_goes_alone_until_its_address_is_known():
     assert run.tick() == [RequestVm("r-b-0", "b", 0, 0, ("/a",)), StartMonitor(MONITOR, ("/a",))]
 
 
-def test_a_request_is_repeated_until_the_provider_is_known_to_have_it():
+def test_a_request_is_repeated_until_it_is_confirmed():
     run = Driver(spec())
     run.tick()
     assert run.tick() == [RequestVm("r-a-0", "a", 0, 0, ())]
@@ -78,13 +78,13 @@ def test_a_silent_peer_is_ended_before_another_is_requested():
     ("replace_by", "place_after_loss"),
     [("same_place", 0), ("next_place", 1), ("cheapest_place", 1), ("wait", 0)],
 )
-def test_the_policy_says_where_the_next_one_is(replace_by, place_after_loss):
+def test_the_policy_chooses_the_next_place(replace_by, place_after_loss):
     run = Driver(spec(replace=replace_by)).train()
     run.sees("r-a-0", state="preempted")
     assert run.of("a").place == place_after_loss
 
 
-def test_never_replaces_none_and_the_others_go_on():
+def test_policy_never_replaces_no_vm_and_the_others_continue():
     run = Driver(spec(replace="never")).train()
     run.sees("r-a-0", state="preempted")
     assert run.of("a").state is SlotState.FAILED
@@ -93,7 +93,7 @@ def test_never_replaces_none_and_the_others_go_on():
     assert run.state.stop_status == "failed"
 
 
-def test_too_many_losses_are_enough():
+def test_a_slot_fails_after_too_many_losses():
     run = Driver(spec(max_replacements=1)).train()
     run.sees("r-a-0", state="preempted")
     run.tick(5)
@@ -102,7 +102,7 @@ def test_too_many_losses_are_enough():
     assert "more than the 1 replacements" in run.of("a").cause
 
 
-def test_no_capacity_goes_down_the_list_then_the_run_says_so():
+def test_no_capacity_tries_every_place_then_ends_the_run():
     run = Driver(spec(replace="next_place", max_refusals=3))
     places = []
     for _ in range(12):
@@ -128,22 +128,22 @@ def test_an_ambiguous_request_that_is_then_refused_is_ended_first():
 
 
 @pytest.mark.parametrize("kind", ["credentials", "invalid"])
-def test_what_can_never_work_stops_the_run(kind):
+def test_permanent_refusals_stop_the_run(kind):
     run = Driver(spec())
     run.tick()
     run.feed(OfferRefused(run.now_s, "r-a-0", kind, "no permission"))
     assert (run.state.stop_status, run.state.stop_cause) == ("failed", "no permission")
 
 
-def test_a_failure_that_every_other_vm_would_share_ends_the_run():
+def test_an_unrecoverable_failure_ends_the_run():
     run = Driver(spec()).train()
     why = "s3://digits/train-000001.tar: the tar ends at byte 7000"
-    run.feed(Observed(run.now_s, "r-a-0", "running", "failed", cause=why, hopeless=True))
+    run.feed(Observed(run.now_s, "r-a-0", "running", "failed", cause=why, unrecoverable=True))
     assert (run.state.stop_status, run.state.stop_cause) == ("failed", why)
     assert run.of("a").vm != "r-a-1"
 
 
-def test_a_vm_nobody_wishes_for_is_ended():
+def test_a_stray_vm_is_terminated():
     run = Driver(spec()).train()
     assert run.sees("r-a-7") == [TerminateVm("r-a-7", "it belongs to no slot any more")]
 
@@ -197,7 +197,7 @@ def test_the_drain_is_bounded_and_so_are_stragglers():
     assert run.state.stop_status == "done"
 
 
-def test_the_budget_stops_before_it_is_passed():
+def test_the_run_stops_before_the_budget_is_exceeded():
     run = Driver(spec()).train()
     run.feed(Spending(run.now_s, Decimal("4.87"), Decimal(6)))  # 75 s of 6 USD an hour are 0.125
     assert not run.state.stop_status
@@ -206,7 +206,7 @@ def test_the_budget_stops_before_it_is_passed():
     assert {type(i) for i in run.tick()} == {TerminateVm}
 
 
-def test_an_unknown_price_keeps_no_budget():
+def test_an_unknown_price_stops_a_run_with_a_budget():
     for unknown in (Spending(1.0, None, Decimal(1)), Spending(1.0, Decimal(1), None)):
         run = Driver(spec())
         run.feed(unknown)
@@ -233,7 +233,7 @@ def test_a_dead_monitor_is_started_again_under_the_next_name():
     assert run.tick() == [EndRun("stopped", "the user")]
 
 
-def test_a_monitor_that_dies_again_and_again_ends_the_run():
+def test_too_many_monitor_deaths_end_the_run():
     run = Driver(spec()).train()
     for number in range(spec().max_monitor_restarts + 1):
         assert not run.state.stop_status
@@ -244,7 +244,7 @@ def test_a_monitor_that_dies_again_and_again_ends_the_run():
     assert "died 6 times (killed)" in run.state.stop_cause
 
 
-def test_the_next_monitor_is_waited_for_longer_each_time():
+def test_monitor_restarts_back_off():
     run = Driver(replace(spec(), monitor_backoff_s=4.0)).train()
     waits: list[float] = []
     for _ in range(3):
@@ -255,7 +255,7 @@ def test_the_next_monitor_is_waited_for_longer_each_time():
     assert waits == [0.0, 4.0, 12.0]
 
 
-def test_stopping_ends_everything_even_what_was_only_intended():
+def test_stopping_ends_every_vm_and_every_intent():
     run = Driver(spec())
     run.tick()
     run.feed(StopWanted(run.now_s, "stopped", "the user"))
@@ -270,7 +270,7 @@ def test_back_off_doubles_to_its_maximum_within_the_jitter():
     assert back_off_s(policy, 5000, lambda: 0.0) == 5
 
 
-def test_the_cheapest_place_first_and_the_unknown_price_last():
+def test_cheapest_place_first_and_unknown_price_last():
     slot = SlotSpec("a", (IOWA, BELGIUM, UNPRICED), Policy("cheapest_place"))
     assert first_place(slot) == 1
     assert [next_place(slot, 0, n) for n in range(4)] == [1, 0, 2, 1]

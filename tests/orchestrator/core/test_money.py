@@ -42,7 +42,7 @@ def rows(run: Driver) -> list[EventRecord]:
     ]
 
 
-def test_no_more_vms_a_minute_than_allowed_and_a_restart_forgets_none():
+def test_vms_per_min_holds_across_a_restart():
     run = Driver(spec(8, vms_per_min=3))
     run.tick()
     run.sees("r-a-0", phase="training", maddr="/a")
@@ -56,7 +56,7 @@ def test_no_more_vms_a_minute_than_allowed_and_a_restart_forgets_none():
     assert asked(run.tick(1)) == ["r-d-0", "r-e-0", "r-f-0"]
 
 
-def test_no_more_replacements_an_hour_than_allowed():
+def test_replacements_per_h_holds():
     run = Driver(spec(2, replacements_per_h=2)).train()
     for generation in range(2):
         run.sees(f"r-a-{generation}", state="preempted")
@@ -72,7 +72,7 @@ def test_no_more_replacements_an_hour_than_allowed():
     assert run.facts[-2].cause == "VMs are requested again"
 
 
-def test_no_request_passes_the_dollars_an_hour():
+def test_no_request_exceeds_max_usd_per_h():
     run = Driver(spec(3, places=(DEAR, IOWA), max_usd_per_h=Decimal("4.50")))
     run.tick()
     run.sees("r-a-0", phase="training", maddr="/a")
@@ -89,7 +89,7 @@ def test_no_request_passes_the_dollars_an_hour():
     assert not run.state.stop_status
 
 
-def test_a_run_dearer_than_allowed_stops():
+def test_a_run_above_max_usd_per_h_stops():
     run = Driver(spec(2, max_usd_per_h=Decimal(3))).train()
     run.feed(Spending(run.now_s, Decimal(1), Decimal("2.99")))
     assert not run.state.stop_status
@@ -100,7 +100,7 @@ def test_a_run_dearer_than_allowed_stops():
     )
 
 
-def test_a_new_vms_first_minutes_must_fit_too():
+def test_a_new_vms_first_minutes_must_fit_the_budget():
     paid = {"metering_period_s": 0.0, "decision_s": 0.0, "teardown_s": 36.0, "first_s": 3600.0}
     run = Driver(spec(2, budget_usd=Decimal(5), **paid)).train()
     run.feed(Spending(run.now_s, Decimal("3.90"), Decimal(2)))
@@ -116,7 +116,7 @@ def test_a_new_vms_first_minutes_must_fit_too():
     assert run.state.stop_status == "budget"
 
 
-def test_a_slot_that_is_too_dear_does_not_end_a_run_that_others_can_go_on_with():
+def test_an_unaffordable_slot_does_not_end_a_run_that_others_can_continue():
     dear, cheap = spec(1, places=(DEAR,)).slots[0], replace(spec(1).slots[0], name="b")
     run = Driver(RunSpec("r", (dear, cheap), max_usd_per_h=Decimal(2)))
     assert asked(run.tick()) == ["r-b-0"]
@@ -128,7 +128,7 @@ def test_a_slot_that_is_too_dear_does_not_end_a_run_that_others_can_go_on_with()
     assert "would pass max_usd_per_h 2" in run.of("a").cause
 
 
-def test_traffic_in_flight_is_kept_back_at_its_ceiling():
+def test_traffic_in_flight_is_reserved_at_its_ceiling():
     def stopped(spent: str, ceiling: str, told: str) -> bool:
         run = Driver(
             spec(2, budget_usd=Decimal(5), egress_usd_per_h=Decimal(ceiling), teardown_s=345.0)
@@ -153,7 +153,7 @@ def test_vms_requested_since_the_last_bill_are_counted():
     assert {type(i) for i in run.tick()} == {TerminateVm}
 
 
-def test_an_unknown_price_counts_as_its_ceiling_or_nothing_is_requested():
+def test_an_unknown_price_counts_at_its_ceiling_or_nothing_is_requested():
     run = Driver(spec(1, places=(UNKNOWN,), budget_usd=Decimal(5)))
     run.tick()
     assert (run.state.stop_status, run.state.intents) == ("budget", frozenset())
@@ -165,7 +165,7 @@ def test_an_unknown_price_counts_as_its_ceiling_or_nothing_is_requested():
     assert "would pass" in unaffordable(limited, Decimal("3.01"), CAPPED)
 
 
-def test_the_run_stops_when_its_time_is_over():
+def test_the_run_stops_at_max_wall_time():
     run = Driver(spec(2, max_wall_s=500.0)).train()
     run.now_s = 499.0
     run.tick(0.5)
@@ -178,7 +178,7 @@ def test_the_run_stops_when_its_time_is_over():
 @pytest.mark.parametrize(
     "gone", ["max_wall_s", "min_peers", "breaker_open_s", "egress_usd_per_h", "max_usd_per_h"]
 )
-def test_a_journal_of_an_earlier_version_is_read_and_one_of_a_later_version_too(gone):
+def test_journals_of_earlier_and_later_versions_are_read(gone):
     fact = created(spec(1, max_wall_s=500.0))
     data = json.loads(fact.data_json)
     del data[gone]
@@ -198,13 +198,13 @@ def test_a_journal_of_an_earlier_version_is_read_and_one_of_a_later_version_too(
     assert state.slot("a").vm == "r-a-0"
 
 
-def test_the_time_is_over_when_a_tick_comes_later_than_its_end():
+def test_max_wall_time_applies_to_a_late_tick():
     run = Driver(spec(2, max_wall_s=500.0)).train()
     run.tick(1234.5)
     assert run.state.stop_status == "budget"
 
 
-def test_a_vm_that_would_reach_the_budget_to_the_cent_is_not_requested():
+def test_a_vm_that_would_exactly_reach_the_budget_is_not_requested():
     paid = {"metering_period_s": 0.0, "decision_s": 0.0, "teardown_s": 0.0, "first_s": 3600.0}
     state = replace(
         begin(spec(1, budget_usd=Decimal(5), egress_usd_per_h=Decimal(0), **paid)),

@@ -1,4 +1,4 @@
-"""A VM that its provider announced to take back: another is sought beside it at once, and it goes by itself."""
+"""Announced preemptions: the VM is replaced at once and ends by itself."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -35,7 +35,7 @@ def noticed(**more) -> Driver:
     return run
 
 
-def test_it_is_replaced_at_its_notice_and_goes_by_itself():
+def test_an_announced_vm_is_replaced_at_its_notice_and_ends_by_itself():
     run = noticed()
     a = run.of("a")
     assert (a.state, a.vm, a.ending, a.notice_at_s, a.lost) == (SlotState.WAITING, "", "r-a-0", 150.0, 1)
@@ -63,7 +63,7 @@ def test_it_is_replaced_at_its_notice_and_goes_by_itself():
         lambda run: run.feed(Missing(run.now_s, "r-a-0")),
     ],
 )
-def test_it_is_one_loss_however_it_goes(end, before):
+def test_an_announced_preemption_is_one_loss(end, before):
     run = noticed()
     run.tick(before)
     end(run)
@@ -72,7 +72,7 @@ def test_it_is_one_loss_however_it_goes(end, before):
     assert all("preempted" in f.cause for f in run.facts if f.vm == "r-a-0" and f.to_state == "WAITING")
 
 
-def test_one_that_stays_is_ended_in_the_end():
+def test_an_announced_vm_that_stays_is_terminated():
     run = noticed()
     run.tick(2)
     run.sees("r-a-1", phase="training", maddr="/n")
@@ -81,7 +81,7 @@ def test_one_that_stays_is_ended_in_the_end():
     assert run.of("a").vm == "r-a-1"
 
 
-def test_one_whose_program_has_ended_is_ended_without_waiting_for_its_provider():
+def test_an_announced_vm_is_terminated_once_its_program_has_ended():
     run = noticed()
     run.tick(2)
     run.sees("r-a-0", phase="leaving")
@@ -98,7 +98,7 @@ def test_one_whose_program_has_ended_is_ended_without_waiting_for_its_provider()
     assert requested(waiting.tick(2)) == ["r-a-1"]  # it is not waited for
 
 
-def test_a_new_vm_lost_beside_it_is_ended_first_and_the_old_one_is_a_stray():
+def test_a_lost_replacement_is_ended_first_and_the_old_vm_is_a_stray():
     run = noticed()
     run.tick(2)
     run.sees("r-a-1", state="failed", cause="no driver")
@@ -112,7 +112,7 @@ def test_a_new_vm_lost_beside_it_is_ended_first_and_the_old_one_is_a_stray():
     assert requested(run.tick(10)) == ["r-a-2"]
 
 
-def test_a_new_vm_that_is_gone_or_refused_is_followed_by_the_next_beside_it():
+def test_a_gone_or_refused_replacement_is_replaced_during_the_notice():
     run = noticed()
     run.tick(2)
     run.feed(OfferRefused(run.now_s, "r-a-1", "no_capacity", "none there"))
@@ -124,7 +124,7 @@ def test_a_new_vm_that_is_gone_or_refused_is_followed_by_the_next_beside_it():
     assert requested(run.tick(5)) == ["r-a-3"]
 
 
-def test_both_are_announced_the_newer_counts():
+def test_of_two_announced_vms_the_newer_counts():
     run = noticed()
     run.tick(2)
     run.sees("r-a-1", phase="training", maddr="/n", notice_at_s=200.0)
@@ -158,13 +158,13 @@ def test_a_stop_waits_for_both_in_whichever_order_they_go(first):
     assert not run.state.ended
 
 
-def test_a_stop_while_it_is_awaited_alone_ends_it():
+def test_a_stop_ends_an_announced_vm_without_a_replacement():
     run = noticed()
     run.feed(StopWanted(run.now_s, "stopped", "the user"))
     assert set(ended(run.tick())) == {"r-a-0", "r-b-0"}
 
 
-def test_it_does_not_count_among_those_that_train():
+def test_an_announced_vm_does_not_count_as_training():
     run = noticed(min_peers=2)
     run.tick(0.1)
     run.sees("r-a-0", phase="training")
@@ -172,7 +172,7 @@ def test_it_does_not_count_among_those_that_train():
     assert not run.state.enough or run.state.paused
 
 
-def test_a_peer_that_leaves_is_no_longer_able_and_nobody_is_sent_to_it():
+def test_a_leaving_peer_is_not_able_and_not_joinable():
     run = Driver(spec(min_peers=2, first_alone=False)).train()
     run.tick()
     assert run.state.enough
@@ -184,7 +184,7 @@ def test_a_peer_that_leaves_is_no_longer_able_and_nobody_is_sent_to_it():
     assert request.initial_peers == ()
 
 
-def test_a_peer_that_came_to_its_end_before_it_went_is_done():
+def test_a_peer_that_finished_before_its_preemption_is_done():
     run = noticed(count=2)
     run.sees("r-a-0", phase="done")
     assert run.of("a").state is SlotState.DONE
@@ -203,7 +203,7 @@ def test_both_count_as_held():
     assert not run.state.stop_status
 
 
-def test_two_vms_in_one_slot_are_wrong_unless_the_older_was_announced():
+def test_two_vms_in_a_slot_violate_invariants_unless_the_older_was_announced():
     run = noticed()
     run.tick(2)
     a = run.of("a")
@@ -212,7 +212,7 @@ def test_two_vms_in_one_slot_are_wrong_unless_the_older_was_announced():
             validate(replace(run.state, slots=(broken, run.of("b"))))
 
 
-def test_a_journal_of_an_earlier_version_goes_on():
+def test_a_journal_of_an_earlier_version_continues():
     """There a noticed VM stayed its slot's own."""
     run = Driver(spec()).train()
     old = replace(run.of("a"), notice_at_s=150.0)

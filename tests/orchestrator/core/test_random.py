@@ -1,4 +1,4 @@
-"""Any order of events, dropped and doubled: never two VMs for a slot, nothing left after a stop."""
+"""Random orders of events, dropped and duplicated: never two VMs for a slot, nothing left after a stop."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -255,7 +255,7 @@ LIMITED = RunSpec(
 
 @given(BATCHES)
 @settings(max_examples=150, derandomize=True)
-def test_a_batch_is_its_events_one_by_one(batches):
+def test_a_batch_equals_its_events_one_by_one(batches):
     kept = alone = fresh = begin(LIMITED)
     dice = [Random(3) for _ in range(3)]
     facts, now_s = [created(LIMITED)], 0.0

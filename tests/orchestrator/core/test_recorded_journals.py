@@ -1,4 +1,4 @@
-"""Journals of finished runs, as the version of their day wrote them: every later version replays them to the same end."""
+"""Journals of finished runs, recorded by earlier versions, replay to the same end."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def read(path: Path):
     return kept["end"], [EventRecord(**row) for row in kept["events"]]
 
 
-def test_there_are_journals():
+def test_recorded_journals_exist():
     assert len(JOURNALS) >= 2
 
 
 @pytest.mark.parametrize("path", JOURNALS, ids=lambda path: path.stem)
-def test_a_journal_of_any_day_comes_to_its_end(path):
+def test_every_recorded_journal_replays_to_its_end(path):
     end, events = read(path)
     state = replay(events)
     assert state.ended
@@ -36,13 +36,13 @@ def test_a_journal_of_any_day_comes_to_its_end(path):
 
 
 @pytest.mark.parametrize("path", JOURNALS, ids=lambda path: path.stem)
-def test_cut_after_any_row_it_is_a_state_a_controller_can_go_on_from(path):
+def test_every_journal_prefix_is_a_valid_state(path):
     _, events = read(path)
     for length in range(1, len(events) + 1):
         validate(replay(events[:length]))
 
 
-def test_rows_without_the_key_name_the_preempted_vm_by_their_cause():
+def test_rows_without_the_preempted_key_use_their_cause():
     taken = {path.stem: {vm for row in read(path)[1] if (vm := preempted_vm(row))} for path in JOURNALS}
     assert taken["2026-11-before-real-clouds"] == {"r-b-0"}
     assert taken["2026-11-replaced-at-its-notice"] == {"r-eu-0-0", "r-us-0-1"}

@@ -1,4 +1,4 @@
-"""How long a peer of a run may take for a round: by what the plan expects, where the network is known."""
+"""Averaging timeouts of a run's peers, from the expected communication time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestrator.launch.prepare import prepare
 @pytest.mark.parametrize(
     ("name", "least_s", "most_s"), [("geo-a2", 40.0, 90.0), ("geo-c8-nlp", 150.0, 240.0)]
 )
-def test_no_emulated_round_is_waited_for_300_s(
+def test_no_emulated_round_has_a_timeout_of_300_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, least_s: float, most_s: float
 ) -> None:
     monkeypatch.setattr("orchestrator.launch.keys.generate_identity", lambda: (b"identity", "id"))

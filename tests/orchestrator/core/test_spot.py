@@ -1,4 +1,4 @@
-"""Spot life in the core: zones that refuse, notices, absence, pauses; and the sentences that say why."""
+"""Spot VMs in the core: refusing zones, notices, unlisted VMs, pauses, and the causes that explain them."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -15,7 +15,7 @@ from orchestrator.core.events import (
     TerminateVm,
 )
 from orchestrator.core.journal import created, replay, story
-from orchestrator.core.observations import Unlisted, missing, news
+from orchestrator.core.observations import Unlisted, changed_observations, missing
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec, SlotState
 from tests.orchestrator.core_driver import Driver
 
@@ -56,7 +56,7 @@ def closed_belgium(run: Driver) -> float:
     return run.now_s + run.state.spec.breaker_open_s
 
 
-def test_a_zone_that_refused_three_times_is_left_alone_then_asked_by_one():
+def test_a_zone_closes_after_three_refusals_then_is_probed_by_one_vm():
     run = Driver(spec(policy="same_place", breaker_open_s=300.0))
     until_s = closed_belgium(run)
     assert requests(run.tick(100)) == []
@@ -74,7 +74,7 @@ def test_a_zone_that_refused_three_times_is_left_alone_then_asked_by_one():
     assert [r.slot for r in requests(run.tick())] == ["b"]
 
 
-def test_the_breaker_counts_over_all_slots_and_only_what_says_there_is_none():
+def test_the_breaker_counts_capacity_refusals_of_all_slots():
     run = Driver(spec(4, policy="same_place", places=(BELGIUM,)))
     (first,) = requests(run.tick())
     run.sees(first.vm, phase="training", maddr="/a")
@@ -101,7 +101,7 @@ def test_the_others_wait_for_the_probe():
     assert waiting.cause.endswith(f"{asking[0].vm} is asking it again")
 
 
-def test_next_place_goes_around_a_closed_zone_and_says_so():
+def test_next_place_skips_a_closed_zone_and_records_it():
     run = Driver(spec(3))
     (first,) = requests(run.tick())
     run.sees(first.vm, phase="training", maddr="/a")
@@ -124,7 +124,7 @@ def test_next_place_goes_around_a_closed_zone_and_says_so():
     assert f"{zone.market} refused 3 times in a row: not asked before 00:" in told
 
 
-def test_why_reads_as_the_issue_asks():
+def test_story_of_a_refused_slot():
     run = Driver(spec(1, breaker_failures=1, breaker_open_s=250.0))
     (request,) = requests(run.tick())
     refuse(run, request)
@@ -141,7 +141,7 @@ def test_why_reads_as_the_issue_asks():
     assert run.of("a").retry_at_s == 101 + 250
 
 
-def test_the_cheapest_place_that_is_open_is_taken_after_a_loss():
+def test_the_cheapest_open_place_is_taken_after_a_loss():
     run = Driver(spec(2, policy="cheapest_place", places=(HOLLAND, BELGIUM), breaker_failures=1)).train()
     run.sees("r-a-0", state="preempted", cause="taken back")
     assert "next at" in run.of("a").cause
@@ -153,7 +153,7 @@ def test_the_cheapest_place_that_is_open_is_taken_after_a_loss():
     assert run.of("a").cause.endswith("trying europe-west4-a at $0.21/h")
 
 
-def test_a_slot_goes_on_asking_while_others_train():
+def test_a_slot_keeps_retrying_while_others_train():
     run = Driver(spec(2, policy="same_place", places=(BELGIUM,), breaker_failures=99))
     run.state = replace(run.state, spec=replace(run.state.spec, slots=tuple(
         replace(s, policy=replace(s.policy, max_refusals=3)) for s in run.state.spec.slots
@@ -172,7 +172,7 @@ def test_a_slot_goes_on_asking_while_others_train():
     assert run.state.stop_status == "failed"
 
 
-def test_the_run_pauses_below_min_peers_and_grows_back():
+def test_the_run_pauses_below_min_peers_and_resumes():
     run = Driver(spec(3, policy="same_place", min_peers=2))
     run.tick()
     run.sees("r-a-0", phase="training", maddr="/a")
@@ -196,7 +196,7 @@ def test_the_run_pauses_below_min_peers_and_grows_back():
     assert replay(rows(run)) == run.state
 
 
-def test_peers_that_are_done_are_not_missed():
+def test_done_peers_cause_no_pause():
     run = Driver(spec(2, min_peers=2)).train()
     run.tick()
     assert run.state.enough
@@ -227,7 +227,7 @@ def test_absence_counts_after_three_lists_in_a_row():
     assert "r-a-0" not in before, "once it is being ended it has three lists again"
 
 
-def test_a_vm_that_has_trained_for_hours_may_be_absent_from_the_lists_for_as_long_as_a_new_one():
+def test_an_old_vm_may_be_unlisted_as_long_as_a_new_one():
     """Three lists come within seconds: a provider whose lists lack VMs for half a minute keeps its contract."""
     run = Driver(spec(2, missing_deadline_s=30.0)).train()
     run.now_s += 7200.0
@@ -238,7 +238,7 @@ def test_a_vm_that_has_trained_for_hours_may_be_absent_from_the_lists_for_as_lon
     assert 30.0 < run.now_s - began_s <= 36.0
 
 
-def test_a_vm_that_is_no_longer_listed_is_ended_before_another_has_its_place():
+def test_an_unlisted_vm_is_terminated_before_it_is_replaced():
     """Lists that lack living VMs would otherwise double a slot's VM, and the lost one would be in no bill."""
     run = Driver(spec(2)).train()
     run.feed(Missing(run.now_s, "r-a-0"))
@@ -250,7 +250,7 @@ def test_a_vm_that_is_no_longer_listed_is_ended_before_another_has_its_place():
     assert [i.vm for i in run.tick() if isinstance(i, RequestVm)] == ["r-a-1"]
 
 
-def test_a_vm_whose_request_is_under_way_is_not_missed():
+def test_a_vm_with_a_request_in_progress_is_not_missing():
     run = Driver(spec(1))
     run.tick()
     run.feed(StopWanted(run.now_s, "stopped", "the user"))
@@ -270,19 +270,19 @@ def test_a_monitor_that_is_no_longer_listed_is_lost():
     assert run.state.monitors_lost == 1
 
 
-def test_only_what_is_new_is_told_and_all_of_it_now_and_then():
+def test_only_changed_observations_are_reported_and_all_periodically():
     run = Driver(spec(2)).train()
     seen = [Observed(5.0, "r-a-0", "running", "training"), Observed(5.0, "r-b-0", "running", "ready")]
     before = {o.vm: o for o in seen}
     later = [replace(seen[0], now_s=9.0), Observed(9.0, "r-b-0", "running", "training")]
-    assert news(run.state, later, before, whole=False) == later[1:]
-    assert news(run.state, later, before, whole=True) == later
+    assert changed_observations(run.state, later, before, whole=False) == later[1:]
+    assert changed_observations(run.state, later, before, whole=True) == later
     stray = Observed(5.0, "r-z-0", "running")
-    assert news(run.state, [stray], {"r-z-0": stray}, whole=False) == [stray]
+    assert changed_observations(run.state, [stray], {"r-z-0": stray}, whole=False) == [stray]
     assert run.feed(stray) == [TerminateVm("r-z-0", "it belongs to no slot any more")]
 
 
-def test_a_zone_without_spot_vms_may_have_others():
+def test_a_closed_spot_market_leaves_the_zones_other_markets_open():
     on_demand = replace(BELGIUM, use_spot=False, usd_per_h=Decimal("0.35"))
     run = Driver(spec(1, places=(BELGIUM, on_demand), breaker_failures=1))
     (request,) = requests(run.tick())

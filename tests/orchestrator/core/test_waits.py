@@ -1,4 +1,4 @@
-"""Nothing is waited for without an end: answers, peers that hang, peers that can never come."""
+"""Every wait is bounded: unanswered requests, hanging peers, peers that can never join."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -32,7 +32,7 @@ def requests(made) -> list[RequestVm]:
 # Requests that are not answered
 
 
-def test_what_is_not_answered_within_a_boot_is_asked_elsewhere_and_the_first_vm_is_ended():
+def test_an_unanswered_request_is_moved_elsewhere_and_its_vm_ended():
     run = Driver(spec(1))
     for _ in range(5):
         (request,) = requests(run.tick(100))
@@ -61,7 +61,7 @@ def test_a_provider_that_never_answers_ends_the_run(replace_by):
     assert (run.state.stop_status, run.state.ended) == ("no_capacity", True)
 
 
-def test_a_refusal_for_the_moment_begins_the_count_anew_unless_a_vm_may_be_there():
+def test_a_transient_refusal_restarts_the_timeout_unless_a_vm_may_exist():
     run = Driver(spec(1))
     run.tick()
     run.tick(50)
@@ -77,7 +77,7 @@ def test_a_refusal_for_the_moment_begins_the_count_anew_unless_a_vm_may_be_there
     assert run.of("a").ending == "r-a-0"
 
 
-def test_an_answer_in_between_begins_the_count_anew():
+def test_an_answer_in_between_restarts_the_timeout():
     run = Driver(spec(1))
     run.tick()
     for _ in range(2):
@@ -112,7 +112,7 @@ def test_the_start_deadline_is_longer_than_peers_wait_for_each_other():
         assert rented.start_deadline_s == 2 * rented.join_deadline_s + BARRIER_S
 
 
-def test_a_peer_that_leaves_and_hangs_is_silent_in_the_end():
+def test_a_peer_that_hangs_while_leaving_becomes_silent():
     run = Driver(spec()).train()
     run.sees("r-a-0", phase="leaving")
     watching = Swarm(run.now_s + 200.0, {"r-b-0": run.now_s + 200.0})
@@ -122,7 +122,7 @@ def test_a_peer_that_leaves_and_hangs_is_silent_in_the_end():
 # Peers that can never come
 
 
-def test_a_run_that_can_never_have_min_peers_again_ends():
+def test_a_run_that_cannot_reach_min_peers_again_ends():
     run = Driver(spec(replace_by="never", min_peers=2)).train()
     run.tick()
     run.sees("r-a-0", state="preempted")
@@ -132,7 +132,7 @@ def test_a_run_that_can_never_have_min_peers_again_ends():
     )
 
 
-def test_it_goes_on_while_there_are_enough_or_one_is_done():
+def test_a_run_continues_with_enough_peers_or_a_done_one():
     run = Driver(spec(3, replace_by="never", min_peers=2)).train()
     run.tick()
     run.sees("r-a-0", state="preempted")
@@ -154,7 +154,7 @@ def test_more_min_peers_than_slots_is_no_reason_to_end():
 
 
 @pytest.mark.parametrize("kind", ["credentials", "invalid"])
-def test_one_clouds_refusal_does_not_end_those_that_train(kind):
+def test_one_clouds_refusal_does_not_end_training_peers(kind):
     run = Driver(spec()).train()
     run.sees("r-a-0", state="preempted")
     (request,) = requests(run.tick(10))
@@ -184,7 +184,7 @@ def test_a_vm_listed_as_ended_after_its_request_was_refused_is_no_loss():
     assert early.of("a") == replace(after, cause=early.of("a").cause)
 
 
-def test_a_slot_is_not_another_slots_vm_although_its_name_comes_from_elsewhere():
+def test_equal_vm_names_are_compared_by_value():
     """Names that were read from a journal or a reply are equal to those in the state, and other objects."""
     run = Driver(spec(1, first_alone=False))
     run.tick()

@@ -1,4 +1,4 @@
-"""Keys and secrets of a run: made once, readable by the user only, gone with the run."""
+"""Keys and secrets of a run: created once, readable by the user only, removed at the run's end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_request_shows_no_secret():
     assert SECRET not in repr(request)
 
 
-def test_no_secret_outlives_the_run(tmp_path):
+def test_no_secret_remains_after_the_run(tmp_path):
     keys = vm_keys(tmp_path, "r-us-0-0")
     (tmp_path / "keys" / "environment.key").write_text(json.dumps({"AWS_SECRET_ACCESS_KEY": SECRET}))
     for vm in ("r-us-0-0", "r-eu-0-0"):

@@ -1,4 +1,4 @@
-"""Two launches of one run id: one starts the run, whoever was slower attaches to it or ends with 6."""
+"""Two concurrent launches of one run id: one starts the run, the other attaches to it or exits with 6."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ sys.exit(run(["launch", "local-2", "--run-id", "race", "--yes", "--detach"]))
 
 
 @pytest.mark.processes
-def test_one_of_many_launches_gets_the_run(own_home: Path, tmp_path: Path):
+def test_exactly_one_concurrent_launch_gets_the_run(own_home: Path, tmp_path: Path):
     racers = 4
     children = [
         subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Every experiment of the library has a place in its network for each peer and for the store: the switch takes them."""
+"""Every experiment of the library has a network with a place for each peer and the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of an experiment file reaches the emulated cloud."""
+"""Options of the emulated cloud from an experiment file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _options(overrides: list[str]):
 
 
 @pytest.mark.parametrize(("overrides", "name"), [([], "study"), (["emulation.path_model=none"], "none")])
-def test_the_path_model_is_the_files_and_its_spells_are_of_the_experiment_and_its_seed(overrides, name):
+def test_path_model_and_its_seed_come_from_the_experiment(overrides, name):
     options = _options([*overrides, "seed=7"])
     assert options.path_model == name
     assert options.seed == "geo-b2/7"

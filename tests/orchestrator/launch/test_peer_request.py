@@ -1,4 +1,4 @@
-"""What a peer is told of how to average, and how often to report."""
+"""A peer's config: averaging, region, steps per report, padding."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def configs(tmp_path: Path, name: str, changes: Sequence[str] = ()) -> list[Mapp
 @pytest.mark.parametrize(
     ("changes", "averaging"), [([], "flat"), (["swarm.averaging=hierarchical"], "hierarchical")]
 )
-def test_a_peer_is_told_its_region(tmp_path: Path, changes: list[str], averaging: str) -> None:
+def test_a_peer_gets_its_averaging_region(tmp_path: Path, changes: list[str], averaging: str) -> None:
     told = configs(tmp_path, "geo-b2", changes)
     assert [config["averaging"] for config in told] == [averaging] * 2
     assert [config["averaging_region"] for config in told] == ["gcp/us-central1", "gcp/europe-west1"]
 
 
-def test_each_peer_reports_at_its_own_accelerators_pace(tmp_path: Path) -> None:
+def test_steps_per_report_follow_the_accelerator(tmp_path: Path) -> None:
     own, t4 = configs(tmp_path, "geo-f-a-1-nlp")
     assert (own["coalesce"], t4["coalesce"]) == (37, 4)
     for config in (own, t4):

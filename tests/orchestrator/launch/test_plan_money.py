@@ -1,4 +1,4 @@
-"""What a plan says of money before anybody is asked: traffic, its book, and what `orch launch` would refuse."""
+"""Costs in a plan: traffic, its price book, and what `orch launch` would refuse."""
 
 from __future__ import annotations
 
@@ -64,17 +64,14 @@ def test_a_budget_holds_for_traffic_between_the_us_and_asia():
     assert float(plan.document["budget"]["egress_usd_per_h"]) > 0
 
 
-def test_real_traffic_is_counted_by_the_newest_book_unless_an_old_one_is_named(
+def test_real_traffic_uses_the_newest_book_unless_another_is_named(
     capsys: pytest.CaptureFixture[str],
 ):
     assert plan_for(load("geo-b2"), "sky").document["price_book"] == "list-2026-11.csv"
     assert plan_for(load("geo-b2")).document["price_book"] == "study-2023-04.csv"
     old = lines_of(capsys, "prices=study-2023-04")
     assert any(line.endswith("by study-2023-04.csv (prices of 2023-04-01)") for line in old)
-    assert any(
-        line.startswith("note: traffic is counted at the prices of study-2023-04.csv, of 2023-04-01")
-        for line in old
-    )
+    assert any(line.startswith("note: traffic is priced by study-2023-04.csv of 2023-04-01") for line in old)
     assert not any("is counted at the prices of" in line for line in lines_of(capsys))
 
 
@@ -90,7 +87,7 @@ def test_a_rented_run_keeps_the_book_of_its_plan(tmp_path: Path, monkeypatch: py
         assert store.meta("price_book")["name"] == plan["price_book"] == "list-2026-11.csv"
 
 
-def test_a_plan_for_this_machine_says_too_what_launch_refuses():
+def test_a_local_plan_also_shows_refusals():
     notes = plan_for(load("geo-b2", ["emulation.network=none"])).document["notes"]
     assert notes[0].startswith("cannot be launched: geo-b2: emulation.network is 'none'")
     assert (
@@ -104,17 +101,17 @@ def test_a_plan_for_this_machine_says_too_what_launch_refuses():
 @pytest.mark.parametrize(
     ("name", "settings", "says"),
     [
-        ("geo-b2", f"budget_usd=20 {NO_PRICE}", "list-2026-11.csv has no price of the traffic of"),
+        ("geo-b2", f"budget_usd=20 {NO_PRICE}", "list-2026-11.csv has no price for the traffic of"),
         ("geo-b2", "budget_usd=0.1", "the budget allows not even the first VM"),
         ("geo-b2", "max_usd_per_h=0.1", "cost at least"),
         (
             "geo-b2",
             f"emulation=null {FIRST}infra=azure/eastus {FIRST}accelerators=H100:1",
-            "nobody knows what a VM costs",
+            "the price of a VM is unknown",
         ),
     ],
 )
-def test_what_launch_refuses_for_money_is_said_first_by_the_plan_and_before_the_question(
+def test_money_refusals_come_first_in_the_plan_and_before_the_prompt(
     name: str, settings: str, says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, own_home: Path
 ):  # fmt: skip
     notes = [line for line in lines_of(capsys, *settings.split(), name=name) if line.startswith("note: ")]
@@ -132,7 +129,7 @@ def test_what_launch_refuses_for_money_is_said_first_by_the_plan_and_before_the_
     assert not own_home.exists()
 
 
-def test_the_pages_examples_can_be_launched_as_they_stand(
+def test_the_documented_examples_can_be_launched(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     example = (ROOT / "docs" / "sky.md").read_text().split("```yaml\n")[1].split("```")[0]
@@ -153,7 +150,7 @@ def test_an_unknown_reserve_promises_no_overshoot_of_0():
     assert budget["overshoot"].startswith("unknown")
 
 
-def test_only_a_plan_that_can_be_launched_is_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_only_launchable_plans_are_shown_as_launchable(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = saved(tmp_path)
     assert f"{path} cannot be launched" in capsys.readouterr().err
     saved(tmp_path, *STORE, *KEYS)
@@ -162,14 +159,14 @@ def test_only_a_plan_that_can_be_launched_is_said_to_be(tmp_path: Path, capsys: 
     assert "cannot be launched" not in said
 
 
-def test_ones_own_machine_is_on_no_market_and_has_no_tolerance(capsys: pytest.CaptureFixture[str]):
+def test_own_machines_have_no_market_and_no_tolerance(capsys: pytest.CaptureFixture[str]):
     own, rented, *rest = lines_of(capsys, name="geo-f-a-1-nlp")[1:]
     assert own.split() == ["own-0", "1", "onprem/eu-dgx2", "own", "V100:8", "own", "0", "0"]
     assert rented.split()[-3] == "spot"
     assert "1 x onprem/eu-dgx2  V100:8 own  $0.00/h each" in rest
 
 
-def test_one_is_one_peer_and_one_vm(capsys: pytest.CaptureFixture[str]):
+def test_singular_peer_and_vm(capsys: pytest.CaptureFixture[str]):
     assert any(line.startswith("geo-a1: ConvNextLarge, 1 peer, ") for line in lines_of(capsys, name="geo-a1"))
     assert rent_question(plan_for(load("geo-a1"), "sky").document).startswith("Rent 1 VM for $0.2795 an hour")
     assert run(["validate", "geo-a1"]) == 0

@@ -1,4 +1,4 @@
-"""`orch launch --plan`: exactly what was approved is started, and what has changed since is refused."""
+"""`orch launch --plan` starts exactly the approved plan, or refuses it if anything has changed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_saved_plan_launches_its_own_experiment_not_the_file(
     assert Decimal(plan["peers"][0]["ceiling_usd_per_h"]) == Decimal("0.41919")
 
 
-def test_what_is_started_is_the_saved_plan_whole(
+def test_the_whole_saved_plan_is_started(
     tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     path = tmp_path / "plan.json"
@@ -71,7 +71,7 @@ def test_what_is_started_is_the_saved_plan_whole(
     assert plan["ceilings"] == {}  # nothing is rented
 
 
-def test_a_launch_that_was_killed_while_it_made_the_folder_can_be_repeated(
+def test_a_launch_killed_during_folder_creation_can_be_repeated(
     own_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     folder = own_home / "runs" / "again"
@@ -93,7 +93,7 @@ def test_a_launch_that_was_killed_while_it_made_the_folder_can_be_repeated(
         (["--on", "local"], "is a plan for --on sky"),
     ],
 )
-def test_what_contradicts_a_plan_ends_with_2(
+def test_options_that_contradict_a_plan_exit_with_2(
     arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert run(["launch", "--plan", str(saved(tmp_path)), "--dry-run", *arguments]) == 2
@@ -107,13 +107,13 @@ def change(path: Path, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "code", "says"),
     [
-        ({"budget_usd": "9999"}, 2, "was changed after it was made"),
-        ({"experiment_document": {}}, 2, "was changed after it was made"),
-        ({"orch_version": "0.0.1"}, 7, "made by orch 0.0.1"),
-        ({"schema_version": 2}, 7, "form 2"),
+        ({"budget_usd": "9999"}, 2, "was modified after it was created"),
+        ({"experiment_document": {}}, 2, "was modified after it was created"),
+        ({"orch_version": "0.0.1"}, 7, "created by orch 0.0.1"),
+        ({"schema_version": 2}, 7, "format 2"),
     ],
 )
-def test_an_edited_plan_ends_with_2_and_another_orchs_with_7(
+def test_an_edited_plan_exits_with_2_and_another_versions_with_7(
     changes: dict[str, Any], code: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     path = saved(tmp_path)
@@ -123,9 +123,7 @@ def test_an_edited_plan_ends_with_2_and_another_orchs_with_7(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "\x00", '{"schema_version": 1}'])
-def test_what_is_no_plan_ends_with_2_and_one_sentence(
-    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_an_invalid_plan_file_exits_with_2(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "plan.json"
     path.write_text(text)
     assert run(["launch", "--plan", str(path), "--dry-run"]) == 2
@@ -151,7 +149,7 @@ def catalog(home: Path, factor: str) -> None:
 
 
 @pytest.mark.parametrize(("factor", "code"), [("1.05", 0), ("1.1", 0), ("1.2", 7), ("0.5", 0)])
-def test_prices_that_rose_beyond_the_tolerance_end_with_7(
+def test_prices_above_the_tolerance_exit_with_7(
     factor: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     catalog(tmp_path / "nobody", "1")
@@ -183,13 +181,11 @@ def test_a_place_that_lost_its_price_or_its_vm_is_stale(tmp_path: Path):
         with pytest.raises(StalePlanError, match=says):
             refuse_if_stale(approved, Decimal(10), today(**{key: value}))
     fewer = replace(approved, spec=spec.model_copy(update={"peers": spec.peers[:1]}))
-    with pytest.raises(StalePlanError, match="not among its places any more"):
+    with pytest.raises(StalePlanError, match="no longer among its places"):
         refuse_if_stale(fewer, Decimal(10), today())
 
 
-def test_the_ceiling_and_the_reserve_are_of_the_approved_price_not_of_todays(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_ceiling_and_reserve_use_the_approved_price(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     catalog(tmp_path / "nobody", "1")
     path = saved(tmp_path, "budget_usd=1.22")
     approved = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""What can be launched on rented VMs: accelerators nobody measured, and what is refused before any VM is rented."""
+"""What can be launched on rented VMs: accelerators without measurements, and refusals before renting."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def real(tmp_path: Path, model: str = "ConvNextLarge", accelerator: str = "H100:
     ("model", "accelerator"),
     [("ConvNextLarge", "H100:1"), ("ResNet50", "L4:1"), ("digits", "CPU:4"), ("ConvNextLarge", "T4:1")],
 )
-def test_what_trains_by_itself_needs_no_step_time(
+def test_real_training_needs_no_step_time(
     tmp_path: Path, model: str, accelerator: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("orchestrator.launch.keys.generate_identity", lambda: (b"identity", "id"))
@@ -97,7 +97,7 @@ def test_what_trains_by_itself_needs_no_step_time(
     assert config.part_size_bytes == 2**19
 
 
-def test_where_no_step_was_measured_traffic_is_held_back_at_its_most(tmp_path: Path):
+def test_without_a_measured_step_traffic_is_reserved_at_its_maximum(tmp_path: Path):
     unknown = load(str(real(tmp_path)))
     known = load(str(real(tmp_path, accelerator="T4:1")))
     budgets = [plan_for(spec, "sky").document["budget"] for spec in (unknown, known)]
@@ -119,9 +119,9 @@ def changed(**data: Any) -> ExperimentSpec:
     ("changes", "wrong"),
     [
         ({}, ""),
-        ({"endpoint": ""}, "do not reach the embedded store"),
-        ({"endpoint": "http://127.0.0.1:9000"}, "own loopback"),
-        ({"endpoint": "http://localhost:9000"}, "own loopback"),
+        ({"endpoint": ""}, "cannot reach the embedded store"),
+        ({"endpoint": "http://127.0.0.1:9000"}, "this machine's loopback"),
+        ({"endpoint": "http://localhost:9000"}, "this machine's loopback"),
         ({"endpoint": "", "location": "aws/us-east-1"}, ""),
         ({"endpoint": "https://s3.example.org"}, ""),
         ({"secrets": {}}, "AWS_ACCESS_KEY_ID: null, AWS_SECRET_ACCESS_KEY: null"),
@@ -130,17 +130,15 @@ def changed(**data: Any) -> ExperimentSpec:
         ({"endpoint": "", "location": "aws/us-east-1", "secrets": {}}, ""),
         ({"endpoint": "https://s3.us-east-1.amazonaws.com", "secrets": {}}, ""),
         ({"endpoint": "https://amazonaws.com.example.org", "secrets": {}}, "get no keys of the store"),
-        ({"model": "RoBERTaXLM", "emulation": None}, "learns from text"),
-        ({"model": "WhisperTiny", "emulation": None}, "learns from speech"),
+        ({"model": "RoBERTaXLM", "emulation": None}, "trains on text"),
+        ({"model": "WhisperTiny", "emulation": None}, "trains on speech"),
         ({"model": "RoBERTaXLM"}, ""),
-        ({"file_mounts": {"~/data": "/no/such/folder"}}, "/no/such/folder, which is not there"),
-        ({"file_mounts": {"~/data": "data"}}, "write the whole path"),
+        ({"file_mounts": {"~/data": "/no/such/folder"}}, "/no/such/folder, which does not exist"),
+        ({"file_mounts": {"~/data": "data"}}, "use an absolute path"),
         ({"file_mounts": {"~/data": "/tmp", "~/b": "s3://bucket"}}, ""),
     ],
 )
-def test_what_stands_against_it_is_refused_and_in_the_plan(
-    changes: dict[str, Any], wrong: str, tmp_path: Path
-):
+def test_obstacles_are_refused_and_shown_in_the_plan(changes: dict[str, Any], wrong: str, tmp_path: Path):
     spec = changed(**changes)
     plan = plan_for(spec, "sky")
     notes = list(plan.obstacles)
@@ -153,7 +151,7 @@ def test_what_stands_against_it_is_refused_and_in_the_plan(
     assert [wrong in note for note in notes] == [True]
 
 
-def test_vms_elsewhere_have_no_role_of_amazons():
+def test_vms_outside_aws_have_no_aws_role():
     spec = load("geo-b2", ["emulation=null", "data.location=aws/us-east-1"])
     assert any("get no keys of the store" in sentence for sentence in obstacles(spec))
 
@@ -203,7 +201,7 @@ def refusal(code: str, status: int) -> ClientError:
     return ClientError(answer, "GetObject")
 
 
-def test_the_shards_are_looked_at_with_the_vms_own_keys(look):
+def test_shards_are_checked_with_the_vms_keys(look):
     keys = look(load(TWIN))
     assert keys["endpoint"] == "http://198.18.0.1:9000"
     assert keys["access_key"] == "the store's AWS_ACCESS_KEY_ID"
@@ -217,22 +215,22 @@ def test_the_shards_are_looked_at_with_the_vms_own_keys(look):
     [
         (refusal("SignatureDoesNotMatch", 403), StoreRefusedError, "ORCH_SECRET_AWS_SECRET_ACCESS_KEY"),
         (refusal("NoSuchBucket", 404), BucketMissingError, "has no bucket 'digits'"),
-        (EndpointConnectionError(endpoint_url="x"), StoreUnreachableError, r"or set data\.private: true"),
+        (EndpointConnectionError(endpoint_url="x"), StoreUnreachableError, r"set data\.private: true"),
     ],
 )
-def test_a_store_that_would_fail_the_vms_fails_the_launch(look, error, raised, says):
+def test_an_unreadable_store_fails_the_launch(look, error, raised, says):
     with pytest.raises(raised, match=says):
         look(load(TWIN), error)
     assert look(changed(private=True), error) == {}, "only the VMs reach it: nobody looks"
 
 
-def test_mounts_are_looked_at_before_anything_is_rented(look):
-    with pytest.raises(UsageError, match="which is not there"):
+def test_mounts_are_checked_before_renting(look):
+    with pytest.raises(UsageError, match="which does not exist"):
         look(changed(file_mounts={"~/data": "/no/such/folder"}))
 
 
 @pytest.mark.parametrize("private", [False, True])
-def test_the_clouds_own_keys_are_no_strange_stores(look, monkeypatch: pytest.MonkeyPatch, private: bool):
+def test_aws_keys_are_not_passed_to_other_stores(look, monkeypatch: pytest.MonkeyPatch, private: bool):
     """Exported as AWS_* they may rent VMs; every VM would have them."""
     monkeypatch.delenv("ORCH_SECRET_AWS_SECRET_ACCESS_KEY")
     with pytest.raises(UsageError, match=r"export the store's as ORCH_SECRET_AWS_SECRET_ACCESS_KEY$"):
@@ -241,7 +239,7 @@ def test_the_clouds_own_keys_are_no_strange_stores(look, monkeypatch: pytest.Mon
     look(amazons)
 
 
-def test_a_budget_that_ends_the_run_early_says_so(tmp_path: Path):
+def test_a_budget_that_ends_the_run_early_is_reported(tmp_path: Path):
     spec = load(TWIN)
     plan = plan_for(spec.model_copy(update={"budget_usd": Decimal(100)}), "sky").document
     assert not any("before its end" in note for note in plan["notes"])
@@ -253,7 +251,7 @@ def test_a_budget_that_ends_the_run_early_says_so(tmp_path: Path):
     assert f"the budget has ${left:.2f} to spend beside its reserve" in note
 
 
-def test_a_role_reads_the_buckets_that_have_no_keys_of_their_own():
+def test_the_role_reads_buckets_without_keys():
     own = changed(endpoint="", location="aws/us-west-2", secrets={})
     assert aws_buckets(own) == ("digits",)
     mounts = {"~/x": "s3://more/y", "~/z": "gs://b"}
@@ -270,7 +268,7 @@ def test_a_pattern_may_name_several_buckets(monkeypatch: pytest.MonkeyPatch):
     assert aws_buckets(many) == ("digits", "mine")
 
 
-def test_before_the_question_the_role_is_only_looked_at(look, monkeypatch: pytest.MonkeyPatch):
+def test_the_role_is_only_read_before_the_prompt(look, monkeypatch: pytest.MonkeyPatch):
     did: list[tuple[str, ...]] = []
 
     def make(buckets: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Runs on rented VMs: what their meta and places are, who owns them, and what reaping ends."""
+"""Runs on rented VMs: their meta and places, their owner, and reaping."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reaping.time, "sleep", lambda _s: None)
 
 
-def test_an_owner_is_made_once_and_kept(tmp_path: Path):
+def test_an_owner_is_created_once_and_stored(tmp_path: Path):
     made = owner(tmp_path, {})
     assert owner(tmp_path, {}) == made
     assert (tmp_path / "owner").read_text().strip() == made
@@ -44,7 +44,7 @@ def test_an_owner_is_made_once_and_kept(tmp_path: Path):
     assert owner(tmp_path, {"ORCH_OWNER": "ci-1"}) == "ci-1"
 
 
-def test_whose_vms_are_looked_for_is_never_made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_searching_for_vms_never_creates_an_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("ORCH_OWNER", raising=False)
     ask = reaping.owners_to_ask_for
     assert ask(tmp_path, [], "", "") == {}, "nothing is rented"
@@ -63,7 +63,7 @@ def test_whose_vms_are_looked_for_is_never_made_up(tmp_path: Path, monkeypatch: 
     assert ask(tmp_path, [], "", "") == {"ci-2": False, made: True}, "something was rented under that name"
 
 
-def test_plan_and_launch_tell_the_owner_and_only_launch_makes_one(
+def test_plan_and_launch_show_the_owner_and_only_launch_creates_one(
     own_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.delenv("ORCH_OWNER", raising=False)
@@ -90,9 +90,7 @@ def test_plan_and_launch_tell_the_owner_and_only_launch_makes_one(
     assert command in capsys.readouterr().err
 
 
-def test_a_run_launched_under_another_name_is_looked_for_under_that_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_runs_of_other_owners_are_searched_under_their_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -108,7 +106,7 @@ def test_a_run_launched_under_another_name_is_looked_for_under_that_one(
     assert asked == [("ci-1", {"twin-1"}, set(), False)], "and no other run of ci-1 is touched"
 
 
-def test_only_a_cloud_with_credentials_is_looked_at(monkeypatch: pytest.MonkeyPatch):
+def test_only_clouds_with_credentials_are_searched(monkeypatch: pytest.MonkeyPatch):
     for there in (True, False):
         monkeypatch.setattr(reaping.aws, "has_credentials", lambda there=there: there)
         found = reaping.reach()
@@ -118,7 +116,7 @@ def test_only_a_cloud_with_credentials_is_looked_at(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("wrong", ["Me", "a b", "x" * 64])
-def test_an_owner_that_no_cloud_takes_as_a_label_is_refused(tmp_path: Path, wrong: str):
+def test_an_owner_invalid_as_a_label_is_refused(tmp_path: Path, wrong: str):
     with pytest.raises(UsageError):
         owner(tmp_path, {"ORCH_OWNER": wrong})
 
@@ -153,7 +151,7 @@ def test_a_rented_run_has_the_plans_places_prices_and_ceilings(
     }
 
 
-def test_only_named_secrets_go_to_rented_vms_and_our_own_name_goes_before(
+def test_rented_vms_get_only_named_secrets_and_the_prefix_takes_precedence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     spec = load(TWIN)
@@ -175,7 +173,7 @@ def test_only_named_secrets_go_to_rented_vms_and_our_own_name_goes_before(
     }
 
 
-def test_rented_vms_are_requested_at_once_and_told_on_the_spot_whom_to_join(
+def test_rented_vms_are_requested_at_once_and_get_peers_after_boot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -240,7 +238,7 @@ def reap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return run
 
 
-def test_reaping_ends_what_dead_runs_left_and_nothing_of_live_or_unknown_ones(reap):
+def test_reap_ends_vms_of_dead_runs_only(reap):
     cloud = Cloud(
         owned("i-1", "dead"), owned("c-1", "dead", "cluster"), owned("i-2", "live"), owned("i-3", "other")
     )
@@ -250,25 +248,25 @@ def test_reaping_ends_what_dead_runs_left_and_nothing_of_live_or_unknown_ones(re
     assert cloud.closed
 
 
-def test_reaping_everything_needs_no_run_of_this_home(reap):
+def test_reap_all_needs_no_run_of_this_home(reap):
     cloud = Cloud(owned("i-2", "live"), owned("v-3", "other", "volume"))
     assert reap(cloud, everything=True) == ({}, {})
     assert cloud.things == []
 
 
-def test_what_will_not_end_is_named_with_its_page(reap):
+def test_vms_that_do_not_end_are_reported_with_their_link(reap):
     cloud = Cloud(owned("i-1", "dead"), stubborn=["i-1"])
     assert reap(cloud) == ({"dead": ["vm i-1 in aws/us-west-2 https://console/i-1 (not now)"]}, {})
 
 
-def test_a_cloud_that_cannot_be_listed_is_not_proven_empty(reap):
+def test_an_unlistable_cloud_is_not_proven_empty(reap):
     for lists in range(5):
         left, _ = reap(Cloud(lists=lists))
         assert left == {"sky": ["what is left of owner me is not known: AWS does not answer"]}
     assert reap(Cloud(lists=5)) == ({}, {}), "two lists to end by, two to prove, one for runs not known here"
 
 
-def test_where_skypilot_is_not_installed_nothing_is_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_skypilot_nothing_is_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def nothing(*_: object) -> None:
         raise ModuleNotFoundError("No module named 'sky'")
 

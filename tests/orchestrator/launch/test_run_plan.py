@@ -1,4 +1,4 @@
-"""A launch is decided once: its plan, scales, limits and refusal are computed by `plan_run` and only read afterwards."""
+"""Plan, scales, limits and refusal of a launch are computed once, by `plan_run`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def counts(monkeypatch: pytest.MonkeyPatch, own_home: Path) -> Counter[str]:
     return found
 
 
-def test_a_launch_decides_once(counts: Counter[str], tmp_path: Path):
+def test_a_launch_plans_once(counts: Counter[str], tmp_path: Path):
     saved = str(tmp_path / "plan.json")
     for arguments in (
         ["launch", "geo-b2", "--dry-run"],
@@ -55,7 +55,7 @@ def test_a_launch_decides_once(counts: Counter[str], tmp_path: Path):
         assert counts == dict.fromkeys(DECIDED, 1), arguments
 
 
-def test_the_run_is_the_plan_s(tmp_path: Path):
+def test_the_run_is_created_from_the_plan(tmp_path: Path):
     plan = plan_run(load("geo-b2", ["budget_usd=5"]), cores=2)
     folder = prepare(plan, find("geo-b2"), "r-1", tmp_path, now_s=1.0)
     with RunStore.open_reader(folder / "run.db") as store:
@@ -65,7 +65,7 @@ def test_the_run_is_the_plan_s(tmp_path: Path):
     assert approved_plan(plan.spec, "local", plan.document, cores=2).launchable("r-1")[1] == core
 
 
-def test_a_refused_plan_is_shown_and_makes_no_run(tmp_path: Path):
+def test_a_refused_plan_is_shown_and_creates_no_run(tmp_path: Path):
     plan = plan_run(load("geo-b2", ["budget_usd=0.01"]), cores=2)
     assert plan.core is None
     assert plan.document["notes"][0] == plan.obstacles[0]

@@ -1,4 +1,4 @@
-"""What the core is told of an experiment, and which experiments' money is refused before anything is made."""
+"""The core's specification from an experiment, and refusals of limits in dollars."""
 
 from dataclasses import dataclass, fields
 from decimal import Decimal
@@ -92,10 +92,10 @@ def test_an_unknown_price_is_refused_unless_it_has_a_ceiling(limit):
     check_money(spec, run, VMLESS)
 
 
-def test_a_budget_is_refused_where_traffic_has_no_price_and_says_who_has_one():
+def test_a_budget_without_traffic_prices_is_refused_with_an_alternative():
     spec, run = told("geo-c8", "budget_usd=20", book=ASIALESS)
     with pytest.raises(
-        RefusedError, match=r"asialess\.csv has no price of the traffic of .*asia.*prices=list-2026-11"
+        RefusedError, match=r"asialess\.csv has no price for the traffic of .*asia.*prices=list-2026-11"
     ):
         check_money(spec, run, ASIALESS)
     check_money(*told("geo-c8", "max_usd_per_h=20", book=ASIALESS), ASIALESS)  # of VMs only
@@ -103,11 +103,11 @@ def test_a_budget_is_refused_where_traffic_has_no_price_and_says_who_has_one():
         check_money(*told("geo-c8", "budget_usd=200", book=book), book)
 
 
-def test_traffic_that_is_free_is_not_traffic_whose_price_is_unknown():
+def test_free_traffic_is_not_traffic_of_unknown_price():
     check_money(*told("geo-a2", "budget_usd=20", book=LISTED), LISTED)
 
 
-def test_limits_that_allow_no_run_are_refused_with_the_sums():
+def test_impossible_limits_are_refused_with_the_sums():
     spec, run = told("geo-b2", "min_peers=2", "max_usd_per_h=0.30")
     with pytest.raises(RefusedError, match=r"min_peers \(2\) cost at least 0\.36 USD an hour"):
         check_money(spec, run, BOOK)

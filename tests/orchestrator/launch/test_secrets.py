@@ -1,4 +1,4 @@
-"""What holds a secret value tells it to nobody: not in its repr, an error, a traceback, the log or the store."""
+"""Objects with secret values never show them: not in a repr, an error, a traceback, the log or the store."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _places(folder: Path):
         return replay(store.records("events")).spec.slots[0].places
 
 
-def test_what_carries_secrets_shows_none(folder):
+def test_objects_with_secrets_do_not_show_them(folder):
     request = request_of(folder)
     assert request.config["environment"]["ORCH_CANARY"] == SECRET  # it is in there
     assert request.files["record.key"] == SECRET.encode()
@@ -77,7 +77,7 @@ def test_what_carries_secrets_shows_none(folder):
         assert SECRET not in f"{carrier!r} {carrier}", type(carrier).__name__
 
 
-def test_a_call_that_fails_tells_none(folder, tmp_path):
+def test_a_failed_call_shows_no_secret(folder, tmp_path):
     """Neither the error, nor its traceback, nor what the log says of it."""
 
     class Broken:
@@ -101,7 +101,7 @@ def test_a_call_that_fails_tells_none(folder, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["unknown", "missing", "cut", "kind"])
-def test_a_config_that_cannot_be_read_tells_none(folder, tmp_path, damage):
+def test_an_unreadable_config_shows_no_secret(folder, tmp_path, damage):
     config = dict(request_of(folder).config)
     text = json.dumps(
         {
@@ -127,13 +127,13 @@ def test_a_secret_written_into_the_experiment_is_not_repeated(tmp_path):
     assert SECRET not in "".join(traceback.format_exception(raised.value))
 
 
-def test_a_secret_that_is_not_set_is_named_only(tmp_path, monkeypatch):
+def test_an_unset_secret_is_reported_by_name(tmp_path, monkeypatch):
     monkeypatch.delenv("ORCH_CANARY", raising=False)
     with pytest.raises(UsageError, match="ORCH_CANARY: not set"):
         write_environment(tmp_path, load("local-2", ["secrets.ORCH_CANARY=null"]))
 
 
-def test_the_runs_folder_has_them_in_private_files_and_then_nowhere(folder):
+def test_secrets_are_in_private_files_and_removed_at_the_end(folder):
     vm = folder / "vms" / PEER.vm
     vm.mkdir(parents=True)
     request = request_of(folder)
