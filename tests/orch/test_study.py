@@ -56,7 +56,7 @@ def test_a_study_is_its_runs_and_a_table(two_runs: Path):
         assert table["sps"].iloc[0] == study[0].summary()["sps"]["value"]
         assert pd.isna(table["sps_wall"].iloc[0])
         assert study.problems == ()
-        with pytest.raises(orch.OrchError, match="no such run; it has"):
+        with pytest.raises(orch.OrchError, match="no such run in the study; its runs:"):
             study["c"]
 
 
@@ -143,7 +143,7 @@ def test_the_folder_goes_with_the_last_who_needs_it(two_runs: Path, own_temporar
     study.close()
     assert left() == 0
     assert study.table().equals(known)
-    with pytest.raises(orch.OrchError, match="was closed"):
+    with pytest.raises(orch.OrchError, match="is closed"):
         study[0].epochs()
 
 

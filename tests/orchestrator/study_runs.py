@@ -13,7 +13,7 @@ from metrics.store.database import RunStore
 from orchestrator.home import run_folder
 from orchestrator.study.core import Job
 from orchestrator.study.definition import StudyDefinition
-from orchestrator.study.runner import RunError, Seen, Watched
+from orchestrator.study.runner import Inspection, RunError, Watched
 from orchestrator.study.verdict import Disturbance
 
 
@@ -28,12 +28,12 @@ class MadeRuns:
     def __init__(self, home: Path, study: StudyDefinition, screen: Any) -> None:
         self._home, self._study, self._screen = home, study, screen
 
-    def look(self, run_id: str) -> Seen:
+    def inspect(self, run_id: str) -> Inspection:
         folder = run_folder(self._home, run_id)
         if not (folder / "run.db").exists():
-            return Seen("absent")
+            return Inspection("absent")
         with RunStore.open_reader(folder / "run.db") as store:
-            return Seen("ended", str(store.meta("status")))
+            return Inspection("ended", str(store.meta("status")))
 
     def start(self, job: Job, run_id: str) -> None:
         if {job.key, f"{job.key} {run_id.rpartition('-')[2]}"} & self.refused:

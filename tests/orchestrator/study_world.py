@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from orchestrator.study.core import Attempt, Ended, Job, StudyEvent, StudyState
-from orchestrator.study.runner import RunError, Seen, StudyRunner, Watched
+from orchestrator.study.runner import Inspection, RunError, StudyRunner, Watched
 from orchestrator.study.verdict import Disturbance
 
 Fault = Literal["kill", "kill all", "interrupt"]
@@ -103,9 +103,9 @@ class StudyWorld:
 
     # the launcher
 
-    def look(self, run_id: str) -> Seen:
+    def inspect(self, run_id: str) -> Inspection:
         run = self.runs.get(run_id)
-        return Seen("absent") if run is None else Seen(run.state, run.status)
+        return Inspection("absent") if run is None else Inspection(run.state, run.status)
 
     def start(self, job: Job, run_id: str) -> None:
         self._step()

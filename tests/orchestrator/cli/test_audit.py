@@ -60,7 +60,7 @@ def test_fail_on_says_how_bad_is_too_bad(folders: list[str], which: int, floor: 
 
 def test_a_clean_run_is_said_to_be(folders: list[str], capsys: pytest.CaptureFixture[str]):
     assert run(["audit", folders[1]]) == 0
-    assert "nothing doubtful was found" in capsys.readouterr().out
+    assert "no findings" in capsys.readouterr().out
 
 
 def test_a_run_that_cannot_be_read_does_not_stop_the_others(
@@ -107,7 +107,7 @@ def test_claims_are_held_against_the_logs(
     document = json.loads(capsys.readouterr().out)
     [found] = [f for f in document["findings"] if f["check"] == "published"]
     assert (found["label"], found["severity"], found["value"]) == ("CV A-1", "error", 80.0)
-    assert document["problems"] == [f"{claims}: names CV X-9, which is none of the runs"]
+    assert document["problems"] == [f"{claims}: run CV X-9 is not among the runs audited"]
 
 
 @pytest.mark.parametrize("content", [None, b"run,sps\na,b\n", b"\xff\xfe\x00"])

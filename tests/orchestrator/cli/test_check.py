@@ -131,11 +131,15 @@ def proc(folder: Path, listening: Mapping[int, tuple[int, str]]) -> Path:
         (
             {46580: (7, "python -m sky.server.server"), 50011: (8, "SkyPilot:executor:short")},
             ["ok", "ok"],
-            "runs",
+            "is running",
         ),
         ({50011: (8, "SkyPilot:executor:long")}, ["ok", "missing"], "left over from an API server that died"),
         ({46580: (9, "nginx")}, ["missing", "ok"], "kill 9"),
-        ({46580: (9, "python3 -m http.server --directory skydiving")}, ["missing", "ok"], "and only this"),
+        (
+            {46580: (9, "python3 -m http.server --directory skydiving")},
+            ["missing", "ok"],
+            "cannot use another one",
+        ),
         ({46580: (0, "")}, ["missing", "ok"], "another user's process"),
         ({8080: (9, "nginx")}, ["ok", "ok"], "free"),
     ],
@@ -242,7 +246,10 @@ def test_quotas_are_told_as_far_as_the_cloud_tells_them(
     spot, on_demand, *others = online.quotas()
     assert (spot.state, spot.found) == ("ok", "64 vCPUs at a time")
     assert spot.check.startswith("quota aws eu-west-1 spot, G and VT")
-    assert (on_demand.state, on_demand.next) == ("warning", "ask AWS's Service Quotas to raise L-DB2E81BA")
+    assert (on_demand.state, on_demand.next) == (
+        "warning",
+        "request an increase of L-DB2E81BA in AWS Service Quotas",
+    )
     assert {finding.state for finding in others} == {"unknown"}
     assert all("no such quota" in finding.found for finding in others)
 
@@ -264,7 +271,7 @@ print('@' + json.dumps(['gcp', False, 'no\\n  billing']))
     monkeypatch.setattr(online, "_SKY_CHECK", said)
     aws, gcp, azure = online.accepted(["aws", "gcp", "azure"])
     assert (aws.check, aws.state) == ("accepted aws", "ok")
-    assert (gcp.state, gcp.found, gcp.next) == ("missing", "no billing", "`sky check gcp` tells more")
+    assert (gcp.state, gcp.found, gcp.next) == ("missing", "no billing", "run `sky check gcp` for details")
     assert azure.state == "unknown"
 
 
@@ -286,7 +293,7 @@ def test_offline_nothing_is_contacted(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 def test_the_owner_is_told_and_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("ORCH_OWNER", raising=False)
-    assert clouds.owner(tmp_path) == Finding("owner", "ok", "made at the first launch")
+    assert clouds.owner(tmp_path) == Finding("owner", "ok", "generated at the first launch")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "owner").write_text("me-12345678\n")
     assert clouds.owner(tmp_path).found == "me-12345678, the VMs' label orch-owner"
@@ -323,7 +330,7 @@ def test_a_missing_package_or_disk_is_said(monkeypatch: pytest.MonkeyPatch, tmp_
 @pytest.mark.parametrize("home", ["/dev/null", "/dev/null/orch", "/proc/orch"])
 def test_a_home_that_cannot_be_written_is_missing(home: str):
     finding = machine.disk(Path(home), "local")
-    assert (finding.state, finding.next) == ("missing", "set ORCH_HOME to a folder of yours")
+    assert (finding.state, finding.next) == ("missing", "set ORCH_HOME to a folder you can write to")
     assert home in finding.found
 
 
@@ -363,7 +370,7 @@ def test_the_aws_role_of_an_experiment_is_printed_for_an_administrator(capsys: p
     assert '"arn:aws:s3:::mine-b/*"' in said.out
     assert "put-user-policy --user-name YOUR-USER" in said.out
     assert "iam:PassRole" in said.out
-    assert "for YOUR-USER" in said.err, "standard output has commands only"
+    assert "replace YOUR-USER" in said.err, "standard output has commands only"
 
 
 def test_without_places_on_aws_there_is_no_role_to_print(capsys: pytest.CaptureFixture[str]):

@@ -133,7 +133,7 @@ def test_logs_of_a_slot_are_its_vms_oldest_first(folder: Path, output: Output):
     assert run(["logs", RUN]) == 0
     assert output()[0] == "ticked\n"
     assert run(["logs", RUN, "us-0"]) == 2
-    assert "it has eu-0, controller" in output()[1]
+    assert "available: eu-0, controller" in output()[1]
 
 
 def test_launch_without_a_terminal_and_without_yes_refuses(own_home: Path, output: Output):
@@ -142,7 +142,7 @@ def test_launch_without_a_terminal_and_without_yes_refuses(own_home: Path, outpu
     assert text == ""
     assert "1 x gcp/us-central1-a  T4:1 spot  $0.18/h each" in said
     assert "expected duration: about" in said
-    assert said.splitlines()[-1].endswith("there is no terminal to ask on, so add --yes")
+    assert said.splitlines()[-1].endswith("there is no terminal to ask for confirmation; add --yes")
     assert not own_home.exists()
 
 
@@ -165,7 +165,7 @@ def test_launch_prints_only_json_on_stdout(monkeypatch: pytest.MonkeyPatch, own_
         assert run(["launch", "local-2", "--yes", "--detach", "-o", "json", "--run-id", RUN]) == 0
         text, said = output()
         assert json.loads(text) == {"schema_version": 1, "run_id": RUN, "status": "running"}
-    assert f"{RUN} exists: going on with it" in said
+    assert f"{RUN} exists: attaching to it" in said
     assert asked == [RUN, RUN]
     assert run(["launch", "local-2", "--yes", "--detach"]) == 0
     assert output()[0].startswith("local-2-20")
@@ -226,7 +226,7 @@ def test_reap_says_where_it_looked_and_proves_nothing_of_clouds_it_did_not_ask(
     monkeypatch.setattr(client, "reap", lambda *_: asked)
     assert run(everything) == 0
     said = (
-        "nothing of owner me is left in SkyPilot's list, aws; not looked at: gcp (orch cannot ask it itself)"
+        "nothing of owner me is left in SkyPilot's list, aws; not searched: gcp (orch cannot ask it itself)"
     )
     assert said in output()[1]
     assert run([*everything, "-o", "json"]) == 0
@@ -241,9 +241,9 @@ def test_reap_says_where_it_looked_and_proves_nothing_of_clouds_it_did_not_ask(
     }
     monkeypatch.setattr(client, "reap", lambda *_: nobody)
     assert run(everything) == 5
-    assert "something of owner me may be left" in output()[1]
+    assert "resources of owner me may be left" in output()[1]
     assert run(["reap", "--on", "sky"]) == 0, "of its own runs SkyPilot's list knows"
-    assert "of the runs of this home" in output()[1]
+    assert "of runs of this home" in output()[1]
 
 
 def test_reap_needs_to_know_whose_and_invents_nobody(

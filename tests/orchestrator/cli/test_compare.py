@@ -127,7 +127,7 @@ def test_what_options_gain_is_one_table_and_one_section_of_the_page(
     assert run(["compare", "s", "--expect", "none", "-o", "json"]) == 0
     assert _json(capsys)["expected"] == []
     assert run(["compare", MadeRuns.made[0], "--expect", str(other)]) == 2
-    assert "is for one study with a `compare.baseline`" in capsys.readouterr().err
+    assert "only for a single study with a `compare.baseline`" in capsys.readouterr().err
     assert "Published, replayed, emulated" not in text
     assert (tmp_path / "c_files" / "gains.csv").is_file()
     assert run(["compare", "s", "-o", "csv"]) == 0

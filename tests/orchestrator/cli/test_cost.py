@@ -138,7 +138,7 @@ def test_a_run_without_any_price_ends_with_2_and_the_reasons(folder: Path, outpu
     assert run(["cost", str(folder), "--prices", str(bare)]) == 2
     shown, told = output()
     assert shown == ""
-    assert "no dollars could be computed" in told
+    assert "no cost could be computed" in told
     assert "no price for T4:1 spot" in told
 
 

@@ -73,7 +73,7 @@ def test_a_home_that_cannot_be_made_is_the_users_and_another_missing_file_ours(
     for path in ("/proc/x", "/proc/x/ray.lock"):
         found = verdict(FileNotFoundError(errno.ENOENT, "No such file or directory", path))
         assert found.code == 2
-        assert "choose another folder with ORCH_HOME" in (found.sentence or "")
+        assert "set ORCH_HOME to " in (found.sentence or "")
     assert verdict(FileNotFoundError(errno.ENOENT, "No such file", "/elsewhere/a")).sentence is None
 
 

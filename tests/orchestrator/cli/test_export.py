@@ -71,7 +71,7 @@ def test_focus_with_an_unknown_cost(made_up: Path, capsys: pytest.CaptureFixture
     assert run(["export", RUN, "--to", "focus", "--known-only"]) == 0
     shown = capsys.readouterr()
     assert shown.out == f"{RUN}-focus\n"
-    assert shown.err.startswith("left out, its cost is unknown: ")
+    assert shown.err.startswith("omitted, cost unknown: ")
     assert run(["replay", f"{RUN}-focus"]) == 2
     assert "has the run's costs, not its records" in capsys.readouterr().err
 

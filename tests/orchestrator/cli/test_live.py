@@ -14,7 +14,7 @@ from orchestrator.cli.render import live
 from tests.orchestrator.cli_snapshots import event, snapshot
 
 VIEW = """\
-geo-b2-20261121-7f3a: running, 1 min 35 s since the start
+geo-b2-20261121-7f3a: running, 1 min 35 s since start
 Emulated cloud: real peers in network namespaces on this machine; scaled: bytes 1/100, samples 1/32
 place               slot  VM         state     epoch  samples/s  lost
 gcp/europe-west1-b  eu-0  T4:1 spot  WAITING       -          -  1 x
@@ -99,7 +99,7 @@ def test_what_must_not_be_overlooked_is_in_the_view():
     text = drawn(
         snapshot(dropped_rounds=2, warnings=["the host was too busy"], target="loopback", error="no TUN")
     )
-    for said in ("DROPPED ROUNDS 2", "warning: the host was too busy", "WITHOUT distance", "no TUN"):
+    for said in ("DROPPED ROUNDS 2", "warning: the host was too busy", "WITHOUT network distance", "no TUN"):
         assert said in text
 
 

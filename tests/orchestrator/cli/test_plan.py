@@ -77,7 +77,7 @@ def test_a_dry_run_says_all_places_in_words(capsys: pytest.CaptureFixture[str]):
     shown = capsys.readouterr()
     assert "2 peers" in shown.out
     assert "T4:1 on n1-standard-8 spot" in shown.out
-    assert "VMs together $0.5445/h" in shown.out  # by hand: 0.27946 + 0.26502
+    assert "all VMs $0.5445/h" in shown.out  # by hand: 0.27946 + 0.26502
     assert "nothing was contacted" in shown.err
     assert run(["launch", "geo-b2", "--dry-run"]) == 0
     assert "Emulated cloud" in capsys.readouterr().out
@@ -193,7 +193,7 @@ def test_plans_are_written_where_one_may_write(tmp_path: Path, capsys: pytest.Ca
     assert run(["plan", "geo-b2", "-o", str(tmp_path / "no" / "plan.json")]) == 2
     assert "cannot write the plan" in capsys.readouterr().err
     assert run(["plan", "geo-b2", "-o", "yaml"]) == 2
-    assert "neither table nor json" in capsys.readouterr().err
+    assert "is not table, json" in capsys.readouterr().err
 
 
 def test_a_launch_on_sky_without_credentials_says_what_to_do(

@@ -37,7 +37,7 @@ def test_one_unknown_price_makes_the_total_unknown():
         "T4:1 in gcp/europe-west1/europe-west1-b: empty.csv has no spot price of it" in note
         for note in plan.notes
     )
-    assert any("VMs together unknown/h" in line for line in plan_lines(plan.as_dict()))
+    assert any("all VMs unknown/h" in line for line in plan_lines(plan.as_dict()))
 
 
 def test_a_budget_below_the_vms_is_said_before_the_start():

@@ -71,7 +71,7 @@ def test_prices_of_a_day(tmp_path, capsys):
     assert [row["usd"] for row in _json(capsys, *own, "--at", "2025-04-01")["prices"]] == [0.05]
     assert run(["prices", *own, "--at", "2020-01-01"]) == 2
     words = " ".join(capsys.readouterr().err.split())
-    assert "contract.csv has no price on 2020-01-01; it has prices of gcp, the first of 2023-04-01" in words
+    assert "contract.csv has no price on 2020-01-01; it has prices of gcp from 2023-04-01 on" in words
 
 
 def test_a_difference_and_an_absent_price(capsys):
@@ -95,9 +95,9 @@ def test_a_difference_and_an_absent_price(capsys):
         (["--book", "stduy"], "there is no such price book; the books are list-2026-11, study-2023-04"),
         (["--diff", "stduy"], "there is no such price book"),
         (["--at", "yesterday"], "--at 'yesterday' is not a date like 2026-11-21"),
-        (["--at", "2020-01-01"], "the first of 2023-04-01"),
+        (["--at", "2020-01-01"], "from 2023-04-01 on"),
         (["--provider", "hetzner"], "has no hetzner price; it has prices of aws, azure, b2, gcp, lambda"),
-        (["--book", "list-2026-11", "--prices", "x.csv"], "give one of them"),
+        (["--book", "list-2026-11", "--prices", "x.csv"], "give only one of them"),
     ],
 )
 def test_refusals(arguments, words, capsys):

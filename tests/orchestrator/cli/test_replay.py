@@ -126,7 +126,7 @@ def test_many_runs_warnings_are_counted(tmp_path: Path, output: Output):
     folder = logs(tmp_path / "logs", {f"hivemind-{n}-gc-us-t4-1.csv": bee() for n in range(1, 6)})
     assert run(["replay", str(folder)]) == 0
     text, _ = output()
-    assert "warnings of 5 runs" in text.splitlines()[-1]
+    assert "warnings on 5 runs" in text.splitlines()[-1]
     assert len(text.splitlines()) == 1 + 5 + 1
 
 
@@ -198,7 +198,7 @@ def test_a_run_that_was_not_asked_for_is_left_out(folder: Path, output: Output):
 def test_a_kept_import_is_a_run_like_others(folder: Path, own_home: Path, output: Output):
     assert run(["replay", str(folder), "--save", "-o", "json"]) == 0
     first, told = output()
-    assert "kept as hivemind-7" in told
+    assert "saved as hivemind-7" in told
     assert run(["ls", "-o", "json"]) == 0
     (listed,) = json.loads(output()[0])["runs"]
     assert (listed["run"], listed["status"], listed["peers"], listed["epoch"]) == ("hivemind-7", "done", 2, 3)
@@ -221,7 +221,7 @@ def test_a_kept_import_is_replaced_by_the_same_logs_only(folder: Path, own_home:
     assert run(["replay", str(folder), "--save", "-o", "json"]) == 2
     text, told = output()
     assert json.loads(text)["runs"][0]["run_id"] == "hivemind-7"  # computed all the same
-    assert "another run of this id is kept already" in told
+    assert "another run with this id exists" in told
     kept = json.loads(_meta(own_home / "runs" / "hivemind-7"))
     assert "hivemind-7-gc-us-t4-2.csv" in [file["file"] for file in kept["files"]]
 
@@ -264,8 +264,8 @@ def own_run(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "reason"),
     [
-        ("logs/hivemind-7-vm-monitor.csv", "is a file; name the folder that it lies in"),
-        ("logs/nowhere", "there is no such folder"),
+        ("logs/hivemind-7-vm-monitor.csv", "is a file; give the folder that contains it"),
+        ("logs/nowhere", "no such folder"),
         ("nowhere", "no such run"),
     ],
 )

@@ -29,8 +29,8 @@ def test_a_run_becomes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     [
         (["{tmp}"], "holds no run"),
         (["no-such-run"], "orch ls"),
-        (["{tmp}", "-o", "{tmp}"], "name a file"),
-        (["{tmp}", "-o", "{tmp}/no/such/report.html"], "name a file"),
+        (["{tmp}", "-o", "{tmp}"], "not a file in an existing folder"),
+        (["{tmp}", "-o", "{tmp}/no/such/report.html"], "not a file in an existing folder"),
         (["{tmp}", "--prices", "no-such-book"], "no such price book"),
     ],
 )

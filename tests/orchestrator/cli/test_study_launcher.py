@@ -22,7 +22,7 @@ from orchestrator.errors import ControllerLostError, RunFailedError, TeardownErr
 from orchestrator.home import run_folder
 from orchestrator.study.core import Attempt, Ended, Job, Started, replay_study
 from orchestrator.study.definition import StudyDefinition
-from orchestrator.study.runner import RunError, Seen
+from orchestrator.study.runner import Inspection, RunError
 from orchestrator.study.verdict import Disturbance
 from tests.orchestrator.cli_snapshots import snapshot
 
@@ -49,18 +49,18 @@ def _write(home: Path, **meta: Any) -> Path:
 
 
 def test_what_there_is_of_a_run(tmp_path: Path, launcher: RunLauncher):
-    assert launcher.look(RUN) == Seen("absent")
+    assert launcher.inspect(RUN) == Inspection("absent")
     folder = _write(tmp_path, status="failed", error="no capacity")
-    assert launcher.look(RUN) == Seen("ended", "failed", "no capacity")
+    assert launcher.inspect(RUN) == Inspection("ended", "failed", "no capacity")
     with RunStore.open_writer(folder / "run.db") as store:
         store.set_meta("status", "running")
     # Its launcher died before it had a controller: it can be brought up.
-    assert launcher.look(RUN) == Seen("made")
+    assert launcher.inspect(RUN) == Inspection("made")
     (folder / "controller.json").write_text(json.dumps({"pid": 2**22 + 1, "began": "0"}))
-    assert launcher.look(RUN) == Seen("lost")  # neither a controller nor a cloud
+    assert launcher.inspect(RUN) == Inspection("lost")  # neither a controller nor a cloud
     with RunStore.open_writer(folder / "run.db") as store:
         store.set_meta("target", "sky")
-    assert launcher.look(RUN) == Seen("running")  # rented VMs live on without this machine
+    assert launcher.inspect(RUN) == Inspection("running")  # rented VMs live on without this machine
 
 
 def test_why_a_run_is_repeated_is_in_its_numbers(tmp_path: Path, launcher: RunLauncher):
@@ -71,7 +71,7 @@ def test_why_a_run_is_repeated_is_in_its_numbers(tmp_path: Path, launcher: RunLa
 
 
 def _watching(monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher, *script: object) -> list[str]:
-    """Each attempt to attach does the next thing of the script; `look` says that the run goes on."""
+    """Each attempt to attach does the next thing of the script; `inspect` says that the run goes on."""
     attached: list[str] = []
     steps = list(script)
 
@@ -87,7 +87,7 @@ def _watching(monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher, *script: o
 
     monkeypatch.setattr(client, "attach", attach)
     monkeypatch.setattr(study_launcher, "follow", follow)
-    monkeypatch.setattr(launcher, "look", lambda _: Seen("running"))
+    monkeypatch.setattr(launcher, "inspect", lambda _: Inspection("running"))
     return attached
 
 
@@ -114,8 +114,8 @@ def test_a_failure_is_the_run_s_own(monkeypatch: pytest.MonkeyPatch, launcher: R
     _watching(monkeypatch, launcher, error, error)
     with pytest.raises(RunError, match=str(error)):
         launcher.watch(job("a"), RUN, time.time() + 1000)
-    seen = iter([Seen("running"), Seen("ended", "done")])
-    monkeypatch.setattr(launcher, "look", lambda _: next(seen))
+    seen = iter([Inspection("running"), Inspection("ended", "done")])
+    monkeypatch.setattr(launcher, "inspect", lambda _: next(seen))
     assert launcher.watch(job("a"), RUN, time.time() + 1000).kind == "ended"
 
 
@@ -154,7 +154,7 @@ def test_a_study_tells_where_it_is_and_how_long_it_takes():
     assert "peers training" in lines[2]
     assert (
         lines[3]
-        == "[1 of 2] geo-a2: done in 1 min 30 s: r-1 was fast; the host was too busy (late): it is run again"
+        == "[1 of 2] geo-a2: done in 1 min 30 s: r-1 was fast; the host was too busy (late): will be repeated"
     )
     assert lines[4] == "[1 of 2] geo-a2, about 3 min 40 s left of the study: r-2, attempt 2, 1 min of epochs"
     assert lines[5] == "[1 of 2] geo-a2: too long after 1 min: it took longer than its limit of 360 s"
@@ -163,8 +163,8 @@ def test_a_study_tells_where_it_is_and_how_long_it_takes():
 @pytest.mark.parametrize(
     ("why", "says"),
     [
-        (Disturbance.HOST_BUSY, "it is not run again, and not compared"),
-        (Disturbance.DROPPED_ROUNDS, "it is not run again, and counts"),
+        (Disturbance.HOST_BUSY, "not repeated, and not compared"),
+        (Disturbance.DROPPED_ROUNDS, "not repeated, and counted"),
     ],
 )
 def test_a_disturbed_run_that_is_not_run_again(why: Disturbance, says: str):

@@ -33,7 +33,7 @@ def test_what_is_unknown_is_at_most_nothing():
     document = plan_document("s", "sky", {"one": a_plan("one"), "two": unknown}, 2)
     told = "\n".join([*study_plan_lines(document), study_question(document)])
     assert "VMs unknown, traffic: unknown" in told
-    assert "VMs at a price that is unknown and traffic at a price that is unknown in all?" in told
+    assert "VMs at an unknown price and traffic at an unknown price in all?" in told
     assert "most unknown" not in told
     assert "about unknown" not in told
 

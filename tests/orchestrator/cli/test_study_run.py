@@ -74,7 +74,7 @@ def test_going_on_is_shown_before_it_is_done(study: str, own_home: Path, capsys:
     assert run(["study", "run", "s", "--resume", "--dry-run", "--only", "x"]) == 0
     shown = capsys.readouterr()
     assert shown.out.startswith("s: 2 runs one after the other")
-    assert "b2 has no end in the journal: going on looks at it first" in shown.err
+    assert "b2 has no end in the journal: it is inspected first" in shown.err
     (folder / "journal.jsonl").write_bytes(journal)
     MadeRuns.refused = set()
     assert run(["study", "run", "s", "--resume"]) == 1  # the failed one waits until all have run
@@ -82,7 +82,7 @@ def test_going_on_is_shown_before_it_is_done(study: str, own_home: Path, capsys:
     assert len(MadeRuns.made) == 4
     capsys.readouterr()
     assert run(["study", "run", "s", "--resume", "--dry-run"]) == 0
-    assert capsys.readouterr().out == f"{folder.name}: nothing is left to run\n"
+    assert capsys.readouterr().out == f"{folder.name}: nothing left to run\n"
     assert len(MadeRuns.made) == 4
 
 
@@ -108,7 +108,7 @@ def test_a_failed_repeat_is_told(study: str, capsys: pytest.CaptureFixture[str])
     assert (told["status"], told["attempts"]) == ("done", 2)
     (line,) = [line for line in shown.err.splitlines() if line == f"{told['error']}"]
     first = MadeRuns.made[0]
-    assert line.startswith(f"geo-a2: its repeat {first[:-1]}2 failed: {first[:-1]}2: no memory")
+    assert line.startswith(f"geo-a2: repeat {first[:-1]}2 failed: {first[:-1]}2: no memory")
     assert line.endswith(f"its numbers are those of {first} (the host was too busy (late))")
     assert run(["study", "run", "s", "--resume", "-o", "json"]) == 0  # tried again
     told = _json(capsys)["runs"][0]
@@ -127,7 +127,10 @@ def test_a_report_that_cannot_be_drawn_fails_no_study(
     told = json.loads(shown.out)
     assert (told["status"], told["report"]) == ("done", None)
     assert told["report_error"] == "it could not be drawn (OSError: [Errno 28] No space left on device)"
-    assert f"no page: {told['report_error']}; `orch compare {told['study_id']} --report" in shown.err
+    assert (
+        f"no report: {told['report_error']}; retry with `orch compare {told['study_id']} --report"
+        in shown.err
+    )
 
 
 def test_a_study_of_a_few_runs_hides_no_whole_one(
@@ -139,11 +142,9 @@ def test_a_study_of_a_few_runs_hides_no_whole_one(
     capsys.readouterr()
     assert run(["study", "run", study, "--yes", "--only", "geo-a2"]) == 0
     said = capsys.readouterr().err
+    assert f"{whole.name} has 1 of 3 runs left: resume it with `orch study run {whole.name} --resume`" in said
     assert (
-        f"{whole.name} has 1 of 3 runs left: `orch study run {whole.name} --resume` goes on with it" in said
-    )
-    assert (
-        "a study of 1 of the 3 runs of s: afterwards that name alone means the newest study with all" in said
+        "this study has 1 of the 3 runs of s; refer to it by its id, because the name alone selects" in said
     )
     assert run(["compare", "s", "-o", "json"]) == 0
     assert _json(capsys)["study"] == whole.name
@@ -159,14 +160,14 @@ def test_a_contended_run_is_repeated(study: str, capsys: pytest.CaptureFixture[s
     assert [r["attempts"] for r in told["runs"]] == [2, 3, 1]
     assert [r["host_contended"] for r in told["comparison"]["rows"]] == [False, True, False]
     assert [r["attempts"] for r in told["comparison"]["rows"]] == [2, 3, 1]
-    assert "the host was too busy (late): it is run again" in shown.err
-    assert "the host was too busy (late): it is not run again, and not compared" in shown.err
+    assert "the host was too busy (late): will be repeated" in shown.err
+    assert "the host was too busy (late): not repeated, and not compared" in shown.err
 
 
 def test_ctrl_c_ends_with_130_and_the_study_goes_on(study: str, capsys: pytest.CaptureFixture[str]):
     MadeRuns.interrupt = {"geo-b2"}
     assert run(["study", "run", study, "--yes"]) == 130
-    assert "--resume` goes on" in capsys.readouterr().err
+    assert "resume with `orch study run" in capsys.readouterr().err
     assert run(["compare", "s", "-o", "json"]) == 0
     half = _json(capsys)
     assert [row["experiment"] for row in half["rows"]] == ["CV A-2"]
@@ -196,28 +197,28 @@ def test_only_some_and_values_for_all(study: str, own_home: Path, capsys: pytest
     [
         (["study", "run", "{file}"], 3, "add --yes"),
         (["study", "run", "nowhere"], 2, "no such study file"),
-        (["study", "run", "{file}", "--resume"], 2, "no study of the name 's' was begun here"),
-        (["study", "run", "{file}", "--only", "geo-x"], 2, "there are: geo-a2, geo-b2, geo-c8-x"),
+        (["study", "run", "{file}", "--resume"], 2, "no study named 's' was begun here"),
+        (["study", "run", "{file}", "--only", "geo-x"], 2, "runs: geo-a2, geo-b2, geo-c8-x"),
         (
             ["study", "run", "{file}", "--only", "geo-a2", "--only", "geo-typo"],
             2,
-            "--only geo-typo: no run of that",
+            "--only geo-typo: matches no run",
         ),
         (
             ["study", "run", "{file}", "--resume", "--price-tolerance", "0.2"],
             2,
-            "leave --price-tolerance out",
+            "omit --price-tolerance",
         ),
         (["study", "run", "{file}", "--set", "swarm.batch_siz=1"], 2, "did you mean 'batch_size'"),
-        (["study", "run", "{file}", "--resume", "--set", "seed=1"], 2, "leave --set out"),
+        (["study", "run", "{file}", "--resume", "--set", "seed=1"], 2, "omit --set"),
         (["study", "run", "{tmp}/bad.yaml", "--yes"], 2, "bad.csv:2: limit 'much' is not a number"),
         (["study", "run", "{tmp}/bad.yaml", "--dry-run"], 2, "bad.csv:2: limit 'much' is not a number"),
         (["study", "run", "geo-c8"], 2, "is an experiment, not a study; `orch launch geo-c8` runs it"),
-        (["compare", "nothing"], 2, "nor is there a study of that name"),
+        (["compare", "nothing"], 2, "there is no study of that name either"),
         (
             ["compare", "paper-abc"],
             2,
-            "ships with orch and was not run here yet; `orch study run paper-abc` does",
+            "this shipped study has not been run here yet; run it with `orch study run paper-abc`",
         ),
     ],
 )
@@ -243,7 +244,7 @@ def test_a_study_that_is_being_run_is_left_alone(
     with hold_study(folder):
         assert run(["study", "run", "s", "--resume"]) == 6
         assert run(["study", "run", study, "--yes"]) == 6
-    assert "another `orch` is running this study" in capsys.readouterr().err
+    assert "another `orch` process is running this study" in capsys.readouterr().err
     assert len(MadeRuns.made) == 1
 
 
@@ -255,7 +256,7 @@ def test_a_dry_run_sums_up_and_leaves_nothing(own_home: Path, capsys: pytest.Cap
     assert plan["raw_duration_s"] < 100 * 60
     assert run(["study", "run", "paper-abc", "--dry-run", "--on", "sky", "--only", "geo-c8*"]) == 0
     shown = capsys.readouterr().out
-    assert "all together: about" in shown
+    assert "total: about" in shown
     assert "every run: cannot be launched on rented VMs as it is" in shown
     assert not own_home.exists()
 

@@ -14,8 +14,8 @@ from orchestrator.study.core import (
     Begun,
     Ended,
     Finish,
+    Inspect,
     Job,
-    Look,
     Retry,
     Start,
     Started,
@@ -166,7 +166,7 @@ def test_only_some_jobs():
         state = runner_of(StudyWorld({}), jobs).run(only)
         assert [k for k, one in enumerate(state.jobs) if one.attempts] == expected
     begun = replay_study(jobs, 2, [Started(0.0, "geo-a2", 1, "r")])
-    assert isinstance(next_action(begun, ["geo-c8"]), Look)  # a run that may go on is never left alone
+    assert isinstance(next_action(begun, ["geo-c8"]), Inspect)  # a run that may go on is never left alone
     assert [one.job.key for one in left_to_run(begun, ["wan"])] == ["geo-a2", "geo-c8-wan"]
 
 
@@ -175,10 +175,10 @@ def test_each_pattern_of_only_names_a_job():
     assert named_jobs(names, []) == ("geo-a2", "geo-c8-wan")
     assert named_jobs(names, ["wan", "geo-c*"]) == ("geo-c8-wan",)
     with pytest.raises(
-        ValueError, match=r"--only geo-typo: no run of that name \(there are: geo-a2, geo-c8-wan\)"
+        ValueError, match=r"--only geo-typo: matches no run of the study \(runs: geo-a2, geo-c8-wan\)"
     ):
         named_jobs(names, ["geo-a2", "geo-typo"])
-    with pytest.raises(ValueError, match="--only '': no run of that name"):
+    with pytest.raises(ValueError, match="--only '': matches no run of the study"):
         named_jobs(names, [""])
 
 
@@ -192,7 +192,7 @@ def test_a_journal_of_something_else_is_refused():
         [start, Begun(0.0, "a", 2)],
         [Retry(0.0, ("x",))],
     ):
-        with pytest.raises(ValueError, match=r"no run|out of turn|not going on"):
+        with pytest.raises(ValueError, match=r"no run|out of order|not in progress"):
             replay_study([A], 2, events)
 
 

@@ -85,7 +85,7 @@ def test_a_journal_cut_at_any_byte_is_a_front_part(tmp_path: Path, data):
 )
 def test_a_line_that_no_study_wrote_is_refused(tmp_path: Path, line: str):
     (tmp_path / JOURNAL).write_text(f"{line}\n")
-    with pytest.raises(UsageError, match=r"journal.jsonl:1: not a line of a study's journal"):
+    with pytest.raises(UsageError, match=r"journal.jsonl:1: invalid line in a study's journal"):
         read_journal(tmp_path)
 
 
@@ -126,7 +126,7 @@ def test_a_folder_that_is_half_made_is_no_study(tmp_path: Path):
     (tmp_path / "studies" / "two-20231114-abcd").mkdir(parents=True)
     (tmp_path / "studies" / "two-20231114-abcd" / "study.json.new").write_text("{")
     assert list_studies(tmp_path) == []
-    with pytest.raises(UsageError, match="not a study"):
+    with pytest.raises(UsageError, match="not a valid study"):
         read_study(tmp_path / "studies" / "two-20231114-abcd")
 
 
@@ -142,7 +142,7 @@ def test_a_journal_of_another_study_is_refused(tmp_path: Path):
 def test_one_process_at_a_time_holds_a_study(tmp_path: Path):
     with (
         hold_study(tmp_path),
-        pytest.raises(HeldError, match="another `orch` is running this study"),
+        pytest.raises(HeldError, match="another `orch` process is running this study"),
         hold_study(tmp_path),
     ):
         pass
