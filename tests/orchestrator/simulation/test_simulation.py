@@ -1,4 +1,4 @@
-"""The controller's core through histories of faults drawn from seeds; every promise is checked at every event."""
+"""Simulated runs with seeded fault histories; every invariant is checked at every event."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CHUNK = 10  # histories that one process goes through at a time
 
 
 def through(first: int) -> Counter[str]:
-    """A chunk of histories: how often each class of faults struck, how the runs ended, how often progress was due."""
+    """Simulate a chunk of histories; count the faults by class, the final statuses, and the progress checks."""
     counts: Counter[str] = Counter()
     for seed in range(first, min(first + _CHUNK, FIRST_SEED + SEEDS)):
         outcome = simulate(scenario(seed, days=1.0 if seed % 10 == 0 else 0.2))
@@ -43,7 +43,7 @@ def through(first: int) -> Counter[str]:
 @pytest.mark.timeout(72000)
 @pytest.mark.slow
 def test_promises_hold_through_every_history_and_every_class_of_faults_fires():
-    """Each core has its share of the histories, whoever runs this test."""
+    """The histories are distributed over all cores."""
     pool = ProcessPoolExecutor(os.cpu_count(), get_context("spawn"))
     try:
         chunks = pool.map(through, range(FIRST_SEED, FIRST_SEED + SEEDS, _CHUNK))
@@ -77,39 +77,39 @@ def test_histories_that_once_broke_a_promise(seed: int):
 
 
 def test_the_same_seed_gives_the_same_run():
-    def told(outcome: Outcome) -> object:
+    def facts(outcome: Outcome) -> object:
         return [(e.at_s, e.kind, e.vm, e.cause) for e in outcome.journal], outcome.spent_usd, outcome.fired
 
-    assert told(simulate(scenario(11, days=0.3))) == told(simulate(scenario(11, days=0.3)))
-    assert told(simulate(scenario(11, days=0.3))) != told(simulate(scenario(12, days=0.3)))
+    assert facts(simulate(scenario(11, days=0.3))) == facts(simulate(scenario(11, days=0.3)))
+    assert facts(simulate(scenario(11, days=0.3))) != facts(simulate(scenario(12, days=0.3)))
 
 
 def test_a_controller_that_acts_before_it_writes_is_found_out():
-    with pytest.raises(SimulationError, match=r"lives, and the journal does not say so") as found:
+    with pytest.raises(SimulationError, match=r"exists but is not in the journal") as found:
         simulate(scenario(3, days=0.2), write_late=True)
     assert "orch simulate --seed 3 --days 0.2 --peers 8" in str(found.value)
 
 
 def test_a_reserve_that_is_too_small_is_found_out():
-    """Without what the teardown may take, a run whose API fails at its stop passes its budget; else it does not."""
+    """Without a reserve for the teardown, a run whose API fails at its stop exceeds its budget."""
     calm = scenario(5, days=0.5, faults=("preemption",))
     calm = replace(calm, spec=replace(calm.spec, budget_usd=Decimal("5")))
     made = replace(calm, at_stop=(Window("outage", 0.0, 3600.0),))
     outcome = simulate(made)
     assert outcome.status == "budget"
-    # Nobody could be told: the leases ran out.
+    # No VM could be stopped: the leases expired.
     assert 0.75 * made.spec.lease_s <= outcome.dead_after_s <= made.death_bound_s
     careless = replace(made.spec, teardown_s=0.0)
     told = simulate(replace(calm, spec=careless))
     assert (told.status, told.dead_after_s) == ("budget", 0.0)
-    with pytest.raises(SimulationError, match=r"are spent of a budget of 5"):
+    with pytest.raises(SimulationError, match=r"spent, above the budget of 5"):
         simulate(replace(made, spec=careless))
 
 
 def test_a_machine_that_starts_again_with_its_clock_set_back_hides_no_more_than_it_was_away(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """After two quiet hours, an hour back: the journal's last row is as old, and nothing else tells the time."""
+    """After two quiet hours the clock is set back an hour, when only the recorded clock shows the time."""
     made = scenario(5, days=0.5, faults=())
     made = replace(
         made, spec=replace(made.spec, budget_usd=Decimal("5"), max_usd_per_h=None),
@@ -122,7 +122,7 @@ def test_a_machine_that_starts_again_with_its_clock_set_back_hides_no_more_than_
     assert outcome.spent_usd < Decimal("5"), "the reserve is for longer than a minute"
     monkeypatch.setattr("orchestrator.controller.tick._CLOCK_PERIOD_S", 1e9)
     with pytest.raises(
-        SimulationError, match=r"the run's clock lacks 3600 s after \d\d s without a controller"
+        SimulationError, match=r"the run's clock is 3600 s behind after \d\d s without a controller"
     ):
         simulate(made)
 
@@ -130,7 +130,7 @@ def test_a_machine_that_starts_again_with_its_clock_set_back_hides_no_more_than_
 def test_a_price_that_no_list_told_is_no_lost_dollar_and_one_that_was_told_is(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """It rises for a quarter of an hour: while nothing can be listed, which no list tells afterwards; then seen by lists."""
+    """Prices rise for a quarter of an hour, once while no listing succeeds and once visible in listings."""
     made = scenario(5, days=0.2, faults=())
     spec = replace(made.spec, budget_usd=None, max_usd_per_h=None)
     made = replace(made, spec=spec, peers=replace(made.peers, max_epochs=0))
@@ -141,30 +141,30 @@ def test_a_price_that_no_list_told_is_no_lost_dollar_and_one_that_was_told_is(
         return (*dear, *(TraceEvent(at_s + 900.0, where, "price", usd) for where, usd in usual.items()))
 
     outage = Window("outage", BEGAN_S + 7100.0, BEGAN_S + 8050.0)
-    untold = replace(made, trace=rises(7120.0), windows=(outage,))
-    assert simulate(untold).status == "stopped"
-    told = replace(made, trace=rises(7120.0))
-    assert simulate(told).status == "stopped"
+    unlisted = replace(made, trace=rises(7120.0), windows=(outage,))
+    assert simulate(unlisted).status == "stopped"
+    listed = replace(made, trace=rises(7120.0))
+    assert simulate(listed).status == "stopped"
     monkeypatch.setattr("orchestrator.controller.records.Rows._note_prices", lambda *_: None)
-    with pytest.raises(SimulationError, match=r"the provider bills .* USD, the controller knows of"):
-        simulate(told)
+    with pytest.raises(SimulationError, match=r"the provider bills .* USD, but the controller accounts for"):
+        simulate(listed)
 
 
 def test_leases_that_ran_by_a_vms_time_of_day_would_be_found_out():
-    """VMs' clocks are wrong by up to an hour and are set in mid-run; set forward ends a lease, set back lengthens it."""
+    """VM clocks are wrong by up to an hour and changed during the run: forward ends a lease, back extends it."""
     made = scenario(2, days=0.2, faults=("vm_clock",))
     made = replace(made, clocks_set=(ClockSet(3000.0, -3000.0), ClockSet(9000.0, 3500.0)))
     assert simulate(made).fired["vm_clock"] >= 10
     careless = replace(made, peers=replace(made.peers, by_wall_clock=True))
     with pytest.raises(
-        SimulationError, match=r"the lease of .* ended although its peer heard the controller"
+        SimulationError, match=r"the lease of .* expired although its peer was in contact with the controller"
     ):
         simulate(careless)
     lost = replace(
         careless, clocks_set=(ClockSet(3100.0, -3000.0),), crashes=(Crash(3000.0, "after_write", None),),
         trace=(TraceEvent(3001.0, "*", "preempt", Decimal(1)),), peers=replace(careless.peers, skew_s=0.0),
     )  # fmt: skip
-    with pytest.raises(SimulationError, match=r"lives .* s after the end"):
+    with pytest.raises(SimulationError, match=r"is still running .* s after the end"):
         simulate(lost)
 
 
@@ -241,8 +241,8 @@ def test_an_experiment_has_the_places_and_prices_that_renting_it_would_have():
         (["--faults", "stom"], "did you mean 'storm'"),
         (["--trace", "no-such.csv"], "cannot be read"),
         (["no-such-experiment"], "no-such-experiment"),
-        (["--slot", "p99"], "'p99' is no slot of this run (there are p0, p1,"),
-        (["geo-c8", "--slot", "us-9"], "--slot: 'us-9' is no slot of this run"),
+        (["--slot", "p99"], "'p99' is not a slot of this run (slots: p0, p1,"),
+        (["geo-c8", "--slot", "us-9"], "--slot: 'us-9' is not a slot of this run"),
     ],
 )
 def test_a_wrong_command_is_one_sentence(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]):
@@ -253,7 +253,7 @@ def test_a_wrong_command_is_one_sentence(arguments: list[str], says: str, capsys
 
 
 def test_a_controller_that_forgets_a_slot_is_found_out(monkeypatch: pytest.MonkeyPatch):
-    """Mutated: the replacement of one slot is never asked for."""
+    """Mutant: the replacement of one slot is never requested."""
     from orchestrator.core.events import RequestVm
     from orchestrator.core.machine import Step, advance
 
@@ -274,7 +274,7 @@ def test_a_controller_that_forgets_a_slot_is_found_out(monkeypatch: pytest.Monke
 
 
 def test_a_controller_that_doubles_a_vm_is_found_out(monkeypatch: pytest.MonkeyPatch):
-    """Mutated: a slot's first VM is taken for gone while it trains."""
+    """Mutant: a slot's first VM is considered gone while it trains."""
     from orchestrator.core.events import Observed
     from orchestrator.core.machine import Step, advance
 
