@@ -60,7 +60,7 @@ def test_a_study_is_its_runs_and_a_table(two_runs: Path):
             study["c"]
 
 
-def test_what_a_notebook_shows_of_a_study(two_runs: Path):
+def test_study_html(two_runs: Path):
     html = orch.replay(two_runs)._repr_html_()
     assert html.index("Emulated:") < html.index("<table>")
     assert "<b>" not in html
@@ -75,7 +75,7 @@ def test_only_some_runs_of_several_folders(two_runs: Path):
     assert [run.run_id for run in orch.replay(both)] == ["b-20231114-bbbb", "a-20231114-aaaa"]
 
 
-def test_nothing_to_read_is_one_sentence(tmp_path: Path, own_temporary_folder: Path):
+def test_nothing_to_read_raises_one_sentence(tmp_path: Path, own_temporary_folder: Path):
     for folder in (tmp_path / "not-there", own_temporary_folder):
         with pytest.raises(orch.OrchError, match=str(folder)) as caught:
             orch.replay(folder)
@@ -91,7 +91,7 @@ def test_a_run_that_cannot_be_read_is_a_problem_of_the_study(two_runs: Path):
     assert "1 problem" in study._repr_html_()
 
 
-def test_a_run_whose_records_are_torn_is_a_problem_too(two_runs: Path):
+def test_run_with_torn_records_is_a_problem(two_runs: Path):
     path = two_runs / "a-20231114-aaaa" / "run.db"
     with sqlite3.connect(path) as connection:
         connection.execute("DROP TABLE epochs")
@@ -127,7 +127,7 @@ def test_the_study_report(two_runs: Path, tmp_path: Path):
         orch.replay(two_runs).report(tmp_path / "not-there" / "page.html", prices="not-there")
 
 
-def test_the_folder_goes_with_the_last_who_needs_it(two_runs: Path, own_temporary_folder: Path):
+def test_folder_is_removed_with_its_last_user(two_runs: Path, own_temporary_folder: Path):
     def left() -> int:
         gc.collect()
         return len(list(own_temporary_folder.iterdir()))
@@ -147,7 +147,7 @@ def test_the_folder_goes_with_the_last_who_needs_it(two_runs: Path, own_temporar
         study[0].epochs()
 
 
-def test_the_folder_goes_when_python_ends(two_runs: Path, own_temporary_folder: Path, tmp_path: Path):
+def test_folder_is_removed_at_exit(two_runs: Path, own_temporary_folder: Path, tmp_path: Path):
     code = f"import orch; study = orch.replay({str(two_runs)!r}); print(len(study))"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
@@ -157,7 +157,7 @@ def test_the_folder_goes_when_python_ends(two_runs: Path, own_temporary_folder: 
     assert list(own_temporary_folder.iterdir()) == []
 
 
-def test_the_studys_logs_as_frames(paper_traces: Path):
+def test_paper_logs_as_frames(paper_traces: Path):
     runs = ("baseline-75", "hivemind-81", "hivemind-83")
     with orch.replay(paper_traces, index=paper_traces / "INDEX.csv", runs=runs) as study:
         assert study["CV A-1"].run_id == "baseline-75"

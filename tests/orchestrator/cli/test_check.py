@@ -84,11 +84,11 @@ def test_credentials_are_found_and_never_shown(
         ("lambda", ".lambda_cloud/lambda_keys", ""),
     ],
 )
-def test_a_file_without_credentials_is_none(cloud: str, name: str, text: str, nobody: Path):
+def test_file_without_credentials_does_not_count(cloud: str, name: str, text: str, nobody: Path):
     assert cloud_access(RENTED[cloud], write(nobody, name, text)).lacks == "no credentials"
 
 
-def test_keys_of_the_environment_count_and_a_missing_package_is_said(monkeypatch: pytest.MonkeyPatch):
+def test_environment_keys_count_and_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch):
     environ = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": SECRET, "HOME": "/nonexistent"}
     assert cloud_access(RENTED["aws"], environ).lacks == ""
     monkeypatch.setattr("orchestrator.checks.credentials.package_there", lambda _: False)
@@ -144,7 +144,7 @@ def proc(folder: Path, listening: Mapping[int, tuple[int, str]]) -> Path:
         ({8080: (9, "nginx")}, ["ok", "ok"], "free"),
     ],
 )
-def test_ports_say_who_has_them(
+def test_ports_show_their_owner(
     listening: dict[int, tuple[int, str]],
     states: list[str],
     says: str,
@@ -158,7 +158,7 @@ def test_ports_say_who_has_them(
     assert any(says in f"{finding.found} {finding.next}" for finding in found)
 
 
-def test_a_port_that_is_really_listened_at_is_seen():
+def test_listening_port_is_found():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         (listener,) = machine.listeners(Path("/proc"), {port: ""}).values()
@@ -166,7 +166,7 @@ def test_a_port_that_is_really_listened_at_is_seen():
     assert machine.listeners(Path("/proc"), {port: ""}) == {}
 
 
-def test_catalogs_say_their_age(nobody: Path):
+def test_catalogs_show_their_age(nobody: Path):
     folder = nobody / ".sky" / "catalogs" / "v8" / "lambda"
     folder.mkdir(parents=True)
     path = folder / "vms.csv"
@@ -222,7 +222,7 @@ def cloud_at() -> Generator[HTTPServer, None, None]:
 
 
 @pytest.mark.parametrize(("off_s", "state"), [(0, "ok"), (-3600, "missing"), (3600, "missing"), (30, "ok")])
-def test_the_clock_is_held_against_the_clouds(
+def test_clock_is_compared_with_the_cloud(
     off_s: int, state: str, cloud_at: HTTPServer, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{cloud_at.server_address[1]}")
@@ -232,9 +232,7 @@ def test_the_clock_is_held_against_the_clouds(
     assert abs(int(finding.found.split()[0]) + off_s) <= 3  # a date has whole seconds
 
 
-def test_quotas_are_told_as_far_as_the_cloud_tells_them(
-    cloud_at: HTTPServer, monkeypatch: pytest.MonkeyPatch
-):
+def test_available_quotas_are_reported(cloud_at: HTTPServer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{cloud_at.server_address[1]}")
     for name, value in (
         ("AWS_ACCESS_KEY_ID", "x"),
@@ -254,14 +252,14 @@ def test_quotas_are_told_as_far_as_the_cloud_tells_them(
     assert all("no such quota" in finding.found for finding in others)
 
 
-def test_a_cloud_that_does_not_answer_leaves_the_clock_unknown(monkeypatch: pytest.MonkeyPatch):
+def test_clock_is_unknown_if_the_cloud_does_not_respond(monkeypatch: pytest.MonkeyPatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
     assert online.clock("aws").state == "unknown"
 
 
-def test_skypilots_own_words_are_passed_on(monkeypatch: pytest.MonkeyPatch):
+def test_skypilot_reasons_are_passed_on(monkeypatch: pytest.MonkeyPatch):
     said = """
 import json
 print('noise')
@@ -291,7 +289,7 @@ def test_offline_nothing_is_contacted(monkeypatch: pytest.MonkeyPatch, capsys: p
     )
 
 
-def test_the_owner_is_told_and_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_owner_is_shown_and_not_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("ORCH_OWNER", raising=False)
     assert clouds.owner(tmp_path) == Finding("owner", "ok", "generated at the first launch")
     assert list(tmp_path.iterdir()) == []
@@ -309,7 +307,7 @@ def test_a_local_run_needs_no_cloud(capsys: pytest.CaptureFixture[str]):
     assert "-> run `aws configure`" in shown
 
 
-def test_a_missing_package_or_disk_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_missing_package_or_disk_space_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     from importlib.metadata import PackageNotFoundError
 
     def nothing(name: str) -> str:
@@ -334,12 +332,12 @@ def test_a_home_that_cannot_be_written_is_missing(home: str):
     assert home in finding.found
 
 
-def test_looking_at_the_disk_leaves_nothing(tmp_path: Path):
+def test_disk_check_leaves_nothing(tmp_path: Path):
     assert machine.disk(tmp_path / "not" / "yet", "local").state in ("ok", "warning")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_memory_is_told_in_peers(monkeypatch: pytest.MonkeyPatch):
+def test_memory_is_reported_in_peers(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(machine, "available_memory", lambda: 0)
     assert (machine.memory("local").state, machine.memory("sky").state) == ("missing", "warning")
     monkeypatch.setattr(machine, "available_memory", lambda: None)
@@ -348,7 +346,7 @@ def test_memory_is_told_in_peers(monkeypatch: pytest.MonkeyPatch):
     assert machine.memory("local").found.endswith("peers")
 
 
-def test_without_namespaces_there_is_no_distance(monkeypatch: pytest.MonkeyPatch):
+def test_missing_namespaces_are_a_warning(monkeypatch: pytest.MonkeyPatch):
     assert machine.namespaces().state in ("ok", "warning")
     monkeypatch.setattr(machine, "_UNSHARE", "raise SystemExit('Operation not permitted')")
     finding = machine.namespaces()

@@ -41,7 +41,7 @@ def folder(own_home: Path) -> Path:
     return prepare(starting.plan_for(spec), find("local-2"), RUN, own_home, now_s=1_800_000_000.0)
 
 
-def test_a_run_keeps_the_study_s_figures_of_its_own_experiment_only(own_home: Path):
+def test_run_keeps_published_figures_of_its_own_experiment_only(own_home: Path):
     kept: list[Any] = []
     for n, override in enumerate(("seed=1", "network_tuning=wan", "swarm.target_batch_size=1024")):
         spec = load("geo-a2", [override])
@@ -106,7 +106,7 @@ def test_a_newer_schema_ends_with_2(folder: Path, output: Output):
     assert run(["report", RUN, "-o", "json"]) == 2
 
 
-def test_why_tells_one_slot_and_knows_the_slots(folder: Path, output: Output):
+def test_why_shows_one_slot_and_lists_the_slots_on_error(folder: Path, output: Output):
     add_event(folder, 1, "eu-0", "PROVISIONING", "first try")
     add_event(folder, 2, "us-0", "PROVISIONING", "first try elsewhere")
     assert run(["why", RUN, "eu-0"]) == 0
@@ -120,7 +120,7 @@ def test_why_tells_one_slot_and_knows_the_slots(folder: Path, output: Output):
     assert "eu-0, us-0" in output()[1]
 
 
-def test_logs_of_a_slot_are_its_vms_oldest_first(folder: Path, output: Output):
+def test_logs_of_a_slot_list_its_vms_oldest_first(folder: Path, output: Output):
     for generation, text in ((10, "third\n"), (0, "first\n"), (2, "second\n")):
         vm = folder / "vms" / f"{RUN}-eu-0-{generation}"
         vm.mkdir(parents=True)
@@ -216,9 +216,7 @@ def test_reap_prints_what_is_left_by_run(monkeypatch: pytest.MonkeyPatch, output
     assert json.loads(output()[0])["left"] == [{"run": "a", "what": "pid 1"}]
 
 
-def test_reap_says_where_it_looked_and_proves_nothing_of_clouds_it_did_not_ask(
-    monkeypatch: pytest.MonkeyPatch, output: Output
-):
+def test_reap_reports_searched_and_unsearched_clouds(monkeypatch: pytest.MonkeyPatch, output: Output):
     others = {"gcp": "orch cannot ask it itself"}
     asked = Reaped({}, ("me",), Reach(("SkyPilot's list", "aws"), others))
     nobody = Reaped({}, ("me",), Reach(("SkyPilot's list",), {**others, "aws": "no credentials here"}))
@@ -246,7 +244,7 @@ def test_reap_says_where_it_looked_and_proves_nothing_of_clouds_it_did_not_ask(
     assert "of runs of this home" in output()[1]
 
 
-def test_reap_needs_to_know_whose_and_invents_nobody(
+def test_reap_requires_an_owner_and_creates_none(
     monkeypatch: pytest.MonkeyPatch, own_home: Path, output: Output
 ):
     monkeypatch.delenv("ORCH_OWNER", raising=False)
@@ -257,7 +255,7 @@ def test_reap_needs_to_know_whose_and_invents_nobody(
     assert "--owner 'Alice Smith': made of a-z" in output()[1]
 
 
-def test_an_owner_in_the_environment_alone_looks_at_no_cloud(monkeypatch: pytest.MonkeyPatch, output: Output):
+def test_owner_in_the_environment_alone_searches_no_cloud(monkeypatch: pytest.MonkeyPatch, output: Output):
     asked: list[tuple[Any, ...]] = []
     monkeypatch.setattr(client, "reap", lambda *given: asked.append(given[1:]) or Reaped())
     monkeypatch.setenv("ORCH_OWNER", "ci-1")

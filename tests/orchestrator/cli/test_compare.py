@@ -19,7 +19,7 @@ def _json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_run_counts_once_and_runs_of_one_name_are_told_apart(
+def test_run_counts_once_and_runs_of_one_experiment_are_distinguished(
     study: str, capsys: pytest.CaptureFixture[str]
 ):
     again = ["--set", "measure.epochs=5"]
@@ -39,7 +39,7 @@ def test_a_run_counts_once_and_runs_of_one_name_are_told_apart(
     assert "RUN" not in capsys.readouterr().out.splitlines()[0].split()
 
 
-def test_an_entry_with_a_label_is_judged_where_it_says_so(study: str, capsys: pytest.CaptureFixture[str]):
+def test_labelled_entry_is_judged_only_if_requested(study: str, capsys: pytest.CaptureFixture[str]):
     assert run(["study", "run", study, "--yes", "--only", "x", "-o", "json"]) == 0
     told = _json(capsys)["comparison"]
     assert [left["experiment"] for left in told["left_out"]] == ["CV C-8 x"]
@@ -70,7 +70,7 @@ def test_a_run_without_a_measured_epoch_is_missing(
     assert f"nothing to compare yet ({a2}: no measured epoch)" in capsys.readouterr().err
 
 
-def test_what_options_gain_is_one_table_and_one_section_of_the_page(
+def test_gains_of_options_are_a_table_and_a_section_of_the_page(
     study: str, own_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     entries = [

@@ -45,7 +45,7 @@ def test_an_export_replays_to_the_same_numbers(made_up: Path, form: str, capsys:
     assert _json(capsys) == before
 
 
-def test_a_run_is_named_by_its_folder_too(made_up: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_run_can_be_given_as_folder(made_up: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert run(["export", str(made_up), "--to", "csv", "--out", str(tmp_path / "there")]) == 0
     assert (tmp_path / "there" / "manifest.json").is_file()
     assert capsys.readouterr().out == f"{tmp_path / 'there'}\n"
@@ -77,7 +77,7 @@ def test_focus_with_an_unknown_cost(made_up: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "json"])
-def test_the_bill_beside_the_estimate(made_up: Path, form: str, capsys: pytest.CaptureFixture[str]):
+def test_bill_is_compared_with_the_estimate(made_up: Path, form: str, capsys: pytest.CaptureFixture[str]):
     run(["export", RUN, "--to", "focus"])
     capsys.readouterr()
     assert run(["bill", RUN, "--against", f"{RUN}-focus/focus.csv", "-o", form]) == 0
@@ -97,7 +97,7 @@ def test_the_bill_beside_the_estimate(made_up: Path, form: str, capsys: pytest.C
         assert "$0.00" in shown.out.splitlines()[-1]
 
 
-def test_a_bill_that_is_wrong(made_up: Path, capsys: pytest.CaptureFixture[str]):
+def test_invalid_bill(made_up: Path, capsys: pytest.CaptureFixture[str]):
     run(["export", RUN, "--to", "focus"])
     text = Path(f"{RUN}-focus/focus.csv").read_text()
     Path("bill.csv").write_text(text.replace("USD", "EUR"))

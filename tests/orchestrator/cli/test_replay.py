@@ -101,7 +101,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("form", ["table", "json", "yaml", "csv"])
-def test_every_form(form: str, folder: Path, output: Output):
+def test_every_output_format(form: str, folder: Path, output: Output):
     assert run(["replay", str(folder), "-o", form]) == 0
     text, told = output()
     assert f"reading {folder}" in told
@@ -130,7 +130,7 @@ def test_many_runs_warnings_are_counted(tmp_path: Path, output: Output):
     assert len(text.splitlines()) == 1 + 5 + 1
 
 
-def test_runs_of_ours_say_what_they_ran_on(tmp_path: Path, output: Output):
+def test_own_runs_show_where_they_ran(tmp_path: Path, output: Output):
     folders = [tmp_path / name for name in ("a", "b", "c", "d")]
     for number, folder in enumerate(folders):
         folder.mkdir()
@@ -159,7 +159,7 @@ def test_the_table_fits_120_columns(paper_traces: Path, output: Output):
     assert max(len(line) for line in output()[0].splitlines()) <= 120
 
 
-def test_what_cannot_be_read_is_told_and_the_rest_is_computed(folder: Path, output: Output):
+def test_unreadable_items_are_reported_and_the_rest_is_computed(folder: Path, output: Output):
     (folder / "hivemind-8-gc-us-t4-1.csv").write_bytes(bytes(range(256)) * 20)
     assert run(["replay", str(folder), "-o", "json"]) == 0
     text, told = output()
@@ -171,7 +171,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_computed(folder: Path, outp
 
 
 @pytest.mark.parametrize("broken", ["empty", "noise", "missing"])
-def test_nothing_to_compute_is_exit_2_and_one_sentence(broken: str, tmp_path: Path, output: Output):
+def test_nothing_to_compute_exits_with_2_and_one_sentence(broken: str, tmp_path: Path, output: Output):
     folder = tmp_path / "logs"
     if broken != "missing":
         logs(folder, {"hivemind-9-gc-t4-1.csv": "\x00\x01\x02,\n\x03"} if broken == "noise" else {})
@@ -182,20 +182,20 @@ def test_nothing_to_compute_is_exit_2_and_one_sentence(broken: str, tmp_path: Pa
     assert told.strip().splitlines()[-1].startswith("orch: ")
 
 
-def test_an_index_that_is_not_there_and_an_unknown_book_are_exit_2(folder: Path, output: Output):
+def test_missing_index_and_unknown_book_exit_with_2(folder: Path, output: Output):
     assert run(["replay", str(folder), "--index", str(folder / "nowhere.csv")]) == 2
     assert "nowhere.csv" in output()[1]
     assert run(["replay", str(folder), "--prices", "nobody-2020"]) == 2
     assert "there is no such price book" in output()[1]
 
 
-def test_a_run_that_was_not_asked_for_is_left_out(folder: Path, output: Output):
+def test_unselected_runs_are_omitted(folder: Path, output: Output):
     (folder / "hivemind-8-gc-us-t4-1.csv").write_text(bee())
     assert run(["replay", str(folder), "--run", "hivemind-8", "-o", "json"]) == 0
     assert [row["run_id"] for row in json.loads(output()[0])["runs"]] == ["hivemind-8"]
 
 
-def test_a_kept_import_is_a_run_like_others(folder: Path, own_home: Path, output: Output):
+def test_saved_import_is_an_ordinary_run(folder: Path, own_home: Path, output: Output):
     assert run(["replay", str(folder), "--save", "-o", "json"]) == 0
     first, told = output()
     assert "saved as hivemind-7" in told
@@ -213,7 +213,7 @@ def test_a_kept_import_is_a_run_like_others(folder: Path, own_home: Path, output
     assert json.loads(output()[0])["runs"] == json.loads(first)["runs"]
 
 
-def test_a_kept_import_is_replaced_by_the_same_logs_only(folder: Path, own_home: Path, output: Output):
+def test_saved_import_is_replaced_only_by_the_same_logs(folder: Path, own_home: Path, output: Output):
     for _ in range(2):
         assert run(["replay", str(folder), "--save"]) == 0
     (folder / "hivemind-7-gc-us-t4-2.csv").rename(folder / "hivemind-7-gc-us-t4-9.csv")
@@ -231,7 +231,7 @@ def _meta(folder: Path) -> str:
         return json.dumps(store.meta("imported"))
 
 
-def test_a_run_of_ours_has_a_row_too(own_home: Path, output: Output):
+def test_own_run_has_a_row(own_home: Path, output: Output):
     folder = own_home / "runs" / "local-2-20261121-7f3a"
     folder.mkdir(parents=True)
     (folder / "experiment.yaml").write_text("name: local-2\n")
@@ -269,7 +269,7 @@ def own_run(folder: Path) -> None:
         ("nowhere", "no such run"),
     ],
 )
-def test_a_target_that_is_none(
+def test_invalid_targets(
     word: str, reason: str, folder: Path, monkeypatch: pytest.MonkeyPatch, output: Output
 ):
     monkeypatch.chdir(folder.parent)

@@ -34,7 +34,7 @@ def test_a_run_becomes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["{tmp}", "--prices", "no-such-book"], "no such price book"),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence_and_2(
+def test_invalid_report_command_gives_one_sentence_and_exit_2(
     arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     default = [] if "-o" in arguments else ["-o", str(tmp_path / "report.html")]

@@ -48,7 +48,7 @@ def _write(home: Path, **meta: Any) -> Path:
     return folder
 
 
-def test_what_there_is_of_a_run(tmp_path: Path, launcher: RunLauncher):
+def test_inspect_states_of_a_run(tmp_path: Path, launcher: RunLauncher):
     assert launcher.inspect(RUN) == Inspection("absent")
     folder = _write(tmp_path, status="failed", error="no capacity")
     assert launcher.inspect(RUN) == Inspection("ended", "failed", "no capacity")
@@ -63,7 +63,7 @@ def test_what_there_is_of_a_run(tmp_path: Path, launcher: RunLauncher):
     assert launcher.inspect(RUN) == Inspection("running")  # rented VMs live on without this machine
 
 
-def test_why_a_run_is_repeated_is_in_its_numbers(tmp_path: Path, launcher: RunLauncher):
+def test_disturbances_come_from_the_numbers_of_the_run(tmp_path: Path, launcher: RunLauncher):
     _write(tmp_path, status="done", host={"contended": True, "reasons": ["a packet was 0.90 s late"]})
     assert launcher.disturbances(RUN) == {
         Disturbance.HOST_BUSY: "the host was too busy (a packet was 0.90 s late)"
@@ -91,7 +91,7 @@ def _watching(monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher, *script: o
     return attached
 
 
-def test_a_controller_that_dies_gets_a_successor(monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher):
+def test_dead_controller_is_restarted(monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher):
     far = time.time() + 1000
     lost = ControllerLostError("its controller is gone")
     attached = _watching(monkeypatch, launcher, lost, lost, Outcome("ended", "done"))
@@ -102,7 +102,7 @@ def test_a_controller_that_dies_gets_a_successor(monkeypatch: pytest.MonkeyPatch
         launcher.watch(job("a"), RUN, far)
 
 
-def test_a_run_beyond_its_limit_is_given_up(monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher):
+def test_watch_expires_at_the_wall_limit(monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher):
     _watching(monkeypatch, launcher, Outcome("ended", "done"))
     assert launcher.watch(job("a"), RUN, time.time() - 1).kind == "expired"
 
@@ -110,7 +110,9 @@ def test_a_run_beyond_its_limit_is_given_up(monkeypatch: pytest.MonkeyPatch, lau
 @pytest.mark.parametrize(
     "error", [RunFailedError("it gave up"), InvalidRequestError("no memory"), UsageError("has ended")]
 )
-def test_a_failure_is_the_run_s_own(monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher, error: Exception):
+def test_failure_of_a_run_is_a_run_error(
+    monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher, error: Exception
+):
     _watching(monkeypatch, launcher, error, error)
     with pytest.raises(RunError, match=str(error)):
         launcher.watch(job("a"), RUN, time.time() + 1000)
@@ -120,7 +122,7 @@ def test_a_failure_is_the_run_s_own(monkeypatch: pytest.MonkeyPatch, launcher: R
 
 
 @pytest.mark.parametrize("error", [TeardownError("VMs may be left"), DiskFullError("no room")])
-def test_what_would_stop_the_next_run_too_ends_the_study(
+def test_errors_that_affect_all_runs_end_the_study(
     monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher, error: Exception
 ):
     _watching(monkeypatch, launcher, error)
@@ -128,7 +130,7 @@ def test_what_would_stop_the_next_run_too_ends_the_study(
         launcher.watch(job("a"), RUN, time.time() + 1000)
 
 
-def test_a_study_tells_where_it_is_and_how_long_it_takes():
+def test_study_screen_shows_position_and_time_left():
     lines: list[str] = []
     clock = [0.0]
     jobs = [job("geo-a2", 60.0), Job("geo-a4", "geo-a4", "", 100.0, 500.0)]
@@ -167,7 +169,7 @@ def test_a_study_tells_where_it_is_and_how_long_it_takes():
         (Disturbance.DROPPED_ROUNDS, "not repeated, and counted"),
     ],
 )
-def test_a_disturbed_run_that_is_not_run_again(why: Disturbance, says: str):
+def test_disturbed_run_that_is_not_repeated(why: Disturbance, says: str):
     one, ended = job("geo-a2", 60.0), Ended(90.0, "geo-a2", 1, "done", "", ("why",), (why,))
     state = replay_study([one], 0, [Started(0.0, "geo-a2", 1, "r-1"), ended])
     assert ended_line(Attempt(1, "r-1", 0.0, ended), "", state, one).endswith(f"why: {says}")

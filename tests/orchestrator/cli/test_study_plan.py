@@ -17,7 +17,7 @@ def a_plan(name: str, **changes: Any) -> dict[str, Any]:
     return plan | changes
 
 
-def test_a_sum_s_parts_and_the_whole():
+def test_totals_are_the_sums_of_the_runs():
     document = plan_document("s", "sky", {"one": a_plan("one"), "two": a_plan("two")}, 2)
     lines = study_plan_lines(document)
     assert lines[1] == "  one  2 VMs  $2.50/h, about 1 h, VMs $2.50, traffic at most $4.00"
@@ -28,7 +28,7 @@ def test_a_sum_s_parts_and_the_whole():
     )
 
 
-def test_what_is_unknown_is_at_most_nothing():
+def test_unknown_cost_makes_the_totals_unknown():
     unknown = a_plan("two", duration_s=None, raw_duration_s=None, vm_usd=None)
     document = plan_document("s", "sky", {"one": a_plan("one"), "two": unknown}, 2)
     told = "\n".join([*study_plan_lines(document), study_question(document)])
@@ -38,7 +38,7 @@ def test_what_is_unknown_is_at_most_nothing():
     assert "about unknown" not in told
 
 
-def test_a_reason_names_each_run_once():
+def test_notes_name_each_run_once():
     why = "cannot be launched on rented VMs as it is: {}: no step time is known"
     plans = {name: a_plan(name, notes=[why.format(name), "traffic is old"]) for name in ("a-1", "a-2")}
     against = {name: plan["notes"][:1] for name, plan in plans.items()}

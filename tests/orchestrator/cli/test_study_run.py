@@ -19,7 +19,7 @@ def _json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_study_from_its_file_to_the_table(study: str, own_home: Path, capsys: pytest.CaptureFixture[str]):
+def test_study_runs_from_file_to_table(study: str, own_home: Path, capsys: pytest.CaptureFixture[str]):
     assert run(["study", "run", study, "--yes"]) == 0
     shown = capsys.readouterr()
     assert "3 runs one after the other, on the emulated cloud" in shown.err
@@ -40,7 +40,7 @@ def test_a_study_from_its_file_to_the_table(study: str, own_home: Path, capsys: 
     assert "paper-abc" in listed["shipped"]
 
 
-def test_a_failed_run_is_told_at_the_end_and_tried_again(study: str, capsys: pytest.CaptureFixture[str]):
+def test_failed_run_is_reported_at_the_end_and_retried(study: str, capsys: pytest.CaptureFixture[str]):
     MadeRuns.refused = {"geo-b2"}
     assert run(["study", "run", study, "--yes", "-o", "json"]) == 1
     shown = capsys.readouterr()
@@ -56,7 +56,7 @@ def test_a_failed_run_is_told_at_the_end_and_tried_again(study: str, capsys: pyt
     assert [made.rsplit("-", 3)[0] for made in MadeRuns.made] == ["geo-a2", "geo-c8-x", "geo-b2"]
 
 
-def test_going_on_is_shown_before_it_is_done(study: str, own_home: Path, capsys: pytest.CaptureFixture[str]):
+def test_resume_dry_run_shows_what_is_left(study: str, own_home: Path, capsys: pytest.CaptureFixture[str]):
     MadeRuns.refused, MadeRuns.interrupt = {"geo-a2"}, {"geo-b2"}
     assert run(["study", "run", study, "--yes"]) == 130
     (folder,) = list_studies(own_home)
@@ -86,7 +86,7 @@ def test_going_on_is_shown_before_it_is_done(study: str, own_home: Path, capsys:
     assert len(MadeRuns.made) == 4
 
 
-def test_what_was_asked_for_decides_the_exit_code(study: str, capsys: pytest.CaptureFixture[str]):
+def test_requested_runs_decide_the_exit_code(study: str, capsys: pytest.CaptureFixture[str]):
     MadeRuns.refused, MadeRuns.interrupt = {"geo-a2"}, {"geo-b2"}
     assert run(["study", "run", study, "--yes"]) == 130
     capsys.readouterr()
@@ -100,7 +100,7 @@ def test_what_was_asked_for_decides_the_exit_code(study: str, capsys: pytest.Cap
     assert _json(capsys)["status"] == "unfinished"
 
 
-def test_a_failed_repeat_is_told(study: str, capsys: pytest.CaptureFixture[str]):
+def test_failed_repeat_is_reported(study: str, capsys: pytest.CaptureFixture[str]):
     MadeRuns.busy, MadeRuns.refused = {"geo-a2": 1}, {"geo-a2 2"}
     assert run(["study", "run", study, "--yes", "-o", "json"]) == 0  # it has numbers
     shown = capsys.readouterr()
@@ -115,7 +115,7 @@ def test_a_failed_repeat_is_told(study: str, capsys: pytest.CaptureFixture[str])
     assert (told["attempts"], told["disturbed"], told["error"]) == (3, [], "")
 
 
-def test_a_report_that_cannot_be_drawn_fails_no_study(
+def test_drawing_error_does_not_fail_the_study(
     study: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     def full(*_: object) -> Path:
@@ -133,7 +133,7 @@ def test_a_report_that_cannot_be_drawn_fails_no_study(
     )
 
 
-def test_a_study_of_a_few_runs_hides_no_whole_one(
+def test_partial_study_does_not_hide_a_complete_one(
     study: str, own_home: Path, capsys: pytest.CaptureFixture[str]
 ):
     MadeRuns.interrupt = {"geo-c8-x"}
@@ -164,7 +164,7 @@ def test_a_contended_run_is_repeated(study: str, capsys: pytest.CaptureFixture[s
     assert "the host was too busy (late): not repeated, and not compared" in shown.err
 
 
-def test_ctrl_c_ends_with_130_and_the_study_goes_on(study: str, capsys: pytest.CaptureFixture[str]):
+def test_ctrl_c_exits_with_130_and_the_study_can_be_resumed(study: str, capsys: pytest.CaptureFixture[str]):
     MadeRuns.interrupt = {"geo-b2"}
     assert run(["study", "run", study, "--yes"]) == 130
     assert "resume with `orch study run" in capsys.readouterr().err
@@ -181,7 +181,7 @@ def test_ctrl_c_ends_with_130_and_the_study_goes_on(study: str, capsys: pytest.C
     assert told["runs"][1]["run_id"].endswith("-2")
 
 
-def test_only_some_and_values_for_all(study: str, own_home: Path, capsys: pytest.CaptureFixture[str]):
+def test_only_and_set_options(study: str, own_home: Path, capsys: pytest.CaptureFixture[str]):
     assert (
         run(["study", "run", study, "--yes", "--only", "geo-c*", "--set", "measure.epochs=5", "-o", "json"])
         == 0
@@ -222,7 +222,7 @@ def test_only_some_and_values_for_all(study: str, own_home: Path, capsys: pytest
         ),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence(
+def test_invalid_study_command_gives_one_sentence(
     study: str, own_home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, says: str
 ):
     folder = Path(study).parent
@@ -236,9 +236,7 @@ def test_what_cannot_be_done_is_one_sentence(
     assert not (own_home / "studies").exists()
 
 
-def test_a_study_that_is_being_run_is_left_alone(
-    study: str, own_home: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_study_in_progress_is_left_alone(study: str, own_home: Path, capsys: pytest.CaptureFixture[str]):
     assert run(["study", "run", study, "--yes", "--only", "geo-a2"]) == 0
     (folder,) = list_studies(own_home)
     with hold_study(folder):
@@ -248,7 +246,7 @@ def test_a_study_that_is_being_run_is_left_alone(
     assert len(MadeRuns.made) == 1
 
 
-def test_a_dry_run_sums_up_and_leaves_nothing(own_home: Path, capsys: pytest.CaptureFixture[str]):
+def test_dry_run_shows_totals_and_leaves_nothing(own_home: Path, capsys: pytest.CaptureFixture[str]):
     assert run(["study", "run", "paper-abc", "--dry-run", "-o", "json"]) == 0
     plan = _json(capsys)
     assert len(plan["runs"]) == 28
@@ -261,7 +259,7 @@ def test_a_dry_run_sums_up_and_leaves_nothing(own_home: Path, capsys: pytest.Cap
     assert not own_home.exists()
 
 
-def test_rented_vms_are_asked_for_once(study: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_rented_vms_are_confirmed_once(study: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     store = ["--set", "data.endpoint=https://s3.example.com", "--set", "data.private=true"]
     assert (
         run(["study", "run", study, "--on", "sky", "--only", "geo-a2", "--dry-run", "-o", "json", *store])

@@ -81,7 +81,7 @@ def states(home: Path, run_id: str) -> set[str]:
 
 
 @pytest.mark.timeout(180)
-def test_killed_attached_stopped(tmp_path, monkeypatch):
+def test_run_survives_controller_kill_attach_and_stop(tmp_path, monkeypatch):
     here = tmp_path / "lib"
     here.mkdir()
     (here / "tests_toy.py").write_text((Path(__file__).parents[1] / "toy.py").read_text())

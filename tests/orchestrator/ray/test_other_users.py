@@ -91,7 +91,7 @@ def refused(*paths: Path) -> list[str]:
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user: needs root")
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.timeout(180)
-def test_another_user_gets_nothing_of_our_ray_and_our_files(base: Path, monkeypatch: pytest.MonkeyPatch):
+def test_other_users_cannot_access_our_ray_and_files(base: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     home = base / "home"
     try:
@@ -116,7 +116,7 @@ def test_another_user_gets_nothing_of_our_ray_and_our_files(base: Path, monkeypa
         stop_ray(home)
 
 
-def test_a_home_and_a_runs_folder_are_ours_alone(base: Path):
+def test_home_and_run_folder_are_private(base: Path):
     from experiments.parse.load import find, load
 
     spec = load("local-2")
@@ -131,9 +131,7 @@ def test_a_home_and_a_runs_folder_are_ours_alone(base: Path):
         assert refused(base / "home", folder / "run.db") == ["PermissionError"] * 2
 
 
-def test_connections_to_vms_are_kept_where_nobody_else_can_be_first(
-    base: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_ssh_control_sockets_are_in_a_private_folder(base: Path, monkeypatch: pytest.MonkeyPatch):
     home, runtime = base / "me", base / "run"
     home.mkdir(mode=0o700)
     runtime.mkdir(mode=0o700)
@@ -151,7 +149,7 @@ def test_connections_to_vms_are_kept_where_nobody_else_can_be_first(
     assert ssh._control() is None, "a socket's path has a longest length"
 
 
-def test_a_folder_that_is_not_ours_alone_is_refused_with_a_sentence(base: Path):
+def test_folder_accessible_to_others_is_refused(base: Path):
     path = base / "f"
     assert private_folder(path) == path
     path.chmod(0o750)
@@ -169,7 +167,7 @@ def test_a_folder_that_is_not_ours_alone_is_refused_with_a_sentence(base: Path):
             private_folder(path)
 
 
-def test_a_home_that_is_there_stays_as_it_is(base: Path):
+def test_existing_home_is_unchanged(base: Path):
     (base / "home").mkdir(mode=0o755)
     make_home(base / "home")
     assert (base / "home").stat().st_mode & 0o777 == 0o755

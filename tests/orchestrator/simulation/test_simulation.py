@@ -42,7 +42,7 @@ def through(first: int) -> Counter[str]:
 
 @pytest.mark.timeout(72000)
 @pytest.mark.slow
-def test_promises_hold_through_every_history_and_every_class_of_faults_fires():
+def test_invariants_hold_in_every_history_and_every_fault_class_occurs():
     """The histories are distributed over all cores."""
     pool = ProcessPoolExecutor(os.cpu_count(), get_context("spawn"))
     try:
@@ -72,7 +72,7 @@ _A_PRICE_THAT_ROSE_WITHOUT_A_CONTROLLER = (6902, 8263)
         *_A_PRICE_THAT_ROSE_WITHOUT_A_CONTROLLER,
     ],
 )
-def test_histories_that_once_broke_a_promise(seed: int):
+def test_histories_that_once_violated_an_invariant(seed: int):
     simulate(scenario(seed, days=0.2))
 
 
@@ -84,13 +84,13 @@ def test_the_same_seed_gives_the_same_run():
     assert facts(simulate(scenario(11, days=0.3))) != facts(simulate(scenario(12, days=0.3)))
 
 
-def test_a_controller_that_acts_before_it_writes_is_found_out():
+def test_controller_that_acts_before_it_writes_is_detected():
     with pytest.raises(SimulationError, match=r"exists but is not in the journal") as found:
         simulate(scenario(3, days=0.2), write_late=True)
     assert "orch simulate --seed 3 --days 0.2 --peers 8" in str(found.value)
 
 
-def test_a_reserve_that_is_too_small_is_found_out():
+def test_reserve_that_is_too_small_is_detected():
     """Without a reserve for the teardown, a run whose API fails at its stop exceeds its budget."""
     calm = scenario(5, days=0.5, faults=("preemption",))
     calm = replace(calm, spec=replace(calm.spec, budget_usd=Decimal("5")))
@@ -106,7 +106,7 @@ def test_a_reserve_that_is_too_small_is_found_out():
         simulate(replace(made, spec=careless))
 
 
-def test_a_machine_that_starts_again_with_its_clock_set_back_hides_no_more_than_it_was_away(
+def test_clock_set_back_at_reboot_hides_no_more_than_the_downtime(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """After two quiet hours the clock is set back an hour, when only the recorded clock shows the time."""
@@ -127,7 +127,7 @@ def test_a_machine_that_starts_again_with_its_clock_set_back_hides_no_more_than_
         simulate(made)
 
 
-def test_a_price_that_no_list_told_is_no_lost_dollar_and_one_that_was_told_is(
+def test_unlisted_prices_are_excused_and_listed_ones_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """Prices rise for a quarter of an hour, once while no listing succeeds and once visible in listings."""
@@ -150,7 +150,7 @@ def test_a_price_that_no_list_told_is_no_lost_dollar_and_one_that_was_told_is(
         simulate(listed)
 
 
-def test_leases_that_ran_by_a_vms_time_of_day_would_be_found_out():
+def test_leases_by_wall_clock_are_detected():
     """VM clocks are wrong by up to an hour and changed during the run: forward ends a lease, back extends it."""
     made = scenario(2, days=0.2, faults=("vm_clock",))
     made = replace(made, clocks_set=(ClockSet(3000.0, -3000.0), ClockSet(9000.0, 3500.0)))
@@ -178,7 +178,7 @@ def test_a_lost_controller_leaves_nothing_alive():
     assert outcome.vms >= 8
 
 
-def test_no_capacity_for_hours_is_waited_for_and_made_good():
+def test_run_recovers_after_hours_without_capacity():
     made = scenario(4, days=0.5, faults=())
     spec = replace(made.spec, budget_usd=None, max_usd_per_h=None)
     trace = (
@@ -201,7 +201,7 @@ def test_a_trace_drives_the_same_simulation():
     assert outcome.preemptions >= outcome.fired["storm"]
 
 
-def test_the_journal_tells_the_end():
+def test_journal_records_the_end():
     outcome = simulate(scenario(2, days=0.2, faults=("storm", "crash")))
     state = replay(outcome.journal)
     assert state.ended
@@ -209,7 +209,7 @@ def test_the_journal_tells_the_end():
     assert outcome.journal[-1].kind == "run_ended"
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str]):
+def test_simulate_command(capsys: pytest.CaptureFixture[str]):
     import json
 
     assert run(["simulate", "--seed", "2", "--days", "0.2", "--faults", "storm,crash", "-o", "json"]) == 0
@@ -220,7 +220,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]):
     assert "stopped" in capsys.readouterr().out
 
 
-def test_an_experiment_has_the_places_and_prices_that_renting_it_would_have():
+def test_experiment_has_places_and_prices_of_the_plan():
     spec = load("geo-c8", ["budget_usd=20", "prices=study-2023-04"])
     book, environ = load_book(spec.prices), {"HOME": "/nonexistent"}
     made = of_experiment(spec, 0, days=0.1, faults=(), environ=environ)
@@ -245,14 +245,16 @@ def test_an_experiment_has_the_places_and_prices_that_renting_it_would_have():
         (["geo-c8", "--slot", "us-9"], "--slot: 'us-9' is not a slot of this run"),
     ],
 )
-def test_a_wrong_command_is_one_sentence(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]):
+def test_invalid_simulate_command_gives_one_sentence(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+):
     assert run(["simulate", *arguments]) == 2
     shown = capsys.readouterr()
     assert says in shown.err
     assert shown.out == ""
 
 
-def test_a_controller_that_forgets_a_slot_is_found_out(monkeypatch: pytest.MonkeyPatch):
+def test_controller_that_forgets_a_slot_is_detected(monkeypatch: pytest.MonkeyPatch):
     """Mutant: the replacement of one slot is never requested."""
     from orchestrator.core.events import RequestVm
     from orchestrator.core.machine import Step, advance
@@ -273,7 +275,7 @@ def test_a_controller_that_forgets_a_slot_is_found_out(monkeypatch: pytest.Monke
     assert "p0#1 WAITING -> PROVISIONING" in str(found.value)
 
 
-def test_a_controller_that_doubles_a_vm_is_found_out(monkeypatch: pytest.MonkeyPatch):
+def test_controller_that_duplicates_a_vm_is_detected(monkeypatch: pytest.MonkeyPatch):
     """Mutant: a slot's first VM is considered gone while it trains."""
     from orchestrator.core.events import Observed
     from orchestrator.core.machine import Step, advance

@@ -38,7 +38,7 @@ def undisturbed() -> Outcome:
     return simulate(scripted())
 
 
-def test_the_script_is_worth_its_name():
+def test_scripted_run_has_preemptions_and_replacements():
     outcome = undisturbed()
     assert (outcome.status, outcome.restarts) == ("done", 0)
     assert outcome.preemptions >= 3
@@ -49,7 +49,7 @@ def test_the_script_is_worth_its_name():
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("point", get_args(CrashPoint))
-def test_killed_at_every_write_the_run_comes_to_the_same_end(point: CrashPoint):
+def test_run_killed_at_any_write_ends_the_same(point: CrashPoint):
     """No VM lost, none doubled (the simulation checks it at each event), no epoch lost; dollars for the delay only."""
     whole = undisturbed()
     crashed = 0
