@@ -59,7 +59,7 @@ def _audit(
         Format, typer.Option("-o", "--output", help="Output format.", show_choices=True)
     ] = Format.table,
 ) -> int:
-    """Find doubtful figures in the numbers of one or more runs, with the evidence.
+    """Find doubtful figures in runs, with the evidence.
 
     Severities: error (the figure is wrong), doubt (the figure may mislead), note (for information). docs/audit.md
     lists the checks and their thresholds. Exits with 2 if no run could be read.

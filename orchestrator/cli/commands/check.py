@@ -55,10 +55,11 @@ def _check(
         Format, typer.Option("--output", "-o", help="table, json, yaml or csv.")
     ] = Format.table,
 ) -> None:
-    """Check whether a run can start from this machine: packages, clouds, ports, memory.
+    """Check whether a run can start from this machine.
 
-    Each line that is not ok is followed by what to do about it. Works offline unless --online is given, from files,
-    the environment and this machine. Secrets are only checked for presence; their values are neither kept nor shown.
+    Checks packages, clouds, ports, disk and memory. Each line that is not ok is followed by what to do about
+    it. Works offline unless --online is given, from files, the environment and this machine. Secrets are only
+    checked for presence; their values are neither kept nor shown.
 
     Exit: 0 nothing that was checked prevents a run on --on, 2 something required is missing; with --aws-role 2
     for an experiment without places on AWS.

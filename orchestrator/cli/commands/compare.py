@@ -81,7 +81,7 @@ def _compare(
         Format, typer.Option("--output", "-o", help="table, json, yaml or csv.")
     ] = Format.table,
 ) -> None:
-    """Compare runs, or the runs of a study, with the published figures.
+    """Compare runs or a study with the published figures.
 
     Each figure is shown as published, as replayed from the paper's logs, and as measured by the run ("emulated",
     whatever the run ran on: see the column ON and "origin"). An unfinished study is compared as far as it has run;

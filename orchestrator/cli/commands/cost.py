@@ -69,15 +69,14 @@ def _cost(
     basis: Annotated[Basis | None, typer.Option(help="Show only this basis. [both]")] = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="table, json or csv.")] = Output.table,
 ) -> None:
-    """Show what runs cost by kind and link, per hour and per 1M samples, measured and on the paper's basis.
+    """Show what runs cost, by kind and by link.
 
-    measured: VM seconds rounded as the provider bills them, the bytes actually sent (for imported
-    logs: the traffic of the network card, split equally among the other VMs), priced by the run's
-    price book, and samples by wall clock. Given for the whole run and as "steady", for the measured
-    epochs only (for one GPU without a swarm: an hour at its wall-clock rate, epochs 0).
-    published: the paper's assumptions at its own prices: GB of 1.024e9 bytes, rates over the whole
-    log, its split of the egress, its throughput (one GPU: phase timers). docs/numbers.md describes
-    both in full.
+    Costs are given per hour and per 1M samples, on two bases. measured: VM seconds rounded as the provider
+    bills them, the bytes actually sent (for imported logs: the traffic of the network card, split equally among
+    the other VMs), priced by the run's price book, and samples by wall clock. Given for the whole run and as
+    "steady", for the measured epochs only (for one GPU without a swarm: an hour at its wall-clock rate, epochs
+    0). published: the paper's assumptions at its own prices: GB of 1.024e9 bytes, rates over the whole log, its
+    split of the egress, its throughput (one GPU: phase timers). docs/numbers.md describes both in full.
 
     \b
     JSON: {"schema_version", "runs": [{"run_id", "label", "model", "peers", "target", "emulated",

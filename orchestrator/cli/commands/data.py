@@ -25,7 +25,7 @@ class _Form(StrEnum):
 
 
 _data = typer.Typer(
-    name="data", no_args_is_help=True, help="Generate data sets as shards, or serve them from this machine."
+    name="data", no_args_is_help=True, help="Generate data sets as shards, or serve them locally."
 )
 _POLL_S = 1.0  # between two checks of the store's processes
 

@@ -11,6 +11,7 @@ from orchestrator.cli.commands.launch import ResultForm, Where
 from orchestrator.cli.names import RunArgument, find_run
 from orchestrator.cli.render.output import SCHEMA_VERSION, as_json
 from orchestrator.cli.render.terminal import confirm, say
+from orchestrator.cli.render.words import counted
 
 if TYPE_CHECKING:
     from orchestrator.controller.reaping import Reaped
@@ -29,9 +30,10 @@ YesOption = Annotated[
 
 
 def _stop(run: RunArgument, yes: YesOption = False) -> None:
-    """Stop a run gracefully: peers leave the swarm, logs are collected, measurements are kept.
+    """Stop a run gracefully and keep its measurements.
 
-    Prints the final status of the run. Exit: 0 the run has ended, 5 it has not.
+    Peers leave the swarm and logs are collected. Prints the final status of the run. Exit: 0 the run has ended,
+    5 it has not.
     """
     from orchestrator.controller import client
 
@@ -41,10 +43,10 @@ def _stop(run: RunArgument, yes: YesOption = False) -> None:
 
 
 def _down(run: RunArgument, yes: YesOption = False) -> None:
-    """Tear a run down immediately and verify that nothing is left of it.
+    """Tear a run down and verify that nothing is left.
 
-    Another `orch` process that is still starting the run is made to give up first. VMs are also found and
-    terminated if the run's run.db cannot be read.
+    Ends the run immediately. Another `orch` process that is still starting the run is made to give up first.
+    VMs are also found and terminated if the run's run.db cannot be read.
 
     Exit: 0 nothing is left, 5 something is left; it is listed on stdout, one item per line.
     """
@@ -57,7 +59,7 @@ def _down(run: RunArgument, yes: YesOption = False) -> None:
         typer.echo(name)
     if left:
         raise TeardownError(
-            f"{found.run_id}: not torn down completely, {len(left)} resources are left (listed on stdout); "
+            f"{found.run_id}: not torn down completely, {counted(len(left), 'resource')} left (listed on stdout); "
             f"run `orch down {found.run_id}` to retry",
             left,
         )
@@ -87,7 +89,7 @@ def _reap(
     ] = "",
     output: Annotated[ResultForm, typer.Option("--output", "-o", help="text or json.")] = ResultForm.text,
 ) -> None:
-    """Tear down whatever is left of runs that have no live controller.
+    """Tear down what is left of runs without a live controller.
 
     A run that is being started, or whose killed controller is being restarted by Ray, is left alone.
     In the clouds, all resources with the label orch-owner are compared with the runs of this machine: SkyPilot

@@ -50,10 +50,10 @@ def _export(
         bool, typer.Option("--known-only", help="focus: omit and list charges whose cost is unknown.")
     ] = False,
 ) -> None:
-    """Export a run's records as Parquet or CSV, or its costs as FOCUS 1.2 rows; print the folder.
+    """Export a run's records, or its costs as FOCUS 1.2 rows.
 
-    `orch replay FOLDER` reads a Parquet or CSV export back without loss. A run that is still in progress is
-    exported in its current state. Keys and logs are never exported.
+    Prints the folder. `orch replay FOLDER` reads a Parquet or CSV export back without loss. A run that is still
+    in progress is exported in its current state. Keys and logs are never exported.
 
     FOCUS is the format in which clouds export their bills. Each row is marked as an estimate. Exits with 2 if
     a cost is unknown, unless --known-only is given. docs/export.md describes the columns.
@@ -81,7 +81,7 @@ def _bill(
         Format, typer.Option("--output", "-o", help="table, json, yaml or csv.")
     ] = Format.table,
 ) -> None:
-    """Compare a run's estimated cost with the provider's bill, service by service.
+    """Compare a run's estimated cost with the provider's bill.
 
     The bill is a FOCUS export (any 1.x version) and may contain other charges. The rows of the run are those
     tagged `orch-run` = run id; if there are none, those that name the run's VMs; otherwise, with a warning, all

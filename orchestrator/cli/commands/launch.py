@@ -96,7 +96,7 @@ def _launch(
         typer.Option(min=0, max=10, help="Accept VM prices up to this fraction above the plan (0.1 = 10 %)."),
     ] = 0.1,
 ) -> None:
-    """Run an experiment: show the plan, ask for confirmation, start, follow and report.
+    """Run an experiment: plan, confirm, start, follow, report.
 
     The plan and the progress are printed on stderr, the result on stdout. --yes is required when there is no
     terminal. The first Ctrl-C asks what to do (without a terminal it tears the run down), a second one
@@ -201,7 +201,7 @@ def _choose(
 
 
 def _attach(run: RunArgument, output: OutputOption = ResultForm.text) -> None:
-    """Follow a run that was started earlier; restart its controller if it died.
+    """Follow a run; restart its controller if it died.
 
     Exit codes and JSON are those of `orch launch`.
     """

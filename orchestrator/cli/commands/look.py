@@ -90,7 +90,7 @@ def _status(
     ] = False,
     output: FormatOption = Format.table,
 ) -> None:
-    """Show the state of a run: peers by location, epoch, throughput, granularity, cost, recent events.
+    """Show a run's peers, epoch, throughput, cost and events.
 
     CSV contains the peers only. The exit code is 0 whatever the status of the run.
 
@@ -153,10 +153,11 @@ def _logs(
         int, typer.Option("--lines", "-n", min=0, help="Print only the last N lines; 0 prints all.")
     ] = 0,
 ) -> None:
-    """Print the log of the controller or of a slot's VMs, oldest VM first.
+    """Print the log of the controller or of a slot's VMs.
 
-    The controller's log is printed as text; the file itself, controller.log in the run's folder, has one JSON
-    object per line: {"at", "level", "run", "slot", "generation", "vm", "cause", "message"}.
+    Logs of a slot's VMs are printed oldest VM first. The controller's log is printed as text; the file itself,
+    controller.log in the run's folder, has one JSON object per line: {"at", "level", "run", "slot",
+    "generation", "vm", "cause", "message"}.
     """
     found = find_run(run)
     if not follow:

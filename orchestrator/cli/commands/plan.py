@@ -66,14 +66,13 @@ def _plan(
         typer.Option(min=0, max=10, help="Accept VM prices up to this fraction above the plan (0.1 = 10 %)."),
     ] = 0.1,
 ) -> None:
-    """Show what an experiment would rent, where and at what price, or save it as a plan to launch.
+    """Show what an experiment would rent, where and at what price.
 
     Lists the places of every slot in order of preference, each price with its source, the total per hour and the
-    budget.
+    budget. With -o FILE.json the plan is saved, and `orch launch --plan FILE.json` launches exactly that plan.
 
     Works from files only: no network, no credentials. Prices for --on sky come from SkyPilot's catalogs if they are
     on this machine, else from the newest row of the built-in price books; the source is shown with each price.
-    `orch launch --plan FILE.json` launches exactly the saved plan.
 
     Exit: 0 (also if a price is unknown), 2 invalid file or option.
 

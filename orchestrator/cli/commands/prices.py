@@ -43,10 +43,11 @@ def _prices(
         Format, typer.Option("--output", "-o", help="table, json, yaml or csv.")
     ] = Format.table,
 ) -> None:
-    """Print a price book, with the date and source of each price, or compare two price books.
+    """Print a price book, or compare two price books.
 
-    usd is dollars per hour (vm), per GB of 10^9 bytes or per GiB of 2^30 bytes. It applies from tier_start units per
-    month. VMs are billed in increments of increment_s, at least minimum_s. docs/prices.md describes the books.
+    Each price has a date and a source. usd is dollars per hour (vm), per GB of 10^9 bytes or per GiB of 2^30
+    bytes. It applies from tier_start units per month. VMs are billed in increments of increment_s, at least
+    minimum_s. docs/prices.md describes the books.
 
     \b
     JSON: {"schema_version", "prices": [{"provider", "product", "from", "to", "item", "unit", "tier_start",

@@ -55,12 +55,12 @@ def _replay(
         Format, typer.Option("--output", "-o", help="table, json, yaml or csv.")
     ] = Format.table,
 ) -> None:
-    """Compute the figures of existing logs: the paper's W&B exports, exported runs or local runs.
+    """Compute the figures of existing logs or runs.
 
-    Logs are imported into the records that orch's own runs write, and every figure is computed
-    from those. Without --index, INDEX.csv in the folder is used; without that, run, role and host
-    are derived from the file names. Items that cannot be read are reported on stderr, and the rest
-    is computed. Exits with 2 if nothing could be computed.
+    Reads the paper's W&B exports, exported runs and runs on this machine. Logs are imported into the records
+    that orch's own runs write, and every figure is computed from those. Without --index, INDEX.csv in the
+    folder is used; without that, run, role and host are derived from the file names. Items that cannot be read
+    are reported on stderr, and the rest is computed. Exits with 2 if nothing could be computed.
 
     \b
     JSON: {"schema_version", "runs": [{"label", "run_id", "model", "peers", "tbs",

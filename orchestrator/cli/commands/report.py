@@ -29,9 +29,9 @@ def _report(
     output: Annotated[ReportForm, typer.Option("--output", "-o", help="html or json.")] = ReportForm.html,
     show: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = False,
 ) -> None:
-    """Build a run's HTML report and print its path, or print the run's numbers as JSON.
+    """Build a run's HTML report, or print its numbers as JSON.
 
-    Also works while the run is in progress, with the data recorded so far.
+    Prints the path of the report. Also works while the run is in progress, with the data recorded so far.
 
     \b
     JSON: {"schema_version", "run_id", "experiment", "target", "status", "emulated",

@@ -61,13 +61,14 @@ def _simulate(
         Format, typer.Option("--output", "-o", help="table, json, yaml or csv.")
     ] = Format.table,
 ) -> None:
-    """Simulate days of a run in a second, with preemptions, capacity shortages, API failures and controller crashes.
+    """Simulate days of a run in a second, with faults.
 
-    The decisions are those of the real controller; the cloud, the peers and the clock are simulated. After every
-    event the controller's invariants are checked: every VM is in the journal, spending stays within the budget, one
-    VM per slot and generation, progress while there is capacity, everything terminated in time. On a violation
-    the command exits with 1 and prints how to reproduce it. An experiment uses the places and prices of
-    `orch plan --on sky`; traffic is neither billed nor included in the budget reserve.
+    Faults are preemptions, capacity shortages, API failures, controller crashes and others. The decisions are
+    those of the real controller; the cloud, the peers and the clock are simulated. After every event the
+    controller's invariants are checked: every VM is in the journal, spending stays within the budget, one VM
+    per slot and generation, progress while there is capacity, everything terminated in time. On a violation the
+    command exits with 1 and prints how to reproduce it. An experiment uses the places and prices of `orch plan
+    --on sky`; traffic is neither billed nor included in the budget reserve.
 
     \b
     JSON: {"schema_version", "runs": [{"seed", "status" (done, stopped: the time was over, budget, failed,

@@ -52,9 +52,10 @@ def _validate(
     matrix: MatrixOption = None,
     output: Annotated[_Report, typer.Option("-o", "--output", help="text or json.")] = _Report.text,
 ) -> None:
-    """Validate experiment files, offline and without credentials; exit with 2 if one is invalid.
+    """Validate experiment files.
 
-    All experiments of a file with a matrix are validated.
+    Works offline and without credentials. All experiments of a file with a matrix are validated. Exit: 0 all
+    files are valid, 2 a file is invalid.
 
     JSON: {"schema_version": 1, "files": [{"file", "ok", "name", "peers", "problems": [{"file", "line",
     "column", "path", "message"}], "experiments": [{"name", "peers"}]}]}; name and peers are null if a file
@@ -125,7 +126,9 @@ def _experiments(
         Format, typer.Option("-o", "--output", help="table, json, yaml or csv.")
     ] = Format.table,
 ) -> None:
-    """List the experiments shipped with orch; `orch show NAME` prints one.
+    """List the experiments shipped with orch.
+
+    `orch show NAME` prints one.
 
     JSON: {"schema_version": 1, "experiments": [{"name", "model", "peers", "description", "path"}]}
     """

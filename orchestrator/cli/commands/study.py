@@ -25,7 +25,7 @@ _study.command("run")(run_study)
 
 @_study.callback()
 def _group() -> None:
-    """Run a study of several experiments, or draw several runs on one page."""
+    """Run studies, or draw several runs on one page."""
 
 
 @_study.command("report")

@@ -70,8 +70,9 @@ def run_study(
     Each step is journalled to disk first: after a crash, kill -9 or Ctrl-C (which tears the current run down),
     --resume continues where the study stopped, attaches to a run still in progress, and repeats nothing.
 
-    Exit: 0 all requested runs (with --only: those) have numbers, 1 one of them has not (it is named), 2 invalid file
-    or option, 3 declined, 5 something may still be running, 6 another orch runs this study, 130 interrupted.
+    Exit: 0 all requested runs (with --only: those) have numbers, 1 one of them has not (it is named), 2 invalid
+    file or option, 3 declined, 5 something may still be running, 6 another orch runs this study, 130
+    interrupted.
 
     \b
     JSON: {"schema_version", "study_id", "study", "status": "done"|"failed"|"unfinished" (of the
