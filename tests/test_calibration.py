@@ -1,4 +1,4 @@
-"""The path model's figures come from the logs of B as `benchmarks/calibrate.py` reads them, and from nothing else."""
+"""The path model is fitted by `benchmarks/calibrate.py` to the logs of B only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEP = "02_timing/opt_step_time_s"
 
 
 def _round(label: str, peers: int, transfer_s: float, late_s: float = 0.0, parameters: int = 560_142_482):
-    """A round at a steady pace whose last tenth ends so much later."""
+    """A round at a steady pace with a delayed end of the last tenth."""
     at = {share: 5 + share * transfer_s for share in (0.1, 0.8, 0.9, 0.99)}
     return Round(label, peers, parameters, at[0.1], at[0.8], at[0.9], at[0.99] + late_s)
 
@@ -66,7 +66,7 @@ def test_no_slow_periods_without_late_rounds():
 
 
 def _bee(folder: Path, name: str, syncs: list[tuple[float, float]], mbps: float, total_s: int) -> None:
-    """A log: a step a second that takes 0.1 s, synchronising steps (begin, seconds), traffic while they last."""
+    """A log: one step of 0.1 s per second, synchronizing steps (begin, seconds), and traffic during them."""
     rows: list[dict[str, float]] = []
     for t in range(total_s):
         busy = any(begin < t <= begin + took for begin, took in syncs)
@@ -137,7 +137,7 @@ def test_file_matches_the_logs(paper_traces, capsys):
 
 @pytest.mark.slow
 def test_window_of_b_explains_the_iperf_table(paper_traces):
-    """Rate x round trip of ten-second tests falls with the round trip (slow start); at 0 it is the window itself."""
+    """Rate x RTT of ten-second tests decreases with the RTT (slow start); at 0 it equals the window."""
     paths = [path for path in Network.load("study-2023-04").paths.values() if path.rtt_s > 0.1]
     _, window_bytes = np.polyfit([path.rtt_s for path in paths], [path.window_bytes for path in paths], 1)
     found = {row["key"]: float(row["value"]) for row in rows(read_rounds(paper_traces), resamples=2)}
@@ -146,7 +146,7 @@ def test_window_of_b_explains_the_iperf_table(paper_traces):
 
 @pytest.mark.slow
 def test_step_times_of_a_t4_match_a1_and_a2(paper_traces):
-    """In a swarm: A-2's calculation time an epoch over its 512 steps (half of 32768 / 32); alone: A-1's wall step."""
+    """In a swarm: A-2's calculation time per epoch over its 512 steps (half of 32768 / 32); alone: A-1's wall-clock step."""
     with (paper_traces / "INDEX.csv").open(newline="") as file:
         logs = [row for row in csv.DictReader(file) if row["label"][-3:] in ("A-1", "A-2")]
     for model in ("ConvNextLarge", "RoBERTaXLM"):
@@ -168,7 +168,7 @@ def test_step_times_of_a_t4_match_a1_and_a2(paper_traces):
 
 @pytest.mark.slow
 def test_spread_of_steps_matches_a2(paper_traces):
-    """Mean step of each VM and epoch of A-2: calculation time (from one averaging's end to the next's start) / steps."""
+    """Mean step of each VM and epoch of A-2: calculation time (from the end of a round to the next start) / steps."""
     with (paper_traces / "INDEX.csv").open(newline="") as file:
         bees = [row for row in csv.DictReader(file) if row["label"][-3:] == "A-2" and row["role"] == "bee"]
     of_vms, of_epochs = [], []

@@ -1,4 +1,4 @@
-"""What `benchmarks/robustness.py` calls a hang; and one seed of each of its cases, in one swarm of four peers."""
+"""The hang criterion of `benchmarks/robustness.py`, and one seed of each case in a swarm of four peers."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def test_four_peers_survive_every_case_one_after_the_other(tmp_path: Path) -> No
     command += ["--together", "--quick", "-o", str(lines)]
     process = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        said, _ = process.communicate(timeout=190.0)
+        printed, _ = process.communicate(timeout=190.0)
     except subprocess.TimeoutExpired:
         process.terminate()  # it ends its swarm
-        said, _ = process.communicate()
+        printed, _ = process.communicate()
     found = [json.loads(text) for text in lines.read_text().splitlines()] if lines.exists() else []
-    assert [row["case"] for row in found] == list(CASES), said
+    assert [row["case"] for row in found] == list(CASES), printed
     for row in found:
         assert (row["hang"], row["left"], row["ok"]) == ("", [], True), row
         assert row["apart"] <= APART

@@ -1,4 +1,4 @@
-"""docs/notebook.md says what the frames have, and its example prints what it shows."""
+"""docs/notebook.md lists the columns of the frames, and its example prints the output shown there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run in a notebook: frames with units, unknown kept apart from 0, one exception, nothing of a cluster."""
+"""Runs in a notebook: frames with units, unknown values, a single exception type, no cluster needed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _set_meta(folder: Path, **values: object) -> None:
 
 @pytest.fixture
 def folder(own_home: Path) -> Path:
-    """A made-up run of eight peers and five epochs in ORCH_HOME."""
+    """A generated run of eight peers and five epochs in ORCH_HOME."""
     return _run_in(own_home)
 
 

@@ -1,4 +1,4 @@
-"""A study in a notebook: replayed runs, one table, a temporary folder that goes when nobody needs it."""
+"""Studies in a notebook: replayed runs, one table, a temporary folder removed with its last user."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where imports go, so that a test sees what is left of them."""
+    """The temporary folder of imports, so that a test sees what is left there."""
     place = tmp_path / "scratch"
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))
@@ -33,7 +33,7 @@ def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 @pytest.fixture
 def two_runs(tmp_path: Path) -> Path:
-    """A folder of two run folders."""
+    """A folder with two run folders."""
     for name, peers in (("a-20231114-aaaa", 2), ("b-20231114-bbbb", 4)):
         folder = tmp_path / "runs" / name
         folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A launcher for a study that makes finished runs out of nothing: run.db files with numbers, no process."""
+"""A fake launcher for studies that writes run.db files of finished runs, without processes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from orchestrator.study.verdict import Disturbance
 
 
 class MadeRuns:
-    """In place of `orchestrator.cli.commands.study_launcher.RunLauncher`. Class attributes are the script."""
+    """Replaces `orchestrator.cli.commands.study_launcher.RunLauncher`. The class attributes are the script."""
 
     refused: ClassVar[set[str]] = set()  # jobs that do not start; "geo-a2 2": the second attempt
-    busy: ClassVar[dict[str, int]] = {}  # so many runs of a job find the host too busy
-    interrupt: ClassVar[set[str]] = set()  # jobs whose first watching is interrupted
+    busy: ClassVar[dict[str, int]] = {}  # by job: number of runs with a busy host
+    interrupt: ClassVar[set[str]] = set()  # jobs whose first run is interrupted
     made: ClassVar[list[str]] = []
 
     def __init__(self, home: Path, study: StudyDefinition, screen: Any) -> None:

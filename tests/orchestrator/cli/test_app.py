@@ -1,4 +1,4 @@
-"""The entry: what is imported, how errors end, what the list of commands says."""
+"""The entry point: imports, error handling and the list of commands."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ def test_internal_error_writes_traceback_to_file(
 
     monkeypatch.setattr("orchestrator.home.list_runs", broken)
     assert run(["ls"]) == 1
-    said = capsys.readouterr().err
+    printed = capsys.readouterr().err
     (written,) = (own_home / "faults").iterdir()
-    assert said.count("\n") == 1
-    assert str(written) in said
+    assert printed.count("\n") == 1
+    assert str(written) in printed
     assert "ZeroDivisionError" in written.read_text()
     monkeypatch.setenv("ORCH_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):

@@ -1,4 +1,4 @@
-"""`orch audit` on runs that lie in folders."""
+"""`orch audit` on run folders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.cli.app import run
 
 @pytest.fixture
 def folders(tmp_path: Path) -> list[str]:
-    """A baseline on two clocks and a run that is clean but for it."""
+    """A baseline with mixed clocks and an otherwise clean run."""
     return [
         str(made_baseline().write(tmp_path / "baseline-1")),
         str(made_run().write(tmp_path / "hivemind-1")),

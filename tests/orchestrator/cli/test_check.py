@@ -1,4 +1,4 @@
-"""`orch check`: what is found on made-up machines, and that nothing is contacted unless asked to."""
+"""`orch check`: findings on fake machines; nothing is contacted without --online."""
 
 from __future__ import annotations
 
@@ -105,14 +105,14 @@ def test_without_any_cloud_rented_vms_are_missing_and_local_ones_are_not():
 
 
 def proc(folder: Path, listening: Mapping[int, tuple[int, str]]) -> Path:
-    """A /proc in which processes listen: port -> pid, command."""
+    """A fake /proc with listening processes: port -> pid, command."""
     (folder / "net").mkdir(parents=True)
     lines = [
         "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode"
     ]
     for inode, (port, (pid, command)) in enumerate(listening.items(), 1000):
         lines.append(f"   0: 0100007F:{port:04X} 00000000:0000 0A 0:0 00:0 0 1000 0 {inode} 1 0 100 0 0 10 0")
-        # a connection from the same port is none that listens
+        # a connection from the same port does not listen
         lines.append(
             f"   1: 0100007F:{port:04X} 0100007F:1F90 01 0:0 00:0 0 1000 0 9{inode} 1 0 100 0 0 10 0"
         )
@@ -185,7 +185,7 @@ def test_catalogs_show_their_age(nobody: Path):
 
 
 class Answer(BaseHTTPRequestHandler):
-    """A cloud whose clock is an hour late, and which refuses."""
+    """A cloud that refuses requests, with its own clock."""
 
     def do_HEAD(self) -> None:
         self.send_response_only(403)
@@ -193,7 +193,7 @@ class Answer(BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_POST(self) -> None:
-        """Service Quotas: as many vCPUs as the test says for a code, and no word of others."""
+        """Service Quotas: the vCPUs that the test sets by code, an error for other codes."""
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         vcpus = self.server.vcpus.get(asked["QuotaCode"])  # type: ignore[attr-defined]
         body: dict[str, Any] = {"__type": "NoSuchResourceException", "message": "no such quota"}
@@ -260,13 +260,13 @@ def test_clock_is_unknown_if_the_cloud_does_not_respond(monkeypatch: pytest.Monk
 
 
 def test_skypilot_reasons_are_passed_on(monkeypatch: pytest.MonkeyPatch):
-    said = """
+    printed = """
 import json
 print('noise')
 print('@' + json.dumps(['aws', True, '']))
 print('@' + json.dumps(['gcp', False, 'no\\n  billing']))
 """
-    monkeypatch.setattr(online, "_SKY_CHECK", said)
+    monkeypatch.setattr(online, "_SKY_CHECK", printed)
     aws, gcp, azure = online.accepted(["aws", "gcp", "azure"])
     assert (aws.check, aws.state) == ("accepted aws", "ok")
     assert (gcp.state, gcp.found, gcp.next) == ("missing", "no billing", "run `sky check gcp` for details")
@@ -362,18 +362,18 @@ def test_the_aws_role_of_an_experiment_is_printed_for_an_administrator(capsys: p
         "data.shards=s3://mine-{a,b}/{0..1}.tar",
     )
     assert run(["check", "--aws-role", TWIN, *(word for setting in own for word in ("--set", setting))]) == 0
-    said = capsys.readouterr()
-    assert "ec2:TerminateInstances" in said.out
-    assert '"arn:aws:s3:::mine-a/*"' in said.out
-    assert '"arn:aws:s3:::mine-b/*"' in said.out
-    assert "put-user-policy --user-name YOUR-USER" in said.out
-    assert "iam:PassRole" in said.out
-    assert "replace YOUR-USER" in said.err, "standard output has commands only"
+    printed = capsys.readouterr()
+    assert "ec2:TerminateInstances" in printed.out
+    assert '"arn:aws:s3:::mine-a/*"' in printed.out
+    assert '"arn:aws:s3:::mine-b/*"' in printed.out
+    assert "put-user-policy --user-name YOUR-USER" in printed.out
+    assert "iam:PassRole" in printed.out
+    assert "replace YOUR-USER" in printed.err, "standard output has commands only"
 
 
 def test_without_places_on_aws_there_is_no_role_to_print(capsys: pytest.CaptureFixture[str]):
     assert run(["check", "--aws-role", "geo-b2.yaml"]) == 2
-    said = capsys.readouterr()
-    assert (said.out, "geo-b2 has no places on AWS" in said.err) == ("", True)
+    printed = capsys.readouterr()
+    assert (printed.out, "geo-b2 has no places on AWS" in printed.err) == ("", True)
     assert run(["check", "--aws-role", "no-such.yaml"]) == 2
     assert "no such file" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The commands on run folders that were really prepared, and off a terminal."""
+"""Commands on prepared run folders, without a terminal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def output(capsys: pytest.CaptureFixture[str]) -> Output:
 
 @pytest.fixture
 def folder(own_home: Path) -> Path:
-    """A run that was prepared and has not begun."""
+    """A prepared run that has not begun."""
     spec = load("local-2")
     return prepare(starting.plan_for(spec), find("local-2"), RUN, own_home, now_s=1_800_000_000.0)
 
@@ -138,11 +138,11 @@ def test_logs_of_a_slot_list_its_vms_oldest_first(folder: Path, output: Output):
 
 def test_launch_without_a_terminal_and_without_yes_refuses(own_home: Path, output: Output):
     assert run(["launch", "geo-b2"]) == 3
-    text, said = output()
+    text, printed = output()
     assert text == ""
-    assert "1 x gcp/us-central1-a  T4:1 spot  $0.18/h each" in said
-    assert "expected duration: about" in said
-    assert said.splitlines()[-1].endswith("there is no terminal to ask for confirmation; add --yes")
+    assert "1 x gcp/us-central1-a  T4:1 spot  $0.18/h each" in printed
+    assert "expected duration: about" in printed
+    assert printed.splitlines()[-1].endswith("there is no terminal to ask for confirmation; add --yes")
     assert not own_home.exists()
 
 
@@ -152,7 +152,7 @@ def test_reap_all_without_a_terminal_and_without_yes_refuses(output: Output):
 
 
 def test_launch_prints_only_json_on_stdout(monkeypatch: pytest.MonkeyPatch, own_home: Path, output: Output):
-    """Also with --detach, and a run id that exists is gone on with, not made again."""
+    """Also with --detach. A run id that exists is attached to, not created again."""
     asked: list[str] = []
 
     def connected(run_id: str, home: Path) -> client.RunConnection:
@@ -163,9 +163,9 @@ def test_launch_prints_only_json_on_stdout(monkeypatch: pytest.MonkeyPatch, own_
     monkeypatch.setattr(client, "attach", connected)
     for _ in range(2):
         assert run(["launch", "local-2", "--yes", "--detach", "-o", "json", "--run-id", RUN]) == 0
-        text, said = output()
+        text, printed = output()
         assert json.loads(text) == {"schema_version": 1, "run_id": RUN, "status": "running"}
-    assert f"{RUN} exists: attaching to it" in said
+    assert f"{RUN} exists: attaching to it" in printed
     assert asked == [RUN, RUN]
     assert run(["launch", "local-2", "--yes", "--detach"]) == 0
     assert output()[0].startswith("local-2-20")
@@ -178,9 +178,9 @@ def test_the_runs_status_is_the_exit_code(monkeypatch: pytest.MonkeyPatch, folde
         with RunStore.open_writer(folder / "run.db") as store:
             store.set_meta("status", status)
         assert run(["attach", RUN, "-o", "json"]) == code
-        text, said = output()
+        text, printed = output()
         assert json.loads(text)["status"] == status
-        assert str(folder / "report" / "report.html") in said
+        assert str(folder / "report" / "report.html") in printed
 
 
 def test_a_run_held_by_another_controller_ends_with_6(
@@ -199,9 +199,9 @@ def test_down_prints_what_is_left_and_ends_with_5(
 ):
     monkeypatch.setattr(client, "down", lambda run_id, home: ["vm us-0 (pid 17)", "network namespace 4026"])
     assert run(["down", RUN, "--yes"]) == 5
-    text, said = output()
+    text, printed = output()
     assert text.splitlines() == ["vm us-0 (pid 17)", "network namespace 4026"]
-    assert f"`orch down {RUN}`" in said
+    assert f"`orch down {RUN}`" in printed
     monkeypatch.setattr(client, "down", lambda run_id, home: [])
     assert run(["down", RUN]) == 0
     assert output()[0] == ""
@@ -223,10 +223,10 @@ def test_reap_reports_searched_and_unsearched_clouds(monkeypatch: pytest.MonkeyP
     everything = ["reap", "--all", "--yes", "--on", "sky", "--owner", "me"]
     monkeypatch.setattr(client, "reap", lambda *_: asked)
     assert run(everything) == 0
-    said = (
+    printed = (
         "nothing of owner me is left in SkyPilot's list, aws; not searched: gcp (orch cannot ask it itself)"
     )
-    assert said in output()[1]
+    assert printed in output()[1]
     assert run([*everything, "-o", "json"]) == 0
     assert json.loads(output()[0]) == {
         "schema_version": 1,

@@ -1,4 +1,4 @@
-"""`orch compare` as a user calls it, on studies and runs that are made up."""
+"""`orch compare` from the command line, on generated studies and runs."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def test_run_counts_once_and_runs_of_one_experiment_are_distinguished(
 
 def test_labelled_entry_is_judged_only_if_requested(study: str, capsys: pytest.CaptureFixture[str]):
     assert run(["study", "run", study, "--yes", "--only", "x", "-o", "json"]) == 0
-    told = _json(capsys)["comparison"]
-    assert [left["experiment"] for left in told["left_out"]] == ["CV C-8 x"]
-    assert (told["compared"], told["checks"]) == (0, [])
+    reported = _json(capsys)["comparison"]
+    assert [left["experiment"] for left in reported["left_out"]] == ["CV C-8 x"]
+    assert (reported["compared"], reported["checks"]) == (0, [])
     (run_id,) = MadeRuns.made
     assert run(["compare", run_id, "s"]) == 0  # the study knows the label, wherever the run is named
     assert "CV C-8 x (" in (shown := capsys.readouterr().out)
     assert "not judged: the label 'x' stands for an option" in shown
     Path(study).write_text(Path(study).read_text().replace("label: x,", "label: x, judged: true,"))
     assert run(["study", "run", study, "--yes", "--only", "x", "-o", "json"]) == 0
-    told = _json(capsys)["comparison"]
-    assert (told["compared"], told["left_out"]) == (1, [])
+    reported = _json(capsys)["comparison"]
+    assert (reported["compared"], reported["left_out"]) == (1, [])
 
 
 def test_a_run_without_a_measured_epoch_is_missing(
@@ -87,17 +87,17 @@ def test_gains_of_options_are_a_table_and_a_section_of_the_page(
     Path(study).write_text(f"name: s\nexperiments: [{listed}]\ncompare: {compare}\n")
     MadeRuns.busy = {"geo-c8-x": 9}
     assert run(["study", "run", study, "--yes", "-o", "json"]) == 0
-    told = _json(capsys)["comparison"]
-    assert told["baseline"] == "base"
-    assert [(row["experiment"], row["label"], len(row["run_ids"])) for row in told["gains"]] == [
+    reported = _json(capsys)["comparison"]
+    assert reported["baseline"] == "base"
+    assert [(row["experiment"], row["label"], len(row["run_ids"])) for row in reported["gains"]] == [
         ("CV A-8", "", 1), ("CV C-8", "base", 2), ("CV C-8", "x", 0),
     ]  # fmt: skip
-    assert [row["against"] for row in told["gains"]] == ["CV C-8 base"] * 3
-    assert told["gains"][0]["figures"]["sps"]["ratio"] == pytest.approx(1.0)
-    assert told["gains"][0]["figures"]["loss"]["samples_least"] == 3 * 4096
-    assert told["gains"][2]["left_out"][0]["why"] == "the host was too busy"
-    assert len(told["rows"]) == 4  # as without a baseline
-    verdicts = [(one["row"], one["verdict"], one["why"]) for one in told["expected"]]
+    assert [row["against"] for row in reported["gains"]] == ["CV C-8 base"] * 3
+    assert reported["gains"][0]["figures"]["sps"]["ratio"] == pytest.approx(1.0)
+    assert reported["gains"][0]["figures"]["loss"]["samples_least"] == 3 * 4096
+    assert reported["gains"][2]["left_out"][0]["why"] == "the host was too busy"
+    assert len(reported["rows"]) == 4  # as without a baseline
+    verdicts = [(one["row"], one["verdict"], one["why"]) for one in reported["expected"]]
     assert verdicts == [
         ("CV A-8", "met", ""),
         ("CV A-8", "missed", ""),

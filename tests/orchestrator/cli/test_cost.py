@@ -1,4 +1,4 @@
-"""`orch cost` on the command line: both bases, its forms, another book, and what is wrong with the input."""
+"""`orch cost` from the command line: both bases, output formats, another price book, invalid input."""
 
 from __future__ import annotations
 

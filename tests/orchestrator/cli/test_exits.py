@@ -1,4 +1,4 @@
-"""Each error's exit code and sentence."""
+"""Exit codes and messages of errors."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ RUN = "geo-c8-20231114-aaaa"
 
 @pytest.fixture
 def made_up(own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run in ORCH_HOME and an empty working folder; the value is the run's folder."""
+    """A run in ORCH_HOME and an empty working folder; yields the run's folder."""
     folder = run_folder(own_home, RUN)
     write_run(folder, peers=4, epochs=3)
     (folder / "experiment.yaml").write_text("")
@@ -54,9 +54,9 @@ def test_run_can_be_given_as_folder(made_up: Path, tmp_path: Path, capsys: pytes
 def test_nothing_is_replaced_without_force(made_up: Path, capsys: pytest.CaptureFixture[str]):
     assert run(["export", RUN, "--to", "csv"]) == 0
     assert run(["export", RUN, "--to", "csv"]) == 2
-    said = capsys.readouterr().err
-    assert "exists; give --force" in said
-    assert said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert "exists; give --force" in printed
+    assert printed.count("\n") == 1
     assert run(["export", RUN, "--to", "csv", "--force"]) == 0
 
 
@@ -104,15 +104,15 @@ def test_invalid_bill(made_up: Path, capsys: pytest.CaptureFixture[str]):
     assert run(["bill", RUN, "--against", "bill.csv"]) == 2
     assert run(["bill", RUN, "--against", "nowhere.csv"]) == 2
     assert run(["bill", "nobody", "--against", "bill.csv"]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith("orch: bill.csv:2: BillingCurrency: 'EUR' is not USD")
-    assert said[1].startswith("orch: nowhere.csv: cannot be read (No such file or directory)")
-    assert "no such run" in said[2]
-    assert len(said) == 3
+    printed = capsys.readouterr().err.splitlines()
+    assert printed[0].startswith("orch: bill.csv:2: BillingCurrency: 'EUR' is not USD")
+    assert printed[1].startswith("orch: nowhere.csv: cannot be read (No such file or directory)")
+    assert "no such run" in printed[2]
+    assert len(printed) == 3
 
 
 def test_no_secret_is_exported(own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A run as `orch launch` makes it: the values of its secrets are beside run.db, and stay there."""
+    """The secrets of a run, which are kept next to run.db, are not exported."""
     file = tmp_path / "secret.yaml"
     file.write_text(Path(find("local-2")).read_text() + "\nsecrets:\n  HF_TOKEN: null\n")
     monkeypatch.setenv("HF_TOKEN", "hunter2")

@@ -1,4 +1,4 @@
-"""Watching a run to its end, and what Ctrl-C does, with a run that is made up."""
+"""Following a fake run to its end, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RUN = "geo-b2-20261121-7f3a"
 
 
 class FakeRun:
-    """Each `wait` does the next thing of a script."""
+    """Each `wait` runs the next step of a script."""
 
     run_id = RUN
 
@@ -71,7 +71,7 @@ def lost() -> None:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was asked of the client; nothing is left after `down`."""
+    """The calls to the client; nothing is left after `down`."""
     made: list[str] = []
 
     def stop(run_id: str, home: Path, reason: str) -> str:

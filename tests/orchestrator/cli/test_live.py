@@ -1,4 +1,4 @@
-"""A snapshot as a view and as lines."""
+"""A snapshot rendered as a view and as lines."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def first_epoch(**changes: Any) -> dict[str, Any]:
 
 def test_the_first_epoch_has_no_granularity_yet():
     shown = first_epoch()
-    said = "70.2 samples/s, $0.0961 so far, $0.36/h"
-    assert f"\n{said}\n" in drawn(shown)
-    assert live.progress_line(shown) == f"00:01:35  epoch 1 of 5 (warm-up), 1 of 2 peers training, {said}"
+    printed = "70.2 samples/s, $0.0961 so far, $0.36/h"
+    assert f"\n{printed}\n" in drawn(shown)
+    assert live.progress_line(shown) == f"00:01:35  epoch 1 of 5 (warm-up), 1 of 2 peers training, {printed}"
     later = {**snapshot(), "at_s": 97.0}
     assert "granularity 25.4" in live.lines(shown, later)[-1]
 
@@ -99,8 +99,13 @@ def test_view_shows_dropped_rounds_and_warnings():
     text = drawn(
         snapshot(dropped_rounds=2, warnings=["the host was too busy"], target="loopback", error="no TUN")
     )
-    for said in ("DROPPED ROUNDS 2", "warning: the host was too busy", "WITHOUT network distance", "no TUN"):
-        assert said in text
+    for printed in (
+        "DROPPED ROUNDS 2",
+        "warning: the host was too busy",
+        "WITHOUT network distance",
+        "no TUN",
+    ):
+        assert printed in text
 
 
 def test_view_without_controller_names_attach():

@@ -1,4 +1,4 @@
-"""Rows as table, JSON, YAML and CSV; numbers as words."""
+"""Rows as table, JSON, YAML and CSV; formatted numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`orch plan` and `orch launch --dry-run`: from files only, and every price with its source."""
+"""`orch plan` and `orch launch --dry-run`: offline, with the source of every price."""
 
 from __future__ import annotations
 

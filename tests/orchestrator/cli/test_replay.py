@@ -1,4 +1,4 @@
-"""`orch replay` on the command line: its forms, its problems, what it keeps."""
+"""`orch replay` from the command line: output formats, problems, --save."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def logs(folder: Path, host_logs: dict[str, str]) -> Path:
 
 
 def bee(load_s: float = 0.01, steps: int = 60, sync: tuple[int, ...] = (19, 39, 59)) -> str:
-    """A VM's log: a step a second, an averaging of 5 s at the end of each epoch. No two VMs log the same."""
+    """A VM's log: one step per second, averaging for 5 s at the end of each epoch. Different for each VM."""
     timers = ("dataload", "dataload_cuda_move", "forward", "loss_calc", "backward", "opt_step")
     names = [
         "_step", "_runtime", "_timestamp", "01_general/locally_processed_samples", "03_hivemind/global_epoch",
@@ -103,8 +103,8 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("form", ["table", "json", "yaml", "csv"])
 def test_every_output_format(form: str, folder: Path, output: Output):
     assert run(["replay", str(folder), "-o", form]) == 0
-    text, told = output()
-    assert f"reading {folder}" in told
+    text, reported = output()
+    assert f"reading {folder}" in reported
     if form == "csv":
         (row,) = csv.DictReader(io.StringIO(text))
         assert tuple(row) == KEYS
@@ -162,12 +162,12 @@ def test_the_table_fits_120_columns(paper_traces: Path, output: Output):
 def test_unreadable_items_are_reported_and_the_rest_is_computed(folder: Path, output: Output):
     (folder / "hivemind-8-gc-us-t4-1.csv").write_bytes(bytes(range(256)) * 20)
     assert run(["replay", str(folder), "-o", "json"]) == 0
-    text, told = output()
+    text, reported = output()
     document = json.loads(text)
     assert [row["run_id"] for row in document["runs"]] == ["hivemind-7"]
     (problem,) = document["problems"]
     assert "hivemind-8-gc-us-t4-1.csv" in problem
-    assert f"problem: {problem}" in told
+    assert f"problem: {problem}" in reported
 
 
 @pytest.mark.parametrize("broken", ["empty", "noise", "missing"])
@@ -176,10 +176,10 @@ def test_nothing_to_compute_exits_with_2_and_one_sentence(broken: str, tmp_path:
     if broken != "missing":
         logs(folder, {"hivemind-9-gc-t4-1.csv": "\x00\x01\x02,\n\x03"} if broken == "noise" else {})
     assert run(["replay", str(folder), "-o", "json"]) == 2
-    text, told = output()
+    text, reported = output()
     assert text == ""
-    assert "Traceback" not in told
-    assert told.strip().splitlines()[-1].startswith("orch: ")
+    assert "Traceback" not in reported
+    assert reported.strip().splitlines()[-1].startswith("orch: ")
 
 
 def test_missing_index_and_unknown_book_exit_with_2(folder: Path, output: Output):
@@ -197,8 +197,8 @@ def test_unselected_runs_are_omitted(folder: Path, output: Output):
 
 def test_saved_import_is_an_ordinary_run(folder: Path, own_home: Path, output: Output):
     assert run(["replay", str(folder), "--save", "-o", "json"]) == 0
-    first, told = output()
-    assert "saved as hivemind-7" in told
+    first, reported = output()
+    assert "saved as hivemind-7" in reported
     assert run(["ls", "-o", "json"]) == 0
     (listed,) = json.loads(output()[0])["runs"]
     assert (listed["run"], listed["status"], listed["peers"], listed["epoch"]) == ("hivemind-7", "done", 2, 3)
@@ -219,9 +219,9 @@ def test_saved_import_is_replaced_only_by_the_same_logs(folder: Path, own_home: 
     (folder / "hivemind-7-gc-us-t4-2.csv").rename(folder / "hivemind-7-gc-us-t4-9.csv")
     output()
     assert run(["replay", str(folder), "--save", "-o", "json"]) == 2
-    text, told = output()
+    text, reported = output()
     assert json.loads(text)["runs"][0]["run_id"] == "hivemind-7"  # computed all the same
-    assert "another run with this id exists" in told
+    assert "another run with this id exists" in reported
     kept = json.loads(_meta(own_home / "runs" / "hivemind-7"))
     assert "hivemind-7-gc-us-t4-2.csv" in [file["file"] for file in kept["files"]]
 
@@ -274,6 +274,6 @@ def test_invalid_targets(
 ):
     monkeypatch.chdir(folder.parent)
     assert run(["replay", word]) == 2
-    text, told = output()
+    text, reported = output()
     assert text == ""
-    assert reason in told
+    assert reason in reported

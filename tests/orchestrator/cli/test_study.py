@@ -1,4 +1,4 @@
-"""`orch study report`: what it prints, what it refuses."""
+"""`orch study report`: output and errors."""
 
 from __future__ import annotations
 

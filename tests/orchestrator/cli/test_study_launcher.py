@@ -1,4 +1,4 @@
-"""What a study sees of its runs, what it does when a controller dies, and what it tells meanwhile."""
+"""The study launcher: states of runs, dead controllers, progress lines."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_disturbances_come_from_the_numbers_of_the_run(tmp_path: Path, launcher:
 
 
 def _watching(monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher, *script: object) -> list[str]:
-    """Each attempt to attach does the next thing of the script; `inspect` says that the run goes on."""
+    """Each attempt to attach runs the next step of the script; `inspect` reports a running run."""
     attached: list[str] = []
     steps = list(script)
 

@@ -1,4 +1,4 @@
-"""`orch study run` as a user calls it, with runs that are made up."""
+"""`orch study run` from the command line, with fake runs."""
 
 from __future__ import annotations
 
@@ -44,15 +44,18 @@ def test_failed_run_is_reported_at_the_end_and_retried(study: str, capsys: pytes
     MadeRuns.refused = {"geo-b2"}
     assert run(["study", "run", study, "--yes", "-o", "json"]) == 1
     shown = capsys.readouterr()
-    told = json.loads(shown.out)
-    assert (told["status"], [r["status"] for r in told["runs"]]) == ("failed", ["done", "failed", "done"])
-    assert "no memory for 8 peers" in told["runs"][1]["error"]
-    assert told["comparison"]["missing"][0]["experiment"] == "geo-b2"
+    reported = json.loads(shown.out)
+    assert (reported["status"], [r["status"] for r in reported["runs"]]) == (
+        "failed",
+        ["done", "failed", "done"],
+    )
+    assert "no memory for 8 peers" in reported["runs"][1]["error"]
+    assert reported["comparison"]["missing"][0]["experiment"] == "geo-b2"
     assert "1 failed, 0 not run, of 3" in shown.err
     MadeRuns.refused = set()
     assert run(["study", "run", "s", "--resume", "-o", "json"]) == 0
-    told = _json(capsys)
-    assert [r["attempts"] for r in told["runs"]] == [1, 2, 1]
+    reported = _json(capsys)
+    assert [r["attempts"] for r in reported["runs"]] == [1, 2, 1]
     assert [made.rsplit("-", 3)[0] for made in MadeRuns.made] == ["geo-a2", "geo-c8-x", "geo-b2"]
 
 
@@ -104,15 +107,15 @@ def test_failed_repeat_is_reported(study: str, capsys: pytest.CaptureFixture[str
     MadeRuns.busy, MadeRuns.refused = {"geo-a2": 1}, {"geo-a2 2"}
     assert run(["study", "run", study, "--yes", "-o", "json"]) == 0  # it has numbers
     shown = capsys.readouterr()
-    told = json.loads(shown.out)["runs"][0]
-    assert (told["status"], told["attempts"]) == ("done", 2)
-    (line,) = [line for line in shown.err.splitlines() if line == f"{told['error']}"]
+    reported = json.loads(shown.out)["runs"][0]
+    assert (reported["status"], reported["attempts"]) == ("done", 2)
+    (line,) = [line for line in shown.err.splitlines() if line == f"{reported['error']}"]
     first = MadeRuns.made[0]
     assert line.startswith(f"geo-a2: repeat {first[:-1]}2 failed: {first[:-1]}2: no memory")
     assert line.endswith(f"its numbers are those of {first} (the host was too busy (late))")
     assert run(["study", "run", "s", "--resume", "-o", "json"]) == 0  # tried again
-    told = _json(capsys)["runs"][0]
-    assert (told["attempts"], told["disturbed"], told["error"]) == (3, [], "")
+    reported = _json(capsys)["runs"][0]
+    assert (reported["attempts"], reported["disturbed"], reported["error"]) == (3, [], "")
 
 
 def test_drawing_error_does_not_fail_the_study(
@@ -124,11 +127,11 @@ def test_drawing_error_does_not_fail_the_study(
     monkeypatch.setattr("orchestrator.cli.commands.compare.write_page", full)
     assert run(["study", "run", study, "--yes", "--only", "geo-a2", "-o", "json"]) == 0
     shown = capsys.readouterr()
-    told = json.loads(shown.out)
-    assert (told["status"], told["report"]) == ("done", None)
-    assert told["report_error"] == "it could not be drawn (OSError: [Errno 28] No space left on device)"
+    reported = json.loads(shown.out)
+    assert (reported["status"], reported["report"]) == ("done", None)
+    assert reported["report_error"] == "it could not be drawn (OSError: [Errno 28] No space left on device)"
     assert (
-        f"no report: {told['report_error']}; retry with `orch compare {told['study_id']} --report"
+        f"no report: {reported['report_error']}; retry with `orch compare {reported['study_id']} --report"
         in shown.err
     )
 
@@ -141,10 +144,13 @@ def test_partial_study_does_not_hide_a_complete_one(
     (whole,) = list_studies(own_home)
     capsys.readouterr()
     assert run(["study", "run", study, "--yes", "--only", "geo-a2"]) == 0
-    said = capsys.readouterr().err
-    assert f"{whole.name} has 1 of 3 runs left: resume it with `orch study run {whole.name} --resume`" in said
+    printed = capsys.readouterr().err
     assert (
-        "this study has 1 of the 3 runs of s; refer to it by its id, because the name alone selects" in said
+        f"{whole.name} has 1 of 3 runs left: resume it with `orch study run {whole.name} --resume`" in printed
+    )
+    assert (
+        "this study has 1 of the 3 runs of s; refer to it by its id, because the name alone selects"
+        in printed
     )
     assert run(["compare", "s", "-o", "json"]) == 0
     assert _json(capsys)["study"] == whole.name
@@ -156,10 +162,10 @@ def test_a_contended_run_is_repeated(study: str, capsys: pytest.CaptureFixture[s
     MadeRuns.busy = {"geo-a2": 1, "geo-b2": 9}
     assert run(["study", "run", study, "--yes", "-o", "json"]) == 0
     shown = capsys.readouterr()
-    told = json.loads(shown.out)
-    assert [r["attempts"] for r in told["runs"]] == [2, 3, 1]
-    assert [r["host_contended"] for r in told["comparison"]["rows"]] == [False, True, False]
-    assert [r["attempts"] for r in told["comparison"]["rows"]] == [2, 3, 1]
+    reported = json.loads(shown.out)
+    assert [r["attempts"] for r in reported["runs"]] == [2, 3, 1]
+    assert [r["host_contended"] for r in reported["comparison"]["rows"]] == [False, True, False]
+    assert [r["attempts"] for r in reported["comparison"]["rows"]] == [2, 3, 1]
     assert "the host was too busy (late): will be repeated" in shown.err
     assert "the host was too busy (late): not repeated, and not compared" in shown.err
 
@@ -176,9 +182,9 @@ def test_ctrl_c_exits_with_130_and_the_study_can_be_resumed(study: str, capsys: 
         "geo-c8-x": "not run yet",
     }
     assert run(["study", "run", "s", "--resume", "-o", "json"]) == 0
-    told = _json(capsys)
-    assert [r["attempts"] for r in told["runs"]] == [1, 1, 1]
-    assert told["runs"][1]["run_id"].endswith("-2")
+    reported = _json(capsys)
+    assert [r["attempts"] for r in reported["runs"]] == [1, 1, 1]
+    assert reported["runs"][1]["run_id"].endswith("-2")
 
 
 def test_only_and_set_options(study: str, own_home: Path, capsys: pytest.CaptureFixture[str]):

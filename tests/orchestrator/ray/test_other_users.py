@@ -1,4 +1,4 @@
-"""Another user of the machine: nothing of the owner's can be read, run or blocked."""
+"""Another user of the machine cannot read, use or block anything of the owner."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOBODY = 65534
 
 
 def as_somebody_else(work: Callable[[], Any]) -> Any:
-    """What `work` returns in a child process with another uid. All that it imports has to be imported already."""
+    """Run `work` in a child process with another uid and return its result. All imports must be done before."""
     ours, theirs = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -40,20 +40,20 @@ def as_somebody_else(work: Callable[[], Any]) -> Any:
             os.setgid(_NOBODY)
             os.setuid(_NOBODY)
             result = work()
-        except BaseException as error:  # noqa: BLE001 - told to the test
+        except BaseException as error:  # noqa: BLE001 - returned to the test
             result = repr(error)
         os.write(theirs, pickle.dumps(result))
         os._exit(0)
     os.close(theirs)
     with os.fdopen(ours, "rb") as file:
-        said = file.read()
+        printed = file.read()
     os.waitpid(pid, 0)
-    return pickle.loads(said)
+    return pickle.loads(printed)
 
 
 @pytest.fixture
 def base() -> Iterator[Path]:
-    """A folder that everybody may look into, as /home is."""
+    """A folder that everyone can read, like /home."""
     path = Path(tempfile.mkdtemp(prefix="orch-users-", dir="/tmp"))
     path.chmod(0o755)
     yield path
@@ -73,7 +73,7 @@ def attempt(address: str, token: str = "") -> str:
 
 
 def refused(*paths: Path) -> list[str]:
-    """What somebody else gets of each: a name, or what was raised."""
+    """What another user gets from each path: its content, or the name of the exception."""
 
     def look() -> list[str]:
         found = []
@@ -191,7 +191,7 @@ def test_a_run_has_its_own_environment(tmp_path: Path):
 
 
 def test_skypilots_server_does_not_carry_the_mark_of_rays_processes(monkeypatch: pytest.MonkeyPatch):
-    """What carries it is ended with Ray: the server was, in mid-request."""
+    """Processes with the mark are ended with Ray, which happened to the server during a request."""
     seen: dict[str, str] = {}
 
     def run(*_: Any, env: dict[str, str], **__: Any) -> Any:

@@ -100,8 +100,8 @@ def test_reserve_that_is_too_small_is_detected():
     # No VM could be stopped: the leases expired.
     assert 0.75 * made.spec.lease_s <= outcome.dead_after_s <= made.death_bound_s
     careless = replace(made.spec, teardown_s=0.0)
-    told = simulate(replace(calm, spec=careless))
-    assert (told.status, told.dead_after_s) == ("budget", 0.0)
+    reported = simulate(replace(calm, spec=careless))
+    assert (reported.status, reported.dead_after_s) == ("budget", 0.0)
     with pytest.raises(SimulationError, match=r"spent, above the budget of 5"):
         simulate(replace(made, spec=careless))
 

@@ -1,4 +1,4 @@
-"""A study's decisions: what is run, what again, and that no crash changes the table it ends with."""
+"""The decisions of a study: what is run and repeated; crashes do not change the results."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_hanging_run_is_torn_down_at_its_limit():
 @pytest.mark.parametrize(("first", "second"), [(2, 8), (3, 9), (4, 7)])
 def test_limit_counts_from_the_actual_start_of_a_run(first: int, second: int):
     world = StudyWorld({}, faults={first: "kill", second: "kill"})
-    for later_s in (86400.0, 0.0):  # the second life dies too, in the run that it has begun
+    for later_s in (86400.0, 0.0):  # the second process dies, too, in the run that it began
         with suppress(Died):
             runner_of(world, [A]).run()
         world.pass_s(later_s)
@@ -166,7 +166,9 @@ def test_only_some_jobs():
         state = runner_of(StudyWorld({}), jobs).run(only)
         assert [k for k, one in enumerate(state.jobs) if one.attempts] == expected
     begun = replay_study(jobs, 2, [Started(0.0, "geo-a2", 1, "r")])
-    assert isinstance(next_action(begun, ["geo-c8"]), Inspect)  # a run that may go on is never left alone
+    assert isinstance(
+        next_action(begun, ["geo-c8"]), Inspect
+    )  # a run that may be in progress is never left alone
     assert [one.job.key for one in left_to_run(begun, ["wan"])] == ["geo-a2", "geo-c8-wan"]
 
 
@@ -218,8 +220,9 @@ FAULTS = st.tuples(
     retries=st.integers(0, 2),
 )
 def test_any_faults_give_the_same_results(scripts, faults, retries):
-    """kill -9 at any step, any number of times, the runs dying with the study or not, Ctrl-C between and during, a day
-    before somebody goes on: the study ends as one that nothing happened to, and no run is made twice or beside another.
+    """The study survives kill -9 at any step, with or without its runs, Ctrl-C, and a day until it is resumed.
+
+    It ends like an undisturbed one, and no run is created twice or in parallel with another.
     """
     jobs = [job(f"j{k}") for k in range(len(scripts))]
     ends = {one.key: script for one, script in zip(jobs, scripts, strict=True)}

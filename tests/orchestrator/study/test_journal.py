@@ -1,4 +1,4 @@
-"""A study's folder: the journal whatever was cut, who may hold it, how it is found."""
+"""A study's folder: truncated journals, locking, lookup by name."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_journal_roundtrip(tmp_path: Path):
 
 
 def test_lines_without_codes_are_classified_by_their_sentences(tmp_path: Path):
-    """As orch wrote them before `Ended.disturbances`."""
+    """The format before `Ended.disturbances` existed."""
     line = '{"kind": "ended", "at_s": 1.0, "job": "a", "attempt": 1, "status": "done", "error": "", "disturbed": '
     (tmp_path / JOURNAL).write_text(
         f'{line}["the host was too busy (late)", "1 round was dropped without a planned fault"]}}\n{line}[]}}\n'
@@ -73,7 +73,7 @@ def test_journal_truncated_at_any_byte_is_a_prefix(tmp_path: Path, data):
     kept = list(read_journal(tmp_path))
     assert kept == EVENTS[: len(kept)]
     assert len(kept) == whole[:cut].count(b"\n")
-    journal = StudyJournal(tmp_path)  # what follows begins on a line of its own
+    journal = StudyJournal(tmp_path)  # new events start on a new line
     for event in EVENTS[len(kept) :]:
         journal.append(event)
     journal.close()
