@@ -1,9 +1,9 @@
-"""Recomputes `cloud/networks/path_models.csv` from the study's logs of its transatlantic runs (B), and of no other.
+"""Recompute `cloud/networks/path_models.csv` from the paper's logs of its transatlantic runs (B) only.
 
     python -m benchmarks.calibrate [--logs ../shared/paper-traces]
 
-Prints the rows of model "study" with 90 % bootstrap intervals. What a path carries is then applied to the runs of C
-as a prediction: this program opens no file whose run is not B-2 to B-8. docs/emulated-cloud.md explains the model.
+Prints the rows of model "study" with 90 % bootstrap intervals. The fitted bandwidths are later used to predict the
+runs of C, so this program only opens files of the runs B-2 to B-8. docs/emulated-cloud.md explains the model.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ COLUMNS = ("name", "key", "value", "low", "high", "unit", "calibrated_on", "sour
 _LABEL = re.compile(r"(CV|NLP) B-([2468])")
 _CROSS_PAIRS = {2: 1, 4: 4, 6: 8, 8: 16}  # pairs of VMs in two regions: 1+1, 2+2, 4+2, 4+4
 _US, _EU = "gcp/us-central1", "gcp/europe-west1"
-_BYTES = 2  # of a gradient on the wire
-_LATE_S = 1.5  # a tail so much longer than its run's usual one: a slow spell
+_BYTES = 2  # bytes per gradient value on the wire
+_LATE_S = 1.5  # a tail longer than its run's median tail by this much indicates a slow period
 _SENT = "bandwidth/net_sent_sys_bandwidth_Mbits"
 _STEP = "02_timing/opt_step_time_s"
 _LOGS = "authors' logs of arXiv 2306.03163, 1 Hz counters of the VMs' network cards in all 24 rounds"
@@ -49,7 +49,7 @@ _ROWS = (
 
 @dataclass(frozen=True)
 class Round:
-    """One averaging round of one run: when the swarm had sent so much of what it sent in all."""
+    """An averaging round of a run: the times at which the swarm had sent 10, 80, 90 and 99 % of its bytes."""
 
     label: str
     peers: int
@@ -61,31 +61,31 @@ class Round:
 
     @property
     def stream_bps(self) -> float:
-        """Payload bits/s of one of a VM's streams between a tenth and four fifths of the round's bytes.
+        """Payload bits/s of one of a VM's streams, between 10 % and 80 % of the round's bytes.
 
-        By the share of the round's bytes, so that neither the counter's unit nor headers matter: each VM sends
-        each other 2/n of the parameters (as parts, and averaged), and all streams go at the slowest one's pace,
-        since a part is averaged when it came from all.
+        Computed from the share of the round's bytes, so that neither the counter's unit nor headers matter. Each VM
+        sends each other VM 2/n of the parameters (parts and averaged parts), and all streams run at the pace of the
+        slowest one, since a part is averaged when all peers have sent theirs.
         """
         pair_bits = 2 * self.parameters / self.peers * _BYTES * 8
         return 0.7 * pair_bits / (self.t80_s - self.t10_s)
 
     @property
     def transfer_s(self) -> float:
-        """Seconds the round's bytes take at its steady pace."""
+        """Seconds needed for the round's bytes at its steady pace."""
         return (self.t80_s - self.t10_s) / 0.7
 
     @property
     def tail_s(self) -> float:
-        """How much later than at the steady pace 99 % were sent."""
+        """Delay of 99 % of the bytes compared with the steady pace, in seconds."""
         return self.t99_s - self.t10_s - 0.89 * self.transfer_s
 
     @property
     def tail_pace(self) -> float:
-        """Pace of the one slow pair while the last bytes are sent, as a share of the steady pace.
+        """Pace of the slowest pair while the last bytes are sent, relative to the steady pace.
 
-        When all but pair (a, b) are done, what is left is averaged by a and b at that pair's pace: each part goes
-        to and comes back from every other VM, so the swarm sends 2 (n-1) times what the pair's stream carries.
+        When all pairs but (a, b) are done, the rest is averaged by a and b at the pace of that pair: each part goes
+        to and comes back from every other VM, so the swarm sends 2 (n-1) times the bytes of the pair's stream.
         """
         left = 0.09 * self.peers * (self.peers - 1) / (2 * (self.peers - 1))  # streams' worth of bytes
         return left * self.transfer_s / (self.t99_s - self.t90_s)
@@ -93,15 +93,15 @@ class Round:
 
 @dataclass(frozen=True)
 class Spells:
-    """Slow spells: how many a second and pair of VMs, how slow, how long."""
+    """Slow periods: rate per second and pair of VMs, slowdown factor, mean duration."""
 
     rate_per_s: float
-    factor: float | None  # None: no round shows it
+    factor: float | None  # None: not observed in any round
     mean_s: float | None
 
 
 def read_rounds(logs: Path) -> list[Round]:
-    """The rounds of B. Raises FileNotFoundError and ValueError (a log without three rounds)."""
+    """Read the rounds of B. Raises FileNotFoundError, and ValueError for a log without three rounds."""
     with (logs / "INDEX.csv").open(newline="") as file:
         bees = [r for r in csv.DictReader(file) if r["role"] == "bee" and _LABEL.fullmatch(r["label"])]
     found: list[Round] = []
@@ -110,14 +110,14 @@ def read_rounds(logs: Path) -> list[Round]:
         sent, syncs = zip(*(_read(logs / row["file"]) for row in own), strict=True)
         count = min(len(of_vm) for of_vm in syncs)
         if count < 3:
-            raise ValueError(f"{label}: a log shows {count} averaging rounds; three were made")
+            raise ValueError(f"{label}: a log has {count} averaging rounds instead of three")
         parameters = models()[own[0]["model"]].parameters
         found += [_round(label, parameters, sent, [of_vm[k] for of_vm in syncs]) for k in range(count)]
     return found
 
 
 def _read(path: Path) -> tuple[pd.DataFrame, list[tuple[float, float]]]:
-    """(t, Mb/s sent) each second, and (start, end) of each synchronising optimizer step, by the authors' rule."""
+    """Read (t, Mb/s sent) of each second, and (start, end) of each synchronizing step by the authors' rule."""
     log = pd.read_csv(path, usecols=["_timestamp", _SENT, _STEP])
     steps = log[_STEP].dropna()
     syncs = steps[steps >= steps.median() + 2 * steps.std()]
@@ -141,10 +141,10 @@ def _round(
 
 
 def fit_streams(rounds: Sequence[Round], rtt_s: float) -> tuple[float, float]:
-    """Window (bytes) and hold (s) of pace = window / (RTT + hold x other streams): least squares of the runs' medians.
+    """Fit window (bytes) and hold (s) of pace = window / (RTT + hold x other streams) to the medians of the runs.
 
-    1/pace is linear in the number of streams, so this is a straight line; weighted by the paces, relative errors
-    count.
+    1/pace is linear in the number of streams, so this is a linear least-squares fit. Weighting by the paces makes
+    relative errors count.
     """
     by_run = _by_run(rounds)
     bps = np.array([np.median([r.stream_bps for r in own]) for own in by_run.values()])
@@ -154,26 +154,26 @@ def fit_streams(rounds: Sequence[Round], rtt_s: float) -> tuple[float, float]:
 
 
 def delays(rounds: Sequence[Round]) -> list[float]:
-    """How much longer each round's tail was than the median tail of its run (s)."""
+    """Difference between each round's tail and the median tail of its run, in seconds."""
     usual = {label: float(np.median([r.tail_s for r in own])) for label, own in _by_run(rounds).items()}
     return [r.tail_s - usual[r.label] for r in rounds]
 
 
 class SpellFit:
-    """Maximum likelihood of the slow spells behind the rounds' delays.
+    """Maximum-likelihood fit of the slow periods that explain the rounds' delays.
 
-    A spell slows one pair to `factor` of its pace and lasts an exponentially distributed time d; a round of
-    length T that it meets at t0 ends min(d, (T - t0) / factor) (1 - factor) later. So a round is delayed by more
-    than x with probability 1 - exp(-rate L(x)), where, m pairs being watched,
-    L(x) = m exp(-x / ((1 - factor) mean)) (max(0, T - x factor / (1 - factor)) + mean); the last term are spells
-    that had begun before the round. A delay below 1.5 s counts as none: the tails differ by so much anyway.
-    The factor is read off the rounds in which a spell outlasts all other traffic.
+    A slow period reduces one pair to `factor` of its pace for an exponentially distributed time d. A round of length T
+    in which it starts at t0 is delayed by min(d, (T - t0) / factor) (1 - factor). So a round is delayed by more than x
+    with probability 1 - exp(-rate L(x)), where, for m observed pairs,
+    L(x) = m exp(-x / ((1 - factor) mean)) (max(0, T - x factor / (1 - factor)) + mean); the last term covers periods
+    that began before the round. Delays below 1.5 s count as none, since tails vary by that much anyway. The factor is
+    taken from the rounds in which a slow period outlasts all other traffic.
     """
 
     def __init__(
         self, rounds: Sequence[Round], delays_s: Sequence[float], factor: float | None = None
     ) -> None:
-        """`factor`: None: read off the rounds."""
+        """If `factor` is None, it is estimated from the rounds."""
         self._late = np.array(delays_s) > _LATE_S
         paces = [
             r.tail_pace for r, late in zip(rounds, self._late, strict=True) if late and r.tail_pace < 0.5
@@ -189,14 +189,14 @@ class SpellFit:
         self._density = (self._exposure(x - h) - self._exposure(x + h)) / (2 * h)
 
     def _exposure(self, x: Any) -> Any:
-        """L(x) in seconds of pairs, (means, rounds)."""
+        """L(x) in pair-seconds, of shape (means, rounds)."""
         assert self.factor is not None
         mean_s = self._means_s[:, None]
         room = np.maximum(self._transfer_s - x * self.factor / (1 - self.factor), 0) + mean_s
         return self._pairs * np.exp(-x / ((1 - self.factor) * mean_s)) * room
 
     def best(self, times: Any) -> Spells:
-        """The most likely spells when the k-th round is counted `times[k]` times."""
+        """Return the most likely parameters when the k-th round is counted `times[k]` times."""
         late = int(np.sum(times * self._late))
         if self.factor is None or late == 0:
             return Spells(0.0, self.factor, None)
@@ -213,7 +213,7 @@ def _by_run(rounds: Sequence[Round]) -> dict[str, list[Round]]:
 
 
 def rows(rounds: Sequence[Round], resamples: int = 2000, seed: int = 0) -> list[dict[str, str]]:
-    """The rows of path_models.csv; low and high: 5 % and 95 % of a bootstrap of each run's rounds."""
+    """Compute the rows of path_models.csv; low and high are the 5 % and 95 % quantiles of a bootstrap by run."""
     rtt_s = Network.load("study-2023-04").path(_US, _EU).rtt_s
     spells = SpellFit(rounds, delays(rounds))
     runs = [np.flatnonzero([r.label == label for r in rounds]) for label in _by_run(rounds)]
@@ -232,7 +232,7 @@ def rows(rounds: Sequence[Round], resamples: int = 2000, seed: int = 0) -> list[
         low, high = np.quantile(known, [0.05, 0.95]) if known else (None, None)
         numbers = {"value": best[k], "low": low, "high": high}
         if low == high:
-            numbers |= {"low": None, "high": None}  # one spell has no spread
+            numbers |= {"low": None, "high": None}  # a single slow period has no spread
         shown = {
             name: "" if number is None else f"{float(f'{number:.3g}'):g}" for name, number in numbers.items()
         }

@@ -1,10 +1,9 @@
-"""How the controller grows with its peers: 8, 100, 1,000 and 10,000 simulated ones, each in a process of its own.
+"""Measure how the controller scales: 8, 100, 1,000 and 10,000 simulated peers, each in a separate process.
 
-A simulated day with a tick of a minute: spot VMs are taken back (each once in 20 hours) and in storms, and replaced.
-Prints, for each size, VMs rented, ticks, seconds of a core for the whole simulation and a tick, and peak memory; of
-those seconds, how much the controller's own core took (`orchestrator.core.machine.advance` with what looks for
-missing and silent peers). Seconds are the process's own, so that a busy machine changes them little. Ends with 1
-when a day of the largest takes more than 60 s, or when the time per peer grows more than twofold from 1,000 peers on.
+Simulates a day with one tick per minute, in which spot VMs are preempted (each once in 20 hours, and in storms) and
+replaced. Prints for each size the VMs rented, ticks, CPU seconds, CPU time per tick and peak memory, and the CPU time
+of the controller's core (`orchestrator.core.machine.advance` and the detection of missing and silent peers). Exits
+with 1 if a day of the largest size takes more than 60 s, or if the time per peer more than doubles from 1,000 peers on.
 
     python -m benchmarks.controller_scale --peers 8 100 1000 10000
 """
@@ -26,7 +25,7 @@ _GROWTH = 2.0
 
 
 def measure(peers: int, days: float) -> dict[str, Any]:
-    """One simulation in this process."""
+    """Run one simulation in this process."""
     from orchestrator.controller import tick as loop
     from orchestrator.simulation.driver import simulate
     from orchestrator.simulation.scenario import scenario
@@ -64,21 +63,21 @@ def measure(peers: int, days: float) -> dict[str, Any]:
 
 
 def in_a_process(peers: int, days: float) -> dict[str, Any]:
-    """`measure` in a fresh process, with its peak memory. Raises RuntimeError when it fails."""
+    """Run `measure` in a new process and add its peak memory. Raises RuntimeError if it fails."""
     command = [sys.executable, "-m", "benchmarks.controller_scale", "--one", str(peers), "--days", str(days)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
-    said = child.stdout.read()
+    output = child.stdout.read()
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode != 0:
         raise RuntimeError(f"the simulation of {peers} peers ended with {child.returncode}")
-    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
-    return {**json.loads(said), "peak_bytes": usage.ru_maxrss * unit}
+    unit = 1 if sys.platform == "darwin" else 1024  # unit of ru_maxrss
+    return {**json.loads(output), "peak_bytes": usage.ru_maxrss * unit}
 
 
 def main() -> int:
-    """Measure each size; 0 when the largest is within the limit and time grows with the peers."""
+    """Measure each size; return 0 if the largest is within the limit and time grows linearly."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

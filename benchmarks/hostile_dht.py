@@ -1,8 +1,8 @@
-"""What hostile members write into the DHT, as a node would serve it to the monitor and to the other peers.
+"""Hostile DHT entries, as a node would serve them to the monitor and to the other peers.
 
-Signed entries of every VM are made as peers make them; those of hostile VMs are corrupted before or after signing, stored
-below another VM's name, given times that are none, or drowned in a flood. The real monitor's judgement makes
-monitor.jsonl of them, and the peers' own readers read them.
+Signed entries of every VM are made as peers make them. Those of hostile VMs are corrupted before or after signing,
+stored under another VM's name, given invalid times, or flooded. The real monitor validates them and writes
+monitor.jsonl, and the real readers of the peers read them.
 """
 
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
@@ -45,7 +45,7 @@ from metrics.records import EgressRecord, EpochRecord, IngressRecord
 
 PEER_ID = "12D3KooWGRUuQZfcDrL1q9qLQCpkW6hQ4gCvQ5FBCZ1gY3iR8dNm"
 _FIELDS = (EPOCHS_FIELD, EVALUATIONS_FIELD, MEMBERS_FIELD, "progress", "averagers")
-_LIVES_S = 300.0
+_TTL_S = 300.0
 _FLOOD = 3000
 
 Entry = tuple[Any, Any, Any]  # subkey, value with its signature, expiration
@@ -53,7 +53,7 @@ Entry = tuple[Any, Any, Any]  # subkey, value with its signature, expiration
 
 @functools.cache
 def _key(vm: str) -> RSAPrivateKey:
-    """A VM's record key: the same in every run, since making one takes 0.1 s."""
+    """Return a VM's record key, cached because generating one takes 0.1 s."""
     return RSAPrivateKey()
 
 
@@ -62,7 +62,7 @@ def _public(vm: str) -> str:
 
 
 class HostileSwarm:
-    """The DHT of one run, and the monitor that reads it. `now_s`: unix seconds of the run's one clock."""
+    """The DHT of a run and its monitor. `now_s` returns unix seconds of the run's clock."""
 
     def __init__(self, run_key: str, folder: Path, random: Random, now_s: Callable[[], float]) -> None:
         self.corruptions = 0
@@ -80,7 +80,7 @@ class HostileSwarm:
         self._monitor._sink.close()
 
     def scrape(self, alive: Sequence[str], trained: Sequence[str], hostile: Callable[[str], bool]) -> None:
-        """One reading of all keys: what `alive` VMs report, those in `trained` with an epoch and an evaluation."""
+        """Read all keys once. All `alive` VMs report; those in `trained` also report an epoch and an evaluation."""
         if list(alive) != self._vms:
             self._vms = list(alive)
             self._write_roster()
@@ -88,39 +88,38 @@ class HostileSwarm:
         read: list[Any] = []
         for field in _FIELDS:
             honest: list[Entry] = []
-            all_of_them: list[Entry] = []
+            everything: list[Entry] = []
             for vm in alive:
                 good = self._entry(field, vm, vm in trained)
                 if good is None:
                     continue
                 stored = self._corrupt(field, vm, good) if hostile(vm) else [good]
-                all_of_them += stored
-                honest += [entry for entry in stored if not hostile(vm) or self._is_taken(field, entry)]
-            # A node that checks what it is given, and one that hands on everything.
-            for answer in (_answer(honest), _answer(all_of_them)):
+                everything += stored
+                honest += [entry for entry in stored if not hostile(vm) or self._is_accepted(field, entry)]
+            # One node that validates entries, and one that returns everything.
+            for answer in (_answer(honest), _answer(everything)):
                 read += raw_entries(self._id(field), answer)
                 self._read_as_peers(field, answer)
             self._check_seen(field, _answer(honest), [vm for vm in alive if not hostile(vm)])
         self._monitor._read_roster()
         self._monitor._sink.write(self._monitor._rows(read))
 
-    def _is_taken(self, field: str, entry: Entry) -> bool:
-        """Whether an honest node stores it: sound, and signed by the key in its subkey."""
+    def _is_accepted(self, field: str, entry: Entry) -> bool:
+        """Whether an honest node stores the entry: valid, and signed by the key in its subkey."""
         subkey, value, expiration = entry
         if not isinstance(subkey, bytes) or not is_sound(subkey, value, expiration, self._now_s()):
             return False
-        if (
-            field != "averagers" and b"[owner:" not in subkey
-        ):  # the schema of the run's own keys asks for an owner
+        # The schema of the run's own keys requires an owner.
+        if field != "averagers" and b"[owner:" not in subkey:
             return False
         record = DHTRecord(self._id(field), MSGPackSerializer.dumps(subkey), value, expiration)
         try:
             return bool(RSASignatureValidator().validate(record))
-        except (ValueError, TypeError, UnsupportedAlgorithm):  # a public key that is none
+        except (ValueError, TypeError, UnsupportedAlgorithm):  # an invalid public key
             return False
 
     def _read_as_peers(self, field: str, answer: Any) -> dict[Any, Any]:
-        """What peers read from an answer; nothing of it may raise."""
+        """Read an answer as peers do; must not raise."""
         now_s = self._now_s()
         sound = sound_value(answer, now_s)
         values: dict[Any, Any] = {}
@@ -132,7 +131,7 @@ class HostileSwarm:
         return values
 
     def _check_seen(self, field: str, answer: Any, honest: Sequence[str]) -> None:
-        """From an honest node peers get all that honest peers have stored."""
+        """Check that peers get the entries of all honest peers from an honest node."""
         values = self._read_as_peers(field, answer)
         if field == MEMBERS_FIELD:
             found = {member.vm for member in parse_members(values, self._now_s(), self._is_member)}
@@ -142,7 +141,7 @@ class HostileSwarm:
         else:
             return
         if missed := set(honest) - found:
-            self.wrong.append(f"{field}: {sorted(missed)} are not seen")
+            self.wrong.append(f"{field}: {sorted(missed)} are missing")
 
     def _is_member(self, vm: str, key: str, peer_id: str) -> bool:
         return peer_id == PEER_ID and any(key == _public(each) for each in self._vms if not vm or each == vm)
@@ -165,7 +164,7 @@ class HostileSwarm:
         return b"[owner:" + _public(vm).encode() + b"]"
 
     def _entry(self, field: str, vm: str, trained: bool) -> Entry | None:
-        """What an honest peer has stored; None: nothing yet."""
+        """The entry of an honest peer; None if it has none yet."""
         now_s = self._now_s()
         if field == "averagers":
             return PeerID.from_base58(PEER_ID).to_bytes(), MSGPackSerializer.dumps((0, True)), now_s + 60.0
@@ -173,7 +172,7 @@ class HostileSwarm:
         if value is None:
             return None
         subkey = self._owned(vm) if field == "progress" else subkey_of(vm, _public(vm))
-        return self._signed(field, vm, subkey, value, now_s + _LIVES_S)
+        return self._signed(field, vm, subkey, value, now_s + _TTL_S)
 
     def _value(self, field: str, vm: str, trained: bool) -> Any:
         now_s = self._now_s()
@@ -208,18 +207,18 @@ class HostileSwarm:
         return subkey, RSASignatureValidator(_key(vm)).sign_value(record), expiration
 
     def _corrupt(self, field: str, vm: str, entry: Entry) -> list[Entry]:
-        """The entries that a hostile VM has stored in the place of its own."""
+        """Replace a VM's entry by corrupted ones."""
         random = self._random
         self.corruptions += 1
         subkey, value, expiration = entry
         others = [each for each in self._vms if each != vm]
         victim = random.choice(others or [vm])
         match random.choices(range(8), weights=(3, 3, 3, 3, 3, 0.5, 3, 3))[0]:
-            case 0:  # signed nonsense
+            case 0:  # a signed but invalid value
                 return [self._signed(field, vm, subkey, self._distorted(field, vm), expiration)]
             case 1:  # bytes changed after signing
                 return [(subkey, self._bytes(value), expiration)]
-            case 2:  # below another's name, signed with its own key
+            case 2:  # under another VM's name, signed with its own key
                 theirs = self._owned(victim) if field == "progress" else subkey_of(victim, _public(victim))
                 made = self._value(field, victim, trained=True)
                 return [
@@ -227,7 +226,7 @@ class HostileSwarm:
                         field, vm, theirs + (b"" if theirs != subkey else b"x"), made, expiration + 9
                     )
                 ]
-            case 3:  # times that are none
+            case 3:  # invalid times
                 times = (
                     math.nan,
                     math.inf,
@@ -241,7 +240,7 @@ class HostileSwarm:
                     expiration + 86_400.0 * 90,
                 )
                 return [(subkey, value, random.choice(times))]
-            case 4:  # values that no node should hold
+            case 4:  # values that no node should store
                 values = (
                     None,
                     3,
@@ -257,17 +256,17 @@ class HostileSwarm:
                 return [(subkey, random.choice(values), expiration)]
             case 5:  # a flood of made-up names
                 return [entry, *((b"flood-%d" % n, b"\xc0", expiration) for n in range(_FLOOD))]
-            case 6:  # subkeys of any kind
+            case 6:  # invalid subkeys
                 keys = (None, 7, "text", b"", b"[owner:", b"\xff" * 2000, 1.5, self._bytes(bytes(subkey)))
                 return [(random.choice(keys), value, expiration)]
-            case _:  # what it wrote first, again
+            case _:  # an earlier entry, replayed
                 self._sequence -= random.randint(1, 3)
                 again = self._entry(field, vm, trained=True)
                 self._sequence += 3
                 return [again] if again is not None else [entry]
 
     def _distorted(self, field: str, vm: str) -> Any:
-        """Fields of a good value, at any depth, replaced."""
+        """Replace fields of a valid value, at any depth."""
         random = self._random
         value = copy.deepcopy(self._value(field, vm, trained=True))
         for _ in range(random.randint(1, 4)):
@@ -310,6 +309,6 @@ def _answer(entries: Sequence[Entry]) -> Any:
 
 
 def _loaded(subkey: Any, entry: Any) -> Any:
-    """The value as Hivemind hands it to a peer, without its signature."""
+    """Deserialize a value as Hivemind does for a peer, without its signature."""
     record = DHTRecord(b"", MSGPackSerializer.dumps(subkey), entry.value, 0.0)
     return MSGPackSerializer.loads(RSASignatureValidator().strip_value(record))

@@ -1,11 +1,11 @@
-"""Drawn corruptions of everything that a VM can send, through the readers, the real loop and a real store.
+"""Feed random corruptions of everything a VM can send to the real readers, controller loop and store.
 
     python -m benchmarks.hostile_vm --count 10000
     python -m benchmarks.hostile_vm --seconds 3600
 
-Each run has two slots. The VMs of slot "a" are hostile: their job.json, status.json, logs, archives and records in the DHT
-(benchmarks/hostile_dht.py) are corrupted at random. Nothing of that may end the run, change what happens to slot "b", or
-leave a VM alive.
+Each run has two slots. The VMs of slot "a" are hostile: their job.json, status.json, logs, archives and DHT records
+(benchmarks/hostile_dht.py) are corrupted at random. This must not end the run, affect slot "b", or leave a VM
+running.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _SPEC = RunSpec(
     RUN_ID, (SlotSpec("a", (_PLACE,), Policy()), SlotSpec("b", (_PLACE,), Policy())), first_alone=False
 )
 _LAST = 3
-_TELL_S = 30.0
-_ENDS_S = 5000.0  # a run that takes longer hangs
+_PROGRESS_PERIOD_S = 30.0
+_LIMIT_S = 5000.0  # a run that takes longer hangs
 _FILES = ("status.json", "steps.csv", "egress.csv", "peer.log", "setup.log", "job.json")
 _STEPS = (
     "step,epoch,began_s,wall_s,load_s,move_s,forward_s,backward_s,optimizer_local_s,optimizer_sync_s,other_s,samples\n"
@@ -66,15 +66,15 @@ _EVIL: Sequence[Any] = (
 
 @dataclass
 class Outcome:
-    """One run: how many corruptions were drawn, and what was wrong with its end."""
+    """The result of a run: the number of corruptions, and the violations found."""
 
     corruptions: int
-    in_dht: int  # of these
+    in_dht: int  # those in the DHT
     wrong: list[str]
 
 
 class HostileCloud:
-    """A provider in memory. Reports, logs and archives of the VMs in `hostile` slots are corrupted by `random`."""
+    """An in-memory provider that corrupts the reports, logs and archives of VMs of the slot `hostile`."""
 
     name = "sky"
 
@@ -87,14 +87,14 @@ class HostileCloud:
         self.swarm = HostileSwarm(RUN_ID, folder, random, lambda: self.now_s)
 
     def request(self, request: LaunchRequest) -> None:
-        """Take it at once."""
+        """Create the VM immediately."""
         if request.vm not in self._records:
             self._records[request.vm] = VmRecord(
                 request.vm, request.vm, _PLACE.location, "T4:1", True, self.now_s, launched=True, address="10.0.0.1",
             )  # fmt: skip
 
     def observe(self) -> list[Observed]:
-        """All VMs, through the readers."""
+        """Return all VMs, as parsed by the real readers."""
         found: list[Observed] = []
         self._scrape()
         for vm, record in self._records.items():
@@ -109,13 +109,13 @@ class HostileCloud:
         return found
 
     def terminate(self, vm: str) -> None:
-        """Gone at once."""
+        """End the VM immediately."""
         record = self._records.get(vm)
         if record is not None and not record.end_state:
             self._records[vm] = replace(record, end_state="terminated", ended_at_s=self.now_s)
 
     def collect(self, vm: str) -> str:
-        """What its archive holds, unpacked."""
+        """Unpack the VM's archive."""
         to = self._folder / "vms" / vm
         files = {"steps.csv": _STEPS.encode(), "egress.csv": _egress(vm), "peer.log": b"a line\n"}
         if self._is_hostile(vm):
@@ -126,24 +126,24 @@ class HostileCloud:
         return str(to)
 
     def offers(self, location: str, accelerator: str, use_spot: bool) -> list[Offer]:
-        """Not asked."""
+        """Not used."""
         raise NotImplementedError
 
     def list_ours(self, owner: str) -> list[Owned]:
-        """Not asked."""
+        """Not used."""
         raise NotImplementedError
 
     def release(self, owned: Owned) -> None:
-        """Not asked."""
+        """Not used."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """End all."""
+        """End all VMs."""
         for vm in self._records:
             self.terminate(vm)
 
     def alive(self) -> list[str]:
-        """VMs that have not ended."""
+        """Return the VMs that have not ended."""
         return [vm for vm, record in self._records.items() if not record.end_state]
 
     def _is_hostile(self, vm: str) -> bool:
@@ -160,7 +160,7 @@ class HostileCloud:
         return json.dumps(job), json.dumps(status)
 
     def _scrape(self) -> None:
-        """The monitor reads what the peers have stored."""
+        """Let the monitor read the peers' records."""
         peers = {vm: r for vm, r in self._records.items() if not r.end_state and not is_monitor(vm)}
         phases = {vm: _phase(self.now_s - record.requested_at_s) for vm, record in peers.items()}
         training = [vm for vm, phase in phases.items() if phase in ("training", "done")]
@@ -171,7 +171,7 @@ class HostileCloud:
         random = self._random
         self.corruptions += 1
         how = random.randrange(9)
-        if how < 5:  # fields of either file
+        if how < 5:  # fields of one of the files
             documents = [json.loads(line) for line in text.split("\n")]
             for _ in range(random.randint(1, 4)):
                 chosen = random.choice(documents)
@@ -246,7 +246,7 @@ class _Requests:
 
 
 def run_one(folder: Path, seed: int, hostile: str = "a") -> tuple[Outcome, list[tuple[Any, ...]]]:
-    """One run to its end, in an empty folder; with what happened to slot "b"."""
+    """Run to the end in an empty folder. Also returns what happened to slot "b"."""
     random = Random(seed)
     cloud = HostileCloud(folder, random, hostile)
     with RunStore.open_writer(folder / "run.db") as store:
@@ -263,15 +263,15 @@ def run_one(folder: Path, seed: int, hostile: str = "a") -> tuple[Outcome, list[
             began_s = cloud.now_s
             while not shell.tick():
                 cloud.now_s += 1.0 if cloud.now_s < began_s + 60.0 else 10.0
-                if cloud.now_s > began_s + _ENDS_S:
-                    wrong.append(f"it has not ended after {_ENDS_S:.0f} s: {shell.state}")
+                if cloud.now_s > began_s + _LIMIT_S:
+                    wrong.append(f"it has not ended after {_LIMIT_S:.0f} s: {shell.state}")
                     break
-        except Exception as error:  # noqa: BLE001 - this is what is looked for
+        except Exception as error:  # noqa: BLE001 - this is what is tested
             wrong.append(f"a tick raised {error!r}")
         if store.meta("status") != "done":
             wrong.append(f"it ended as {store.meta('status')}: {store.meta('error')}")
         if cloud.alive():
-            wrong.append(f"alive: {', '.join(cloud.alive())}")
+            wrong.append(f"still running: {', '.join(cloud.alive())}")
         other: list[tuple[Any, ...]] = [
             (e.kind, e.vm, e.from_state, e.to_state)
             for e in store.records("events")
@@ -286,7 +286,7 @@ def run_one(folder: Path, seed: int, hostile: str = "a") -> tuple[Outcome, list[
 
 @dataclass
 class Tally:
-    """What many runs came to."""
+    """The totals of many runs."""
 
     corruptions: int = 0
     in_dht: int = 0
@@ -295,16 +295,18 @@ class Tally:
 
 
 def run_many(
-    done: Callable[[Tally], bool], first_seed: int = 0, tell: Callable[[Tally], None] = lambda _tally: None
+    done: Callable[[Tally], bool],
+    first_seed: int = 0,
+    progress: Callable[[Tally], None] = lambda _tally: None,
 ) -> Tally:
-    """Runs with seeds from `first_seed` until `done`."""
+    """Run with seeds from `first_seed` on until `done`."""
     with _quiet():
-        return _run_many(done, first_seed, tell)
+        return _run_many(done, first_seed, progress)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What is refused is logged thousands of times."""
+    """Silence the logs of thousands of rejected values."""
     loggers = [logging.getLogger(name) for name in ("orchestrator", "cloud", "metrics", "hivemind")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -316,9 +318,9 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _run_many(done: Callable[[Tally], bool], first_seed: int, tell: Callable[[Tally], None]) -> Tally:
+def _run_many(done: Callable[[Tally], bool], first_seed: int, progress: Callable[[Tally], None]) -> Tally:
     with tempfile.TemporaryDirectory() as folder:
-        _, calm = run_one(Path(folder) / "calm", 0, hostile="nobody")
+        _, expected = run_one(Path(folder) / "calm", 0, hostile="nobody")
     tally = Tally()
     while not done(tally):
         seed = first_seed + tally.runs
@@ -327,38 +329,38 @@ def _run_many(done: Callable[[Tally], bool], first_seed: int, tell: Callable[[Ta
         tally.corruptions += outcome.corruptions
         tally.in_dht += outcome.in_dht
         tally.runs += 1
-        said = outcome.wrong + ([f"slot b: {other} instead of {calm}"] if other != calm else [])
-        if said:
-            tally.wrong[seed] = said
-        tell(tally)
+        wrong = outcome.wrong + ([f"slot b: {other} instead of {expected}"] if other != expected else [])
+        if wrong:
+            tally.wrong[seed] = wrong
+        progress(tally)
     return tally
 
 
 def main() -> int:
-    """Exit code 1 when a run ended or another VM was touched."""
+    """Return 1 if a run ended early or another VM was affected."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--count", type=int, default=10_000, help="corruptions to draw, at least")
-    parser.add_argument("--seconds", type=float, help="draw for so long, instead of --count")
-    parser.add_argument("--seed", type=int, default=0, help="of the first run")
+    parser.add_argument("--count", type=int, default=10_000, help="minimum number of corruptions")
+    parser.add_argument("--seconds", type=float, help="duration, instead of --count")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first run")
     options = parser.parse_args()
-    began_s = told_s = time.monotonic()
+    began_s = printed_s = time.monotonic()
 
     def done(tally: Tally) -> bool:
         if options.seconds is None:
             return tally.corruptions >= options.count
         return time.monotonic() - began_s >= options.seconds
 
-    def tell(tally: Tally) -> None:
-        nonlocal told_s
-        if time.monotonic() - told_s >= _TELL_S:
-            told_s = time.monotonic()
-            print(_line(tally, told_s - began_s), file=sys.stderr, flush=True)
+    def progress(tally: Tally) -> None:
+        nonlocal printed_s
+        if time.monotonic() - printed_s >= _PROGRESS_PERIOD_S:
+            printed_s = time.monotonic()
+            print(_line(tally, printed_s - began_s), file=sys.stderr, flush=True)
 
-    tally = run_many(done, options.seed, tell)
-    for seed, said in tally.wrong.items():
-        print(f"seed {seed}: {'; '.join(said)}")
+    tally = run_many(done, options.seed, progress)
+    for seed, wrong in tally.wrong.items():
+        print(f"seed {seed}: {'; '.join(wrong)}")
     print(_line(tally, time.monotonic() - began_s))
     return bool(tally.wrong)
 
@@ -367,7 +369,7 @@ def _line(tally: Tally, for_s: float) -> str:
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     return (
         f"{tally.corruptions} corruptions ({tally.in_dht} of them in the DHT) in {tally.runs} runs, {for_s:.0f} s, "
-        f"peak {peak_mb:.0f} MB: {len(tally.wrong)} runs with something wrong"
+        f"peak {peak_mb:.0f} MB: {len(tally.wrong)} runs failed"
     )
 
 

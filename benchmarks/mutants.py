@@ -1,6 +1,6 @@
-"""Mutants by hand: each is applied to a scratch copy of the tree, and the tests that should kill it are run.
+"""Hand-written mutants: apply each to a copy of the tree and run the tests that should fail.
 
-`python -m benchmarks.mutants` prints a row a mutant and ends with 1 if one survives, 2 if one no longer applies.
+`python -m benchmarks.mutants` prints one row per mutant. Exits with 1 if one survives, with 2 if one no longer applies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SKY = "tests/cloud/sky/test_faults.py"
 
 @dataclass(frozen=True)
 class Mutant:
-    """`before` is in the file once, and becomes `after`; `tests` are to fail then."""
+    """A replacement of `before`, which occurs once in the file, by `after`. `tests` must then fail."""
 
     what: str
     path: str
@@ -81,21 +81,21 @@ MUTANTS = (
 
 
 def main() -> int:
-    """Run all. See the module."""
+    """Run all mutants."""
     survived = False
     with tempfile.TemporaryDirectory(prefix="orch-mutants-") as name:
         tree = Path(name) / "tree"
         shutil.copytree(_ROOT, tree, ignore=_LEFT_OUT, symlinks=True)
         whole = _tests(tree, *dict.fromkeys(m.tests for m in MUTANTS))
         if whole.returncode:
-            print(whole.stdout[-2000:], "the tests fail without any mutant", sep="\n")
+            print(whole.stdout[-2000:], "the tests fail without a mutant", sep="\n")
             return 2
         print("| mutant | file | killed by |", "|---|---|---|", sep="\n")
         for mutant in MUTANTS:
             path = tree / mutant.path
             text = path.read_text()
             if text.count(mutant.before) != 1:
-                print(f"{mutant.what}: {mutant.path} has not once: {mutant.before!r}")
+                print(f"{mutant.what}: {mutant.path} does not contain exactly once: {mutant.before!r}")
                 return 2
             path.write_text(text.replace(mutant.before, mutant.after))
             done = _tests(tree, mutant.tests)

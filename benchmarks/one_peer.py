@@ -1,9 +1,9 @@
-"""One Hivemind peer against a plain PyTorch loop: same data, same model, same padding, side by side.
+"""Compare one Hivemind peer with a plain PyTorch loop: same data, same model, same padding.
 
-Runs both in turns (peer, plain, peer, plain, ...), each in a process of its own, and prints the ratio of
-their rates by wall clock, padded and unpadded, with n and a 95 % t interval. The peer's rate is that of
-its training loop after the warm-up epoch (steps.csv); the plain loop is `forward, backward, every N steps
-optimizer.step` over the same stream of batches.
+Runs both alternately (peer, plain, peer, plain, ...), each in its own process, and prints the ratio of
+their throughputs by wall clock, padded and unpadded, with n and a 95 % t interval. The peer's throughput
+is that of its training loop after the warm-up epoch (steps.csv). The plain loop runs `forward, backward,
+every N steps optimizer.step` over the same stream of batches.
 
     python -m benchmarks.one_peer --rounds 3
 """
@@ -26,7 +26,7 @@ _T95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8
 
 
 def plain_rate(config_path: Path) -> float:
-    """Samples per second of the plain loop, after one warm-up epoch of the target batch size."""
+    """Measure samples per second of the plain loop, after a warm-up epoch of the target batch size."""
     import torch
 
     from experiments.peer.config import PeerConfig
@@ -64,14 +64,14 @@ def plain_rate(config_path: Path) -> float:
 
 
 def peer_rate(folder: Path) -> float:
-    """Samples per second of the peer by wall clock, after its warm-up epoch."""
+    """Compute samples per second of the peer by wall clock, after its warm-up epoch."""
     steps = pd.read_csv(folder / "steps.csv")
     steps = steps[steps["epoch"] >= 1]
     return float(steps["samples"].sum() / steps["wall_s"].sum())
 
 
 def interval(values: list[float]) -> str:
-    """ "mean [low, high], n = N" with a 95 % t interval."""
+    """Format mean, 95 % t interval and n: "mean [low, high], n = N"."""
     mean, n = statistics.fmean(values), len(values)
     if n < 2:
         return f"{mean:.4f}, n = 1"
@@ -82,7 +82,7 @@ def interval(values: list[float]) -> str:
 def compare(
     work: Path, endpoint: str, shards: tuple[str, ...], rounds: int, padded: bool, seconds: float
 ) -> None:
-    """Print the ratio of the rates over so many interleaved rounds, each loop about `seconds` long."""
+    """Print the ratio of the throughputs over interleaved rounds, with loops of about `seconds` each."""
     from tests.experiments.peer_rig import PeerProcess, config_of
 
     step_s = 0.928 if padded else 0.0

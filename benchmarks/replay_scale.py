@@ -1,8 +1,8 @@
-"""How `orch replay` grows with its logs: 10^4, 10^5 and 10^6 rows, each in a process of its own.
+"""Measure how `orch replay` scales with its logs: 10^4, 10^5 and 10^6 rows, each in a separate process.
 
-Makes logs of four VMs and a monitor in the study's format (two loggers that take turns, a step each 0.9 s, an
-averaging each 230 s), replays them, and prints rows, seconds, rows a second and peak memory. Ends with 1 when
-the last size takes more than 10 s or 1 GB, or when time grows faster than the rows do.
+Generates logs of four VMs and a monitor in the paper's format (two interleaved loggers, a step every 0.9 s, an
+averaging round every 230 s), replays them, and prints rows, seconds, rows per second and peak memory. Exits with 1
+if the last size takes more than 10 s or 1 GB, or if time grows faster than the number of rows.
 
     python -m benchmarks.replay_scale --rows 10000 100000 1000000
 """
@@ -26,12 +26,12 @@ _VMS = 4
 _STEP_S, _SYNC_S, _EPOCH_STEPS, _BATCH = 0.9, 8.0, 250, 32
 _EPOCH_S = _STEP_S * _EPOCH_STEPS + _SYNC_S
 _BEGAN_S = 1_680_000_000.0
-_ROWS_PER_S = 1 + _EPOCH_STEPS / _EPOCH_S  # of a VM: one of its network card, one a step
+_ROWS_PER_S = 1 + _EPOCH_STEPS / _EPOCH_S  # per VM: one of the network card, one per step
 _LIMIT_S, _LIMIT_BYTES = 10.0, 1e9
 
 
 class Measured(NamedTuple):
-    """One replay: the rows of the logs, wall seconds and peak memory of the process, epochs it found."""
+    """The result of a replay: rows of the logs, wall seconds, peak memory, epochs found."""
 
     rows: int
     seconds: float
@@ -40,7 +40,7 @@ class Measured(NamedTuple):
 
 
 def vm_log(seconds: float, random: np.random.Generator) -> pd.DataFrame:
-    """One VM's rows, in the order of time; a cell that its logger does not write is empty."""
+    """Generate a VM's rows in chronological order; cells that a logger does not write are empty."""
     count = int(seconds / _EPOCH_S) * _EPOCH_STEPS
     sync = np.arange(1, count + 1) % _EPOCH_STEPS == 0
     ended = np.cumsum(np.where(sync, _STEP_S + _SYNC_S, _STEP_S)) + 10.0
@@ -76,7 +76,7 @@ def vm_log(seconds: float, random: np.random.Generator) -> pd.DataFrame:
 
 
 def monitor_log(seconds: float) -> pd.DataFrame:
-    """The monitor's scrapes, one a second, with a rate in the row in which an epoch ended."""
+    """Generate the monitor's scrapes, one per second, with a rate in the rows in which an epoch ended."""
     at = np.arange(0.0, seconds)
     epoch = np.clip(np.floor((at - 10.0) / _EPOCH_S), 0, int(seconds / _EPOCH_S))
     ended = np.diff(epoch, prepend=0.0) > 0
@@ -98,7 +98,7 @@ def monitor_log(seconds: float) -> pd.DataFrame:
 
 
 def write_logs(folder: Path, rows: int) -> int:
-    """Write logs of about `rows` rows; returns how many they have."""
+    """Write logs of about `rows` rows and return their exact number."""
     seconds = rows / (_VMS * _ROWS_PER_S + 1)
     random = np.random.default_rng(4)
     total = 0
@@ -112,7 +112,7 @@ def write_logs(folder: Path, rows: int) -> int:
 
 
 def measure(rows: int) -> Measured:
-    """Replay logs of about `rows` rows in a fresh process. Raises RuntimeError when it fails."""
+    """Replay logs of about `rows` rows in a new process. Raises RuntimeError if it fails."""
     with tempfile.TemporaryDirectory(prefix="orch-scale-") as name:
         folder = Path(name)
         written = write_logs(folder, rows)
@@ -127,15 +127,15 @@ def measure(rows: int) -> Measured:
             child.returncode = os.waitstatus_to_exitcode(status)
         if child.returncode != 0:
             raise RuntimeError(
-                f"orch replay ended with {child.returncode}: {(folder / 'err.txt').read_text()}"
+                f"orch replay exited with {child.returncode}: {(folder / 'err.txt').read_text()}"
             )
         (row,) = json.loads((folder / "out.json").read_text())["runs"]
-    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
+    unit = 1 if sys.platform == "darwin" else 1024  # unit of ru_maxrss
     return Measured(written, seconds, usage.ru_maxrss * unit, row["n_epochs"])
 
 
 def main() -> int:
-    """Measure each size; 0 when the largest is within the limits and time is linear."""
+    """Measure each size; return 0 if the largest is within the limits and time grows linearly."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -155,7 +155,7 @@ def main() -> int:
         f"{last.rows} rows within {_LIMIT_S:.0f} s and {_LIMIT_BYTES / 1e9:.0f} GB: {'yes' if good else 'NO'}"
     )
     if len(done) > 1:
-        # Start-up is the same for all, so growth is measured between sizes.
+        # Startup time is the same for all, so growth is measured between sizes.
         first, second = done[-2], last
         times = (second.seconds / first.seconds) / (second.rows / first.rows)
         linear = times <= 1.3

@@ -1,19 +1,20 @@
-"""Disturbs swarms of digits peers, and says whether one hung, split, or left something behind.
+"""Disturb swarms of digits peers and check whether they hang, split or leave anything behind.
 
     python -m benchmarks.robustness --seeds 20 -o robustness.jsonl
 
-Eight peers on the emulated cloud (a namespace each, half of them across the Atlantic; on loopback where the machine
-gives no namespaces: each line says which), without a controller. Each case and seed is a swarm of its own and one JSON
-line; lines that are there already are not run again. `--together` runs the cases one after the other in one swarm.
+Runs eight peers on the emulated cloud without a controller: one network namespace each, half of them across the
+Atlantic, or on loopback if the machine has no namespaces (see `mode` of each line). Each case and seed is a separate
+swarm and one JSON line; lines that already exist are not run again. `--together` runs the cases in one swarm, one
+after the other.
 
-- hang: an epoch of a peer that lives took longer than its steps and the quiet epochs' communication by more than the
-  averaging time-out. The time in which a peer was stopped does not count for that peer, and does for the others.
-- divergence: the peers' weights, downloaded from all of them at the end, differ by more than float16 rounds of the
-  largest: a joiner gets its weights in float16, and the comparison does too. And after each case (`split`) the rounds that
-  their weights have been through, by their logs, are not the same. `forked`: epochs in which they were not, for a while.
-- left: processes, network namespaces, sockets and shared memory of the swarm after its end.
+- hang: an epoch of a running peer exceeded its steps plus the communication of quiet epochs by more than the averaging
+  timeout. The time during which a peer was stopped is excluded for that peer, but not for the others.
+- divergence: the peers' weights, downloaded from all of them at the end, differ by more than the float16 rounding of
+  the largest weight allows (joining peers and the comparison receive weights in float16). `split`: after a case, the
+  peers' lineages, according to their logs, differ. `forked`: epochs in which they differed temporarily.
+- left: processes, network namespaces, sockets and shared memory left after the end of the swarm.
 
-Exit code 1 when any line failed.
+Exits with 1 if any line failed.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from benchmarks.robust.verdict import expected_s, lateness_s, quiet_s
 from cloud.provider import ProviderError
 from experiments.averaging.methods import EXCHANGES, OVERLAPS
 
-APART = 4.0  # float16 roundings: the joiner's own, then of both weights in the comparison; and Adam's answer to it
+APART = 4.0  # float16 roundings: of the joining peer, of both weights in the comparison, and their effect through Adam
 QUIET_EPOCHS = 2  # before the first disturbance
-# Epochs of half the seconds, and only the disturbed one is waited for: what `make test` has time for.
+# Shorter epochs, waiting only for the disturbed one, to fit into `make test`.
 QUICK = {
     "forward_s": 0.05,
     "backward_s": 0.1,
@@ -53,7 +54,7 @@ QUICK = {
 
 
 def disturb(swarm: Swarm, case: str, chance: random.Random, quiet: float) -> dict[str, Any]:
-    """One disturbance and `epochs_after` whole epochs after it. `quiet`: an undisturbed round's seconds."""
+    """Run a disturbance and `epochs_after` complete epochs after it. `quiet`: seconds of an undisturbed round."""
     settings, began_s = swarm.settings, time.monotonic()
     line: dict[str, Any] = {
         "case": case,
@@ -96,11 +97,11 @@ def disturb(swarm: Swarm, case: str, chance: random.Random, quiet: float) -> dic
 def swarm_of(
     cases: list[str], seed: int, settings: Settings, mode: str, keep: Path | None
 ) -> list[dict[str, Any]]:
-    """The cases one after the other in one swarm: a line each."""
+    """Run the cases one after the other in one swarm; return one line per case."""
     folder = Path(tempfile.mkdtemp(prefix="orb-", dir=keep or "/tmp"))
     chance = random.Random(f"{seed}/{'/'.join(cases)}")
     lines: list[dict[str, Any]] = []
-    common: dict[str, Any] = {"seed": seed, **_swarm_words(settings), "mode": "", "apart": None}
+    common: dict[str, Any] = {"seed": seed, **_swarm_fields(settings), "mode": "", "apart": None}
     swarm = Swarm(folder / "run", settings, seed, mode)
     began_s = time.monotonic()
     try:
@@ -155,7 +156,7 @@ def swarm_of(
 
 
 def weights_of(swarm: Swarm) -> dict[str, Any]:
-    """How far the weights of all that live are apart, at one epoch of all."""
+    """Compare the weights of all running peers at a common epoch."""
     found: dict[str, Any] = {}
     for _ in range(5):
         peers = swarm.alive()
@@ -172,7 +173,7 @@ def weights_of(swarm: Swarm) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run what is not there yet."""
+    """Run the cases and seeds that are missing in the output."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -180,16 +181,18 @@ def main() -> int:
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
     parser.add_argument("--peers", type=int, default=8)
-    parser.add_argument("--together", action="store_true", help="the cases one after the other in one swarm")
+    parser.add_argument(
+        "--together", action="store_true", help="run the cases one after the other in one swarm"
+    )
     parser.add_argument("--quick", action="store_true", help="short epochs, and none after the disturbed one")
     parser.add_argument("--overlap", default="none", choices=[record.name for record in OVERLAPS])
     parser.add_argument("--averaging", default="flat", choices=[record.name for record in EXCHANGES])
     parser.add_argument("--compression", default="float16", help="as swarm.compression in an experiment")
     parser.add_argument("--mode", default="auto", choices=("auto", "namespaces", "loopback"))
-    parser.add_argument("--keep", type=Path, help="folder for the files of swarms that failed")
-    parser.add_argument("-o", "--output", type=Path, help="JSON lines are appended to it")
+    parser.add_argument("--keep", type=Path, help="folder for the files of failed swarms")
+    parser.add_argument("-o", "--output", type=Path, help="file to which JSON lines are appended")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the swarm is ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the swarm is ended, too
     settings = Settings(
         peers=arguments.peers,
         overlap=arguments.overlap,
@@ -216,9 +219,7 @@ def main() -> int:
     good = sum(line["ok"] for line in found)
     late = max((line["late_s"] for line in found if line.get("late_s") is not None), default=None)
     given_up = sum(line.get("given_up", 0) for line in found)
-    print(
-        f"{good} of {len(found)}; the worst epoch {late} s late; rounds given up: {given_up}", file=sys.stderr
-    )
+    print(f"{good} of {len(found)}; latest epoch {late} s late; rounds given up: {given_up}", file=sys.stderr)
     return 0 if good == len(found) else 1
 
 
@@ -226,8 +227,8 @@ def _seeds(arguments: argparse.Namespace) -> range:
     return range(arguments.first_seed, arguments.first_seed + arguments.seeds)
 
 
-def _swarm_words(settings: Settings) -> dict[str, Any]:
-    """What a line says of its swarm; lines of others are not taken for this one's."""
+def _swarm_fields(settings: Settings) -> dict[str, Any]:
+    """The fields of a line that identify its kind of swarm."""
     return {
         "peers": settings.peers,
         "epoch_steps": settings.calc_steps,
@@ -241,7 +242,7 @@ def _done(output: Path | None, settings: Settings) -> dict[tuple[str, int], dict
     if output is None or not output.exists():
         return {}
     rows = [json.loads(text) for text in output.read_text().splitlines()]
-    mine = _swarm_words(settings)
+    mine = _swarm_fields(settings)
     return {(row["case"], row["seed"]): row for row in rows if all(row.get(k) == v for k, v in mine.items())}
 
 

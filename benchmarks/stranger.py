@@ -1,9 +1,9 @@
-"""What strangers cost a closed swarm: epochs with nobody there against epochs under attack, in turns.
+"""Measure the effect of outsiders on a closed swarm, by alternating quiet periods and periods under attack.
 
-Two small peers and the monitor on loopback; in every second window three foreign Hivemind peers call all they
-know, run a whole hivemind.Optimizer of the run's name, and flood both peers with calls. They run at the lowest
-priority, so what is seen is the peers' own work for them. Prints the seconds of an epoch with n and a 95 %
-t interval, dropped rounds, and what the strangers got (which must be nothing; else it ends with 1).
+Two small peers and the monitor run on loopback. In every second period three foreign Hivemind peers call every RPC
+they know, run a hivemind.Optimizer with the run's name, and flood both peers with calls. They run at the lowest
+priority, so that only the peers' own work for them is measured. Prints the seconds per epoch with n and a 95 %
+t interval, dropped rounds, and what the outsiders obtained. Exits with 1 if they obtained anything.
 
     python -m benchmarks.stranger --seconds 60 --rounds 2
 """
@@ -28,18 +28,18 @@ from peer_rig import serve_folder
 
 _T95_MANY = 1.98
 _ATTACKS = ["calls", "join", "flood"]
-_LOADING_S = 15.0  # for the strangers' libraries
+_LOADING_S = 15.0  # for the outsiders to load their libraries
 
 
 def interval(values: list[float]) -> str:
-    """Mean with its 95 % interval and n."""
+    """Format the mean with its 95 % interval and n."""
     mean = statistics.fmean(values)
     half = _T95_MANY * statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
     return f"{mean:.3f} +- {half:.3f} s (n = {len(values)})"
 
 
 def measure(swarm: ClosedSwarm, seconds: float, rounds: int, attacks: list[str]) -> bool:
-    """Run the windows and print. Returns whether the strangers got nothing and broke nothing."""
+    """Run and print the periods. Returns whether the outsiders obtained and broke nothing."""
     walls: dict[str, list[float]] = {"quiet": [], "attacked": []}
     rates: dict[str, list[float]] = {"quiet": [], "attacked": []}
     broken: list[dict[str, Any]] = []
@@ -60,20 +60,20 @@ def measure(swarm: ClosedSwarm, seconds: float, rounds: int, attacks: list[str])
         finally:
             for stranger in strangers:
                 stranger.close()
-        time.sleep(6.0)  # the monitor reads the last epochs
+        time.sleep(6.0)  # for the monitor to read the last epochs
         epochs = [e for e in swarm.epochs() if began_s <= e["began_s"] and e["ended_s"] <= ended_s]
         walls[kind] += [e["ended_s"] - e["began_s"] for e in epochs]
         rates[kind].append(len(epochs) / len(swarm.peers) / (ended_s - began_s))
         broken += [e for e in epochs if e["dropped"] or e["group_size"] != len(swarm.peers)]
     for kind, values in walls.items():
         shown = ", ".join(f"{rate:.3f}" for rate in rates[kind])
-        print(f"{kind:>9}: {interval(values)} an epoch; epochs/s by window: {shown}")
+        print(f"{kind:>9}: {interval(values)} per epoch; epochs/s by period: {shown}")
     print(
         f"ratio of the means, attacked / quiet: {statistics.fmean(walls['attacked']) / statistics.fmean(walls['quiet']):.3f}"
     )
-    print(f"rounds that lost anything: {len(broken)}")
+    print(f"incomplete rounds: {len(broken)}")
     for one in got:
-        print(f"a stranger got: {json.dumps(one)}")
+        print(f"an outsider obtained: {json.dumps(one)}")
     for slot, peer in swarm.peers.items():
         print(f"{slot}: {'; '.join(peer.status()['warnings'])}")
     nothing = all(v in (None, 0) for one in got for k, v in one.items() if k != "made")
@@ -85,9 +85,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each window")
-    parser.add_argument("--rounds", type=int, default=2, help="pairs of windows")
-    parser.add_argument("--attacks", nargs="+", choices=_ATTACKS, default=_ATTACKS, help="one stranger each")
+    parser.add_argument("--seconds", type=float, default=60.0, help="length of each period")
+    parser.add_argument("--rounds", type=int, default=2, help="pairs of periods")
+    parser.add_argument(
+        "--attacks", nargs="+", choices=_ATTACKS, default=_ATTACKS, help="attacks, one outsider each"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="stranger-") as folder:
         made = write_shards(Path(folder) / "shards", 4, samples_per_shard=256)

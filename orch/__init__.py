@@ -1,6 +1,6 @@
-"""Runs in a notebook: `import orch`, then `orch.runs()`, `orch.open("latest")`, `orch.replay(folder)`.
+"""The notebook API: `import orch`, then `orch.runs()`, `orch.open("latest")` or `orch.replay(folder)`.
 
-Everything here reads: no network, no credentials, no Ray, no PyTorch. docs/notebook.md has each frame's columns.
+Read-only; needs no network, credentials, Ray or PyTorch. docs/notebook.md describes the columns of each frame.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one exception of the notebook API, and how the rooms' exceptions become it."""
+"""The exception of the notebook API, and the conversion of internal exceptions to it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 
 class OrchError(Exception):
-    """One sentence: what cannot be read, why, what to do. The original exception is its `__cause__`."""
+    """Something cannot be read. The message says what, why and what to do; `__cause__` is the original exception."""
 
 
 @contextmanager
 def sentences() -> Generator[None, None, None]:
-    """Turn what the rooms raise for bad input into OrchError; orch's own faults pass as they are."""
+    """Convert exceptions for bad input to OrchError; internal errors pass unchanged."""
     from analysis.importers.base import ImportFailed
     from cloud.prices.rows import PriceBookError
     from metrics.store.database import StoreError

@@ -1,4 +1,4 @@
-"""From a run's numbers to DataFrames with the columns of `orch.columns`. Pure, but for importing pandas."""
+"""Convert a run's numbers to DataFrames with the columns of `orch.columns`. Pure."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 
 def frame(name: str, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Rows as the frame called `name` in FRAMES; None becomes the column type's own missing value."""
+    """Build the frame `name` of FRAMES from rows; None becomes the missing value of the column type."""
     found = list(rows)
     return frame_of_columns(name, {c.name: [row[c.name] for row in found] for c in FRAMES[name]})
 
 
 def frame_of_columns(name: str, values: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
-    """The same from whole columns."""
+    """Build the frame `name` of FRAMES from whole columns."""
     import pandas as pd
 
     return pd.DataFrame({c.name: pd.Series(values[c.name], dtype=c.dtype) for c in FRAMES[name]})  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 def peer_epoch_rows(run: RunNumbers) -> list[dict[str, Any]]:
-    """One row a peer and epoch, at study scale."""
+    """One row per peer and epoch, at full scale."""
     counted = {e.epoch for e in measured(run.study)}
     return [
         {
@@ -56,17 +56,17 @@ def peer_epoch_rows(run: RunNumbers) -> list[dict[str, Any]]:
 
 
 def peer_rows(run: RunNumbers) -> list[dict[str, Any]]:
-    """One row a VM: what was rented, what it did in the measured epochs, what it sent, read and cost."""
-    turns: dict[str, list[Any]] = {row.vm: [] for row in run.vms}
+    """One row per VM: its machine, work in the measured epochs, traffic and cost."""
+    epochs: dict[str, list[Any]] = {row.vm: [] for row in run.vms}
     for epoch in measured(run.study):
         for p in epoch.peers:
-            turns.setdefault(p.vm, []).append(p)
+            epochs.setdefault(p.vm, []).append(p)
     sent: dict[str, float] = {}
     for cell in run.matrix:
         sent[cell.src] = sent.get(cell.src, 0.0) + cell.bytes
     rows: list[dict[str, Any]] = []
     for vm in run.vms:
-        mine = turns[vm.vm]
+        mine = epochs[vm.vm]
         read = run.ingress.get(vm.vm)
         rows.append(
             {
@@ -99,12 +99,12 @@ def peer_rows(run: RunNumbers) -> list[dict[str, Any]]:
 
 
 def traffic_rows(run: RunNumbers) -> list[dict[str, Any]]:
-    """One row a directed pair of slots; bytes whole."""
+    """One row per directed pair of slots; bytes are rounded."""
     return [row | {"bytes": round(row["bytes"])} for row in tables.traffic(run)]
 
 
 def cost_rows(run: RunNumbers) -> list[dict[str, Any]]:
-    """One row a line of the bill; its quantity stands in the column of its unit."""
+    """One row per line of the bill, with its quantity in the column of its unit."""
     return [
         row | {f"billed_{unit}": row["quantity"] if row["unit"] == unit else None for unit in ("s", "bytes")}
         for row in tables.cost_lines(run)
@@ -112,7 +112,7 @@ def cost_rows(run: RunNumbers) -> list[dict[str, Any]]:
 
 
 def preemption_rows(run: RunNumbers) -> list[dict[str, Any]]:
-    """One row a VM that was preempted."""
+    """One row per preempted VM."""
     return [
         row | {"slowed_epochs": None if (slow := row["slowed_epochs"]) is None else ", ".join(map(str, slow))}
         for row in tables.preemptions(run)
@@ -120,7 +120,7 @@ def preemption_rows(run: RunNumbers) -> list[dict[str, Any]]:
 
 
 def _estimated(run: RunNumbers, vm: str) -> float | None:
-    """Dollars of what a lost VM is taken to have sent after its last record."""
+    """Cost of the traffic that a lost VM is estimated to have sent after its last record."""
     usd = Ledger(tuple(line for line in run.bill.lines if line.estimated and line.src == vm)).sum()
     return None if usd is None else float(usd)
 
@@ -131,9 +131,9 @@ def _mean(values: Iterable[float]) -> float | None:
 
 
 def _dollars(run: RunNumbers, kind: str, vm: str) -> float | None:
-    """A VM's dollars of one kind, to the VM for data and from it else; one unknown line makes them unknown.
+    """A VM's cost of one kind: traffic to the VM for data, from it otherwise. None if any line is unknown.
 
-    What has no line of the bill costs nothing: bytes that nobody counted have one, and it is unknown.
+    Items without a line in the bill cost nothing; uncounted bytes have a line with an unknown price.
     """
     end = 1 if kind == "data" else 0
     mine = [usd for link, usd in run.bill.by_link(kind).items() if link[end] == vm]

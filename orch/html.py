@@ -1,6 +1,6 @@
-"""What a notebook shows for a run or a study: a short table, what was emulated first, the warnings counted.
+"""HTML of runs and studies for notebooks: a short table, preceded by a note on emulation, and the warnings.
 
-Pure. Everything that came from a file is escaped; colours are the notebook's own.
+Pure. All text from files is escaped; colours are left to the notebook.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _UNKNOWN = "unknown"
 
 
 def run_html(summary: Mapping[str, Any]) -> str:
-    """One run: its main numbers with their intervals."""
+    """A run: its main numbers with their intervals."""
     cost = summary["cost"]
     epochs = summary["epochs"]
     names = dict.fromkeys(str(name) for name in (summary["experiment"], summary["run_id"]) if name)
@@ -35,7 +35,7 @@ def run_html(summary: Mapping[str, Any]) -> str:
 
 
 def study_html(rows: Sequence[Mapping[str, Any]], emulated: Sequence[str], problems: Sequence[str]) -> str:
-    """A study: one line a run. `emulated`: the names of the runs that were."""
+    """A study: one row per run. `emulated`: the names of emulated runs."""
     first = _emulated(f"Emulated: {', '.join(emulated)}.") if emulated else ""
     names = ("run", "model", "peers", "samples/s", "95 % interval", "granularity", "speed-up", "warnings")
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)

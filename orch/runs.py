@@ -1,4 +1,4 @@
-"""One run, read: its frames, its numbers, its report. And the list of runs."""
+"""A run with its frames, numbers and report, and the list of runs."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     from metrics.run import RunNumbers
     from metrics.store.database import RunStore
 
-STUDY_BOOK = "study-2023-04"  # the prices of when the study's logs were written
+STUDY_BOOK = "study-2023-04"  # prices at the time of the paper's logs
 
 _RUNNING = "running"
 
 
 class _Keep(Protocol):
-    """What a run's folder lives as long as; `check` raises OrchError once it is gone."""
+    """Owner of a run's temporary folder; `check` raises OrchError once the folder is removed."""
 
     def check(self) -> None: ...
 
 
 class Run:
-    """A run's records and what follows from them; make one with `orch.open`.
+    """A run's records and the figures derived from them; create one with `orch.open`.
 
-    Every method raises OrchError when the records cannot be read (any more). Times, bytes and dollars are at
-    the study's scale, as in the report; columns called raw_... have them as measured. A run that has ended is
-    read once; one that goes on is read again by every call.
+    Every method raises OrchError if the records cannot be read. Times, bytes and dollars are at full scale, as
+    in the report; columns named raw_... are as measured. A finished run is read once, a running one with
+    every call.
     """
 
     def __init__(self, folder: Path, keep: _Keep | None = None) -> None:
-        """Private: use `orch.open`. The run keeps `keep` (a study's temporary folder) alive."""
+        """Private: use `orch.open`. The run keeps `keep`, the owner of a temporary folder, alive."""
         self.folder = folder
         self._keep = keep
         self._known: RunNumbers | None = None
@@ -47,19 +47,19 @@ class Run:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """All that is kept beside the records: experiment, scales, price book, model, ... (docs/design.md)."""
+        """The run's metadata: experiment, scales, price book, model, ... (docs/design.md)."""
         with self._reading() as store:
             return store.all_meta()
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader must know beside the numbers, as sentences; that it was emulated comes first."""
+        """Caveats of the numbers, as sentences; a note that the run was emulated comes first."""
         from metrics.warnings import sentences as warned
 
         return warned(self.numbers())
 
     def numbers(self) -> RunNumbers:
-        """What all frames are made of (`metrics.run`), with dollars as Decimal."""
+        """The numbers behind all frames (`metrics.run`), with dollars as Decimal."""
         if self._known is None or self._known.meta.status == _RUNNING:
             from metrics.run import RunNumbers
 
@@ -68,51 +68,49 @@ class Run:
         return self._known
 
     def summary(self) -> dict[str, Any]:
-        """The numbers of the whole run, as `orch report RUN -o json` prints them; None is unknown."""
+        """The numbers of the whole run, as printed by `orch report RUN -o json`; None is unknown."""
         from metrics.summary import summarise
 
         return summarise(self.numbers())
 
     def slots(self) -> list[str]:
-        """The slots that had a VM, sorted."""
+        """Sorted names of the slots that had a VM."""
         with self._reading() as store:
             return sorted(set(store.columns("vms")["slot"]))
 
     def epochs(self, by: str = "swarm") -> pd.DataFrame:
-        """One row a hivemind epoch; with `by="peer"` one a peer and epoch."""
+        """One row per Hivemind epoch; with `by="peer"`, one per peer and epoch."""
         from metrics.tables import per_epoch
         from orch.frames import frame, peer_epoch_rows
 
         if by not in ("swarm", "peer"):
-            raise OrchError(
-                f"epochs(by={by!r}): an epoch is the swarm's or a peer's; write 'swarm' or 'peer'"
-            )
+            raise OrchError(f"epochs(by={by!r}): `by` must be 'swarm' or 'peer'")
         if by == "peer":
             return frame("peer_epochs", peer_epoch_rows(self.numbers()))
         return frame("epochs", per_epoch(self.numbers()))
 
     def peers(self) -> pd.DataFrame:
-        """One row a VM: what was rented, what it did, what it sent, read and cost."""
+        """One row per VM: its machine, work, traffic and cost."""
         from orch.frames import frame, peer_rows
 
         return frame("peers", peer_rows(self.numbers()))
 
     def traffic(self) -> pd.DataFrame:
-        """One row a directed pair of slots: bytes and their dollars."""
+        """One row per directed pair of slots: bytes and their cost."""
         from orch.frames import frame, traffic_rows
 
         return frame("traffic", traffic_rows(self.numbers()))
 
     def preemptions(self) -> pd.DataFrame:
-        """One row a VM that was preempted: what it cost in seconds, samples and dollars."""
+        """One row per preempted VM: the loss in seconds, samples and dollars."""
         from orch.frames import frame, preemption_rows
 
         return frame("preemptions", preemption_rows(self.numbers()))
 
     def costs(self, prices: str | None = None) -> pd.DataFrame:
-        """One row a line of the bill. Sum it with `skipna=False`: one unknown line makes the sum unknown.
+        """One row per line of the bill. Sum with `skipna=False`: one unknown line makes the sum unknown.
 
-        `prices`: bill all again by this book (its name or a CSV file) instead of the run's own.
+        `prices`: price book (a name or a CSV file) to use instead of the run's own.
         """
         from orch.frames import cost_rows, frame
 
@@ -126,8 +124,10 @@ class Run:
             return frame("costs", cost_rows(RunNumbers.of(Repriced(store, load(prices)))))
 
     def cost_summary(self, prices: str | None = None) -> dict[str, Any]:
-        """Dollars on our basis and on the published study's, and what they differ by: a run of
-        `orch cost -o json`, with dollars as Decimal."""
+        """The cost as measured, on the paper's basis, and the difference.
+
+        Like a run in `orch cost -o json`, with dollars as Decimal.
+        """
         from analysis.costs import cost_row
         from cloud.prices.book import load
 
@@ -135,15 +135,15 @@ class Run:
             return cost_row(store, load(STUDY_BOOK), load(prices) if prices else None)
 
     def events(self) -> pd.DataFrame:
-        """One row a fact of the control plane, the oldest first; none for imported logs."""
+        """One row per event of the control plane, oldest first; empty for imported logs."""
         return self._table("events")
 
     def steps(self) -> pd.DataFrame:
-        """One row a training step, as measured (not multiplied back)."""
+        """One row per training step, as measured, not at full scale."""
         return self._table("steps")
 
     def report(self) -> Path:
-        """Build the run's report in its folder; returns the path of `report.html`."""
+        """Build the run's report in its folder and return the path of `report.html`."""
         from analysis.report.build import build
 
         with self._sentences():
@@ -179,9 +179,9 @@ class Run:
 
 
 def open(run: str | Path = "latest", home: str | Path | None = None) -> Run:
-    """A run by its id, the beginning of it, `latest`, or the path of its folder.
+    """Open a run by its id, a unique prefix of it, `latest`, or the path of its folder.
 
-    `home`: where the runs are kept; otherwise ORCH_HOME, else the platform's state folder. Raises OrchError.
+    `home`: where the runs are kept; by default ORCH_HOME, else the platform's state folder. Raises OrchError.
     """
     from orchestrator.home import resolve_run, run_folder
 
@@ -193,7 +193,7 @@ def open(run: str | Path = "latest", home: str | Path | None = None) -> Run:
 
 
 def runs(home: str | Path | None = None) -> pd.DataFrame:
-    """The runs of the state folder, the newest first; one that cannot be read says why in `error`."""
+    """List the runs of the state folder, newest first; `error` says why a run cannot be read."""
     from orch.frames import frame
     from orchestrator.home import list_runs, run_folder
 

@@ -1,4 +1,4 @@
-"""Several runs together: somebody's logs, replayed into the same records that our own runs write."""
+"""Several runs side by side, for example imported from logs."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 
 class _Folder:
-    """The temporary folder of imported runs: gone with the last study or run that reads it, or at exit."""
+    """The temporary folder of imported runs, removed with the last study or run that uses it, or at exit."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._close = weakref.finalize(self, stack.close)
 
     def check(self) -> None:
-        """Raises OrchError when it is gone."""
+        """Raise OrchError if the folder has been removed."""
         if not self._close.alive:
-            raise OrchError("this study was closed: read what you need before, or replay again")
+            raise OrchError("this study is closed; read the data before closing it, or replay the logs again")
 
     def close(self) -> None:
         self._close()
 
 
 class Study:
-    """Runs side by side: a sequence of Run, a table, and what could not be imported. Made by `orch.replay`.
+    """Runs side by side: a sequence of Run, a table, and the problems of the import. Created by `orch.replay`.
 
-    `study[0]`, `study["hivemind-79"]` (a run's id) and `study["CV A-8"]` (its label) are runs. The imported
-    records lie in a temporary folder, which is removed by `close`, at the end of a `with`, or when nothing
-    refers to the study or its runs any more.
+    Runs are accessed by index, id or label: `study[0]`, `study["hivemind-79"]`, `study["CV A-8"]`. The imported
+    records are in a temporary folder, which is removed by `close`, at the end of a `with` block, or when
+    neither the study nor any of its runs is referenced any more.
     """
 
     def __init__(
@@ -45,19 +45,19 @@ class Study:
         """Private: use `orch.replay`."""
         self._runs = tuple(runs)
         self._folder = folder
-        self.rows = list(rows)  # one dict a run, as `orch replay -o json` prints them
+        self.rows = list(rows)  # one dict per run, as printed by `orch replay -o json`
         self.problems = tuple(problems)
 
     def table(self) -> pd.DataFrame:
-        """One row a run, in the order of the runs."""
+        """One row per run, in the order of the runs."""
         from orch.frames import frame
 
         return frame("study", self.rows)
 
     def report(self, to: str | Path = "report.html", paper: bool = False, prices: str = STUDY_BOOK) -> Path:
-        """Write the study report as the page `to`, its figures' files beside it; returns its path.
+        """Write the study report to the page `to`, with the files of its figures next to it; return its path.
 
-        `paper`: the published study's own comparisons; `prices` prices what was only printed.
+        `paper`: draw the paper's own comparisons. `prices`: price book for figures that are only known from print.
         """
         from analysis.report.study.build import build, load
         from cloud.prices.book import load as load_book
@@ -69,7 +69,7 @@ class Study:
             return build(runs, Path(to), book, paper=paper, problems=[*self.problems, *problems])
 
     def close(self) -> None:
-        """Remove the temporary folder; what has been read stays."""
+        """Remove the temporary folder; data that was read stays available."""
         self._folder.close()
 
     def __len__(self) -> int:
@@ -86,9 +86,9 @@ class Study:
             return found[0]
         if found:
             ids = ", ".join(run.run_id for run in found)
-            raise OrchError(f"{which!r}: {len(found)} runs have this label ({ids}); use the id")
+            raise OrchError(f"{which!r}: {len(found)} runs have this label; use one of their ids: {ids}")
         known = ", ".join(run.label or run.run_id for run in self._runs)
-        raise OrchError(f"{which!r}: the study has no such run; it has {known}")
+        raise OrchError(f"{which!r}: no such run in the study; its runs: {known}")
 
     def __enter__(self) -> Study:
         return self
@@ -114,12 +114,12 @@ def replay(
     runs: Sequence[str] = (),
     prices: str = STUDY_BOOK,
 ) -> Study:
-    """Read a folder of W&B logs, of exported runs, or a run's folder (or several of these) as a study.
+    """Read folders of W&B logs, of exported runs or of runs as a study.
 
-    `index`: the CSV file that names the logs' runs, roles and hosts; left out, it is the folder's INDEX.csv, or
-    these are read from the file names. `runs`: only these run ids. `prices`: the book (a name or a CSV file) for
-    logs, which have none; runs of our own keep theirs. What cannot be read is told in `problems`, the other runs
-    are there all the same; OrchError when nothing can be read.
+    `index`: CSV file with the runs, roles and hosts of the logs; by default the folder's INDEX.csv, and without
+    that, they are derived from the file names. `runs`: only these run ids. `prices`: price book (a name or a CSV
+    file) for logs; orch's own runs keep theirs. Items that cannot be read are listed in `problems`. Raises OrchError
+    if nothing can be read.
     """
     from analysis.replay import read_folder, replay_rows
     from analysis.sources import opened

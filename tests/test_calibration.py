@@ -1,4 +1,4 @@
-"""The path model's figures come from the logs of B as `benchmarks/calibrate.py` reads them, and from nothing else."""
+"""The path model is fitted by `benchmarks/calibrate.py` to the logs of B only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEP = "02_timing/opt_step_time_s"
 
 
 def _round(label: str, peers: int, transfer_s: float, late_s: float = 0.0, parameters: int = 560_142_482):
-    """A round at a steady pace whose last tenth ends so much later."""
+    """A round at a steady pace with a delayed end of the last tenth."""
     at = {share: 5 + share * transfer_s for share in (0.1, 0.8, 0.9, 0.99)}
     return Round(label, peers, parameters, at[0.1], at[0.8], at[0.9], at[0.99] + late_s)
 
@@ -28,7 +28,7 @@ def _transfer_s(peers: int, parameters: int, window_bytes: float, hold_s: float)
     return 2 * parameters / peers * 2 * 8 / pace_bps
 
 
-def test_window_and_hold_are_found_again():
+def test_fit_recovers_window_and_hold():
     rounds = [
         _round(f"{model} B-{n}", n, _transfer_s(n, parameters, 2.9e6, 0.02), 1.0, parameters)
         for model, parameters in (("CV", 197_767_336), ("NLP", 560_142_482))
@@ -41,7 +41,7 @@ def test_window_and_hold_are_found_again():
     assert delays(rounds) == pytest.approx([0.0] * 24, abs=1e-9)
 
 
-def test_the_spells_behind_many_rounds_are_found_again():
+def test_fit_recovers_slow_periods():
     random, rate, factor, mean_s, pairs, transfer_s = np.random.default_rng(1), 5e-4, 0.4, 12.0, 16, 20.0
     rounds: list[Round] = []
     for _ in range(3000):
@@ -59,14 +59,14 @@ def test_the_spells_behind_many_rounds_are_found_again():
     assert found.mean_s == pytest.approx(mean_s, rel=0.15)
 
 
-def test_without_a_late_round_there_are_no_spells():
+def test_no_slow_periods_without_late_rounds():
     rounds = [_round("CV B-2", 2, 15.0, 0.1 * k) for k in range(3)]
     found = SpellFit(rounds, delays(rounds)).best(np.ones(3))
     assert (found.rate_per_s, found.factor, found.mean_s) == (0.0, None, None)
 
 
 def _bee(folder: Path, name: str, syncs: list[tuple[float, float]], mbps: float, total_s: int) -> None:
-    """A log: a step a second that takes 0.1 s, synchronising steps (begin, seconds), traffic while they last."""
+    """A log: one step of 0.1 s per second, synchronizing steps (begin, seconds), and traffic during them."""
     rows: list[dict[str, float]] = []
     for t in range(total_s):
         busy = any(begin < t <= begin + took for begin, took in syncs)
@@ -99,7 +99,7 @@ def test_a_rounds_times_are_read_from_the_counters(tmp_path):
         assert r.stream_bps == pytest.approx(560_142_482 * 2 * 2 * 8 / 2 / 40, rel=5e-3)
 
 
-def test_no_log_but_bs_is_opened(tmp_path):
+def test_only_logs_of_b_are_opened(tmp_path):
     for name in ("a.csv", "b.csv"):
         _bee(tmp_path, name, [(100.0, 40.0), (300.0, 40.0), (500.0, 40.0)], 225.0, 600)
     others = {label: ["not-there.csv"] for label in ("NLP A-2", "CV A-8", "NLP C-4", "NLP C-8", "CV D-2")}
@@ -110,12 +110,12 @@ def test_no_log_but_bs_is_opened(tmp_path):
 def test_a_log_with_too_few_rounds_is_refused(tmp_path):
     _bee(tmp_path, "a.csv", [(100.0, 40.0), (300.0, 40.0)], 225.0, 400)
     _index(tmp_path, {"NLP B-2": ["a.csv"]})
-    with pytest.raises(ValueError, match="NLP B-2: a log shows 2 averaging rounds"):
+    with pytest.raises(ValueError, match="NLP B-2: a log has 2 averaging rounds"):
         read_rounds(tmp_path)
 
 
 @pytest.mark.slow
-def test_the_file_is_what_the_logs_give(paper_traces, capsys):
+def test_file_matches_the_logs(paper_traces, capsys):
     assert main(["--logs", str(paper_traces)]) == 0
     printed = capsys.readouterr()
     fresh = list(csv.DictReader(printed.out.splitlines()))
@@ -136,8 +136,8 @@ def test_the_file_is_what_the_logs_give(paper_traces, capsys):
 
 
 @pytest.mark.slow
-def test_the_window_in_bs_logs_is_the_one_behind_the_whole_iperf_table(paper_traces):
-    """Rate x round trip of ten-second tests falls with the round trip (slow start); at 0 it is the window itself."""
+def test_window_of_b_explains_the_iperf_table(paper_traces):
+    """Rate x RTT of ten-second tests decreases with the RTT (slow start); at 0 it equals the window."""
     paths = [path for path in Network.load("study-2023-04").paths.values() if path.rtt_s > 0.1]
     _, window_bytes = np.polyfit([path.rtt_s for path in paths], [path.window_bytes for path in paths], 1)
     found = {row["key"]: float(row["value"]) for row in rows(read_rounds(paper_traces), resamples=2)}
@@ -145,8 +145,8 @@ def test_the_window_in_bs_logs_is_the_one_behind_the_whole_iperf_table(paper_tra
 
 
 @pytest.mark.slow
-def test_the_step_times_of_a_t4_are_those_of_a1_and_a2(paper_traces):
-    """In a swarm: A-2's calculation time an epoch over its 512 steps (half of 32768 / 32); alone: A-1's wall step."""
+def test_step_times_of_a_t4_match_a1_and_a2(paper_traces):
+    """In a swarm: A-2's calculation time per epoch over its 512 steps (half of 32768 / 32); alone: A-1's wall-clock step."""
     with (paper_traces / "INDEX.csv").open(newline="") as file:
         logs = [row for row in csv.DictReader(file) if row["label"][-3:] in ("A-1", "A-2")]
     for model in ("ConvNextLarge", "RoBERTaXLM"):
@@ -167,8 +167,8 @@ def test_the_step_times_of_a_t4_are_those_of_a1_and_a2(paper_traces):
 
 
 @pytest.mark.slow
-def test_the_spread_of_steps_is_a2s(paper_traces):
-    """Mean step of each VM and epoch of A-2: calculation time (from one averaging's end to the next's start) / steps."""
+def test_spread_of_steps_matches_a2(paper_traces):
+    """Mean step of each VM and epoch of A-2: calculation time (from the end of a round to the next start) / steps."""
     with (paper_traces / "INDEX.csv").open(newline="") as file:
         bees = [row for row in csv.DictReader(file) if row["label"][-3:] == "A-2" and row["role"] == "bee"]
     of_vms, of_epochs = [], []

@@ -1,4 +1,4 @@
-"""What `benchmarks/robustness.py` calls a hang; and one seed of each of its cases, in one swarm of four peers."""
+"""The hang criterion of `benchmarks/robustness.py`, and one seed of each case in a swarm of four peers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ended(*times: float, began: tuple[int, float] | None = (0, 0.0)) -> Ends:
     return ends
 
 
-def test_an_epoch_lasts_from_the_end_of_the_one_before() -> None:
+def test_epoch_lasts_from_the_end_of_the_previous_one() -> None:
     assert ended(6.0, 11.0).durations() == {1: 6.0, 2: 5.0}
     assert ended(6.0, 11.0, began=None).durations() == {2: 5.0}
     joiner = Ends(began=(7, 100.0))
@@ -31,20 +31,20 @@ def test_an_epoch_lasts_from_the_end_of_the_one_before() -> None:
     assert joiner.durations() == {8: 5.0}
 
 
-def test_what_a_peer_skipped_ended_with_what_came_after() -> None:
+def test_skipped_epochs_end_with_the_next_one() -> None:
     ends = ended(5.0)
     ends.saw(4, 31.0)
     assert ends.durations() == {1: 5.0, 2: 26.0, 3: 0.0, 4: 0.0}
 
 
-def test_lateness_is_what_an_epoch_took_beyond_its_due_seconds() -> None:
+def test_lateness_is_time_beyond_the_expected_duration() -> None:
     ends = {"a": ended(5.0, 10.0, 42.0), "b": ended(5.0, 10.5, 15.0)}
     assert lateness_s(ends, ["a", "b"], 12.0, 5.0) == pytest.approx(27.0)
     assert lateness_s(ends, ["b"], 12.0, 5.0) == 0.0
     assert lateness_s(ends, ["a", "b"], 50.0, 5.0) == 0.0
 
 
-def test_the_time_a_peer_was_stopped_is_its_own_and_not_the_others_excuse() -> None:
+def test_outage_excuses_only_its_own_peer() -> None:
     ends = {"a": ended(5.0, 22.0), "b": ended(5.0, 22.0)}
     assert lateness_s(ends, ["a"], 0.0, 5.0, [Outage("a", 8.0, 18.0)]) == pytest.approx(2.0)
     assert lateness_s(ends, ["a"], 0.0, 5.0, [Outage("a", 30.0, 40.0)]) == pytest.approx(12.0)
@@ -67,12 +67,12 @@ def test_four_peers_survive_every_case_one_after_the_other(tmp_path: Path) -> No
     command += ["--together", "--quick", "-o", str(lines)]
     process = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        said, _ = process.communicate(timeout=190.0)
+        printed, _ = process.communicate(timeout=190.0)
     except subprocess.TimeoutExpired:
         process.terminate()  # it ends its swarm
-        said, _ = process.communicate()
+        printed, _ = process.communicate()
     found = [json.loads(text) for text in lines.read_text().splitlines()] if lines.exists() else []
-    assert [row["case"] for row in found] == list(CASES), said
+    assert [row["case"] for row in found] == list(CASES), printed
     for row in found:
         assert (row["hang"], row["left"], row["ok"]) == ("", [], True), row
         assert row["apart"] <= APART

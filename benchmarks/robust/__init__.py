@@ -1,1 +1,1 @@
-"""What `benchmarks/robustness.py` is made of."""
+"""The parts of `benchmarks/robustness.py`."""

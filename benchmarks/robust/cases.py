@@ -1,4 +1,4 @@
-"""What disturbs a swarm: one method a case."""
+"""Disturbances of a swarm, one method per case."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from benchmarks.robust.swarm import Peer, StuckError, Swarm
 from benchmarks.robust.verdict import Outage
 
 _JOIN_S = 60.0
-_TRIES = 5  # rounds, until one is caught in the phase that is meant
+_TRIES = 5  # rounds in which to catch a peer in the intended phase
 
 
 class Disturbance:
-    """What one case does to the swarm; returns the peers that are out for a while, and when."""
+    """Disturbances of a swarm. Each method returns the outages of peers that it caused."""
 
     def __init__(self, swarm: Swarm, chance: random.Random) -> None:
         self.swarm, self.chance = swarm, chance
         self.joined: list[Peer] = []
-        self.hit = ""  # the phase in which the peer that was killed died
+        self.hit = ""  # the phase in which the killed peer was
 
     def clean(self) -> list[Outage]:
         return []
@@ -35,16 +35,16 @@ class Disturbance:
         return self._kill_in("averaging", 0.0, self.swarm.settings.averaging_s)
 
     def pause(self) -> list[Outage]:
-        self._into_calculation(self.chance.uniform(0.0, 1.5))
+        self._wait_into_calculation(self.chance.uniform(0.0, 1.5))
         victim, began_s = self._one(), time.monotonic()
         self.swarm.pause(victim, self.swarm.settings.pause_s)
         return [Outage(victim.vm, began_s, time.monotonic())]
 
     def join(self) -> list[Outage]:
-        """A new peer in the place of the one that is missing, or beside all."""
+        """Start a new peer, in a free slot or in an additional one."""
         alive = {peer.slot for peer in self.swarm.alive()}
         slots = [chr(ord("a") + i) for i in range(self.swarm.settings.peers + 1)]
-        self._into_calculation()
+        self._wait_into_calculation()
         newcomer = self.swarm.start(next(slot for slot in slots if slot not in alive))
         self.joined.append(newcomer)
         self.swarm.wait(lambda: newcomer.phase == "training", _JOIN_S, f"{newcomer.vm} to join")
@@ -57,8 +57,8 @@ class Disturbance:
         settings = self.swarm.settings
         return 3.0 * settings.step_s * settings.calc_steps + 2.0 * settings.averaging_timeout_s
 
-    def _into_calculation(self, share: float = -1.0) -> None:
-        """Somewhere in the first half of an epoch's steps; a `share` above 1 is in its round."""
+    def _wait_into_calculation(self, share: float = -1.0) -> None:
+        """Wait until `share` of the next epoch's steps, by default in its first half; above 1 is in its averaging round."""
         settings, first = self.swarm.settings, self.swarm.alive()[0]
         epoch = first.epoch
         self.swarm.wait(lambda: first.epoch > epoch, self._limit_s(), f"the next epoch of {first.vm}")
@@ -66,7 +66,7 @@ class Disturbance:
         self.swarm.rest(share * settings.step_s * settings.calc_steps)
 
     def _kill_in(self, phase: str, soonest_s: float, latest_s: float) -> list[Outage]:
-        """So long after it began; where it was over by then, the same in the next round."""
+        """Kill a peer within the given delay after `phase` began; if the phase was over by then, retry in the next round."""
         victim = self._one()
         for _ in range(_TRIES):
             self.swarm.wait_for_phase(victim, phase, self._limit_s())
@@ -74,7 +74,7 @@ class Disturbance:
             if self.swarm.kill(victim, phase):
                 self.hit = self.swarm.phase_of(victim)
                 return []
-        raise StuckError(f"{victim.vm} was not caught in {phase} in {_TRIES} rounds")
+        raise StuckError(f"{victim.vm} could not be killed in {phase} within {_TRIES} rounds")
 
 
 CASES: dict[str, Callable[[Disturbance], list[Outage]]] = {

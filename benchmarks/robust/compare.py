@@ -1,4 +1,4 @@
-"""A VM's program: downloads every peer's weights as a joiner does, and says how far they are apart."""
+"""The program of a VM that downloads every peer's weights like a joining peer and compares them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def main(config_path: str) -> int:
     result = asyncio.run(_compare(config))
     path.with_name("result.json").write_text(json.dumps(result))
     path.with_name("status.json").write_text('{"phase": "done"}')
-    os._exit(0)  # p2pd goes with the VM
+    os._exit(0)  # p2pd ends with the VM
 
 
 async def _compare(config: dict[str, Any]) -> dict[str, Any]:
@@ -52,19 +52,17 @@ async def _compare(config: dict[str, Any]) -> dict[str, Any]:
             epochs[name], weights[name] = await asyncio.wait_for(
                 _weights(open_stream, donor, config["silence_s"]), config["limit_s"]
             )
-        except Exception as error:  # noqa: BLE001 - whatever a peer's answer lacks is this program's result
+        except Exception as error:  # noqa: BLE001 - errors are part of the result
             errors[name] = repr(error)
 
     await asyncio.gather(*(one(name, maddr) for name, maddr in config["peers"].items()))
-    with contextlib.suppress(
-        Exception
-    ):  # the weights are here; what of it stays is found among the leftovers
+    with contextlib.suppress(Exception):  # the weights are downloaded; leftovers are checked for later
         await p2p.shutdown()
     return {"epochs": epochs, "errors": errors, **_distances(weights)}
 
 
 async def _weights(open_stream: Any, donor: str, silence_s: float) -> tuple[int, torch.Tensor]:
-    """The epoch and its weights: the beginning of the state. The rest is not read."""
+    """Download the epoch and the weights, which are the first part of the state."""
     from hivemind.utils import MSGPackSerializer
 
     from experiments.peer.state.client import Wanted
@@ -87,7 +85,7 @@ async def _weights(open_stream: Any, donor: str, silence_s: float) -> tuple[int,
 
 
 def _distances(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """The largest difference of two peers' weights, in units of what float16 rounds of the largest weight."""
+    """Compute the largest difference between weights, in units of the float16 rounding of the largest weight."""
     if len(weights) < 2:
         return {"apart": None, "equal_to_first": {}}
     names = sorted(weights)

@@ -1,4 +1,4 @@
-"""Digits peers on the emulated cloud without a controller: started, watched, killed, paused."""
+"""A swarm of digits peers on the emulated cloud without a controller: start, observe, kill and pause peers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from cloud.provider import LaunchRequest, Offer
 from experiments.peer.config import PeerConfig
 from experiments.wire.record_keys import generate_identity, generate_record_key
 
-PLACES = ("gcp/us-central1/us-central1-a", "gcp/europe-west1/europe-west1-b")  # the peers in turns
+PLACES = ("gcp/us-central1/us-central1-a", "gcp/europe-west1/europe-west1-b")  # peers alternate between them
 _RUN = "robust"
-_LOOK_S = 0.05
-_LEASE_S = 900.0  # longer than anything that is waited for without a word to the cloud
+_POLL_S = 0.05
+_LEASE_S = 900.0  # longer than any wait without a call to the cloud
 _PHASES = re.compile(
     r"(?P<matchmaking>Pre-scheduling gradient averaging round)|(?P<averaging>Averaging begins)"
     r"|(?P<calculation>Averaged gradients|Transitioning to epoch|the round is given up)"
@@ -32,12 +32,12 @@ _LINEAGE = re.compile(r"epoch (\d+) is of lineage (\w*)")
 
 
 class StuckError(Exception):
-    """Something that was waited for did not come, or a peer failed by itself."""
+    """A wait timed out, or a peer failed by itself."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Seconds, as in PeerConfig; an epoch takes some `target / (peers x samples) x step_s` and a round."""
+    """Settings, in seconds as in PeerConfig. An epoch takes about `target / (peers x samples) x step_s` plus a round."""
 
     peers: int
     parameters: int = 300_000
@@ -46,7 +46,7 @@ class Settings:
     backward_s: float = 0.2
     batch_size: int = 16
     coalesce: int = 2
-    calc_steps: int = 10  # of `coalesce` batches, before all have the target together
+    calc_steps: int = 10  # steps of `coalesce` batches after which the peers together reach the target
     matchmaking_time_s: float = 2.0
     request_timeout_s: float = 1.0
     next_chunk_timeout_s: float = 8.0
@@ -56,22 +56,22 @@ class Settings:
     averaging: str = "flat"
     compression: str = "float16"
     max_epochs: int = 10_000
-    epochs_after: int = 2  # whole ones after a disturbance
+    epochs_after: int = 2  # complete epochs after a disturbance
     pause_s: float = 10.0
-    averaging_s: float = 0.9  # of a round in which a kill is tried: it lasts longer
+    averaging_s: float = 0.9  # window of a round in which a kill is tried; rounds take longer
 
     @property
     def step_s(self) -> float:
-        """One call of the optimizer."""
+        """Seconds per optimizer call."""
         return self.coalesce * (self.forward_s + self.backward_s)
 
     @property
     def target_batch_size(self) -> int:
-        """Samples of an epoch."""
+        """Samples per epoch."""
         return self.peers * self.batch_size * self.coalesce * self.calc_steps
 
     def config(self, slot: str, generation: int, seed: int, **changes: Any) -> PeerConfig:
-        """Of one peer."""
+        """Build the configuration of a peer."""
         return PeerConfig(
             run_id=_RUN,
             vm=f"{_RUN}-{slot}-{generation}",
@@ -115,13 +115,13 @@ def _place(slot: str) -> str:
 
 @dataclass
 class Peer:
-    """One peer's VM."""
+    """A peer's VM."""
 
     vm: str
     slot: str
     folder: Path
     ends: Ends = field(default_factory=Ends)
-    gone: bool = False  # killed by us
+    gone: bool = False  # killed by this benchmark
     epoch: int = 0
     phase: str = "none"
     maddr: str = ""
@@ -130,7 +130,7 @@ class Peer:
 
 
 class Swarm:
-    """A context: what was started is gone when it is left. Not thread-safe; `look` is called by all that wait."""
+    """A swarm of peers. Not thread-safe; all waits call `look`."""
 
     def __init__(self, folder: Path, settings: Settings, seed: int, mode: str = "auto") -> None:
         self.settings, self.seed, self._folder, self._mode = settings, seed, folder, mode
@@ -142,7 +142,7 @@ class Swarm:
 
     @contextlib.contextmanager
     def running(self, endpoint: str, shards: Sequence[str]) -> Iterator[Swarm]:
-        """Start the cloud and the peers; yields once all train. Raises StuckError when they do not."""
+        """Start the cloud and the peers, yield once all train, then close the cloud. Raises StuckError."""
         self._shards = tuple(shards)
         options = LocalOptions(
             bytes_scale=self.settings.bytes_scale,
@@ -171,12 +171,12 @@ class Swarm:
             yield self
         finally:
             try:
-                self._remember()
+                self._record_resources()
             finally:
                 self._cloud.close()
 
     def start(self, slot: str) -> Peer:
-        """A new VM with a peer of the slot; it joins those that are up."""
+        """Start a VM with a peer of the slot, which joins the peers that are running."""
         generation = self._generation[slot] = self._generation.get(slot, -1) + 1
         known = tuple(p.maddr for p in self.alive() if p.maddr)
         config = self.settings.config(
@@ -207,19 +207,19 @@ class Swarm:
         return self.peers[config.vm]
 
     def alive(self) -> list[Peer]:
-        """Those that were not killed, in the order of their start."""
+        """Return the peers that were not killed, in order of their start."""
         return [peer for peer in self.peers.values() if not peer.gone]
 
     def look(self) -> None:
-        """Read what the peers say; raises StuckError for one that failed by itself."""
+        """Read the status of the peers. Raises StuckError for a peer that failed by itself."""
         now_s = time.monotonic()
         for peer in self.alive():
             try:
-                said = json.loads((peer.folder / "status.json").read_text())
+                status = json.loads((peer.folder / "status.json").read_text())
             except (OSError, ValueError):
                 continue
-            before, peer.phase, peer.epoch = peer.phase, said["phase"], said["epoch"]
-            peer.maddr, peer.error = said["maddr"] or "", said["error"] or ""
+            before, peer.phase, peer.epoch = peer.phase, status["phase"], status["epoch"]
+            peer.maddr, peer.error = status["maddr"] or "", status["error"] or ""
             if peer.phase == "failed":
                 raise StuckError(f"{peer.vm} failed: {peer.error}; {peer.folder}/peer.log")
             if peer.phase == "training" and before not in ("training", "done"):
@@ -228,7 +228,7 @@ class Swarm:
                 peer.ends.saw(peer.epoch, now_s)
 
     def wait(self, what: Callable[[], bool], limit_s: float, name: str) -> None:
-        """Look until it is so. Raises StuckError after `limit_s`."""
+        """Poll until `what` returns True. Raises StuckError after `limit_s`."""
         end_s = time.monotonic() + limit_s
         while True:
             self.look()
@@ -237,33 +237,34 @@ class Swarm:
             if time.monotonic() > end_s:
                 states = ", ".join(f"{p.vm}: {p.phase} {p.epoch}" for p in self.alive())
                 raise StuckError(f"waited {limit_s:g} s for {name}: {states}")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def rest(self, seconds: float) -> None:
-        """Look for so long."""
+        """Poll for the given time."""
         end_s = time.monotonic() + seconds
         with contextlib.suppress(StuckError):
             self.wait(lambda: time.monotonic() >= end_s, seconds + 1.0, "time")
 
     def wait_for_phase(self, peer: Peer, phase: str, limit_s: float) -> None:
-        """Until the peer's log says that matchmaking, or averaging, begins once more."""
+        """Wait until the peer's log shows the next start of the phase."""
         log = peer.folder / "peer.log"
         seen = log.stat().st_size
         self.wait(lambda: phase in _phases(log, seen), limit_s, f"{phase} of {peer.vm}")
 
     def phase_of(self, peer: Peer) -> str:
-        """ "matchmaking", "averaging" or "calculation", by the last that its log says of them."""
+        """Return "matchmaking", "averaging" or "calculation", according to the end of the peer's log."""
         return (_phases(peer.folder / "peer.log") or ["calculation"])[-1]
 
     def given_up(self) -> int:
-        """How often a peer gave a round up, its gradients with it, since the swarm began."""
+        """Count the rounds that peers gave up, with their gradients, since the start of the swarm."""
         logs = [peer.folder / "peer.log" for peer in self.peers.values()]
         return sum(log.read_bytes().count(_GIVEN_UP) for log in logs if log.exists())
 
     def lineages(self, peers: Sequence[Peer], epoch: int) -> tuple[set[str], set[str]]:
-        """Which rounds the weights of these peers had been through at `epoch`: at some time, and as they have it now.
+        """Return the lineages of these peers at `epoch`: all that ever occurred, and the current ones.
 
-        One each, or the swarm was, or is, split: equal lineages are equal weights. Who skipped the epoch has none.
+        Equal lineages mean equal weights. More than one lineage ever (or now) means that the swarm was (or is) split.
+        Peers that skipped the epoch have none.
         """
         ever, now = set[str](), set[str]()
         for peer in peers:
@@ -274,13 +275,13 @@ class Swarm:
         return ever, now
 
     def pid_of(self, peer: Peer) -> int:
-        """Of the peer's process, as this machine numbers it."""
+        """Return the pid of the peer's process in the host's namespace."""
         assert self._cloud is not None
         return next(vm["pid"] for vm in self._cloud.state()["vms"] if vm["vm"] == peer.vm)
 
     def kill(self, peer: Peer, phase: str) -> bool:
-        """SIGKILL for the peer's process, if it is in that phase; Hivemind's follow it. Whether it was."""
-        self._remember()
+        """SIGKILL the peer's process if it is in that phase; its Hivemind processes follow. Returns whether it was."""
+        self._record_resources()
         pid = self.pid_of(peer)
         if self.phase_of(peer) != phase:
             return False
@@ -289,7 +290,7 @@ class Swarm:
         return True
 
     def pause(self, peer: Peer, seconds: float) -> None:
-        """SIGSTOP for all of the VM's processes, p2pd too, and SIGCONT after so long."""
+        """SIGSTOP all of the VM's processes, including p2pd, and SIGCONT them after the given time."""
         group = self.pid_of(peer)
         os.killpg(group, signal.SIGSTOP)
         try:
@@ -298,7 +299,7 @@ class Swarm:
             os.killpg(group, signal.SIGCONT)
 
     def compare(self, peers: Sequence[Peer], limit_s: float = 120.0) -> dict[str, Any]:
-        """How far the weights of these peers are apart, measured by a VM of its own: compare.py's result."""
+        """Compare the weights of these peers from a separate VM and return the result of compare.py."""
         assert self._cloud is not None
         name = f"{_RUN}-compare-{sum(vm['vm'].startswith(f'{_RUN}-compare') for vm in self._cloud.state()['vms'])}"
         config = {
@@ -323,7 +324,7 @@ class Swarm:
 
     @property
     def mode(self) -> str:
-        """ "namespaces" or "loopback"."""
+        """The mode of the cloud: "namespaces" or "loopback"."""
         assert self._cloud is not None
         return str(self._cloud.state()["mode"])
 
@@ -332,12 +333,12 @@ class Swarm:
         end_s = time.monotonic() + 60.0
         while (found := self._cloud.store()).get("state") != "ready":
             if time.monotonic() > end_s:
-                raise StuckError(f"the store did not come: {found}")
+                raise StuckError(f"the store did not become ready: {found}")
             time.sleep(0.1)
         return str(found["endpoint"])
 
-    def _remember(self) -> None:
-        """Of what lives now, what must be gone at the end: namespaces and pids."""
+    def _record_resources(self) -> None:
+        """Record the namespaces and pids that must be gone at the end."""
         assert self._cloud is not None
         for vm in self._cloud.state().get("vms", []):
             if vm["pid"]:
@@ -348,7 +349,7 @@ class Swarm:
             self.namespaces.discard(os.readlink("/proc/self/ns/net"))
 
     def left(self) -> list[str]:
-        """What is still there after the end: processes, namespaces, sockets, shared memory."""
+        """List what is left after the end: processes, namespaces, sockets, shared memory."""
         found = [f"shared memory {f}" for pid in self.pids for f in Path("/dev/shm").glob(f"torch_{pid}_*")]
         temp = self._folder / "cloud" / "temp"
         if temp.exists() and Path(temp.read_text()).exists():

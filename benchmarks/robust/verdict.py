@@ -1,4 +1,4 @@
-"""Whether a disturbed swarm went on as it should. Pure: from when each peer ended which epoch."""
+"""Judge a disturbed swarm by the times at which its peers ended each epoch. Pure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from statistics import median
 
 @dataclass
 class Ends:
-    """When (seconds on one clock) one peer was first seen to have ended each epoch."""
+    """The times (seconds on one clock) at which a peer was first seen to have ended each epoch."""
 
     at: dict[int, float] = field(default_factory=dict)
-    began: tuple[int, float] | None = None  # the epoch it began with, and when it began to train
+    began: tuple[int, float] | None = None  # the epoch it started with, and when it started to train
 
     def saw(self, epoch: int, now_s: float) -> None:
-        """Its status says `epoch` now; what it skipped ended with it."""
+        """Record that its status shows `epoch`; skipped epochs ended at the same time."""
         last = max(self.at, default=epoch - 1 if self.began is None else self.began[0])
         for number in range(last + 1, epoch + 1):
             self.at[number] = now_s
 
     def durations(self) -> dict[int, float]:
-        """Seconds of each epoch whose beginning was seen too."""
+        """Seconds of each epoch whose start was also seen."""
         known = dict(self.at)
         if self.began is not None:
             known.setdefault(*self.began)
@@ -30,7 +30,7 @@ class Ends:
 
 @dataclass(frozen=True)
 class Outage:
-    """A peer could do nothing in between: its own epoch is so much longer; the others' must not be."""
+    """A period in which a peer was stopped; it may delay the peer's own epoch, but not those of others."""
 
     peer: str
     began_s: float
@@ -40,15 +40,15 @@ class Outage:
 def expected_s(
     target_batch_size: int, step_samples: int, step_s: float, peers: int, communication_s: float
 ) -> float:
-    """An epoch of so many equal peers: steps are whole, so one more may be needed, and then the round."""
+    """Expected seconds of an epoch of equal peers: whole steps, up to one more than needed, and communication."""
     steps = -(-target_batch_size // (step_samples * max(1, peers)))
     return (steps + 1) * step_s + communication_s
 
 
 def quiet_s(ends: Mapping[str, Ends], epochs: Iterable[int]) -> float | None:
-    """Seconds of the shortest of those epochs, in the median over all peers; None: nobody ended one.
+    """Seconds of the shortest of those epochs, each taken as the median over all peers; None if no peer ended one.
 
-    The shortest: one whose first attempt failed must not loosen what is asked of all later ones.
+    The shortest is used so that an epoch whose first attempt failed does not relax the later limits.
     """
     lasted = [peer.durations() for peer in ends.values()]
     seconds = {n: [d[n] for d in lasted if n in d] for n in epochs}
@@ -62,7 +62,7 @@ def lateness_s(
     due_s: float,
     outages: Sequence[Outage] = (),
 ) -> float:
-    """The most by which an epoch that ended after `since_s` was longer than `due_s`, less the peer's own outages in it."""
+    """The maximum by which an epoch that ended after `since_s` exceeded `due_s`, without the peer's own outages."""
     worst = 0.0
     for peer in peers:
         for number, seconds in ends[peer].durations().items():

@@ -22,11 +22,11 @@ class Limits:
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
 
-    vms_per_min: int = _limit(30, "VMs requested in any minute.", "{} VMs a minute", ge=1, le=1000)
+    vms_per_min: int = _limit(30, "VMs requested in any minute.", "{} VMs per minute", ge=1, le=1000)
     replacements_per_h: int = _limit(
         60,
         "Lost VMs replaced in any hour, of all slots together.",
-        "{} replacements an hour",
+        "{} replacements per hour",
         ge=0,
         le=10_000,
     )

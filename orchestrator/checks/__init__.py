@@ -1,1 +1,1 @@
-"""What this machine and its accounts allow, found out without changing anything (`orch check`, before a launch)."""
+"""Read-only checks of this machine and its cloud accounts, for `orch check` and before a launch."""

@@ -1,4 +1,4 @@
-"""The clouds as this machine knows them: credentials' files, SkyPilot's catalogs. Contacts nothing."""
+"""Offline checks of the clouds: credential files and SkyPilot's catalogs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OLD_DAYS = 14
 
 
 def credentials(environ: Mapping[str, str], wanted: bool) -> list[Finding]:
-    """One line a cloud. `wanted`: a run on rented VMs is asked for, so that one cloud at least must be usable."""
+    """One finding per cloud. `wanted`: a run on rented VMs is requested, so at least one cloud must be usable."""
     accesses = [cloud_access(vendor, environ) for vendor in RENTED.values()]
     none = wanted and all(access.lacks for access in accesses)
     found: list[Finding] = []
@@ -25,7 +25,9 @@ def credentials(environ: Mapping[str, str], wanted: bool) -> list[Finding]:
         name = f"credentials {access.cloud}"
         if not access.lacks:
             found.append(
-                Finding(name, "ok", f"{access.found}; `orch check --online` asks whether they are accepted")
+                Finding(
+                    name, "ok", f"{access.found}; run `orch check --online` to see whether they are accepted"
+                )
             )
         else:
             where = f"{access.lacks} ({access.found})" if access.found else access.lacks
@@ -34,18 +36,18 @@ def credentials(environ: Mapping[str, str], wanted: bool) -> list[Finding]:
 
 
 def owner(home: Path) -> Finding:
-    """Under whose name VMs are rented from here: what `orch reap` on another machine has to be told."""
+    """The owner name of VMs rented from here, which `orch reap` needs on another machine."""
     try:
         kept = kept_owner(home)
     except (UsageError, OSError) as error:
-        return Finding("owner", "missing", str(error), "`orch launch --on sky` needs one")
+        return Finding("owner", "missing", str(error), "`orch launch --on sky` needs a valid owner name")
     return Finding(
-        "owner", "ok", f"{kept}, the VMs' label orch-owner" if kept else "made at the first launch"
+        "owner", "ok", f"{kept}, the VMs' label orch-owner" if kept else "generated at the first launch"
     )
 
 
 def catalogs(environ: Mapping[str, str]) -> list[Finding]:
-    """How old the prices are that a plan would use."""
+    """Age of the catalogs whose prices a plan would use."""
     folder = catalog_folder(environ)
     found: list[Finding] = []
     for cloud in RENTED:
@@ -53,7 +55,10 @@ def catalogs(environ: Mapping[str, str]) -> list[Finding]:
         if isinstance(read, str):
             found.append(
                 Finding(
-                    name, "warning", read, "plans use the price books; SkyPilot fetches it at its first use"
+                    name,
+                    "warning",
+                    read,
+                    "plans use the built-in price books; SkyPilot downloads the catalog on first use",
                 )
             )
             continue
@@ -62,7 +67,7 @@ def catalogs(environ: Mapping[str, str]) -> list[Finding]:
         text = f"{read.source}: {rows} rows, {age_days:.0f} days old"
         if age_days > _OLD_DAYS:
             found.append(
-                Finding(name, "warning", text, "SkyPilot fetches a newer one when it is used with a network")
+                Finding(name, "warning", text, "SkyPilot downloads a newer one when it is used online")
             )
         else:
             found.append(Finding(name, "ok", text))

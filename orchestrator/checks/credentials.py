@@ -1,6 +1,6 @@
-"""Which clouds this user could rent from, by what lies on this machine: files, environment, packages. Offline.
+"""Find cloud credentials and packages on this machine. Offline.
 
-That credentials are there does not say that they are valid: only `orch check --online` asks the clouds.
+Whether the credentials are valid is only checked by `orch check --online`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from cloud.vendors import CredentialFile, Vendor
 
 @dataclass(frozen=True, slots=True)
 class CloudAccess:
-    """What was found for one cloud."""
+    """Credentials and packages found for a cloud."""
 
     cloud: str
-    found: str  # where credentials lie; "" for none
-    lacks: str  # what is missing, one phrase; "" for nothing
+    found: str  # where the credentials are; "" for none
+    lacks: str  # what is missing; "" for nothing
     next: str  # what to do about it
 
 
 def cloud_access(vendor: Vendor, environ: Mapping[str, str]) -> CloudAccess:
-    """Credentials and packages of one cloud. Only whether they are there: their values are neither kept nor shown."""
+    """Check whether a cloud's credentials and packages are present; values are neither kept nor shown."""
     found = _credentials(vendor, environ)
     if not found:
         return CloudAccess(vendor.name, "", "no credentials", vendor.sign_in)
@@ -40,15 +40,15 @@ def cloud_access(vendor: Vendor, environ: Mapping[str, str]) -> CloudAccess:
 
 
 def package_there(name: str) -> bool:
-    """Whether a package can be imported, without importing it (its parent only)."""
+    """Whether a package is installed; only its parent package is imported."""
     try:
         return find_spec(name) is not None
-    except ModuleNotFoundError:  # the parent is not there
+    except ModuleNotFoundError:  # no parent package
         return False
 
 
 def _credentials(vendor: Vendor, environ: Mapping[str, str]) -> str:
-    """Where the vendor's credentials are: variables, else the first of its files that counts; "" for nowhere."""
+    """Where the credentials are: environment variables, else the first usable file; "" for nowhere."""
     variables = vendor.credential_variables
     if variables and all(environ.get(name) for name in variables):
         return f"{variables[0]} in the environment"
@@ -64,7 +64,7 @@ def _path(file: CredentialFile, home: Path, environ: Mapping[str, str]) -> Path:
 
 
 def _counts(file: CredentialFile, path: Path) -> bool:
-    """Whether the file has what it needs; one that cannot be read has nothing."""
+    """Whether the file contains credentials; an unreadable file does not count."""
     if not file.words:
         return path.is_file()
     try:

@@ -1,4 +1,4 @@
-"""What a check found: one line for a person, with what to do about it."""
+"""Findings of checks: one line for the user, with what to do about it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ State = Literal["ok", "warning", "missing", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     check: str  # "credentials aws"
-    state: State  # missing: what was asked for cannot run without it
+    state: State  # missing: the requested run needs it
     found: str
-    next: str = ""  # what to do about it; "" when nothing is to be done
+    next: str = ""  # what to do about it; "" for nothing
 
 
 def usable(findings: Iterable[Finding]) -> bool:
-    """Whether nothing is missing. What is unknown or a warning does not stop a run."""
+    """Whether nothing is missing. Unknown findings and warnings do not prevent a run."""
     return all(finding.state != "missing" for finding in findings)

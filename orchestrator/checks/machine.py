@@ -1,4 +1,4 @@
-"""This machine: packages, disk, memory, ports, namespaces. Looks at files and starts one child at most."""
+"""Checks of this machine: packages, disk, memory, ports, namespaces. Starts at most one child process."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ if libc.unshare(flags):
 
 
 class Listener(NamedTuple):
-    """Who listens on a port of this machine."""
+    """A process listening on a port of this machine."""
 
-    pid: int | None  # None: another user's, or in a container
+    pid: int | None  # None: another user's process, or one in a container
     command: str
 
 
 def versions(on: str) -> list[Finding]:
-    """Python, orch and the packages that a run needs."""
+    """Versions of Python, orch and the packages that a run needs."""
     found = [
         Finding("version python", "ok", platform.python_version()),
         Finding("version orch", "ok", version("orch")),
@@ -53,7 +53,7 @@ def versions(on: str) -> list[Finding]:
             hint = (
                 ""
                 if known
-                else f"`pip install -e '.[sky]'` in a clone of orch brings SkyPilot {_SKYPILOT}x, the one orch is tested with"
+                else f"run `pip install -e '.[sky]'` in a clone of orch for SkyPilot {_SKYPILOT}x, the version orch is tested with"
             )
             found.append(Finding(f"version {package}", "ok" if known else "warning", there, hint))
         except PackageNotFoundError:
@@ -63,63 +63,67 @@ def versions(on: str) -> list[Finding]:
 
 
 def disk(home: Path, on: str) -> Finding:
-    """Room where runs are kept, and whether anything can be written there."""
+    """Free space where runs are kept, and whether the folder is writable."""
     there = next(folder for folder in (home, *home.parents) if folder.exists())
     try:
-        with tempfile.TemporaryFile(dir=there):  # leaves nothing; what the permissions say is not all
+        with tempfile.TemporaryFile(dir=there):  # leaves nothing; permissions alone do not tell
             pass
     except OSError as error:
-        why = f"nothing can be written for {home}: {there}: {error.strerror}"
-        return Finding("disk", "missing", why, "set ORCH_HOME to a folder of yours")
+        why = f"{home} cannot be written: {there}: {error.strerror}"
+        return Finding("disk", "missing", why, "set ORCH_HOME to a folder you can write to")
     free_bytes = shutil.disk_usage(there).free
     found = f"{free_bytes / 1e9:.1f} GB free for {home}"
-    room_bytes = 2_000_000_000 if TARGETS[on].rents else 1_000_000_000
-    if free_bytes >= room_bytes:
+    needed_bytes = 2_000_000_000 if TARGETS[on].rents else 1_000_000_000
+    if free_bytes >= needed_bytes:
         return Finding("disk", "ok", found)
-    hint = (
-        f"free some: a run may take {room_bytes / 1e9:.0f} GB; or set ORCH_HOME to a folder on another disk"
-    )
+    hint = f"free some space, since a run may take {needed_bytes / 1e9:.0f} GB, or set ORCH_HOME to a folder on another disk"
     return Finding("disk", "warning", found, hint)
 
 
 def memory(on: str) -> Finding:
-    """Memory for peers here, or for SkyPilot's server."""
+    """Free memory for local peers, or for SkyPilot's API server."""
     free_bytes = available_memory()
     if free_bytes is None:
-        return Finding("memory", "unknown", "this system does not say how much is free")
+        return Finding("memory", "unknown", "free memory cannot be determined on this system")
     found = f"{free_bytes / 1e9:.1f} GB free"
     if TARGETS[on].on_this_host:
         peers = free_bytes // LocalOptions().peer_memory_bytes
         if peers:
-            return Finding("memory", "ok", f"{found}: room for {peers} peers")
+            return Finding("memory", "ok", f"{found}: enough for {peers} peers")
         return Finding("memory", "missing", f"{found}: not enough for one peer", "free some memory")
     if free_bytes >= _API_SERVER_BYTES:
         return Finding("memory", "ok", found)
     return Finding(
-        "memory", "warning", found, f"free some: SkyPilot's server takes {_API_SERVER_BYTES / 1e9:.0f} GB"
+        "memory",
+        "warning",
+        found,
+        f"free some memory: SkyPilot's API server takes {_API_SERVER_BYTES / 1e9:.0f} GB",
     )
 
 
 def namespaces() -> Finding:
-    """Whether the emulated cloud can have distance: network namespaces, and a link into each."""
+    """Whether the emulated cloud can emulate distance: network namespaces, with a link into each."""
     if sys.platform != "linux":
         return Finding(
             "namespaces",
             "warning",
-            f"{sys.platform} has none",
-            "peers run on loopback without distance; use Linux for it",
+            f"not available on {sys.platform}",
+            "peers run on loopback without network distance; use Linux to emulate distance",
         )
     tried = subprocess.run(
         [sys.executable, "-c", _UNSHARE], capture_output=True, text=True, timeout=30, check=False
     )
     if tried.returncode:
-        hint = "peers run on loopback without distance; run as root, or allow user namespaces (kernel.unprivileged_userns_clone)"
+        hint = (
+            "peers run on loopback without network distance; run as root, or allow user namespaces "
+            "(kernel.unprivileged_userns_clone)"
+        )
         return Finding("namespaces", "warning", f"not allowed: {tried.stderr.strip()}", hint)
-    return Finding("namespaces", "ok", f"usable, links by {'TUN' if tun_usable() else 'veth'}")
+    return Finding("namespaces", "ok", f"usable, with {'TUN' if tun_usable() else 'veth'} links")
 
 
 def ports() -> list[Finding]:
-    """The two ports that SkyPilot's API server takes on this machine, both or none."""
+    """The two ports of SkyPilot's API server, which needs both."""
     there = listeners(Path("/proc"), _PORTS)
     return [_port(number, there) for number in _PORTS]
 
@@ -133,17 +137,19 @@ def _port(number: int, there: Mapping[int, Listener]) -> Finding:
     )
     of_sky = who.command.startswith("SkyPilot:") or "sky.server.server" in who.command.split()
     if of_sky and len(there) == len(_PORTS):
-        return Finding(name, "ok", f"{owner}: SkyPilot's API server runs")
-    kill = f"end it (`kill {who.pid}`)" if who.pid else "ask its owner"
+        return Finding(name, "ok", f"{owner}: SkyPilot's API server is running")
+    kill = f"end it (`kill {who.pid}`)" if who.pid else "ask its owner to end it"
     if of_sky:
         return Finding(
-            name, "missing", f"{owner}: left over from an API server that died, and no other can start", kill
+            name, "missing", f"{owner}: left over from an API server that died; no new one can start", kill
         )
-    return Finding(name, "missing", owner, f"{kill}: SkyPilot's API server needs this port, and only this")
+    return Finding(
+        name, "missing", owner, f"{kill}: SkyPilot's API server needs this port and cannot use another one"
+    )
 
 
 def listeners(proc: Path, wanted: Mapping[int, str]) -> dict[int, Listener]:
-    """Who listens on the wanted TCP ports, as /proc shows it; {} where there is no /proc."""
+    """Find the processes listening on the wanted TCP ports in /proc; {} without /proc."""
     inodes: dict[str, int] = {}
     for table in ("tcp", "tcp6"):
         try:
@@ -166,7 +172,7 @@ def _links(folder: Path) -> list[str]:
     try:
         for name in os.listdir(folder):
             links.append(os.readlink(folder / name))
-    except OSError:  # another user's, or it has just ended
+    except OSError:  # another user's process, or it has just ended
         pass
     return links
 

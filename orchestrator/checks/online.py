@@ -1,6 +1,6 @@
-"""What only the clouds can say: whether credentials are accepted, quotas, and how far this machine's clock is off.
+"""Checks that query the clouds: accepted credentials, quotas and this machine's clock offset. Read-only.
 
-Used by `orch check --online` alone. Asks, and changes nothing.
+Used by `orch check --online` only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orchestrator.checks.findings import Finding
 
 _TIMEOUT_S = 10.0
 _CHECK_S = 120.0
-_SKEW_S = 60.0  # the clouds refuse signatures that are five minutes off
+_SKEW_S = 60.0  # the clouds reject signatures that are five minutes off
 # Service Quotas' codes of EC2, in vCPUs: docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-quotas.html
 _AWS_QUOTAS = {
     "L-3819A6DF": "spot, G and VT (T4, A10G)",
@@ -28,7 +28,7 @@ _AWS_QUOTAS = {
     "L-34B43A08": "spot, standard (no GPU)",
     "L-1216C47A": "on demand, standard (no GPU)",
 }
-# SkyPilot's own check of one cloud, in a process of its own: it prints, and may hang.
+# SkyPilot's own check of a cloud, in a separate process because it prints and may hang.
 _SKY_CHECK = """
 import json, sys
 from sky.clouds import cloud
@@ -43,7 +43,7 @@ for name in sys.argv[1:]:
 
 
 def accepted(clouds: Sequence[str]) -> list[Finding]:
-    """SkyPilot's own check of each cloud."""
+    """Run SkyPilot's own check of each cloud."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _SKY_CHECK, *clouds],
@@ -54,7 +54,7 @@ def accepted(clouds: Sequence[str]) -> list[Finding]:
         )
     except subprocess.TimeoutExpired:
         return [_unanswered(cloud, f"no answer within {_CHECK_S:.0f} s") for cloud in clouds]
-    said = {
+    answers = {
         name: (ok, " ".join(reason.split())[:300])
         for name, ok, reason in (
             json.loads(line[1:]) for line in done.stdout.splitlines() if line.startswith("@")
@@ -63,16 +63,19 @@ def accepted(clouds: Sequence[str]) -> list[Finding]:
     last = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1][:300]
     found: list[Finding] = []
     for cloud in clouds:
-        if cloud not in said:
+        if cloud not in answers:
             found.append(_unanswered(cloud, last))
             continue
-        ok, reason = said[cloud]
+        ok, reason = answers[cloud]
         name = f"accepted {cloud}"
         found.append(
-            Finding(name, "ok", "SkyPilot may rent there")
+            Finding(name, "ok", "SkyPilot can rent there")
             if ok
             else Finding(
-                name, "missing", reason or "SkyPilot may not rent there", f"`sky check {cloud}` tells more"
+                name,
+                "missing",
+                reason or "SkyPilot cannot rent there",
+                f"run `sky check {cloud}` for details",
             )
         )
     return found
@@ -80,12 +83,12 @@ def accepted(clouds: Sequence[str]) -> list[Finding]:
 
 def _unanswered(cloud: str, why: str) -> Finding:
     return Finding(
-        f"accepted {cloud}", "unknown", f"SkyPilot could not be asked: {why}", f"`sky check {cloud}`"
+        f"accepted {cloud}", "unknown", f"SkyPilot's check gave no result: {why}", f"run `sky check {cloud}`"
     )
 
 
 def clock(cloud: str) -> Finding:
-    """This machine's clock against the date in the cloud's answer."""
+    """Compare this machine's clock with the date in a response of the cloud."""
     vendor = RENTED[cloud]
     url = os.environ.get(vendor.api_url_variable) or vendor.api_url
     name = f"clock {cloud}"
@@ -93,24 +96,24 @@ def clock(cloud: str) -> Finding:
     try:
         with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=_TIMEOUT_S) as answer:
             date = answer.headers.get("Date")
-    except urllib.error.HTTPError as error:  # refusing is an answer, with a date
+    except urllib.error.HTTPError as error:  # an error response has a date, too
         date = error.headers.get("Date")
     except OSError as error:
-        return Finding(name, "unknown", f"{url} does not answer ({error})", "look at this machine's network")
+        return Finding(name, "unknown", f"{url} does not respond ({error})", "check this machine's network")
     ended_s = time.time()
     try:
         theirs_s = parsedate_to_datetime(date or "").timestamp()
     except ValueError:
-        return Finding(name, "unknown", f"{url} gave no date")
+        return Finding(name, "unknown", f"the response of {url} has no date")
     skew_s = (began_s + ended_s) / 2 - theirs_s
     found = f"{skew_s:+.0f} s against {url}"
     if abs(skew_s) <= _SKEW_S:
         return Finding(name, "ok", found)
-    return Finding(name, "missing", found, "set this machine's clock: signed requests are refused otherwise")
+    return Finding(name, "missing", found, "set this machine's clock; otherwise signed requests are rejected")
 
 
 def quotas() -> list[Finding]:
-    """AWS's limits of vCPUs in the region that boto3 is set to."""
+    """AWS vCPU quotas in the region that boto3 is configured for."""
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
@@ -125,10 +128,10 @@ def quotas() -> list[Finding]:
             vcpus = float(client.get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]["Value"])
         except (BotoCoreError, ClientError, KeyError) as error:
             found.append(
-                Finding(name, "unknown", f"not told: {error}", f"look for {code} in AWS's Service Quotas")
+                Finding(name, "unknown", f"not available: {error}", f"look up {code} in AWS Service Quotas")
             )
             continue
         text = f"{vcpus:.0f} vCPUs at a time"
-        hint = f"ask AWS's Service Quotas to raise {code}"
+        hint = f"request an increase of {code} in AWS Service Quotas"
         found.append(Finding(name, "ok", text) if vcpus else Finding(name, "warning", text, hint))
     return found

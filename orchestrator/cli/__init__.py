@@ -1,1 +1,1 @@
-"""The `orch` command line; stdout is data, stderr is progress."""
+"""The `orch` command line: results on stdout, progress and errors on stderr."""

@@ -1,4 +1,4 @@
-"""The console script `orch`: every command's entry, and the one place where errors become exit codes."""
+"""The console script `orch`: the list of commands, and the conversion of errors to exit codes."""
 
 from __future__ import annotations
 
@@ -13,79 +13,79 @@ import typer
 
 from orchestrator.cli.exits import DONE, INTERRUPTED, verdict
 
-# Command: its module, and what the list of commands says of it. Only the module of the command that was
-# typed is imported (`orch --help` imports none), so that no command pays for the imports of another.
+# Command name: its module and its summary in `orch --help`. Only the module of the invoked command is
+# imported (`orch --help` imports none), so that no command pays for the imports of another.
 # tests/orchestrator/cli/test_app.py compares this table with the modules.
 COMMANDS: dict[str, tuple[str, str]] = {
     "plan": (
         "plan",
-        "Show what an experiment would rent, where and at what price, from files only; or save it to launch.",
+        "Show what an experiment would rent, where and at what price.",
     ),
     "check": (
         "check",
-        "Check whether a run can start from here: packages, clouds, ports, memory; each line says what to do.",
+        "Check whether a run can start from this machine.",
     ),
-    "launch": ("launch", "Run an experiment: show the plan, ask, start it, watch it, report."),
+    "launch": ("launch", "Run an experiment: plan, confirm, start, follow, report."),
     "attach": (
         "launch",
-        "Watch a run again; one whose controller died gets a new one and goes on.",
+        "Follow a run; restart its controller if it died.",
     ),
-    "ls": ("look", "List the runs, the newest first."),
+    "ls": ("look", "List runs, newest first."),
     "status": (
         "look",
-        "Show how a run is: peers by place, epoch, throughput, granularity, dollars, last events.",
+        "Show a run's peers, epoch, throughput, cost and events.",
     ),
-    "logs": ("look", "Print a log: of the controller, or of a slot's VMs, the oldest VM first."),
-    "why": ("look", "Tell a slot's story from the journal: every change with its cause."),
+    "logs": ("look", "Print the log of the controller or of a slot's VMs."),
+    "why": ("look", "Show every state change of a slot, with its cause."),
     "cost": (
         "cost",
-        "What runs cost, by kind and by link, an hour and per 1M samples: measured, and as the study counts.",
+        "Show what runs cost, by kind and by link.",
     ),
-    "report": ("report", "Build the run's report and print its path, or print its numbers as JSON."),
+    "report": ("report", "Build a run's HTML report, or print its numbers as JSON."),
     "replay": (
         "replay",
-        "Compute the numbers of anyone's logs: W&B exports of the study, exported runs, or runs of this machine.",
+        "Compute the figures of existing logs or runs.",
     ),
-    "audit": ("audit", "Find what is doubtful in a run's or a study's numbers, with the evidence."),
+    "audit": ("audit", "Find doubtful figures in runs, with the evidence."),
     "export": (
         "export",
-        "Write a run as files: all records as Parquet or CSV, or the costs as FOCUS 1.2 rows; print the folder.",
+        "Export a run's records, or its costs as FOCUS 1.2 rows.",
     ),
     "bill": (
         "export",
-        "Lay the run's estimate beside a provider's bill: dollars by service, and the differences.",
+        "Compare a run's estimated cost with the provider's bill.",
     ),
-    "study": ("study", "Run a study of several experiments, or draw several runs on one page."),
+    "study": ("study", "Run studies, or draw several runs on one page."),
     "compare": (
         "compare",
-        "Lay runs, or a study's runs, beside the published figures: published, replayed, emulated.",
+        "Compare runs or a study with the published figures.",
     ),
     "stop": (
         "end",
-        "End a run politely: peers leave the swarm, logs are collected, what was measured is kept.",
+        "Stop a run gracefully and keep its measurements.",
     ),
-    "down": ("end", "Take a run down now and prove that nothing is left of it."),
-    "reap": ("end", "Take down what runs without a living controller left behind."),
+    "down": ("end", "Tear a run down and verify that nothing is left."),
+    "reap": ("end", "Tear down what is left of runs without a live controller."),
     "validate": (
         "spec",
-        "Check experiment files, offline and without credentials; exit 2 if one is wrong.",
+        "Validate experiment files.",
     ),
-    "show": ("spec", "Print the resolved document, defaults included."),
+    "show": ("spec", "Print an experiment with all defaults filled in."),
     "schema": ("spec", "Print the JSON Schema of experiment files, for editors."),
     "experiments": (
         "spec",
-        "List the experiments that ship with orch; `orch show NAME` prints one.",
+        "List the experiments shipped with orch.",
     ),
     "prices": (
         "prices",
-        "Print a price book: every price with its date and source, or where two books differ.",
+        "Print a price book, or compare two price books.",
     ),
     "simulate": (
         "simulate",
-        "Simulate a run: days in a second, with preemptions, full zones, failing calls and a controller that is killed.",
+        "Simulate days of a run in a second, with faults.",
     ),
-    "data": ("data", "Make data sets as shards; serve them from this machine."),
-    "net": ("net", "The emulated network."),
+    "data": ("data", "Generate data sets as shards, or serve them locally."),
+    "net": ("net", "Measure the emulated network."),
 }
 
 # typer carries its own copy of click from some version on: reach click's base class through typer.
@@ -93,12 +93,12 @@ _ClickException: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.
 
 
 def main() -> int:
-    """Run the command line of this process; the value is the exit code."""
+    """Run the command line of this process and return its exit code."""
     return run(sys.argv[1:])
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command. Errors become one sentence on stderr and the exit code of docs/command-line.md."""
+    """Run one command. Errors are printed as one sentence on stderr; docs/command-line.md lists the exit codes."""
     try:
         command: Any = typer.main.get_command(build_app(arguments))
         result = command.main(args=list(arguments), prog_name="orch", standalone_mode=False)
@@ -117,22 +117,22 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def build_app(arguments: Sequence[str]) -> typer.Typer:
-    """The application, with the module of the command that `arguments` name and placeholders for the rest.
+    """Build the application, with the module of the invoked command and placeholders for the others.
 
-    While the shell asks for completions every module is there.
+    For shell completion all modules are imported.
     """
-    # Plain help: rich's costs 70 ms of the 300 that `orch --help` may take, and pipes badly.
+    # Plain help: rich's takes 70 of the 300 ms budgeted for `orch --help`, and does not pipe well.
     app = typer.Typer(
         name="orch",
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-        help="Train one model on interruptible VMs across clouds and continents, and know what it costs.",
+        help="Train a model on spot VMs across clouds and continents, and measure what it costs.",
         epilog=(
-            "Exit codes: 0 done, 1 failed, 2 wrong command or YAML, 3 stopped or refused, 4 no capacity, "
-            "5 something may still be running, 6 another controller holds the run, 7 stale plan, "
-            "130 interrupted. ORCH_HOME: where runs are kept. ORCH_DEBUG=1: show tracebacks."
+            "Exit codes: 0 success, 1 failure, 2 invalid command or YAML, 3 stopped or declined, 4 no capacity, "
+            "5 something may still be running, 6 the run is held by another controller, 7 stale plan, "
+            "130 interrupted. ORCH_HOME: folder where runs are kept. ORCH_DEBUG=1: show tracebacks."
         ),
     )
     app.callback()(_options)
@@ -154,11 +154,11 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
 
 
 def _placeholder() -> None:
-    """Stands in the list of commands for one that was not typed."""
+    """Placeholder in the list of commands for a command that was not invoked."""
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version
 
         typer.echo(f"orch {version('orch')}")
@@ -168,14 +168,14 @@ def _print_version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option("--version", help="Print the version and end.", callback=_print_version, is_eager=True),
+        typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
     pass
 
 
 def _unexpected(error: BaseException) -> str:
-    """Keep the traceback in a file, since the user gets one sentence."""
+    """Write the traceback to a file and return the sentence for the user."""
     import tempfile
     import traceback
 
@@ -193,5 +193,5 @@ def _unexpected(error: BaseException) -> str:
             file.write(text)
         where = f"the traceback is in {name}"
     except OSError as unwritable:
-        where = f"its traceback could not be written ({unwritable}): repeat with ORCH_DEBUG=1"
-    return f"a fault of orch itself, {type(error).__name__}: {str(error) or 'no message'}; {where}"
+        where = f"the traceback could not be written ({unwritable}); rerun with ORCH_DEBUG=1 to see it"
+    return f"internal error: {type(error).__name__}: {str(error) or 'no message'}; {where}"

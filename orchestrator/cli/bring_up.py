@@ -1,4 +1,4 @@
-"""From an approved plan to a run that has a controller: what `orch launch` and `orch study run` share."""
+"""Start a run from an approved plan; shared by `orch launch` and `orch study run`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.launch.prepare import prepare
 
 
 def make_run(plan: RunPlan, document: bytes, run_id: str, home: Path) -> None:
-    """Make the run's folder; `document` is the experiment's file. Raises as `prepare`."""
+    """Create the run's folder. `document` is the content of the experiment file. Raises the errors of `prepare`."""
     with tempfile.TemporaryDirectory(prefix="orch-launch-") as folder:
         file = Path(folder) / "experiment.yaml"
         file.write_bytes(document)
@@ -25,12 +25,12 @@ def make_run(plan: RunPlan, document: bytes, run_id: str, home: Path) -> None:
 
 
 def start_run(run_id: str, home: Path, on: str) -> client.RunConnection:
-    """Bring up a run that `make_run` made. Raises as `client.launch`; interrupted, it takes down what it began."""
+    """Start a run created by `make_run`. Raises the errors of `client.launch`; on Ctrl-C the run is torn down first."""
     try:
         if TARGETS[on].rents:
             say(owner_words(kept_owner(home)))
         return client.launch(run_id, home)
     except KeyboardInterrupt:
-        say(f"interrupted while starting: taking {run_id} down")
+        say(f"interrupted while starting; tearing down {run_id}")
         take_down(run_id, home, "interrupted while starting")
         raise

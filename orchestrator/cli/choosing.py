@@ -1,4 +1,4 @@
-"""How a command says which experiment of a file with a `matrix:` is meant."""
+"""The option that selects experiments of a file with a `matrix:`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ MatrixOption = Annotated[
     typer.Option(
         "--matrix",
         metavar="KEY=VALUE|NAME",
-        help="Of a file with a matrix: the experiment where n=4, or the one of this name. Repeatable.",
+        help="Select from a file with a matrix: by value (n=4) or by experiment name. Repeatable.",
     ),
 ]

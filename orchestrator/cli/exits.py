@@ -1,4 +1,4 @@
-"""From an exception to one sentence and an exit code; `orchestrator.errors` holds the table of codes."""
+"""Convert exceptions to a message and an exit code; the table of codes is in `orchestrator.errors`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 DONE = 0
-FAILED = 1  # the run failed, or orch did
-WRONG = 2  # the command or the YAML is wrong
-REFUSED = 3  # stopped, or refused by the budget or the user's answer
+FAILED = 1  # the run failed, or an internal error occurred
+WRONG = 2  # the command or the YAML is invalid
+REFUSED = 3  # stopped, or refused because of the budget or the user's answer
 NOT_TORN_DOWN = 5  # VMs may be alive
 INTERRUPTED = 130
 
 
 class Verdict(NamedTuple):
-    """`sentence` None: no error that orch knows, so a fault of orch itself.
+    """Exit code and message of an error.
 
-    `located`: the sentence begins with its file and line, so nothing is to be put before it.
+    `sentence` is None for an unknown error, which is reported as an internal error. `located`: the sentence
+    already starts with a file and line, so it is printed without a prefix.
     """
 
     code: int
@@ -27,8 +28,8 @@ class Verdict(NamedTuple):
     located: bool = False
 
 
-# Errors of rooms that `orchestrator.errors` does not know, by the class's full name: so that nothing is
-# imported for them, and `orch --help` stays fast. A test checks that every name exists.
+# Errors that `orchestrator.errors` does not import, by the full name of the class, so that `orch --help`
+# stays fast. A test checks that every name exists.
 BY_NAME: dict[str, int] = {
     "experiments.schema.errors.SpecError": WRONG,
     "analysis.importers.base.ImportFailed": WRONG,
@@ -48,7 +49,7 @@ _UNUSABLE = (errno.ENOTDIR, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
 
 
 def verdict(error: BaseException) -> Verdict:
-    """What to tell the user about `error`, and the exit code."""
+    """Return the message for the user and the exit code of `error`."""
     if isinstance(error, KeyboardInterrupt):
         return Verdict(INTERRUPTED, "interrupted")
     from orchestrator.errors import EXIT_CODES
@@ -62,18 +63,20 @@ def verdict(error: BaseException) -> Verdict:
             return Verdict(code, _sentence(error), located=kind.__name__ == "SpecError")
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = error.filename or "the state folder, the temporary folder or the output"
-        return Verdict(FAILED, f"{where}: no room left on the disk; free some, then try again")
+        return Verdict(FAILED, f"{where}: no room left on the disk; free some space, then try again")
     if isinstance(error, PermissionError) and error.filename:
-        return Verdict(WRONG, f"{error.filename}: no permission; choose another folder with ORCH_HOME")
+        return Verdict(
+            WRONG, f"{error.filename}: permission denied; set ORCH_HOME to a folder you can write to"
+        )
     if isinstance(error, OSError) and error.filename and (error.errno in _UNUSABLE or _no_home(error)):
-        return Verdict(WRONG, f"{error.filename}: {error.strerror}; choose another folder with ORCH_HOME")
+        return Verdict(WRONG, f"{error.filename}: {error.strerror}; set ORCH_HOME to another folder")
     if isinstance(error, ModuleNotFoundError) and error.name:
         return _missing(error.name)
     return Verdict(FAILED, None)
 
 
 def _no_home(error: OSError) -> bool:
-    """Whether the home folder cannot be made, as below /proc; any other file that is not there is our fault."""
+    """Whether ORCH_HOME cannot be created, as below /proc. Any other missing file is an internal error."""
     from orchestrator.home import home_folder
 
     home, path = home_folder(), Path(os.fsdecode(error.filename))
@@ -81,7 +84,7 @@ def _no_home(error: OSError) -> bool:
 
 
 def _sentence(error: BaseException) -> str:
-    return str(error).strip() or f"{type(error).__name__}, without a reason given"
+    return str(error).strip() or f"{type(error).__name__} without a message"
 
 
 def _missing(module: str) -> Verdict:
@@ -91,6 +94,6 @@ def _missing(module: str) -> Verdict:
     extra = "sky" if package == "sky" else "local"
     return Verdict(
         WRONG,
-        f"{package} is not installed in {sys.prefix} and this command needs it: "
-        f"`{sys.executable} -m pip install -e '.[{extra}]'` in a clone of orch brings it",
+        f"{package} is not installed in {sys.prefix}, and this command needs it; "
+        f"run `{sys.executable} -m pip install -e '.[{extra}]'` in a clone of orch",
     )

@@ -1,4 +1,4 @@
-"""Watch a run until it ends, and what Ctrl-C means meanwhile."""
+"""Follow a run until it ends, and handle Ctrl-C meanwhile."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from orchestrator.errors import OrchError, TeardownError
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the watching ended; `status` is the run's final one where it ended."""
+    """Why following stopped. `status` is the final status of the run if it ended."""
 
     kind: Literal["ended", "detached", "taken_down", "expired"]
     status: str | None = None
 
 
 class Screen(Protocol):
-    """Where snapshots are shown."""
+    """A display for snapshots of a run."""
 
     def show(self, snapshot: Mapping[str, Any]) -> None: ...
 
     def pause(self) -> None:
-        """Leave the terminal alone until the next `show`."""
+        """Stop writing to the terminal until the next `show`."""
         ...
 
     def __enter__(self) -> Screen: ...
@@ -43,7 +43,7 @@ class Screen(Protocol):
 
 
 class LineScreen:
-    """Lines: what is new at once, and where the run is at most every `period_s`."""
+    """Prints news as lines when it occurs, and otherwise a progress line every `period_s` seconds."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class LineScreen:
         self._written_s = now()
 
     def show(self, snapshot: Mapping[str, Any]) -> None:
-        """Write what is new since the last call."""
+        """Print what is new since the last call."""
         fresh = live.lines(self._last, snapshot)
         self._last = snapshot
         now = self._now()
@@ -68,7 +68,7 @@ class LineScreen:
             self._written_s = now
 
     def pause(self) -> None:
-        """Lines need no pause."""
+        """Do nothing: lines do not interfere with a prompt."""
 
     def __enter__(self) -> LineScreen:
         return self
@@ -80,7 +80,7 @@ class LineScreen:
 
 
 class LiveScreen:
-    """A view that redraws itself on stderr."""
+    """A view on stderr that is redrawn in place."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -90,13 +90,13 @@ class LiveScreen:
         self._live = Live(console=console, auto_refresh=False, transient=False)
 
     def show(self, snapshot: Mapping[str, Any]) -> None:
-        """Draw the snapshot in place of the last one."""
+        """Draw the snapshot over the previous one."""
         if not self._live.is_started:
             self._live.start()
         self._live.update(live.view(snapshot), refresh=True)
 
     def pause(self) -> None:
-        """Stop drawing; the next `show` starts below."""
+        """Stop drawing; the next `show` starts a new view below."""
         self._live.stop()
 
     def __enter__(self) -> LiveScreen:
@@ -109,7 +109,7 @@ class LiveScreen:
 
 
 def choose_screen() -> Screen:
-    """The live view on a terminal, lines elsewhere."""
+    """Return the live view on a terminal, the line display elsewhere."""
     return LiveScreen() if wants_live_view() else LineScreen()
 
 
@@ -120,11 +120,11 @@ def follow(
     period_s: float = 1.0,
     expired: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Show the run until it ends, `expired` says that it takes too long (it still runs), or Ctrl-C says otherwise.
+    """Show the run until it ends, until `expired` returns True (the run keeps running), or until Ctrl-C.
 
-    Ctrl-C once: on a terminal asks, elsewhere takes the run down. Twice: lets it run and says how to take
-    it down. Raises ControllerLostError when the controller dies (`orch attach` goes on), TeardownError
-    when something is left.
+    The first Ctrl-C asks what to do on a terminal and tears the run down elsewhere. The second one leaves the
+    run running and prints how to tear it down. Raises ControllerLostError when the controller dies (`orch attach`
+    resumes the run), TeardownError when something is left.
     """
     with screen, terminated_is_interrupted():
         while True:
@@ -143,48 +143,51 @@ def follow(
 
 
 def take_down(run_id: str, home: Path, reason: str) -> None:
-    """End the run politely, then prove that nothing is left. Raises TeardownError with what is."""
+    """Stop the run gracefully, then verify that nothing is left. Raises TeardownError naming what is."""
     stuck = ""
     try:
         client.stop(run_id, home, reason=reason)
-    except (OrchError, ProviderError) as error:  # whatever stands in the way: `down` goes without it
+    except (OrchError, ProviderError) as error:  # `down` does not need a graceful stop
         stuck = f" ({error})"
     left = client.down(run_id, home)
     if left:
         raise TeardownError(
-            f"{run_id}: still there: {', '.join(left)}{stuck}; `orch down {run_id}` tries again", left
+            f"{run_id}: not torn down completely, left: {', '.join(left)}{stuck}; run `orch down {run_id}` to retry",
+            left,
         )
 
 
 def _interrupted(run_id: str, home: Path) -> Outcome | None:
-    """None: the person chose to go on watching."""
+    """Handle Ctrl-C. Returns None when the user chose to continue following."""
     try:
         if is_interactive():
             say(
-                f"\nInterrupted. [t]ake {run_id} down, [l]eave it running, or go on watching (any other key)?"
+                f"\nInterrupted. [t]ear down {run_id}, [l]eave it running, or continue following (any other key)?"
             )
-            say("Ctrl-C again leaves it running.")
+            say("Press Ctrl-C again to leave it running.")
             answer = input().strip().lower()[:1]
             if answer == "l":
                 return _detached(run_id)
             if answer != "t":
                 return None
-        say(f"interrupted: taking {run_id} down (interrupt again to leave it running)")
+        say(f"interrupted; tearing down {run_id} (press Ctrl-C again to leave it running)")
         take_down(run_id, home, "interrupted")
     except (KeyboardInterrupt, EOFError):
         return _detached(run_id)
-    say(f"{run_id}: nothing is left; `orch report {run_id}` shows what was measured")
+    say(f"{run_id}: torn down, nothing is left; `orch report {run_id}` shows the measurements")
     return Outcome("taken_down")
 
 
 def _detached(run_id: str) -> Outcome:
-    say(f"left running: `orch attach {run_id}` watches it again, `orch down {run_id}` takes it down")
+    say(
+        f"{run_id} keeps running: `orch attach {run_id}` follows it again, `orch down {run_id}` tears it down"
+    )
     return Outcome("detached")
 
 
 @contextmanager
 def terminated_is_interrupted() -> Iterator[None]:
-    """SIGTERM as Ctrl-C: a job runner that ends us must not leave VMs that cost money."""
+    """Treat SIGTERM as Ctrl-C, so that a job runner that terminates orch leaves no VMs that cost money."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt

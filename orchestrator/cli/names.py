@@ -1,4 +1,4 @@
-"""From what the user typed to a run of the state folder, and the completion of it."""
+"""Resolve run names given on the command line, and complete them in the shell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 
 class Found(NamedTuple):
-    """A run that exists."""
+    """An existing run."""
 
     run_id: str
     home: Path
@@ -17,7 +17,7 @@ class Found(NamedTuple):
 
 
 def find_run(text: str) -> Found:
-    """The run `text` means: its id, the beginning of it, or `latest`. Raises UsageError."""
+    """Find the run with the id `text`, with a unique id prefix `text`, or the `latest`. Raises UsageError."""
     from orchestrator.home import home_folder, resolve_run, run_folder
 
     home = home_folder()
@@ -26,16 +26,16 @@ def find_run(text: str) -> Found:
 
 
 def find_source(text: str) -> Path:
-    """A folder that is there (of a run, of logs, of exports), else a run's folder. Raises UsageError."""
+    """Return `text` if it is a folder (of a run, logs or exports), else the folder of that run. Raises UsageError."""
     from orchestrator.errors import UsageError
 
     place = Path(text).expanduser()
     if place.is_dir():
         return place
     if place.is_file():
-        raise UsageError(f"{text}: is a file; name the folder that it lies in")
+        raise UsageError(f"{text} is a file; give the folder that contains it")
     if "/" in text:
-        raise UsageError(f"{text}: there is no such folder")
+        raise UsageError(f"{text}: no such folder")
     return find_run(text).folder
 
 
@@ -48,6 +48,6 @@ def _complete(incomplete: str) -> list[str]:
 RunArgument = Annotated[
     str,
     typer.Argument(
-        metavar="RUN", help="A run's id, the beginning of it, or `latest`.", autocompletion=_complete
+        metavar="RUN", help="Run id, a unique prefix of one, or `latest`.", autocompletion=_complete
     ),
 ]

@@ -1,4 +1,4 @@
-"""What `launch` and `plan` do before a controller exists: the plan, the run's id."""
+"""Plans and run ids: the steps of `launch` and `plan` before a controller exists."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def plan_for(
     approved: Mapping[str, Any] | None = None,
     check_prices: Callable[[Quoter], None] | None = None,
 ) -> RunPlan:
-    """Plan a run from this machine, as `orchestrator.launch.plan_run.plan_run`."""
+    """Plan a run from this machine; see `orchestrator.launch.plan_run.plan_run`."""
     return plan_run(
         spec,
         on,
@@ -41,7 +41,7 @@ def plan_for(
 
 
 def plan_json(plan: RunPlan) -> str:
-    """A plan as it is saved."""
+    """Serialise a plan as JSON, in the form in which it is saved."""
     from orchestrator.cli.render.output import as_json
     from orchestrator.saved_plan import plan_document
 
@@ -50,14 +50,14 @@ def plan_json(plan: RunPlan) -> str:
 
 
 def new_id(name: str) -> str:
-    """A run id nobody has yet."""
+    """Generate a run id that is not in use."""
     return new_run_id(name, datetime.now(UTC), SystemRandom())
 
 
 def checked_id(run_id: str) -> str:
-    """The id the user chose: it names a folder and begins every VM's name. Raises UsageError."""
+    """Validate a run id chosen by the user, which becomes a folder name and the prefix of VM names. Raises UsageError."""
     if not _RUN_ID.fullmatch(run_id):
         raise UsageError(
-            f"--run-id {run_id[:80]!r}: a run's id is made of a-z, 0-9 and '-', at most 63 of them; choose another"
+            f"--run-id {run_id[:80]!r}: invalid run id; use at most 63 of the characters a-z, 0-9 and '-', not starting with '-'"
         )
     return run_id

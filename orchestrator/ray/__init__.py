@@ -1,1 +1,1 @@
-"""Ray: the process that holds it and the session."""
+"""The private Ray session that orch's controllers run in, and the process that hosts it."""

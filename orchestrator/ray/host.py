@@ -1,4 +1,4 @@
-"""The process that holds our Ray: `python -m orchestrator.ray.host HOME`, leader of a session."""
+"""The process that hosts our Ray: `python -m orchestrator.ray.host HOME`, a session leader."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from orchestrator.ray.session import LOOPBACK_ONLY, RaySession, live_claims, ses
 
 _IDLE_S = 4.0
 _PERIOD_S = 0.5
-_OBJECT_STORE_BYTES = 100_000_000  # the controller passes no large object
+_OBJECT_STORE_BYTES = 100_000_000  # the controller passes no large objects
 _CPUS = 2
-# `ray start` has no option for it: where the client's packages are installed it starts the server, at 10001.
+# `ray start` has no option to disable the client server: it starts one on port 10001 if the client's packages are installed.
 _WITHOUT_CLIENT_SERVER = """
 from ray.scripts import scripts
 scripts.get_ray_client_dependency_error = lambda: "orch needs no Ray client"
@@ -29,11 +29,11 @@ scripts.main()
 
 
 class _Terminated(Exception):
-    """SIGTERM came."""
+    """SIGTERM was received."""
 
 
 def main(arguments: list[str]) -> int:
-    """Start Ray, hold it while anybody claims it, end it. Exit code 1 when it died or did not start."""
+    """Start Ray, keep it while any process claims it, then stop it. Returns 1 if it died or did not start."""
     home = Path(arguments[0])
     signal.signal(signal.SIGTERM, _terminate)
     temp = Path(tempfile.mkdtemp(prefix="orch-ray-", dir=_short_temp()))
@@ -63,32 +63,36 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 
 def _short_temp() -> str:
-    """Ray makes sockets in there, whose paths may have 107 bytes, some 85 of them its own and ours."""
-    wished = os.environ.get("TMPDIR", "/tmp")
-    return wished if len(wished) <= 20 and os.access(wished, os.W_OK) else "/tmp"
+    """A short temporary folder: socket paths are limited to 107 bytes, and Ray and orch use about 85 of them."""
+    folder = os.environ.get("TMPDIR", "/tmp")
+    return folder if len(folder) <= 20 and os.access(folder, os.W_OK) else "/tmp"
 
 
 def _start_head(temp: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Loopback only, free ports, no dashboard, no client server, no usage report."""
+    """Start the head node: loopback only, free ports, no dashboard, no client server, no usage report."""
     command = [
         *(sys.executable, "-c", _WITHOUT_CLIENT_SERVER, "start", "--head", "--block"),
         *("--node-ip-address=127.0.0.1", "--port=0", "--include-dashboard=false", "--disable-usage-stats"),
         *("--dashboard-agent-listen-port=0", "--dashboard-agent-grpc-port=0", "--metrics-export-port=0"),
         "--include-log-monitor=false",
-        *(f"--num-cpus={_CPUS}", f"--object-store-memory={_OBJECT_STORE_BYTES}", f"--temp-dir={_rays(temp)}"),
+        *(
+            f"--num-cpus={_CPUS}",
+            f"--object-store-memory={_OBJECT_STORE_BYTES}",
+            f"--temp-dir={_ray_folder(temp)}",
+        ),
     ]
     settings = {**LOOPBACK_ONLY, "RAY_USAGE_STATS_ENABLED": "0", "RAY_SCHEDULER_EVENTS": "0"}
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, env={**environment, **settings})
 
 
-def _rays(temp: Path) -> Path:
-    """Ray opens its folder to everybody (0777), so it has one within ours (0700)."""
+def _ray_folder(temp: Path) -> Path:
+    """Ray's folder. Ray makes it world-writable (0777), so it lies inside a private one (0700)."""
     return temp / "r"
 
 
 def _address(temp: Path, head: subprocess.Popen[bytes]) -> str:
-    """Where it listens, once it says so. Raises RuntimeError when it ends instead."""
-    file = _rays(temp) / "ray_current_cluster"
+    """Wait for Ray's address. Raises RuntimeError if Ray exits instead."""
+    file = _ray_folder(temp) / "ray_current_cluster"
     while not (file.exists() and (text := file.read_text().strip())):
         if head.poll() is not None:
             raise RuntimeError(f"ray start ended with {head.returncode}")
@@ -102,7 +106,7 @@ def _hold(home: Path, head: subprocess.Popen[bytes]) -> int:
         if live_claims(home):
             claimed_s = time.monotonic()
         elif time.monotonic() - claimed_s > _IDLE_S:
-            with session_lock(home, wait=False) as ours:  # somebody who starts a run holds it
+            with session_lock(home, wait=False) as ours:  # held by a process that is starting a run
                 if ours and not live_claims(home):
                     (home / "ray.json").unlink(missing_ok=True)
                     return 0

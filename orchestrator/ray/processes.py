@@ -1,4 +1,4 @@
-"""Which process is which: a pid is one only together with when it began."""
+"""Identify processes by pid and start time, since pids are reused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def identity(pid: int) -> str:
-    """What tells this process from a later one of the same pid; "" when there is none (zombies are none)."""
+    """Start time of a process, which distinguishes it from later ones with its pid; "" for none or a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except FileNotFoundError:
@@ -33,15 +33,15 @@ def _identity_without_proc(pid: int) -> str:
 
 
 def is_alive(pid: int, began: str) -> bool:
-    """Whether the process that had this identity still runs."""
+    """Whether the process with this pid and identity is still running."""
     return bool(began) and identity(pid) == began
 
 
 def marked(mark: str, session: int | None = None) -> list[int]:
-    """Pids of this user's processes whose environment or command line holds `mark`, or of that session.
+    """Pids of this user's processes in `session`, or with `mark` in their environment or command line.
 
-    Linux only; elsewhere none are found. A process may have overwritten its environment with its title
-    (Ray's workers do), hence the session.
+    Linux only; elsewhere none are found. Processes may overwrite their environment with their title, as Ray's
+    workers do, hence the session.
     """
     found: list[int] = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -53,7 +53,7 @@ def marked(mark: str, session: int | None = None) -> list[int]:
             if not ours:
                 text = (folder / "environ").read_bytes() + (folder / "cmdline").read_bytes()
                 ours = mark.encode() in text
-        except OSError:  # it has gone, or is another user's
+        except OSError:  # it has ended, or belongs to another user
             continue
         if ours:
             found.append(pid)
@@ -61,7 +61,7 @@ def marked(mark: str, session: int | None = None) -> list[int]:
 
 
 def end_processes(find: Callable[[], Iterable[int]], patience_s: float) -> list[int]:
-    """SIGTERM what `find` finds, after `patience_s` SIGKILL, again until nothing is found; pids that stay."""
+    """Send SIGTERM, and SIGKILL after `patience_s`, until `find` returns nothing. Returns the pids that are left."""
     for number, limit_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, 5.0)):
         deadline = time.monotonic() + limit_s
         signalled: set[int] = set()

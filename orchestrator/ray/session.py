@@ -1,10 +1,10 @@
-"""Our own Ray: started when a run needs it, stopped when the last one has ended, never the user's.
+"""Our own Ray session: started when a run needs it, stopped after the last one. The user's Ray is never stopped.
 
-`<home>/ray.json` says where it is; `<home>/ray-claims/` holds a file for each process that needs it. A
-process of its own (`ray_host`) starts Ray, looks at the claims, and ends Ray and itself without them.
+`<home>/ray.json` has its address; `<home>/ray-claims/` has a file for each process that needs it. A separate
+process (`orchestrator.ray.host`) starts Ray, checks the claims, and stops Ray and itself when there are none.
 
-Every call of it needs the token in `<home>/ray-token` (0600), new with each Ray: it listens on loopback, where every user of the
-machine reaches it, and who can call it runs code as us.
+Every call requires the token in `<home>/ray-token` (0600), which is new for each session: Ray listens on loopback,
+which every user of the machine can reach, and whoever can call it runs code as this user.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from orchestrator.ray.processes import end_processes, identity, is_alive, marked
 
 _START_S = 90.0
 
-# Ray turns the wish for 127.0.0.1 into this machine's address unless it is told to form no clusters.
 _TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _users_own = {name: os.environ.get(name) for name in _TOKEN_VARIABLES}  # for the user's Ray
+# Ray replaces 127.0.0.1 by this machine's address unless clusters are disabled.
 LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
 @dataclass(frozen=True)
 class RaySession:
-    """ray.json."""
+    """The content of ray.json."""
 
     address: str  # "" while it starts
-    pid: int  # of ray_host, which leads a session of its own
+    pid: int  # of the host process, a session leader
     began: str
     temp: str
 
     @property
     def alive(self) -> bool:
-        """Whether its host process runs."""
+        """Whether the host process is running."""
         return is_alive(self.pid, self.began)
 
     def save(self, home: Path) -> None:
@@ -61,7 +61,7 @@ class RaySession:
 
 
 def read_session(home: Path) -> RaySession | None:
-    """What ray.json says; None without one."""
+    """Read ray.json; None if there is none."""
     try:
         return RaySession(**json.loads((home / "ray.json").read_text()))
     except (OSError, ValueError, TypeError):
@@ -70,7 +70,7 @@ def read_session(home: Path) -> RaySession | None:
 
 @contextmanager
 def session_lock(home: Path, *, wait: bool = True) -> Generator[bool, None, None]:
-    """One process at a time starts or ends Ray; yields False when not `wait` and somebody else is at it."""
+    """Lock for starting and stopping Ray. Without `wait`, yields False if another process holds it."""
     make_home(home)
     with (home / "ray.lock").open("a") as file:
         try:
@@ -82,14 +82,14 @@ def session_lock(home: Path, *, wait: bool = True) -> Generator[bool, None, None
 
 
 def claim(home: Path) -> None:
-    """Say that this process needs Ray until it ends."""
+    """Record that this process needs Ray until it ends."""
     folder = home / "ray-claims"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / str(os.getpid())).write_text(identity(os.getpid()))
 
 
 def live_claims(home: Path) -> list[int]:
-    """Processes that need Ray; claims of dead ones are removed."""
+    """Pids of the processes that need Ray; claims of dead processes are removed."""
     alive: list[int] = []
     for file in (home / "ray-claims").glob("[0-9]*"):
         try:
@@ -104,9 +104,9 @@ def live_claims(home: Path) -> list[int]:
 
 
 def ensure_ray(home: Path) -> str:
-    """The address of a Ray that lives: `RAY_ADDRESS`, else ours, started when needed.
+    """Return the address of a running Ray: `RAY_ADDRESS`, else ours, which is started if needed.
 
-    Raises RaySessionError when it does not start within 90 s.
+    Raises RaySessionError if it does not start within 90 s.
     """
     given = os.environ.get("RAY_ADDRESS", "")
     if given:
@@ -122,14 +122,14 @@ def ensure_ray(home: Path) -> str:
 
 
 def stop_ray(home: Path) -> list[int]:
-    """End our Ray now, whoever uses it; returns pids that could not be ended. Nothing when there is none."""
+    """Stop our Ray, even if it is in use. Returns the pids that could not be ended."""
     with session_lock(home):
         session = read_session(home)
         return [] if session is None else _clean_up(home, session)
 
 
 def connect(address: str, home: Path) -> None:
-    """Make this process a driver of the Ray at `address`, ours or the user's. Raises RaySessionError."""
+    """Connect this process as a driver to the Ray at `address`, ours or the user's. Raises RaySessionError."""
     session = read_session(home)
     ours = session is not None and session.address == address
     _authenticate(_token_of(home) if ours else _users_own)
@@ -137,18 +137,18 @@ def connect(address: str, home: Path) -> None:
     from ray._private import ray_constants
 
     if ours:
-        # LOOPBACK_ONLY once Ray is imported; without it, it looks for our node at this machine's address.
+        # The equivalent of LOOPBACK_ONLY after the import; otherwise Ray looks for our node at this machine's address.
         ray_constants.ENABLE_RAY_CLUSTER = False
 
     disconnect()
     try:
         ray.init(address=address, namespace="orch", log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        raise RaySessionError(f"Ray at {address} does not answer: {str(error).splitlines()[0]}") from error
+        raise RaySessionError(f"Ray at {address} does not respond: {str(error).splitlines()[0]}") from error
 
 
 def _token_of(home: Path) -> Mapping[str, str | None]:
-    """What a process of our Ray has in its environment. A Ray that an older orch started has no token."""
+    """Token variables for a client of our Ray. A Ray started by an older orch has no token."""
     path = home / "ray-token"
     if not path.is_file():
         return dict.fromkeys(_TOKEN_VARIABLES)
@@ -156,19 +156,19 @@ def _token_of(home: Path) -> Mapping[str, str | None]:
 
 
 def _authenticate(wanted: Mapping[str, str | None]) -> None:
-    """Use these variables from now on; Ray reads them when it is imported, and when it is told to."""
+    """Set these token variables, and make Ray re-read them if it is already imported."""
     for name, value in wanted.items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-    raylet: Any = importlib.import_module("ray._raylet")  # compiled: nobody knows its types
+    raylet: Any = importlib.import_module("ray._raylet")  # compiled, without type information
     raylet.Config.initialize("")
     raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def disconnect() -> None:
-    """Be no driver any more: a Ray that dies must not take this process with it."""
+    """Disconnect from Ray, so that a dying Ray does not take this process with it."""
     import ray
 
     if ray.is_initialized():
@@ -194,7 +194,7 @@ def _start(home: Path) -> str:
     while time.monotonic() < deadline:
         session = read_session(home)
         if session is not None and session.pid == process.pid and session.address:
-            process.returncode = 0  # it is on its own from here: not ours to wait for
+            process.returncode = 0  # it is detached from here on and must not be waited for
             return session.address
         if process.poll() is not None:
             break
@@ -204,11 +204,11 @@ def _start(home: Path) -> str:
     session = read_session(home)
     if session is not None:
         _clean_up(home, session)
-    raise RaySessionError(f"Ray did not start; see {home / 'ray.log'}, then try again")
+    raise RaySessionError(f"Ray did not start; see {home / 'ray.log'} for the cause, then try again")
 
 
 def _clean_up(home: Path, session: RaySession) -> list[int]:
-    """End what is left of a session and its files."""
+    """End the remaining processes of a session and remove its files."""
     left = end_processes(lambda: marked(session.temp, session.pid if session.began else None), 5.0)
     if not left:
         shutil.rmtree(session.temp, ignore_errors=True)

@@ -1,1 +1,1 @@
-"""The controller's own core on a virtual clock: a simulated cloud, a model of peers, faults drawn from a seed."""
+"""Simulate the real controller on a virtual clock, with a simulated cloud, a model of the peers and seeded faults."""

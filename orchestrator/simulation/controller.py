@@ -1,8 +1,8 @@
-"""The controller of a simulated run: the real loop (`orchestrator.controller.tick`) on simulated ports.
+"""The controller of a simulated run: the real loop (`orchestrator.controller.tick`) with simulated I/O.
 
-The store, the provider's calls, the monitor's log and the roster are in memory and on a virtual clock; the loop, its
-rows, its accounting and its closing are the ones a real run has. What is on the `MemoryStore` is what the next
-controller finds when this one is killed.
+The store, provider calls, monitor log and roster are in memory and on a virtual clock. The loop, its records, the
+accounting and the shutdown are those of a real run. The `MemoryStore` is what the next controller finds when this
+one is killed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from orchestrator.simulation.store import MemoryStore
 OWNER = "simulated-00000000"
 CrashPoint = Literal["before_write", "after_write", "before_reply"]
 
-_FOLDER = Path("/simulated/sim")  # of the run: nothing is there, and nothing is written there
+_FOLDER = Path("/simulated/sim")  # of the run; does not exist and is never written
 _PACE = Pace(
     request_deadline_s=900.0, observe_deadline_s=30.0, observe_period_s=6.0, terminate_deadline_s=60.0
 )
@@ -46,27 +46,27 @@ _MAX_PARALLEL = 32
 
 
 class Crashed(BaseException):
-    """The controller was killed here. No handler of errors may catch it."""
+    """The controller is killed at this point. A BaseException, so that no error handler catches it."""
 
 
 class Disk(Protocol):
     """The disk of the controller's machine."""
 
     def write_file(self) -> None:
-        """Raises OSError where it has no room."""
+        """Raise OSError if the disk is full."""
         ...
 
     def free_reserve(self) -> bool:
-        """Give back the room that was kept; whether there was any."""
+        """Free the reserved space; return whether there was any."""
         ...
 
     def has_failed(self) -> bool:
-        """Whether it raised anything in this round."""
+        """Whether it raised an error in this round."""
         ...
 
 
 def price_book() -> PriceBook:
-    """What the simulated clouds ask for a byte; made up. VMs cost what the market says."""
+    """Made-up traffic prices of the simulated clouds. VM prices come from the market."""
     rows = ["provider,product,from,to,item,unit,tier_start,usd,minimum_s,increment_s,valid_from,source"]
     for cloud in ("gcp", "aws"):
         for kind, usd in zip(
@@ -77,12 +77,12 @@ def price_book() -> PriceBook:
 
 
 def launched(spec: RunSpec, at_s: float) -> MemoryStore:
-    """The store of a run that was just launched."""
+    """Create the store of a run that was just launched."""
     book = price_book()
     meta = {
         "run_id": spec.run_id,
         "status": "running",
-        "target": "sky",  # as it is billed
+        "target": "sky",  # determines billing
         "emulated": False,
         "scales": None,
         "price_book": {"name": book.name, "sha256": book.sha256, "csv": book.text},
@@ -97,19 +97,19 @@ def launched(spec: RunSpec, at_s: float) -> MemoryStore:
 
 
 class SimCalls:
-    """The provider's calls on the virtual clock: each is made at once, and answered when its reply comes."""
+    """Provider calls on the virtual clock: each is made immediately and completes when its reply is due."""
 
     def __init__(self, cloud: SimCloud, world: SimWorld, clock: VirtualClock) -> None:
         self._cloud, self._world, self._clock = cloud, world, clock
         self._line = Line(_MAX_PARALLEL)
-        self._under_way: dict[str, tuple[Call, Reply, float]] = {}  # with the deadline
-        self._again: list[tuple[float, Done]] = []  # answers to requests that come late, or a second time
+        self._under_way: dict[str, tuple[Call, Reply, float]] = {}  # with their deadlines
+        self._again: list[tuple[float, Done]] = []  # late and duplicate answers to requests
         self.counts: Counter[str] = Counter()
-        self.called: Callable[[], None] = lambda: None  # after a call was made, before its reply
-        self.listed: Callable[[Sequence[Observed]], None] = lambda _: None  # with each list that is told
+        self.called: Callable[[], None] = lambda: None  # called after a call was made, before its reply
+        self.listed: Callable[[Sequence[Observed]], None] = lambda _: None  # called with each listing
 
     def submit(self, call: Call) -> bool:
-        """Make the call, or put it in line; False when one of that key is under way."""
+        """Make or queue the call; False if one with the same key is in progress."""
         if call.key in self._under_way or call.key in self._line:
             return False
         self._line.add(call)
@@ -124,7 +124,7 @@ class SimCalls:
             self._under_way[call.key] = (call, reply, self._clock.now_s + call.deadline_s)
 
     def poll(self) -> list[Done]:
-        """What was answered, or is past its deadline."""
+        """Return the calls that were answered or passed their deadline."""
         now_s = self._clock.now_s
         done = [each for at_s, each in self._again if at_s <= now_s]
         self._again = [(at_s, each) for at_s, each in self._again if at_s > now_s]
@@ -151,15 +151,15 @@ class SimCalls:
         return done
 
     def drop(self, key: str) -> bool:
-        """Out of the line."""
+        """Remove a call from the queue."""
         return self._line.drop(key)
 
     def busy(self, what: str) -> bool:
-        """Whether such a call is under way or in line."""
+        """Whether such a call is in progress or queued."""
         return is_under_way(what, (*self._under_way, *self._line))
 
     def wait(self, call: Call) -> Any:
-        """Make the call and let the virtual clock go on until its reply. Raises ProviderError."""
+        """Make the call and advance the virtual clock to its reply. Raises ProviderError."""
         if call.method == "collect":
             return str(_FOLDER / "vms" / call.arguments[0])  # simulated peers write no logs
         reply = self._cloud.begin(call.method, *call.arguments)
@@ -173,14 +173,14 @@ class SimCalls:
 
 
 def _answer(call: Call, reply: Reply) -> Done:
-    """As a Ray worker's: whatever else the provider's code raises is no answer."""
+    """Convert a reply as a Ray worker would: unexpected exceptions of the provider's code become `broken`."""
     if reply.error is None or isinstance(reply.error, ProviderError):
         return Done(call, reply.result, reply.error)
     return Done(call, error=broken(call, reply.error, reply.error))
 
 
 class SimMonitor:
-    """What the monitor writes into its log: who is in the DHT at each look, and each peer's last epoch."""
+    """The monitor's log: the peers in the DHT at each scrape, and the last epoch of each peer."""
 
     def __init__(self, world: SimWorld, peers: Peers, run: str, last_epoch: int) -> None:
         self._world, self._peers, self._run, self._last_epoch = world, peers, run, last_epoch
@@ -189,15 +189,15 @@ class SimMonitor:
         self._at_s = float("-inf")
 
     def read(self, offset: int, most_bytes: int) -> bytes | None:
-        """The log from an offset on. The monitor looks at the swarm just before, if its VM runs."""
+        """Read the log from an offset. If the monitor's VM is running, the swarm is scraped just before."""
         now_s = self._world.now_s
         running = [vm for vm in self._world.alive(self._run) if is_monitor(vm.vm) and vm.state == "running"]
         if now_s > self._at_s and running:
             self._at_s = now_s
-            self._look(now_s)
+            self._scrape(now_s)
         return bytes(self._log[offset : offset + most_bytes])
 
-    def _look(self, now_s: float) -> None:
+    def _scrape(self, now_s: float) -> None:
         for vm in self._peers.finished():
             if vm not in self._written:
                 self._written.add(vm)
@@ -205,29 +205,29 @@ class SimMonitor:
                     vm, self._last_epoch, now_s, now_s, 1, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
                     None, 1, "", "simulated",
                 )  # fmt: skip
-                # A peer that trained with others sent something; what is not simulated.
+                # A peer that trained with others sent something; the amount is not simulated.
                 sent = EgressRecord(vm, self._last_epoch, "", "comm", 0.0, 0)
                 self._line(
                     {"kind": "epoch", "epoch": asdict(epoch), "egress": [asdict(sent)], "ingress": None}
                 )
-        self._line({"kind": "swarm", "at_s": now_s, "alive": self._peers.heard()})
+        self._line({"kind": "swarm", "at_s": now_s, "alive": self._peers.visible()})
 
-    def _line(self, said: Mapping[str, Any]) -> None:
-        self._log += json.dumps(said).encode() + b"\n"
+    def _line(self, entry: Mapping[str, Any]) -> None:
+        self._log += json.dumps(entry).encode() + b"\n"
 
 
 class SimRoster:
-    """What the controller tells its peers, heard at once by all that are connected."""
+    """The controller's orders to its peers, received immediately by all connected ones."""
 
     def __init__(self, peers: Peers, disk: Disk) -> None:
         self._peers, self._disk, self._time = peers, disk, OrdersTime()
 
     def public_key(self) -> str:
-        """No key: nothing is signed here."""
+        """Return a placeholder: nothing is signed in the simulation."""
         return "simulated"
 
     def write(self, state: RunState, vms: Iterable[tuple[str, str, int]], now_s: float) -> None:
-        """Renew the leases, pause or go on, tell who waits whom to join; nothing once the run stops."""
+        """Renew leases, pause or resume, and tell waiting peers which peer to join; nothing once the run stops."""
         if state.ended or state.stop_status:
             return
         peers, lease_s = self._peers, state.spec.lease_s
@@ -240,7 +240,7 @@ class SimRoster:
 
 
 class SimRequests:
-    """What is asked of the provider for a slot or the monitor."""
+    """Launch requests for slots and the monitor."""
 
     evaluates = False
 
@@ -248,15 +248,15 @@ class SimRequests:
         self._spec, self.last_epoch = spec, last_epoch
 
     def peer(self, wish: ev.RequestVm, place: Place) -> LaunchRequest:
-        """A slot's VM at a place."""
+        """Request a slot's VM at a place."""
         return _request(wish.vm, place, self._labels(wish.slot))
 
     def monitor(self, vm: str) -> LaunchRequest:
-        """The monitor's program, where the first slot is."""
+        """Request the monitor's VM, at the place of the first slot."""
         return _request(vm, self._spec.slots[0].places[0], self._labels(""))
 
     def nodes(self) -> dict[str, tuple[str, str]]:
-        """No others."""
+        """Return no further nodes."""
         return {}
 
     def _labels(self, slot: str) -> dict[str, str]:
@@ -272,11 +272,11 @@ def _request(vm: str, place: Place, labels: dict[str, str]) -> LaunchRequest:
 
 
 class Escaped(BaseException):
-    """A tick raised what no fault of the disk explains: a fault of ours."""
+    """A tick raised an exception that no simulated disk fault explains."""
 
 
 class _Ticks:
-    """A shell's ticks. Of what they raise, the loop sees what it would see without the simulation."""
+    """A shell's ticks. The loop sees only the exceptions it would see without the simulation."""
 
     def __init__(self, shells: Shells, disk: Disk) -> None:
         self._shells, self._disk = shells, disk
@@ -297,7 +297,7 @@ class _Ticks:
 
 
 class SimController:
-    """One controller's life, from its start to its death or the run's end."""
+    """A controller, from its start until it is killed or the run ends."""
 
     def __init__(
         self,
@@ -315,11 +315,10 @@ class SimController:
         wall_s: float,
         check: bool,
     ) -> None:
-        """Goes on from the store. `wall_s`: what the machine's clock says now. `check`: the core's invariants at each
-        change."""
+        """Resume from the store. `wall_s`: the machine's clock. `check`: check the core's invariants at each change."""
         self._store, self._clock, self._peers, self._disk, self._check = store, clock, peers, disk, check
-        # As `cloud.clock` after a start of the machine: its time of now, or the last that the store knows, and nobody
-        # sets it after that.
+        # As `cloud.clock` after a boot: the machine's time or the last time in the store, whichever is later. The
+        # clock is not set after that.
         self._offset_s = max(wall_s, written_until_s(store, store.records("events"))) - clock.now_s
         store.take_over()
         self.calls = SimCalls(cloud, world, clock)
@@ -333,13 +332,13 @@ class SimController:
         )
         self._ticks = ticks(_Ticks(self._shells, disk).next)
         self.ticks = 0
-        self.retry_s: float | None = None  # the last tick raised, and is repeated after so long
-        self.ended = False  # it has nothing left to do
+        self.retry_s: float | None = None  # delay until the retry of a tick that raised an error
+        self.ended = False  # nothing left to do
         self.failure = ""  # why it gave up
 
     @property
     def state(self) -> RunState:
-        """The core's state."""
+        """The state of the core."""
         return self._shells.shell.state
 
     def stop(self, status: str, cause: str) -> None:
@@ -347,17 +346,17 @@ class SimController:
         self._shells.stop(status, cause)
 
     def now_s(self) -> float:
-        """What its clock says."""
+        """The time of its clock."""
         return self._clock.now_s + self._offset_s
 
     @property
     def busy(self) -> bool:
-        """Whether something is to be looked after more often than in quiet times."""
+        """Whether ticks should be more frequent than in quiet times."""
         slots = self.state.slots
         return self._peers.working_count < len(slots) or any(s.ending for s in slots)
 
     def tick(self) -> None:
-        """One round. Raises Crashed, Escaped."""
+        """Run one round. Raises Crashed, Escaped."""
         shell, before = self._shells.shell, self.state
         self.ticks += 1
         try:
@@ -365,9 +364,9 @@ class SimController:
             self.retry_s = pause_s if self._disk.has_failed() else None
         except StopIteration:
             self.ended = True
-        except ProviderError as error:  # the run is over, and its cloud could not be closed
+        except ProviderError as error:  # the run has ended, but its cloud could not be closed
             self.ended, self.failure = True, str(error)
-        except Exception as error:  # noqa: BLE001 - as the actor does
+        except Exception as error:  # noqa: BLE001 - like the actor
             self.ended = True
             self._disk.free_reserve()
             self.failure = abort(self._store, self.calls, _FOLDER, self.now_s(), str(error), 120.0)
@@ -376,5 +375,5 @@ class SimController:
 
 
 def stops(rows: Iterable[EventRecord]) -> bool:
-    """Whether one of these journal rows says that the run is to end."""
+    """Whether one of these journal rows stops the run."""
     return any(row.kind == "run" and json.loads(row.data_json)["stop_status"] for row in rows)

@@ -1,4 +1,4 @@
-"""The disk of the controller's machine: without room, failing, its database locked by somebody else."""
+"""The disk of the controller's machine, with simulated faults: full, I/O errors, locked database."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from typing import Literal
 
 from cloud.sim import Faults
 
-_LIMITED = 1.0  # the size of a full disk that has room for what the run has kept
+_LIMITED = 1.0  # fault size: the reserved space helps
 
 
 class SimDisk:
-    """Fails while a controller is at work, as `faults` say. What it raises is what SQLite and the system raise."""
+    """Injects `faults` during controller rounds, with the exceptions of SQLite and the operating system."""
 
     def __init__(self, faults: Faults, now_s: Callable[[], float], filled: Callable[[], None]) -> None:
-        """`filled`: called when something finds no room."""
+        """`filled` is called when a write finds the disk full."""
         self._faults, self._now_s, self._filled = faults, now_s, filled
-        self._freed = False  # what the run had kept is given back
+        self._freed = False  # the reserved space has been freed
         self._busy = self._failed = False
 
     def begin(self) -> None:
-        """A round of the controller begins."""
+        """Begin a round of the controller."""
         self._busy, self._failed = True, False
 
     def end(self) -> None:
-        """It is over: who looks at the store now is no part of the run."""
+        """End the round; reads of the store outside rounds do not fail."""
         self._busy = False
 
     def has_failed(self) -> bool:
-        """Whether it raised anything in this round."""
+        """Whether it raised an error in this round."""
         return self._failed
 
     def use_database(self, what: Literal["read", "write"]) -> None:
-        """Raises sqlite3.OperationalError."""
+        """Raise sqlite3.OperationalError if a fault strikes."""
         if not self._busy:
             return
         now_s = self._now_s()
@@ -46,13 +46,13 @@ class SimDisk:
             raise self._error("disk I/O error", sqlite3.SQLITE_IOERR)
 
     def write_file(self) -> None:
-        """Raises OSError where it has no room."""
+        """Raise OSError if the disk is full."""
         if self._is_full():
             self._failed = True
             raise OSError(errno.ENOSPC, "No space left on device")
 
     def free_reserve(self) -> bool:
-        """Give back the room that was kept; whether there was any."""
+        """Free the reserved space; return whether there was any."""
         had, self._freed = not self._freed, True
         return had
 

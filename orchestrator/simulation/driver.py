@@ -1,4 +1,4 @@
-"""Runs a scenario: whatever comes next, the cloud's change or the controller's round, on one virtual clock."""
+"""Run a scenario: the events of the cloud and the rounds of the controller, in order of a virtual clock."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from orchestrator.simulation.disk import SimDisk
 from orchestrator.simulation.peers import Peers
 from orchestrator.simulation.scenario import AUTODOWN_S, BEGAN_S, FaultClass, Scenario
 
-_HEAR_S = 3.0  # after each tick that asks for a list, another one hears it: the real loop ticks every second
-_BOOKS_S = 300.0  # the controller's bill is compared with the provider's so often
-_LISTING_S = 60.0  # between the listings that prove that nothing is left
+_RECEIVE_S = 3.0  # a tick requests a listing and another one, this much later, receives it
+_BOOKS_S = 300.0  # period of comparing the controller's costs with the provider's bill
+_LISTING_S = 60.0  # between the listings that verify that nothing is left
 _NEVER = 10**9  # the last epoch of peers that train until they are stopped
-_END_WITHIN_S = 6 * 3600.0  # after the stop and the last fault, the controller has ended the run
+_END_WITHIN_S = 6 * 3600.0  # the controller must end the run this soon after the stop and the last fault
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a simulation."""
+    """The result of a simulation."""
 
     seed: int
     status: str  # done, stopped, budget, failed, no_capacity; "lost": its controller never came back
@@ -60,23 +60,23 @@ class Outcome:
     restarts: int  # of the controller
     writes: int  # journal transactions
     rounds: int
-    fired: dict[FaultClass, int]  # how often each class of faults did something
+    fired: dict[FaultClass, int]  # number of faults per class
     median_joining_s: float | None  # from request to training
-    calm_looks: int  # at slots for which progress was due
+    calm_looks: int  # progress checks of slots without a fault
     journal: tuple[EventRecord, ...]
 
 
 def simulate(scenario: Scenario, *, check: bool = True, write_late: bool = False) -> Outcome:
-    """Run it to its end. Raises SimulationError when a promise is broken.
+    """Run a scenario to its end. Raises SimulationError if an invariant is violated.
 
-    `check`: also the core's own invariants and the bill, which cost time in proportion to the slots. `write_late`:
-    with a controller that acts before it writes, to see the checks fail.
+    `check`: also check the core's own invariants and the bill, which takes time proportional to the slots.
+    `write_late`: use a controller that acts before it writes, to test that the checks fail.
     """
     return Simulation(scenario, check=check, write_late=write_late).run()
 
 
 class Simulation:
-    """One scenario under way."""
+    """A scenario in progress."""
 
     def __init__(self, scenario: Scenario, *, check: bool = True, write_late: bool = False) -> None:
         self._scenario, self._check, self._write_late = scenario, check, write_late
@@ -96,21 +96,21 @@ class Simulation:
         self._checks = Checks(scenario, self._world, self._store, self._cloud.denied)
         self._disk = SimDisk(self._faults, lambda: self._world.now_s, self._filled)
         self._store.refuse = self._disk.use_database
-        self._wall_s = 0.0  # what the machine's clock is wrong by
+        self._wall_s = 0.0  # error of the machine's clock
         self._controller: SimController | None = None
         self._returns_s = math.inf
-        self._whole_s = BEGAN_S  # the last round without a fault of the disk, which the controller survived
+        self._whole_s = BEGAN_S  # the last round without a disk fault or a crash
         self._starts = self._rounds = 0
         self._crashes = list(scenario.crashes)
         self._crash_at_stop = scenario.crash_at_stop
-        self._stops = False  # the controller thought of stopping, whether or not it lived to write it down
+        self._stops = False  # the controller decided to stop, whether or not it survived to write that down
         self._counts: Counter[str] = Counter()
         self._struck = 0
-        self._born = self._dead = self._preempted = 0
-        self._slots_born: set[str] = set()
-        self._crash: CrashPoint | None = None  # of this tick, once it writes
+        self._created = self._ended = self._preempted = 0
+        self._slots_created: set[str] = set()
+        self._crash: CrashPoint | None = None  # where to crash in this tick, if it writes
         self._books_s = BEGAN_S
-        self._over_s: float | None = None  # the run was stopped, or its controller is lost
+        self._over_s: float | None = None  # when the run was stopped or its controller was lost
         self._last_death_s = BEGAN_S
         self._lost = False
         self._failure = ""  # why the controller gave up
@@ -122,10 +122,10 @@ class Simulation:
             self._world.at(BEGAN_S + clock.at_s, self._peers.set_clock, clock.by_s)
 
     def run(self) -> Outcome:
-        """To the end of everything."""
+        """Run to the end of the last VM."""
         log = logging.getLogger("orchestrator.controller")
         level = log.level
-        log.setLevel(logging.CRITICAL)  # a history of faults would be tens of thousands of warnings
+        log.setLevel(logging.CRITICAL)  # faults cause tens of thousands of warnings
         try:
             return self._run()
         finally:
@@ -136,12 +136,14 @@ class Simulation:
         ends_s = BEGAN_S + scenario.duration_s
         self._start()
         tick_s = BEGAN_S
-        hears = False  # the next tick only hears what the last one asked
+        receives = False  # the next tick only receives what the last one requested
         while True:
             rounds_s = tick_s if self._controller else self._returns_s
             now_s = min(rounds_s, world.next_s())
             if self._over_s is not None and world.now_s < self._over_s + scenario.death_bound_s + 1.0:
-                now_s = min(now_s, self._over_s + scenario.death_bound_s + 1.0)  # to look who still lives
+                now_s = min(
+                    now_s, self._over_s + scenario.death_bound_s + 1.0
+                )  # to check for VMs that are still running
             if not math.isfinite(now_s):
                 break
             self._clock.advance_to(now_s)
@@ -167,10 +169,10 @@ class Simulation:
                     self._failure = controller.failure
                     break
                 period_s = scenario.busy_tick_s if controller.busy else scenario.tick_s
-                hears = not hears
-                tick_s = now_s + (controller.retry_s or (_HEAR_S if hears else period_s - _HEAR_S))
+                receives = not receives
+                tick_s = now_s + (controller.retry_s or (_RECEIVE_S if receives else period_s - _RECEIVE_S))
             else:
-                hears = False
+                receives = False
             if self._over_s is not None and now_s - max(self._over_s, self._calm_s()) > _END_WITHIN_S:
                 self._checks.fail("the controller does not end the run")
         self._prove_nothing_left()
@@ -228,7 +230,7 @@ class Simulation:
             self._checks.one_swarm(self._peers.second)
             self._checks.leases(self._peers.ended_early)
             self._checks.progress(controller.state)
-            # A controller that has just come back knows more once it has heard a list.
+            # A controller that has just restarted needs a listing first.
             if now_s - self._books_s >= _BOOKS_S and self._controller is not None and controller.ticks > 2:
                 self._books_s = now_s
                 self._checks.books(spent_of(self._store, controller.now_s(), controller.state).spent_usd)
@@ -256,7 +258,7 @@ class Simulation:
             raise Crashed
 
     def _stopping(self) -> None:
-        """The controller thinks of stopping and has told no VM yet: what strikes at that moment strikes now."""
+        """Activate the faults of the moment at which the controller decides to stop, before any VM is told."""
         if not self._stops:
             self._stops = True
             now_s = self._world.now_s
@@ -295,10 +297,10 @@ class Simulation:
         if is_monitor(vm.vm):
             return
         if change == "created":
-            self._born += 1
-            self._slots_born.add(vm.labels["orch-slot"])
+            self._created += 1
+            self._slots_created.add(vm.labels["orch-slot"])
         elif change == "ended":
-            self._dead += 1
+            self._ended += 1
             self._last_death_s = at_s
             self._preempted += vm.state == "preempted"
 
@@ -309,7 +311,7 @@ class Simulation:
             self._checks.disturbed()
 
     def _filled(self) -> None:
-        """The monitor writes to the same disk."""
+        """Kill the monitor, which writes to the same disk."""
         self._world.at(self._world.now_s, self._monitor_dies, "[Errno 28] No space left on device")
 
     def _monitor_dies(self, cause: str) -> None:
@@ -320,7 +322,7 @@ class Simulation:
     # the end
 
     def _prove_nothing_left(self) -> None:
-        """What `orch down` does: close, and list until nothing was there twice; within the bound."""
+        """Do what `orch down` does: close, and list until two listings are empty, within the bound."""
         empty = 0
         began_s = self._over_s if self._over_s is not None else self._world.now_s
         while empty < 2:
@@ -337,9 +339,9 @@ class Simulation:
             self._checks.dead(began_s)
             self._checks.money()
             if self._world.now_s > began_s + _END_WITHIN_S + self._scenario.duration_s:
-                self._checks.fail("the listings never were empty")
-        if self._born != self._dead:
-            self._checks.fail(f"{self._born} VMs were created, {self._dead} ended")
+                self._checks.fail("the listings never became empty")
+        if self._created != self._ended:
+            self._checks.fail(f"{self._created} VMs were created, {self._ended} ended")
 
     def _outcome(self) -> Outcome:
         scenario, world = self._scenario, self._world
@@ -359,12 +361,12 @@ class Simulation:
             else state.stop_cause or self._failure,
             simulated_s=over_s - BEGAN_S,
             dead_after_s=max(0.0, self._last_death_s - over_s),
-            vms=self._born,
+            vms=self._created,
             vm_hours=hours,
             spent_usd=spent.quantize(Decimal("0.000001")),
             budget_usd=scenario.spec.budget_usd,
             preemptions=self._preempted,
-            replacements=self._born - len(self._slots_born),
+            replacements=self._created - len(self._slots_created),
             refusals=self._counts["refused_no_capacity"],
             epochs=self._peers.epochs,
             samples=self._peers.samples,

@@ -1,4 +1,4 @@
-"""A scenario from an experiment's file: its slots, places, prices and limits, on the simulated market."""
+"""Build a scenario from an experiment: its slots, places, prices and limits, on a simulated market."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.quotes import sky_quoter
 from orchestrator.simulation.peers import PeerModel
 from orchestrator.simulation.scenario import FaultClass, Scenario, with_history
 
-_PREEMPT_PER_H = 0.05  # of each spot VM: one in 20 hours
+_PREEMPT_PER_H = 0.05  # per spot VM: once in 20 hours
 
 
 def of_experiment(
@@ -29,19 +29,19 @@ def of_experiment(
     epochs: int = 0,
     environ: Mapping[str, str],
 ) -> Scenario:
-    """The run that `orch launch --on sky` would make of the experiment here, with a history drawn from the seed.
+    """Build the run that `orch launch --on sky` would start, with a fault history drawn from the seed.
 
-    Places, instance types and prices are those of `orch plan --on sky` (`environ`: where SkyPilot's catalogs are);
-    traffic is neither billed nor kept back for.
+    Places, instance types and prices are those of `orch plan --on sky` (`environ` locates SkyPilot's catalogs).
+    Traffic is neither billed nor included in the reserve.
 
-    Peers train at the experiment's own rate on its accelerator. `epochs`: they are done after so many; 0: they train
-    until the time is over. Raises UsageError for a place without a price, RefusedError when the money does not do.
+    Peers train at the experiment's rate on its accelerator, for `epochs` epochs or, if 0, until the time is over.
+    Raises UsageError for a place without a price, RefusedError if the budget is too small.
     """
     book = load_for(spec.prices, rented=True)
     quote = sky_quoter(book, environ)
     run = patient(run_spec(spec, "sim", book, unscaled(spec, 1), rented=True, quote=quote))
     check_money(spec, run, book, rented=True)
-    run = replace(run, egress_usd_per_h=Decimal(0))  # nothing is sent here, so nothing is kept back for it
+    run = replace(run, egress_usd_per_h=Decimal(0))  # no traffic is simulated, so none is reserved for
     places: dict[str, SimPlace] = {}
     for place in (p for slot in run.slots for p in slot.places):
         if place.usd_per_h is None:

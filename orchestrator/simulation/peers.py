@@ -1,4 +1,4 @@
-"""A model of the peers on a simulated cloud: they boot, join, train, average, leave, and stop without a lease."""
+"""A model of the peers on a simulated cloud: boot, join, train, average, leave, and exit when the lease expires."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from cloud.sim import SimVm, SimWorld
 from experiments.wire.lease import Lease
 
 _SOON_S = 1e-3
-_LEAVE_S = (2.0, 20.0)  # a peer that got a notice has left the swarm after this
+_LEAVE_S = (2.0, 20.0)  # from a preemption notice until the peer has left the swarm
 
 
 @dataclass(frozen=True, slots=True)
 class PeerModel:
-    """What a peer is like."""
+    """Parameters of the peers."""
 
-    sps: float = 80.0  # samples per second of each
+    sps: float = 80.0  # samples per second and peer
     target_batch_size: int = 32768
     averaging_s: float = 8.0
-    dht_s: tuple[float, float] = (5.0, 20.0)  # program started to its address known
-    join_s: tuple[float, float] = (15.0, 60.0)  # address known to training: the state's download
+    dht_s: tuple[float, float] = (5.0, 20.0)  # from program start to its address being known
+    join_s: tuple[float, float] = (15.0, 60.0)  # from known address to training: the download of the state
     max_epochs: int = 0  # peers are done after this; 0: never
     lease_s: float = 600.0
-    skew_s: float = 0.0  # VMs' clocks are wrong by up to this
-    by_wall_clock: bool = False  # a lease that runs by the VM's time of day, to see the checks fail
-    waits: bool = False  # on its VM it waits to be told whom to join, as on rented ones
+    skew_s: float = 0.0  # maximum error of VM clocks
+    by_wall_clock: bool = False  # leases by the VM's time of day, to test that the checks fail
+    waits: bool = False  # it waits to be told which peer to join, as on rented VMs
 
 
 @dataclass(slots=True, eq=False)
 class _Peer:
     vm: SimVm
     lease: Lease
-    first: int  # the number of the orders that it began with
-    heard: int  # of those that it knows
+    first: int  # number of the orders it started with
+    latest: int  # number of the newest orders received
     phase: str = "starting"
     clock_ahead_s: float = 0.0
-    looks: int = 0  # at its lease, to know the last one that is due
-    cut_s: float | None = None  # nobody sees it since then
+    checks: int = 0  # scheduled lease checks; only the newest one is valid
+    cut_s: float | None = None  # unreachable since then
     error: str = ""
 
     @property
@@ -50,7 +50,7 @@ class _Peer:
 
 
 class Peers:
-    """All peers of a run. Driven by the world's changes; every change costs O(1)."""
+    """All peers of a run, driven by the world's changes. A change takes O(1)."""
 
     def __init__(self, world: SimWorld, model: PeerModel, seed: int | str) -> None:
         self._world, self._model = world, model
@@ -58,26 +58,28 @@ class Peers:
         self._peers: dict[str, _Peer] = {}  # by VM, those alive
         self._working = 0
         self._at_s = self._renewed_s = world.now_s
-        self._orders = 0  # how many were given
-        self.issued_s: float | None = None  # the time that the last ones bear
-        self.ended_early: list[str] = []  # VMs whose peers heard the controller, and whose leases ended
+        self._orders = 0  # number of orders given
+        self.issued_s: float | None = None  # timestamp of the last orders
+        self.ended_early: list[
+            str
+        ] = []  # VMs whose leases expired although their peers were in contact with the controller
         self._samples = self._averaging_left_s = 0.0
-        self.paused = False  # by the last orders
+        self.paused = False  # according to the last orders
         self._waiting: dict[str, SimVm] = {}
-        self._finish = 0  # of the newest estimate of the end
+        self._finish = 0  # number of the newest estimate of the end
         self._finished_vms: list[str] = []
         self.epochs = 0
         self.samples = 0.0
-        self.working_s = 0.0  # of all peers together
+        self.working_s = 0.0  # sum over all peers
         self.counts: Counter[str] = Counter()
-        self.second: list[str] = []  # VMs that had peers when another one began a swarm
+        self.second: list[str] = []  # VMs with peers at the time another peer started a swarm
         self.joined_after_s: list[float] = []
         world.status_of = self.status
 
-    # what the world tells
+    # changes of the world
 
     def changed(self, change: str, vm: SimVm, at_s: float) -> None:
-        """A VM was created, runs, got a notice, or ended."""
+        """Handle a VM that was created, is ready, got a preemption notice, or ended."""
         if is_monitor(vm.vm):
             return
         if change == "ready":
@@ -86,7 +88,7 @@ class Peers:
                 self._waiting[vm.vm] = vm
             else:
                 self._start(vm)
-            self._look_at_lease(vm, peer)
+            self._check_lease(vm, peer)
         elif change == "noticed":
             self._world.at(at_s + self._random.uniform(*_LEAVE_S), self._leave, vm)
         elif change == "ended" and vm.vm in self._peers:
@@ -120,21 +122,21 @@ class Peers:
         return True
 
     def _count(self, peer: _Peer, by: int) -> None:
-        """Before and after every change of a peer."""
+        """Update the count of working peers; called before and after every change of a peer."""
         if peer.works:
             self._progress()
             self._working += by
             self._estimate()
 
-    # what the controller tells them
+    # orders of the controller
 
     @property
     def waiting(self) -> bool:
-        """Whether any is to be told whom to join."""
+        """Whether any peer waits to be told which peer to join."""
         return bool(self._waiting)
 
     def tell(self, seed: str, joinable: bool) -> None:
-        """Those that wait hear whom to join, or that they begin the swarm."""
+        """Tell waiting peers which peer to join, or to start the swarm."""
         for vm in [vm for name, vm in self._waiting.items() if joinable or name == seed]:
             del self._waiting[vm.vm]
             if not joinable:
@@ -144,12 +146,12 @@ class Peers:
                 self._start(vm)
 
     def renew(self, paused: bool, issued_s: float) -> None:
-        """Newer orders reached them: their leases are longer, and they wait or go on. `issued_s`: by the controller's clock."""
+        """Deliver newer orders: extend leases, pause or resume. `issued_s` is by the controller's clock."""
         self._renewed_s, self.issued_s = self._world.now_s, issued_s
         self._orders += 1
         for peer in self._peers.values():
             if peer.cut_s is None:
-                self._hear(peer)
+                self._receive_orders(peer)
         if paused != self.paused:
             self._progress()
             self.paused = paused
@@ -172,32 +174,32 @@ class Peers:
         return self._world.now_s + ahead_s
 
     def set_clock(self, by_s: float) -> None:
-        """A training peer's machine gets another time of day."""
+        """Change the clock of a training peer's machine."""
         for name in self.working()[:1]:
             self._peers[name].clock_ahead_s += by_s
             self.counts["vm_clock"] += 1
-            self._look_at_lease(self._peers[name].vm, self._peers[name])
+            self._check_lease(self._peers[name].vm, self._peers[name])
 
-    def _hear(self, peer: _Peer) -> None:
-        if peer.heard < self._orders:
-            peer.heard = self._orders
+    def _receive_orders(self, peer: _Peer) -> None:
+        if peer.latest < self._orders:
+            peer.latest = self._orders
             peer.lease.received(self._model.lease_s, self.issued_s or 0.0)
 
-    def _look_at_lease(self, vm: SimVm, peer: _Peer) -> None:
-        peer.looks += 1
-        self._lease_due(vm, peer, peer.looks)
+    def _check_lease(self, vm: SimVm, peer: _Peer) -> None:
+        peer.checks += 1
+        self._lease_due(vm, peer, peer.checks)
 
-    def _lease_due(self, vm: SimVm, peer: _Peer, look: int) -> None:
-        """A lease may end now: it does, or is looked at again when it ends if it was renewed."""
-        if self._peers.get(vm.vm) is not peer or look != peer.looks or peer.phase in ("failed", "done"):
+    def _lease_due(self, vm: SimVm, peer: _Peer, check: int) -> None:
+        """Expire the lease, or schedule another check if it was renewed."""
+        if self._peers.get(vm.vm) is not peer or check != peer.checks or peer.phase in ("failed", "done"):
             return
         now_s, lease_s = self._world.now_s, self._model.lease_s
         left_s = peer.lease.left_s()
-        # A program that starts when the last orders are old hears from the others that nothing newer comes.
-        if peer.heard == peer.first == self._orders:
+        # A peer that starts with old orders learns from the others that there are no newer ones.
+        if peer.latest == peer.first == self._orders:
             left_s = min(left_s, self._renewed_s + lease_s - now_s)
         if left_s > _SOON_S:
-            self._world.at(now_s + left_s, self._lease_due, vm, peer, look)
+            self._world.at(now_s + left_s, self._lease_due, vm, peer, check)
             return
         if peer.cut_s is None and now_s - self._renewed_s < lease_s - 2 * _SOON_S:
             self.ended_early.append(vm.vm)
@@ -214,7 +216,7 @@ class Peers:
     # partitions
 
     def cut(self, vm: SimVm, for_s: float) -> None:
-        """Nobody hears of this peer for a while; its VM runs."""
+        """Make this peer unreachable for a while; its VM keeps running."""
         peer = self._peers.get(vm.vm)
         if peer is None or not peer.works:
             return
@@ -227,31 +229,31 @@ class Peers:
         if self._peers.get(vm.vm) is peer and peer.cut_s is not None:
             peer.cut_s = None
             self._count(peer, 1)
-            self._hear(peer)
-            self._look_at_lease(vm, peer)
+            self._receive_orders(peer)
+            self._check_lease(vm, peer)
 
     @property
     def working_count(self) -> int:
-        """How many peers train now, heard by the others."""
+        """Number of peers that are training and reachable."""
         return self._working
 
     def working(self) -> list[str]:
-        """VMs whose peers train now, heard by the others."""
+        """VMs whose peers are training and reachable."""
         return [vm for vm, peer in self._peers.items() if peer.works]
 
-    def heard(self) -> list[str]:
-        """VMs whose peers are in the DHT now."""
+    def visible(self) -> list[str]:
+        """VMs whose peers are in the DHT."""
         return [
             vm for vm, peer in self._peers.items()
             if peer.cut_s is None and peer.phase not in ("waiting", "starting", "failed")
         ]  # fmt: skip
 
     def finished(self) -> list[str]:
-        """VMs whose peers did all epochs, gone ones too, in the order in which they were done."""
+        """VMs whose peers completed all epochs, including ended VMs, in order of completion."""
         return list(self._finished_vms)
 
     def status(self, vm: SimVm) -> Mapping[str, Any]:
-        """What its program wrote into status.json."""
+        """Return the content of the peer's status.json."""
         peer = self._peers.get(vm.vm)
         if peer is None:
             return {}
@@ -265,7 +267,7 @@ class Peers:
     # training
 
     def _progress(self) -> None:
-        """Account for the time since the last change."""
+        """Account for training since the last change."""
         model, passed_s = self._model, self._world.now_s - self._at_s
         self._at_s = self._world.now_s
         if self.paused or not self._working or passed_s <= 0:
@@ -279,7 +281,7 @@ class Peers:
                 passed_s -= used_s
                 continue
             whole = int(passed_s // (model.target_batch_size / rate + model.averaging_s))
-            if whole:  # a whole epoch from here ends where it began
+            if whole:  # whole epochs leave the position within the epoch unchanged
                 self.epochs += whole
                 self.samples += whole * model.target_batch_size
                 passed_s -= whole * (model.target_batch_size / rate + model.averaging_s)
@@ -294,7 +296,7 @@ class Peers:
             self._samples, self._averaging_left_s = 0.0, model.averaging_s
 
     def _estimate(self) -> None:
-        """When the last epoch ends, if nothing changes until then."""
+        """Schedule the end of the last epoch, assuming that nothing changes until then."""
         model = self._model
         if not model.max_epochs or self.paused or not self._working:
             return
@@ -318,5 +320,5 @@ class Peers:
                 self._world.program_ended(peer.vm)
 
     def settle(self) -> None:
-        """Count what was trained until now."""
+        """Account for training up to now."""
         self._progress()

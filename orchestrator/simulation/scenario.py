@@ -1,4 +1,4 @@
-"""One simulated run: what is wished for, the market it meets, and the faults of its history, all from one seed."""
+"""A simulated run: its spec, the market and the history of faults, all drawn from one seed."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from orchestrator.core.state import Place, Policy, Replace, RunSpec, SlotSpec
 from orchestrator.simulation.controller import CrashPoint
 from orchestrator.simulation.peers import PeerModel
 
-BEGAN_S = 1_763_000_000.0  # when every simulated run is launched
-AUTODOWN_S = 60.0  # a VM whose program ended is gone after this
+BEGAN_S = 1_763_000_000.0  # launch time of every simulated run
+AUTODOWN_S = 60.0  # a VM ends this long after its program
 _HOUR = 3600.0
 
 FaultClass = Literal[
-    "preemption",  # single VMs, as every spot market has them
+    "preemption",  # single VMs, as on every spot market
     "storm",  # many VMs of a place at once
-    "zone_lost",  # all VMs of a zone, and no capacity there for a while
-    "drought",  # nothing to be had in some zones for a while
-    "price",  # prices rise and fall, above ceilings too
-    "outage",  # the provider's API does not answer
-    "lost_reply",  # nobody knows whether a call did what it should
-    "slow_reply",  # answers come after the deadline
-    "transient",  # calls fail, and nothing happened
-    "created_but_error",  # calls fail, and the VM is there all the same
-    "hidden",  # new VMs are in no listing for a while
-    "undead",  # terminated VMs live on for a while
-    "stale",  # old listings, twice, out of order
+    "zone_lost",  # all VMs of a zone preempted, and no capacity there for a while
+    "drought",  # no capacity in some zones for a while
+    "price",  # prices rise and fall, also above ceilings
+    "outage",  # the provider's API does not respond
+    "lost_reply",  # the outcome of a call is unknown
+    "slow_reply",  # replies arrive after the deadline
+    "transient",  # calls fail without an effect
+    "created_but_error",  # calls fail although the VM was created
+    "hidden",  # new VMs are missing from listings for a while
+    "undead",  # terminated VMs keep running for a while
+    "stale",  # listings are stale, duplicated or out of order
     "skew",  # the provider's clock is wrong
-    "partial",  # listings that lack some VMs
-    "broken",  # the provider's code raises KeyError, TypeError and the like
-    "late",  # launches that nobody heard of go on; answers to requests come late, and twice
-    "partition",  # a peer that nobody hears, on a VM that runs
-    "crash",  # the controller is killed, and comes back
-    "clock_jump",  # the controller's machine starts again with another time of day
-    "controller_lost",  # it never comes back
-    "store",  # the controller's database is locked, or its disk fails
-    "disk_full",  # the disk of the controller and the monitor has no room
+    "partial",  # some VMs are missing from listings
+    "broken",  # the provider's code raises KeyError, TypeError etc.
+    "late",  # launches without a reply continue; replies to requests arrive late or twice
+    "partition",  # a peer is unreachable while its VM is running
+    "crash",  # the controller is killed and restarts
+    "clock_jump",  # the controller's machine reboots with a different time
+    "controller_lost",  # the controller is killed and never restarts
+    "store",  # the controller's database is locked or its disk fails
+    "disk_full",  # the disk of the controller and the monitor is full
     "monitor_death",  # the monitor's program dies
-    "vm_clock",  # VMs' clocks are wrong by up to an hour, and are set in mid-run
+    "vm_clock",  # VM clocks are wrong by up to an hour and are changed during the run
 ]
 FAULT_CLASSES: tuple[FaultClass, ...] = get_args(FaultClass)
 
@@ -72,18 +72,18 @@ _ZONES = (
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """The controller is killed at its first round after `at_s` and `writes` journal writes that comes to `point`."""
+    """The controller is killed at `point` in the first round that reaches it after `at_s` and `writes` journal writes."""
 
     at_s: float  # after the launch
     point: CrashPoint
-    down_s: float | None  # None: it never comes back
-    jump_s: float = 0.0  # of the machine's clock meanwhile
+    down_s: float | None  # None: it never restarts
+    jump_s: float = 0.0  # change of the machine's clock meanwhile
     writes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One training peer is not heard for a while."""
+    """A training peer is unreachable for a while."""
 
     at_s: float
     for_s: float
@@ -91,7 +91,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class ClockSet:
-    """A training peer's machine gets another time of day."""
+    """The clock of a training peer's machine is changed."""
 
     at_s: float  # after the launch
     by_s: float
@@ -99,7 +99,7 @@ class ClockSet:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """All that a simulation is; the same scenario gives the same run."""
+    """The complete input of a simulation; the same scenario gives the same run."""
 
     seed: int
     spec: RunSpec
@@ -112,15 +112,15 @@ class Scenario:
     cuts: tuple[Cut, ...] = ()
     monitor_deaths: tuple[float, ...] = ()  # seconds after the launch
     clocks_set: tuple[ClockSet, ...] = ()
-    at_stop: tuple[Window, ...] = ()  # their times count from the moment the run is to stop
-    crash_at_stop: Crash | None = None  # its `at_s` is that moment
+    at_stop: tuple[Window, ...] = ()  # times relative to the moment the run is to stop
+    crash_at_stop: Crash | None = None  # its `at_s` is relative to that moment, too
     tick_s: float = 60.0
-    busy_tick_s: float = 10.0  # while something is under way
-    command: str = ""  # that replays it
+    busy_tick_s: float = 10.0  # while something is in progress
+    command: str = ""  # reproduces it
 
     @property
     def death_bound_s(self) -> float:
-        """After the run's stop, or its controller's last breath, everything is dead: leases, autodown, boots."""
+        """Seconds after the stop, or the loss of the controller, within which all VMs must end: lease, autodown, boot."""
         boot_s = max(place.boot_s[1] for place in self.places)
         return self.peers.lease_s + AUTODOWN_S + boot_s + self.tick_s
 
@@ -128,7 +128,7 @@ class Scenario:
 def scenario(
     seed: int, *, days: float = 1.0, peers: int = 8, faults: Collection[FaultClass] = FAULT_CLASSES
 ) -> Scenario:
-    """A run of `peers` slots in five zones, with a history drawn from the seed: limits of money, too."""
+    """Draw a run of `peers` slots in five zones from the seed: budget, limits and fault history."""
     random = Random(f"scenario {seed}")
     model = PeerModel()
     spec = _spec(random, peers, days, model)
@@ -150,7 +150,7 @@ def scenario(
 
 
 def faults_option(faults: Collection[FaultClass]) -> str:
-    """The option of `orch simulate` that chooses them; "" for all."""
+    """Return the option of `orch simulate` that selects these classes; "" for all."""
     return "" if set(faults) == set(FAULT_CLASSES) else f" --faults {','.join(faults) or 'none'}"
 
 
@@ -171,9 +171,9 @@ def _spec(random: Random, peers: int, days: float, model: PeerModel) -> RunSpec:
     slots: list[SlotSpec] = []
     for n in range(peers):
         first = random.randrange(len(places))
-        wished = tuple(places[(first + k) % len(places)] for k in range(random.randint(1, 4)))
+        chosen = tuple(places[(first + k) % len(places)] for k in range(random.randint(1, 4)))
         policy = Policy(random.choice(kinds), 10**6, 10**6, backoff_s=5.0, backoff_max_s=300.0)
-        slots.append(SlotSpec(f"p{n}", wished, policy))
+        slots.append(SlotSpec(f"p{n}", chosen, policy))
     full = Decimal(repr(peers * 0.15 * days * 24))
     budget = (
         (full * Decimal(repr(random.uniform(0.3, 1.5)))).quantize(Decimal("0.01"))
@@ -192,13 +192,13 @@ def _spec(random: Random, peers: int, days: float, model: PeerModel) -> RunSpec:
         replacements_per_h=max(60, 8 * peers),
         metering_period_s=60.0,
         decision_s=60.0,
-        # Whatever fails, a peer without a lease ends itself, and its VM goes with it.
+        # Whatever fails, a peer exits when its lease expires, and its VM ends with it.
         teardown_s=model.lease_s + AUTODOWN_S + 120.0 + 60.0,
     )
 
 
 def with_history(made: Scenario, faults: Collection[FaultClass]) -> Scenario:
-    """The scenario with faults of these classes, drawn from its seed."""
+    """Add faults of these classes, drawn from the scenario's seed."""
     trace: list[TraceEvent] = []
     windows: list[Window] = []
     crashes: list[Crash] = []
@@ -212,7 +212,7 @@ def with_history(made: Scenario, faults: Collection[FaultClass]) -> Scenario:
     for kind in FAULT_CLASSES:
         if kind not in faults:
             continue
-        random = Random(f"{kind} {made.seed}")  # a class's history does not depend on which others there are
+        random = Random(f"{kind} {made.seed}")  # the history of a class does not depend on the other classes
         if random.random() < 0.15:
             if kind in _OF_THE_API:
                 at_stop += _api(random, kind, -BEGAN_S)
@@ -281,7 +281,7 @@ def _api(random: Random, kind: FaultClass, at_s: float) -> list[Window]:
     chance = 1.0 if kind in ("outage", "skew") else random.choice((0.1, 0.5, 1.0))
     if kind in ("slow_reply", "lost_reply", "late"):
         chance = min(chance, 0.5)
-    if kind == "store":  # of each of the many uses of a tick
+    if kind == "store":  # per database access, of which a tick makes many
         for_s, chance = random.choice((5.0, 5.0, 10.0, 600.0)), random.choice((0.001, 0.02, 0.3))
     size_s = random.choice((-60.0, 60.0)) if kind == "skew" else random.choice((30.0, 120.0, 400.0))
     began_s = BEGAN_S + at_s

@@ -1,4 +1,4 @@
-"""A run store in memory: what outlives a simulated controller. Commits, roll-backs and faults as run.db has them."""
+"""An in-memory run store that survives simulated controllers, with the commits, rollbacks and faults of run.db."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def _nothing(_: Sequence[EventRecord]) -> None:
 
 
 class MemoryStore(RunStore):
-    """`RunStore` without a file. Each `transaction` is one commit, or none when its block raises.
+    """A `RunStore` without a file. Each `transaction` is one commit, or none if its block raises.
 
-    `before_commit` and `after_commit` are called with the journal rows of each commit that has any: a simulated
-    crash is raised there. `refuse` is called before each read and each commit: SQLite's errors are raised there.
+    `before_commit` and `after_commit` are called with the journal rows of each commit that has any, and may raise a
+    simulated crash. `refuse` is called before each read and each commit, and may raise SQLite's errors.
     """
 
     def __init__(self, path: Path, meta: dict[str, Any]) -> None:
@@ -38,27 +38,26 @@ class MemoryStore(RunStore):
         self._depth = 0
         self.writer = 0  # the newest writer's token
         self._writing = 0
-        self.commits = 0  # of journal rows
-        self.intents: dict[str, tuple[str, int]] = {}  # slot and generation by VM
+        self.commits = 0  # commits with journal rows
+        self.intents: dict[str, tuple[str, int]] = {}  # (slot, generation) by VM
         self.before_commit: Hook = _nothing
         self.after_commit: Hook = _nothing
         self.refuse: Callable[[Literal["read", "write"]], None] = lambda _: None
-        self.held: list[EventRecord] | None = (
-            None  # a fault for tests: journal rows kept back until `release`
-        )
+        # A fault for tests: journal rows held back until `release`.
+        self.held: list[EventRecord] | None = None
 
     def take_over(self) -> None:
-        """A new controller writes from now on."""
+        """Make the caller the only writer from now on."""
         self.writer += 1
         self._writing = self.writer
         self._undo, self._fresh, self._depth = [], [], 0
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is no file to close."""
 
     @contextmanager
     def transaction(self) -> Generator[None, None, None]:
-        """One commit, or none. May be nested. Raises FencedError, and StoreError for what `refuse` raises."""
+        """Commit at the end, or roll back. May be nested. Raises FencedError, and StoreError for errors of `refuse`."""
         if self._depth:
             self._depth += 1
             try:
@@ -89,7 +88,7 @@ class MemoryStore(RunStore):
             self.after_commit(self._fresh)
 
     def append(self, table: str, rows: Iterable[Any]) -> int:
-        """As run.db does: a row that is there already is ignored, in `events` it is an error."""
+        """Append rows as run.db does: existing rows are ignored, in `events` they are an error."""
         rows = list(rows)
         if not rows:
             return 0
@@ -103,7 +102,7 @@ class MemoryStore(RunStore):
                 key = tuple(getattr(row, name) for name in KEYS[table])
                 if key in known:
                     if table in STRICT:
-                        raise StoreError(f"{self.path}: a doubled row in {table}: {key}")
+                        raise StoreError(f"{self.path}: a duplicate row in {table}: {key}")
                     continue
                 known[key] = len(stored)
                 stored.append(row)
@@ -119,13 +118,13 @@ class MemoryStore(RunStore):
         return added
 
     def release(self) -> None:
-        """Write the journal rows that were kept back."""
+        """Write the journal rows that were held back."""
         rows, self.held = self.held or [], None
         self.append("events", rows)
         self.held = []
 
     def upsert_vm(self, row: VmRecord) -> None:
-        """Insert a VM's row or replace the one of the same name."""
+        """Insert or replace the row of a VM."""
         with self.transaction():
             known, stored = self._rows["vms"], self._tables["vms"]
             at = known.get((row.vm,))
@@ -137,13 +136,13 @@ class MemoryStore(RunStore):
             self._undo.append(lambda: stored.__setitem__(at, before))
 
     def records(self, table: str, after: int | None = None) -> list[Any]:
-        """All rows in the order written. Raises StoreError for what `refuse` raises."""
+        """Return all rows in the order written. Raises StoreError for errors of `refuse`."""
         self._refuse("read")
         rows = self._tables[table]
         return list(rows) if after is None else [row for row in rows if row.seq > after]
 
     def _refuse(self, what: Literal["read", "write"]) -> None:
-        """Raises StoreError for what `refuse` raises."""
+        """Call `refuse` and convert its errors to StoreError."""
         try:
             self.refuse(what)
         except sqlite3.Error as error:
@@ -151,21 +150,21 @@ class MemoryStore(RunStore):
                 raise error
 
     def columns(self, table: str, only: Sequence[str] = ()) -> dict[str, list[Any]]:
-        """The same by column."""
+        """Return all rows by column."""
         names = only or [name for name in TABLES[table].__slots__]
         return {name: [getattr(row, name) for row in self._tables[table]] for name in names}
 
     def meta(self, key: str, default: Any = None) -> Any:
-        """The value under `key`, or `default`. It must not be changed in place. Raises as `records`."""
+        """Return the value of `key`, or `default`; it must not be modified. Raises the errors of `records`."""
         self._refuse("read")
         return self._meta.get(key, default)
 
     def run_meta(self) -> RunMeta:
-        """The whole of meta, as it is now."""
+        """Return all metadata."""
         return RunMeta.from_json(dict(self._meta))
 
     def set_meta(self, key: str, value: Any) -> None:
-        """Set `key`."""
+        """Set the value of `key`."""
         with self.transaction():
             missing = key not in self._meta
             before = self._meta.get(key)
@@ -175,11 +174,11 @@ class MemoryStore(RunStore):
             )
 
     def tail_offset(self, name: str) -> int:
-        """How many bytes of that file are in the tables."""
+        """Return the number of bytes of that file that are in the tables."""
         return self._tails.get(name, 0)
 
     def set_tail_offset(self, name: str, offset_bytes: int) -> None:
-        """Set it."""
+        """Set the number of bytes of that file that are in the tables."""
         with self.transaction():
             before = self._tails.get(name, 0)
             self._tails[name] = offset_bytes

@@ -1,1 +1,1 @@
-"""A study as it runs: what is next (pure), its journal, the loop that drives one run after the other."""
+"""Run a study: a pure core that decides what is next, its journal, and the loop that runs one job after the other."""

@@ -1,9 +1,9 @@
-"""What a study does next: a pure function of its jobs and of the facts in its journal.
+"""Decide what a study does next, as a pure function of its jobs and its journal.
 
-A job is one run that the study wants. An attempt at it is journalled before its run is made ("started") and after it
-is over ("ended"), so that whoever reads any front part of the journal knows which run may exist, and what is left to
-do. A run that was interrupted, or lost with the machine, is no attempt that counts; one that the host disturbed is
-repeated so often as the study says.
+A job is one run of the study. Each attempt at a job is journalled before its run is created ("started") and after it
+has ended ("ended"), so that any prefix of the journal shows which run may exist and what is left to do. Runs that
+were interrupted or lost with the machine do not count as attempts. Runs disturbed by the host are repeated as often
+as the study allows.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from fnmatch import fnmatchcase
 from orchestrator.study.verdict import Disturbance
 
 DONE = "done"
-INTERRUPTED = "interrupted"  # taken down by whoever ran the study: nothing is known of the experiment
-LOST = "lost"  # gone with the machine, or with all that ran on it
-TOO_LONG = "too_long"  # taken down at the wall limit
+INTERRUPTED = "interrupted"  # torn down because the study was interrupted; says nothing about the experiment
+LOST = "lost"  # the machine, or all processes on it, died
+TOO_LONG = "too_long"  # torn down at the wall limit
 _VOID = frozenset({INTERRUPTED, LOST})
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run that the study wants."""
+    """One run of the study."""
 
     key: str
     experiment: str  # the experiment's name
     label: str
-    planned_s: float | None  # of this machine's clock, start and end left out; None: unknown
+    planned_s: float | None  # on this machine's clock, without startup and teardown; None: unknown
     limit_s: float  # the wall limit of one attempt
-    judged: bool | None = None  # held against the study; None: by its label and its options
-    against: str = ""  # the label of the job that it is held against; "": the study's baseline
+    judged: bool | None = None  # compared with the paper; None: depends on its label and options
+    against: str = ""  # label of the job it is compared with; "": the study's baseline
 
     @property
     def names(self) -> tuple[str, str, str]:
-        """What `--only` may call it."""
+        """The names by which `--only` selects the job."""
         return self.key, self.experiment, self.label
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The intent of one attempt, before anything of its run exists."""
+    """An attempt is about to start; nothing of its run exists yet."""
 
     at_s: float
     job: str
@@ -51,7 +51,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """An attempt whose study died before its run had a controller begins only now: its time counts from here."""
+    """An attempt resumed before its run had a controller; its time counts from here."""
 
     at_s: float
     job: str
@@ -60,12 +60,12 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An attempt is over. `disturbed`: why it should be repeated, one sentence each; `disturbances`: their codes."""
+    """An attempt has ended. `disturbed`: reasons to repeat it, as sentences; `disturbances`: their codes."""
 
     at_s: float
     job: str
     attempt: int
-    status: str  # the run's own final status, "failed" where it did not start, or one of the above
+    status: str  # the run's final status, "failed" if it did not start, or one of the constants above
     error: str = ""
     disturbed: tuple[str, ...] = ()
     disturbances: tuple[Disturbance, ...] = ()
@@ -73,7 +73,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Jobs that failed are to be tried again."""
+    """Failed jobs are to be retried."""
 
     at_s: float
     jobs: tuple[str, ...]
@@ -93,17 +93,17 @@ class Attempt:
 
     @property
     def counts(self) -> bool:
-        """Whether it ran to an end of its own, good or bad."""
+        """Whether it ended by itself, successfully or not."""
         return self.end is not None and self.end.status not in _VOID
 
     @property
     def done(self) -> bool:
-        """Whether it has its numbers."""
+        """Whether it finished and has numbers."""
         return self.end is not None and self.end.status == DONE
 
     @property
     def disturbed(self) -> tuple[str, ...]:
-        """Why it should be repeated, one sentence each."""
+        """Reasons to repeat it, as sentences."""
         return self.end.disturbed if self.end is not None else ()
 
     @property
@@ -114,7 +114,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """A job and its attempts so far; `retried_after`: the attempts that a wish to try again left behind."""
+    """A job and its attempts so far; `retried_after`: number of attempts before the last retry request."""
 
     job: Job
     attempts: tuple[Attempt, ...] = ()
@@ -122,25 +122,27 @@ class JobState:
 
     @property
     def counted(self) -> tuple[Attempt, ...]:
-        """Attempts that count."""
+        """Attempts that ended by themselves."""
         return tuple(a for a in self.attempts if a.counts)
 
     @property
     def open(self) -> Attempt | None:
-        """The attempt whose run may be going on."""
+        """The attempt without an end, whose run may be in progress."""
         return next((a for a in self.attempts if a.end is None), None)
 
     @property
     def result(self) -> Attempt | None:
-        """The run whose numbers count: the last that nothing disturbed, else whose host was not too busy, else the last
-        that was done."""
+        """The attempt whose numbers count.
+
+        The last undisturbed one, else the last one whose host was not too busy, else the last finished one.
+        """
         done = [a for a in self.attempts if a.done]
-        calm = [a for a in done if not a.disturbed]
+        undisturbed = [a for a in done if not a.disturbed]
         usable = [a for a in done if not a.host_busy]
-        return (calm or usable or done or [None])[-1]
+        return (undisturbed or usable or done or [None])[-1]
 
     def settled(self, retries: int) -> bool:
-        """Whether nothing more is to be run; a disturbed run is repeated at most `retries` times."""
+        """Whether the job needs no further run; a disturbed run is repeated at most `retries` times."""
         recent = [a for a in self.counted if a.number > self.retried_after]
         if not recent or self.open is not None:
             return False
@@ -150,39 +152,39 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class StudyState:
-    """All jobs in the order in which they run."""
+    """All jobs, in the order in which they run."""
 
     jobs: tuple[JobState, ...]
     retries: int
 
     @property
     def failed(self) -> tuple[JobState, ...]:
-        """Jobs that are over and have no numbers."""
+        """Finished jobs without numbers."""
         return tuple(j for j in self.jobs if j.settled(self.retries) and j.result is None)
 
     @property
     def repeat_failed(self) -> tuple[JobState, ...]:
-        """Jobs that are over and have the numbers of a disturbed run only, since its repeat failed."""
-        over = (j for j in self.jobs if j.settled(self.retries) and not j.counted[-1].done)
-        return tuple(j for j in over if j.result is not None and j.result.disturbed)
+        """Finished jobs that only have the numbers of a disturbed run because its repeat failed."""
+        settled = (j for j in self.jobs if j.settled(self.retries) and not j.counted[-1].done)
+        return tuple(j for j in settled if j.result is not None and j.result.disturbed)
 
     @property
     def unsettled(self) -> tuple[JobState, ...]:
-        """Jobs that are not over."""
+        """Jobs that are not finished."""
         return tuple(j for j in self.jobs if not j.settled(self.retries))
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Journal this attempt, then make its run."""
+    """Journal this attempt, then create its run."""
 
     job: Job
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """An attempt has no end in the journal: look at its run and go on from what is there."""
+class Inspect:
+    """An attempt has no end in the journal: inspect its run and resume from there."""
 
     job: Job
     attempt: Attempt
@@ -190,14 +192,14 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Nothing is left to run."""
+    """Nothing left to run."""
 
 
-Action = Start | Look | Finish
+Action = Start | Inspect | Finish
 
 
 def replay_study(jobs: Sequence[Job], retries: int, events: Iterable[StudyEvent]) -> StudyState:
-    """The state after these events. Raises ValueError for an event that fits nothing before it."""
+    """Compute the state after these events. Raises ValueError for an event that contradicts earlier ones."""
     states = {job.key: JobState(job) for job in jobs}
     for event in events:
         for key in event.jobs if isinstance(event, Retry) else (event.job,):
@@ -208,42 +210,44 @@ def replay_study(jobs: Sequence[Job], retries: int, events: Iterable[StudyEvent]
 
 
 def next_action(state: StudyState, only: Sequence[str] = ()) -> Action:
-    """What comes next. `only`: names or patterns; other jobs are left as they are, but for a run that may go on."""
+    """Return the next action. `only`: names or patterns of jobs; of others, only runs that may be in progress matter."""
     left = left_to_run(state, only)
     for job in left:
         if job.open is not None:
-            return Look(job.job, job.open)
+            return Inspect(job.job, job.open)
     return Start(left[0].job, len(left[0].attempts) + 1) if left else Finish()
 
 
 def left_to_run(state: StudyState, only: Sequence[str] = ()) -> tuple[JobState, ...]:
-    """Jobs that `next_action` still comes to with the same `only`, in the study's order."""
-    return tuple(j for j in state.unsettled if j.open is not None or _named(j.job.names, only))
+    """Jobs that `next_action` would still return with the same `only`, in the study's order."""
+    return tuple(j for j in state.unsettled if j.open is not None or _matches(j.job.names, only))
 
 
 def named_jobs(names: Mapping[str, Sequence[str]], only: Sequence[str]) -> tuple[str, ...]:
-    """The keys of `names` (to all that a job is called) that `only` means; all where it is empty.
+    """Return the jobs selected by `only`, all if it is empty. `names`: the names of each job, by key.
 
-    Raises ValueError with the patterns that mean no job.
+    Raises ValueError with the patterns that match no job.
     """
-    nobody = [p for p in only if not any(_named(called, [p]) for called in names.values())]
-    if nobody:
-        said = " ".join(p or "''" for p in nobody)
-        raise ValueError(f"--only {said}: no run of that name (there are: {', '.join(names)})")
-    return tuple(key for key, called in names.items() if _named(called, only))
+    unmatched = [p for p in only if not any(_matches(called, [p]) for called in names.values())]
+    if unmatched:
+        patterns = " ".join(p or "''" for p in unmatched)
+        raise ValueError(f"--only {patterns}: matches no run of the study (runs: {', '.join(names)})")
+    return tuple(key for key, called in names.items() if _matches(called, only))
 
 
 def to_retry(state: StudyState, only: Sequence[str] = ()) -> tuple[str, ...]:
-    """Keys of the jobs that failed, or whose repeat did, which who goes on with the study wants to have tried again: those it
-    names, or, where it names none, all once everything else has run."""
+    """Return the keys of the failed jobs, or failed repeats, to retry when the study is resumed.
+
+    These are the ones selected by `only`; without `only`, all of them, once everything else has run.
+    """
     if not only and state.unsettled:
         return ()
-    again = {j.job.key for j in (*state.failed, *state.repeat_failed) if _named(j.job.names, only)}
+    again = {j.job.key for j in (*state.failed, *state.repeat_failed) if _matches(j.job.names, only)}
     return tuple(j.job.key for j in state.jobs if j.job.key in again)
 
 
 def run_id_of(study_id: str, job: str, attempt: int) -> str:
-    """The id of an attempt's run: `<job>-<day>-<4 hex digits of the study>-<attempt>`, always the same."""
+    """Return the deterministic run id of an attempt: `<job>-<day>-<4 hex digits of the study>-<attempt>`."""
     return f"{job}-{'-'.join(study_id.rsplit('-', 2)[-2:])}-{attempt}"
 
 
@@ -251,19 +255,19 @@ def _after(state: JobState, event: StudyEvent) -> JobState:
     match event:
         case Started():
             if state.open is not None or event.attempt != len(state.attempts) + 1:
-                raise ValueError(f"attempt {event.attempt} of '{event.job}' begins out of turn")
+                raise ValueError(f"attempt {event.attempt} of '{event.job}' begins out of order")
             begun = Attempt(event.attempt, event.run_id, event.at_s)
             return JobState(state.job, (*state.attempts, begun), state.retried_after)
         case Begun() | Ended():
             last = state.open
             if last is None or last.number != event.attempt:
                 verb = "ends" if isinstance(event, Ended) else "begins now"
-                raise ValueError(f"attempt {event.attempt} of '{event.job}' {verb}, and is not going on")
+                raise ValueError(f"attempt {event.attempt} of '{event.job}' {verb}, but is not in progress")
             now = replace(last, end=event) if isinstance(event, Ended) else replace(last, began_s=event.at_s)
             return JobState(state.job, (*state.attempts[:-1], now), state.retried_after)
         case Retry():
             return JobState(state.job, state.attempts, len(state.attempts))
 
 
-def _named(names: Sequence[str], only: Sequence[str]) -> bool:
+def _matches(names: Sequence[str], only: Sequence[str]) -> bool:
     return not only or any(name and fnmatchcase(name, pattern) for name in names for pattern in only)

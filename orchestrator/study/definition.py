@@ -1,8 +1,8 @@
-"""A study in its folder, `<home>/studies/<study id>/`: what was decided when it began, never read again from its file.
+"""The folder of a study, `<home>/studies/<study id>/`, with everything that was decided when it began.
 
-`study.json`: the jobs with their experiments and plans as approved; written last and whole, so that a folder without
-it is no study. `study.yaml`: the file as given; `limits.csv`: what it is judged by, where it is. `journal.jsonl`: what
-happened. `lock`: held by who runs it.
+`study.json`: the jobs with their approved experiments and plans; written atomically and last, so a folder without it
+is not a study. `study.yaml`: a copy of the study file, which is not read again. `limits.csv`: the limits it is judged
+by, if any. `journal.jsonl`: the journal. `lock`: held by the process that runs the study.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ _SCHEMA = 1
 
 @dataclass(frozen=True)
 class StudyDefinition:
-    """What a study is, from its first moment on. `documents` and `plans` by job."""
+    """The immutable definition of a study. `documents` and `plans` are keyed by job."""
 
     study_id: str
     name: str
     on: str  # "local" or "sky"
     retries: int
     jobs: tuple[Job, ...]
-    documents: Mapping[str, Mapping[str, Any]]  # resolved experiments
+    documents: Mapping[str, Mapping[str, Any]]  # resolved experiment files
     plans: Mapping[str, Mapping[str, Any]]  # as approved
     # {"replay", "limits": a file in the folder or "", "accuracy": {"of", "against"} or None, "baseline", "columns",
     # "expect": [as in the file]}
     compare: Mapping[str, Any]
     created_s: float
-    part: bool = False  # of its file's runs only some were chosen
+    part: bool = False  # only some of the runs of its file were selected
 
 
 def studies_folder(home: Path) -> Path:
-    """Where the studies lie."""
+    """The folder of all studies."""
     return home / "studies"
 
 
 def create_study(home: Path, study: StudyDefinition, text: str, limits: str = "") -> Path:
-    """Make the study's folder; `text` is its file, `limits` that of its limits.
+    """Create the study's folder. `text` is the content of the study file, `limits` that of the limits file.
 
-    Raises UsageError when it exists or cannot be written.
+    Raises UsageError if the folder exists or cannot be written.
     """
     folder = studies_folder(home) / study.study_id
     suffix = "-".join(study.study_id.rsplit("-", 2)[-2:])
     if any(runs_folder(home).glob(f"*-{suffix}-[0-9]*")):
-        raise UsageError(f"{study.study_id}: runs of another study have these digits; try again")
+        raise UsageError(f"{study.study_id}: runs of another study have the same date and digits; try again")
     try:
         folder.mkdir(parents=True, mode=0o700)
         (folder / "study.yaml").write_text(text, encoding="utf-8")
@@ -69,35 +69,37 @@ def create_study(home: Path, study: StudyDefinition, text: str, limits: str = ""
         new.rename(folder / "study.json")
     except OSError as error:
         raise UsageError(
-            f"{folder}: cannot write the study's folder ({error.strerror}); choose another place with ORCH_HOME"
+            f"{folder}: cannot write the study's folder ({error.strerror}); set ORCH_HOME to another folder"
         ) from error
     return folder
 
 
 def read_study(folder: Path) -> StudyDefinition:
-    """What `create_study` wrote. Raises UsageError."""
+    """Read the definition written by `create_study`. Raises UsageError."""
     path = folder / "study.json"
     try:
         raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if raw.pop("schema_version") != _SCHEMA:
-            raise UsageError(f"{path}: of a newer orch than this; read it with that")
+            raise UsageError(f"{path}: written by another version of orch; use that version to read it")
         return StudyDefinition(**{**raw, "jobs": tuple(Job(**job) for job in raw["jobs"])})
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path}: not a study ({error}); remove the folder, or restore the file") from error
+        raise UsageError(
+            f"{path}: not a valid study ({error}); restore the file, or remove the folder"
+        ) from error
 
 
 def read_state(folder: Path, study: StudyDefinition) -> StudyState:
-    """Where the study is, by its journal. Raises UsageError."""
+    """Compute the state of the study from its journal. Raises UsageError."""
     try:
         return replay_study(study.jobs, study.retries, read_journal(folder))
     except ValueError as error:
         raise UsageError(
-            f"{folder}: its journal is not one of this study: {error}; remove the folder, and run it again"
+            f"{folder}: the journal does not belong to this study: {error}; remove the folder and run the study again"
         ) from error
 
 
 def list_studies(home: Path, name: str = "") -> list[Path]:
-    """Folders of the studies, the newest first; `name`: only those of that name."""
+    """Folders of the studies, newest first, optionally only those of the given name."""
     found = [
         path.parent
         for path in studies_folder(home).glob("*/study.json")
@@ -107,9 +109,9 @@ def list_studies(home: Path, name: str = "") -> list[Path]:
 
 
 def find_study_folder(home: Path, text: str) -> Path | None:
-    """The study that `text` means: its id, its name (see `newest_named`), or a beginning that only one id has.
+    """Find a study by its id, its name (see `newest_named`) or a unique prefix of its id.
 
-    Raises UsageError for a name where a study's file cannot be read.
+    Raises UsageError if a study of that name cannot be read.
     """
     fitting = [folder for folder in list_studies(home) if text and folder.name.startswith(text)]
     exact = next((folder for folder in fitting if folder.name == text), None) or newest_named(home, text)
@@ -117,7 +119,7 @@ def find_study_folder(home: Path, text: str) -> Path | None:
 
 
 def newest_named(home: Path, name: str) -> Path | None:
-    """The newest study of that name with all runs of its file; where each has only some, the newest. Raises UsageError."""
+    """Return the newest study of that name with all runs of its file, else the newest. Raises UsageError."""
     folders = list_studies(home, name) if name else []
     whole = (folder for folder in folders if not read_study(folder).part)
     return next(whole, folders[0] if folders else None)
@@ -125,14 +127,14 @@ def newest_named(home: Path, name: str) -> Path | None:
 
 @contextmanager
 def hold_study(folder: Path) -> Generator[None, None, None]:
-    """Be the only process that runs this study; the kernel lets go when it dies. Raises HeldError, OSError."""
+    """Lock the study for this process, until it exits at the latest. Raises HeldError, OSError."""
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise HeldError(
-                f"{folder.name}: another `orch` is running this study; `orch compare {folder.name}` shows how far it is"
+                f"{folder.name}: another `orch` process is running this study; see its results with `orch compare {folder.name}`"
             ) from None
         yield
     finally:

@@ -1,4 +1,4 @@
-"""How long a study still takes. Pure."""
+"""Estimate the remaining time of a study. Pure."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from statistics import median
 
 from orchestrator.study.core import JobState, StudyState, left_to_run
 
-OVERHEAD_S = 45.0  # of one run before the first one was seen: start-up, the last words, taking down
+OVERHEAD_S = 45.0  # per run, until one has been observed: startup, final reports, teardown
 
 
 def remaining_s(state: StudyState, now_s: float, only: Sequence[str] = ()) -> float | None:
-    """Seconds until the jobs that `only` names (none: all) are over, by their plans and by what runs took beyond theirs so
-    far (the median).
+    """Estimate the seconds until the jobs selected by `only` (all if empty) have ended.
 
-    None where a plan says nothing. Repeats of disturbed runs are not foreseen.
+    The sum of their planned times plus the median overhead of the runs so far. None if a planned time is unknown.
+    Repeats of disturbed runs are not included.
     """
     overhead_s = _overhead_s(state)
     total_s = 0.0
@@ -28,12 +28,12 @@ def remaining_s(state: StudyState, now_s: float, only: Sequence[str] = ()) -> fl
 
 
 def _overhead_s(state: StudyState) -> float:
-    beyond = [seconds for job in state.jobs for seconds in _beyond(job)]
-    return max(0.0, median(beyond)) if beyond else OVERHEAD_S
+    overheads = [seconds for job in state.jobs for seconds in _overheads(job)]
+    return max(0.0, median(overheads)) if overheads else OVERHEAD_S
 
 
-def _beyond(job: JobState) -> list[float]:
-    """What each run of a job that was done took beyond its plan."""
+def _overheads(job: JobState) -> list[float]:
+    """Seconds by which each finished run of a job exceeded its plan."""
     planned_s = job.job.planned_s
     if planned_s is None:
         return []

@@ -1,7 +1,6 @@
-"""A study's journal: one JSON object a line, each on the disk before what it tells of is done.
+"""The write-ahead journal of a study: one JSON object per line, synced to disk before the action is taken.
 
-A last line that was cut when its writer died never happened. A line in the middle that cannot be read is an error:
-nobody knows what it said.
+A truncated last line, left by a writer that died, is ignored. Any other unreadable line is an error.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 class StudyJournal:
-    """The journal of one study, open for writing by whoever holds the study's lock."""
+    """A study's journal, open for writing by the process that holds the study's lock."""
 
     def __init__(self, folder: Path) -> None:
-        """Open it, and cut off a line that was never finished. Raises UsageError, OSError."""
+        """Open the journal and truncate an incomplete last line. Raises UsageError, OSError."""
         self._path = folder / JOURNAL
         self.events: list[StudyEvent] = list(read_journal(folder))
         self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -37,7 +36,7 @@ class StudyJournal:
         _sync_folder(folder)
 
     def append(self, event: StudyEvent) -> None:
-        """Write one event and wait until it is on the disk. Raises OSError: then it did not happen."""
+        """Write an event and sync it to disk. If it raises OSError, the event is not recorded."""
         line = json.dumps({"kind": _NAMES[type(event)], **asdict(event)}, ensure_ascii=False) + "\n"
         rest = memoryview(line.encode())
         while rest:
@@ -46,12 +45,12 @@ class StudyJournal:
         self.events.append(event)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._fd)
 
 
 def read_journal(folder: Path) -> Sequence[StudyEvent]:
-    """All events of a study; none where it has not begun. Raises UsageError for what no study wrote."""
+    """Read all events of a study; none if it has not begun. Raises UsageError for an invalid line."""
     path = folder / JOURNAL
     try:
         content = path.read_bytes()
@@ -62,7 +61,7 @@ def read_journal(folder: Path) -> Sequence[StudyEvent]:
 
 
 def _whole_bytes(content: bytes) -> int:
-    """Up to and with the last line that was finished."""
+    """Number of bytes up to and including the last complete line."""
     return content.rfind(b"\n") + 1
 
 
@@ -77,13 +76,13 @@ def _event(line: bytes, path: Path, number: int) -> StudyEvent:
         return kind(**{**known, **lists})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"{path}:{number}: not a line of a study's journal ({type(error).__name__}: {error}); remove the study's "
-            "folder and run it again, or restore the file"
+            f"{path}:{number}: invalid line in a study's journal ({type(error).__name__}: {error}); restore the file, or "
+            "remove the study's folder and run the study again"
         ) from error
 
 
 def _disturbances(row: Mapping[str, Any]) -> tuple[Disturbance, ...]:
-    """The codes of an "ended" line. One written before it had codes is read by how its sentences begin; nothing else is."""
+    """Return the codes of an "ended" line. Lines of versions without codes are read by the start of their sentences."""
     if "disturbances" in row:
         return tuple(Disturbance(code) for code in row["disturbances"])
     return tuple(

@@ -1,4 +1,4 @@
-"""Whether a run that is done may be counted as it is. Pure."""
+"""Decide whether a finished run must be repeated. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Disturbance(StrEnum):
-    """Why a run is to be repeated. A run with HOST_BUSY is neither judged nor ranked; one with DROPPED_ROUNDS is."""
+    """Reason to repeat a run. Runs with HOST_BUSY are neither judged nor ranked; runs with DROPPED_ROUNDS are."""
 
     HOST_BUSY = "host_busy"
     DROPPED_ROUNDS = "dropped_rounds"
@@ -17,18 +17,18 @@ class Disturbance(StrEnum):
 def disturbances(
     summary: Mapping[str, Any], reasons: Sequence[str], experiment: Mapping[str, Any]
 ) -> dict[Disturbance, str]:
-    """Why a run on this machine is to be repeated, with a sentence each; empty: it is not.
+    """Return the reasons to repeat a run on this machine, with a sentence each; empty for none.
 
-    `summary` is `metrics.summary.summarise`'s, `reasons` why the host counts as contended, `experiment` the
-    resolved document. A round that was dropped beside a planned fault (`emulation.preempt`) or a VM that was
-    taken back is what the experiment is about. A run on rented VMs is never repeated: it costs money, and no host of ours
-    disturbed it.
+    `summary` is the result of `metrics.summary.summarise`, `reasons` says why the host counts as contended, and
+    `experiment` is the resolved document. Rounds dropped in a run with a planned fault (`emulation.preempt`) or a
+    preempted VM are part of the experiment. Runs on rented VMs are never repeated: they cost money, and are not
+    disturbed by this host.
     """
     if summary["target"] == "sky":
         return {}
     found: dict[Disturbance, str] = {}
     if summary["host_contended"]:
-        why = "; ".join(reasons) or "it kept no reason"
+        why = "; ".join(reasons) or "no reason recorded"
         found[Disturbance.HOST_BUSY] = f"the host was too busy ({why})"
     emulation = experiment.get("emulation")
     planned = isinstance(emulation, Mapping) and emulation.get("preempt") is not None

@@ -77,7 +77,7 @@ def test_the_database_is_overwritten_then_reaped(launch: Callable[..., Running])
     reaped = orch("reap", timeout_s=500)
     assert reaped.returncode == 0, reaped.stdout + reaped.stderr
     assert run.run_id in reaped.stderr
-    assert "what it cost is not known" in reaped.stderr
+    assert "its cost is unknown" in reaped.stderr
     assert (in_ec2(), clusters()) == ([], [])
 
 

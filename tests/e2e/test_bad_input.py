@@ -31,7 +31,7 @@ def refused(done: subprocess.CompletedProcess[str], code: int, *said: str) -> st
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
-    assert "a fault of orch" not in done.stderr
+    assert "internal error" not in done.stderr
     last = done.stderr.splitlines()[-1]
     for words in said:
         assert words in last
@@ -149,7 +149,7 @@ def test_closed_streams_and_a_bare_environment(clean_home: Path):
             env={**os.environ, **environment},
         )  # fmt: skip
 
-    refused(sh('"$0" launch local-2 <&-'), 3, "there is no terminal to ask on, so add --yes")
+    refused(sh('"$0" launch local-2 <&-'), 3, "there is no terminal to ask for confirmation; add --yes")
     piped = sh('"$0" schema | head -1')
     assert (piped.stdout, piped.stderr) == ("{\n", "")
     assert "Traceback" not in sh('"$0" experiments >&-').stderr

@@ -1,4 +1,4 @@
-"""docs/notebook.md says what the frames have, and its example prints what it shows."""
+"""docs/notebook.md lists the columns of the frames, and its example prints the output shown there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _example(*arguments: str, cwd: Path) -> str:
 
 
 @pytest.mark.parametrize("name", orch.FRAMES)
-def test_the_page_has_each_frames_columns(name: str):
+def test_page_lists_columns_of_each_frame(name: str):
     rows = "".join(f"| `{c.name}` | {c.dtype} | {c.meaning} |\n" for c in orch.FRAMES[name])
     assert f"| column | type | meaning |\n|---|---|---|\n{rows}" in PAGE
 
@@ -47,7 +47,7 @@ def test_every_public_method_is_on_the_page():
                 assert re.search(rf"\b{name}\b", PAGE), name
 
 
-def test_the_example_runs_on_a_run_of_ours(tmp_path: Path):
+def test_example_runs_on_an_own_run(tmp_path: Path):
     write_run(tmp_path / "run")
     printed = _example("run", cwd=tmp_path)
     assert "- Emulated:" in printed

@@ -1,4 +1,4 @@
-"""A run in a notebook: frames with units, unknown kept apart from 0, one exception, nothing of a cluster."""
+"""Runs in a notebook: frames with units, unknown values, a single exception type, no cluster needed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _set_meta(folder: Path, **values: object) -> None:
 
 @pytest.fixture
 def folder(own_home: Path) -> Path:
-    """A made-up run of eight peers and five epochs in ORCH_HOME."""
+    """A generated run of eight peers and five epochs in ORCH_HOME."""
     return _run_in(own_home)
 
 
@@ -48,7 +48,7 @@ def test_a_frame_has_the_documented_columns_and_types(folder: Path, name: str):
     assert {column: str(kind) for column, kind in found.dtypes.items()} == wanted
 
 
-def test_epochs_are_those_of_the_report(folder: Path):
+def test_epochs_match_the_report(folder: Path):
     run = orch.open(RUN)
     epochs = run.epochs()
     assert list(epochs["epoch"]) == [1, 2, 3, 4, 5]
@@ -72,7 +72,7 @@ def test_epochs_by_peer_add_up_to_the_swarms(folder: Path):
         run.epochs(by="vm")
 
 
-def test_peers_traffic_and_costs_tell_the_same_bytes_and_dollars(folder: Path):
+def test_peers_traffic_and_costs_agree(folder: Path):
     run = orch.open(RUN)
     peers, traffic, costs = run.peers(), run.traffic(), run.costs()
     assert peers["egress_bytes"].sum() == pytest.approx(traffic["bytes"].sum(), abs=len(traffic))
@@ -148,7 +148,7 @@ def test_a_run_is_found_by_id_prefix_latest_and_path(folder: Path, own_home: Pat
     assert orch.open(RUN, home=own_home).folder == folder
 
 
-def test_a_run_that_goes_on_is_read_again(folder: Path):
+def test_running_run_is_read_again(folder: Path):
     _set_meta(folder, status="running", ended_s=None)
     run = orch.open(RUN)
     before = run.summary()["samples"]
@@ -199,7 +199,7 @@ def test_bad_input_is_one_exception_with_a_sentence(own_home: Path, tmp_path: Pa
     assert "\n" not in str(caught.value)
 
 
-def test_what_a_notebook_shows_says_emulated_first_and_escapes(folder: Path):
+def test_run_html_shows_emulation_first_and_escapes(folder: Path):
     _set_meta(folder, experiment={"name": "<script>alert(1)</script>"}, warnings=["a <b>", "another"])
     run = orch.open(RUN)
     html = run._repr_html_()

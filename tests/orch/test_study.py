@@ -1,4 +1,4 @@
-"""A study in a notebook: replayed runs, one table, a temporary folder that goes when nobody needs it."""
+"""Studies in a notebook: replayed runs, one table, a temporary folder removed with its last user."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where imports go, so that a test sees what is left of them."""
+    """The temporary folder of imports, so that a test sees what is left there."""
     place = tmp_path / "scratch"
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))
@@ -33,7 +33,7 @@ def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 @pytest.fixture
 def two_runs(tmp_path: Path) -> Path:
-    """A folder of two run folders."""
+    """A folder with two run folders."""
     for name, peers in (("a-20231114-aaaa", 2), ("b-20231114-bbbb", 4)):
         folder = tmp_path / "runs" / name
         folder.mkdir(parents=True)
@@ -56,11 +56,11 @@ def test_a_study_is_its_runs_and_a_table(two_runs: Path):
         assert table["sps"].iloc[0] == study[0].summary()["sps"]["value"]
         assert pd.isna(table["sps_wall"].iloc[0])
         assert study.problems == ()
-        with pytest.raises(orch.OrchError, match="no such run; it has"):
+        with pytest.raises(orch.OrchError, match="no such run in the study; its runs:"):
             study["c"]
 
 
-def test_what_a_notebook_shows_of_a_study(two_runs: Path):
+def test_study_html(two_runs: Path):
     html = orch.replay(two_runs)._repr_html_()
     assert html.index("Emulated:") < html.index("<table>")
     assert "<b>" not in html
@@ -75,7 +75,7 @@ def test_only_some_runs_of_several_folders(two_runs: Path):
     assert [run.run_id for run in orch.replay(both)] == ["b-20231114-bbbb", "a-20231114-aaaa"]
 
 
-def test_nothing_to_read_is_one_sentence(tmp_path: Path, own_temporary_folder: Path):
+def test_nothing_to_read_raises_one_sentence(tmp_path: Path, own_temporary_folder: Path):
     for folder in (tmp_path / "not-there", own_temporary_folder):
         with pytest.raises(orch.OrchError, match=str(folder)) as caught:
             orch.replay(folder)
@@ -91,7 +91,7 @@ def test_a_run_that_cannot_be_read_is_a_problem_of_the_study(two_runs: Path):
     assert "1 problem" in study._repr_html_()
 
 
-def test_a_run_whose_records_are_torn_is_a_problem_too(two_runs: Path):
+def test_run_with_torn_records_is_a_problem(two_runs: Path):
     path = two_runs / "a-20231114-aaaa" / "run.db"
     with sqlite3.connect(path) as connection:
         connection.execute("DROP TABLE epochs")
@@ -127,7 +127,7 @@ def test_the_study_report(two_runs: Path, tmp_path: Path):
         orch.replay(two_runs).report(tmp_path / "not-there" / "page.html", prices="not-there")
 
 
-def test_the_folder_goes_with_the_last_who_needs_it(two_runs: Path, own_temporary_folder: Path):
+def test_folder_is_removed_with_its_last_user(two_runs: Path, own_temporary_folder: Path):
     def left() -> int:
         gc.collect()
         return len(list(own_temporary_folder.iterdir()))
@@ -143,11 +143,11 @@ def test_the_folder_goes_with_the_last_who_needs_it(two_runs: Path, own_temporar
     study.close()
     assert left() == 0
     assert study.table().equals(known)
-    with pytest.raises(orch.OrchError, match="was closed"):
+    with pytest.raises(orch.OrchError, match="is closed"):
         study[0].epochs()
 
 
-def test_the_folder_goes_when_python_ends(two_runs: Path, own_temporary_folder: Path, tmp_path: Path):
+def test_folder_is_removed_at_exit(two_runs: Path, own_temporary_folder: Path, tmp_path: Path):
     code = f"import orch; study = orch.replay({str(two_runs)!r}); print(len(study))"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
@@ -157,7 +157,7 @@ def test_the_folder_goes_when_python_ends(two_runs: Path, own_temporary_folder: 
     assert list(own_temporary_folder.iterdir()) == []
 
 
-def test_the_studys_logs_as_frames(paper_traces: Path):
+def test_paper_logs_as_frames(paper_traces: Path):
     runs = ("baseline-75", "hivemind-81", "hivemind-83")
     with orch.replay(paper_traces, index=paper_traces / "INDEX.csv", runs=runs) as study:
         assert study["CV A-1"].run_id == "baseline-75"

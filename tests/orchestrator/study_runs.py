@@ -1,4 +1,4 @@
-"""A launcher for a study that makes finished runs out of nothing: run.db files with numbers, no process."""
+"""A fake launcher for studies that writes run.db files of finished runs, without processes."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from metrics.store.database import RunStore
 from orchestrator.home import run_folder
 from orchestrator.study.core import Job
 from orchestrator.study.definition import StudyDefinition
-from orchestrator.study.runner import RunError, Seen, Watched
+from orchestrator.study.runner import Inspection, RunError, Watched
 from orchestrator.study.verdict import Disturbance
 
 
 class MadeRuns:
-    """In place of `orchestrator.cli.commands.study_launcher.RunLauncher`. Class attributes are the script."""
+    """Replaces `orchestrator.cli.commands.study_launcher.RunLauncher`. The class attributes are the script."""
 
     refused: ClassVar[set[str]] = set()  # jobs that do not start; "geo-a2 2": the second attempt
-    busy: ClassVar[dict[str, int]] = {}  # so many runs of a job find the host too busy
-    interrupt: ClassVar[set[str]] = set()  # jobs whose first watching is interrupted
+    busy: ClassVar[dict[str, int]] = {}  # by job: number of runs with a busy host
+    interrupt: ClassVar[set[str]] = set()  # jobs whose first run is interrupted
     made: ClassVar[list[str]] = []
 
     def __init__(self, home: Path, study: StudyDefinition, screen: Any) -> None:
         self._home, self._study, self._screen = home, study, screen
 
-    def look(self, run_id: str) -> Seen:
+    def inspect(self, run_id: str) -> Inspection:
         folder = run_folder(self._home, run_id)
         if not (folder / "run.db").exists():
-            return Seen("absent")
+            return Inspection("absent")
         with RunStore.open_reader(folder / "run.db") as store:
-            return Seen("ended", str(store.meta("status")))
+            return Inspection("ended", str(store.meta("status")))
 
     def start(self, job: Job, run_id: str) -> None:
         if {job.key, f"{job.key} {run_id.rpartition('-')[2]}"} & self.refused:

@@ -1,7 +1,7 @@
-"""A world of runs in memory for a study: scripted ends, a clock that nobody waits for, and death at any step.
+"""In-memory runs for a study, with scripted ends, a virtual clock, and faults at any step.
 
-Every call of the launcher and every write of the journal is a step. The world outlives the study's process, as real
-runs do; what a run ends as depends on its job and on how many runs of that job have ended by themselves before.
+Every call of the launcher and every write of the journal is a step. The world survives the study's process, as real
+runs do. How a run ends depends on its job and on how many runs of that job have ended by themselves before.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from orchestrator.study.core import Attempt, Ended, Job, StudyEvent, StudyState
-from orchestrator.study.runner import RunError, Seen, StudyRunner, Watched
+from orchestrator.study.runner import Inspection, RunError, StudyRunner, Watched
 from orchestrator.study.verdict import Disturbance
 
 Fault = Literal["kill", "kill all", "interrupt"]
@@ -37,13 +37,13 @@ class RunEnd:
 
 @dataclass
 class _Run:
-    end: RunEnd  # what it comes to if nobody takes it down
+    end: RunEnd  # how it ends unless it is torn down
     state: Literal["made", "running", "ended", "lost"] = "made"  # "made": it has no controller yet
     status: str = ""
 
 
 class Quiet:
-    """Tells nobody."""
+    """A listener that does nothing."""
 
     def begins(self, state: StudyState, job: Job, attempt: int, run_id: str) -> None: ...
 
@@ -52,9 +52,9 @@ class Quiet:
 
 @dataclass
 class StudyWorld:
-    """Journal, launcher and clock in one."""
+    """Journal, launcher and clock."""
 
-    ends: dict[str, Sequence[RunEnd]]  # by job, in order; the last one again and again
+    ends: dict[str, Sequence[RunEnd]]  # by job, in order; the last one repeats
     faults: dict[int, Fault] = field(default_factory=dict)  # by step
     events: list[StudyEvent] = field(default_factory=list)
     runs: dict[str, _Run] = field(default_factory=dict)
@@ -64,12 +64,12 @@ class StudyWorld:
     now: float = 0.0
 
     def now_s(self) -> float:
-        """A second a look."""
+        """Advance by a second per call."""
         self.now += 1.0
         return self.now
 
     def pass_s(self, seconds: float) -> None:
-        """Time between two lives of the study, 0 or beyond any limit: what goes on comes to its end meanwhile."""
+        """Let time pass between two processes of the study: running runs end, unless `seconds` is 0."""
         self.now += seconds
         for run in self.runs.values():
             if seconds and run.state == "running" and run.end.status != "hangs":
@@ -77,7 +77,7 @@ class StudyWorld:
 
     @property
     def going(self) -> bool:
-        """Whether there is a run that has not ended."""
+        """Whether a run has not ended."""
         return any(run.state in ("made", "running") for run in self.runs.values())
 
     def _step(self) -> None:
@@ -103,9 +103,9 @@ class StudyWorld:
 
     # the launcher
 
-    def look(self, run_id: str) -> Seen:
+    def inspect(self, run_id: str) -> Inspection:
         run = self.runs.get(run_id)
-        return Seen("absent") if run is None else Seen(run.state, run.status)
+        return Inspection("absent") if run is None else Inspection(run.state, run.status)
 
     def start(self, job: Job, run_id: str) -> None:
         self._step()
@@ -160,17 +160,17 @@ class StudyWorld:
 
 
 def job(key: str, planned_s: float | None = 100.0) -> Job:
-    """A job of that name."""
+    """A job with that key."""
     return Job(key, key, "", planned_s, 500.0)
 
 
 def runner_of(world: StudyWorld, jobs: Sequence[Job], retries: int = 2) -> StudyRunner:
-    """A study's process: it knows what the journal says and no more."""
+    """A new process of the study, which knows only the journal."""
     return StudyRunner("s-20231114-abcd", jobs, retries, world, world, Quiet(), world.now_s)
 
 
 def table(state: StudyState) -> list[tuple[str, str, tuple[str, ...], int]]:
-    """What a study ends with: the counted end of each job's result, and how many runs of it counted."""
+    """The results of a study: for each job the status, disturbances and number of counted runs."""
     rows: list[tuple[str, str, tuple[str, ...], int]] = []
     for one in state.jobs:
         chosen = one.result or (one.counted[-1] if one.counted else None)

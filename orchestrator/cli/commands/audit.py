@@ -1,4 +1,4 @@
-"""`orch audit`: what is doubtful in somebody's numbers."""
+"""`orch audit`: find doubtful figures."""
 
 from __future__ import annotations
 
@@ -37,38 +37,39 @@ def _audit(
     targets: Annotated[
         list[str],
         typer.Argument(
-            metavar="DIR|RUN...", help="Folders of W&B logs or exported runs, run folders, or runs by id."
+            metavar="DIR|RUN...", help="Folders of W&B logs, of exported runs or of runs, or run ids."
         ),
     ],
     index: Annotated[
         Path | None,
-        typer.Option(help="CSV that says which log is whose; default: INDEX.csv in the folder, if there."),
+        typer.Option(help="CSV that assigns log files to runs. [INDEX.csv in the folder, if present]"),
     ] = None,
-    only: Annotated[
-        list[str] | None, typer.Option("--run", help="Only this run id; may be repeated.")
-    ] = None,
+    only: Annotated[list[str] | None, typer.Option("--run", help="Only this run id. Repeatable.")] = None,
     claims: Annotated[
         Path | None,
         typer.Option(
-            help="CSV with columns run (id or label) and sps: throughputs to hold against the logs."
+            help="CSV with the columns run (id or label) and sps: claimed throughputs to check against the logs."
         ),
     ] = None,
     fail_on: Annotated[
-        _Floor | None, typer.Option(help="Exit 1 when a finding is this bad or worse; default: never.")
+        _Floor | None,
+        typer.Option(help="Exit with 1 if a finding has this severity or a higher one. [never]"),
     ] = None,
-    form: Annotated[Format, typer.Option("-o", "--output", help="Output.", show_choices=True)] = Format.table,
+    form: Annotated[
+        Format, typer.Option("-o", "--output", help="Output format.", show_choices=True)
+    ] = Format.table,
 ) -> int:
-    """Find what is doubtful in a run's or a study's numbers, with the evidence.
+    """Find doubtful figures in runs, with the evidence.
 
-    Severities: error (the figure is wrong as it stands), doubt (it may mislead), note (good to know). The checks
-    and their thresholds are in docs/audit.md. Exit 2 when no run could be read.
+    Severities: error (the figure is wrong), doubt (the figure may mislead), note (for information). docs/audit.md
+    lists the checks and their thresholds. Exits with 2 if no run could be read.
 
     \b
     JSON: {"schema_version": 1,
-      "findings": [{"run_id" or null (of several runs), "label", "check", "severity",
+      "findings": [{"run_id" or null (several runs), "label", "check", "severity",
         "sentence", "figure", "value", "expected", "n", "file"}],
-      "problems": [what could not be read, as sentences]}
-    CSV has the findings' columns.
+      "problems": [one sentence per item that could not be read]}
+    CSV has the same columns as the findings.
     """
     from analysis.audit.audit import audit
     from analysis.audit.evidence import Evidence
@@ -89,11 +90,11 @@ def _audit(
             except StoreError as error:
                 problems.append(f"{source.run_id}: {error}")
     named = {n for e in runs for n in (e.run_id, e.label)}
-    problems += [f"{claims}: names {run}, which is none of the runs" for run in claimed if run not in named]
+    problems += [f"{claims}: run {run} is not among the runs audited" for run in claimed if run not in named]
     for problem in problems:
         say(f"problem: {problem}")
     if not runs:
-        raise UsageError(f"{', '.join(targets)}: no run could be read; the problems above say why")
+        raise UsageError(f"{', '.join(targets)}: no run could be read; see the problems above")
     findings = audit(runs)
     rows = [finding.to_json() for finding in findings]
     if form is Format.json:
@@ -108,7 +109,7 @@ def _audit(
 
 
 def _claims(path: Path | None) -> dict[str, float]:
-    """The claimed throughputs. Raises UsageError when the file cannot be used."""
+    """Read the claimed throughputs. Raises UsageError for an unusable file."""
     from analysis.audit.claims import ClaimsError, parse_claims
     from orchestrator.errors import UsageError
 
@@ -117,16 +118,16 @@ def _claims(path: Path | None) -> dict[str, float]:
     try:
         return parse_claims(path.read_text(encoding="utf-8-sig"), str(path))
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not text"
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise UsageError(
-            f"{path}: {reason}; --claims takes a CSV file with the columns run and sps"
+            f"{path}: {reason}; --claims needs a CSV file with the columns run and sps"
         ) from error
     except ClaimsError as error:
         raise UsageError(str(error)) from error
 
 
 def _by_run(runs: Sequence[Any], findings: Sequence[Finding]) -> str:
-    """Findings under their run's name, sentences wrapped to the terminal."""
+    """Format the findings by run, wrapped to the width of the terminal."""
     from analysis.audit.evidence import counted
 
     width = min(_WIDEST, shutil.get_terminal_size((100, 24)).columns)
@@ -146,7 +147,7 @@ def _by_run(runs: Sequence[Any], findings: Sequence[Finding]) -> str:
                 )
             )  # fmt: skip
         if not own:
-            lines.append("  nothing doubtful was found")
+            lines.append("  no findings")
         lines.append("")
 
     across = [f for f in findings if f.run_id is None]

@@ -1,4 +1,4 @@
-"""`orch check`: can a run be started from here, and what is missing."""
+"""`orch check`: whether a run can start from this machine, and what is missing."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ def register(app: typer.Typer) -> None:
 def _check(
     on: Annotated[
         Where,
-        typer.Option("--on", help="What is to run: on this machine, or on VMs rented through SkyPilot."),
+        typer.Option(
+            "--on", help="Where the run would be: local (this machine) or sky (VMs rented through SkyPilot)."
+        ),
     ] = Where.local,
     online: Annotated[
         bool,
         typer.Option(
-            "--online", help="Ask the clouds too: are credentials accepted, quotas, is this clock right?"
+            "--online", help="Also query the clouds: whether credentials are accepted, quotas, clock offset."
         ),
     ] = False,
     aws_role: Annotated[
@@ -37,8 +39,8 @@ def _check(
         typer.Option(
             "--aws-role",
             metavar="FILE|NAME",
-            help="Only print the commands by which an administrator makes the role that this experiment's VMs on AWS "
-            "have and lets your user give it to them, where your own credentials may not; contacts nothing.",
+            help="Only print the commands with which an administrator creates the IAM role of this experiment's AWS VMs "
+            "and allows your user to pass it to them, for when your own credentials may not. Offline.",
         ),
     ] = None,
     overrides: Annotated[
@@ -46,19 +48,20 @@ def _check(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="With --aws-role: override a key of the experiment. Repeatable.",
+            help="With --aws-role: override a value of the experiment. Repeatable.",
         ),
     ] = None,
     output: Annotated[
         Format, typer.Option("--output", "-o", help="table, json, yaml or csv.")
     ] = Format.table,
 ) -> None:
-    """Check whether a run can start from here: packages, clouds, ports, memory; each line says what to do.
+    """Check whether a run can start from this machine.
 
-    Offline unless --online is given: looks at files, the environment and this machine only. Of secrets only
-    whether they are there is looked at, and shown.
+    Checks packages, clouds, ports, disk and memory. Each line that is not ok is followed by what to do about
+    it. Works offline unless --online is given, from files, the environment and this machine. Secrets are only
+    checked for presence; their values are neither kept nor shown.
 
-    Exit: 0 the run wanted (--on) can start as far as was looked, 2 something is missing for it; with --aws-role 2
+    Exit: 0 nothing that was checked prevents a run on --on, 2 something required is missing; with --aws-role 2
     for an experiment without places on AWS.
 
     \b
@@ -104,18 +107,18 @@ def _print_aws_role(experiment: str, overrides: Sequence[str]) -> None:
         typer.echo(str(error), err=True)
         raise typer.Exit(WRONG) from error
     if not has_aws_places(spec):
-        typer.echo(f"{spec.name} has no places on AWS, so its VMs need no role there", err=True)
+        typer.echo(f"{spec.name} has no places on AWS and needs no IAM role", err=True)
         raise typer.Exit(WRONG)
     typer.echo(commands(aws_buckets(spec)), nl=False)
     typer.echo(
-        "Put the name of the user who launches for YOUR-USER in the last command; for an identity that is no IAM user (a "
-        "role, single sign-on), add its policy document to that role or permission set.",
+        "In the last command, replace YOUR-USER by the IAM user who launches. For an identity other than an IAM user (a "
+        "role, single sign-on), add the policy document to that role or permission set instead.",
         err=True,
     )
 
 
 def _lines(findings: list[Finding]) -> list[str]:
-    """A line each, and below it what to do."""
+    """Format each finding as a line, followed by what to do about it."""
     wide = max(len(finding.check) for finding in findings)
     lines: list[str] = []
     for finding in findings:
@@ -139,7 +142,7 @@ def _findings(on: str, online: bool) -> list[Finding]:
     known = clouds.credentials(os.environ, wanted=rents)
     found += [*known, *clouds.catalogs(os.environ)]
     if not online:
-        text = "not asked: only --online contacts a cloud"
+        text = "not checked: clouds are contacted with --online only"
         return [*found, Finding("clock, quotas, acceptance", "unknown", text, "`orch check --online`")]
     from cloud.vendors import AWS, RENTED
     from orchestrator.checks import online as asked

@@ -1,4 +1,4 @@
-"""`orch compare`: runs beside the published study and beside its logs, with what may be expected of them."""
+"""`orch compare`: runs next to the paper's figures and logs, judged by limits and expectations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TABLE = (
     "tries",
     "limits",
 )
-_FIGURES_WIDE = 4  # so many figures of a gain stand in one table; the others in a second one below
+_FIGURES_WIDE = 4  # figures per table of options; the others go into a second table
 
 
 def register(app: typer.Typer) -> None:
@@ -44,48 +44,51 @@ def _compare(
     targets: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN...|STUDY", help="Runs of this machine; a study's id, or its name for the newest."
+            metavar="RUN...|STUDY", help="Runs on this machine; a study by id, or by name (the newest)."
         ),
     ],
     logs: Annotated[
         Path | None,
-        typer.Option(help="Folder with the published study's logs. [$ORCH_SHARED/paper-traces if there]"),
+        typer.Option(help="Folder with the paper's logs. [$ORCH_SHARED/paper-traces, if present]"),
     ] = None,
     limits: Annotated[
         str,
         typer.Option(
-            metavar="FILE|none", help="A csv of how far a figure may be off. [the study's, else paper-abc's]"
+            metavar="FILE|none",
+            help="CSV with the accepted deviation of each figure. [the study's own, else that of paper-abc]",
         ),
     ] = "",
     expect: Annotated[
         str,
         typer.Option(
             metavar="FILE|NAME|none",
-            help="A study's file whose compare.expect judges the rows. [the study's own]",
+            help="Study file whose compare.expect judges the rows. [the study's own]",
         ),
     ] = "",
     include_contended: Annotated[
-        bool, typer.Option("--include-contended", help="Judge runs too that the host disturbed.")
+        bool, typer.Option("--include-contended", help="Also judge runs whose host was too busy.")
     ] = False,
     report: Annotated[
         Path | None,
-        typer.Option(help="Write a page with the table, a dot plot and the study report's figures."),
+        typer.Option(
+            help="Write an HTML page with the table, a dot plot and the figures of the study report."
+        ),
     ] = None,
     wide: Annotated[
-        bool, typer.Option("--wide", help="The replayed figure in every column of the table.")
+        bool, typer.Option("--wide", help="Show the replayed figure in every column of the table.")
     ] = False,
     output: Annotated[
         Format, typer.Option("--output", "-o", help="table, json, yaml or csv.")
     ] = Format.table,
 ) -> None:
-    """Lay runs, or a study's runs, beside the published figures: published, replayed, emulated.
+    """Compare runs or a study with the published figures.
 
-    A study may be unfinished: what it has is compared, the rest is named. Runs whose host was too busy are listed
-    and neither judged nor ranked, unless --include-contended. Figures are published of the study's experiment: with
-    another model, batch size, target batch size or other peers a run has none beside it. A run with an option that
-    the study had not, or with a label, is shown beside them and neither judged nor ranked; so is one on loopback,
-    without distance. The column ON and "origin" say what a run ran on: its figures stand under "emulated" wherever
-    that was. HOST is unknown where nobody knows whether it kept the clock: such a run counts.
+    Each figure is shown as published, as replayed from the paper's logs, and as measured by the run ("emulated",
+    whatever the run ran on: see the column ON and "origin"). An unfinished study is compared as far as it has run;
+    the missing runs are named. Published figures exist only for the paper's experiments: a run with another model,
+    batch size, target batch size or set of peers has none. A run is shown but neither judged nor ranked if its host
+    was too busy (unless --include-contended), if it has a label or an option that the paper did not use, or if it
+    ran on loopback, without network distance. A run whose HOST is unknown counts.
     Exit: 0 whatever the figures are, 2 nothing to compare.
 
     \b
@@ -96,9 +99,9 @@ def _compare(
       "rented"|"rented, padded"|"logs"|"not emulated"|"unknown", "scales": {"bytes", "time",
       "samples"} or null}], "kendall_tau" (of sps, over the runs that count), "compared",
       "checks": [{"scope": "each"|"median"|"study", "experiment", "run_id", "figure", "low",
-      "high", "found", "inside"}], "left_out" (rows that do not count): [{"experiment", "run_id",
-      "why"}], "missing": [{"experiment", "why"}], "accuracy" (of a study that compares it,
-      else null): {"of": {"experiment", "n", "mean", "sd", "runs": [{"run_id", "seed",
+      "high", "found", "inside"}], "left_out" (rows not judged): [{"experiment", "run_id",
+      "why"}], "missing": [{"experiment", "why"}], "accuracy" (null unless the study
+      compares it): {"of": {"experiment", "n", "mean", "sd", "runs": [{"run_id", "seed",
       "accuracy", "loss", "updates", "target_batch_size", "samples", "heldout_samples",
       "counted", "dropped_rounds", "target", "emulated", "host_contended"}]}, "against": {same},
       "difference", "pooled_sd", "limit", "inside", "why"},
@@ -110,21 +113,23 @@ def _compare(
       "intercontinental_bytes": {"value", "n", "ratio", "low", "high", "n_of": "runs"|"epochs"|"", "why"}, "loss"|"heldout_loss":
       {"value", "n", "samples_least", "samples_most", "difference", "noise", "noise_n",
       "within_noise", "why"}}}], "expected": [{"row", "against", "figure", "at_least",
-      "at_most", "within", "times_lower", "within_noise", "found" (times; of a loss the
-      difference), "low", "high", "n_of", "noise", "noise_n", "verdict":
-      "met"|"missed"|"unknown"|"told" (no limit), "clear" (the whole interval on the same
+      "at_most", "within", "times_lower", "within_noise", "found" (a ratio; for a loss
+      the difference), "low", "high", "n_of", "noise", "noise_n", "verdict":
+      "met"|"missed"|"unknown"|"told" (no limit), "clear" (the whole interval is on the same
       side), "why"}]}
-    Unknown is null; figures are at the study's scale.
+    Unknown values are null; figures are at full scale.
     """
     from orchestrator.cli.commands.comparing import compare_wanted, expected_of, wanted_runs
     from orchestrator.errors import UsageError
     from orchestrator.home import home_folder
 
     if report is not None and (report.is_dir() or not report.resolve().parent.is_dir()):
-        raise UsageError(f"{report}: name a file in a folder that exists, such as --report compare.html")
+        raise UsageError(f"{report}: not a file in an existing folder; use for example --report compare.html")
     wanted = wanted_runs(home_folder(), targets)
     if expect and not wanted.baseline:
-        raise UsageError(f"--expect {expect}: is for one study with a `compare.baseline`; leave it out")
+        raise UsageError(
+            f"--expect {expect}: only for a single study with a `compare.baseline`; remove the option"
+        )
     wanted.expect = expected_of(expect) if expect else wanted.expect
     compared = compare_wanted(wanted, logs, limits, include_contended)
     if not compared.rows:
@@ -136,7 +141,7 @@ def _compare(
 
 
 def comparison_document(study: str | None, compared: Compared) -> dict[str, Any]:
-    """The comparison as JSON types."""
+    """Return the comparison in JSON types."""
     from analysis.compare.accuracy import accuracy_document
     from analysis.compare.options import gains_document
     from analysis.compare.published import compare_document
@@ -148,7 +153,7 @@ def comparison_document(study: str | None, compared: Compared) -> dict[str, Any]
 
 
 def comparison_text(study: str | None, compared: Compared, form: Format, wide: bool = False) -> str:
-    """The comparison in the form asked for, ending in a newline. `wide`: replayed figures in every column of the table."""
+    """Format the comparison, ending in a newline. `wide`: replayed figures in every column of the table."""
     from analysis.compare.published import long_rows
     from analysis.report.study.comparison import study_checks
     from analysis.report.study.expectations import expected_lines
@@ -167,16 +172,16 @@ def comparison_text(study: str | None, compared: Compared, form: Format, wide: b
     rows = long_rows(compared.rows, compared.checks)
     if form is Format.csv:
         return rows_text("rows", rows, _LONG, form)
-    if compared.gains:  # what a row is held against is the baseline
+    if compared.gains:  # rows are compared with the baseline, not with the paper
         lines = [_gain_text(gain_table(compared.gains))]
         lines += [*gain_notes(compared.gains), *study_checks(compared)]
         lines += expected_lines(compared.gains.verdicts)
     else:
         columns = (_TABLE[0], "run", *_TABLE[1:]) if compared.named_twice else _TABLE
         lines = [rows_text("rows", _table_rows(rows, wide), columns, Format.table).rstrip("\n")]
-        others = "all figures" if wide else "sps, comm_s"
-        pairs = "" if wide else "; the others: published / emulated (difference)"
-        lines.append(f"{others}: published / replayed / emulated{pairs}; ON: what the run ran on")
+        others = "all columns" if wide else "sps, comm_s"
+        pairs = "" if wide else "; other columns: published / emulated (difference)"
+        lines.append(f"{others}: published / replayed / emulated{pairs}; ON: where the run ran")
         lines += study_checks(compared)
         lines += [
             f"{r.experiment} ({r.run_id}): not judged: {r.not_judged}" for r in compared.rows if r.not_judged
@@ -187,7 +192,7 @@ def comparison_text(study: str | None, compared: Compared, form: Format, wide: b
 
 
 def write_page(folders: Sequence[Path], compared: Compared, page: Path) -> Path:
-    """The study report of these runs with the comparison before it. Raises ImportFailed, OSError."""
+    """Write the study report of these runs, preceded by the comparison. Raises ImportFailed, OSError."""
     from analysis.report.study.build import build, load
     from cloud.prices.book import load as load_book
 
@@ -197,7 +202,7 @@ def write_page(folders: Sequence[Path], compared: Compared, page: Path) -> Path:
 
 
 def _gain_text(table: Sequence[dict[str, Any]]) -> str:
-    """The rows of what options gain; figures for which there is no room stand in a second table."""
+    """Format the gains of options; figures that do not fit go into a second table."""
     first, last = ("experiment", "runs", "on"), "note"
     figures = [column for column in table[0] if column not in (*first, last)]
     parts: list[tuple[str, ...]] = [(*first, *figures[:_FIGURES_WIDE], last)]
@@ -207,7 +212,7 @@ def _gain_text(table: Sequence[dict[str, Any]]) -> str:
 
 
 def _table_rows(rows: Sequence[dict[str, Any]], wide: bool) -> list[dict[str, Any]]:
-    """One line a run of `long_rows`."""
+    """Merge `long_rows` into one row per run."""
     from metrics.provenance import host_mark
 
     by_run: dict[str, dict[str, dict[str, Any]]] = {}
@@ -249,7 +254,7 @@ def _off(row: dict[str, Any] | None) -> str:
 
 
 def _own(row: dict[str, Any] | None, wide: bool, scale: float = 1.0) -> str:
-    """The figure beside the published one, and wide beside the replayed one too; alone where there is none."""
+    """Format a figure next to the published one (`wide`: and the replayed one), or alone if there is none."""
     if row is None:
         return ""
     keys = ("published", "replayed", "emulated") if wide else ("published", "emulated")

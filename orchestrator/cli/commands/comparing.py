@@ -1,4 +1,4 @@
-"""From the names of runs and studies to what is compared: their numbers, the limits, the study's logs."""
+"""Resolve the runs and studies to compare: their numbers, the limits, the paper's logs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NO_LIMITS = "none"
 
 
 class _Entry(NamedTuple):
-    """What a study says of a run."""
+    """What a study records about a run."""
 
     label: str = ""
     attempts: int = 1
@@ -49,27 +49,28 @@ class _Entry(NamedTuple):
 
 @dataclass
 class Wanted:
-    """What is to be compared, each run once."""
+    """What to compare, with each run once."""
 
-    study: str | None = None  # the id, where it is one study
+    study: str | None = None  # the id, if a single study is compared
     runs: dict[Path, _Entry] = field(default_factory=dict)  # by folder
-    missing: dict[str, str] = field(default_factory=dict)  # experiment -> why it has no run
+    missing: dict[str, str] = field(default_factory=dict)  # by experiment: why it has no run
     replay: str = "auto"
-    limits: str = ""  # a file; "": not judged
-    accuracy: Mapping[str, str] | None = None  # {"of", "against"}: whose held-out accuracy is compared
-    baseline: str = ""  # the label of the entry that the others are held against
-    columns: tuple[str, ...] = ()  # of what they gain
-    listed: list[tuple[Listed, Path | None]] = field(default_factory=list)  # each job's row, its run's folder
-    expect: tuple[Expectation, ...] = ()  # of the rows
+    limits: str = ""  # file; "": do not judge
+    accuracy: Mapping[str, str] | None = (
+        None  # {"of", "against"}: the experiments whose held-out accuracy is compared
+    )
+    baseline: str = ""  # label of the entry with which the others are compared
+    columns: tuple[str, ...] = ()  # figures of the gains
+    listed: list[tuple[Listed, Path | None]] = field(default_factory=list)  # row and run folder of each job
+    expect: tuple[Expectation, ...] = ()
 
     @property
     def folders(self) -> list[Path]:
-        """The runs' folders."""
         return list(self.runs)
 
 
 def wanted_runs(home: Path, targets: Sequence[str]) -> Wanted:
-    """What the words on the command line mean: runs and studies. Raises UsageError."""
+    """Resolve the command line arguments to runs and studies. Raises UsageError."""
     found = Wanted(limits=str(STUDIES / "paper-abc-limits.csv"))
     runs = set(list_runs(home))
     for text in targets:
@@ -79,24 +80,26 @@ def wanted_runs(home: Path, targets: Sequence[str]) -> Wanted:
                 found.runs.setdefault(run_folder(home, resolve_run(home, text)), _Entry())
             except UsageError as error:
                 if text in studies():
-                    said = f"{text}: ships with orch and was not run here yet; `orch study run {text}` does"
-                    raise UsageError(said) from error
-                raise UsageError(f"{error}; nor is there a study of that name (`orch study ls`)") from error
+                    message = f"{text}: this shipped study has not been run here yet; run it with `orch study run {text}`"
+                    raise UsageError(message) from error
+                raise UsageError(
+                    f"{error}; there is no study of that name either (`orch study ls`)"
+                ) from error
             continue
         definition = read_study(folder)
         whole = wanted_study(home, definition, read_state(folder, definition))
         if len(targets) == 1:
             return whole
-        found.runs |= whole.runs  # which knows more of a run that was named by itself before
+        found.runs |= whole.runs  # the study's entry replaces that of a run that was also named by itself
         found.missing |= whole.missing
     return found
 
 
 def wanted_study(home: Path, study: StudyDefinition, state: StudyState) -> Wanted:
-    """A study's runs that have numbers, finished or not; and why the others have none."""
+    """Collect a study's runs that have numbers, and the reasons why the others have none."""
     limits = study.compare["limits"]
     own = str(studies_folder(home) / study.study_id / limits) if limits else ""
-    accuracy = study.compare.get("accuracy")  # a study of an older orch has none
+    accuracy = study.compare.get("accuracy")  # missing in studies of an older orch
     found = Wanted(study.study_id, replay=study.compare["replay"], limits=own, accuracy=accuracy)
     found.baseline = study.compare.get("baseline", "")
     found.columns = tuple(study.compare.get("columns", ()))
@@ -114,7 +117,7 @@ def wanted_study(home: Path, study: StudyDefinition, state: StudyState) -> Wante
 
 
 def compare_wanted(wanted: Wanted, logs: Path | None, limits: str, include_contended: bool) -> Compared:
-    """Read everything. `limits`: a file instead of the wanted one's, or "none". Raises UsageError, ImportFailed."""
+    """Read and compare. `limits`: a file that overrides `wanted.limits`, or "none". Raises UsageError, ImportFailed."""
     replayed = _replayed(wanted, logs)
     rows: list[ComparedRun] = []
     options: list[OptionRun] = []
@@ -142,12 +145,12 @@ def compare_wanted(wanted: Wanted, logs: Path | None, limits: str, include_conte
 
 
 def expected_of(study: str) -> tuple[Expectation, ...]:
-    """What a study's file or name expects of rows; nothing for "none". Raises SpecError."""
+    """Expectations of a study given by file or name; none for "none". Raises SpecError."""
     return () if study == _NO_LIMITS else load_study(study).spec.compare.expect
 
 
 def _gained(wanted: Wanted, options: Sequence[OptionRun]) -> Gains:
-    """The rows, and the verdicts on them."""
+    """Compute the gains and the verdicts on them."""
     listed = [
         replace(one, missing=wanted.missing.get(folder.name, "")) if folder else one
         for one, folder in wanted.listed
@@ -158,7 +161,7 @@ def _gained(wanted: Wanted, options: Sequence[OptionRun]) -> Gains:
 
 def _why(one: JobState, state: StudyState) -> str:
     if one.open is not None:
-        return f"its run {one.open.run_id} has not ended"
+        return f"run {one.open.run_id} has not ended"
     if not one.settled(state.retries) or not one.counted:
         return "not run yet"
     end = one.counted[-1].end
@@ -167,7 +170,7 @@ def _why(one: JobState, state: StudyState) -> str:
 
 
 def _replayed(wanted: Wanted, logs: Path | None) -> dict[str, Any]:
-    """The study's own logs: those that are named, else those of ORCH_SHARED where there are some."""
+    """Replay the paper's logs from `logs`, else from ORCH_SHARED if there are any."""
     shared = os.environ.get("ORCH_SHARED", "")
     found = logs or Path(shared) / "paper-traces"
     if logs is None and (not shared or wanted.replay == "never" or not found.is_dir()):
@@ -177,17 +180,15 @@ def _replayed(wanted: Wanted, logs: Path | None) -> dict[str, Any]:
     except ImportFailed as error:
         if logs is not None:
             raise
-        figures, problems = (
-            {},
-            (f"nothing is replayed: {error}",),
-        )  # nobody asked for it: the rest is compared
+        # The user did not ask for the replay: compare the rest.
+        figures, problems = {}, (f"nothing was replayed: {error}",)
     for problem in problems:
         say(f"problem: {problem}")
     return figures
 
 
 def limits_of(path: str) -> list[Limit]:
-    """The limits of a file; none for "" and "none". Raises UsageError with its line."""
+    """Read the limits of a file; none for "" and "none". Raises UsageError naming the line."""
     if not path or path == _NO_LIMITS:
         return []
     try:

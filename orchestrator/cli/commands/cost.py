@@ -1,4 +1,4 @@
-"""`orch cost`: what runs cost, by kind and by link, on our basis and on the study's."""
+"""`orch cost`: what runs cost, by kind and by link, as measured and on the paper's basis."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _SHOWN = {
     "total": "total_usd", "$/VM-h": "usd_per_vm_h", "$/1M": "usd_per_1m_samples", "steady $/VM-h": "steady_usd_per_vm_h",
     "steady $/1M": "steady_usd_per_1m_samples", "on": "on", "host": "host",
 }  # fmt: skip
-_LINKED = 3  # up to so many runs' links and warnings are printed
+_LINKED = 3  # links and warnings are printed for up to this many runs
 
 
 class Basis(StrEnum):
-    """On whose assumptions dollars are counted."""
+    """The assumptions on which costs are computed."""
 
     measured = "measured"
     published = "published"
 
 
 class Output(StrEnum):
-    """How costs are printed."""
+    """Output format of costs."""
 
     table = "table"
     json = "json"
@@ -52,33 +52,31 @@ def _cost(
     targets: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN|DIR...", help="Runs of this machine; folders of logs or of exported runs."
+            metavar="RUN|DIR...", help="Runs on this machine; folders of logs or of exported runs."
         ),
     ],
     index: Annotated[
         Path | None,
-        typer.Option(help="CSV that says which log file is which run, role, host, place and GPU."),
+        typer.Option(help="CSV with the run, role, host, place and GPU of each log file."),
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option("--run", metavar="RUN_ID", help="Only this run (repeatable).")
+        list[str] | None, typer.Option("--run", metavar="RUN_ID", help="Only this run. Repeatable.")
     ] = None,
     prices: Annotated[
         str | None,
-        typer.Option(
-            help="Bill all again by this book: its name or a CSV file. Default: each run's own book."
-        ),
+        typer.Option(help="Price book to bill all runs by: a name or a CSV file. [each run's own]"),
     ] = None,
-    basis: Annotated[Basis | None, typer.Option(help="Only this basis; both by default.")] = None,
+    basis: Annotated[Basis | None, typer.Option(help="Show only this basis. [both]")] = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="table, json or csv.")] = Output.table,
 ) -> None:
-    """What runs cost, by kind and by link, an hour and per 1M samples: measured, and as the study counts.
+    """Show what runs cost, by kind and by link.
 
-    measured: VM seconds as the provider rounds them, the bytes really sent (of imported logs:
-    the network card's, in equal parts to the other VMs) at the run's price book, samples by wall
-    clock; over the whole run, and "steady": the measured epochs alone (of one GPU without a
-    swarm an hour at its wall-clock rate, epochs 0). published: the study's
-    assumptions, at its book: GB of 1.024e9 bytes, whole-log rates, its split of the egress, its
-    rates (one GPU: phase timers). docs/numbers.md has both in full.
+    Costs are given per hour and per 1M samples, on two bases. measured: VM seconds rounded as the provider
+    bills them, the bytes actually sent (for imported logs: the traffic of the network card, split equally among
+    the other VMs), priced by the run's price book, and samples by wall clock. Given for the whole run and as
+    "steady", for the measured epochs only (for one GPU without a swarm: an hour at its wall-clock rate, epochs
+    0). published: the paper's assumptions at its own prices: GB of 1.024e9 bytes, rates over the whole log, its
+    split of the egress, its throughput (one GPU: phase timers). docs/numbers.md describes both in full.
 
     \b
     JSON: {"schema_version", "runs": [{"run_id", "label", "model", "peers", "target", "emulated",
@@ -93,11 +91,11 @@ def _cost(
       "published": {"price_book", "price_book_sha256", "usd": {"vm", "inside", "regions",
           "clouds", "between", "oceania", "loading", "total"}, "usd_per_vm_h_by_kind": {same},
         "usd_per_vm_h", "leaving_usd_per_vm_h", "usd_per_1m_samples",
-        "usd_per_1m_samples_without_loading" (as its Figures 1 and 15), "sps", "sps_basis",
+        "usd_per_1m_samples_without_loading" (as in the paper's Figures 1 and 15), "sps", "sps_basis",
         "egress_gb_per_vm_h", "loading_gb_per_vm_h", "split": {kind: "8/20"}, "unknown": []},
       "difference", "warnings": []}], "problems": []}
-    What nobody can know is null, with the reasons in "unknown" and "warnings". CSV: a row a run
-    and basis. Exit code 2 when no run has a figure.
+    Unknown values are null, with the reasons in "unknown" and "warnings". CSV: one row per run
+    and basis. Exits with 2 if no run has a figure.
     """
     from analysis.costs import BASES, cost_row
     from analysis.sources import opened
@@ -121,14 +119,12 @@ def _cost(
         say(f"problem: {problem}")
     if not any(_known(row) for row in rows):
         why = [text for row in rows for text in row["warnings"]]
-        raise UsageError(
-            " ".join([f"{', '.join(targets)}: no dollars could be computed.", *dict.fromkeys(why)])
-        )
+        raise UsageError(" ".join([f"{', '.join(targets)}: no cost could be computed.", *dict.fromkeys(why)]))
     typer.echo(_text(rows, problems, output), nl=False)
 
 
 def _known(row: Mapping[str, Any]) -> bool:
-    """Whether anything of a run has a price."""
+    """Whether any cost of a run is known."""
     figures: list[Any] = []
     if "measured" in row:
         figures += row["measured"]["run"]["usd"].values()
@@ -158,12 +154,12 @@ def _text(rows: Sequence[Mapping[str, Any]], problems: Sequence[str], form: Outp
         return text + "".join(f"{note}\n" for note in notes)
     return (
         text
-        + f"{len(notes)} notes of {len(rows)} runs: `-o json` has them, `--run RUN_ID` prints one run's.\n"
+        + f"{len(notes)} notes on {len(rows)} runs: use `-o json` for all, `--run RUN_ID` for those of one run\n"
     )
 
 
 def _lines(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A run's flat rows, one a basis; what a basis does not have is empty."""
+    """Flatten a run to one row per basis; columns that a basis lacks are empty."""
     from metrics.provenance import host_mark, origin_mark, scales_mark
 
     lines: list[dict[str, Any]] = []
@@ -212,7 +208,7 @@ def _lines(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _links(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Bytes and dollars by pair of places."""
+    """Sum bytes and dollars by pair of locations."""
     cells: dict[tuple[str, ...], list[Any]] = {}
     for link in row["measured"]["links"]:
         ends = (link["src_location"] or link["src"], link["dst_location"] or link["dst"] or "unknown")

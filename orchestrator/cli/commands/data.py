@@ -1,4 +1,4 @@
-"""`orch data make` and `orch data serve`: data to train on, and a store to stream it from."""
+"""`orch data make` and `orch data serve`: generate training data, and serve it from a local S3 store."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class _Form(StrEnum):
 
 
 _data = typer.Typer(
-    name="data", no_args_is_help=True, help="Make data sets as shards; serve them from this machine."
+    name="data", no_args_is_help=True, help="Generate data sets as shards, or serve them locally."
 )
-_LOOK_S = 1.0  # between two looks at the store's processes
+_POLL_S = 1.0  # between two checks of the store's processes
 
 
 def register(app: typer.Typer) -> None:
@@ -41,22 +41,27 @@ def _make(
         _Dataset, typer.Argument(help="digits: scikit-learn's handwritten digits, augmented.")
     ],
     to: Annotated[
-        str, typer.Option("--to", help="Where to: s3://bucket or s3://bucket/prefix; the bucket is made.")
+        str,
+        typer.Option(
+            "--to", help="Destination: s3://bucket or s3://bucket/prefix. The bucket is created if needed."
+        ),
     ],
-    shards: Annotated[int, typer.Option(min=1, max=100_000, help="Train shards.")] = 32,
-    samples_per_shard: Annotated[int, typer.Option(min=1, max=1_000_000, help="Samples in each.")] = 512,
+    shards: Annotated[int, typer.Option(min=1, max=100_000, help="Number of training shards.")] = 32,
+    samples_per_shard: Annotated[int, typer.Option(min=1, max=1_000_000, help="Samples per shard.")] = 512,
     endpoint: Annotated[
-        str, typer.Option(help="http(s)://host:port of the store; none: boto3's own choice.")
+        str, typer.Option(help="Endpoint of the store, http(s)://host:port. [boto3's default]")
     ] = "",
     seed: Annotated[
-        int, typer.Option(min=0, help="Of the augmentation; the same seed gives the same bytes.")
+        int, typer.Option(min=0, help="Seed of the augmentation; the same seed gives the same bytes.")
     ] = 0,
-    form: Annotated[Format, typer.Option("-o", "--output", help="Output.", show_choices=True)] = Format.table,
+    form: Annotated[
+        Format, typer.Option("-o", "--output", help="Output format.", show_choices=True)
+    ] = Format.table,
 ) -> None:
-    """Write a data set as WebDataset shards into an object store.
+    """Write a data set as WebDataset shards to an object store.
 
-    Credentials come from boto3's chain (AWS_ACCESS_KEY_ID ..., a profile). Makes train shards
-    and one held-out shard; no train sample is made from a held-out original.
+    Credentials come from boto3's usual chain (AWS_ACCESS_KEY_ID ..., a profile). Writes training
+    shards and one held-out shard; no training sample is derived from a held-out original.
 
     JSON: {"schema_version": 1, "splits": [{"split": "train"|"heldout", "shards": pattern for an
     experiment's data, "samples": n, "count": shards}]}; table and CSV have the same columns.
@@ -69,7 +74,7 @@ def _make(
 
     place = S3Url.parse(to)
     client = make_client(endpoint)
-    say(f"making {shards} shards of {samples_per_shard} {dataset.value} for {to}")
+    say(f"generating {shards} shards of {samples_per_shard} {dataset.value} for {to}")
     with tempfile.TemporaryDirectory(prefix="orch-data-") as folder:
         made = make_digits(
             shards,
@@ -93,26 +98,28 @@ def _make(
 
 @_data.command("serve")
 def _serve(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 9000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 9000,
     bind: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     folder: Annotated[
-        Path | None, typer.Option(help="Where the data is kept; default: `store` in orch's state folder.")
+        Path | None, typer.Option(help="Folder of the data. [`store` in orch's state folder]")
     ] = None,
-    form: Annotated[_Form, typer.Option("-o", "--output", help="Output.", show_choices=True)] = _Form.text,
+    form: Annotated[
+        _Form, typer.Option("-o", "--output", help="Output format.", show_choices=True)
+    ] = _Form.text,
 ) -> None:
     """Run the embedded S3 store (OpenStack Swift) in the foreground until Ctrl-C.
 
-    The first use installs it into a virtual environment of its own. The secret key is written
-    to a file that only you can read; it is never printed.
+    The first use installs it into its own virtual environment. The secret key is written to a
+    file that only you can read; it is never printed.
 
-    JSON, once the store answers: {"schema_version": 1, "endpoint", "access_key", "region",
+    JSON, printed once the store is ready: {"schema_version": 1, "endpoint", "access_key", "region",
     "environment_file": AWS_* variables to source in a shell, "folder"}.
     """
     from cloud.storage.swift import SwiftServer
     from cloud.storage.swift_config import REGION, write_private
     from cloud.storage.swift_environment import state_folder
 
-    # SIGTERM ends it as Ctrl-C does: the store's processes first.
+    # SIGTERM is handled like Ctrl-C: the store's processes are stopped first.
     signal.signal(signal.SIGTERM, _interrupt)
     with SwiftServer(folder or state_folder() / "store", bind, port) as server:
         variables = {**server.credentials.environment(), "AWS_ENDPOINT_URL": server.endpoint}
@@ -130,9 +137,9 @@ def _serve(
         }
         typer.echo(as_json(facts) if form is _Form.json else _instructions(facts), nl=False)
         while True:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
             for name in server.supervise():
-                say(f"the store's {name} server had died and was started again")
+                say(f"the store's {name} server died and was restarted")
 
 
 def _instructions(facts: dict[str, object]) -> str:
@@ -143,12 +150,12 @@ def _instructions(facts: dict[str, object]) -> str:
         f"            . {facts['environment_file']}\n"
         f"            orch data make digits --to s3://digits\n"
         f"folder      {facts['folder']}\n"
-        "Ctrl-C ends it; the data stays.\n"
+        "Press Ctrl-C to stop the store; the data is kept.\n"
     )
 
 
 def _pattern(names: tuple[str, ...]) -> str:
-    """`train-{000000..000031}.tar` of names that differ in their number only."""
+    """Return the brace pattern of shard names that differ only in their number: `train-{000000..000031}.tar`."""
     first, last = names[0], names[-1]
     if first == last:
         return first

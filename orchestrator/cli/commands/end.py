@@ -1,4 +1,4 @@
-"""`orch stop`, `down`, `reap`: end runs and prove that nothing is left. Ending is never asked about."""
+"""`orch stop`, `down` and `reap`: end runs and verify that nothing is left."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from orchestrator.cli.commands.launch import ResultForm, Where
 from orchestrator.cli.names import RunArgument, find_run
 from orchestrator.cli.render.output import SCHEMA_VERSION, as_json
 from orchestrator.cli.render.terminal import confirm, say
+from orchestrator.cli.render.words import counted
 
 if TYPE_CHECKING:
     from orchestrator.controller.reaping import Reaped
@@ -23,27 +24,31 @@ def register(app: typer.Typer) -> None:
     app.command("reap")(_reap)
 
 
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="For scripts; this command never asks.")]
+YesOption = Annotated[
+    bool, typer.Option("--yes", "-y", help="Accepted for scripts; this command never asks.")
+]
 
 
 def _stop(run: RunArgument, yes: YesOption = False) -> None:
-    """End a run politely: peers leave the swarm, logs are collected, what was measured is kept.
+    """Stop a run gracefully and keep its measurements.
 
-    Prints the run's final status. Exit 0 once the run has ended, 5 when it has not.
+    Peers leave the swarm and logs are collected. Prints the final status of the run. Exit: 0 the run has ended,
+    5 it has not.
     """
     from orchestrator.controller import client
 
     found = find_run(run)
     typer.echo(client.stop(found.run_id, found.home))
-    say(f"`orch report {found.run_id}` shows what was measured")
+    say(f"`orch report {found.run_id}` shows the measurements")
 
 
 def _down(run: RunArgument, yes: YesOption = False) -> None:
-    """Take a run down now and prove that nothing is left of it.
+    """Tear a run down and verify that nothing is left.
 
-    Another orch that is bringing it up gives up first, and a run.db that cannot be read keeps no VM.
+    Ends the run immediately. Another `orch` process that is still starting the run is made to give up first.
+    VMs are also found and terminated if the run's run.db cannot be read.
 
-    Exit 0: nothing is left. Exit 5: what is left is printed, one a line, on stdout.
+    Exit: 0 nothing is left, 5 something is left; it is listed on stdout, one item per line.
     """
     from orchestrator.controller import client
     from orchestrator.errors import TeardownError
@@ -54,54 +59,54 @@ def _down(run: RunArgument, yes: YesOption = False) -> None:
         typer.echo(name)
     if left:
         raise TeardownError(
-            f"{found.run_id}: {len(left)} things are still there (listed on stdout); "
-            f"`orch down {found.run_id}` tries again",
+            f"{found.run_id}: not torn down completely, {counted(len(left), 'resource')} left (listed on stdout); "
+            f"run `orch down {found.run_id}` to retry",
             left,
         )
-    say(f"{found.run_id}: nothing is left")
+    say(f"{found.run_id}: torn down, nothing is left")
 
 
 def _reap(
     everything: Annotated[
-        bool, typer.Option("--all", help="Also runs that are alive: take all down.")
+        bool, typer.Option("--all", help="Tear down all runs, including live ones.")
     ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask before taking live runs down.")
+        bool, typer.Option("--yes", "-y", help="Do not ask before tearing down live runs.")
     ] = False,
     on: Annotated[
         Where | None,
         typer.Option(
-            "--on", help="sky: look at the clouds though no run of this machine is there; local: do not."
+            "--on", help="sky: search the clouds even if this machine has no run there; local: do not."
         ),
     ] = None,
     owner: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="Whose: the label orch-owner of the VMs; looks at the clouds. [ORCH_OWNER, else this home's own]",
+            help="Owner whose VMs to search for (their label orch-owner); implies --on sky. [$ORCH_OWNER, else this home's own]",
             show_default=False,
         ),
     ] = "",
     output: Annotated[ResultForm, typer.Option("--output", "-o", help="text or json.")] = ResultForm.text,
 ) -> None:
-    """Take down what runs without a living controller left behind.
+    """Tear down what is left of runs without a live controller.
 
-    A run that is being started, or whose killed controller Ray starts again, is left alone.
-    On rented VMs, whatever carries our label orch-owner is compared with the runs of this machine: SkyPilot's
-    clusters, and on AWS the account's VMs, volumes and addresses. The clouds are asked for every name under which
-    anything was ever rented from here, also where a run's folder or its run.db is gone. Nothing without the label
-    is touched, and without --all nothing of a run that this machine does not know: that is printed, and ends with 5
-    where the label's name is this home's own. From another machine, with the clouds'
-    credentials only: orch reap --all --on sky --owner NAME. Where it was looked, and where not, is printed.
+    A run that is being started, or whose killed controller is being restarted by Ray, is left alone.
+    In the clouds, all resources with the label orch-owner are compared with the runs of this machine: SkyPilot
+    clusters and, on AWS, the account's VMs, volumes and addresses. The search covers every owner name that was ever
+    used for renting from here, even if the run's folder or its run.db is gone. Resources without the label are
+    never touched. Without --all, resources of runs unknown to this machine are not touched either; they are
+    printed, and the exit code is 5 if the owner is this home's own. From another machine that has only the clouds'
+    credentials, use: orch reap --all --on sky --owner NAME. The clouds searched and not searched are printed.
 
-    Exit 0: nothing is left where it was looked, by two listings. Exit 2: wrong option, or nobody knows whose VMs.
-    Exit 3: --all without an answer. Exit 5: what is left is printed, `RUN<tab>WHAT`, on stdout; or, with --all, no
-    cloud itself could be asked, so that something may be left.
+    Exit: 0 nothing is left in the clouds searched, confirmed by two listings; 2 invalid option, or no owner is
+    known; 3 --all was not confirmed; 5 something is left, listed on stdout as `RUN<tab>WHAT`, or, with --all, no
+    cloud could be queried directly, so that something may be left.
 
     \b
     JSON: {"schema_version", "owners": [], "left": [{"run", "what"}], "looked_at": [], "not_looked_at":
-      [{"cloud", "why"}], "others": [{"run", "what"}] (of runs not known here, left alone), "unreadable":
-      [{"run", "why"}]}; the clouds' are empty when nothing was ever rented from here
+      [{"cloud", "why"}], "others": [{"run", "what"}] (of unknown runs, left alone), "unreadable":
+      [{"run", "why"}]}; the fields about clouds are empty if nothing was ever rented from here
     """
     from orchestrator.controller import client
     from orchestrator.errors import TeardownError
@@ -110,9 +115,9 @@ def _reap(
     on = Where.sky if owner and on is None else on
     if everything:
         confirm(
-            "Take down every run, those that are training included?",
+            "Tear down all runs, including those that are training?",
             yes=yes,
-            refusal="`orch reap --all` takes live runs down: there is no terminal to ask on, so add --yes",
+            refusal="`orch reap --all` tears down live runs and there is no terminal to ask for confirmation; add --yes",
         )
     reaped = client.reap(home_folder(), everything, on.value if on else "", owner)
     rows = _rows(reaped.left)
@@ -123,14 +128,16 @@ def _reap(
             typer.echo(f"{row['run']}\t{row['what']}")
     missed = _missed(reaped)
     for run, why in reaped.unreadable.items():
-        say(f"{run}: {why}; what is left of it was looked for all the same, what it cost is not known")
+        say(f"{run}: {why}; its resources were searched for nevertheless, but its cost is unknown")
     for row in _rows(reaped.others):
-        say(f"left alone, of {row['run']}, which is not known here: {row['what']}; `orch reap --all` ends it")
+        say(
+            f"{row['what']}: left alone because run {row['run']} is unknown here; `orch reap --all` tears it down"
+        )
     if rows:
         runs = ", ".join(dict.fromkeys(row["run"] for row in rows))
         raise TeardownError(
-            f"{runs}: something is still there (listed on stdout); `orch reap` tries again, and `orch reap --all` ends "
-            f"what is of runs not known here too{missed}",
+            f"{runs}: not torn down completely (see stdout for what is left); run `orch reap` to retry, or "
+            f"`orch reap --all` to include runs unknown here{missed}",
             [row["what"] for row in rows],
         )
     if reaped.reach is None:
@@ -139,10 +146,10 @@ def _reap(
     whose = f"owner {', '.join(reaped.owners)}"
     if everything and not reaped.reach.asks_a_cloud:
         raise TeardownError(
-            f"something of {whose} may be left: no cloud itself could be asked{missed}; look for the label orch-owner in "
-            "their consoles, or try again with AWS's credentials"
+            f"resources of {whose} may be left: no cloud could be queried directly{missed}; look for the label "
+            "orch-owner in the clouds' consoles, or retry with AWS credentials"
         )
-    of = whose if everything else f"{whose} and of the runs of this home without a controller"
+    of = whose if everything else f"{whose} and of runs of this home without a controller"
     say(f"nothing of {of} is left in {', '.join(reaped.reach.looked_at)}{missed}")
 
 
@@ -151,10 +158,10 @@ def _rows(found: Mapping[str, list[str]]) -> list[dict[str, str]]:
 
 
 def _missed(reaped: Reaped) -> str:
-    """Which clouds were not looked at, and why, to stand at a sentence's end."""
+    """Format the clouds that were not searched, with reasons, as the end of a sentence."""
     missed = reaped.reach.not_looked_at.items() if reaped.reach else ()
     text = ", ".join(f"{cloud} ({why})" for cloud, why in missed)
-    return f"; not looked at: {text}" if text else ""
+    return f"; not searched: {text}" if text else ""
 
 
 def _reap_document(reaped: Reaped, rows: list[dict[str, str]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`orch export`: a run as files; `orch bill`: the run's estimate beside a provider's bill."""
+"""`orch export`: write a run as files. `orch bill`: compare a run's estimated cost with a provider's bill."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COLUMNS = ("provider", "service", "estimate_usd", "bill_usd", "difference_usd",
 
 
 class ExportForm(StrEnum):
-    """What `orch export` writes."""
+    """Output format of `orch export`."""
 
     parquet = "parquet"
     csv = "csv"
@@ -34,30 +34,29 @@ def register(app: typer.Typer) -> None:
 
 
 _Run = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run's id, the beginning of it, `latest`, or a run's folder.")
+    str, typer.Argument(metavar="RUN", help="Run id, a unique prefix of one, `latest`, or a run folder.")
 ]
 
 
 def _export(
     run: _Run,
     to: Annotated[
-        ExportForm, typer.Option("--to", help="parquet or csv: all records. focus: the costs, as FOCUS 1.2.")
+        ExportForm,
+        typer.Option("--to", help="parquet or csv: all records; focus: the costs as FOCUS 1.2 rows."),
     ],
-    out: Annotated[
-        Path | None, typer.Option("--out", help="The folder to make; default ./<run id>-<form>.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an export that is there.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder to create. [./<run id>-<format>]")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing export.")] = False,
     known_only: Annotated[
-        bool, typer.Option("--known-only", help="focus: leave out what has no known cost, and name it.")
+        bool, typer.Option("--known-only", help="focus: omit and list charges whose cost is unknown.")
     ] = False,
 ) -> None:
-    """Write a run as files: all records as Parquet or CSV, or the costs as FOCUS 1.2 rows; print the folder.
+    """Export a run's records, or its costs as FOCUS 1.2 rows.
 
-    `orch replay FOLDER` reads a parquet or csv export back without loss. A run that is still going on is
-    written as it is at this moment. Keys and logs are never written.
+    Prints the folder. `orch replay FOLDER` reads a Parquet or CSV export back without loss. A run that is still
+    in progress is exported in its current state. Keys and logs are never exported.
 
-    FOCUS is the cost format that clouds export their bills in. Each row is an estimate and says so; a cost
-    that is not known ends with exit 2, unless --known-only. docs/export.md has the columns.
+    FOCUS is the format in which clouds export their bills. Each row is marked as an estimate. Exits with 2 if
+    a cost is unknown, unless --known-only is given. docs/export.md describes the columns.
     """
     from analysis.export.focus_file import export_focus
     from analysis.export.tables import export_tables
@@ -67,7 +66,7 @@ def _export(
     if to is ExportForm.focus:
         left_out = export_focus(folder / "run.db", chosen, force, known_only)["left_out"]
         for line in left_out:
-            typer.echo(f"left out, its cost is unknown: {line}", err=True)
+            typer.echo(f"omitted, cost unknown: {line}", err=True)
     else:
         export_tables(folder / "run.db", chosen, to.value, force)
     typer.echo(str(chosen))
@@ -78,19 +77,21 @@ def _bill(
     against: Annotated[
         Path, typer.Option("--against", help="The provider's FOCUS export: .csv, .csv.gz or .parquet.")
     ],
-    output: Annotated[Format, typer.Option("--output", "-o", help="How to print it.")] = Format.table,
+    output: Annotated[
+        Format, typer.Option("--output", "-o", help="table, json, yaml or csv.")
+    ] = Format.table,
 ) -> None:
-    """Lay the run's estimate beside a provider's bill: dollars by service, and the differences.
+    """Compare a run's estimated cost with the provider's bill.
 
-    The bill is a FOCUS export (any 1.x version) and may hold much else. Its rows of the run are those with
-    the tag `orch-run` = run id; if there is none, those that name the run's VMs; else, with a warning, all
-    usage of the run's regions in its time. The difference is the bill less the estimate.
+    The bill is a FOCUS export (any 1.x version) and may contain other charges. The rows of the run are those
+    tagged `orch-run` = run id; if there are none, those that name the run's VMs; otherwise, with a warning, all
+    usage in the run's regions during the run. The difference is bill minus estimate.
 
     \b
     JSON: {"schema_version", "run_id", "file", "currency", "selected_by", "rows_read", "rows_selected",
       "services": [{"provider", "service", "estimate_usd", "bill_usd", "difference_usd",
         "difference_pct", "charges", "note"}], "total": {same},
-      "unmatched": {"estimate": [VMs the bill does not name], "bill": [VMs that are not the run's]},
+      "unmatched": {"estimate": [VMs missing from the bill], "bill": [VMs that are not part of the run]},
       "warnings": []}
     """
     from analysis.export.bill import compare_bill
@@ -141,13 +142,13 @@ def _shown(row: ServiceRow) -> dict[str, Any]:
 def _unmatched(found: BillComparison) -> list[str]:
     sentences: list[str] = []
     if found.unmatched_estimate:
-        sentences.append(f"The bill names no charge of {', '.join(found.unmatched_estimate)}.")
+        sentences.append(f"The bill has no charge for {', '.join(found.unmatched_estimate)}.")
     if found.unmatched_bill:
-        sentences.append(f"Not the run's, on the bill: {', '.join(found.unmatched_bill)}.")
+        sentences.append(f"On the bill but not part of the run: {', '.join(found.unmatched_bill)}.")
     return sentences
 
 
 def _folder(run: str) -> Path:
-    """The run's folder: what was typed where that is one, else the run of that id."""
+    """Return `run` if it is a run folder, else the folder of the run with that id."""
     typed = Path(run)
     return typed.resolve() if (typed / "run.db").is_file() else find_run(run).folder

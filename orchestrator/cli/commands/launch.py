@@ -1,4 +1,4 @@
-"""`orch launch` and `attach`: plan, ask, start, watch, report."""
+"""`orch launch` and `orch attach`: plan, confirm, start, follow and report."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class ResultForm(StrEnum):
-    """How the end of a run is printed."""
+    """Output format of a run's result."""
 
     text = "text"
     json = "json"
 
 
 class Where(StrEnum):
-    """What the VMs are."""
+    """Where VMs run: emulated on this machine, or rented through SkyPilot."""
 
     local = "local"
     sky = "sky"
@@ -48,24 +48,32 @@ def _launch(
     experiment: Annotated[
         str,
         typer.Argument(
-            metavar="FILE|NAME", help="A YAML file, or a name of the library.", show_default=False
+            metavar="FILE|NAME",
+            help="YAML file, or name of a shipped experiment (`orch experiments`).",
+            show_default=False,
         ),
     ] = "",
     overrides: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Replace a value: swarm.target_batch_size=8192. Repeatable."
+            "--set",
+            metavar="KEY=VALUE",
+            help="Override a value, for example swarm.target_batch_size=8192. Repeatable.",
         ),
     ] = None,
     matrix: MatrixOption = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without asking for confirmation.")] = False,
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Start, print the run's id, do not watch.")
+        bool, typer.Option("--detach", "-d", help="Start the run, print its id and exit.")
     ] = False,
     output: OutputOption = ResultForm.text,
     run_id: Annotated[
         str,
-        typer.Option("--run-id", metavar="ID", help="The run's id; one that runs already is attached to."),
+        typer.Option(
+            "--run-id",
+            metavar="ID",
+            help="Id for the run. A run with this id that is in progress is attached to.",
+        ),
     ] = "",
     on: Annotated[
         Where | None,
@@ -75,33 +83,33 @@ def _launch(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and end: nothing is contacted or rented.")
+        bool,
+        typer.Option("--dry-run", help="Print the plan and exit, without contacting or renting anything."),
     ] = False,
     plan_file: Annotated[
         str,
-        typer.Option("--plan", metavar="PLAN", help="Launch a plan that `orch plan -o FILE` saved, exactly."),
+        typer.Option("--plan", metavar="PLAN", help="Launch exactly the plan saved by `orch plan -o FILE`."),
     ] = "",
     price_tolerance: Annotated[
         float,
-        typer.Option(
-            min=0, max=10, help="A VM may be dearer than planned by this share of its price; 0.1: 10 %."
-        ),
+        typer.Option(min=0, max=10, help="Accept VM prices up to this fraction above the plan (0.1 = 10 %)."),
     ] = 0.1,
 ) -> None:
-    """Run an experiment: show the plan, ask, start it, watch it, report.
+    """Run an experiment: plan, confirm, start, follow, report.
 
-    The plan and the progress go to stderr; stdout has the result only. Without a terminal --yes is
-    needed. Ctrl-C once asks (off a terminal: takes the run down), twice leaves it running.
+    The plan and the progress are printed on stderr, the result on stdout. --yes is required when there is no
+    terminal. The first Ctrl-C asks what to do (without a terminal it tears the run down), a second one
+    leaves the run running.
 
-    --dry-run prints the plan on stdout, as text or (-o json) as `orch plan -o json`, from files only: no
-    network, no credentials. --plan takes the experiment from the plan, not from its file, and refuses when
-    a price rose above the tolerance since.
+    --dry-run prints the plan on stdout, as text or (-o json) as `orch plan -o json` does, without network or
+    credentials. --plan launches the experiment stored in the plan, not its file, and refuses if a price has
+    risen above the tolerance since.
 
-    Exit: 0 done, 1 failed, 2 wrong file or option, 3 stopped or refused (answer, budget), 4 no capacity,
-    5 something may still be running, 6 another controller holds the run, 7 stale plan, 130 interrupted.
+    Exit: 0 success, 1 failure, 2 invalid file or option, 3 stopped or declined (answer, budget), 4 no capacity,
+    5 something may still be running, 6 the run is held by another controller, 7 stale plan, 130 interrupted.
 
     \b
-    JSON: as `orch report RUN -o json` (see there); with --detach {"schema_version", "run_id", "status"}
+    JSON: as `orch report RUN -o json`; with --detach {"schema_version", "run_id", "status"}
     """
     from orchestrator.cli.render.summary import plan_lines, plan_table, rent_question
     from orchestrator.cli.starting import checked_id, new_id, plan_json
@@ -114,7 +122,7 @@ def _launch(
         plan, _ = _choose(experiment, overrides or [], matrix or [], on, plan_file, tolerance)
         text = plan_table(plan.document) + "\n".join(plan_lines(plan.document))
         typer.echo(plan_json(plan) if output is ResultForm.json else text)
-        say("dry run: nothing was contacted and nothing was rented")
+        say("dry run: nothing was contacted or rented")
         return
     from orchestrator.cli.bring_up import make_run, start_run
     from orchestrator.controller import client
@@ -122,7 +130,7 @@ def _launch(
     from orchestrator.launch.preflight import make_aws_role, preflight
 
     if there and there.is_file():
-        say(f"{run_id} exists: going on with it; the file, the plan and --set are not read again")
+        say(f"{run_id} exists: attaching to it; the file, the plan and --set are ignored")
         _watch(client.attach(run_id, home), home, detach, output)
         return
     plan, document = _choose(experiment, overrides or [], matrix or [], on, plan_file, tolerance)
@@ -131,21 +139,21 @@ def _launch(
     plan.refuse()
     preflight(plan, home)
     confirm(
-        rent_question(plan.document) if plan.target.rents else "Start it?",
+        rent_question(plan.document) if plan.target.rents else "Start this run?",
         yes=yes,
-        refusal=f"{plan.spec.name} was not started: there is no terminal to ask on, so add --yes",
+        refusal=f"{plan.spec.name} was not started: there is no terminal to ask for confirmation; add --yes",
     )
     make_aws_role(plan.spec, plan.on)
-    wished = run_id or new_id(plan.spec.name)
+    new_run = run_id or new_id(plan.spec.name)
     try:
-        make_run(plan, document, wished, home)
+        make_run(plan, document, new_run, home)
     except UsageError:
         if there is None or not there.is_file():
             raise
-        say(f"{wished} was started by another `orch` meanwhile: going on with that")
-        connection = client.attach(wished, home)
+        say(f"{new_run} was started by another `orch` process meanwhile: attaching to it")
+        connection = client.attach(new_run, home)
     else:
-        connection = start_run(wished, home, plan.on)
+        connection = start_run(new_run, home, plan.on)
     _watch(connection, home, detach, output)
 
 
@@ -157,7 +165,7 @@ def _choose(
     plan_file: str,
     tolerance: Decimal,
 ) -> tuple[RunPlan, bytes]:
-    """The plan and the experiment's file, from that file or from a saved plan."""
+    """Return the plan and the content of the experiment file, from the file or from a saved plan."""
     from experiments.parse.load import load, source
     from orchestrator.cli.starting import plan_for
     from orchestrator.errors import UsageError
@@ -165,7 +173,7 @@ def _choose(
     if not plan_file:
         if not experiment:
             raise UsageError(
-                "Missing argument FILE|NAME: name a file, or a name that `orch experiments` lists, or give --plan"
+                "Missing argument FILE|NAME: give a file, the name of an experiment (see `orch experiments`), or --plan"
             )
         where = (on or Where.local).value
         spec = load(experiment, overrides, matrix)
@@ -179,12 +187,12 @@ def _choose(
 
     if experiment or overrides or matrix:
         raise UsageError(
-            "--plan has its experiment in it: leave the file, --matrix and --set out, or make another plan by `orch plan`"
+            "--plan contains its experiment: omit FILE, --matrix and --set, or make another plan with `orch plan`"
         )
     saved = read_plan(Path(plan_file), version("orch"))
     if on is not None and on.value != saved.on:
         raise UsageError(
-            f"{plan_file}: is a plan for --on {saved.on}, not {on.value}; make one by `orch plan --on {on.value}`"
+            f"{plan_file} is a plan for --on {saved.on}, not {on.value}; make a new one with `orch plan --on {on.value}`"
         )
     document = yaml.safe_dump(to_document(saved.spec), sort_keys=False, allow_unicode=True).encode()
     check = partial(refuse_if_stale, saved, tolerance)
@@ -192,9 +200,9 @@ def _choose(
 
 
 def _attach(run: RunArgument, output: OutputOption = ResultForm.text) -> None:
-    """Watch a run again; one whose controller died gets a new one and goes on.
+    """Follow a run; restart its controller if it died.
 
-    Exit codes and JSON as `orch launch`.
+    Exit codes and JSON are those of `orch launch`.
     """
     from orchestrator.controller import client
 
@@ -203,7 +211,7 @@ def _attach(run: RunArgument, output: OutputOption = ResultForm.text) -> None:
 
 
 def _watch(connection: Any, home: Path, detach: bool, output: ResultForm) -> None:
-    """Follow a run that has a controller to its end, then print the result and leave with its code."""
+    """Follow a run to its end, print the result and exit with its exit code."""
     from orchestrator.cli.follow import choose_screen, follow
 
     if detach:
@@ -224,7 +232,7 @@ def _print_detached(run_id: str, output: ResultForm) -> None:
         )
     else:
         typer.echo(run_id)
-    say(f"`orch attach {run_id}` watches it, `orch down {run_id}` takes it down")
+    say(f"`orch attach {run_id}` follows it, `orch down {run_id}` tears it down")
 
 
 def _finish(run_id: str, folder: Path, home: Path, output: ResultForm, status: str) -> int:
@@ -238,7 +246,7 @@ def _finish(run_id: str, folder: Path, home: Path, output: ResultForm, status: s
         say(f"{run_id} {status}: {error}")
     summary = summary_of(folder)
     if output is ResultForm.json:
-        # Before the report: whoever reads the numbers should have them even if the page fails.
+        # Before the report, so that the numbers are printed even if the page cannot be built.
         typer.echo(as_json(summary), nl=False)
         sys.stdout.flush()
         say(f"report: {build_report(folder)}")

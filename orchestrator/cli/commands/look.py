@@ -1,4 +1,4 @@
-"""`orch ls`, `status`, `logs`, `why`: look at runs; nothing here needs Ray or changes anything."""
+"""`orch ls`, `status`, `logs` and `why`: read-only views of runs, without Ray."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def register(app: typer.Typer) -> None:
 
 
 def _ls(output: FormatOption = Format.table) -> None:
-    """List the runs, the newest first.
+    """List runs, newest first.
 
     \b
     JSON: {"schema_version", "runs": [{"run", "status", "experiment", "peers", "epoch",
-      "started" (UTC), "elapsed_s", "spent_usd" (study scale), "controller", "error", "target",
-      "emulated", "scales", "host_contended" (null: nobody knows),
-      "clock_skew_s": of its VM whose clock is furthest from this machine's (null: not measured)}]}
+      "started" (UTC), "elapsed_s", "spent_usd" (full scale), "controller", "error", "target",
+      "emulated", "scales", "host_contended" (null: unknown),
+      "clock_skew_s": largest clock offset of its VMs from this machine (null: not measured)}]}
     A run that cannot be read has status "unreadable" and the reason in "error".
     """
     from orchestrator.home import home_folder, list_runs
@@ -85,23 +85,25 @@ def _ls_row(run_id: str, home: Path) -> dict[str, Any]:
 
 def _status(
     run: RunArgument,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep showing it until the run ends.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Keep the view updated until the run ends.")
+    ] = False,
     output: FormatOption = Format.table,
 ) -> None:
-    """Show how a run is: peers by place, epoch, throughput, granularity, dollars, last events.
+    """Show a run's peers, epoch, throughput, cost and events.
 
-    CSV has the peers only. Ends with 0 whatever the run's own status is.
+    CSV contains the peers only. The exit code is 0 whatever the status of the run.
 
     \b
     JSON: {"schema_version", "run_id", "experiment", "status", "error", "target", "emulated", "scales",
       "host_contended", "started_s", "ended_s", "at_s", "elapsed_s", "controller": "alive"|"none",
       "peers": [{"slot", "vm", "generation", "state", "location", "accelerator", "use_spot",
         "usd_per_h", "epoch", "samples", "sps", "preemptions", "cause", "since_s",
-        "clock_skew_s": what its VM's clock is ahead of this machine's, null: not measured}],
+        "clock_skew_s": by how much its VM's clock is ahead of this machine's, null: not measured}],
       "epoch": {"current", "last", "warmup", "measured", "samples", "target", "sps", "eta_s"},
       "granularity", "cost": {"spent_usd", "usd_per_h", "budget_usd", "estimated_usd"}, "paused_s", "dropped_rounds",
       "events": [{"at_s", "slot", "text"}], "warnings": [],
-      "metrics_url": where Prometheus finds the running controller's numbers, or null}
+      "metrics_url": Prometheus endpoint of the running controller, or null}
     """
     from orchestrator.cli.render import live
     from orchestrator.controller import client
@@ -109,7 +111,7 @@ def _status(
     found = find_run(run)
     if watch:
         if output is not Format.table:
-            raise typer.BadParameter("watching has no other form than the table", param_hint="--output")
+            raise typer.BadParameter("--watch supports only -o table", param_hint="--output")
         _watch(found.run_id, found.home)
         return
     snapshot = printable_values(client.snapshot(found.run_id, found.home))
@@ -142,15 +144,20 @@ def _watch(run_id: str, home: Path) -> None:
 def _logs(
     run: RunArgument,
     slot: Annotated[
-        str, typer.Argument(metavar="[SLOT]", help="A slot, or controller, monitor, cloud.")
+        str, typer.Argument(metavar="[SLOT]", help="Slot name, or controller, monitor or cloud.")
     ] = "controller",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
-    last: Annotated[int, typer.Option("--lines", "-n", min=0, help="Lines from the end; 0: all.")] = 0,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Follow the log until the run ends.")
+    ] = False,
+    last: Annotated[
+        int, typer.Option("--lines", "-n", min=0, help="Print only the last N lines; 0 prints all.")
+    ] = 0,
 ) -> None:
-    """Print a log: of the controller, or of a slot's VMs, the oldest VM first.
+    """Print the log of the controller or of a slot's VMs.
 
-    The controller's is text here; the file itself, controller.log in the run's folder, has one JSON object a
-    line: {"at", "level", "run", "slot", "generation", "vm", "cause", "message"}.
+    Logs of a slot's VMs are printed oldest VM first. The controller's log is printed as text; the file itself,
+    controller.log in the run's folder, has one JSON object per line: {"at", "level", "run", "slot",
+    "generation", "vm", "cause", "message"}.
     """
     found = find_run(run)
     if not follow:
@@ -163,13 +170,13 @@ def _logs(
 
 
 def _log_files(run_id: str, folder: Path, slot: str) -> list[Path]:
-    """The log files there are now, oldest first. Raises UsageError for a slot the run does not have."""
+    """Return the existing log files, oldest first. Raises UsageError for an unknown slot."""
     from orchestrator.errors import UsageError
 
     if slot in _OTHER_LOGS:
         path = folder / _OTHER_LOGS[slot]
         if not path.is_file():
-            raise UsageError(f"{path}: there is no such log (yet); `orch status {run_id}` shows the run")
+            raise UsageError(f"{path}: no such log yet; `orch status {run_id}` shows the state of the run")
         return [path]
     vms = folder / "vms"
     prefix = f"{run_id}-{slot}-"
@@ -178,7 +185,7 @@ def _log_files(run_id: str, folder: Path, slot: str) -> list[Path]:
     if not mine:
         slots = sorted({path.name.removeprefix(f"{run_id}-").rpartition("-")[0] for path in _folders(vms)})
         known = ", ".join([*slots, *_OTHER_LOGS])
-        raise UsageError(f"{slot!r}: {run_id} has no log of that name; it has {known}")
+        raise UsageError(f"{slot!r}: {run_id} has no such log; available: {known}")
     logs = [path / "peer.log" for path in sorted(mine, key=lambda p: int(p.name.removeprefix(prefix)))]
     return [path for path in logs if path.is_file()]
 
@@ -194,12 +201,12 @@ def _follow_log(run_id: str, home: Path, folder: Path, slot: str, last: int) -> 
     first = True
     while True:
         ended = client.snapshot(run_id, home).get("status") in _ENDED
-        # After the status: what the run wrote before it ended is then in the files already.
+        # Read after the status, so that a run that has ended has written everything already.
         for path in _log_files(run_id, folder, slot):
             with path.open("rb") as file:
                 file.seek(offsets.get(path, 0))
                 text = file.read()
-            if not ended:  # the last line may be half written
+            if not ended:  # the last line may be incomplete
                 text = text[: text.rfind(b"\n") + 1]
             offsets[path] = offsets.get(path, 0) + len(text)
             lines = text.decode(errors="replace").splitlines()
@@ -219,10 +226,10 @@ def _shown(log: str, line: str) -> str:
 
 def _why(
     run: RunArgument,
-    slot: Annotated[str, typer.Argument(metavar="[SLOT]", help="Only this slot; left out: all.")] = "",
+    slot: Annotated[str, typer.Argument(metavar="[SLOT]", help="Show only this slot. [all]")] = "",
     output: FormatOption = Format.table,
 ) -> None:
-    """Tell a slot's story from the journal: every change with its cause.
+    """Show every state change of a slot, with its cause.
 
     \b
     JSON: {"schema_version", "events": [{"seq", "at_s", "at", "slot", "generation", "vm", "kind",
@@ -237,13 +244,13 @@ def _why(
     slots = sorted({event.slot for event in events if event.slot})
     if slot and slot not in slots:
         raise UsageError(
-            f"{slot!r}: no slot of {found.run_id}; its slots are {', '.join(slots) or 'none yet'}"
+            f"{slot!r}: {found.run_id} has no such slot; its slots: {', '.join(slots) or 'none yet'}"
         )
-    # Zones that refuse and limits of the run are part of every slot's story.
+    # Zone and run events affect every slot.
     shared = ("zone", "run", "run_ended")
     rows = [_event_row(e) for e in events if not slot or e.slot == slot or (not e.slot and e.kind in shared)]
     if output in (Format.table, Format.csv):
-        # "slot" notes what a restarted controller needs; the story is in the others.
+        # "slot" rows hold what a restarted controller needs; they change no state.
         rows = [row for row in rows if row["from_state"] != row["to_state"] or row["kind"] != "slot"]
     typer.echo(rows_text("events", rows, _WHY, output), nl=False)
 

@@ -1,4 +1,4 @@
-"""`orch net check`: the emulated network measured from inside, beside what its file wishes."""
+"""`orch net check`: measure the emulated network from inside and compare it with its file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from orchestrator.cli.render.output import Format, rows_text
 from orchestrator.cli.render.terminal import say
 
-_net = typer.Typer(name="net", no_args_is_help=True, help="The emulated network.")
+_net = typer.Typer(name="net", no_args_is_help=True, help="Measure the emulated network.")
 
 _PLACES = ("gcp/us-central1", "gcp/europe-west1", "gcp/asia-east1", "gcp/australia-southeast1")
 _COLUMNS = (
@@ -33,34 +33,41 @@ def register(app: typer.Typer) -> None:
 
 @_net.callback()
 def _group() -> None:
-    """The emulated network."""
+    """Measure the emulated network."""
 
 
 @_net.command("check")
 def _check(
-    network: Annotated[str, typer.Option(help="Network file, by name.")] = "study-2023-04",
+    network: Annotated[str, typer.Option(help="Name of the network file.")] = "study-2023-04",
     places: Annotated[
-        str, typer.Option(help="Locations, separated by commas: two emulated VMs are started in each.")
+        str, typer.Option(help="Comma-separated locations; two emulated VMs are started in each.")
     ] = ",".join(_PLACES),
     bytes_scale: Annotated[
-        float, typer.Option(min=1, help="Rates are divided by this; the figures shown are multiplied back.")
+        float,
+        typer.Option(
+            min=1, help="Factor by which rates are scaled down; the figures shown are scaled back up."
+        ),
     ] = 100,
     windows: Annotated[
         Literal["paced", "kernel"],
         typer.Option(
-            help="What limits a stream; kernel: the VMs' TCP windows, at their own scale.", show_choices=True
+            help="What limits a stream: pacing, or (kernel) the TCP windows of the VMs, at their own scale.",
+            show_choices=True,
         ),
     ] = "paced",
     tuning: Annotated[
         Literal["default", "wan"],
-        typer.Option(help="With kernel windows: network_tuning of the VMs.", show_choices=True),
+        typer.Option(help="network_tuning of the VMs; needs --windows kernel.", show_choices=True),
     ] = "default",
-    form: Annotated[Format, typer.Option("-o", "--output", help="Output.", show_choices=True)] = Format.table,
+    form: Annotated[
+        Format, typer.Option("-o", "--output", help="Output format.", show_choices=True)
+    ] = Format.table,
 ) -> None:
-    """Measure round trip and single-stream rate of every ordered pair of places inside the emulation.
+    """Measure the round-trip time and single-stream rate between all pairs of places in the emulation.
 
-    Takes about a minute for four places. A VM's own limit caps the rate wished inside a region. Some pairs are
-    measured with data both ways on one connection too.
+    Takes about a minute for four places. The expected values are in the wished_ columns; inside a region the
+    expected rate is capped by the limit of a VM. Some pairs are also measured with data in both directions on
+    one connection.
 
     JSON: {"schema_version", "pairs": [{"from", "to", "rtt_ms", "wished_rtt_ms", "mbps", "both_ways_mbps" or
     null, "wished_mbps", "worst_error_pct"}]}
@@ -72,14 +79,14 @@ def _check(
 
     chosen = [place.strip() for place in places.split(",") if place.strip()]
     if not chosen or len(set(chosen)) != len(chosen):
-        raise typer.BadParameter("name each place once", param_hint="--places")
+        raise typer.BadParameter("give at least one place, and each place only once", param_hint="--places")
     known = Network.load(network)
     for source in chosen:
         for target in chosen:
-            known.path(source, target)  # says what is wrong before anything is started
+            known.path(source, target)  # reports errors before anything is started
     if tuning != "default" and windows != "kernel":
         raise typer.BadParameter(
-            "needs --windows kernel: paced streams have the file's rate", param_hint="--tuning"
+            "needs --windows kernel: paced streams have the rate of the network file", param_hint="--tuning"
         )
     if windows == "kernel":
         bytes_scale = kernel_bytes_scale()
@@ -92,7 +99,7 @@ def _check(
         preload=(),
         lease_s=120,
     )
-    say(f"measuring {len(chosen)} places of network '{network}' at bytes_scale {bytes_scale:g} ...")
+    say(f"measuring network '{network}' between {len(chosen)} places at bytes_scale {bytes_scale:g} ...")
     with tempfile.TemporaryDirectory(prefix="orch-net-") as folder:
         rows = check_network(Path(folder), options, chosen)
     shown = [

@@ -1,4 +1,4 @@
-"""`orch plan`: what an experiment would rent, where and at what price; saved, it can be launched as it is."""
+"""`orch plan`: what an experiment would rent, where and at what price."""
 
 from __future__ import annotations
 
@@ -32,46 +32,54 @@ def register(app: typer.Typer) -> None:
 
 def _plan(
     experiment: Annotated[
-        str, typer.Argument(metavar="FILE|NAME", help="A YAML file, or a name of the library.")
+        str,
+        typer.Argument(
+            metavar="FILE|NAME", help="YAML file, or name of a shipped experiment (`orch experiments`)."
+        ),
     ],
     overrides: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Replace a value: swarm.target_batch_size=8192. Repeatable."
+            "--set",
+            metavar="KEY=VALUE",
+            help="Override a value, for example swarm.target_batch_size=8192. Repeatable.",
         ),
     ] = None,
     matrix: MatrixOption = None,
     on: Annotated[
         Where,
         typer.Option(
-            "--on", help="local: the emulated cloud of this machine; sky: VMs rented through SkyPilot."
+            "--on", help="local: the emulated cloud on this machine; sky: VMs rented through SkyPilot."
         ),
     ] = Where.local,
     output: Annotated[
         str,
-        typer.Option("--output", "-o", metavar="table|json|FILE.json", help="How, or a file to save it in."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="table|json|FILE.json",
+            help="Output format, or a .json file to save the plan to.",
+        ),
     ] = "table",
     price_tolerance: Annotated[
         float,
-        typer.Option(
-            min=0, max=10, help="A VM may be dearer than planned by this share of its price; 0.1: 10 %."
-        ),
+        typer.Option(min=0, max=10, help="Accept VM prices up to this fraction above the plan (0.1 = 10 %)."),
     ] = 0.1,
 ) -> None:
-    """Show what an experiment would rent, where and at what price, from files only; or save it to launch.
+    """Show what an experiment would rent, where and at what price.
 
-    Every slot's places in order, each price with its source, dollars an hour together, the budget.
+    Lists the places of every slot in order of preference, each price with its source, the total per hour and the
+    budget. With -o FILE.json the plan is saved, and `orch launch --plan FILE.json` launches exactly that plan.
 
-    From files only: nothing is contacted and no credentials are needed. Prices for --on sky are SkyPilot's
-    catalogs' where they are on this machine, else those of the newest row of our price books; each says which.
-    `orch launch --plan FILE.json` launches a saved plan exactly.
+    Works from files only: no network, no credentials. Prices for --on sky come from SkyPilot's catalogs if they are
+    on this machine, else from the newest row of the built-in price books; the source is shown with each price.
 
-    Exit: 0 (an unknown price too), 2 wrong file or option.
+    Exit: 0 (also if a price is unknown), 2 invalid file or option.
 
     \b
     JSON: {"schema_version", "orch_version", "created_at", "experiment", "model", "on", "emulated", "peers":
       [{"slot", "replace", "places": [{"location", "instance", "accelerator", "use_spot", "usd_per_h",
-      "ceiling_usd_per_h", "price_source"}], and the first place's keys}], "usd_per_h", "dearest_usd_per_h",
+      "ceiling_usd_per_h", "price_source"}], and the keys of the first place}], "usd_per_h", "dearest_usd_per_h",
       "ceilings", "budget_usd", "duration_s", "vm_usd", "prediction": null, "notes", "experiment_document",
       "experiment_sha256", "plan_sha256", ...}; docs/plan.md describes all keys
     """
@@ -82,7 +90,7 @@ def _plan(
     from orchestrator.home import home_folder, kept_owner
 
     if output not in ("table", "json") and not output.endswith(".json"):
-        raise typer.BadParameter(f"'{output[:80]}' is neither table nor json nor the name of a .json file")
+        raise typer.BadParameter(f"'{output[:80]}' is not table, json or the name of a .json file")
     spec = load(experiment, overrides or (), matrix or ())
     plan = plan_for(spec, on.value, Decimal(str(price_tolerance)))
     if TARGETS[on].rents:
@@ -99,9 +107,9 @@ def _plan(
         _save(Path(output), plan_json(plan))
         typer.echo(output)
         if plan.obstacles:
-            say(f"{output} cannot be launched: change what the notes above name, then plan again")
+            say(f"{output} cannot be launched as it is: resolve the notes above, then plan again")
         else:
-            say(f"`orch launch --plan {output}` launches it")
+            say(f"launch it with `orch launch --plan {output}`")
 
 
 def _save(path: Path, text: str) -> None:
@@ -110,4 +118,4 @@ def _save(path: Path, text: str) -> None:
     try:
         path.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"{path}: cannot write the plan ({error.strerror}); name another file") from error
+        raise UsageError(f"{path}: cannot write the plan ({error.strerror}); choose another file") from error

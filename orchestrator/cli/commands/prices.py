@@ -1,4 +1,4 @@
-"""`orch prices`: what a price book says, what held on a day, and where two books differ."""
+"""`orch prices`: print a price book, the prices of a day, or the differences between two books."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.cli.render.output import Format, rows_text
 if TYPE_CHECKING:
     from cloud.prices.book import Price, PriceBook
 
-DEFAULT_BOOK = "study-2023-04"  # an emulated experiment's default too; a test compares
+DEFAULT_BOOK = "study-2023-04"  # also the default of emulated experiments; checked by a test
 
 _WHAT = ("provider", "product", "from", "to", "item")
 _TABLE = (*_WHAT, "unit", "tier_start", "usd", "minimum_s", "increment_s", "valid_from", "line")
@@ -28,33 +28,36 @@ def register(app: typer.Typer) -> None:
 
 
 def _prices(
-    book: Annotated[str, typer.Option("--book", help="The price book: a name or a CSV file.")] = DEFAULT_BOOK,
+    book: Annotated[str, typer.Option("--book", help="Price book: a name or a CSV file.")] = DEFAULT_BOOK,
     prices: Annotated[
-        str, typer.Option("--prices", help="A price book of your own, a CSV file: instead of --book.")
+        str, typer.Option("--prices", help="Your own price book, a CSV file; replaces --book.")
     ] = "",
-    books: Annotated[bool, typer.Option("--books", help="List the books that come with orch.")] = False,
-    at: Annotated[str, typer.Option("--at", help="Only what holds on this day, like 2026-11-21.")] = "",
-    diff: Annotated[str, typer.Option("--diff", help="Show where this other book differs.")] = "",
+    books: Annotated[bool, typer.Option("--books", help="List the price books shipped with orch.")] = False,
+    at: Annotated[
+        str, typer.Option("--at", help="Only prices valid on this day, for example 2026-11-21.")
+    ] = "",
+    diff: Annotated[str, typer.Option("--diff", help="Show the differences to this other book.")] = "",
     provider: Annotated[str, typer.Option("--provider", help="Only gcp, aws, azure, lambda or b2.")] = "",
     product: Annotated[str, typer.Option("--product", help="Only vm, egress, store_egress or storage.")] = "",
     output: Annotated[
         Format, typer.Option("--output", "-o", help="table, json, yaml or csv.")
     ] = Format.table,
 ) -> None:
-    """Print a price book: every price with its date and source, or where two books differ.
+    """Print a price book, or compare two price books.
 
-    usd is dollars an hour (vm), a GB of 10^9 or a GiB of 2^30 bytes; it holds from tier_start on, in units
-    a month. A VM is billed in steps of increment_s, at least minimum_s. docs/prices.md describes the books.
+    Each price has a date and a source. usd is dollars per hour (vm), per GB of 10^9 bytes or per GiB of 2^30
+    bytes. It applies from tier_start units per month. VMs are billed in increments of increment_s, at least
+    minimum_s. docs/prices.md describes the books.
 
     \b
     JSON: {"schema_version", "prices": [{"provider", "product", "from", "to", "item", "unit", "tier_start",
-      "usd", "minimum_s" (or null), "increment_s" (null but for vm), "valid_from", "line", "source"}]}
+      "usd", "minimum_s" (or null), "increment_s" (vm only, else null), "valid_from", "line", "source"}]}
     --diff: {"schema_version", "differences": [{"provider", "product", "from", "to", "item", "tier_start",
-      "usd", "unit", "other_usd", "other_unit", "change": (other - this) / this}]}; null where a book has
-      no price. A region's row is compared with the other book's wider one, if it has no such row.
+      "usd", "unit", "other_usd", "other_unit", "change": (other - this) / this}]}; null if a book has
+      no price. If the other book has no row for a region, its more general row is used.
     --books: {"schema_version", "books": [{"book", "prices", "first_date", "last_date", "providers",
       "default", "sha256"}]}
-    The table leaves the source out: use csv or json for it.
+    The table omits the source; use csv or json to see it.
     """
     from cloud.prices.book import load
 
@@ -62,14 +65,14 @@ def _prices(
         typer.echo(rows_text("books", _book_rows(), _BOOKS, output), nl=False)
         return
     if prices and book != DEFAULT_BOOK:
-        raise typer.BadParameter("--book and --prices both name the price book; give one of them")
+        raise typer.BadParameter("--book and --prices both select the price book; give only one of them")
     day = _day(at)
     this = load(prices or book)
     if diff:
         other = load(diff)
         rows = [row for row in _diff_rows(this, other, day) if _chosen(row, provider, product)]
         if not rows and output is Format.table:
-            typer.echo(f"no differences between {this.name} and {other.name} in what was asked for")
+            typer.echo(f"no differences between {this.name} and {other.name} for this selection")
             return
         typer.echo(rows_text("differences", rows, _DIFF, output), nl=False)
         return
@@ -80,7 +83,7 @@ def _prices(
     if output is not Format.table:
         typer.echo(rows_text("prices", rows, _CSV, output), nl=False)
         return
-    # Nothing is unknown here: what a row does not have, it does not need.
+    # None means not applicable here, not unknown.
     rows = [{column: "" if cell is None else cell for column, cell in row.items()} for row in rows]
     typer.echo(rows_text("prices", rows, _TABLE, output), nl=False)
     typer.echo(f"{this.name}, sha256 {this.sha256}", err=True)
@@ -98,13 +101,13 @@ def _chosen(row: dict[str, Any], provider: str, product: str) -> bool:
 
 
 def _nothing(book: PriceBook, at: str, provider: str, product: str) -> str:
-    wanted = " ".join(part for part in (provider, product, "price", f"on {at}" if at else "") if part)
+    selection = " ".join(part for part in (provider, product, "price", f"on {at}" if at else "") if part)
     everything = book.prices()
     if not everything:
         return f"{book.name} has no prices"
     providers = ", ".join(sorted({price.provider for price in everything}))
     first = min(price.valid_from for price in everything)
-    return f"{book.name} has no {wanted}; it has prices of {providers}, the first of {first}"
+    return f"{book.name} has no {selection}; it has prices of {providers} from {first} on"
 
 
 def _row(price: Price) -> dict[str, Any]:

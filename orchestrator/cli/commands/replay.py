@@ -1,4 +1,4 @@
-"""`orch replay`: the numbers of logs that others wrote, through the same records and functions as our own."""
+"""`orch replay`: compute the figures of imported logs with the records and functions used for own runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _TABLE = (
     "run", "label", "model", "peers", "sps", "low", "high", "n", "gran", "calc_s", "comm_s", "egress_gb", "speedup", "notes",
 )  # fmt: skip
-_FEW = 3  # up to so many runs' warnings are printed; of more, how many there are
+_FEW = 3  # warnings are printed for up to this many runs, and only counted for more
 
 
 def register(app: typer.Typer) -> None:
@@ -32,43 +32,46 @@ def _replay(
     targets: Annotated[
         list[str],
         typer.Argument(
-            metavar="DIR|RUN...", help="Folders of logs or of exported runs; runs of this machine."
+            metavar="DIR|RUN...", help="Folders of logs or of exported runs; runs on this machine."
         ),
     ],
     index: Annotated[
         Path | None,
-        typer.Option(help="CSV that says which file is which run, role, host, place, model and GPU."),
+        typer.Option(help="CSV with the run, role, host, place, model and GPU of each file."),
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option("--run", metavar="RUN_ID", help="Only this run (repeatable).")
+        list[str] | None, typer.Option("--run", metavar="RUN_ID", help="Only this run. Repeatable.")
     ] = None,
     prices: Annotated[
-        str, typer.Option(help="Price book for the VMs of imported runs: a book's name or a CSV file.")
+        str, typer.Option(help="Price book for the VMs of imported runs: a name or a CSV file.")
     ] = "study-2023-04",
     save: Annotated[
-        bool, typer.Option("--save", help="Keep the imported runs, so that `orch report RUN` finds them.")
+        bool,
+        typer.Option(
+            "--save", help="Keep the imported runs, so that commands such as `orch report RUN` find them."
+        ),
     ] = False,
     output: Annotated[
         Format, typer.Option("--output", "-o", help="table, json, yaml or csv.")
     ] = Format.table,
 ) -> None:
-    """Compute the numbers of anyone's logs: W&B exports of the study, exported runs, or runs of this machine.
+    """Compute the figures of existing logs or runs.
 
-    Logs are imported into the same records that our own runs write; every number is computed
-    from those. Without --index, INDEX.csv in the folder is used; without one, run, role and host
-    are read from the files' names. What cannot be read is named on stderr, the rest is computed;
-    the command ends with 2 when nothing could be.
+    Reads the paper's W&B exports, exported runs and runs on this machine. Logs are imported into the records
+    that orch's own runs write, and every figure is computed from those. Without --index, INDEX.csv in the
+    folder is used; without that, run, role and host are derived from the file names. Items that cannot be read
+    are reported on stderr, and the rest is computed. Exits with 2 if nothing could be computed.
 
     \b
     JSON: {"schema_version", "runs": [{"label", "run_id", "model", "peers", "tbs",
-      "sps_epoch_mean" (the authors' figure: mean of all logged rates but the first), "sps"
+      "sps_epoch_mean" (the authors' figure: mean of all logged rates except the first), "sps"
       (samples over time of the measured epochs), "n_epochs", "sps_low", "sps_high" (95 %),
       "granularity_phase_timed" (the authors' rule), "granularity" (wall clock), "calc_s",
       "comm_s", "epoch_s", "egress_bytes_per_vm_epoch", "ingress_bytes_per_vm_h",
-      "sps_wall", "sps_phase_timed" (of one GPU alone, on both clocks), "speedup" (one clock),
-      "speedup_phase_timed" (the study's two), "target", "emulated", "scales", "host_contended",
+      "sps_wall", "sps_phase_timed" (single GPU, on both clocks), "speedup" (one clock),
+      "speedup_phase_timed" (two clocks, as in the paper), "target", "emulated", "scales", "host_contended",
       "warnings": []}], "problems": []}
-    What a log cannot give is null, with the reason in "warnings".
+    Figures that a log does not contain are null, with the reason in "warnings".
     """
     from analysis.replay import read_folder, replay_rows
     from analysis.sources import opened
@@ -92,20 +95,20 @@ def _replay(
                 continue
             if save and source.imported:
                 try:
-                    say(f"kept as {_keep(source)}")
+                    say(f"saved as {_keep(source)}")
                 except UsageError as error:
                     refused.append(str(error))
     for problem in problems:
         say(f"problem: {problem}")
     if not rows:
-        raise UsageError(f"{', '.join(targets)}: no run could be computed; the problems above say why")
+        raise UsageError(f"{', '.join(targets)}: no run could be computed; see the problems above")
     typer.echo(_text(replay_rows(rows), problems, output), nl=False)
     if refused:
         raise UsageError("; ".join(refused))
 
 
 def _keep(source: Source) -> str:
-    """Copy an imported run into the state folder; returns its id. Raises UsageError where another run is."""
+    """Copy an imported run to the state folder and return its id. Raises UsageError if another run has that id."""
     import shutil
     import tempfile
 
@@ -115,13 +118,13 @@ def _keep(source: Source) -> str:
     target = run_folder(home_folder(), source.run_id)
     if target.exists() and not _same_import(source.folder, target):
         raise UsageError(
-            f"{target}: another run of this id is kept already; remove that folder first, or choose another ORCH_HOME"
+            f"{target}: another run with this id exists; remove that folder first, or choose another ORCH_HOME"
         )
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".replay-", dir=target.parent) as made:
         fresh = Path(made) / source.run_id
         shutil.copytree(source.folder, fresh)
-        # What makes a folder of the state folder a run (orchestrator.home.list_runs).
+        # orchestrator.home.list_runs recognises runs by this file.
         (fresh / "experiment.yaml").write_text(
             f"# Imported by `orch replay --save`: no experiment that can be launched.\nname: {source.run_id}\n"
         )
@@ -132,7 +135,7 @@ def _keep(source: Source) -> str:
 
 
 def _same_import(folder: Path, kept: Path) -> bool:
-    """Whether what is kept was imported from the same run's logs (of any state: they may have grown)."""
+    """Whether the kept run was imported from the same log files, which may have grown since."""
     from metrics.store.database import RunStore, StoreError
 
     def origin(place: Path) -> Any:
@@ -157,19 +160,19 @@ def _text(rows: Sequence[Mapping[str, Any]], problems: Sequence[str], form: Form
     if form is Format.csv:
         from metrics.provenance import scales_mark
 
-        told = (
+        extra = (
             {"warnings": " | ".join(row["warnings"]), "scales": scales_mark(row["scales"])} for row in rows
         )
-        flat = [{**row, **more} for row, more in zip(rows, told, strict=True)]
+        flat = [{**row, **more} for row, more in zip(rows, extra, strict=True)]
         return rows_text("runs", flat, tuple(rows[0]), form)
-    # Of logs alone there is nothing to tell apart, and no host of ours.
+    # For imported logs alone these columns would be empty.
     marks = () if all(target_of(row["target"]).from_logs for row in rows) else ("on", "host")
     columns = (*_TABLE[:-1], *marks, _TABLE[-1])
     return rows_text("runs", [_line(row) for row in rows], columns, form) + _notes(rows)
 
 
 def _line(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of the table; of a single GPU `sps` is its wall-clock rate, what it has not is empty."""
+    """A row of the table. For a single GPU `sps` is its wall-clock rate and missing figures are empty."""
     from metrics.provenance import host_mark, origin_mark
 
     egress = row["egress_bytes_per_vm_epoch"]
@@ -198,5 +201,5 @@ def _line(row: Mapping[str, Any]) -> dict[str, Any]:
 def _notes(rows: Sequence[Mapping[str, Any]]) -> str:
     if len(rows) > _FEW:
         count = sum(len(row["warnings"]) for row in rows)
-        return f"{count} warnings of {len(rows)} runs: `-o json` has them, `--run RUN_ID` prints one run's.\n"
+        return f"{count} warnings on {len(rows)} runs: use `-o json` for all, `--run RUN_ID` for those of one run\n"
     return "".join(f"{row['run_id']}: {text}\n" for row in rows for text in row["warnings"])

@@ -1,4 +1,4 @@
-"""`orch report`: build a run's report, or print its numbers."""
+"""`orch report`: build a run's report or print its numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.cli.render.output import as_json
 
 
 class ReportForm(StrEnum):
-    """What `orch report` gives."""
+    """Output of `orch report`."""
 
     html = "html"
     json = "json"
@@ -27,11 +27,11 @@ def register(app: typer.Typer) -> None:
 def _report(
     run: RunArgument,
     output: Annotated[ReportForm, typer.Option("--output", "-o", help="html or json.")] = ReportForm.html,
-    show: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = False,
+    show: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = False,
 ) -> None:
-    """Build the run's report and print its path, or print its numbers as JSON.
+    """Build a run's HTML report, or print its numbers as JSON.
 
-    Works on a run that is still going on (what there is so far) and long after it has ended.
+    Prints the path of the report. Also works while the run is in progress, with the data recorded so far.
 
     \b
     JSON: {"schema_version", "run_id", "experiment", "target", "status", "emulated",
@@ -43,7 +43,7 @@ def _report(
       "cost": {"vm_usd", "egress_usd", "data_usd", "total_usd"}, "usd_per_1m_samples",
       "loss": {"first", "last"}, "accuracy", "published": {...} or null, "warnings": [],
       "raw": {...}}
-    Times, bytes and dollars are at the study's scale; "raw" has them as measured.
+    Times, bytes and dollars are at full scale; "raw" has them as measured.
     """
     found = find_run(run)
     if output is ReportForm.json:
@@ -56,7 +56,7 @@ def _report(
 
 
 def summary_of(folder: Path) -> dict[str, Any]:
-    """The run's numbers, as `orch report -o json` prints them. Raises StoreError."""
+    """Compute the run's numbers, as printed by `orch report -o json`. Raises StoreError."""
     from metrics.store.database import RunStore
     from metrics.summary import summarise
 
@@ -65,7 +65,7 @@ def summary_of(folder: Path) -> dict[str, Any]:
 
 
 def build_report(folder: Path) -> Path:
-    """Build `report/report.html` of a run folder; returns its path. Raises StoreError."""
+    """Build `report/report.html` in a run folder and return its path. Raises StoreError."""
     from analysis.report.build import build
 
     return build(folder)

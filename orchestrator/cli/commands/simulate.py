@@ -1,4 +1,4 @@
-"""`orch simulate`: the controller's own core on a virtual clock, against a simulated cloud and a history of faults."""
+"""`orch simulate`: the real controller on a virtual clock, against a simulated cloud with faults."""
 
 from __future__ import annotations
 
@@ -32,47 +32,52 @@ def register(app: typer.Typer) -> None:
 def _simulate(
     experiment: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[FILE|NAME]", help="An experiment; without one, made-up slots in five zones."
-        ),
+        typer.Argument(metavar="[FILE|NAME]", help="Experiment to simulate. [generated slots in five zones]"),
     ] = None,
     matrix: MatrixOption = None,
-    seed: Annotated[int, typer.Option(help="Of the history; the same seed gives the same run.")] = 0,
-    seeds: Annotated[int, typer.Option(min=1, help="Run so many seeds, from --seed on.")] = 1,
-    days: Annotated[float, typer.Option(min=0.01, max=366, help="How long the run lasts at most.")] = 1.0,
-    peers: Annotated[int, typer.Option(min=1, max=100_000, help="Slots, without an experiment.")] = 8,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the fault history; the same seed gives the same run.")
+    ] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds to run, starting at --seed.")] = 1,
+    days: Annotated[
+        float, typer.Option(min=0.01, max=366, help="Maximum duration of the run in days.")
+    ] = 1.0,
+    peers: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Number of slots, without an experiment.")
+    ] = 8,
     epochs: Annotated[
-        int, typer.Option(min=0, help="Of an experiment: its peers are done after so many; 0: never.")
+        int, typer.Option(min=0, help="With an experiment: epochs after which peers are done; 0: never.")
     ] = 0,
     faults: Annotated[
-        str, typer.Option(help="all, none, or classes separated by commas; `--faults list` names them.")
+        str, typer.Option(help="all, none, or comma-separated fault classes; `--faults list` lists them.")
     ] = "all",
     trace: Annotated[
         Path | None,
-        typer.Option(help="A spot market's history: our CSV, or AWS's spot price history as JSON."),
+        typer.Option(help="History of a spot market: orch's CSV, or an AWS spot price history as JSON."),
     ] = None,
-    instance: Annotated[str, typer.Option(help="The instance type to take from AWS's history.")] = "",
-    slot: Annotated[str, typer.Option(help="Print this slot's story, too (on stderr).")] = "",
+    instance: Annotated[str, typer.Option(help="Instance type to use from an AWS history.")] = "",
+    slot: Annotated[str, typer.Option(help="Also print the state changes of this slot on stderr.")] = "",
     output: Annotated[
         Format, typer.Option("--output", "-o", help="table, json, yaml or csv.")
     ] = Format.table,
 ) -> None:
-    """Simulate a run: days in a second, with preemptions, full zones, failing calls and a controller that is killed.
+    """Simulate days of a run in a second, with faults.
 
-    The decisions are the real controller's; the cloud, the peers and the clock are made up. After every event the
-    controller's promises are checked: every VM is in the journal, nothing is spent above the budget, one VM a slot
-    and generation, progress where there is capacity, everything dead in time. A broken promise ends the command
-    with 1, and says how to see it again. An experiment has the places and prices of `orch plan --on sky`; traffic is
-    neither billed nor kept back for.
+    Faults are preemptions, capacity shortages, API failures, controller crashes and others. The decisions are
+    those of the real controller; the cloud, the peers and the clock are simulated. After every event the
+    controller's invariants are checked: every VM is in the journal, spending stays within the budget, one VM
+    per slot and generation, progress while there is capacity, everything terminated in time. On a violation the
+    command exits with 1 and prints how to reproduce it. An experiment uses the places and prices of `orch plan
+    --on sky`; traffic is neither billed nor included in the budget reserve.
 
     \b
     JSON: {"schema_version", "runs": [{"seed", "status" (done, stopped: the time was over, budget, failed,
       no_capacity, lost: the controller never came back), "cause", "hours", "vms", "preemptions",
       "replacements", "refusals", "vm_hours", "spent_usd", "budget_usd", "epochs", "samples",
       "training_share" (of the VM hours), "median_joining_s" (request to training), "restarts"
-      (of the controller), "writes" (of the journal), "dead_after_s" (stop to the last VM's end),
-      "fired" {class of faults: how often}}]}
-    Exit codes: 0 all promises were kept, 1 one was broken, 2 wrong command, experiment or trace, 3 the
+      (of the controller), "writes" (to the journal), "dead_after_s" (stop to the last VM's end),
+      "fired" {fault class: number of faults}}]}
+    Exit: 0 all invariants held, 1 an invariant was violated, 2 invalid command, experiment or trace, 3 the
     experiment's budget or limits are refused.
     """
     from orchestrator.core.journal import story
@@ -94,7 +99,7 @@ def _simulate(
         try:
             outcome = simulate(made)
         except SimulationError as error:
-            raise RunFailedError(f"a promise was broken at {error}") from error
+            raise RunFailedError(f"an invariant was violated at {error}") from error
         rows.append(_row(outcome))
         if seeds > 1 and len(rows) % 50 == 0:
             say(f"{len(rows)} of {seeds} seeds")
@@ -114,14 +119,14 @@ def _faults(text: str) -> tuple[FaultClass, ...]:
 
     if text in ("all", "none"):
         return FAULT_CLASSES if text == "all" else ()
-    wished = [word.strip() for word in text.split(",") if word.strip()]
-    for word in wished:
+    requested = [word.strip() for word in text.split(",") if word.strip()]
+    for word in requested:
         if word not in FAULT_CLASSES:
             near = nearest(word, FAULT_CLASSES)
             raise UsageError(
-                f"--faults: '{word}' is no class of faults{near}; `orch simulate --faults list` names them"
+                f"--faults: '{word}' is not a fault class{near}; `orch simulate --faults list` lists them"
             )
-    return tuple(kind for kind in FAULT_CLASSES if kind in wished)
+    return tuple(kind for kind in FAULT_CLASSES if kind in requested)
 
 
 def _check_slot(slot: str, made: Scenario) -> None:
@@ -132,7 +137,7 @@ def _check_slot(slot: str, made: Scenario) -> None:
     if slot not in names:
         some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         raise UsageError(
-            f"--slot: '{slot[:80]}' is no slot of this run (there are {some}){nearest(slot[:80], names)}"
+            f"--slot: '{slot[:80]}' is not a slot of this run (slots: {some}){nearest(slot[:80], names)}"
         )
 
 
@@ -164,7 +169,7 @@ def _scenario(
     known = {place.location for place in made.places}
     if not any(event.location in known or event.location == "*" for event in events):
         raise UsageError(
-            f"{trace}: tells of {events[0].location if events else 'nothing'}, the run is in {', '.join(sorted(known))}"
+            f"{trace}: covers {events[0].location if events else 'no location'}, but the run is in {', '.join(sorted(known))}"
         )
     more = f" --trace {trace}" + (f" --instance {instance}" if instance else "")
     return replace(made, trace=(*made.trace, *events), command=made.command + more)

@@ -1,4 +1,4 @@
-"""`orch validate`, `orch show`, `orch schema`, `orch experiments`: what can be said offline."""
+"""`orch validate`, `show`, `schema` and `experiments`: offline commands for experiment files."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _Overrides = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Override a key, such as swarm.target_batch_size=8192, peers[0].count=2 or peers.us.count=2. "
-        "May be given more than once.",
+        help="Override a value, for example swarm.target_batch_size=8192, peers[0].count=2 or peers.us.count=2. "
+        "Repeatable.",
     ),
 ]
 
@@ -45,17 +45,20 @@ def register(app: typer.Typer) -> None:
 
 
 def _validate(
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Files, or names of the library.")],
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE...", help="Files, or names of shipped experiments.")
+    ],
     overrides: _Overrides = None,
     matrix: MatrixOption = None,
     output: Annotated[_Report, typer.Option("-o", "--output", help="text or json.")] = _Report.text,
 ) -> None:
-    """Check experiment files, offline and without credentials; exit 2 if one is wrong.
+    """Validate experiment files.
 
-    Of a file with a matrix every experiment is checked.
+    Works offline and without credentials. All experiments of a file with a matrix are validated. Exit: 0 all
+    files are valid, 2 a file is invalid.
 
     JSON: {"schema_version": 1, "files": [{"file", "ok", "name", "peers", "problems": [{"file", "line",
-    "column", "path", "message"}], "experiments": [{"name", "peers"}]}]}; name and peers are null where a file
+    "column", "path", "message"}], "experiments": [{"name", "peers"}]}]}; name and peers are null if a file
     has several experiments
     """
     from orchestrator.cli.render.words import counted
@@ -78,16 +81,16 @@ def _validate(
 
 
 def _show(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A file, or a name of the library.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="File, or name of a shipped experiment.")],
     overrides: _Overrides = None,
     matrix: MatrixOption = None,
     output: Annotated[_Document, typer.Option("-o", "--output", help="yaml or json.")] = _Document.yaml,
 ) -> None:
-    """Print the resolved document, defaults included.
+    """Print an experiment with all defaults filled in.
 
-    Of a file with a matrix: the list of its experiments.
+    For a file with a matrix, the list of its experiments is printed.
 
-    JSON: the experiment file's own keys; `orch schema` describes them. Of several experiments
+    JSON: the keys of the experiment file, described by `orch schema`. For several experiments
     {"schema_version": 1, "experiments": [{"name", "model", "peers", "description"}]}
     """
     try:
@@ -112,7 +115,7 @@ def _show(
 def _schema() -> None:
     """Print the JSON Schema of experiment files, for editors.
 
-    An editor with the YAML language server reads it from the file's first line:
+    Editors with the YAML language server find it through the first line of the file:
     # yaml-language-server: $schema=schema.json
     """
     typer.echo(as_json(json_schema()), nl=False)
@@ -123,7 +126,9 @@ def _experiments(
         Format, typer.Option("-o", "--output", help="table, json, yaml or csv.")
     ] = Format.table,
 ) -> None:
-    """List the experiments that ship with orch; `orch show NAME` prints one.
+    """List the experiments shipped with orch.
+
+    `orch show NAME` prints one.
 
     JSON: {"schema_version": 1, "experiments": [{"name", "model", "peers", "description", "path"}]}
     """

@@ -1,4 +1,4 @@
-"""`orch study`: run a study, list the studies, draw several runs on one page beside the published study."""
+"""`orch study`: run a study, list studies, draw several runs on one page next to the paper's figures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _study.command("run")(run_study)
 
 @_study.callback()
 def _group() -> None:
-    """Run a study of several experiments, or draw several runs on one page."""
+    """Run studies, or draw several runs on one page."""
 
 
 @_study.command("report")
@@ -33,45 +33,45 @@ def _report(
     targets: Annotated[
         list[str],
         typer.Argument(
-            metavar="DIR|RUN...", help="Folders of logs or of exported runs; runs of this machine."
+            metavar="DIR|RUN...", help="Folders of logs or of exported runs; runs on this machine."
         ),
     ],
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", help="The page; its figures' files go beside it, into NAME_files/."),
+        typer.Option(
+            "--output", "-o", help="HTML page to write; its figures are written to NAME_files/ next to it."
+        ),
     ] = Path("report.html"),
     paper: Annotated[
         bool,
-        typer.Option(
-            "--paper", help="The published study's own comparisons, on its own basis and on one clock."
-        ),
+        typer.Option("--paper", help="Draw the paper's own comparisons, on its basis and on one clock."),
     ] = False,
     index: Annotated[
         Path | None,
-        typer.Option(help="CSV that says which file is which run, role, host, place, model and GPU."),
+        typer.Option(help="CSV with the run, role, host, place, model and GPU of each file."),
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option("--run", metavar="RUN_ID", help="Only this run (repeatable).")
+        list[str] | None, typer.Option("--run", metavar="RUN_ID", help="Only this run. Repeatable.")
     ] = None,
     prices: Annotated[
-        str, typer.Option(help="Price book for imported and printed runs: a book's name or a CSV file.")
+        str, typer.Option(help="Price book for imported runs and figures from print: a name or a CSV file.")
     ] = "study-2023-04",
-    show: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = False,
+    show: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = False,
 ) -> None:
     """Draw runs side by side: cost against throughput, scaling, phases, dollars by kind, egress, places.
 
-    Prints the page's path. The page needs no network; each figure is also there as CSV, PNG and
-    SVG. With --paper the comparisons are those of the published study, from its logs where they
-    are given and from its printed figures where not, and each point says which. What is not known
-    is listed with the reason and not drawn. What cannot be read is named on stderr; the command
-    ends with 2 when nothing could be.
+    Prints the path of the page. The page works offline; each figure is also written as CSV, PNG
+    and SVG. With --paper the comparisons are those of the paper, computed from its logs if they
+    are given and otherwise from its printed figures; each point is marked accordingly. Unknown
+    values are listed with the reason and not drawn. Items that cannot be read are reported on
+    stderr. Exits with 2 if nothing could be read.
     """
     from analysis.report.study.build import build, load
     from cloud.prices.book import load as load_book
     from orchestrator.errors import UsageError
 
     if output.is_dir() or not output.resolve().parent.is_dir():
-        raise UsageError(f"{output}: name a file in a folder that exists, such as -o report.html")
+        raise UsageError(f"{output}: not a file in an existing folder; use for example -o report.html")
     book = load_book(prices)
     places = [find_source(text) for text in targets]
     say(f"reading {', '.join(str(place) for place in places)}")
@@ -79,7 +79,7 @@ def _report(
     for problem in problems:
         say(f"problem: {problem}")
     if not runs:
-        raise UsageError(f"{', '.join(targets)}: no run could be computed; the problems above say why")
+        raise UsageError(f"{', '.join(targets)}: no run could be computed; see the problems above")
     say(f"drawing {len(runs)} run{'s' if len(runs) != 1 else ''}")
     page = build(runs, output, book, paper=paper, problems=problems)
     typer.echo(str(page))
@@ -93,7 +93,7 @@ def _ls(
         Format, typer.Option("--output", "-o", help="table, json, yaml or csv.")
     ] = Format.table,
 ) -> None:
-    """List the studies that were run here, the newest first, and those that ship with orch.
+    """List the studies run here, newest first, and the studies shipped with orch.
 
     JSON: {"schema_version", "studies": [{"study", "on", "done", "failed", "left", "of"}], "shipped": []}
     """
@@ -122,4 +122,4 @@ def _ls(
         typer.echo(as_json(document), nl=False)
         return
     typer.echo(rows_text("studies", rows, ("study", "on", "done", "failed", "left", "of"), output), nl=False)
-    say(f"with orch: {', '.join(studies())} (`orch study run NAME`)")
+    say(f"shipped with orch: {', '.join(studies())} (run one with `orch study run NAME`)")

@@ -1,4 +1,4 @@
-"""A new study: what it would run, the question, its folder with everything decided."""
+"""Begin a study: show its plan, ask for confirmation, create its folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orchestrator.study.core import Job, named_jobs
 if TYPE_CHECKING:
     from experiments.study_file.load import LoadedStudy, Member
 
-_LIMIT_TIMES, _LIMIT_MORE_S, _LIMIT_MORE_RENTED_S = 3.0, 180.0, 3600.0
+_LIMIT_FACTOR, _LIMIT_EXTRA_S, _LIMIT_EXTRA_RENTED_S = 3.0, 180.0, 3600.0
 
 
 def begin_study(
@@ -35,7 +35,7 @@ def begin_study(
     tolerance: float,
     output: ResultForm,
 ) -> Path | None:
-    """A new study's folder, once it is approved; None after a dry run."""
+    """Create a study after confirmation and return its folder; None after a dry run."""
     from experiments.parse.load import to_document
     from experiments.study_file.load import load_study
     from orchestrator.cli.render.study_plan import plan_document, study_plan_lines, study_question
@@ -49,7 +49,7 @@ def begin_study(
     lines = study_plan_lines(document, {key: plan.obstacles for key, plan in planned.items()})
     if dry_run:
         typer.echo(as_json(document) if output is ResultForm.json else "\n".join(lines) + "\n", nl=False)
-        say("dry run: nothing was contacted and nothing was rented")
+        say("dry run: nothing was contacted or rented")
         return None
     from orchestrator.home import new_run_id
     from orchestrator.launch.preflight import preflight
@@ -66,12 +66,12 @@ def begin_study(
         )
         for m in members
     )  # fmt: skip
-    _refuse_beside(home, loaded.spec.name)
+    _refuse_while_running(home, loaded.spec.name)
     part = len(members) < len(loaded.members)
     if part:
         say(
-            f"a study of {len(members)} of the {len(loaded.members)} runs of {loaded.spec.name}: afterwards that name alone "
-            "means the newest study with all of them, where there is one, and this one is named by its id"
+            f"this study has {len(members)} of the {len(loaded.members)} runs of {loaded.spec.name}; refer to it by its id, "
+            "because the name alone selects the newest study with all runs, if there is one"
         )
     for m in members:
         planned[m.key].refuse()
@@ -79,7 +79,7 @@ def begin_study(
     confirm(
         study_question(document),
         yes=yes,
-        refusal=f"{loaded.spec.name} was not started: there is no terminal to ask on, so add --yes",
+        refusal=f"{loaded.spec.name} was not started: there is no terminal to ask for confirmation; add --yes",
     )
     now = datetime.now(UTC)
     definition = StudyDefinition(
@@ -105,7 +105,7 @@ def begin_study(
 
 
 def named_by(only: Sequence[str], names: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """See `orchestrator.study.core.named_jobs`. Raises UsageError for a pattern that names nothing."""
+    """Wrap `orchestrator.study.core.named_jobs`. Raises UsageError for a pattern that matches nothing."""
     try:
         return named_jobs(names, only)
     except ValueError as error:
@@ -118,20 +118,22 @@ def _chosen(loaded: LoadedStudy, only: Sequence[str]) -> list[Member]:
 
 
 def _limit_s(loaded: LoadedStudy, key: str, planned_s: float | None, on: Where) -> float:
-    """The wall limit of one attempt."""
+    """Return the wall-clock limit of one attempt."""
     if loaded.spec.wall_limit_s is not None:
         return loaded.spec.wall_limit_s
     if planned_s is None:
         raise UsageError(
-            f"{loaded.path}: how long {key} takes is unknown, so give the study a 'wall_limit_s', after which a run is "
-            "taken down"
+            f"{loaded.path}: the duration of {key} is unknown; set 'wall_limit_s' in the study, the time after which a run "
+            "is torn down"
         )
-    return _LIMIT_TIMES * planned_s + (_LIMIT_MORE_RENTED_S if TARGETS[on].rents else _LIMIT_MORE_S)
+    return _LIMIT_FACTOR * planned_s + (_LIMIT_EXTRA_RENTED_S if TARGETS[on].rents else _LIMIT_EXTRA_S)
 
 
-def _refuse_beside(home: Path, name: str) -> None:
-    """Raise HeldError while a study of this name is being run, UsageError while a run of one goes on; say which one could
-    be gone on with instead."""
+def _refuse_while_running(home: Path, name: str) -> None:
+    """Raise HeldError if a study of this name is being run, UsageError if one of its runs is in progress.
+
+    An unfinished study of this name is pointed out, since it could be resumed instead.
+    """
     from orchestrator.controller.actor import controller_alive
     from orchestrator.home import run_folder
     from orchestrator.study.definition import hold_study, list_studies, read_state, read_study
@@ -143,12 +145,12 @@ def _refuse_beside(home: Path, name: str) -> None:
         going = next((one.open.run_id for one in state.jobs if one.open is not None), None)
         if going and controller_alive(run_folder(home, going)):
             raise UsageError(
-                f"{folder.name}: its run {going} still goes on; --resume goes on with that study, and `orch down {going}` "
-                "takes the run down"
+                f"{folder.name}: its run {going} is still in progress; resume that study with --resume, or tear the run "
+                f"down with `orch down {going}`"
             )
         if state.unsettled:
             unfinished.append(f"{folder.name} has {len(state.unsettled)} of {len(state.jobs)} runs left")
     if unfinished:
         more = f" ({len(unfinished) - 1} more in `orch study ls`)" if len(unfinished) > 1 else ""
         known = unfinished[0].partition(" ")[0]
-        say(f"{unfinished[0]}: `orch study run {known} --resume` goes on with it{more}; this is a new study")
+        say(f"{unfinished[0]}: resume it with `orch study run {known} --resume`{more}; this is a new study")

@@ -1,4 +1,4 @@
-"""What a study does with runs, done with real ones: the same functions that `orch launch`, `attach` and `down` call."""
+"""Start, follow and tear down the runs of a study, with the functions behind `orch launch`, `attach` and `down`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from orchestrator.errors import ControllerLostError, OrchError, TeardownError
 from orchestrator.home import run_folder
 from orchestrator.launch.plan_run import approved_plan, host_cores
 from orchestrator.launch.preflight import make_aws_role, preflight
-from orchestrator.study.runner import RunError, Seen, Watched
+from orchestrator.study.runner import Inspection, RunError, Watched
 from orchestrator.study.verdict import Disturbance, disturbances
 
 if TYPE_CHECKING:
@@ -38,32 +38,32 @@ if TYPE_CHECKING:
 _RUN_FAULTS = (
     OrchError, ProviderError, StoreError, StorageError, SpecError, PriceBookError, NetworkError, PlaceError,
 )  # fmt: skip
-_CONTROLLERS = 3  # so many may die of one run before the study gives it up
+_CONTROLLERS = 3  # the study gives a run up when this many of its controllers have died
 
 
 class RunLauncher:
-    """See `orchestrator.study.runner.Launcher`."""
+    """Implements `orchestrator.study.runner.Launcher`."""
 
     def __init__(self, home: Path, study: StudyDefinition, screen: Screen) -> None:
         self._home, self._study, self._screen = home, study, screen
 
-    def look(self, run_id: str) -> Seen:
-        """By run.db and what lives; Ray is not needed."""
+    def inspect(self, run_id: str) -> Inspection:
+        """Inspect run.db and the live processes; Ray is not needed."""
         folder = run_folder(self._home, run_id)
         if not (folder / "run.db").exists():
-            return Seen("absent")
+            return Inspection("absent")
         with RunStore.open_reader(folder / "run.db") as store:
             meta = store.run_meta()
             status, error, target = str(meta.status or ""), meta.error or "", meta.target
         if status != "running":
-            return Seen("ended", status, error)
+            return Inspection("ended", status, error)
         if not began(folder):
-            return Seen("made")
+            return Inspection("made")
         gone = not controller_alive(folder) and not LocalCloud(folder).alive
-        return Seen("lost" if gone and not target_of(target).rents else "running")
+        return Inspection("lost" if gone and not target_of(target).rents else "running")
 
     def start(self, job: Job, run_id: str) -> None:
-        """The experiment and the plan are those that were approved."""
+        """Start the run with the approved experiment and plan."""
         study = self._study
         document = study.documents[job.key]
         text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True).encode()
@@ -75,12 +75,12 @@ class RunLauncher:
             make_run(plan, text, run_id, self._home)
             start_run(run_id, self._home, study.on)
         except (TeardownError, DiskFullError):
-            raise  # the next run would not fare better
+            raise  # the next run would fail as well
         except _RUN_FAULTS as error:
             raise RunError(str(error)) from error
 
     def watch(self, job: Job, run_id: str, until_s: float) -> Watched:
-        """A controller that died gets a successor; the run goes on."""
+        """Follow the run, restarting its controller if it dies."""
         lost = 0
         while True:
             try:
@@ -89,33 +89,34 @@ class RunLauncher:
                 lost += 1
                 if lost == _CONTROLLERS:
                     raise RunError(str(error)) from error
-                say(f"{error}: doing so")
+                say(f"{error}; attaching")
             except (TeardownError, DiskFullError):
                 raise
             except _RUN_FAULTS as error:
-                if self.look(run_id).state == "ended":  # while it was attached to, or with its own reason
+                if self.inspect(run_id).state == "ended":  # meanwhile, or for its own reason
                     return Watched("ended")
                 raise RunError(str(error)) from error
 
     def _followed(self, run_id: str, until_s: float) -> Watched:
-        if self.look(run_id).state == "ended":
+        if self.inspect(run_id).state == "ended":
             return Watched("ended")
         run = client.attach(run_id, self._home)
         return Watched(follow(run, self._home, self._screen, expired=lambda: time.time() >= until_s).kind)
 
     def take_down(self, run_id: str, why: str) -> None:
-        """Politely where a controller lives."""
-        if self.look(run_id).state in ("made", "running"):
+        """Tear the run down, gracefully if it has a controller."""
+        if self.inspect(run_id).state in ("made", "running"):
             take_down(run_id, self._home, why)
             return
         left = client.down(run_id, self._home)
         if left:
             raise TeardownError(
-                f"{run_id}: still there: {', '.join(left)}; `orch down {run_id}` tries again", left
+                f"{run_id}: not torn down completely, left: {', '.join(left)}; run `orch down {run_id}` to retry",
+                left,
             )
 
     def disturbances(self, run_id: str) -> dict[Disturbance, str]:
-        """From the run's own numbers."""
+        """Judge the run by its own numbers."""
         folder = run_folder(self._home, run_id)
         try:
             summary = summary_of(folder)

@@ -1,4 +1,4 @@
-"""`orch study run`: plan, ask once, run experiment after experiment, compare."""
+"""`orch study run`: plan, ask once, run the experiments one after the other, compare."""
 
 from __future__ import annotations
 
@@ -26,54 +26,58 @@ def run_study(
     study: Annotated[
         str,
         typer.Argument(
-            metavar="FILE|NAME", help="A study's YAML, a name that ships with orch, or with --resume an id."
+            metavar="FILE|NAME", help="Study file, name of a shipped study, or (with --resume) a study id."
         ),
     ],
     only: Annotated[
         list[str] | None,
         typer.Option(
-            "--only", metavar="RUN", help="Only these: names or patterns such as 'geo-c*'. Repeatable."
+            "--only", metavar="RUN", help="Run only these: names or patterns such as 'geo-c*'. Repeatable."
         ),
     ] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Replace a value in every experiment. Repeatable."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a value in every experiment. Repeatable."),
     ] = None,
     resume: Annotated[
         bool,
         typer.Option(
             "--resume",
-            help="Go on with the study of that id, or the newest of that name; what failed is tried again.",
+            help="Resume the study with that id, or the newest with that name; failed runs are retried.",
         ),
     ] = False,
     on: Annotated[
         Where | None,
-        typer.Option("--on", help="local: the emulated cloud of this machine; sky: rented VMs. [local]"),
+        typer.Option("--on", help="local: the emulated cloud on this machine; sky: rented VMs. [local]"),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without asking for confirmation.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan (--resume: of what is left), run nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Print the plan (with --resume: of what is left) without running anything."
+        ),
     ] = False,
     price_tolerance: Annotated[
         float | None,
-        typer.Option(min=0, max=10, help="A VM may be dearer than planned by this share of its price. [0.1]"),
+        typer.Option(min=0, max=10, help="Accept VM prices up to this fraction above the plan. [0.1]"),
     ] = None,
     output: Annotated[ResultForm, typer.Option("--output", "-o", help="text or json.")] = ResultForm.text,
 ) -> None:
     """Run a study: its experiments one after the other, then one comparison and one page.
 
-    Shows the plan of all and asks once. A failed run does not end the study. A run on a host that was too busy,
-    or with a round dropped for no planned reason, is repeated at most twice. A run that takes too long is taken down.
-    The journal is on the disk before each step: after a crash, a kill -9 or Ctrl-C (which takes the current run
-    down), --resume goes on where it was, attaches to a run that still goes on, and runs nothing twice.
+    Shows the plan of all runs and asks once. A failed run does not end the study. A run is repeated, at most twice,
+    if its host was too busy or a round was dropped without a planned fault. A run that takes too long is torn down.
+    Each step is journalled to disk first: after a crash, kill -9 or Ctrl-C (which tears the current run down),
+    --resume continues where the study stopped, attaches to a run still in progress, and repeats nothing.
 
-    Exit: 0 all that were asked for (with --only: those) have their numbers, 1 one has not (it is named), 2 wrong file or
-    option, 3 refused, 5 something may still be running, 6 another orch runs this study, 130 interrupted.
+    Exit: 0 all requested runs (with --only: those) have numbers, 1 one of them has not (it is named), 2 invalid
+    file or option, 3 declined, 5 something may still be running, 6 another orch runs this study, 130
+    interrupted.
 
     \b
     JSON: {"schema_version", "study_id", "study", "status": "done"|"failed"|"unfinished" (of the
       whole study), "runs": [{"run", "experiment", "label", "run_id", "status", "attempts",
-      "disturbed": [], "error" (of a run that is done: why its repeat failed), "seconds"}],
+      "disturbed": [], "error" (for a run that is done: why its repeat failed), "seconds"}],
       "comparison": as `orch compare STUDY -o json` or null, "report": path or null,
       "report_error": why there is no page};
       --dry-run: {"schema_version", "study", "on", "runs": [{"run", as `orch plan`}],
@@ -87,7 +91,7 @@ def run_study(
     if resume and (overrides or price_tolerance is not None):
         changed = "--set" if overrides else "--price-tolerance"
         raise UsageError(
-            f"--resume goes on with what was approved: leave {changed} out, or begin a new study without --resume"
+            f"--resume continues with the approved plan: omit {changed}, or begin a new study without --resume"
         )
     if resume:
         folder = _resumed(home, study, on)
@@ -107,7 +111,7 @@ def run_study(
 
 
 def _resumed(home: Path, study: str, on: Where | None) -> Path:
-    """The study to go on with."""
+    """Return the folder of the study to resume."""
     from experiments.study_file.load import load_study
     from orchestrator.study.definition import find_study_folder, newest_named, read_study
 
@@ -116,15 +120,15 @@ def _resumed(home: Path, study: str, on: Where | None) -> Path:
         name = load_study(study).spec.name
         folder = newest_named(home, name)
         if folder is None:
-            raise UsageError(f"{study}: no study of the name '{name}' was begun here; leave --resume out")
+            raise UsageError(f"{study}: no study named '{name}' was begun here; omit --resume to begin one")
     begun_on = read_study(folder).on
     if on is not None and on.value != begun_on:
-        raise UsageError(f"{folder.name} was begun --on {begun_on}; it goes on there, so leave --on out")
+        raise UsageError(f"{folder.name} was begun with --on {begun_on} and continues there; omit --on")
     return folder
 
 
 def _show_left(folder: Path, only: Sequence[str], output: ResultForm) -> None:
-    """The plan, as approved, of what going on with the study would run."""
+    """Print the approved plan of the runs that resuming the study would run."""
     from orchestrator.cli.commands.study_begin import named_by
     from orchestrator.cli.render.study_plan import plan_document, study_plan_lines
     from orchestrator.study.core import Retry, left_to_run, replay_study, to_retry
@@ -139,16 +143,18 @@ def _show_left(folder: Path, only: Sequence[str], output: ResultForm) -> None:
     left = left_to_run(state, only)
     plans = {one.job.key: study.plans[one.job.key] for one in left}
     document = plan_document(study.name, study.on, plans, study.retries)
-    lines = study_plan_lines(document) if left else [f"{study.study_id}: nothing is left to run"]
+    lines = study_plan_lines(document) if left else [f"{study.study_id}: nothing left to run"]
     typer.echo(as_json(document) if output is ResultForm.json else "\n".join(lines) + "\n", nl=False)
     for one in left:
         if one.open is not None:
-            say(f"{one.open.run_id} has no end in the journal: going on looks at it first")
-    say(f"dry run: {study.study_id} is as it was, nothing was contacted and nothing was rented")
+            say(
+                f"{one.open.run_id} has no end in the journal: it is inspected first when the study is resumed"
+            )
+    say(f"dry run: {study.study_id} is unchanged, nothing was contacted or rented")
 
 
 def _run(home: Path, folder: Path, only: Sequence[str], output: ResultForm) -> int:
-    """Run what is left, and say what came of it."""
+    """Run what is left and print the result."""
     from orchestrator.cli.commands.study_begin import named_by
     from orchestrator.cli.commands.study_launcher import RunLauncher
     from orchestrator.cli.follow import terminated_is_interrupted
@@ -169,16 +175,18 @@ def _run(home: Path, folder: Path, only: Sequence[str], output: ResultForm) -> i
         asked = named_by(only, {job.key: job.names for job in study.jobs})
         say(f"{study.study_id}: {folder}")
         if again := to_retry(state, only):
-            say(f"trying again what failed: {', '.join(again)}")
+            say(f"retrying failed runs: {', '.join(again)}")
             journal.append(Retry(time.time(), again))
-        claim(home)  # one Ray for all runs: it stays while this process lives
+        claim(home)  # keeps one Ray for all runs as long as this process lives
         try:
             state = runner.run(only)
         except LeftRunning:
-            say(f"`orch study run {study.study_id} --resume` goes on with the study")
+            say(f"resume the study with `orch study run {study.study_id} --resume`")
             return INTERRUPTED
         except KeyboardInterrupt:
-            say(f"interrupted: nothing is left running; `orch study run {study.study_id} --resume` goes on")
+            say(
+                f"interrupted, nothing is left running; resume with `orch study run {study.study_id} --resume`"
+            )
             return INTERRUPTED
         finally:
             journal.close()
@@ -187,7 +195,7 @@ def _run(home: Path, folder: Path, only: Sequence[str], output: ResultForm) -> i
 
 
 def _finish(home: Path, folder: Path, study: StudyDefinition, state: StudyState, output: ResultForm) -> None:
-    """The comparison on stdout, the page in the study's folder, the failed ones at the end."""
+    """Print the comparison, write the page to the study's folder, and list the failed runs."""
     from orchestrator.cli.commands.compare import comparison_document, comparison_text
     from orchestrator.cli.commands.comparing import compare_wanted, wanted_study
 
@@ -195,7 +203,7 @@ def _finish(home: Path, folder: Path, study: StudyDefinition, state: StudyState,
     compared = compare_wanted(wanted, None, "", False)
     if output is ResultForm.text and compared.rows:
         typer.echo(comparison_text(study.study_id, compared, Format.table), nl=False)
-        sys.stdout.flush()  # the numbers are there before the page, which takes seconds
+        sys.stdout.flush()  # building the page takes seconds
     page, why = _page(folder, wanted.folders, compared) if compared.rows else (None, "no run has numbers")
     if output is ResultForm.json:
         document = {
@@ -212,36 +220,36 @@ def _finish(home: Path, folder: Path, study: StudyDefinition, state: StudyState,
     if state.failed or state.unsettled:
         count = f"{len(state.failed)} failed, {len(state.unsettled)} not run"
         say(
-            f"{study.study_id}: {count}, of {len(state.jobs)}; `orch study run {study.study_id} --resume` goes on"
+            f"{study.study_id}: {count}, of {len(state.jobs)}; resume with `orch study run {study.study_id} --resume`"
         )
     if page is not None:
         say(f"report: {page}")
     elif compared.rows:
-        say(f"no page: {why}; `orch compare {study.study_id} --report FILE.html` tries again")
+        say(f"no report: {why}; retry with `orch compare {study.study_id} --report FILE.html`")
 
 
 def _page(folder: Path, runs: Sequence[Path], compared: Compared) -> tuple[Path | None, str]:
-    """The page that was written, or None and why."""
+    """Write the page. Returns its path, or None and the reason."""
     from orchestrator.cli.commands.compare import write_page
 
     try:
         return write_page(runs, compared, folder / "report.html"), ""
-    except Exception as error:  # noqa: BLE001 - told; a drawing fails no study that is over
+    except Exception as error:  # noqa: BLE001 - reported; a drawing error must not fail a finished study
         return None, f"it could not be drawn ({type(error).__name__}: {error})"
 
 
 def _end_words(one: JobState) -> str:
-    """How the last attempt of a job ended that is over."""
+    """Describe how the last attempt of a finished job ended."""
     end = one.counted[-1].end
     assert end is not None
     return f"{end.status.replace('_', ' ')}{f': {end.error}' if end.error else ''}"
 
 
 def _repeat_words(one: JobState) -> str:
-    """Which numbers a job has whose repeat failed."""
+    """Say which numbers a job keeps whose repeat failed."""
     assert one.result is not None
     kept = f"its numbers are those of {one.result.run_id} ({'; '.join(one.result.disturbed)})"
-    return f"{one.job.key}: its repeat {one.counted[-1].run_id} {_end_words(one)}; {kept}"
+    return f"{one.job.key}: repeat {one.counted[-1].run_id} {_end_words(one)}; {kept}"
 
 
 def _document(study: StudyDefinition, state: StudyState) -> dict[str, Any]:
@@ -269,7 +277,7 @@ def _document(study: StudyDefinition, state: StudyState) -> dict[str, Any]:
 
 
 def _headline(home: Path, run_id: str) -> str:
-    """What a run came to, beside what was published of it."""
+    """Summarise a run in a few words, compared with the published figure."""
     from analysis.compare.published import difference
     from analysis.compare.published_runs import compared_run
     from analysis.replay import read_folder
@@ -282,7 +290,7 @@ def _headline(home: Path, run_id: str) -> str:
     except StoreError as error:
         return str(error)
     off, comm = difference(row, "sps"), row.emulated["comm_s"]
-    said = f"{number(row.emulated['sps'])} samples/s"
+    words = f"{number(row.emulated['sps'])} samples/s"
     if off is not None:
-        said += f" ({off:+.1%} of the published)"
-    return f"{said}, communication {number(comm)} s" if comm is not None else said
+        words += f" ({off:+.1%} vs. published)"
+    return f"{words}, communication {number(comm)} s" if comm is not None else words

@@ -1,1 +1,1 @@
-"""Plain data to text: tables, live view, summaries. Pure except for the terminal itself."""
+"""Render plain data as text: tables, live view, summaries. Pure, except for terminal.py."""

@@ -1,4 +1,4 @@
-"""What of an emulated network nobody measured, told with the plan. Pure."""
+"""Notes on network paths that the network file assumes instead of measuring. Pure."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from experiments.schema.models import ExperimentSpec
 
 
 def assumed_paths(spec: ExperimentSpec) -> list[str]:
-    """One sentence for each path between the experiment's places that its network file only assumes."""
+    """Return a sentence for each path between the experiment's places that its network file only assumes."""
     if spec.emulation is None or spec.emulation.network == NO_NETWORK:
         return []
     network = Network.load(spec.emulation.network)
-    places = {"/".join(wished.infra.split("/")[:2]) for group in spec.peers for wished in group.alternatives}
-    told: list[str] = []
+    places = {"/".join(place.infra.split("/")[:2]) for group in spec.peers for place in group.alternatives}
+    notes: list[str] = []
     for here, there in product(sorted(places), repeat=2):
         try:
             path = network.path(here, there)
         except NetworkError:
-            continue  # between two places of one peer each: nothing travels there
+            continue  # no traffic between two places of one peer each
         if path.assumed:
-            told.append(f"from {here} to {there} the network {network.name} only assumes: {path.source}")
-    return told
+            notes.append(
+                f"network {network.name}: the path from {here} to {there} is assumed, not measured: {path.source}"
+            )
+    return notes

@@ -1,6 +1,6 @@
-"""A snapshot of a run as something to look at: a rich view on a terminal, lines elsewhere. Pure.
+"""Render a snapshot of a run: a rich view for terminals, lines elsewhere. Pure.
 
-A snapshot is what `orchestrator.controller.client.snapshot` returns; its docstring has the keys.
+`orchestrator.controller.client.snapshot` makes snapshots and documents their keys.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _STYLES = {
     "PROVISIONING": "cyan",
     "WAITING": "yellow",
 }
-_QUIET = ("TRAINING", "DONE")  # states that need no reason
+_QUIET = ("TRAINING", "DONE")  # states shown without a cause
 _EVENTS_SHOWN = 6
 _LINES_AT_ONCE = 12
 
 
 def view(snapshot: Mapping[str, Any]) -> RenderableType:
-    """The live view: head, peers by place, the epoch's bar, the numbers so far, the last events."""
+    """Build the live view: head, peers by place, progress of the epoch, numbers so far, recent events."""
     from rich.console import Group
     from rich.text import Text
 
@@ -55,9 +55,9 @@ def view(snapshot: Mapping[str, Any]) -> RenderableType:
 
 
 def lines(previous: Mapping[str, Any] | None, current: Mapping[str, Any]) -> list[str]:
-    """What is new since `previous` (None: nothing was shown yet): head, events, warnings, epochs.
+    """Return what is new since `previous` (None: nothing was shown yet): head, events, warnings, epochs.
 
-    At most a dozen lines at once: of a burst of events the newest are kept and the rest counted.
+    At most a dozen events are returned at once; of a longer burst the newest are kept and the others counted.
     """
     out: list[str] = []
     if previous is None:
@@ -81,7 +81,7 @@ def lines(previous: Mapping[str, Any] | None, current: Mapping[str, Any]) -> lis
 
 
 def progress_line(snapshot: Mapping[str, Any]) -> str:
-    """Where the run is, in one line."""
+    """Summarise the progress of a run in one line."""
     epoch = snapshot.get("epoch") or {}
     states = [str(peer.get("state")) for peer in snapshot.get("peers") or ()]
     at = snapshot.get("at_s")
@@ -91,7 +91,7 @@ def progress_line(snapshot: Mapping[str, Any]) -> str:
 
 
 def event_line(event: Mapping[str, Any]) -> str:
-    """One event: time, slot, what happened."""
+    """Format an event: time, slot, text."""
     slot = f"{event.get('slot')}: " if event.get("slot") else ""
     return f"{clock(event.get('at_s'))}  {slot}{event.get('text', '')}"
 
@@ -102,7 +102,7 @@ def _event_key(event: Mapping[str, Any]) -> tuple[Any, Any, Any]:
 
 def _head(snapshot: Mapping[str, Any]) -> str:
     elapsed = snapshot.get("elapsed_s")
-    running = f", {duration(elapsed)} since the start" if elapsed is not None else ""
+    running = f", {duration(elapsed)} since start" if elapsed is not None else ""
     controller = ""
     if snapshot.get("status") == "running" and snapshot.get("controller") == "none":
         controller = f", without a controller (`orch attach {snapshot.get('run_id')}` starts one)"
@@ -120,9 +120,9 @@ def _epoch_words(epoch: Mapping[str, Any]) -> str:
 
 
 def _numbers(snapshot: Mapping[str, Any]) -> str:
-    """The numbers so far. What is not known yet is left out: granularity until a measured epoch has ended, for example.
+    """Format the numbers so far; what is not known yet, such as granularity before a measured epoch, is omitted.
 
-    Dollars are known from the start, so they are `unknown` only where a price is, which a warning explains.
+    Costs are known from the start, so `unknown` means that a price is unknown, which a warning explains.
     """
     epoch, cost = snapshot.get("epoch") or {}, snapshot.get("cost") or {}
     dropped = snapshot.get("dropped_rounds") or 0

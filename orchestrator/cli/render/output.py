@@ -1,4 +1,4 @@
-"""Print rows of plain data as a table, JSON, YAML or CSV: stdout is data, nothing else goes there."""
+"""Format rows of plain data as a table, JSON, YAML or CSV."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA_VERSION = 1
 
 
 class Format(StrEnum):
-    """How a list is printed."""
+    """Output format of a list."""
 
     table = "table"
     json = "json"
@@ -25,7 +25,7 @@ class Format(StrEnum):
 
 
 def plain(value: Any) -> Any:
-    """`value` in JSON's types: money becomes a number, a path text, a float without a value null."""
+    """Convert to JSON types: Decimal to a number, Path to a string, non-finite floats to null."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -40,14 +40,14 @@ def plain(value: Any) -> Any:
 
 
 def as_json(value: Any) -> str:
-    """One JSON document, two spaces deep, ending in a newline."""
+    """Serialise as a JSON document with an indent of two, ending in a newline."""
     return json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def rows_text(name: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], form: Format) -> str:
-    """`rows` in the form asked for, ending in a newline.
+    """Format `rows`, ending in a newline.
 
-    Table and CSV have exactly `columns`; JSON and YAML are
+    Table and CSV contain exactly `columns`. JSON and YAML are
     `{"schema_version": 1, "<name>": [{...}, ...]}` with every key of the rows.
     """
     if form is Format.json:

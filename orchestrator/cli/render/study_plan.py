@@ -1,4 +1,4 @@
-"""What a study would run, for a person to approve: each experiment's plan in a line, and the sum. Pure."""
+"""The plan of a study for approval: one line per run, and the totals. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from experiments.emulation.bytes_scale import WARNING
 from orchestrator.cli.render.words import duration, number, usd
 from orchestrator.study.eta import OVERHEAD_S
 
-_RENTED_OVERHEAD_S = 600.0  # of one run: renting and booting, the end
+_RENTED_OVERHEAD_S = 600.0  # per run: renting, booting and teardown
 
 
 def plan_document(name: str, on: str, plans: Mapping[str, Mapping[str, Any]], retries: int) -> dict[str, Any]:
-    """The plan of all runs, by key, and their sums; a sum of what is unknown is None.
+    """Combine the plans of all runs, by key, with their totals; a total with an unknown part is None.
 
-    `raw_duration_s`: on this machine, starts and ends included. `vm_usd`, `egress_usd`: at the study's scale; the
-    traffic's is the most that it may cost.
+    `raw_duration_s` is the time on this machine, including startup and teardown. `vm_usd` and `egress_usd` are at
+    full scale; `egress_usd` is an upper bound.
     """
     own, target = list(plans.values()), TARGETS[on]
     overhead_s = _RENTED_OVERHEAD_S if target.rents else OVERHEAD_S
@@ -40,19 +40,19 @@ def plan_document(name: str, on: str, plans: Mapping[str, Mapping[str, Any]], re
 def study_plan_lines(
     document: Mapping[str, Any], obstacles: Mapping[str, Sequence[str]] | None = None
 ) -> list[str]:
-    """`plan_document` as lines; what several runs' plans note is told once.
+    """Format `plan_document`; a note shared by several runs is printed once.
 
-    `obstacles`: by run, the first of its notes, which say why it cannot be launched; they are told first.
+    `obstacles`: by run, the leading notes that say why it cannot be launched. They are printed first.
     """
     runs: Sequence[Mapping[str, Any]] = document["runs"]
     rented = TARGETS[document["on"]].rents
-    where = "on VMs rented through SkyPilot" if rented else "on the emulated cloud of this machine"
+    where = "on VMs rented through SkyPilot" if rented else "on the emulated cloud on this machine"
     count = f"{len(runs)} runs one after the other" if len(runs) != 1 else "1 run"
     lines = [f"{document['study']}: {count}, {where}"]
     width = max((len(run["run"]) for run in runs), default=0)
     for run in runs:
         vms = f"{len(run['peers'])} VM{'s' if len(run['peers']) > 1 else ' '}"
-        parts = [f"{usd(run['usd_per_h'])}/h", f"{duration(run['duration_s'])} at the study's scale"]
+        parts = [f"{usd(run['usd_per_h'])}/h", f"{duration(run['duration_s'])} at full scale"]
         if rented:
             parts = [parts[0], _about(run["duration_s"]), f"VMs {usd(run['vm_usd'])}"]
             parts.append(_traffic(_egress_usd(run)))
@@ -62,11 +62,11 @@ def study_plan_lines(
             parts.append(f"bytes 1/{number(scales['bytes'])}, samples 1/{number(scales['samples'])}")
         lines.append(f"  {run['run']:<{width}}  {vms}  {', '.join(parts)}")
     money = f"VMs {usd(document['vm_usd'])}, {_traffic(document['egress_usd'])}"
-    together = f"{_about(document['raw_duration_s'])}, starts and ends included"
-    lines.append(f"  all together: {together}; {money if rented else 'nothing is rented'}")
+    together = f"{_about(document['raw_duration_s'])}, including startup and teardown"
+    lines.append(f"  total: {together}; {money if rented else 'nothing is rented'}")
     if document["contended_retries"]:
         times = "once" if document["contended_retries"] == 1 else "twice"
-        lines.append(f"  a run that the host disturbs is repeated, at most {times}: not counted above")
+        lines.append(f"  not included: a run disturbed by the host is repeated, at most {times}")
     worst: dict[str, list[str]] = {}
     others: dict[str, list[str]] = {}
     for run in runs:
@@ -74,27 +74,27 @@ def study_plan_lines(
         against = len((obstacles or {}).get(run["run"], ()))
         doubts = [reason.removeprefix(WARNING) for reason in scales if reason.startswith(WARNING)]
         for at, note in enumerate([*run["notes"], *doubts]):
-            said = note.replace(f": {run['experiment']}: ", ": ")  # the run is named before it
-            (worst if at < against else others).setdefault(said, []).append(run["run"])
+            text = note.replace(f": {run['experiment']}: ", ": ")  # the line names the run already
+            (worst if at < against else others).setdefault(text, []).append(run["run"])
     for note, keys in (*worst.items(), *others.items()):
         lines.append(f"  note: {_several(keys, len(runs))}: {note}")
     return lines
 
 
 def study_question(document: Mapping[str, Any]) -> str:
-    """What a person says yes to, once for the whole study."""
+    """Return the confirmation question for the whole study."""
     if not TARGETS[document["on"]].rents:
-        return "Start it?"
+        return "Start this study?"
     vms, traffic = document["vm_usd"], document["egress_usd"]
     sums = [
-        "VMs at a price that is unknown" if vms is None else f"{usd(vms)} of VMs",
-        "traffic at a price that is unknown" if traffic is None else f"at most {usd(traffic)} of traffic",
+        "VMs at an unknown price" if vms is None else f"{usd(vms)} of VMs",
+        "traffic at an unknown price" if traffic is None else f"at most {usd(traffic)} of traffic",
     ]
     return f"Rent up to {document['most_vms']} VMs at a time, {' and '.join(sums)} in all?"
 
 
 def _about(seconds: float | None) -> str:
-    return "a duration that is unknown" if seconds is None else f"about {duration(seconds)}"
+    return "unknown duration" if seconds is None else f"about {duration(seconds)}"
 
 
 def _traffic(most_usd: str | None) -> str:
@@ -102,7 +102,7 @@ def _traffic(most_usd: str | None) -> str:
 
 
 def _egress_usd(plan: Mapping[str, Any]) -> str | None:
-    """The most that the traffic of a run's epochs may cost."""
+    """Upper bound of the cost of the traffic of a run's epochs."""
     hourly, seconds = plan["budget"]["egress_usd_per_h"], plan["duration_s"]
     if hourly is None or seconds is None:
         return None

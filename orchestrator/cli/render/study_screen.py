@@ -1,4 +1,4 @@
-"""A study as it is told to a person: where it is, how long it still takes, and what each run came to."""
+"""Progress of a study for the user: position, time left, and the result of each run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PERIOD_S = 30.0
 
 
 class StudyScreen:
-    """Follows run after run: a view that redraws itself on a terminal, a line now and then elsewhere."""
+    """Shows the runs of a study: a live view on a terminal, progress lines elsewhere."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class StudyScreen:
         redraw: bool | None = None,
         only: Sequence[str] = (),
     ) -> None:
-        """`headline`: what a run that is done came to, in a few words, by its id; `only`: which jobs are run."""
+        """`headline` summarises a finished run by its id; `only` selects the jobs that are run."""
         self._headline, self._write, self._now_s, self._only = headline, write, now_s, only
         self._state: StudyState | None = None
         self._job, self._written_s, self._warned = "", now_s(), set[str]()
@@ -35,20 +35,20 @@ class StudyScreen:
         self._live: Any = None
 
     def begins(self, state: StudyState, job: Job, attempt: int, run_id: str) -> None:
-        """A run is started, or gone on with."""
+        """Report that a run is started or resumed."""
         self._state, self._job, self._written_s, self._warned = state, job.key, self._now_s(), set()
         again = f", attempt {attempt}" if attempt > 1 else ""
         expected = "" if job.planned_s is None else f", {duration(job.planned_s)} of epochs"
         self._write(f"{self._head()}: {run_id}{again}{expected}")
 
     def ended(self, state: StudyState, job: Job, attempt: Attempt) -> None:
-        """A run is over."""
+        """Report that a run has ended."""
         self._state = state
-        told = self._headline(attempt.run_id) if attempt.done else ""
-        self._write(f"{place_words(state, job.key)}: {ended_line(attempt, told, state, job)}")
+        headline = self._headline(attempt.run_id) if attempt.done else ""
+        self._write(f"{place_words(state, job.key)}: {ended_line(attempt, headline, state, job)}")
 
     def show(self, snapshot: Mapping[str, Any]) -> None:
-        """The run as it is, and the study around it."""
+        """Show the current state of the run and the progress of the study."""
         if self._redraws:
             self._draw(snapshot)
             return
@@ -62,7 +62,7 @@ class StudyScreen:
             self._write(f"{self._head()}: {live.progress_line(snapshot)}")
 
     def pause(self) -> None:
-        """Stop drawing; the next `show` starts below."""
+        """Stop drawing; the next `show` starts a new view below."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -93,27 +93,27 @@ class StudyScreen:
 
 
 def place_words(state: StudyState, key: str) -> str:
-    """`[3 of 28] geo-a2`."""
+    """Format a job's position in the study: `[3 of 28] geo-a2`."""
     number = next(n for n, one in enumerate(state.jobs, 1) if one.job.key == key)
     return f"[{number} of {len(state.jobs)}] {key}"
 
 
 def left_words(seconds: float | None) -> str:
-    """What is left of the study."""
-    return "the study's end is unknown" if seconds is None else f"about {duration(seconds)} left of the study"
+    """Format the time left of the study."""
+    return "time left unknown" if seconds is None else f"about {duration(seconds)} left of the study"
 
 
 def ended_line(attempt: Attempt, headline: str, state: StudyState, job: Job) -> str:
-    """How one attempt ended, and what follows from it."""
+    """Describe how an attempt ended and whether it is repeated."""
     end = attempt.end
     assert end is not None
     took = duration(end.at_s - attempt.began_s)
     if end.status != DONE:
         return f"{end.status.replace('_', ' ')} after {took}{f': {end.error}' if end.error else ''}"
-    said = f"done in {took}{f': {headline}' if headline else ''}"
+    text = f"done in {took}{f': {headline}' if headline else ''}"
     if not end.disturbed:
-        return said
+        return text
     again = any(one.job.key == job.key for one in state.unsettled)
-    kept = "it is not run again, and not compared" if attempt.host_busy else "it is not run again, and counts"
-    after = "it is run again" if again else kept
-    return f"{said}; {'; '.join(end.disturbed)}: {after}"
+    kept = "not repeated, and not compared" if attempt.host_busy else "not repeated, and counted"
+    after = "will be repeated" if again else kept
+    return f"{text}; {'; '.join(end.disturbed)}: {after}"

@@ -1,4 +1,4 @@
-"""The plan before a run and the numbers after it, as lines of text. Pure."""
+"""Render the plan before a run and the summary after it. Pure."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ _COLUMNS = (
 )
 
 _PADDED = (
-    "; 'emulation' is set, so that a small network trains, padded to the model's size and step time "
-    "(`--set emulation=null`: the model itself)"
+    "; 'emulation' is set: a small network is trained, padded to the model's size and step time "
+    "(use `--set emulation=null` to train the model itself)"
 )
 
 _TUNED = (
-    f"  network_tuning wan: before setup each VM's kernel gets TCP buffers of up to {BUFFER_BYTES >> 20} MiB and, where it has "
-    "it, BBR; its setup.log says what it took",
+    f"  network_tuning wan: before setup, each VM's kernel is set to TCP buffers of up to {BUFFER_BYTES >> 20} MiB and BBR, if "
+    "available; its setup.log shows the values applied",
 )
 
 
 def plan_lines(plan: Mapping[str, Any]) -> list[str]:
-    """The plan (`analysis.planning.plan.Plan.as_dict`) for a person to approve."""
+    """Format a plan (`analysis.planning.plan.Plan.as_dict`) for approval."""
     peers: Sequence[Mapping[str, Any]] = plan["peers"]
     epochs, rented = plan["epochs"], TARGETS[plan["on"]].rents
     lines = [
@@ -72,17 +72,19 @@ def plan_lines(plan: Mapping[str, Any]) -> list[str]:
         )
     if rented:
         dearest = plan["dearest_usd_per_h"]
-        up_to = f", at most {usd(dearest)}/h in the dearest places" if dearest != plan["usd_per_h"] else ""
+        up_to = (
+            f", at most {usd(dearest)}/h in the most expensive places" if dearest != plan["usd_per_h"] else ""
+        )
         share = float(plan["price_tolerance"])
-        ceiling = f"; a VM more than {share:.0%} above its price is refused"
-        lines.append(f"  VMs together {usd(plan['usd_per_h'])}/h{up_to}{ceiling}")
-        dated = f"{plan['price_book']} (prices of {plan['price_book_date'] or 'no day'})"
+        ceiling = f"; VMs more than {share:.0%} above the planned price are refused"
+        lines.append(f"  all VMs {usd(plan['usd_per_h'])}/h{up_to}{ceiling}")
+        dated = f"{plan['price_book']} (prices of {plan['price_book_date'] or 'unknown date'})"
         lines.append(f"  traffic {_traffic_words(plan['budget'])}, by {dated}")
         known = {p["price_source"]: p for peer in peers for p in peer["places"] if p["usd_per_h"] is not None}
         lines.extend(f"  price {place(p['location'])}: {source}" for source, p in known.items())
     else:
-        spent = "what the real VMs would cost; nothing is rented"
-        lines.append(f"  VMs together {usd(plan['usd_per_h'])}/h by {plan['price_book']} ({spent})")
+        spent = "the cost of real VMs; nothing is rented"
+        lines.append(f"  all VMs {usd(plan['usd_per_h'])}/h by {plan['price_book']} ({spent})")
     lines.append(f"  {_budget_words(plan['budget'])}")
     lines.append(f"  {_limit_words(plan['limits'])}")
     lines.append(f"  expected duration: {_duration_words(plan)}")
@@ -91,13 +93,13 @@ def plan_lines(plan: Mapping[str, Any]) -> list[str]:
 
 
 def rent_question(plan: Mapping[str, Any]) -> str:
-    """What a person says yes to before real VMs are rented."""
-    vms = f"{counted(len(plan['peers']), 'VM')} for {usd(plan['usd_per_h'])} an hour"
+    """Return the confirmation question before real VMs are rented."""
+    vms = f"{counted(len(plan['peers']), 'VM')} for {usd(plan['usd_per_h'])} per hour"
     return f"Rent {vms}, with traffic of {_traffic_words(plan['budget'])}?"
 
 
 def plan_table(plan: Mapping[str, Any]) -> str:
-    """Every slot's places in the order in which they are asked, as a table and an empty line."""
+    """Format the places of every slot, in order of preference, as a table followed by an empty line."""
     rows = [
         {**at, "slot": peer["slot"], "choice": number, "market": _market(at["location"], at["use_spot"])}
         for peer in plan["peers"]
@@ -107,7 +109,7 @@ def plan_table(plan: Mapping[str, Any]) -> str:
 
 
 def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
-    """The end of a run: `metrics.summary.summarise`'s numbers, and where the report is."""
+    """Format the numbers of a finished run (`metrics.summary.summarise`) and the path of its report."""
     cost = summary.get("cost") or {}
     epochs = summary.get("epochs") or {}
     loss = summary.get("loss") or {}
@@ -116,14 +118,14 @@ def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
     if emulation:
         scales = scales_of(summary)
         whole = target_of(summary.get("target")).rents or (scales and all(scale == 1 for _, scale in scales))
-        lines.append(emulation if whole else f"{emulation} (multiplied back below)")
+        lines.append(emulation if whole else f"{emulation} (figures below are at full scale)")
     if summary.get("host_contended"):
         lines.append(
-            f"HOST TOO BUSY: the emulation's clock was late: {told(summary.get('host'))}; do not trust these numbers"
+            f"HOST TOO BUSY: the emulation fell behind its clock: {told(summary.get('host'))}; do not trust these numbers"
         )
     rows = [
         *((of.short or of.name, interval(known, of.unit)) for of, known in headlines(summary, "epoch_s")),
-        ("epochs", f"{epochs.get('measured')} measured, {epochs.get('warmup')} warm-up left out"),
+        ("epochs", f"{epochs.get('measured')} measured, {epochs.get('warmup')} warm-up excluded"),
         ("dropped rounds", str(summary.get("dropped_rounds"))),
         ("cost", _cost_words(cost)),
         ("per 1M samples", usd(summary.get("usd_per_1m_samples"))),
@@ -133,7 +135,7 @@ def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
     rows += _spot_rows(summary)
     published = summary.get("published")
     if published:
-        rows.append(("the study", _published_words(published)))
+        rows.append(("the paper", _published_words(published)))
     lines.extend(f"  {name:<15} {words}" for name, words in rows)
     lines.extend(f"  warning: {warning}" for warning in summary.get("warnings") or ())
     if report:
@@ -142,7 +144,7 @@ def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
 
 
 def _spot_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What preemptions and pauses cost, where there were any."""
+    """Rows on the cost of preemptions and pauses, if there were any."""
     rows: list[tuple[str, str]] = []
     taken, paused = summary.get("preemptions") or {}, summary.get("pauses") or {}
     if taken.get("count"):
@@ -184,8 +186,8 @@ def _budget_words(budget: Mapping[str, Any]) -> str:
 
 def _limit_words(limits: Mapping[str, Any]) -> str:
     words = [
-        f"at least {limits['min_peers']} of the peers, or it pauses",
-        f"a peer ends itself {duration(limits['lease_s'])} after the controller's last word",
+        f"pauses below {counted(limits['min_peers'], 'peer')}",
+        f"peers exit after {duration(limits['lease_s'])} without contact with the controller",
     ]
     for key in fields(Limits):
         if (value := limits[key.name]) is not None:
@@ -193,20 +195,20 @@ def _limit_words(limits: Mapping[str, Any]) -> str:
     if limits["max_usd_per_h"] is not None:
         words.append(f"{usd(limits['max_usd_per_h'])}/h")
     if limits["max_wall_time_s"] is not None:
-        words.append(f"{duration(limits['max_wall_time_s'])} in all")
+        words.append(f"{duration(limits['max_wall_time_s'])} in total")
     return f"limits: {', '.join(words)}"
 
 
 def _duration_words(plan: Mapping[str, Any]) -> str:
     if plan["raw_duration_s"] is None:
         return "unknown"
-    here = f"about {duration(plan['raw_duration_s'])} of epochs here, plus the start"
+    here = f"about {duration(plan['raw_duration_s'])} of epochs here, plus startup"
     if TARGETS[plan["on"]].rents:
         most = plan["budget"]["egress_usd_per_h"]
         traffic = "unknown" if most is None else f"at most {usd(float(most) * plan['duration_s'] / 3600)}"
-        words = f"about {duration(plan['duration_s'])} of epochs, plus the start"
+        words = f"about {duration(plan['duration_s'])} of epochs, plus startup"
         return f"{words}; VMs {usd(plan['vm_usd'])}, traffic {traffic}"
-    return f"{here}; at the study's scale {duration(plan['duration_s'])}, VMs {usd(plan['vm_usd'])}"
+    return f"{here}; at full scale {duration(plan['duration_s'])}, VMs {usd(plan['vm_usd'])}"
 
 
 def _cost_words(cost: Mapping[str, Any]) -> str:
@@ -223,9 +225,9 @@ def _published_words(published: Mapping[str, Any]) -> str:
         ("comm_s", "communication, s"),
         ("granularity_wall", "granularity"),
     ):
-        beside = compared.get(key)
-        if beside:
-            off = beside.get("difference")
+        row = compared.get(key)
+        if row:
+            off = row.get("difference")
             ours = "ours unknown" if off is None else f"ours {off:+.1%}"
-            shown.append(f"{name} {number(beside.get('study'))} ({ours})")
+            shown.append(f"{name} {number(row.get('study'))} ({ours})")
     return f"{figures.get('run', 'the same experiment')}: {', '.join(shown) or 'nothing to compare'}"

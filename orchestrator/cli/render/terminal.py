@@ -1,4 +1,4 @@
-"""What the terminal allows: asking, colour, a live view. Off a terminal nothing is ever asked."""
+"""Terminal capabilities and prompts. Questions are only asked on a terminal."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from orchestrator.errors import RefusedError
 
 
 def is_interactive() -> bool:
-    """True when a person can be asked: input and messages are both a terminal, and this is no CI job."""
+    """Whether the user can be asked: stdin and stderr are terminals, and this is not a CI job."""
     return _is_terminal(sys.stdin) and _is_terminal(sys.stderr) and not _ci(os.environ)
 
 
 def wants_live_view(environment: Mapping[str, str] = os.environ) -> bool:
-    """True when stderr can redraw itself (a terminal that is not `dumb`, and no CI job)."""
+    """Whether stderr can be redrawn: a terminal that is not `dumb`, and not a CI job."""
     return _is_terminal(sys.stderr) and environment.get("TERM") != "dumb" and not _ci(environment)
 
 
 def wants_colour(environment: Mapping[str, str] = os.environ) -> bool:
-    """Colour on a terminal only, and never with NO_COLOR set to anything (https://no-color.org)."""
+    """Whether to use colour: only on a terminal, and not if NO_COLOR is set (https://no-color.org)."""
     return wants_live_view(environment) and not environment.get("NO_COLOR")
 
 
 def say(text: str) -> None:
-    """A message to the person: stderr, so that stdout stays data."""
+    """Print a message for the user on stderr; stdout is reserved for results."""
     typer.echo("\n".join(printable(line, None) for line in text.split("\n")), err=True)
 
 
 def confirm(question: str, *, yes: bool, refusal: str) -> None:
-    """Go on only after a yes.
+    """Ask for confirmation, unless `yes`.
 
-    Raises RefusedError on a no, on the end of input, and at once (without asking) where nobody can be
-    asked and `yes` was not given; `refusal` is then the sentence, which names the way on.
+    Raises RefusedError if the answer is not yes, at the end of input, and without asking if there is no
+    terminal; `refusal` is then the message, which says how to proceed.
     """
     if yes:
         return
@@ -46,11 +46,11 @@ def confirm(question: str, *, yes: bool, refusal: str) -> None:
     # Not typer.confirm: that turns Ctrl-C and the end of input into the same exception.
     typer.echo(f"{question} [y/N] ", err=True, nl=False)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise RefusedError("stopped: the answer was not yes; nothing was done")
+        raise RefusedError("declined: the answer was not yes; nothing was done")
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
-    return stream is not None and stream.isatty()  # None: whoever started us had closed it
+    return stream is not None and stream.isatty()  # None: closed by the parent process
 
 
 def _ci(environment: Mapping[str, str]) -> bool:

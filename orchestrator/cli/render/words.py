@@ -1,4 +1,4 @@
-"""Numbers as words: durations, dollars, rates, places, and what was emulated."""
+"""Format durations, dollars, rates, places and the emulation for the user."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from cloud.targets import target_of
 
 
 def clock(at_s: float | None) -> str:
-    """Local time of day of a unix time."""
+    """Format a unix time as local time of day."""
     return "--:--:--" if at_s is None else f"{datetime.fromtimestamp(at_s):%H:%M:%S}"
 
 
 def counted(count: int, what: str) -> str:
-    """`1 peer`, `2 peers`."""
+    """Format a count: `1 peer`, `2 peers`."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def duration(seconds: float | None) -> str:
-    """`8 s`, `3 min 20 s`, `2 h 5 min`."""
+    """Format a duration: `8 s`, `3 min 20 s`, `2 h 5 min`."""
     if seconds is None:
         return "unknown"
     whole = max(0, round(seconds))
@@ -35,14 +35,14 @@ def duration(seconds: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Three significant digits, or `unknown`."""
+    """Format a number with three significant digits, None as `unknown`."""
     if value is None:
         return "unknown"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def usd(value: Decimal | float | str | None) -> str:
-    """Dollars and cents; below a dollar up to four digits after the point; `unknown` stays that."""
+    """Format dollars and cents, with up to four decimals below a dollar; unknown values as `unknown`."""
     if value is None:
         return "unknown"
     try:
@@ -58,7 +58,7 @@ def usd(value: Decimal | float | str | None) -> str:
 
 
 def place(location: object) -> str:
-    """`cloud/region/zone` without the region that the zone's name repeats."""
+    """Shorten `cloud/region/zone` by the region if the zone's name repeats it."""
     parts = str(location or "?").split("/")
     if len(parts) == 3 and parts[2].startswith(parts[1]):
         return f"{parts[0]}/{parts[2]}"
@@ -66,7 +66,7 @@ def place(location: object) -> str:
 
 
 def interval(figure: Mapping[str, Any] | None, unit: str = "") -> str:
-    """`68.4 sps (67.9 to 68.9, n = 3)`: a value, its 95 % interval and n."""
+    """Format a value, its 95 % interval and n: `68.4 sps (95 %: 67.9 to 68.9, n = 3)`."""
     figure = figure or {}
     value, n = figure.get("value"), figure.get("n")
     head = number(value) + (f" {unit}" if unit else "")
@@ -79,23 +79,23 @@ def interval(figure: Mapping[str, Any] | None, unit: str = "") -> str:
 
 
 def scales_of(run: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """The scales of a run or a plan by name; none where they are unknown."""
+    """Return the scales of a run or plan by name; empty if unknown."""
     scales = run.get("scales") or {}
     return [(key, scales[key]) for key in ("bytes", "time", "samples") if key in scales]
 
 
 def emulation_line(run: Mapping[str, Any]) -> str:
-    """What of a run is not real, in one line; empty for a run on real VMs."""
+    """Describe what is emulated in a run; empty if nothing is."""
     if not run.get("emulated"):
         return ""
     target = target_of(run.get("target"))
     if target.rents:
-        return "Rented VMs and their real network; a small network trains, padded to the model's size and step time"
+        return "Rented VMs and a real network; a small network is trained, padded to the model's size and step time"
     named = scales_of(run)
     shrunk = ", ".join(f"{key} 1/{number(scale)}" for key, scale in named if scale != 1)
     scaled = f"scaled: {shrunk}" if shrunk else "not scaled" if named else "scales unknown"
     where = (
-        "plain processes on loopback WITHOUT distance"
+        "plain processes on loopback, WITHOUT network distance"
         if not target.has_distance
         else "real peers in network namespaces on this machine"
     )
@@ -103,10 +103,11 @@ def emulation_line(run: Mapping[str, Any]) -> str:
 
 
 def owner_words(kept: str) -> str:
-    """Under whose name VMs are rented, which is all that finds them should this machine be lost."""
+    """Describe the owner name of rented VMs, by which they can be found if this machine is lost."""
     if not kept:
-        return "owner: a name is made at the first launch, which prints it; it is the VMs' label orch-owner"
+        return "owner: generated and printed by the first launch; all VMs get it as the label orch-owner"
     return (
-        f"owner: {kept}, the VMs' label orch-owner; should this machine be lost, "
-        f"`orch reap --all --on sky --owner {kept}` on another one ends them on AWS, and other clouds' consoles show them by it"
+        f"owner: {kept} (the label orch-owner of all VMs); if this machine is lost, "
+        f"`orch reap --all --on sky --owner {kept}` on another machine terminates them on AWS; on other clouds, find them "
+        "in the console by this label"
     )

@@ -18,7 +18,7 @@ from orchestrator.cli.app import run
         (["--network", "study-2023-4"], "did you mean 'study-2023-04'"),
         (["--places", "gcp/us-central1,moon/sea"], "no measurement at 'moon/sea'"),
         (["--places", "gcp/us-central1,gcp/us-west1"], "no figures from 'gcp/us-central1' to 'gcp/us-west1'"),
-        (["--places", "gcp/us-central1,gcp/us-central1"], "each place once"),
+        (["--places", "gcp/us-central1,gcp/us-central1"], "each place only once"),
         (["--tuning", "wan"], "needs --windows kernel"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The entry: what is imported, how errors end, what the list of commands says."""
+"""The entry point: imports, error handling and the list of commands."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_help_loads_no_command_module_and_no_rich():
     assert not {"rich", "pydantic", "yaml"} & loaded
 
 
-def test_the_table_says_what_the_modules_say():
+def test_command_table_matches_module_help():
     for module in {module for module, _ in COMMANDS.values()}:
         app = typer.Typer()
         import_module(f"orchestrator.cli.commands.{module}").register(app)
@@ -54,7 +54,7 @@ def test_the_table_says_what_the_modules_say():
             assert first == text, name
 
 
-def test_only_the_module_typed_is_registered():
+def test_only_the_invoked_module_is_registered():
     loaded = [c.callback.__module__ for c in build_app(["--set", "status"]).registered_commands if c.callback]
     assert set(loaded) == {"orchestrator.cli.app", "orchestrator.cli.commands.look"}
 
@@ -74,7 +74,7 @@ def test_only_the_module_typed_is_registered():
         (["status", "latest", "-w", "-o", "json"], "orch launch"),
     ],
 )
-def test_wrong_commands_end_with_2_and_one_sentence(
+def test_invalid_commands_exit_with_2_and_one_sentence(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], own_home: Path
 ):
     assert run(arguments) == 2
@@ -85,7 +85,7 @@ def test_wrong_commands_end_with_2_and_one_sentence(
     assert not own_home.exists()
 
 
-def test_a_fault_of_ours_is_one_sentence_and_a_file(
+def test_internal_error_writes_traceback_to_file(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], own_home: Path
 ):
     def broken(home: Path) -> list[str]:
@@ -93,10 +93,10 @@ def test_a_fault_of_ours_is_one_sentence_and_a_file(
 
     monkeypatch.setattr("orchestrator.home.list_runs", broken)
     assert run(["ls"]) == 1
-    said = capsys.readouterr().err
+    printed = capsys.readouterr().err
     (written,) = (own_home / "faults").iterdir()
-    assert said.count("\n") == 1
-    assert str(written) in said
+    assert printed.count("\n") == 1
+    assert str(written) in printed
     assert "ZeroDivisionError" in written.read_text()
     monkeypatch.setenv("ORCH_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):

@@ -1,4 +1,4 @@
-"""`orch audit` on runs that lie in folders."""
+"""`orch audit` on run folders."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from orchestrator.cli.app import run
 
 @pytest.fixture
 def folders(tmp_path: Path) -> list[str]:
-    """A baseline on two clocks and a run that is clean but for it."""
+    """A baseline with mixed clocks and an otherwise clean run."""
     return [
         str(made_baseline().write(tmp_path / "baseline-1")),
         str(made_run().write(tmp_path / "hivemind-1")),
     ]
 
 
-def test_the_table_is_grouped_by_run(folders: list[str], capsys: pytest.CaptureFixture[str]):
+def test_table_is_grouped_by_run(folders: list[str], capsys: pytest.CaptureFixture[str]):
     assert run(["audit", *folders]) == 0
     text = capsys.readouterr().out
     lines = text.splitlines()
@@ -46,7 +46,7 @@ def test_json_has_findings_and_problems(folders: list[str], capsys: pytest.Captu
     assert document["findings"][0]["run_id"] is None
 
 
-def test_csv_has_a_line_a_finding(folders: list[str], capsys: pytest.CaptureFixture[str]):
+def test_csv_has_one_line_per_finding(folders: list[str], capsys: pytest.CaptureFixture[str]):
     assert run(["audit", *folders, "-o", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [r["check"] for r in rows] == ["speed-up", "mixed-clock", "speed-up"]
@@ -54,16 +54,16 @@ def test_csv_has_a_line_a_finding(folders: list[str], capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(("which", "floor", "code"), [(1, "doubt", 0), (0, "doubt", 1), (0, "error", 0)])
-def test_fail_on_says_how_bad_is_too_bad(folders: list[str], which: int, floor: str, code: int):
+def test_fail_on_sets_the_failing_severity(folders: list[str], which: int, floor: str, code: int):
     assert run(["audit", folders[which], "--fail-on", floor]) == code
 
 
-def test_a_clean_run_is_said_to_be(folders: list[str], capsys: pytest.CaptureFixture[str]):
+def test_clean_run_has_no_findings(folders: list[str], capsys: pytest.CaptureFixture[str]):
     assert run(["audit", folders[1]]) == 0
-    assert "nothing doubtful was found" in capsys.readouterr().out
+    assert "no findings" in capsys.readouterr().out
 
 
-def test_a_run_that_cannot_be_read_does_not_stop_the_others(
+def test_unreadable_run_does_not_stop_the_others(
     folders: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     broken = tmp_path / "broken"
@@ -79,7 +79,7 @@ def test_a_run_that_cannot_be_read_does_not_stop_the_others(
 
 
 @pytest.mark.parametrize("content", [None, b"noise"])
-def test_nothing_readable_ends_with_2_and_no_traceback(
+def test_no_readable_run_exits_with_2(
     content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     place = tmp_path / "place"
@@ -93,12 +93,12 @@ def test_nothing_readable_ends_with_2_and_no_traceback(
     assert "Traceback" not in shown.err
 
 
-def test_a_word_that_is_no_run_ends_with_2(capsys: pytest.CaptureFixture[str]):
+def test_unknown_run_exits_with_2(capsys: pytest.CaptureFixture[str]):
     assert run(["audit", "nothing-of-that-name"]) == 2
     assert "nothing-of-that-name" in capsys.readouterr().err
 
 
-def test_claims_are_held_against_the_logs(
+def test_claims_are_checked_against_the_logs(
     folders: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     claims = tmp_path / "claims.csv"
@@ -107,11 +107,11 @@ def test_claims_are_held_against_the_logs(
     document = json.loads(capsys.readouterr().out)
     [found] = [f for f in document["findings"] if f["check"] == "published"]
     assert (found["label"], found["severity"], found["value"]) == ("CV A-1", "error", 80.0)
-    assert document["problems"] == [f"{claims}: names CV X-9, which is none of the runs"]
+    assert document["problems"] == [f"{claims}: run CV X-9 is not among the runs audited"]
 
 
 @pytest.mark.parametrize("content", [None, b"run,sps\na,b\n", b"\xff\xfe\x00"])
-def test_claims_that_cannot_be_read_end_with_2(
+def test_unreadable_claims_exit_with_2(
     content: bytes | None, folders: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     claims = tmp_path / "claims.csv"

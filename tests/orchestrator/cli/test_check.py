@@ -1,4 +1,4 @@
-"""`orch check`: what is found on made-up machines, and that nothing is contacted unless asked to."""
+"""`orch check`: findings on fake machines; nothing is contacted without --online."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ def test_credentials_are_found_and_never_shown(
         ("lambda", ".lambda_cloud/lambda_keys", ""),
     ],
 )
-def test_a_file_without_credentials_is_none(cloud: str, name: str, text: str, nobody: Path):
+def test_file_without_credentials_does_not_count(cloud: str, name: str, text: str, nobody: Path):
     assert cloud_access(RENTED[cloud], write(nobody, name, text)).lacks == "no credentials"
 
 
-def test_keys_of_the_environment_count_and_a_missing_package_is_said(monkeypatch: pytest.MonkeyPatch):
+def test_environment_keys_count_and_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch):
     environ = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": SECRET, "HOME": "/nonexistent"}
     assert cloud_access(RENTED["aws"], environ).lacks == ""
     monkeypatch.setattr("orchestrator.checks.credentials.package_there", lambda _: False)
@@ -105,14 +105,14 @@ def test_without_any_cloud_rented_vms_are_missing_and_local_ones_are_not():
 
 
 def proc(folder: Path, listening: Mapping[int, tuple[int, str]]) -> Path:
-    """A /proc in which processes listen: port -> pid, command."""
+    """A fake /proc with listening processes: port -> pid, command."""
     (folder / "net").mkdir(parents=True)
     lines = [
         "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode"
     ]
     for inode, (port, (pid, command)) in enumerate(listening.items(), 1000):
         lines.append(f"   0: 0100007F:{port:04X} 00000000:0000 0A 0:0 00:0 0 1000 0 {inode} 1 0 100 0 0 10 0")
-        # a connection from the same port is none that listens
+        # a connection from the same port does not listen
         lines.append(
             f"   1: 0100007F:{port:04X} 0100007F:1F90 01 0:0 00:0 0 1000 0 9{inode} 1 0 100 0 0 10 0"
         )
@@ -131,16 +131,20 @@ def proc(folder: Path, listening: Mapping[int, tuple[int, str]]) -> Path:
         (
             {46580: (7, "python -m sky.server.server"), 50011: (8, "SkyPilot:executor:short")},
             ["ok", "ok"],
-            "runs",
+            "is running",
         ),
         ({50011: (8, "SkyPilot:executor:long")}, ["ok", "missing"], "left over from an API server that died"),
         ({46580: (9, "nginx")}, ["missing", "ok"], "kill 9"),
-        ({46580: (9, "python3 -m http.server --directory skydiving")}, ["missing", "ok"], "and only this"),
+        (
+            {46580: (9, "python3 -m http.server --directory skydiving")},
+            ["missing", "ok"],
+            "cannot use another one",
+        ),
         ({46580: (0, "")}, ["missing", "ok"], "another user's process"),
         ({8080: (9, "nginx")}, ["ok", "ok"], "free"),
     ],
 )
-def test_ports_say_who_has_them(
+def test_ports_show_their_owner(
     listening: dict[int, tuple[int, str]],
     states: list[str],
     says: str,
@@ -154,7 +158,7 @@ def test_ports_say_who_has_them(
     assert any(says in f"{finding.found} {finding.next}" for finding in found)
 
 
-def test_a_port_that_is_really_listened_at_is_seen():
+def test_listening_port_is_found():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         (listener,) = machine.listeners(Path("/proc"), {port: ""}).values()
@@ -162,7 +166,7 @@ def test_a_port_that_is_really_listened_at_is_seen():
     assert machine.listeners(Path("/proc"), {port: ""}) == {}
 
 
-def test_catalogs_say_their_age(nobody: Path):
+def test_catalogs_show_their_age(nobody: Path):
     folder = nobody / ".sky" / "catalogs" / "v8" / "lambda"
     folder.mkdir(parents=True)
     path = folder / "vms.csv"
@@ -181,7 +185,7 @@ def test_catalogs_say_their_age(nobody: Path):
 
 
 class Answer(BaseHTTPRequestHandler):
-    """A cloud whose clock is an hour late, and which refuses."""
+    """A cloud that refuses requests, with its own clock."""
 
     def do_HEAD(self) -> None:
         self.send_response_only(403)
@@ -189,7 +193,7 @@ class Answer(BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_POST(self) -> None:
-        """Service Quotas: as many vCPUs as the test says for a code, and no word of others."""
+        """Service Quotas: the vCPUs that the test sets by code, an error for other codes."""
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         vcpus = self.server.vcpus.get(asked["QuotaCode"])  # type: ignore[attr-defined]
         body: dict[str, Any] = {"__type": "NoSuchResourceException", "message": "no such quota"}
@@ -218,7 +222,7 @@ def cloud_at() -> Generator[HTTPServer, None, None]:
 
 
 @pytest.mark.parametrize(("off_s", "state"), [(0, "ok"), (-3600, "missing"), (3600, "missing"), (30, "ok")])
-def test_the_clock_is_held_against_the_clouds(
+def test_clock_is_compared_with_the_cloud(
     off_s: int, state: str, cloud_at: HTTPServer, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{cloud_at.server_address[1]}")
@@ -228,9 +232,7 @@ def test_the_clock_is_held_against_the_clouds(
     assert abs(int(finding.found.split()[0]) + off_s) <= 3  # a date has whole seconds
 
 
-def test_quotas_are_told_as_far_as_the_cloud_tells_them(
-    cloud_at: HTTPServer, monkeypatch: pytest.MonkeyPatch
-):
+def test_available_quotas_are_reported(cloud_at: HTTPServer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{cloud_at.server_address[1]}")
     for name, value in (
         ("AWS_ACCESS_KEY_ID", "x"),
@@ -242,29 +244,32 @@ def test_quotas_are_told_as_far_as_the_cloud_tells_them(
     spot, on_demand, *others = online.quotas()
     assert (spot.state, spot.found) == ("ok", "64 vCPUs at a time")
     assert spot.check.startswith("quota aws eu-west-1 spot, G and VT")
-    assert (on_demand.state, on_demand.next) == ("warning", "ask AWS's Service Quotas to raise L-DB2E81BA")
+    assert (on_demand.state, on_demand.next) == (
+        "warning",
+        "request an increase of L-DB2E81BA in AWS Service Quotas",
+    )
     assert {finding.state for finding in others} == {"unknown"}
     assert all("no such quota" in finding.found for finding in others)
 
 
-def test_a_cloud_that_does_not_answer_leaves_the_clock_unknown(monkeypatch: pytest.MonkeyPatch):
+def test_clock_is_unknown_if_the_cloud_does_not_respond(monkeypatch: pytest.MonkeyPatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
     assert online.clock("aws").state == "unknown"
 
 
-def test_skypilots_own_words_are_passed_on(monkeypatch: pytest.MonkeyPatch):
-    said = """
+def test_skypilot_reasons_are_passed_on(monkeypatch: pytest.MonkeyPatch):
+    printed = """
 import json
 print('noise')
 print('@' + json.dumps(['aws', True, '']))
 print('@' + json.dumps(['gcp', False, 'no\\n  billing']))
 """
-    monkeypatch.setattr(online, "_SKY_CHECK", said)
+    monkeypatch.setattr(online, "_SKY_CHECK", printed)
     aws, gcp, azure = online.accepted(["aws", "gcp", "azure"])
     assert (aws.check, aws.state) == ("accepted aws", "ok")
-    assert (gcp.state, gcp.found, gcp.next) == ("missing", "no billing", "`sky check gcp` tells more")
+    assert (gcp.state, gcp.found, gcp.next) == ("missing", "no billing", "run `sky check gcp` for details")
     assert azure.state == "unknown"
 
 
@@ -284,9 +289,9 @@ def test_offline_nothing_is_contacted(monkeypatch: pytest.MonkeyPatch, capsys: p
     )
 
 
-def test_the_owner_is_told_and_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_owner_is_shown_and_not_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("ORCH_OWNER", raising=False)
-    assert clouds.owner(tmp_path) == Finding("owner", "ok", "made at the first launch")
+    assert clouds.owner(tmp_path) == Finding("owner", "ok", "generated at the first launch")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "owner").write_text("me-12345678\n")
     assert clouds.owner(tmp_path).found == "me-12345678, the VMs' label orch-owner"
@@ -302,7 +307,7 @@ def test_a_local_run_needs_no_cloud(capsys: pytest.CaptureFixture[str]):
     assert "-> run `aws configure`" in shown
 
 
-def test_a_missing_package_or_disk_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_missing_package_or_disk_space_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     from importlib.metadata import PackageNotFoundError
 
     def nothing(name: str) -> str:
@@ -323,16 +328,16 @@ def test_a_missing_package_or_disk_is_said(monkeypatch: pytest.MonkeyPatch, tmp_
 @pytest.mark.parametrize("home", ["/dev/null", "/dev/null/orch", "/proc/orch"])
 def test_a_home_that_cannot_be_written_is_missing(home: str):
     finding = machine.disk(Path(home), "local")
-    assert (finding.state, finding.next) == ("missing", "set ORCH_HOME to a folder of yours")
+    assert (finding.state, finding.next) == ("missing", "set ORCH_HOME to a folder you can write to")
     assert home in finding.found
 
 
-def test_looking_at_the_disk_leaves_nothing(tmp_path: Path):
+def test_disk_check_leaves_nothing(tmp_path: Path):
     assert machine.disk(tmp_path / "not" / "yet", "local").state in ("ok", "warning")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_memory_is_told_in_peers(monkeypatch: pytest.MonkeyPatch):
+def test_memory_is_reported_in_peers(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(machine, "available_memory", lambda: 0)
     assert (machine.memory("local").state, machine.memory("sky").state) == ("missing", "warning")
     monkeypatch.setattr(machine, "available_memory", lambda: None)
@@ -341,7 +346,7 @@ def test_memory_is_told_in_peers(monkeypatch: pytest.MonkeyPatch):
     assert machine.memory("local").found.endswith("peers")
 
 
-def test_without_namespaces_there_is_no_distance(monkeypatch: pytest.MonkeyPatch):
+def test_missing_namespaces_are_a_warning(monkeypatch: pytest.MonkeyPatch):
     assert machine.namespaces().state in ("ok", "warning")
     monkeypatch.setattr(machine, "_UNSHARE", "raise SystemExit('Operation not permitted')")
     finding = machine.namespaces()
@@ -357,18 +362,18 @@ def test_the_aws_role_of_an_experiment_is_printed_for_an_administrator(capsys: p
         "data.shards=s3://mine-{a,b}/{0..1}.tar",
     )
     assert run(["check", "--aws-role", TWIN, *(word for setting in own for word in ("--set", setting))]) == 0
-    said = capsys.readouterr()
-    assert "ec2:TerminateInstances" in said.out
-    assert '"arn:aws:s3:::mine-a/*"' in said.out
-    assert '"arn:aws:s3:::mine-b/*"' in said.out
-    assert "put-user-policy --user-name YOUR-USER" in said.out
-    assert "iam:PassRole" in said.out
-    assert "for YOUR-USER" in said.err, "standard output has commands only"
+    printed = capsys.readouterr()
+    assert "ec2:TerminateInstances" in printed.out
+    assert '"arn:aws:s3:::mine-a/*"' in printed.out
+    assert '"arn:aws:s3:::mine-b/*"' in printed.out
+    assert "put-user-policy --user-name YOUR-USER" in printed.out
+    assert "iam:PassRole" in printed.out
+    assert "replace YOUR-USER" in printed.err, "standard output has commands only"
 
 
 def test_without_places_on_aws_there_is_no_role_to_print(capsys: pytest.CaptureFixture[str]):
     assert run(["check", "--aws-role", "geo-b2.yaml"]) == 2
-    said = capsys.readouterr()
-    assert (said.out, "geo-b2 has no places on AWS" in said.err) == ("", True)
+    printed = capsys.readouterr()
+    assert (printed.out, "geo-b2 has no places on AWS" in printed.err) == ("", True)
     assert run(["check", "--aws-role", "no-such.yaml"]) == 2
     assert "no such file" in capsys.readouterr().err

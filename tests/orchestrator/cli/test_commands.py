@@ -1,4 +1,4 @@
-"""The commands on run folders that were really prepared, and off a terminal."""
+"""Commands on prepared run folders, without a terminal."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def output(capsys: pytest.CaptureFixture[str]) -> Output:
 
 @pytest.fixture
 def folder(own_home: Path) -> Path:
-    """A run that was prepared and has not begun."""
+    """A prepared run that has not begun."""
     spec = load("local-2")
     return prepare(starting.plan_for(spec), find("local-2"), RUN, own_home, now_s=1_800_000_000.0)
 
 
-def test_a_run_keeps_the_study_s_figures_of_its_own_experiment_only(own_home: Path):
+def test_run_keeps_published_figures_of_its_own_experiment_only(own_home: Path):
     kept: list[Any] = []
     for n, override in enumerate(("seed=1", "network_tuning=wan", "swarm.target_batch_size=1024")):
         spec = load("geo-a2", [override])
@@ -106,7 +106,7 @@ def test_a_newer_schema_ends_with_2(folder: Path, output: Output):
     assert run(["report", RUN, "-o", "json"]) == 2
 
 
-def test_why_tells_one_slot_and_knows_the_slots(folder: Path, output: Output):
+def test_why_shows_one_slot_and_lists_the_slots_on_error(folder: Path, output: Output):
     add_event(folder, 1, "eu-0", "PROVISIONING", "first try")
     add_event(folder, 2, "us-0", "PROVISIONING", "first try elsewhere")
     assert run(["why", RUN, "eu-0"]) == 0
@@ -120,7 +120,7 @@ def test_why_tells_one_slot_and_knows_the_slots(folder: Path, output: Output):
     assert "eu-0, us-0" in output()[1]
 
 
-def test_logs_of_a_slot_are_its_vms_oldest_first(folder: Path, output: Output):
+def test_logs_of_a_slot_list_its_vms_oldest_first(folder: Path, output: Output):
     for generation, text in ((10, "third\n"), (0, "first\n"), (2, "second\n")):
         vm = folder / "vms" / f"{RUN}-eu-0-{generation}"
         vm.mkdir(parents=True)
@@ -133,16 +133,16 @@ def test_logs_of_a_slot_are_its_vms_oldest_first(folder: Path, output: Output):
     assert run(["logs", RUN]) == 0
     assert output()[0] == "ticked\n"
     assert run(["logs", RUN, "us-0"]) == 2
-    assert "it has eu-0, controller" in output()[1]
+    assert "available: eu-0, controller" in output()[1]
 
 
 def test_launch_without_a_terminal_and_without_yes_refuses(own_home: Path, output: Output):
     assert run(["launch", "geo-b2"]) == 3
-    text, said = output()
+    text, printed = output()
     assert text == ""
-    assert "1 x gcp/us-central1-a  T4:1 spot  $0.18/h each" in said
-    assert "expected duration: about" in said
-    assert said.splitlines()[-1].endswith("there is no terminal to ask on, so add --yes")
+    assert "1 x gcp/us-central1-a  T4:1 spot  $0.18/h each" in printed
+    assert "expected duration: about" in printed
+    assert printed.splitlines()[-1].endswith("there is no terminal to ask for confirmation; add --yes")
     assert not own_home.exists()
 
 
@@ -152,7 +152,7 @@ def test_reap_all_without_a_terminal_and_without_yes_refuses(output: Output):
 
 
 def test_launch_prints_only_json_on_stdout(monkeypatch: pytest.MonkeyPatch, own_home: Path, output: Output):
-    """Also with --detach, and a run id that exists is gone on with, not made again."""
+    """Also with --detach. A run id that exists is attached to, not created again."""
     asked: list[str] = []
 
     def connected(run_id: str, home: Path) -> client.RunConnection:
@@ -163,9 +163,9 @@ def test_launch_prints_only_json_on_stdout(monkeypatch: pytest.MonkeyPatch, own_
     monkeypatch.setattr(client, "attach", connected)
     for _ in range(2):
         assert run(["launch", "local-2", "--yes", "--detach", "-o", "json", "--run-id", RUN]) == 0
-        text, said = output()
+        text, printed = output()
         assert json.loads(text) == {"schema_version": 1, "run_id": RUN, "status": "running"}
-    assert f"{RUN} exists: going on with it" in said
+    assert f"{RUN} exists: attaching to it" in printed
     assert asked == [RUN, RUN]
     assert run(["launch", "local-2", "--yes", "--detach"]) == 0
     assert output()[0].startswith("local-2-20")
@@ -178,9 +178,9 @@ def test_the_runs_status_is_the_exit_code(monkeypatch: pytest.MonkeyPatch, folde
         with RunStore.open_writer(folder / "run.db") as store:
             store.set_meta("status", status)
         assert run(["attach", RUN, "-o", "json"]) == code
-        text, said = output()
+        text, printed = output()
         assert json.loads(text)["status"] == status
-        assert str(folder / "report" / "report.html") in said
+        assert str(folder / "report" / "report.html") in printed
 
 
 def test_a_run_held_by_another_controller_ends_with_6(
@@ -199,9 +199,9 @@ def test_down_prints_what_is_left_and_ends_with_5(
 ):
     monkeypatch.setattr(client, "down", lambda run_id, home: ["vm us-0 (pid 17)", "network namespace 4026"])
     assert run(["down", RUN, "--yes"]) == 5
-    text, said = output()
+    text, printed = output()
     assert text.splitlines() == ["vm us-0 (pid 17)", "network namespace 4026"]
-    assert f"`orch down {RUN}`" in said
+    assert f"`orch down {RUN}`" in printed
     monkeypatch.setattr(client, "down", lambda run_id, home: [])
     assert run(["down", RUN]) == 0
     assert output()[0] == ""
@@ -216,17 +216,15 @@ def test_reap_prints_what_is_left_by_run(monkeypatch: pytest.MonkeyPatch, output
     assert json.loads(output()[0])["left"] == [{"run": "a", "what": "pid 1"}]
 
 
-def test_reap_says_where_it_looked_and_proves_nothing_of_clouds_it_did_not_ask(
-    monkeypatch: pytest.MonkeyPatch, output: Output
-):
+def test_reap_reports_searched_and_unsearched_clouds(monkeypatch: pytest.MonkeyPatch, output: Output):
     others = {"gcp": "orch cannot query it directly"}
     asked = Reaped({}, ("me",), Reach(("SkyPilot's list", "aws"), others))
     nobody = Reaped({}, ("me",), Reach(("SkyPilot's list",), {**others, "aws": "no credentials here"}))
     everything = ["reap", "--all", "--yes", "--on", "sky", "--owner", "me"]
     monkeypatch.setattr(client, "reap", lambda *_: asked)
     assert run(everything) == 0
-    said = "nothing of owner me is left in SkyPilot's list, aws; not looked at: gcp (orch cannot query it directly)"
-    assert said in output()[1]
+    printed = "nothing of owner me is left in SkyPilot's list, aws; not searched: gcp (orch cannot query it directly)"
+    assert printed in output()[1]
     assert run([*everything, "-o", "json"]) == 0
     assert json.loads(output()[0]) == {
         "schema_version": 1,
@@ -239,12 +237,12 @@ def test_reap_says_where_it_looked_and_proves_nothing_of_clouds_it_did_not_ask(
     }
     monkeypatch.setattr(client, "reap", lambda *_: nobody)
     assert run(everything) == 5
-    assert "something of owner me may be left" in output()[1]
+    assert "resources of owner me may be left" in output()[1]
     assert run(["reap", "--on", "sky"]) == 0, "of its own runs SkyPilot's list knows"
-    assert "of the runs of this home" in output()[1]
+    assert "of runs of this home" in output()[1]
 
 
-def test_reap_needs_to_know_whose_and_invents_nobody(
+def test_reap_requires_an_owner_and_creates_none(
     monkeypatch: pytest.MonkeyPatch, own_home: Path, output: Output
 ):
     monkeypatch.delenv("ORCH_OWNER", raising=False)
@@ -255,7 +253,7 @@ def test_reap_needs_to_know_whose_and_invents_nobody(
     assert "--owner 'Alice Smith': must consist of a-z" in output()[1]
 
 
-def test_an_owner_in_the_environment_alone_looks_at_no_cloud(monkeypatch: pytest.MonkeyPatch, output: Output):
+def test_owner_in_the_environment_alone_searches_no_cloud(monkeypatch: pytest.MonkeyPatch, output: Output):
     asked: list[tuple[Any, ...]] = []
     monkeypatch.setattr(client, "reap", lambda *given: asked.append(given[1:]) or Reaped())
     monkeypatch.setenv("ORCH_OWNER", "ci-1")

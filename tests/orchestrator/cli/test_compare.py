@@ -1,4 +1,4 @@
-"""`orch compare` as a user calls it, on studies and runs that are made up."""
+"""`orch compare` from the command line, on generated studies and runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_run_counts_once_and_runs_of_one_name_are_told_apart(
+def test_run_counts_once_and_runs_of_one_experiment_are_distinguished(
     study: str, capsys: pytest.CaptureFixture[str]
 ):
     again = ["--set", "measure.epochs=5"]
@@ -39,19 +39,19 @@ def test_a_run_counts_once_and_runs_of_one_name_are_told_apart(
     assert "RUN" not in capsys.readouterr().out.splitlines()[0].split()
 
 
-def test_an_entry_with_a_label_is_judged_where_it_says_so(study: str, capsys: pytest.CaptureFixture[str]):
+def test_labelled_entry_is_judged_only_if_requested(study: str, capsys: pytest.CaptureFixture[str]):
     assert run(["study", "run", study, "--yes", "--only", "x", "-o", "json"]) == 0
-    told = _json(capsys)["comparison"]
-    assert [left["experiment"] for left in told["left_out"]] == ["CV C-8 x"]
-    assert (told["compared"], told["checks"]) == (0, [])
+    reported = _json(capsys)["comparison"]
+    assert [left["experiment"] for left in reported["left_out"]] == ["CV C-8 x"]
+    assert (reported["compared"], reported["checks"]) == (0, [])
     (run_id,) = MadeRuns.made
     assert run(["compare", run_id, "s"]) == 0  # the study knows the label, wherever the run is named
     assert "CV C-8 x (" in (shown := capsys.readouterr().out)
     assert "not judged: the label 'x' stands for an option" in shown
     Path(study).write_text(Path(study).read_text().replace("label: x,", "label: x, judged: true,"))
     assert run(["study", "run", study, "--yes", "--only", "x", "-o", "json"]) == 0
-    told = _json(capsys)["comparison"]
-    assert (told["compared"], told["left_out"]) == (1, [])
+    reported = _json(capsys)["comparison"]
+    assert (reported["compared"], reported["left_out"]) == (1, [])
 
 
 def test_a_run_without_a_measured_epoch_is_missing(
@@ -70,7 +70,7 @@ def test_a_run_without_a_measured_epoch_is_missing(
     assert f"nothing to compare yet ({a2}: no measured epoch)" in capsys.readouterr().err
 
 
-def test_what_options_gain_is_one_table_and_one_section_of_the_page(
+def test_gains_of_options_are_a_table_and_a_section_of_the_page(
     study: str, own_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     entries = [
@@ -87,17 +87,17 @@ def test_what_options_gain_is_one_table_and_one_section_of_the_page(
     Path(study).write_text(f"name: s\nexperiments: [{listed}]\ncompare: {compare}\n")
     MadeRuns.busy = {"geo-c8-x": 9}
     assert run(["study", "run", study, "--yes", "-o", "json"]) == 0
-    told = _json(capsys)["comparison"]
-    assert told["baseline"] == "base"
-    assert [(row["experiment"], row["label"], len(row["run_ids"])) for row in told["gains"]] == [
+    reported = _json(capsys)["comparison"]
+    assert reported["baseline"] == "base"
+    assert [(row["experiment"], row["label"], len(row["run_ids"])) for row in reported["gains"]] == [
         ("CV A-8", "", 1), ("CV C-8", "base", 2), ("CV C-8", "x", 0),
     ]  # fmt: skip
-    assert [row["against"] for row in told["gains"]] == ["CV C-8 base"] * 3
-    assert told["gains"][0]["figures"]["sps"]["ratio"] == pytest.approx(1.0)
-    assert told["gains"][0]["figures"]["loss"]["samples_least"] == 3 * 4096
-    assert told["gains"][2]["left_out"][0]["why"] == "the host was too busy"
-    assert len(told["rows"]) == 4  # as without a baseline
-    verdicts = [(one["row"], one["verdict"], one["why"]) for one in told["expected"]]
+    assert [row["against"] for row in reported["gains"]] == ["CV C-8 base"] * 3
+    assert reported["gains"][0]["figures"]["sps"]["ratio"] == pytest.approx(1.0)
+    assert reported["gains"][0]["figures"]["loss"]["samples_least"] == 3 * 4096
+    assert reported["gains"][2]["left_out"][0]["why"] == "the host was too busy"
+    assert len(reported["rows"]) == 4  # as without a baseline
+    verdicts = [(one["row"], one["verdict"], one["why"]) for one in reported["expected"]]
     assert verdicts == [
         ("CV A-8", "met", ""),
         ("CV A-8", "missed", ""),
@@ -127,7 +127,7 @@ def test_what_options_gain_is_one_table_and_one_section_of_the_page(
     assert run(["compare", "s", "--expect", "none", "-o", "json"]) == 0
     assert _json(capsys)["expected"] == []
     assert run(["compare", MadeRuns.made[0], "--expect", str(other)]) == 2
-    assert "is for one study with a `compare.baseline`" in capsys.readouterr().err
+    assert "only for a single study with a `compare.baseline`" in capsys.readouterr().err
     assert "Published, replayed, emulated" not in text
     assert (tmp_path / "c_files" / "gains.csv").is_file()
     assert run(["compare", "s", "-o", "csv"]) == 0

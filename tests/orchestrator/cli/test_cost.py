@@ -1,4 +1,4 @@
-"""`orch cost` on the command line: both bases, its forms, another book, and what is wrong with the input."""
+"""`orch cost` from the command line: both bases, output formats, another price book, invalid input."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def test_both_bases_stand_next_to_each_other_and_the_difference_is_one_line(folder: Path, output: Output):
+def test_both_bases_are_shown_with_their_difference(folder: Path, output: Output):
     assert run(["cost", str(folder)]) == 0
     text, _ = output()
     lines = text.splitlines()
@@ -49,7 +49,7 @@ def test_both_bases_stand_next_to_each_other_and_the_difference_is_one_line(fold
     assert "the data set is not billed" in text.lower()
 
 
-def test_json_has_what_the_help_says(folder: Path, output: Output):
+def test_json_matches_the_help(folder: Path, output: Output):
     assert run(["cost", str(folder), "-o", "json"]) == 0
     document = json.loads(output()[0])
     assert document.keys() == {"schema_version", "runs", "problems"}
@@ -69,7 +69,7 @@ def test_json_has_what_the_help_says(folder: Path, output: Output):
     assert theirs["usd"]["total"] == pytest.approx(sum(v for k, v in theirs["usd"].items() if k != "total"))
 
 
-def test_csv_has_a_row_a_run_and_basis(folder: Path, output: Output):
+def test_csv_has_one_row_per_run_and_basis(folder: Path, output: Output):
     assert run(["cost", str(folder), "-o", "csv"]) == 0
     measured, published = csv.DictReader(io.StringIO(output()[0]))
     assert (measured["basis"], published["basis"]) == ("measured", "published")
@@ -81,7 +81,7 @@ def test_csv_has_a_row_a_run_and_basis(folder: Path, output: Output):
         assert row["scales"] == "bytes 100, time 1, samples 8"
 
 
-def test_many_runs_say_what_they_ran_on(folder: Path, tmp_path: Path, output: Output):
+def test_many_runs_show_where_they_ran(folder: Path, tmp_path: Path, output: Output):
     folders = [folder, *(tmp_path / name for name in ("b", "c", "d"))]
     for number, one in enumerate(folders):
         if one is not folder:
@@ -97,7 +97,7 @@ def test_many_runs_say_what_they_ran_on(folder: Path, tmp_path: Path, output: Ou
     assert lines[3].endswith("emulated  TOO BUSY")
 
 
-def test_one_basis_alone(folder: Path, output: Output):
+def test_single_basis(folder: Path, output: Output):
     assert run(["cost", str(folder), "--basis", "published", "-o", "json"]) == 0
     (row,) = json.loads(output()[0])["runs"]
     assert "published" in row
@@ -118,9 +118,7 @@ def test_another_book_bills_the_run_again(folder: Path, output: Output, tmp_path
     assert row["measured"]["price_book"] == row["published"]["price_book"] == "mine.csv"
 
 
-def test_of_several_runs_one_that_cannot_be_read_is_named_and_the_others_computed(
-    folder: Path, output: Output, tmp_path: Path
-):
+def test_unreadable_run_is_named_and_the_others_are_computed(folder: Path, output: Output, tmp_path: Path):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "run.db").write_bytes(b"not a database at all" * 50)
     assert run(["cost", str(folder), str(tmp_path / "broken"), "-o", "json"]) == 0
@@ -131,14 +129,14 @@ def test_of_several_runs_one_that_cannot_be_read_is_named_and_the_others_compute
     assert "Traceback" not in told
 
 
-def test_a_run_without_any_price_ends_with_2_and_the_reasons(folder: Path, output: Output, tmp_path: Path):
+def test_run_without_prices_exits_with_2_and_reasons(folder: Path, output: Output, tmp_path: Path):
     bare = tmp_path / "bare.csv"
     text = load("study-2023-04").text.splitlines()
     bare.write_text("\n".join(line for line in text if line.startswith(("provider", "azure"))) + "\n")
     assert run(["cost", str(folder), "--prices", str(bare)]) == 2
     shown, told = output()
     assert shown == ""
-    assert "no dollars could be computed" in told
+    assert "no cost could be computed" in told
     assert "no price for T4:1 spot" in told
 
 
@@ -150,7 +148,7 @@ def test_a_run_without_any_price_ends_with_2_and_the_reasons(folder: Path, outpu
         (["cost", "{empty}"], "holds no run"),
     ],
 )
-def test_what_is_wrong_with_the_command_is_one_sentence(
+def test_invalid_command_gives_one_sentence(
     arguments: list[str], told: str, folder: Path, tmp_path: Path, output: Output
 ):
     (tmp_path / "empty").mkdir()
@@ -159,7 +157,7 @@ def test_what_is_wrong_with_the_command_is_one_sentence(
     assert told in output()[1]
 
 
-def test_a_price_for_stored_data_is_billed_when_the_run_says_how_much_it_kept(folder: Path, output: Output):
+def test_stored_data_is_billed_if_its_size_is_known(folder: Path, output: Output):
     with RunStore.open_writer(folder / "run.db") as store:
         store.set_meta("dataset_bytes", 10**12)
     assert run(["cost", str(folder), "-o", "json"]) == 0
@@ -168,7 +166,7 @@ def test_a_price_for_stored_data_is_billed_when_the_run_says_how_much_it_kept(fo
     assert not any("data set is not billed" in text for text in row["warnings"])
 
 
-def test_the_study_s_logs_on_the_command_line(paper_traces: Path, output: Output):
+def test_paper_logs_on_the_command_line(paper_traces: Path, output: Output):
     chosen = ["--run", "hivemind-79", "--run", "hivemind-80"]
     assert run(["cost", str(paper_traces), *chosen, "-o", "json"]) == 0
     document = json.loads(output()[0])

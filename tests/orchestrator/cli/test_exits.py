@@ -1,4 +1,4 @@
-"""Each error's exit code and sentence."""
+"""Exit codes and messages of errors."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def test_codes(error: BaseException, code: int):
     assert found.sentence
 
 
-def test_names_of_the_table_exist():
+def test_class_names_of_the_table_exist():
     for name in BY_NAME:
         module, _, kind = name.rpartition(".")
         assert issubclass(getattr(import_module(module), kind), Exception)
 
 
-def test_a_spec_error_begins_with_its_place():
+def test_spec_error_starts_with_file_and_line():
     error = SpecError([Problem("a.yaml", 3, 5, "peers", "found 1; must be a list")])
     assert verdict(error) == (2, "a.yaml:3:5: peers: found 1; must be a list", True)
 
@@ -66,14 +66,14 @@ def test_a_full_disk_says_where():
     assert "/runs/x/run.db" in found.sentence
 
 
-def test_a_home_that_cannot_be_made_is_the_users_and_another_missing_file_ours(
+def test_uncreatable_home_is_a_user_error_and_other_missing_files_are_internal(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setenv("ORCH_HOME", "/proc/x")
     for path in ("/proc/x", "/proc/x/ray.lock"):
         found = verdict(FileNotFoundError(errno.ENOENT, "No such file or directory", path))
         assert found.code == 2
-        assert "choose another folder with ORCH_HOME" in (found.sentence or "")
+        assert "set ORCH_HOME to " in (found.sentence or "")
     assert verdict(FileNotFoundError(errno.ENOENT, "No such file", "/elsewhere/a")).sentence is None
 
 
@@ -85,5 +85,5 @@ def test_a_missing_package_says_how_to_get_it():
     assert verdict(ModuleNotFoundError("ours", name="metrics.gone")).sentence is None
 
 
-def test_what_nobody_knows_has_no_sentence():
+def test_unknown_error_has_no_message():
     assert verdict(ValueError("?")) == (1, None, False)

@@ -21,7 +21,7 @@ RUN = "geo-c8-20231114-aaaa"
 
 @pytest.fixture
 def made_up(own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run in ORCH_HOME and an empty working folder; the value is the run's folder."""
+    """A run in ORCH_HOME and an empty working folder; yields the run's folder."""
     folder = run_folder(own_home, RUN)
     write_run(folder, peers=4, epochs=3)
     (folder / "experiment.yaml").write_text("")
@@ -45,7 +45,7 @@ def test_an_export_replays_to_the_same_numbers(made_up: Path, form: str, capsys:
     assert _json(capsys) == before
 
 
-def test_a_run_is_named_by_its_folder_too(made_up: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_run_can_be_given_as_folder(made_up: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert run(["export", str(made_up), "--to", "csv", "--out", str(tmp_path / "there")]) == 0
     assert (tmp_path / "there" / "manifest.json").is_file()
     assert capsys.readouterr().out == f"{tmp_path / 'there'}\n"
@@ -54,9 +54,9 @@ def test_a_run_is_named_by_its_folder_too(made_up: Path, tmp_path: Path, capsys:
 def test_nothing_is_replaced_without_force(made_up: Path, capsys: pytest.CaptureFixture[str]):
     assert run(["export", RUN, "--to", "csv"]) == 0
     assert run(["export", RUN, "--to", "csv"]) == 2
-    said = capsys.readouterr().err
-    assert "exists; give --force" in said
-    assert said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert "exists; give --force" in printed
+    assert printed.count("\n") == 1
     assert run(["export", RUN, "--to", "csv", "--force"]) == 0
 
 
@@ -71,13 +71,13 @@ def test_focus_with_an_unknown_cost(made_up: Path, capsys: pytest.CaptureFixture
     assert run(["export", RUN, "--to", "focus", "--known-only"]) == 0
     shown = capsys.readouterr()
     assert shown.out == f"{RUN}-focus\n"
-    assert shown.err.startswith("left out, its cost is unknown: ")
+    assert shown.err.startswith("omitted, cost unknown: ")
     assert run(["replay", f"{RUN}-focus"]) == 2
     assert "has the run's costs, not its records" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "json"])
-def test_the_bill_beside_the_estimate(made_up: Path, form: str, capsys: pytest.CaptureFixture[str]):
+def test_bill_is_compared_with_the_estimate(made_up: Path, form: str, capsys: pytest.CaptureFixture[str]):
     run(["export", RUN, "--to", "focus"])
     capsys.readouterr()
     assert run(["bill", RUN, "--against", f"{RUN}-focus/focus.csv", "-o", form]) == 0
@@ -97,22 +97,22 @@ def test_the_bill_beside_the_estimate(made_up: Path, form: str, capsys: pytest.C
         assert "$0.00" in shown.out.splitlines()[-1]
 
 
-def test_a_bill_that_is_wrong(made_up: Path, capsys: pytest.CaptureFixture[str]):
+def test_invalid_bill(made_up: Path, capsys: pytest.CaptureFixture[str]):
     run(["export", RUN, "--to", "focus"])
     text = Path(f"{RUN}-focus/focus.csv").read_text()
     Path("bill.csv").write_text(text.replace("USD", "EUR"))
     assert run(["bill", RUN, "--against", "bill.csv"]) == 2
     assert run(["bill", RUN, "--against", "nowhere.csv"]) == 2
     assert run(["bill", "nobody", "--against", "bill.csv"]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith("orch: bill.csv:2: BillingCurrency: 'EUR' is not USD")
-    assert said[1].startswith("orch: nowhere.csv: cannot be read (No such file or directory)")
-    assert "no such run" in said[2]
-    assert len(said) == 3
+    printed = capsys.readouterr().err.splitlines()
+    assert printed[0].startswith("orch: bill.csv:2: BillingCurrency: 'EUR' is not USD")
+    assert printed[1].startswith("orch: nowhere.csv: cannot be read (No such file or directory)")
+    assert "no such run" in printed[2]
+    assert len(printed) == 3
 
 
 def test_no_secret_is_exported(own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A run as `orch launch` makes it: the values of its secrets are beside run.db, and stay there."""
+    """The secrets of a run, which are kept next to run.db, are not exported."""
     file = tmp_path / "secret.yaml"
     file.write_text(Path(find("local-2")).read_text() + "\nsecrets:\n  HF_TOKEN: null\n")
     monkeypatch.setenv("HF_TOKEN", "hunter2")

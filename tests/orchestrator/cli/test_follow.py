@@ -1,4 +1,4 @@
-"""Watching a run to its end, and what Ctrl-C does, with a run that is made up."""
+"""Following a fake run to its end, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RUN = "geo-b2-20261121-7f3a"
 
 
 class FakeRun:
-    """Each `wait` does the next thing of a script."""
+    """Each `wait` runs the next step of a script."""
 
     run_id = RUN
 
@@ -71,7 +71,7 @@ def lost() -> None:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was asked of the client; nothing is left after `down`."""
+    """The calls to the client; nothing is left after `down`."""
     made: list[str] = []
 
     def stop(run_id: str, home: Path, reason: str) -> str:
@@ -92,7 +92,7 @@ def watch(*script: Callable[[], str | None]) -> Outcome:
     return follow(FakeRun(*script), Path("/nowhere"), FakeScreen())  # pyright: ignore[reportArgumentType]
 
 
-def test_the_end_is_shown(calls: list[str]):
+def test_end_of_run_is_shown(calls: list[str]):
     screen = FakeScreen()
     outcome = follow(FakeRun(going, going, ended), Path("/nowhere"), screen)  # pyright: ignore[reportArgumentType]
     assert outcome == Outcome("ended", "done")
@@ -100,14 +100,14 @@ def test_the_end_is_shown(calls: list[str]):
     assert calls == []
 
 
-def test_a_lost_controller_is_the_users_to_attach(calls: list[str]):
+def test_lost_controller_raises_and_names_attach(calls: list[str]):
     with pytest.raises(ControllerLostError, match="orch attach"):
         watch(going, lost)
     assert calls == []
 
 
 @pytest.mark.parametrize("cut", [interrupt, terminated])
-def test_off_a_terminal_one_interrupt_takes_down(cut: Callable[[], None], calls: list[str]):
+def test_without_terminal_one_interrupt_tears_down(cut: Callable[[], None], calls: list[str]):
     before = signal.getsignal(signal.SIGTERM)
     assert watch(going, cut) == Outcome("taken_down")
     assert calls == [f"stop {RUN}: interrupted", f"down {RUN}"]
@@ -126,7 +126,7 @@ def test_a_second_interrupt_leaves_it_running(
     assert calls == []
 
 
-def test_taking_down_goes_on_where_a_polite_end_fails(calls: list[str], monkeypatch: pytest.MonkeyPatch):
+def test_teardown_continues_if_graceful_stop_fails(calls: list[str], monkeypatch: pytest.MonkeyPatch):
     def stop(run_id: str, home: Path, reason: str) -> str:
         raise RaySessionError("Ray does not answer")
 
@@ -135,7 +135,7 @@ def test_taking_down_goes_on_where_a_polite_end_fails(calls: list[str], monkeypa
     assert calls == [f"down {RUN}"]
 
 
-def test_what_is_left_is_an_error_that_names_it(calls: list[str], monkeypatch: pytest.MonkeyPatch):
+def test_leftovers_are_named_in_the_error(calls: list[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(client, "down", lambda run_id, home: ["vm us-0 (pid 17)"])
     with pytest.raises(TeardownError, match="pid 17") as caught:
         watch(interrupt)

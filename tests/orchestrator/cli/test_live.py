@@ -1,4 +1,4 @@
-"""A snapshot as a view and as lines."""
+"""A snapshot rendered as a view and as lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.cli.render import live
 from tests.orchestrator.cli_snapshots import event, snapshot
 
 VIEW = """\
-geo-b2-20261121-7f3a: running, 1 min 35 s since the start
+geo-b2-20261121-7f3a: running, 1 min 35 s since start
 Emulated cloud: real peers in network namespaces on this machine; scaled: bytes 1/100, samples 1/32
 place               slot  VM         state     epoch  samples/s  lost
 gcp/europe-west1-b  eu-0  T4:1 spot  WAITING       -          -  1 x
@@ -52,7 +52,7 @@ def test_view_fits_eighty_columns():
     assert max(map(len, lines)) <= 80
 
 
-def test_view_of_a_run_that_has_nothing_yet():
+def test_view_of_a_run_without_data():
     text = drawn(
         snapshot(peers=[], epoch={}, cost={}, granularity=None, events=[], elapsed_s=None, scales=None)
     )
@@ -72,42 +72,47 @@ def first_epoch(**changes: Any) -> dict[str, Any]:
 
 def test_the_first_epoch_has_no_granularity_yet():
     shown = first_epoch()
-    said = "70.2 samples/s, $0.0961 so far, $0.36/h"
-    assert f"\n{said}\n" in drawn(shown)
-    assert live.progress_line(shown) == f"00:01:35  epoch 1 of 5 (warm-up), 1 of 2 peers training, {said}"
+    printed = "70.2 samples/s, $0.0961 so far, $0.36/h"
+    assert f"\n{printed}\n" in drawn(shown)
+    assert live.progress_line(shown) == f"00:01:35  epoch 1 of 5 (warm-up), 1 of 2 peers training, {printed}"
     later = {**snapshot(), "at_s": 97.0}
     assert "granularity 25.4" in live.lines(shown, later)[-1]
 
 
-def test_a_rate_that_nobody_has_reported_yet_is_left_out():
+def test_unreported_throughput_is_omitted():
     shown = first_epoch(sps=None)
     assert "samples/s, " not in drawn(shown)
     assert live.progress_line(shown).endswith("1 of 2 peers training, $0.0961 so far, $0.36/h")
 
 
-def test_a_line_of_a_run_that_has_nothing_yet_ends_with_its_peers():
+def test_progress_line_of_a_run_without_data_ends_with_its_peers():
     shown = snapshot(peers=[], epoch={}, cost={}, granularity=None)
     assert live.progress_line(shown) == "00:01:35  no epoch yet, 0 of 0 peers training"
 
 
-def test_a_price_that_is_unknown_stays_so():
+def test_unknown_price_stays_unknown():
     text = drawn(snapshot(cost={"spent_usd": None, "usd_per_h": None, "budget_usd": None}))
     assert "granularity 25.4, unknown so far, unknown/h" in text
 
 
-def test_what_must_not_be_overlooked_is_in_the_view():
+def test_view_shows_dropped_rounds_and_warnings():
     text = drawn(
         snapshot(dropped_rounds=2, warnings=["the host was too busy"], target="loopback", error="no TUN")
     )
-    for said in ("DROPPED ROUNDS 2", "warning: the host was too busy", "WITHOUT distance", "no TUN"):
-        assert said in text
+    for printed in (
+        "DROPPED ROUNDS 2",
+        "warning: the host was too busy",
+        "WITHOUT network distance",
+        "no TUN",
+    ):
+        assert printed in text
 
 
-def test_without_a_controller_the_way_on_is_named():
+def test_view_without_controller_names_attach():
     assert "`orch attach geo-b2-20261121-7f3a`" in drawn(snapshot(controller="none"))
 
 
-def test_lines_say_what_is_new_only():
+def test_lines_show_only_news():
     first = snapshot()
     head = live.lines(None, first)
     assert head[0].startswith("geo-b2-20261121-7f3a: running")

@@ -1,4 +1,4 @@
-"""Rows as table, JSON, YAML and CSV; numbers as words."""
+"""Rows as table, JSON, YAML and CSV; formatted numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_table():
     )
 
 
-def test_json_and_yaml_say_the_same():
+def test_json_and_yaml_have_the_same_content():
     document = json.loads(rows_text("runs", ROWS, ("run",), Format.json))
     assert document == {
         "schema_version": 1,

@@ -1,4 +1,4 @@
-"""`orch plan` and `orch launch --dry-run`: from files only, and every price with its source."""
+"""`orch plan` and `orch launch --dry-run`: offline, with the source of every price."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def test_a_peer_without_an_accelerator_is_planned_with_an_unknown_vm(capsys: pyt
 
 
 @pytest.mark.usefixtures("no_network")
-def test_a_dry_run_says_all_places_in_words(capsys: pytest.CaptureFixture[str]):
+def test_dry_run_lists_all_places(capsys: pytest.CaptureFixture[str]):
     assert run(["launch", "geo-b2", "--on", "sky", "--dry-run"]) == 0
     shown = capsys.readouterr()
     assert "2 peers" in shown.out
     assert "T4:1 on n1-standard-8 spot" in shown.out
-    assert "VMs together $0.5445/h" in shown.out  # by hand: 0.27946 + 0.26502
+    assert "all VMs $0.5445/h" in shown.out  # by hand: 0.27946 + 0.26502
     assert "nothing was contacted" in shown.err
     assert run(["launch", "geo-b2", "--dry-run"]) == 0
     assert "Emulated cloud" in capsys.readouterr().out
@@ -127,7 +127,7 @@ def test_the_other_clouds_have_instance_types_and_dated_prices(
     assert any("duration" in note for note in plan["notes"])
 
 
-def test_a_price_nobody_has_stays_unknown_with_the_reason():
+def test_missing_price_is_unknown_with_the_reason():
     wished = ["peers[0].resources.infra=lambda/us-west-1", "peers[0].resources.accelerators=A10:1"]
     plan = plan_for(load("geo-b2", [*ELSEWHERE, *wished, "peers[0].resources.use_spot=true"]), "sky").document
     assert (plan["peers"][0]["usd_per_h"], plan["usd_per_h"], plan["dearest_usd_per_h"]) == (None, None, None)
@@ -154,7 +154,7 @@ def test_a_plan_of_a_real_model_has_a_duration_a_reserve_and_its_limits():
     assert plan["labels"].keys() == {"orch-run", "orch-slot", "orch-owner", "orch-vm", "orch-lease-until"}
 
 
-def test_limits_that_leave_slots_without_a_vm_are_said():
+def test_limits_that_leave_slots_without_a_vm_are_noted():
     wished = ["max_usd_per_h=0.3", "budget_usd=0.5", "peers.us.resources.max_usd_per_h=0.2"]
     notes = plan_for(load("geo-b2", wished), "sky").document["notes"]
     assert any("us-central1-a costs $0.27946/h, above its max_usd_per_h" in note for note in notes)
@@ -177,7 +177,7 @@ def test_an_unknown_price_counts_as_its_ceiling():
     assert Decimal(raised["ceilings"]["lambda/us-west-1|H200:1|on_demand"]) == 4
 
 
-def test_the_cheapest_place_stands_first_where_the_slot_goes_by_price():
+def test_cheapest_place_is_first_for_cheapest_place_policy():
     places = "[{infra: gcp/us-central1/us-central1-a, use_spot: true}, {infra: gcp/asia-east1/asia-east1-a, use_spot: true}]"
     wished = [
         "peers.us.resources=null",
@@ -189,14 +189,14 @@ def test_the_cheapest_place_stands_first_where_the_slot_goes_by_price():
     assert peer["alternatives"] == ["gcp/us-central1/us-central1-a"]
 
 
-def test_plans_are_written_where_one_may_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_unwritable_plan_file_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert run(["plan", "geo-b2", "-o", str(tmp_path / "no" / "plan.json")]) == 2
     assert "cannot write the plan" in capsys.readouterr().err
     assert run(["plan", "geo-b2", "-o", "yaml"]) == 2
-    assert "neither table nor json" in capsys.readouterr().err
+    assert "is not table, json" in capsys.readouterr().err
 
 
-def test_a_launch_on_sky_without_credentials_says_what_to_do(
+def test_launch_on_sky_without_credentials_names_the_next_step(
     capsys: pytest.CaptureFixture[str], own_home: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("orchestrator.launch.preflight.package_there", lambda name: True)
@@ -213,7 +213,7 @@ def test_a_launch_on_sky_without_credentials_says_what_to_do(
     assert not own_home.exists()
 
 
-def test_what_has_no_known_price_is_not_rented(capsys: pytest.CaptureFixture[str], own_home: Path):
+def test_place_without_known_price_is_not_rented(capsys: pytest.CaptureFixture[str], own_home: Path):
     wished = ["peers[0].resources.infra=azure/eastus", "peers[0].resources.accelerators=H100:1"]
     arguments = [word for override in [*wished, "emulation=null"] for word in ("--set", override)]
     assert run(["launch", "geo-b2", "--on", "sky", "--yes", *arguments]) == 3
@@ -237,7 +237,7 @@ def test_what_has_no_known_price_is_not_rented(capsys: pytest.CaptureFixture[str
     assert "embedded store" in capsys.readouterr().err  # the next thing that stands against it
 
 
-def test_nothing_to_launch_is_a_usage_error(capsys: pytest.CaptureFixture[str]):
+def test_launch_without_experiment_is_a_usage_error(capsys: pytest.CaptureFixture[str]):
     assert run(["launch", "--dry-run"]) == 2
     assert "Missing argument" in capsys.readouterr().err
     with pytest.raises(UsageError):

@@ -37,16 +37,16 @@ def test_one_unknown_price_makes_the_total_unknown():
         "T4:1 in gcp/europe-west1/europe-west1-b: empty.csv has no spot price of it" in note
         for note in plan.notes
     )
-    assert any("VMs together unknown/h" in line for line in plan_lines(plan.as_dict()))
+    assert any("all VMs unknown/h" in line for line in plan_lines(plan.as_dict()))
 
 
-def test_a_budget_below_the_vms_is_said_before_the_start():
+def test_budget_below_vm_cost_is_noted_before_the_start():
     spec = load("geo-b2", ["budget_usd=0.01"])
     plan = plan_of(spec, BOOK, resolve_emulation(spec, 2))
     assert any("the run will stop before its end" in note for note in plan.notes)
 
 
-def test_without_emulation_nothing_is_claimed_about_time():
+def test_without_emulation_duration_is_unknown():
     plan = plan_of(load("geo-b2"), BOOK, None).as_dict()
     assert (plan["emulated"], plan["duration_s"], plan["raw_duration_s"]) == (False, None, None)
     assert "  expected duration: unknown" in plan_lines(plan)

@@ -19,7 +19,7 @@ def _json(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
-def test_the_default_is_an_emulated_experiment_s_default(capsys):
+def test_default_book_is_that_of_emulated_experiments(capsys):
     assert ExperimentSpec.model_fields["prices"].default == AUTO
     assert load_for(AUTO, rented=False).name == f"{DEFAULT_BOOK}.csv"
     document = _json(capsys)
@@ -33,7 +33,7 @@ def test_the_default_is_an_emulated_experiment_s_default(capsys):
     }  # fmt: skip
 
 
-def test_the_table_and_the_book_s_hash(capsys):
+def test_table_and_hash_of_the_book(capsys):
     assert run(["prices", "--provider", "b2"]) == 0
     done = capsys.readouterr()
     assert len(done.out.splitlines()) == 3
@@ -51,7 +51,7 @@ def test_csv_has_every_column_of_a_book(capsys):
     }  # fmt: skip
 
 
-def test_the_books(capsys):
+def test_list_of_books(capsys):
     rows = {row["book"]: row for row in _json(capsys, "--books")["books"]}
     assert [name for name, row in rows.items() if row["default"]] == ["study-2023-04"]
     assert rows["study-2023-04"]["sha256"] == load("study-2023-04").sha256
@@ -71,10 +71,10 @@ def test_prices_of_a_day(tmp_path, capsys):
     assert [row["usd"] for row in _json(capsys, *own, "--at", "2025-04-01")["prices"]] == [0.05]
     assert run(["prices", *own, "--at", "2020-01-01"]) == 2
     words = " ".join(capsys.readouterr().err.split())
-    assert "contract.csv has no price on 2020-01-01; it has prices of gcp, the first of 2023-04-01" in words
+    assert "contract.csv has no price on 2020-01-01; it has prices of gcp from 2023-04-01 on" in words
 
 
-def test_a_difference_and_an_absent_price(capsys):
+def test_difference_and_missing_price(capsys):
     rows = _json(capsys, "--diff", "list-2026-11", "--provider", "b2")["differences"]
     assert rows == [
         {
@@ -95,26 +95,26 @@ def test_a_difference_and_an_absent_price(capsys):
         (["--book", "stduy"], "there is no such price book; the books are list-2026-11, study-2023-04"),
         (["--diff", "stduy"], "there is no such price book"),
         (["--at", "yesterday"], "--at 'yesterday' is not a date like 2026-11-21"),
-        (["--at", "2020-01-01"], "the first of 2023-04-01"),
+        (["--at", "2020-01-01"], "from 2023-04-01 on"),
         (["--provider", "hetzner"], "has no hetzner price; it has prices of aws, azure, b2, gcp, lambda"),
-        (["--book", "list-2026-11", "--prices", "x.csv"], "give one of them"),
+        (["--book", "list-2026-11", "--prices", "x.csv"], "give only one of them"),
     ],
 )
-def test_refusals(arguments, words, capsys):
+def test_invalid_options_are_refused(arguments, words, capsys):
     assert run(["prices", *arguments]) == 2
     done = capsys.readouterr()
     assert done.out == ""
     assert words in " ".join(done.err.split())
 
 
-def test_a_wrong_file_is_one_sentence_and_exit_2(tmp_path, capsys):
+def test_invalid_file_gives_one_sentence_and_exit_2(tmp_path, capsys):
     path = tmp_path / "mine.csv"
     path.write_text(load(DEFAULT_BOOK).text.replace("0.180", "€0.18", 1))
     assert run(["prices", "--prices", str(path)]) == 2
     assert capsys.readouterr().err.startswith("orch: mine.csv:2: usd '€0.18' is not an amount in US dollars")
 
 
-def test_a_book_does_not_differ_from_itself_and_that_is_said(capsys: pytest.CaptureFixture[str]):
+def test_book_has_no_differences_from_itself(capsys: pytest.CaptureFixture[str]):
     assert run(["prices", "--diff", "study-2023-04"]) == 0
     assert capsys.readouterr().out.startswith(
         "no differences between study-2023-04.csv and study-2023-04.csv"

@@ -1,4 +1,4 @@
-"""`orch replay` on the command line: its forms, its problems, what it keeps."""
+"""`orch replay` from the command line: output formats, problems, --save."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def logs(folder: Path, host_logs: dict[str, str]) -> Path:
 
 
 def bee(load_s: float = 0.01, steps: int = 60, sync: tuple[int, ...] = (19, 39, 59)) -> str:
-    """A VM's log: a step a second, an averaging of 5 s at the end of each epoch. No two VMs log the same."""
+    """A VM's log: one step per second, averaging for 5 s at the end of each epoch. Different for each VM."""
     timers = ("dataload", "dataload_cuda_move", "forward", "loss_calc", "backward", "opt_step")
     names = [
         "_step", "_runtime", "_timestamp", "01_general/locally_processed_samples", "03_hivemind/global_epoch",
@@ -101,10 +101,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("form", ["table", "json", "yaml", "csv"])
-def test_every_form(form: str, folder: Path, output: Output):
+def test_every_output_format(form: str, folder: Path, output: Output):
     assert run(["replay", str(folder), "-o", form]) == 0
-    text, told = output()
-    assert f"reading {folder}" in told
+    text, reported = output()
+    assert f"reading {folder}" in reported
     if form == "csv":
         (row,) = csv.DictReader(io.StringIO(text))
         assert tuple(row) == KEYS
@@ -126,11 +126,11 @@ def test_many_runs_warnings_are_counted(tmp_path: Path, output: Output):
     folder = logs(tmp_path / "logs", {f"hivemind-{n}-gc-us-t4-1.csv": bee() for n in range(1, 6)})
     assert run(["replay", str(folder)]) == 0
     text, _ = output()
-    assert "warnings of 5 runs" in text.splitlines()[-1]
+    assert "warnings on 5 runs" in text.splitlines()[-1]
     assert len(text.splitlines()) == 1 + 5 + 1
 
 
-def test_runs_of_ours_say_what_they_ran_on(tmp_path: Path, output: Output):
+def test_own_runs_show_where_they_ran(tmp_path: Path, output: Output):
     folders = [tmp_path / name for name in ("a", "b", "c", "d")]
     for number, folder in enumerate(folders):
         folder.mkdir()
@@ -159,46 +159,46 @@ def test_the_table_fits_120_columns(paper_traces: Path, output: Output):
     assert max(len(line) for line in output()[0].splitlines()) <= 120
 
 
-def test_what_cannot_be_read_is_told_and_the_rest_is_computed(folder: Path, output: Output):
+def test_unreadable_items_are_reported_and_the_rest_is_computed(folder: Path, output: Output):
     (folder / "hivemind-8-gc-us-t4-1.csv").write_bytes(bytes(range(256)) * 20)
     assert run(["replay", str(folder), "-o", "json"]) == 0
-    text, told = output()
+    text, reported = output()
     document = json.loads(text)
     assert [row["run_id"] for row in document["runs"]] == ["hivemind-7"]
     (problem,) = document["problems"]
     assert "hivemind-8-gc-us-t4-1.csv" in problem
-    assert f"problem: {problem}" in told
+    assert f"problem: {problem}" in reported
 
 
 @pytest.mark.parametrize("broken", ["empty", "noise", "missing"])
-def test_nothing_to_compute_is_exit_2_and_one_sentence(broken: str, tmp_path: Path, output: Output):
+def test_nothing_to_compute_exits_with_2_and_one_sentence(broken: str, tmp_path: Path, output: Output):
     folder = tmp_path / "logs"
     if broken != "missing":
         logs(folder, {"hivemind-9-gc-t4-1.csv": "\x00\x01\x02,\n\x03"} if broken == "noise" else {})
     assert run(["replay", str(folder), "-o", "json"]) == 2
-    text, told = output()
+    text, reported = output()
     assert text == ""
-    assert "Traceback" not in told
-    assert told.strip().splitlines()[-1].startswith("orch: ")
+    assert "Traceback" not in reported
+    assert reported.strip().splitlines()[-1].startswith("orch: ")
 
 
-def test_an_index_that_is_not_there_and_an_unknown_book_are_exit_2(folder: Path, output: Output):
+def test_missing_index_and_unknown_book_exit_with_2(folder: Path, output: Output):
     assert run(["replay", str(folder), "--index", str(folder / "nowhere.csv")]) == 2
     assert "nowhere.csv" in output()[1]
     assert run(["replay", str(folder), "--prices", "nobody-2020"]) == 2
     assert "there is no such price book" in output()[1]
 
 
-def test_a_run_that_was_not_asked_for_is_left_out(folder: Path, output: Output):
+def test_unselected_runs_are_omitted(folder: Path, output: Output):
     (folder / "hivemind-8-gc-us-t4-1.csv").write_text(bee())
     assert run(["replay", str(folder), "--run", "hivemind-8", "-o", "json"]) == 0
     assert [row["run_id"] for row in json.loads(output()[0])["runs"]] == ["hivemind-8"]
 
 
-def test_a_kept_import_is_a_run_like_others(folder: Path, own_home: Path, output: Output):
+def test_saved_import_is_an_ordinary_run(folder: Path, own_home: Path, output: Output):
     assert run(["replay", str(folder), "--save", "-o", "json"]) == 0
-    first, told = output()
-    assert "kept as hivemind-7" in told
+    first, reported = output()
+    assert "saved as hivemind-7" in reported
     assert run(["ls", "-o", "json"]) == 0
     (listed,) = json.loads(output()[0])["runs"]
     assert (listed["run"], listed["status"], listed["peers"], listed["epoch"]) == ("hivemind-7", "done", 2, 3)
@@ -213,15 +213,15 @@ def test_a_kept_import_is_a_run_like_others(folder: Path, own_home: Path, output
     assert json.loads(output()[0])["runs"] == json.loads(first)["runs"]
 
 
-def test_a_kept_import_is_replaced_by_the_same_logs_only(folder: Path, own_home: Path, output: Output):
+def test_saved_import_is_replaced_only_by_the_same_logs(folder: Path, own_home: Path, output: Output):
     for _ in range(2):
         assert run(["replay", str(folder), "--save"]) == 0
     (folder / "hivemind-7-gc-us-t4-2.csv").rename(folder / "hivemind-7-gc-us-t4-9.csv")
     output()
     assert run(["replay", str(folder), "--save", "-o", "json"]) == 2
-    text, told = output()
+    text, reported = output()
     assert json.loads(text)["runs"][0]["run_id"] == "hivemind-7"  # computed all the same
-    assert "another run of this id is kept already" in told
+    assert "another run with this id exists" in reported
     kept = json.loads(_meta(own_home / "runs" / "hivemind-7"))
     assert "hivemind-7-gc-us-t4-2.csv" in [file["file"] for file in kept["files"]]
 
@@ -231,7 +231,7 @@ def _meta(folder: Path) -> str:
         return json.dumps(store.meta("imported"))
 
 
-def test_a_run_of_ours_has_a_row_too(own_home: Path, output: Output):
+def test_own_run_has_a_row(own_home: Path, output: Output):
     folder = own_home / "runs" / "local-2-20261121-7f3a"
     folder.mkdir(parents=True)
     (folder / "experiment.yaml").write_text("name: local-2\n")
@@ -264,16 +264,16 @@ def own_run(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "reason"),
     [
-        ("logs/hivemind-7-vm-monitor.csv", "is a file; name the folder that it lies in"),
-        ("logs/nowhere", "there is no such folder"),
+        ("logs/hivemind-7-vm-monitor.csv", "is a file; give the folder that contains it"),
+        ("logs/nowhere", "no such folder"),
         ("nowhere", "no such run"),
     ],
 )
-def test_a_target_that_is_none(
+def test_invalid_targets(
     word: str, reason: str, folder: Path, monkeypatch: pytest.MonkeyPatch, output: Output
 ):
     monkeypatch.chdir(folder.parent)
     assert run(["replay", word]) == 2
-    text, told = output()
+    text, reported = output()
     assert text == ""
-    assert reason in told
+    assert reason in reported

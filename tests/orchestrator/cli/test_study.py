@@ -1,4 +1,4 @@
-"""`orch study report`: what it prints, what it refuses."""
+"""`orch study report`: output and errors."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def test_a_run_becomes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     [
         (["{tmp}"], "holds no run"),
         (["no-such-run"], "orch ls"),
-        (["{tmp}", "-o", "{tmp}"], "name a file"),
-        (["{tmp}", "-o", "{tmp}/no/such/report.html"], "name a file"),
+        (["{tmp}", "-o", "{tmp}"], "not a file in an existing folder"),
+        (["{tmp}", "-o", "{tmp}/no/such/report.html"], "not a file in an existing folder"),
         (["{tmp}", "--prices", "no-such-book"], "no such price book"),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence_and_2(
+def test_invalid_report_command_gives_one_sentence_and_exit_2(
     arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     default = [] if "-o" in arguments else ["-o", str(tmp_path / "report.html")]

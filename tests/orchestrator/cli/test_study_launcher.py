@@ -1,4 +1,4 @@
-"""What a study sees of its runs, what it does when a controller dies, and what it tells meanwhile."""
+"""The study launcher: states of runs, dead controllers, progress lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.errors import ControllerLostError, RunFailedError, TeardownErr
 from orchestrator.home import run_folder
 from orchestrator.study.core import Attempt, Ended, Job, Started, replay_study
 from orchestrator.study.definition import StudyDefinition
-from orchestrator.study.runner import RunError, Seen
+from orchestrator.study.runner import Inspection, RunError
 from orchestrator.study.verdict import Disturbance
 from tests.orchestrator.cli_snapshots import snapshot
 
@@ -48,22 +48,22 @@ def _write(home: Path, **meta: Any) -> Path:
     return folder
 
 
-def test_what_there_is_of_a_run(tmp_path: Path, launcher: RunLauncher):
-    assert launcher.look(RUN) == Seen("absent")
+def test_inspect_states_of_a_run(tmp_path: Path, launcher: RunLauncher):
+    assert launcher.inspect(RUN) == Inspection("absent")
     folder = _write(tmp_path, status="failed", error="no capacity")
-    assert launcher.look(RUN) == Seen("ended", "failed", "no capacity")
+    assert launcher.inspect(RUN) == Inspection("ended", "failed", "no capacity")
     with RunStore.open_writer(folder / "run.db") as store:
         store.set_meta("status", "running")
     # Its launcher died before it had a controller: it can be brought up.
-    assert launcher.look(RUN) == Seen("made")
+    assert launcher.inspect(RUN) == Inspection("made")
     (folder / "controller.json").write_text(json.dumps({"pid": 2**22 + 1, "began": "0"}))
-    assert launcher.look(RUN) == Seen("lost")  # neither a controller nor a cloud
+    assert launcher.inspect(RUN) == Inspection("lost")  # neither a controller nor a cloud
     with RunStore.open_writer(folder / "run.db") as store:
         store.set_meta("target", "sky")
-    assert launcher.look(RUN) == Seen("running")  # rented VMs live on without this machine
+    assert launcher.inspect(RUN) == Inspection("running")  # rented VMs live on without this machine
 
 
-def test_why_a_run_is_repeated_is_in_its_numbers(tmp_path: Path, launcher: RunLauncher):
+def test_disturbances_come_from_the_numbers_of_the_run(tmp_path: Path, launcher: RunLauncher):
     _write(tmp_path, status="done", host={"contended": True, "reasons": ["a packet was 0.90 s late"]})
     assert launcher.disturbances(RUN) == {
         Disturbance.HOST_BUSY: "the host was too busy (a packet was 0.90 s late)"
@@ -71,7 +71,7 @@ def test_why_a_run_is_repeated_is_in_its_numbers(tmp_path: Path, launcher: RunLa
 
 
 def _watching(monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher, *script: object) -> list[str]:
-    """Each attempt to attach does the next thing of the script; `look` says that the run goes on."""
+    """Each attempt to attach runs the next step of the script; `inspect` reports a running run."""
     attached: list[str] = []
     steps = list(script)
 
@@ -87,11 +87,11 @@ def _watching(monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher, *script: o
 
     monkeypatch.setattr(client, "attach", attach)
     monkeypatch.setattr(study_launcher, "follow", follow)
-    monkeypatch.setattr(launcher, "look", lambda _: Seen("running"))
+    monkeypatch.setattr(launcher, "inspect", lambda _: Inspection("running"))
     return attached
 
 
-def test_a_controller_that_dies_gets_a_successor(monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher):
+def test_dead_controller_is_restarted(monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher):
     far = time.time() + 1000
     lost = ControllerLostError("its controller is gone")
     attached = _watching(monkeypatch, launcher, lost, lost, Outcome("ended", "done"))
@@ -102,7 +102,7 @@ def test_a_controller_that_dies_gets_a_successor(monkeypatch: pytest.MonkeyPatch
         launcher.watch(job("a"), RUN, far)
 
 
-def test_a_run_beyond_its_limit_is_given_up(monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher):
+def test_watch_expires_at_the_wall_limit(monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher):
     _watching(monkeypatch, launcher, Outcome("ended", "done"))
     assert launcher.watch(job("a"), RUN, time.time() - 1).kind == "expired"
 
@@ -110,17 +110,19 @@ def test_a_run_beyond_its_limit_is_given_up(monkeypatch: pytest.MonkeyPatch, lau
 @pytest.mark.parametrize(
     "error", [RunFailedError("it gave up"), InvalidRequestError("no memory"), UsageError("has ended")]
 )
-def test_a_failure_is_the_run_s_own(monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher, error: Exception):
+def test_failure_of_a_run_is_a_run_error(
+    monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher, error: Exception
+):
     _watching(monkeypatch, launcher, error, error)
     with pytest.raises(RunError, match=str(error)):
         launcher.watch(job("a"), RUN, time.time() + 1000)
-    seen = iter([Seen("running"), Seen("ended", "done")])
-    monkeypatch.setattr(launcher, "look", lambda _: next(seen))
+    seen = iter([Inspection("running"), Inspection("ended", "done")])
+    monkeypatch.setattr(launcher, "inspect", lambda _: next(seen))
     assert launcher.watch(job("a"), RUN, time.time() + 1000).kind == "ended"
 
 
 @pytest.mark.parametrize("error", [TeardownError("VMs may be left"), DiskFullError("no room")])
-def test_what_would_stop_the_next_run_too_ends_the_study(
+def test_errors_that_affect_all_runs_end_the_study(
     monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher, error: Exception
 ):
     _watching(monkeypatch, launcher, error)
@@ -128,7 +130,7 @@ def test_what_would_stop_the_next_run_too_ends_the_study(
         launcher.watch(job("a"), RUN, time.time() + 1000)
 
 
-def test_a_study_tells_where_it_is_and_how_long_it_takes():
+def test_study_screen_shows_position_and_time_left():
     lines: list[str] = []
     clock = [0.0]
     jobs = [job("geo-a2", 60.0), Job("geo-a4", "geo-a4", "", 100.0, 500.0)]
@@ -154,7 +156,7 @@ def test_a_study_tells_where_it_is_and_how_long_it_takes():
     assert "peers training" in lines[2]
     assert (
         lines[3]
-        == "[1 of 2] geo-a2: done in 1 min 30 s: r-1 was fast; the host was too busy (late): it is run again"
+        == "[1 of 2] geo-a2: done in 1 min 30 s: r-1 was fast; the host was too busy (late): will be repeated"
     )
     assert lines[4] == "[1 of 2] geo-a2, about 3 min 40 s left of the study: r-2, attempt 2, 1 min of epochs"
     assert lines[5] == "[1 of 2] geo-a2: too long after 1 min: it took longer than its limit of 360 s"
@@ -163,11 +165,11 @@ def test_a_study_tells_where_it_is_and_how_long_it_takes():
 @pytest.mark.parametrize(
     ("why", "says"),
     [
-        (Disturbance.HOST_BUSY, "it is not run again, and not compared"),
-        (Disturbance.DROPPED_ROUNDS, "it is not run again, and counts"),
+        (Disturbance.HOST_BUSY, "not repeated, and not compared"),
+        (Disturbance.DROPPED_ROUNDS, "not repeated, and counted"),
     ],
 )
-def test_a_disturbed_run_that_is_not_run_again(why: Disturbance, says: str):
+def test_disturbed_run_that_is_not_repeated(why: Disturbance, says: str):
     one, ended = job("geo-a2", 60.0), Ended(90.0, "geo-a2", 1, "done", "", ("why",), (why,))
     state = replay_study([one], 0, [Started(0.0, "geo-a2", 1, "r-1"), ended])
     assert ended_line(Attempt(1, "r-1", 0.0, ended), "", state, one).endswith(f"why: {says}")

@@ -1,4 +1,4 @@
-"""What a study's plan says: sums, what is unknown, what stands against launching."""
+"""The plan of a study: totals, unknown values, obstacles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from orchestrator.cli.render.study_plan import plan_document, study_plan_lines, 
 
 
 def a_plan(name: str, **changes: Any) -> dict[str, Any]:
-    """The plan of one run, as far as it is read here."""
+    """A minimal plan of a run."""
     plan = {
         "experiment": name, "raw_duration_s": 100.0, "duration_s": 3600.0, "vm_usd": "2.50", "usd_per_h": "2.50",
         "peers": [{}, {}], "budget": {"egress_usd_per_h": "4"}, "scales": {"bytes": 100.0, "samples": 8.0}, "notes": [],
@@ -17,7 +17,7 @@ def a_plan(name: str, **changes: Any) -> dict[str, Any]:
     return plan | changes
 
 
-def test_a_sum_s_parts_and_the_whole():
+def test_totals_are_the_sums_of_the_runs():
     document = plan_document("s", "sky", {"one": a_plan("one"), "two": a_plan("two")}, 2)
     lines = study_plan_lines(document)
     assert lines[1] == "  one  2 VMs  $2.50/h, about 1 h, VMs $2.50, traffic at most $4.00"
@@ -28,17 +28,17 @@ def test_a_sum_s_parts_and_the_whole():
     )
 
 
-def test_what_is_unknown_is_at_most_nothing():
+def test_unknown_cost_makes_the_totals_unknown():
     unknown = a_plan("two", duration_s=None, raw_duration_s=None, vm_usd=None)
     document = plan_document("s", "sky", {"one": a_plan("one"), "two": unknown}, 2)
-    told = "\n".join([*study_plan_lines(document), study_question(document)])
-    assert "VMs unknown, traffic: unknown" in told
-    assert "VMs at a price that is unknown and traffic at a price that is unknown in all?" in told
-    assert "most unknown" not in told
-    assert "about unknown" not in told
+    reported = "\n".join([*study_plan_lines(document), study_question(document)])
+    assert "VMs unknown, traffic: unknown" in reported
+    assert "VMs at an unknown price and traffic at an unknown price in all?" in reported
+    assert "most unknown" not in reported
+    assert "about unknown" not in reported
 
 
-def test_a_reason_names_each_run_once():
+def test_notes_name_each_run_once():
     why = "cannot be launched on rented VMs as it is: {}: no step time is known"
     plans = {name: a_plan(name, notes=[why.format(name), "traffic is old"]) for name in ("a-1", "a-2")}
     against = {name: plan["notes"][:1] for name, plan in plans.items()}
@@ -52,8 +52,8 @@ def test_a_reason_names_each_run_once():
     }
     plans["a-1"]["notes"].insert(0, "traffic is old")
     plans["a-2"]["notes"] = ["its price is unknown"]
-    told = study_plan_lines(plan_document("s", "sky", plans, 2), {"a-2": ["its price is unknown"]})
-    assert next(line for line in told if "note:" in line) == "  note: a-2: its price is unknown"
+    reported = study_plan_lines(plan_document("s", "sky", plans, 2), {"a-2": ["its price is unknown"]})
+    assert next(line for line in reported if "note:" in line) == "  note: a-2: its price is unknown"
     assert notes["sky"] == notes["local"][:2]  # rented VMs are not this host
     assert notes["local"] == [
         "  note: every run: cannot be launched on rented VMs as it is: no step time is known",

@@ -1,4 +1,4 @@
-"""`orch study run` as a user calls it, with runs that are made up."""
+"""`orch study run` from the command line, with fake runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_study_from_its_file_to_the_table(study: str, own_home: Path, capsys: pytest.CaptureFixture[str]):
+def test_study_runs_from_file_to_table(study: str, own_home: Path, capsys: pytest.CaptureFixture[str]):
     assert run(["study", "run", study, "--yes"]) == 0
     shown = capsys.readouterr()
     assert "3 runs one after the other, on the emulated cloud" in shown.err
@@ -40,23 +40,26 @@ def test_a_study_from_its_file_to_the_table(study: str, own_home: Path, capsys: 
     assert "paper-abc" in listed["shipped"]
 
 
-def test_a_failed_run_is_told_at_the_end_and_tried_again(study: str, capsys: pytest.CaptureFixture[str]):
+def test_failed_run_is_reported_at_the_end_and_retried(study: str, capsys: pytest.CaptureFixture[str]):
     MadeRuns.refused = {"geo-b2"}
     assert run(["study", "run", study, "--yes", "-o", "json"]) == 1
     shown = capsys.readouterr()
-    told = json.loads(shown.out)
-    assert (told["status"], [r["status"] for r in told["runs"]]) == ("failed", ["done", "failed", "done"])
-    assert "no memory for 8 peers" in told["runs"][1]["error"]
-    assert told["comparison"]["missing"][0]["experiment"] == "geo-b2"
+    reported = json.loads(shown.out)
+    assert (reported["status"], [r["status"] for r in reported["runs"]]) == (
+        "failed",
+        ["done", "failed", "done"],
+    )
+    assert "no memory for 8 peers" in reported["runs"][1]["error"]
+    assert reported["comparison"]["missing"][0]["experiment"] == "geo-b2"
     assert "1 failed, 0 not run, of 3" in shown.err
     MadeRuns.refused = set()
     assert run(["study", "run", "s", "--resume", "-o", "json"]) == 0
-    told = _json(capsys)
-    assert [r["attempts"] for r in told["runs"]] == [1, 2, 1]
+    reported = _json(capsys)
+    assert [r["attempts"] for r in reported["runs"]] == [1, 2, 1]
     assert [made.rsplit("-", 3)[0] for made in MadeRuns.made] == ["geo-a2", "geo-c8-x", "geo-b2"]
 
 
-def test_going_on_is_shown_before_it_is_done(study: str, own_home: Path, capsys: pytest.CaptureFixture[str]):
+def test_resume_dry_run_shows_what_is_left(study: str, own_home: Path, capsys: pytest.CaptureFixture[str]):
     MadeRuns.refused, MadeRuns.interrupt = {"geo-a2"}, {"geo-b2"}
     assert run(["study", "run", study, "--yes"]) == 130
     (folder,) = list_studies(own_home)
@@ -74,7 +77,7 @@ def test_going_on_is_shown_before_it_is_done(study: str, own_home: Path, capsys:
     assert run(["study", "run", "s", "--resume", "--dry-run", "--only", "x"]) == 0
     shown = capsys.readouterr()
     assert shown.out.startswith("s: 2 runs one after the other")
-    assert "b2 has no end in the journal: going on looks at it first" in shown.err
+    assert "b2 has no end in the journal: it is inspected first" in shown.err
     (folder / "journal.jsonl").write_bytes(journal)
     MadeRuns.refused = set()
     assert run(["study", "run", "s", "--resume"]) == 1  # the failed one waits until all have run
@@ -82,11 +85,11 @@ def test_going_on_is_shown_before_it_is_done(study: str, own_home: Path, capsys:
     assert len(MadeRuns.made) == 4
     capsys.readouterr()
     assert run(["study", "run", "s", "--resume", "--dry-run"]) == 0
-    assert capsys.readouterr().out == f"{folder.name}: nothing is left to run\n"
+    assert capsys.readouterr().out == f"{folder.name}: nothing left to run\n"
     assert len(MadeRuns.made) == 4
 
 
-def test_what_was_asked_for_decides_the_exit_code(study: str, capsys: pytest.CaptureFixture[str]):
+def test_requested_runs_decide_the_exit_code(study: str, capsys: pytest.CaptureFixture[str]):
     MadeRuns.refused, MadeRuns.interrupt = {"geo-a2"}, {"geo-b2"}
     assert run(["study", "run", study, "--yes"]) == 130
     capsys.readouterr()
@@ -100,22 +103,22 @@ def test_what_was_asked_for_decides_the_exit_code(study: str, capsys: pytest.Cap
     assert _json(capsys)["status"] == "unfinished"
 
 
-def test_a_failed_repeat_is_told(study: str, capsys: pytest.CaptureFixture[str]):
+def test_failed_repeat_is_reported(study: str, capsys: pytest.CaptureFixture[str]):
     MadeRuns.busy, MadeRuns.refused = {"geo-a2": 1}, {"geo-a2 2"}
     assert run(["study", "run", study, "--yes", "-o", "json"]) == 0  # it has numbers
     shown = capsys.readouterr()
-    told = json.loads(shown.out)["runs"][0]
-    assert (told["status"], told["attempts"]) == ("done", 2)
-    (line,) = [line for line in shown.err.splitlines() if line == f"{told['error']}"]
+    reported = json.loads(shown.out)["runs"][0]
+    assert (reported["status"], reported["attempts"]) == ("done", 2)
+    (line,) = [line for line in shown.err.splitlines() if line == f"{reported['error']}"]
     first = MadeRuns.made[0]
-    assert line.startswith(f"geo-a2: its repeat {first[:-1]}2 failed: {first[:-1]}2: no memory")
+    assert line.startswith(f"geo-a2: repeat {first[:-1]}2 failed: {first[:-1]}2: no memory")
     assert line.endswith(f"its numbers are those of {first} (the host was too busy (late))")
     assert run(["study", "run", "s", "--resume", "-o", "json"]) == 0  # tried again
-    told = _json(capsys)["runs"][0]
-    assert (told["attempts"], told["disturbed"], told["error"]) == (3, [], "")
+    reported = _json(capsys)["runs"][0]
+    assert (reported["attempts"], reported["disturbed"], reported["error"]) == (3, [], "")
 
 
-def test_a_report_that_cannot_be_drawn_fails_no_study(
+def test_drawing_error_does_not_fail_the_study(
     study: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     def full(*_: object) -> Path:
@@ -124,13 +127,16 @@ def test_a_report_that_cannot_be_drawn_fails_no_study(
     monkeypatch.setattr("orchestrator.cli.commands.compare.write_page", full)
     assert run(["study", "run", study, "--yes", "--only", "geo-a2", "-o", "json"]) == 0
     shown = capsys.readouterr()
-    told = json.loads(shown.out)
-    assert (told["status"], told["report"]) == ("done", None)
-    assert told["report_error"] == "it could not be drawn (OSError: [Errno 28] No space left on device)"
-    assert f"no page: {told['report_error']}; `orch compare {told['study_id']} --report" in shown.err
+    reported = json.loads(shown.out)
+    assert (reported["status"], reported["report"]) == ("done", None)
+    assert reported["report_error"] == "it could not be drawn (OSError: [Errno 28] No space left on device)"
+    assert (
+        f"no report: {reported['report_error']}; retry with `orch compare {reported['study_id']} --report"
+        in shown.err
+    )
 
 
-def test_a_study_of_a_few_runs_hides_no_whole_one(
+def test_partial_study_does_not_hide_a_complete_one(
     study: str, own_home: Path, capsys: pytest.CaptureFixture[str]
 ):
     MadeRuns.interrupt = {"geo-c8-x"}
@@ -138,12 +144,13 @@ def test_a_study_of_a_few_runs_hides_no_whole_one(
     (whole,) = list_studies(own_home)
     capsys.readouterr()
     assert run(["study", "run", study, "--yes", "--only", "geo-a2"]) == 0
-    said = capsys.readouterr().err
+    printed = capsys.readouterr().err
     assert (
-        f"{whole.name} has 1 of 3 runs left: `orch study run {whole.name} --resume` goes on with it" in said
+        f"{whole.name} has 1 of 3 runs left: resume it with `orch study run {whole.name} --resume`" in printed
     )
     assert (
-        "a study of 1 of the 3 runs of s: afterwards that name alone means the newest study with all" in said
+        "this study has 1 of the 3 runs of s; refer to it by its id, because the name alone selects"
+        in printed
     )
     assert run(["compare", "s", "-o", "json"]) == 0
     assert _json(capsys)["study"] == whole.name
@@ -155,18 +162,18 @@ def test_a_contended_run_is_repeated(study: str, capsys: pytest.CaptureFixture[s
     MadeRuns.busy = {"geo-a2": 1, "geo-b2": 9}
     assert run(["study", "run", study, "--yes", "-o", "json"]) == 0
     shown = capsys.readouterr()
-    told = json.loads(shown.out)
-    assert [r["attempts"] for r in told["runs"]] == [2, 3, 1]
-    assert [r["host_contended"] for r in told["comparison"]["rows"]] == [False, True, False]
-    assert [r["attempts"] for r in told["comparison"]["rows"]] == [2, 3, 1]
-    assert "the host was too busy (late): it is run again" in shown.err
-    assert "the host was too busy (late): it is not run again, and not compared" in shown.err
+    reported = json.loads(shown.out)
+    assert [r["attempts"] for r in reported["runs"]] == [2, 3, 1]
+    assert [r["host_contended"] for r in reported["comparison"]["rows"]] == [False, True, False]
+    assert [r["attempts"] for r in reported["comparison"]["rows"]] == [2, 3, 1]
+    assert "the host was too busy (late): will be repeated" in shown.err
+    assert "the host was too busy (late): not repeated, and not compared" in shown.err
 
 
-def test_ctrl_c_ends_with_130_and_the_study_goes_on(study: str, capsys: pytest.CaptureFixture[str]):
+def test_ctrl_c_exits_with_130_and_the_study_can_be_resumed(study: str, capsys: pytest.CaptureFixture[str]):
     MadeRuns.interrupt = {"geo-b2"}
     assert run(["study", "run", study, "--yes"]) == 130
-    assert "--resume` goes on" in capsys.readouterr().err
+    assert "resume with `orch study run" in capsys.readouterr().err
     assert run(["compare", "s", "-o", "json"]) == 0
     half = _json(capsys)
     assert [row["experiment"] for row in half["rows"]] == ["CV A-2"]
@@ -175,12 +182,12 @@ def test_ctrl_c_ends_with_130_and_the_study_goes_on(study: str, capsys: pytest.C
         "geo-c8-x": "not run yet",
     }
     assert run(["study", "run", "s", "--resume", "-o", "json"]) == 0
-    told = _json(capsys)
-    assert [r["attempts"] for r in told["runs"]] == [1, 1, 1]
-    assert told["runs"][1]["run_id"].endswith("-2")
+    reported = _json(capsys)
+    assert [r["attempts"] for r in reported["runs"]] == [1, 1, 1]
+    assert reported["runs"][1]["run_id"].endswith("-2")
 
 
-def test_only_some_and_values_for_all(study: str, own_home: Path, capsys: pytest.CaptureFixture[str]):
+def test_only_and_set_options(study: str, own_home: Path, capsys: pytest.CaptureFixture[str]):
     assert (
         run(["study", "run", study, "--yes", "--only", "geo-c*", "--set", "measure.epochs=5", "-o", "json"])
         == 0
@@ -196,32 +203,32 @@ def test_only_some_and_values_for_all(study: str, own_home: Path, capsys: pytest
     [
         (["study", "run", "{file}"], 3, "add --yes"),
         (["study", "run", "nowhere"], 2, "no such study file"),
-        (["study", "run", "{file}", "--resume"], 2, "no study of the name 's' was begun here"),
-        (["study", "run", "{file}", "--only", "geo-x"], 2, "there are: geo-a2, geo-b2, geo-c8-x"),
+        (["study", "run", "{file}", "--resume"], 2, "no study named 's' was begun here"),
+        (["study", "run", "{file}", "--only", "geo-x"], 2, "runs: geo-a2, geo-b2, geo-c8-x"),
         (
             ["study", "run", "{file}", "--only", "geo-a2", "--only", "geo-typo"],
             2,
-            "--only geo-typo: no run of that",
+            "--only geo-typo: matches no run",
         ),
         (
             ["study", "run", "{file}", "--resume", "--price-tolerance", "0.2"],
             2,
-            "leave --price-tolerance out",
+            "omit --price-tolerance",
         ),
         (["study", "run", "{file}", "--set", "swarm.batch_siz=1"], 2, "did you mean 'batch_size'"),
-        (["study", "run", "{file}", "--resume", "--set", "seed=1"], 2, "leave --set out"),
+        (["study", "run", "{file}", "--resume", "--set", "seed=1"], 2, "omit --set"),
         (["study", "run", "{tmp}/bad.yaml", "--yes"], 2, "bad.csv:2: limit 'much' is not a number"),
         (["study", "run", "{tmp}/bad.yaml", "--dry-run"], 2, "bad.csv:2: limit 'much' is not a number"),
         (["study", "run", "geo-c8"], 2, "is an experiment, not a study; `orch launch geo-c8` runs it"),
-        (["compare", "nothing"], 2, "nor is there a study of that name"),
+        (["compare", "nothing"], 2, "there is no study of that name either"),
         (
             ["compare", "paper-abc"],
             2,
-            "ships with orch and was not run here yet; `orch study run paper-abc` does",
+            "this shipped study has not been run here yet; run it with `orch study run paper-abc`",
         ),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence(
+def test_invalid_study_command_gives_one_sentence(
     study: str, own_home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, says: str
 ):
     folder = Path(study).parent
@@ -235,19 +242,17 @@ def test_what_cannot_be_done_is_one_sentence(
     assert not (own_home / "studies").exists()
 
 
-def test_a_study_that_is_being_run_is_left_alone(
-    study: str, own_home: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_study_in_progress_is_left_alone(study: str, own_home: Path, capsys: pytest.CaptureFixture[str]):
     assert run(["study", "run", study, "--yes", "--only", "geo-a2"]) == 0
     (folder,) = list_studies(own_home)
     with hold_study(folder):
         assert run(["study", "run", "s", "--resume"]) == 6
         assert run(["study", "run", study, "--yes"]) == 6
-    assert "another `orch` is running this study" in capsys.readouterr().err
+    assert "another `orch` process is running this study" in capsys.readouterr().err
     assert len(MadeRuns.made) == 1
 
 
-def test_a_dry_run_sums_up_and_leaves_nothing(own_home: Path, capsys: pytest.CaptureFixture[str]):
+def test_dry_run_shows_totals_and_leaves_nothing(own_home: Path, capsys: pytest.CaptureFixture[str]):
     assert run(["study", "run", "paper-abc", "--dry-run", "-o", "json"]) == 0
     plan = _json(capsys)
     assert len(plan["runs"]) == 28
@@ -255,12 +260,12 @@ def test_a_dry_run_sums_up_and_leaves_nothing(own_home: Path, capsys: pytest.Cap
     assert plan["raw_duration_s"] < 100 * 60
     assert run(["study", "run", "paper-abc", "--dry-run", "--on", "sky", "--only", "geo-c8*"]) == 0
     shown = capsys.readouterr().out
-    assert "all together: about" in shown
+    assert "total: about" in shown
     assert "every run: cannot be launched on rented VMs as it is" in shown
     assert not own_home.exists()
 
 
-def test_rented_vms_are_asked_for_once(study: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_rented_vms_are_confirmed_once(study: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     store = ["--set", "data.endpoint=https://s3.example.com", "--set", "data.private=true"]
     assert (
         run(["study", "run", study, "--on", "sky", "--only", "geo-a2", "--dry-run", "-o", "json", *store])

@@ -215,7 +215,7 @@ class TestWhatReapSays:
         assert cloud.calls.count("close") == 2, "the run's own provider, and the one that asks the clouds"
         said = capsys.readouterr().err
         assert "r: " in said
-        assert "what it cost is not known" in said
+        assert "its cost is unknown" in said
         assert "nothing of owner me" in said
 
     def test_an_unreadable_database_with_unreachable_clouds_exits_with_5(

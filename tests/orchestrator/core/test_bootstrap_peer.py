@@ -246,7 +246,7 @@ def test_simulation_detects_a_controller_that_starts_two_swarms(monkeypatch: pyt
     assert not made.spec.first_alone
     assert simulate(made).epochs > 0
     monkeypatch.setattr("orchestrator.core.machine.choose_seed", hasty)
-    with pytest.raises(SimulationError, match="a second swarm was begun beside"):
+    with pytest.raises(SimulationError, match="a second swarm was started while"):
         simulate(made)
 
 

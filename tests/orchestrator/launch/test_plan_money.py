@@ -52,7 +52,7 @@ def test_traffic_is_part_of_the_price_with_or_without_a_budget(capsys: pytest.Ca
         assert shown in lines_of(capsys, *settings)
     asked = rent_question(plan_for(load("geo-b2"), "sky").document)
     assert (
-        asked == f"Rent 2 VMs for $0.5445 an hour, with traffic of at most ${budget['egress_usd_per_h']}/h?"
+        asked == f"Rent 2 VMs for $0.5445 per hour, with traffic of at most ${budget['egress_usd_per_h']}/h?"
     )
     unknown = plan_for(load("geo-b2", [NO_PRICE]), "sky").document
     assert rent_question(unknown).endswith("with traffic of unknown cost?")
@@ -141,7 +141,7 @@ def test_the_documented_examples_can_be_launched(
     command = re.search(r"^orch (plan [^#\n]*)", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert command
     assert run(shlex.split(command[1])) == 0
-    assert "`orch launch --plan plan.json` launches it" in capsys.readouterr().err
+    assert "launch it with `orch launch --plan plan.json`" in capsys.readouterr().err
 
 
 def test_an_unknown_reserve_promises_no_overshoot_of_0():
@@ -155,7 +155,7 @@ def test_only_launchable_plans_are_shown_as_launchable(tmp_path: Path, capsys: p
     assert f"{path} cannot be launched" in capsys.readouterr().err
     saved(tmp_path, *STORE, *KEYS)
     said = capsys.readouterr().err
-    assert f"`orch launch --plan {path}` launches it" in said
+    assert f"launch it with `orch launch --plan {path}`" in said
     assert "cannot be launched" not in said
 
 
@@ -168,6 +168,8 @@ def test_own_machines_have_no_market_and_no_tolerance(capsys: pytest.CaptureFixt
 
 def test_singular_peer_and_vm(capsys: pytest.CaptureFixture[str]):
     assert any(line.startswith("geo-a1: ConvNextLarge, 1 peer, ") for line in lines_of(capsys, name="geo-a1"))
-    assert rent_question(plan_for(load("geo-a1"), "sky").document).startswith("Rent 1 VM for $0.2795 an hour")
+    assert rent_question(plan_for(load("geo-a1"), "sky").document).startswith(
+        "Rent 1 VM for $0.2795 per hour"
+    )
     assert run(["validate", "geo-a1"]) == 0
     assert capsys.readouterr().out == "geo-a1: ok (geo-a1, 1 peer)\n"

@@ -88,8 +88,8 @@ def test_a_launch_killed_during_folder_creation_can_be_repeated(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["geo-b2"], "has its experiment in it"),
-        (["--set", "seed=1"], "has its experiment in it"),
+        (["geo-b2"], "contains its experiment"),
+        (["--set", "seed=1"], "contains its experiment"),
         (["--on", "local"], "is a plan for --on sky"),
     ],
 )

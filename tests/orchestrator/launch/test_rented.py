@@ -78,7 +78,7 @@ def test_plan_and_launch_show_the_owner_and_only_launch_creates_one(
         client, "launch", lambda run_id, home: client.RunConnection(run_id, home / "runs" / run_id)
     )
     assert run(["plan", TWIN, "--on", "sky"]) == 0
-    assert "made at the first launch" in capsys.readouterr().err
+    assert "generated and printed by the first launch" in capsys.readouterr().err
     assert not own_home.exists()
     assert run(["launch", TWIN, "--on", "sky", "--yes", "--detach"]) == 0
     assert did == ["looked", "asked", "made the role"]

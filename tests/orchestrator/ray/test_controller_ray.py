@@ -1,4 +1,4 @@
-"""The controller on a real Ray with a toy provider: killed, attached to, stopped; nothing is left."""
+"""The controller on a real Ray with a toy provider: kill, attach, stop; nothing is left."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def prepared(home: Path, run_id: str) -> Path:
 
 
 def listeners(pids) -> set[str]:
-    """Addresses (hexadecimal, as the kernel writes them) at which these processes take TCP connections."""
+    """Addresses (hexadecimal, as in /proc) on which these processes listen for TCP connections."""
     sockets = set()
     for pid in pids:
         for fd in Path(f"/proc/{pid}/fd").glob("*"):
@@ -69,7 +69,7 @@ def controller_pid(folder: Path) -> int:
 
 
 def served(home: Path, run_id: str) -> dict[str, float]:
-    """What the run's controller tells Prometheus, by metric: the sum of its samples."""
+    """Prometheus metrics of the run's controller: the sum of the samples by metric."""
     url = client.snapshot(run_id, home)["metrics_url"]
     with urllib.request.urlopen(url, timeout=10) as answer:
         text = answer.read().decode()
@@ -81,7 +81,7 @@ def states(home: Path, run_id: str) -> set[str]:
 
 
 @pytest.mark.timeout(180)
-def test_killed_attached_stopped(tmp_path, monkeypatch):
+def test_run_survives_controller_kill_attach_and_stop(tmp_path, monkeypatch):
     here = tmp_path / "lib"
     here.mkdir()
     (here / "tests_toy.py").write_text((Path(__file__).parents[1] / "toy.py").read_text())
@@ -110,10 +110,10 @@ def test_killed_attached_stopped(tmp_path, monkeypatch):
         with pytest.raises(FencedError):
             RunStore.open_writer(folder / "run.db")
         first_url = client.snapshot(run_id, home)["metrics_url"]
-        told = served(home, run_id)
-        assert told["orch_run_info"] == 1
-        assert told["orch_peers"] == 2
-        assert told["orch_controller_tick_seconds"] > 0
+        reported = served(home, run_id)
+        assert reported["orch_run_info"] == 1
+        assert reported["orch_peers"] == 2
+        assert reported["orch_controller_tick_seconds"] > 0
 
         # the controller's worker dies: Ray starts it again, and the run goes on with the same VMs
         first = controller_pid(folder)
@@ -122,7 +122,7 @@ def test_killed_attached_stopped(tmp_path, monkeypatch):
         run = client.attach(run_id, home)
         until(lambda: controller_pid(folder) != first)
         assert run.wait(1.0) is None
-        assert served(home, run_id)["orch_samples"] >= told["orch_samples"]
+        assert served(home, run_id)["orch_samples"] >= reported["orch_samples"]
 
         # the monitor dies: the next one is started
         toy = folder / "toy"

@@ -1,4 +1,4 @@
-"""Another user of the machine: nothing of the owner's can be read, run or blocked."""
+"""Another user of the machine cannot read, use or block anything of the owner."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOBODY = 65534
 
 
 def as_somebody_else(work: Callable[[], Any]) -> Any:
-    """What `work` returns in a child process with another uid. All that it imports has to be imported already."""
+    """Run `work` in a child process with another uid and return its result. All imports must be done before."""
     ours, theirs = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -40,20 +40,20 @@ def as_somebody_else(work: Callable[[], Any]) -> Any:
             os.setgid(_NOBODY)
             os.setuid(_NOBODY)
             result = work()
-        except BaseException as error:  # noqa: BLE001 - told to the test
+        except BaseException as error:  # noqa: BLE001 - returned to the test
             result = repr(error)
         os.write(theirs, pickle.dumps(result))
         os._exit(0)
     os.close(theirs)
     with os.fdopen(ours, "rb") as file:
-        said = file.read()
+        printed = file.read()
     os.waitpid(pid, 0)
-    return pickle.loads(said)
+    return pickle.loads(printed)
 
 
 @pytest.fixture
 def base() -> Iterator[Path]:
-    """A folder that everybody may look into, as /home is."""
+    """A folder that everyone can read, like /home."""
     path = Path(tempfile.mkdtemp(prefix="orch-users-", dir="/tmp"))
     path.chmod(0o755)
     yield path
@@ -73,7 +73,7 @@ def attempt(address: str, token: str = "") -> str:
 
 
 def refused(*paths: Path) -> list[str]:
-    """What somebody else gets of each: a name, or what was raised."""
+    """What another user gets from each path: its content, or the name of the exception."""
 
     def look() -> list[str]:
         found = []
@@ -91,7 +91,7 @@ def refused(*paths: Path) -> list[str]:
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user: needs root")
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.timeout(180)
-def test_another_user_gets_nothing_of_our_ray_and_our_files(base: Path, monkeypatch: pytest.MonkeyPatch):
+def test_other_users_cannot_access_our_ray_and_files(base: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     home = base / "home"
     try:
@@ -116,7 +116,7 @@ def test_another_user_gets_nothing_of_our_ray_and_our_files(base: Path, monkeypa
         stop_ray(home)
 
 
-def test_a_home_and_a_runs_folder_are_ours_alone(base: Path):
+def test_home_and_run_folder_are_private(base: Path):
     from experiments.parse.load import find, load
 
     spec = load("local-2")
@@ -131,9 +131,7 @@ def test_a_home_and_a_runs_folder_are_ours_alone(base: Path):
         assert refused(base / "home", folder / "run.db") == ["PermissionError"] * 2
 
 
-def test_connections_to_vms_are_kept_where_nobody_else_can_be_first(
-    base: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_ssh_control_sockets_are_in_a_private_folder(base: Path, monkeypatch: pytest.MonkeyPatch):
     home, runtime = base / "me", base / "run"
     home.mkdir(mode=0o700)
     runtime.mkdir(mode=0o700)
@@ -151,7 +149,7 @@ def test_connections_to_vms_are_kept_where_nobody_else_can_be_first(
     assert ssh._control() is None, "a socket's path has a longest length"
 
 
-def test_a_folder_that_is_not_ours_alone_is_refused_with_a_sentence(base: Path):
+def test_folder_accessible_to_others_is_refused(base: Path):
     path = base / "f"
     assert private_folder(path) == path
     path.chmod(0o750)
@@ -169,7 +167,7 @@ def test_a_folder_that_is_not_ours_alone_is_refused_with_a_sentence(base: Path):
             private_folder(path)
 
 
-def test_a_home_that_is_there_stays_as_it_is(base: Path):
+def test_existing_home_is_unchanged(base: Path):
     (base / "home").mkdir(mode=0o755)
     make_home(base / "home")
     assert (base / "home").stat().st_mode & 0o777 == 0o755
@@ -193,7 +191,7 @@ def test_a_run_has_its_own_environment(tmp_path: Path):
 
 
 def test_skypilots_server_does_not_carry_the_mark_of_rays_processes(monkeypatch: pytest.MonkeyPatch):
-    """What carries it is ended with Ray: the server was, in mid-request."""
+    """Processes with the mark are ended with Ray, which happened to the server during a request."""
     seen: dict[str, str] = {}
 
     def run(*_: Any, env: dict[str, str], **__: Any) -> Any:

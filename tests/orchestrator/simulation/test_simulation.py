@@ -1,4 +1,4 @@
-"""The controller's core through histories of faults drawn from seeds; every promise is checked at every event."""
+"""Simulated runs with seeded fault histories; every invariant is checked at every event."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CHUNK = 10  # histories that one process goes through at a time
 
 
 def through(first: int) -> Counter[str]:
-    """A chunk of histories: how often each class of faults struck, how the runs ended, how often progress was due."""
+    """Simulate a chunk of histories; count the faults by class, the final statuses, and the progress checks."""
     counts: Counter[str] = Counter()
     for seed in range(first, min(first + _CHUNK, FIRST_SEED + SEEDS)):
         outcome = simulate(scenario(seed, days=1.0 if seed % 10 == 0 else 0.2))
@@ -42,8 +42,8 @@ def through(first: int) -> Counter[str]:
 
 @pytest.mark.timeout(72000)
 @pytest.mark.slow
-def test_promises_hold_through_every_history_and_every_class_of_faults_fires():
-    """Each core has its share of the histories, whoever runs this test."""
+def test_invariants_hold_in_every_history_and_every_fault_class_occurs():
+    """The histories are distributed over all cores."""
     pool = ProcessPoolExecutor(os.cpu_count(), get_context("spawn"))
     try:
         chunks = pool.map(through, range(FIRST_SEED, FIRST_SEED + SEEDS, _CHUNK))
@@ -72,44 +72,44 @@ _A_PRICE_THAT_ROSE_WITHOUT_A_CONTROLLER = (6902, 8263)
         *_A_PRICE_THAT_ROSE_WITHOUT_A_CONTROLLER,
     ],
 )
-def test_histories_that_once_broke_a_promise(seed: int):
+def test_histories_that_once_violated_an_invariant(seed: int):
     simulate(scenario(seed, days=0.2))
 
 
 def test_the_same_seed_gives_the_same_run():
-    def told(outcome: Outcome) -> object:
+    def facts(outcome: Outcome) -> object:
         return [(e.at_s, e.kind, e.vm, e.cause) for e in outcome.journal], outcome.spent_usd, outcome.fired
 
-    assert told(simulate(scenario(11, days=0.3))) == told(simulate(scenario(11, days=0.3)))
-    assert told(simulate(scenario(11, days=0.3))) != told(simulate(scenario(12, days=0.3)))
+    assert facts(simulate(scenario(11, days=0.3))) == facts(simulate(scenario(11, days=0.3)))
+    assert facts(simulate(scenario(11, days=0.3))) != facts(simulate(scenario(12, days=0.3)))
 
 
-def test_a_controller_that_acts_before_it_writes_is_found_out():
-    with pytest.raises(SimulationError, match=r"lives, and the journal does not say so") as found:
+def test_controller_that_acts_before_it_writes_is_detected():
+    with pytest.raises(SimulationError, match=r"exists but is not in the journal") as found:
         simulate(scenario(3, days=0.2), write_late=True)
     assert "orch simulate --seed 3 --days 0.2 --peers 8" in str(found.value)
 
 
-def test_a_reserve_that_is_too_small_is_found_out():
-    """Without what the teardown may take, a run whose API fails at its stop passes its budget; else it does not."""
+def test_reserve_that_is_too_small_is_detected():
+    """Without a reserve for the teardown, a run whose API fails at its stop exceeds its budget."""
     calm = scenario(5, days=0.5, faults=("preemption",))
     calm = replace(calm, spec=replace(calm.spec, budget_usd=Decimal("5")))
     made = replace(calm, at_stop=(Window("outage", 0.0, 3600.0),))
     outcome = simulate(made)
     assert outcome.status == "budget"
-    # Nobody could be told: the leases ran out.
+    # No VM could be stopped: the leases expired.
     assert 0.75 * made.spec.lease_s <= outcome.dead_after_s <= made.death_bound_s
     careless = replace(made.spec, teardown_s=0.0)
-    told = simulate(replace(calm, spec=careless))
-    assert (told.status, told.dead_after_s) == ("budget", 0.0)
-    with pytest.raises(SimulationError, match=r"are spent of a budget of 5"):
+    reported = simulate(replace(calm, spec=careless))
+    assert (reported.status, reported.dead_after_s) == ("budget", 0.0)
+    with pytest.raises(SimulationError, match=r"spent, above the budget of 5"):
         simulate(replace(made, spec=careless))
 
 
-def test_a_machine_that_starts_again_with_its_clock_set_back_hides_no_more_than_it_was_away(
+def test_clock_set_back_at_reboot_hides_no_more_than_the_downtime(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """After two quiet hours, an hour back: the journal's last row is as old, and nothing else tells the time."""
+    """After two quiet hours the clock is set back an hour, when only the recorded clock shows the time."""
     made = scenario(5, days=0.5, faults=())
     made = replace(
         made, spec=replace(made.spec, budget_usd=Decimal("5"), max_usd_per_h=None),
@@ -122,15 +122,15 @@ def test_a_machine_that_starts_again_with_its_clock_set_back_hides_no_more_than_
     assert outcome.spent_usd < Decimal("5"), "the reserve is for longer than a minute"
     monkeypatch.setattr("orchestrator.controller.tick._CLOCK_PERIOD_S", 1e9)
     with pytest.raises(
-        SimulationError, match=r"the run's clock lacks 3600 s after \d\d s without a controller"
+        SimulationError, match=r"the run's clock is 3600 s behind after \d\d s without a controller"
     ):
         simulate(made)
 
 
-def test_a_price_that_no_list_told_is_no_lost_dollar_and_one_that_was_told_is(
+def test_unlisted_prices_are_excused_and_listed_ones_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """It rises for a quarter of an hour: while nothing can be listed, which no list tells afterwards; then seen by lists."""
+    """Prices rise for a quarter of an hour, once while no listing succeeds and once visible in listings."""
     made = scenario(5, days=0.2, faults=())
     spec = replace(made.spec, budget_usd=None, max_usd_per_h=None)
     made = replace(made, spec=spec, peers=replace(made.peers, max_epochs=0))
@@ -141,30 +141,30 @@ def test_a_price_that_no_list_told_is_no_lost_dollar_and_one_that_was_told_is(
         return (*dear, *(TraceEvent(at_s + 900.0, where, "price", usd) for where, usd in usual.items()))
 
     outage = Window("outage", BEGAN_S + 7100.0, BEGAN_S + 8050.0)
-    untold = replace(made, trace=rises(7120.0), windows=(outage,))
-    assert simulate(untold).status == "stopped"
-    told = replace(made, trace=rises(7120.0))
-    assert simulate(told).status == "stopped"
+    unlisted = replace(made, trace=rises(7120.0), windows=(outage,))
+    assert simulate(unlisted).status == "stopped"
+    listed = replace(made, trace=rises(7120.0))
+    assert simulate(listed).status == "stopped"
     monkeypatch.setattr("orchestrator.controller.records.Rows._note_prices", lambda *_: None)
-    with pytest.raises(SimulationError, match=r"the provider bills .* USD, the controller knows of"):
-        simulate(told)
+    with pytest.raises(SimulationError, match=r"the provider bills .* USD, but the controller accounts for"):
+        simulate(listed)
 
 
-def test_leases_that_ran_by_a_vms_time_of_day_would_be_found_out():
-    """VMs' clocks are wrong by up to an hour and are set in mid-run; set forward ends a lease, set back lengthens it."""
+def test_leases_by_wall_clock_are_detected():
+    """VM clocks are wrong by up to an hour and changed during the run: forward ends a lease, back extends it."""
     made = scenario(2, days=0.2, faults=("vm_clock",))
     made = replace(made, clocks_set=(ClockSet(3000.0, -3000.0), ClockSet(9000.0, 3500.0)))
     assert simulate(made).fired["vm_clock"] >= 10
     careless = replace(made, peers=replace(made.peers, by_wall_clock=True))
     with pytest.raises(
-        SimulationError, match=r"the lease of .* ended although its peer heard the controller"
+        SimulationError, match=r"the lease of .* expired although its peer was in contact with the controller"
     ):
         simulate(careless)
     lost = replace(
         careless, clocks_set=(ClockSet(3100.0, -3000.0),), crashes=(Crash(3000.0, "after_write", None),),
         trace=(TraceEvent(3001.0, "*", "preempt", Decimal(1)),), peers=replace(careless.peers, skew_s=0.0),
     )  # fmt: skip
-    with pytest.raises(SimulationError, match=r"lives .* s after the end"):
+    with pytest.raises(SimulationError, match=r"is still running .* s after the end"):
         simulate(lost)
 
 
@@ -178,7 +178,7 @@ def test_a_lost_controller_leaves_nothing_alive():
     assert outcome.vms >= 8
 
 
-def test_no_capacity_for_hours_is_waited_for_and_made_good():
+def test_run_recovers_after_hours_without_capacity():
     made = scenario(4, days=0.5, faults=())
     spec = replace(made.spec, budget_usd=None, max_usd_per_h=None)
     trace = (
@@ -201,7 +201,7 @@ def test_a_trace_drives_the_same_simulation():
     assert outcome.preemptions >= outcome.fired["storm"]
 
 
-def test_the_journal_tells_the_end():
+def test_journal_records_the_end():
     outcome = simulate(scenario(2, days=0.2, faults=("storm", "crash")))
     state = replay(outcome.journal)
     assert state.ended
@@ -209,7 +209,7 @@ def test_the_journal_tells_the_end():
     assert outcome.journal[-1].kind == "run_ended"
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str]):
+def test_simulate_command(capsys: pytest.CaptureFixture[str]):
     import json
 
     assert run(["simulate", "--seed", "2", "--days", "0.2", "--faults", "storm,crash", "-o", "json"]) == 0
@@ -220,7 +220,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]):
     assert "stopped" in capsys.readouterr().out
 
 
-def test_an_experiment_has_the_places_and_prices_that_renting_it_would_have():
+def test_experiment_has_places_and_prices_of_the_plan():
     spec = load("geo-c8", ["budget_usd=20", "prices=study-2023-04"])
     book, environ = load_book(spec.prices), {"HOME": "/nonexistent"}
     made = of_experiment(spec, 0, days=0.1, faults=(), environ=environ)
@@ -241,19 +241,21 @@ def test_an_experiment_has_the_places_and_prices_that_renting_it_would_have():
         (["--faults", "stom"], "did you mean 'storm'"),
         (["--trace", "no-such.csv"], "cannot be read"),
         (["no-such-experiment"], "no-such-experiment"),
-        (["--slot", "p99"], "'p99' is no slot of this run (there are p0, p1,"),
-        (["geo-c8", "--slot", "us-9"], "--slot: 'us-9' is no slot of this run"),
+        (["--slot", "p99"], "'p99' is not a slot of this run (slots: p0, p1,"),
+        (["geo-c8", "--slot", "us-9"], "--slot: 'us-9' is not a slot of this run"),
     ],
 )
-def test_a_wrong_command_is_one_sentence(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]):
+def test_invalid_simulate_command_gives_one_sentence(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+):
     assert run(["simulate", *arguments]) == 2
     shown = capsys.readouterr()
     assert says in shown.err
     assert shown.out == ""
 
 
-def test_a_controller_that_forgets_a_slot_is_found_out(monkeypatch: pytest.MonkeyPatch):
-    """Mutated: the replacement of one slot is never asked for."""
+def test_controller_that_forgets_a_slot_is_detected(monkeypatch: pytest.MonkeyPatch):
+    """Mutant: the replacement of one slot is never requested."""
     from orchestrator.core.events import RequestVm
     from orchestrator.core.machine import Step, advance
 
@@ -273,8 +275,8 @@ def test_a_controller_that_forgets_a_slot_is_found_out(monkeypatch: pytest.Monke
     assert "p0#1 WAITING -> PROVISIONING" in str(found.value)
 
 
-def test_a_controller_that_doubles_a_vm_is_found_out(monkeypatch: pytest.MonkeyPatch):
-    """Mutated: a slot's first VM is taken for gone while it trains."""
+def test_controller_that_duplicates_a_vm_is_detected(monkeypatch: pytest.MonkeyPatch):
+    """Mutant: a slot's first VM is considered gone while it trains."""
     from orchestrator.core.events import Observed
     from orchestrator.core.machine import Step, advance
 

@@ -1,4 +1,4 @@
-"""The controller of one scripted run, killed at every write of its journal: before it, after it, before the reply."""
+"""A scripted run whose controller is killed at every journal write: before it, after it, before the reply."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def undisturbed() -> Outcome:
     return simulate(scripted())
 
 
-def test_the_script_is_worth_its_name():
+def test_scripted_run_has_preemptions_and_replacements():
     outcome = undisturbed()
     assert (outcome.status, outcome.restarts) == ("done", 0)
     assert outcome.preemptions >= 3
@@ -49,8 +49,8 @@ def test_the_script_is_worth_its_name():
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("point", get_args(CrashPoint))
-def test_killed_at_every_write_the_run_comes_to_the_same_end(point: CrashPoint):
-    """No VM lost, none doubled (the simulation checks it at each event), no epoch lost; dollars for the delay only."""
+def test_run_killed_at_any_write_ends_the_same(point: CrashPoint):
+    """No VM is lost or duplicated (checked by the simulation), no epoch is lost, and only the delay costs money."""
     whole = undisturbed()
     crashed = 0
     for write in range(whole.writes):
@@ -59,6 +59,6 @@ def test_killed_at_every_write_the_run_comes_to_the_same_end(point: CrashPoint):
         crashed += outcome.restarts
         assert (outcome.status, outcome.epochs) == (whole.status, whole.epochs), f"{point} at write {write}"
         assert outcome.journal[-1].kind == "run_ended"
-        late_usd = Decimal("0.15")  # the VMs that waited for their controller
+        late_usd = Decimal("0.15")  # of VMs that waited for their controller
         assert abs(outcome.spent_usd - whole.spent_usd) < late_usd, f"{point} at write {write}"
     assert crashed >= whole.writes - (1 if point == "before_reply" else 0) * whole.writes // 2

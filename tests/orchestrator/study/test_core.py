@@ -1,4 +1,4 @@
-"""A study's decisions: what is run, what again, and that no crash changes the table it ends with."""
+"""The decisions of a study: what is run and repeated; crashes do not change the results."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from orchestrator.study.core import (
     Begun,
     Ended,
     Finish,
+    Inspect,
     Job,
-    Look,
     Retry,
     Start,
     Started,
@@ -71,7 +71,7 @@ def test_a_disturbed_run_is_repeated_at_most_twice(script, runs, disturbed):
     assert not state.failed
 
 
-def test_a_repeat_that_fails_is_told_and_tried_again_when_that_is_wished():
+def test_failed_repeat_is_reported_and_retried_on_request():
     world = StudyWorld({"a": [BUSY, FAILED, DONE], "b": [FAILED]})
     state = runner_of(world, [A, B]).run()
     assert [one.job.key for one in state.failed] == ["b"]
@@ -83,11 +83,11 @@ def test_a_repeat_that_fails_is_told_and_tried_again_when_that_is_wished():
     assert not state.repeat_failed
 
 
-def test_no_repeats_where_none_are_wanted():
+def test_no_repeats_with_zero_retries():
     assert table(runner_of(StudyWorld({"a": [BUSY]}), [A], 0).run())[0][3] == 1
 
 
-def test_a_run_that_hangs_is_taken_down_at_its_limit():
+def test_hanging_run_is_torn_down_at_its_limit():
     world = StudyWorld({"a": [RunEnd("hangs")]})
     state = runner_of(world, [A, B]).run()
     (failed,) = state.failed
@@ -98,9 +98,9 @@ def test_a_run_that_hangs_is_taken_down_at_its_limit():
 
 # Once journalled, while it is made, without a controller.
 @pytest.mark.parametrize(("first", "second"), [(2, 8), (3, 9), (4, 7)])
-def test_the_limit_of_a_run_that_never_began_counts_from_when_it_does(first: int, second: int):
+def test_limit_counts_from_the_actual_start_of_a_run(first: int, second: int):
     world = StudyWorld({}, faults={first: "kill", second: "kill"})
-    for later_s in (86400.0, 0.0):  # the second life dies too, in the run that it has begun
+    for later_s in (86400.0, 0.0):  # the second process dies, too, in the run that it began
         with suppress(Died):
             runner_of(world, [A]).run()
         world.pass_s(later_s)
@@ -109,7 +109,7 @@ def test_the_limit_of_a_run_that_never_began_counts_from_when_it_does(first: int
     assert set(world.made.values()) == {1}
 
 
-def test_a_run_that_goes_on_beyond_its_limit_is_taken_down_however_often_the_study_died():
+def test_limit_holds_across_crashes_of_the_study():
     world = StudyWorld({"a": [RunEnd("hangs")]}, faults={6: "kill"})
     with pytest.raises(Died):
         runner_of(world, [A]).run()
@@ -120,7 +120,7 @@ def test_a_run_that_goes_on_beyond_its_limit_is_taken_down_however_often_the_stu
     assert world.now - before_s < 100  # at once
 
 
-def test_an_interrupted_run_is_taken_down_and_run_again_by_who_goes_on():
+def test_interrupted_run_is_torn_down_and_repeated_on_resume():
     world = StudyWorld({}, faults={15: "interrupt"})  # while the second run is watched
     with pytest.raises(KeyboardInterrupt):
         runner_of(world, [A, B]).run()
@@ -140,7 +140,7 @@ def test_a_run_that_ended_just_before_ctrl_c_keeps_its_numbers():
     assert table(state) == [("a", "done", (), 1), ("b", "done", (), 1)]
 
 
-def test_failed_ones_are_tried_again_when_that_is_wished():
+def test_failed_jobs_are_retried_on_request():
     world = StudyWorld({"a": [FAILED, BUSY, DONE]})
     state = runner_of(world, [A, B]).run()
     world.append(Retry(0.0, tuple(one.job.key for one in state.failed)))
@@ -149,7 +149,7 @@ def test_failed_ones_are_tried_again_when_that_is_wished():
     assert world.made["b-20231114-abcd-1"] == 1
 
 
-def test_failed_ones_wait_until_all_have_run_unless_they_are_named():
+def test_failed_jobs_are_retried_last_unless_named():
     world = StudyWorld({"a": [FAILED], "b": [FAILED], "c": [DONE]})
     begun = runner_of(world, [A, B, job("c")]).run(["a", "b"])
     assert to_retry(begun) == ()
@@ -166,23 +166,25 @@ def test_only_some_jobs():
         state = runner_of(StudyWorld({}), jobs).run(only)
         assert [k for k, one in enumerate(state.jobs) if one.attempts] == expected
     begun = replay_study(jobs, 2, [Started(0.0, "geo-a2", 1, "r")])
-    assert isinstance(next_action(begun, ["geo-c8"]), Look)  # a run that may go on is never left alone
+    assert isinstance(
+        next_action(begun, ["geo-c8"]), Inspect
+    )  # a run that may be in progress is never left alone
     assert [one.job.key for one in left_to_run(begun, ["wan"])] == ["geo-a2", "geo-c8-wan"]
 
 
-def test_each_pattern_of_only_names_a_job():
+def test_each_only_pattern_must_match_a_job():
     names = {"geo-a2": ("geo-a2", "geo-a2", ""), "geo-c8-wan": ("geo-c8-wan", "geo-c8", "wan")}
     assert named_jobs(names, []) == ("geo-a2", "geo-c8-wan")
     assert named_jobs(names, ["wan", "geo-c*"]) == ("geo-c8-wan",)
     with pytest.raises(
-        ValueError, match=r"--only geo-typo: no run of that name \(there are: geo-a2, geo-c8-wan\)"
+        ValueError, match=r"--only geo-typo: matches no run of the study \(runs: geo-a2, geo-c8-wan\)"
     ):
         named_jobs(names, ["geo-a2", "geo-typo"])
-    with pytest.raises(ValueError, match="--only '': no run of that name"):
+    with pytest.raises(ValueError, match="--only '': matches no run of the study"):
         named_jobs(names, [""])
 
 
-def test_a_journal_of_something_else_is_refused():
+def test_inconsistent_journal_is_refused():
     start = Started(0.0, "a", 1, "r")
     for events in (
         [Started(0.0, "x", 1, "r")],
@@ -192,11 +194,11 @@ def test_a_journal_of_something_else_is_refused():
         [start, Begun(0.0, "a", 2)],
         [Retry(0.0, ("x",))],
     ):
-        with pytest.raises(ValueError, match=r"no run|out of turn|not going on"):
+        with pytest.raises(ValueError, match=r"no run|out of order|not in progress"):
             replay_study([A], 2, events)
 
 
-def test_run_ids_are_the_same_every_time():
+def test_run_ids_are_deterministic():
     assert run_id_of("paper-abc-20231114-1a2b", "geo-c8-nlp", 3) == "geo-c8-nlp-20231114-1a2b-3"
 
 
@@ -217,9 +219,10 @@ FAULTS = st.tuples(
     faults=st.lists(FAULTS, max_size=8),
     retries=st.integers(0, 2),
 )
-def test_any_faults_end_in_the_same_table(scripts, faults, retries):
-    """kill -9 at any step, any number of times, the runs dying with the study or not, Ctrl-C between and during, a day
-    before somebody goes on: the study ends as one that nothing happened to, and no run is made twice or beside another.
+def test_any_faults_give_the_same_results(scripts, faults, retries):
+    """The study survives kill -9 at any step, with or without its runs, Ctrl-C, and a day until it is resumed.
+
+    It ends like an undisturbed one, and no run is created twice or in parallel with another.
     """
     jobs = [job(f"j{k}") for k in range(len(scripts))]
     ends = {one.key: script for one, script in zip(jobs, scripts, strict=True)}
@@ -238,7 +241,7 @@ def test_any_faults_end_in_the_same_table(scripts, faults, retries):
     assert table(state) == undisturbed
 
 
-def test_the_time_left_is_learned_from_what_runs_took():
+def test_time_left_uses_the_observed_overhead():
     jobs = [A, B, job("c")]
     begun = replay_study(jobs, 2, [])
     assert remaining_s(begun, 0.0) == 3 * (100 + OVERHEAD_S)
@@ -253,5 +256,5 @@ def test_the_time_left_is_learned_from_what_runs_took():
     assert remaining_s(late, 5030.0, ["b"]) == 120 - 30
 
 
-def test_starting_is_told_before_looking():
+def test_first_action_is_to_start_the_first_job():
     assert next_action(replay_study([A, B], 2, [])) == Start(A, 1)

@@ -1,4 +1,4 @@
-"""A study's folder: the journal whatever was cut, who may hold it, how it is found."""
+"""A study's folder: truncated journals, locking, lookup by name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EVENTS = [
 ]
 
 
-def test_what_is_written_is_read(tmp_path: Path):
+def test_journal_roundtrip(tmp_path: Path):
     assert read_journal(tmp_path) == []
     journal = StudyJournal(tmp_path)
     for event in EVENTS[:3]:
@@ -48,8 +48,8 @@ def test_what_is_written_is_read(tmp_path: Path):
     assert list(read_journal(tmp_path)) == again.events == EVENTS
 
 
-def test_lines_without_codes_are_read_by_their_sentences(tmp_path: Path):
-    """As orch wrote them before `Ended.disturbances`."""
+def test_lines_without_codes_are_classified_by_their_sentences(tmp_path: Path):
+    """The format before `Ended.disturbances` existed."""
     line = '{"kind": "ended", "at_s": 1.0, "job": "a", "attempt": 1, "status": "done", "error": "", "disturbed": '
     (tmp_path / JOURNAL).write_text(
         f'{line}["the host was too busy (late)", "1 round was dropped without a planned fault"]}}\n{line}[]}}\n'
@@ -60,7 +60,7 @@ def test_lines_without_codes_are_read_by_their_sentences(tmp_path: Path):
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_journal_cut_at_any_byte_is_a_front_part(tmp_path: Path, data):
+def test_journal_truncated_at_any_byte_is_a_prefix(tmp_path: Path, data):
     path = tmp_path / JOURNAL
     path.unlink(missing_ok=True)
     journal = StudyJournal(tmp_path)
@@ -73,7 +73,7 @@ def test_a_journal_cut_at_any_byte_is_a_front_part(tmp_path: Path, data):
     kept = list(read_journal(tmp_path))
     assert kept == EVENTS[: len(kept)]
     assert len(kept) == whole[:cut].count(b"\n")
-    journal = StudyJournal(tmp_path)  # what follows begins on a line of its own
+    journal = StudyJournal(tmp_path)  # new events start on a new line
     for event in EVENTS[len(kept) :]:
         journal.append(event)
     journal.close()
@@ -83,9 +83,9 @@ def test_a_journal_cut_at_any_byte_is_a_front_part(tmp_path: Path, data):
 @pytest.mark.parametrize(
     "line", ["no json", "{}", '{"kind": "began"}', '{"kind": "started", "at_s": 1}', "[]"]
 )
-def test_a_line_that_no_study_wrote_is_refused(tmp_path: Path, line: str):
+def test_invalid_journal_line_is_refused(tmp_path: Path, line: str):
     (tmp_path / JOURNAL).write_text(f"{line}\n")
-    with pytest.raises(UsageError, match=r"journal.jsonl:1: not a line of a study's journal"):
+    with pytest.raises(UsageError, match=r"journal.jsonl:1: invalid line in a study's journal"):
         read_journal(tmp_path)
 
 
@@ -96,7 +96,7 @@ def _study(study_id: str) -> StudyDefinition:
     return StudyDefinition(study_id, name, "local", 2, (job,), {"geo-a2": {}}, {"geo-a2": {}}, compare, 1.0)
 
 
-def test_studies_are_made_whole_and_found_by_name(tmp_path: Path):
+def test_studies_are_created_and_found_by_name(tmp_path: Path):
     first = create_study(tmp_path, _study("two-20231114-abcd"), "name: two\n")
     assert read_study(first) == _study("two-20231114-abcd")
     second = create_study(tmp_path, _study("two-20231115-abce"), "name: two\n")
@@ -122,11 +122,11 @@ def test_studies_are_made_whole_and_found_by_name(tmp_path: Path):
         create_study(tmp_path, _study("two-20231116-aaaa"), "")
 
 
-def test_a_folder_that_is_half_made_is_no_study(tmp_path: Path):
+def test_incomplete_folder_is_not_a_study(tmp_path: Path):
     (tmp_path / "studies" / "two-20231114-abcd").mkdir(parents=True)
     (tmp_path / "studies" / "two-20231114-abcd" / "study.json.new").write_text("{")
     assert list_studies(tmp_path) == []
-    with pytest.raises(UsageError, match="not a study"):
+    with pytest.raises(UsageError, match="not a valid study"):
         read_study(tmp_path / "studies" / "two-20231114-abcd")
 
 
@@ -142,7 +142,7 @@ def test_a_journal_of_another_study_is_refused(tmp_path: Path):
 def test_one_process_at_a_time_holds_a_study(tmp_path: Path):
     with (
         hold_study(tmp_path),
-        pytest.raises(HeldError, match="another `orch` is running this study"),
+        pytest.raises(HeldError, match="another `orch` process is running this study"),
         hold_study(tmp_path),
     ):
         pass
@@ -171,7 +171,7 @@ def test_one_process_at_a_time_holds_a_study(tmp_path: Path):
         ({"host_contended": None, "dropped_rounds": 3, "target": "sky"}, {}, {}),
     ],
 )  # fmt: skip
-def test_what_is_run_again(changes, emulation, expected):
+def test_disturbances_that_cause_a_repeat(changes, emulation, expected):
     summary = {
         "target": "local",
         "host_contended": False,
