@@ -1,4 +1,4 @@
-"""Published, replayed and emulated figures as dots on one line a run, and how far the emulated may be away."""
+"""Dot charts of published, replayed and emulated figures, one line per run, with the accepted range."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ _CONTENDED = {"color": PALETTE[5], "marker": "X"}
 
 
 def dots(panels: Sequence[tuple[str, str, Sequence[Row]]]) -> Figure:
-    """`panels`: (title, label of the axis, rows of one figure), one below the other: on a narrow screen none is out of
-    sight. Rows are of `analysis.compare.published.long_rows` with `low` and `high`, where the emulated one may be (None: nobody
-    says)."""
+    """Draw figures of runs as dots.
+
+    `panels`: (title, label of the axis, rows of one figure), stacked so that all are visible on a narrow screen. Rows
+    are those of `analysis.compare.published.long_rows` with the accepted range `low` to `high` (None: no limit).
+    """
     from matplotlib.figure import Figure as New
     from matplotlib.patches import Patch
 
@@ -38,7 +40,7 @@ def dots(panels: Sequence[tuple[str, str, Sequence[Row]]]) -> Figure:
         entries.append(("replayed from its logs", handle(_REPLAYED, "log")))
     entries.append((all_marks(row["origin"] for row in every), handle(_EMULATED, "emulated")))
     if any(row["host_contended"] for row in every):
-        entries.append(("the same on a host that was too busy", handle(_CONTENDED, "log")))
+        entries.append(("the same, but the host was too busy", handle(_CONTENDED, "log")))
     if any(row["low"] is not None for row in every):
         entries.append(("accepted", Patch(color=PALETTE[2], alpha=0.25)))
     legend(figure, entries, columns=3)
