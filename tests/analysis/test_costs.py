@@ -1,4 +1,4 @@
-"""A run's dollars on both bases: from the study's logs to the cent, and from records made up here."""
+"""A run's dollars on both bases: from the paper's logs to the cent, and from synthetic records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STUDY = load("study-2023-04")
 
 @pytest.fixture(scope="module")
 def computed():
-    """What was computed of the logs, once."""
+    """The costs of the logs, computed once."""
     return {}
 
 
@@ -107,7 +107,7 @@ def test_every_run_of_the_logs_has_every_figure(rows):
 
 @pytest.fixture
 def own(tmp_path):
-    """Eight peers on four continents, two a continent, in zones, at study scale."""
+    """Eight peers on four continents, two per continent, in zones, at full scale."""
     write_run(tmp_path)
     with RunStore.open_reader(tmp_path / "run.db") as store:
         yield store
@@ -173,7 +173,7 @@ def test_single_basis(own):
 
 
 class _Log:
-    """An imported run of two VMs of which one has no counters, in two clouds."""
+    """An imported run of two VMs in two clouds, one of them without counters."""
 
     def __init__(self, **imported):
         nic = {"seconds": 1800.0, "sent_bytes": 512_000_000, "received_bytes": 2_048_000_000}
@@ -233,7 +233,7 @@ def test_run_without_samples_has_no_price_per_sample():
 
 
 class _OneLog(_Log):
-    """A single VM's log of a swarm of two, from nowhere in particular."""
+    """A single VM's log of a swarm of two, at an unknown place."""
 
     places: ClassVar = {"a": "unknown"}
 

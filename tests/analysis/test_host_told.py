@@ -1,4 +1,4 @@
-"""A run on a machine that was too busy says so, and why, wherever it is shown."""
+"""Every output reports that a run's machine was too busy, with the reason."""
 
 from __future__ import annotations
 

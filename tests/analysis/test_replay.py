@@ -1,4 +1,4 @@
-"""The rows of `orch replay`: on the study's logs against its own table, and on stores with something missing."""
+"""The rows of `orch replay`: the paper's logs compared with its table, and incomplete stores."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AUTHORS_GRANULARITY = {
     "CV B-2": 14.38, "CV B-4": 9.33, "CV B-6": 6.65, "CV B-8": 4.92,
     "NLP B-2": 2.12, "NLP B-4": 1.41, "NLP B-6": 1.02, "NLP B-8": 0.63,
 }  # fmt: skip
-# PAPER.md's columns beside ours: how far we may be off, and what its unit is.
+# PAPER.md's columns and ours: the tolerance, and the unit.
 COLUMNS = {
     "sps_epoch_mean": (0.002, 1.0),
     "granularity_phase_timed": (0.02, 1.0),
@@ -128,7 +128,7 @@ def test_rows_are_complete_and_nulls_are_explained(rows: dict[str, dict]):
 
 
 def write(folder: Path, **changes: object) -> RunStore:
-    """A made-up import of two VMs, three epochs and a monitor; `changes` replace meta."""
+    """A synthetic import of two VMs, three epochs and a monitor; `changes` replace meta."""
     store = RunStore.open_writer(folder / "run.db")
     meta = {
         "run_id": "hivemind-1", "label": None, "experiment": "hivemind-1", "target": "imported", "status": "done",
@@ -162,7 +162,7 @@ def write(folder: Path, **changes: object) -> RunStore:
 
 
 def without(store: RunStore, *tables: str, where: str = "") -> RunStore:
-    """The same with tables (or rows of them) gone."""
+    """The same without some tables or rows."""
     for name in tables:
         store._connection.execute(f"DELETE FROM {name} {where}")
     return store

@@ -1,4 +1,4 @@
-"""Every check of the audit on a run that is clean, and on the same run with one thing wrong."""
+"""Every check of the audit, on a clean run and on the same run with one defect."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _set(*path: str, value: Any) -> Spoil:
 
 
 def _rates(*sps: float) -> Spoil:
-    """Epochs with these rates, by their samples."""
+    """Give the epochs these rates by changing their samples."""
 
     def spoil(run: MadeRun) -> None:
         rows = run.tables["swarm_epochs"]
@@ -309,7 +309,7 @@ def test_dht_reports_of_a_tiny_model_are_allowed_for():
 
 
 def test_hierarchical_averaging_expects_bytes_by_region():
-    """One of six alone in its region sends one vector, its region's peers 1.8; all sent 1.67, as flat."""
+    """Of six peers the one alone in its region must send one vector, the others 1.8; all sent 1.67, as in flat averaging."""
     run = made_run(peers=6)
     run.values["experiment"] = {"swarm": {"averaging": "hierarchical"}}
     run.values["locations"]["gc-t4-6"] = "gcp/europe-west1"

@@ -1,4 +1,4 @@
-"""Published rates held against the logs: who claims what no clock shows, and files of claims that are wrong."""
+"""Published rates compared with the logs, and invalid claims files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit of an emulated run of our own: what is doubtful in it that an imported log cannot have."""
+"""The audit of our own emulated run: the checks that do not apply to imported logs."""
 
 from __future__ import annotations
 

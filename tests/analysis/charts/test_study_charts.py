@@ -1,4 +1,4 @@
-"""Labels never overlap, intervals that leave the axes are cut, at 8 and at 60 runs."""
+"""Labels never overlap and intervals are clipped at the axes, with 8 and with 60 runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def style() -> Iterator[None]:
 
 
 def points(count: int, crowded: bool) -> list[Row]:
-    """Rows as `scatter_rows` makes them; crowded ones lie within a tenth of the axes."""
+    """Rows like those of `scatter_rows`; crowded ones are within a tenth of the axes."""
     dice = random.Random(7)
     spread = 1.1 if crowded else 20.0
     return [

@@ -1,4 +1,4 @@
-"""Held-out accuracy of two kinds of runs, by a table reckoned by hand."""
+"""Held-out accuracy of two experiments, compared with a table computed by hand."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_a_run_s_own_accuracy(tmp_path: Path):
 
 
 def test_samples_are_unknown_if_a_record_is_missing(tmp_path: Path):
-    """Short epochs may be over before anybody has read of them."""
+    """Short epochs may end before the monitor reads their records."""
     with RunStore.open_writer(tmp_path / "run.db") as store:
         store.set_meta("run_id", "x-20231114-aaaa")
         store.set_meta("experiment", {"name": "x", "seed": 1})

@@ -1,4 +1,4 @@
-"""Verdicts on what a study expects of its rows: what is met, missed or unlimited, and what cannot be judged."""
+"""Verdicts on a study's expectations: met, missed, without a limit, and unknown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = {C8: "NLP C-8", A8: "NLP A-8", "geo-c8": "CV C-8", "geo-a8": "CV A-8"}
 
 
 def a_run(experiment: str, label: str, value: float = 100.0, off: float = 0.0, **changes: Any) -> OptionRun:
-    """A run whose every figure is `value`, with two epochs that are `off` above and below; its loss is 2."""
+    """A run with the value `value` for every figure, two epochs at +/- `off`, and a loss of 2."""
     both = (value - off, value + off)
     figures = {
         name: Measured(value, both) for name in ("sps", "granularity", "usd_per_1m", "intercontinental_bytes")
@@ -33,7 +33,7 @@ def a_run(experiment: str, label: str, value: float = 100.0, off: float = 0.0, *
 
 
 def listed(*runs: OptionRun, **missing: str) -> list[Listed]:
-    """The rows of these runs, and NLP C-8's that are missing with the reason."""
+    """The rows of these runs, and missing rows of NLP C-8 with their reasons."""
     own = [Listed(run.experiment, run.label, run.model, run.against) for run in runs]
     return own + [Listed(C8, label, "RoBERTaXLM", "", why) for label, why in missing.items()]
 

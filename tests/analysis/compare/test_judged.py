@@ -1,4 +1,4 @@
-"""Which runs are held against the study's figures, and what is said of the others."""
+"""Which runs are compared with the paper's figures, and the reasons for the others."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_option_is_shown_but_not_judged(tmp_path: Path, override: str, says: str
     assert document["compared"] == 1
     assert row.run_id not in {check["run_id"] for check in document["checks"]}
     (share,) = (check for check in document["checks"] if check["figure"] == "host_contended")
-    assert share["found"] == 0  # what is not judged is no run of the study's
+    assert share["found"] == 0  # runs that are not judged do not count
     assert compared_run(read_folder(folder), {}, judged=True).not_judged == ""
 
 

@@ -1,4 +1,4 @@
-"""A run's own figures as options are compared by: from its store, per epoch, in dollars, and its losses by samples."""
+"""A run's figures for comparing options: from its store, per epoch, in dollars, and its losses by samples."""
 
 from __future__ import annotations
 

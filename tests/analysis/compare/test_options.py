@@ -1,4 +1,4 @@
-"""What options gain: ratios and their intervals, losses after equal samples, what is not compared; the section."""
+"""Gains of options: ratios with intervals, losses after equal samples, exclusions, and the section."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_losses_use_the_smallest_common_count_without_interpolation():
     assert cell.difference == pytest.approx(0.01)
     assert (cell.noise, cell.within_noise) == (None, None)
     assert cell.why == "noise unknown: NLP C-8 kernel has 1 run, and a standard deviation needs two"
-    # its held-out loss was only taken after 4000 samples, which the baseline never came to
+    # its held-out loss was only taken after 4000 samples, which the baseline never reached
     rows = gains([a_run("kernel"), long], "kernel")
     late = row_of(rows, "wan").cells["heldout_loss"]
     assert (late.value, late.why) == (None, "not equal samples")

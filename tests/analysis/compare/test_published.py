@@ -1,4 +1,4 @@
-"""Published, replayed, emulated side by side: the rank correlation, the limits, the document's shape."""
+"""Published, replayed and emulated figures: rank correlation, limits, and the document's keys."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LIMITS = read_limits(STUDIES / "paper-abc-limits.csv")
 
 
 def off(row: ComparedRun, figure: str, share: float) -> ComparedRun:
-    """The run with one figure so far from the published."""
+    """The run with one figure off the published one by a share."""
     value = row.published[figure]
     assert value is not None
     return replace(row, emulated={**row.emulated, figure: value * (1 + share)})
@@ -84,7 +84,7 @@ def test_the_document_has_the_agreed_keys():
     for part in ("published", "emulated", "replayed"):
         assert tuple(shown[part]) == KEYS
     assert shown["published"]["egress_bytes_per_vm_epoch"] == pytest.approx(1.99e9)
-    assert shown["published"]["granularity"] == 0.6  # by wall clock, not the study's 0.4
+    assert shown["published"]["granularity"] == 0.6  # by wall clock, not the paper's 0.4
     assert shown["replayed"] == {"sps": 341.0} | dict.fromkeys(KEYS[1:])
     assert document["kendall_tau"] is None  # one run has no rank
     assert compare_document("s", [a_run()])["rows"][0]["replayed"] is None
@@ -102,7 +102,7 @@ def test_contended_run_is_listed_but_does_not_count():
     assert [c["inside"] for c in asked["checks"] if c["experiment"] == "CV A-8" and c["figure"] == "sps"] == [
         False
     ]
-    assert comparable([a_run(host_contended=None)])  # nobody watched a host: not contended
+    assert comparable([a_run(host_contended=None)])  # unknown counts as not contended
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_origin_of_a_run_is_shown_with_its_figures(target, emulated, contended, 
     assert (line["origin"], line["scales"]) == (origin, "bytes 100, time 1, samples 8")
     (wide,) = wide_rows(Compared([row]))
     assert (wide["on"], wide["host"]) == (origin, host)
-    assert bool(comparable([row])) is not (contended is True)  # nobody knows: it counts
+    assert bool(comparable([row])) is not (contended is True)  # unknown: it counts
 
 
 def test_kendall_s_tau_is_shown_without_a_limit():
@@ -279,7 +279,7 @@ def test_a_page_without_published_figures_says_why(tmp_path: Path):
 
 
 def test_granularity_differs_from_the_seconds_it_is_made_of(tmp_path: Path):
-    """0.6 is printed of 36.8 / 59.0: a run that is exactly as published is not +4 % off."""
+    """36.8 / 59.0 is printed as 0.6: a run that equals the published one must not be +4 % off."""
     known = published("geo-c8-nlp")
     assert known is not None
     folder = ran(tmp_path, name="geo-c8-nlp")

@@ -1,4 +1,4 @@
-"""The study report's rows against numbers worked out by hand."""
+"""The study report's rows compared with numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_only_wall_clock_rates_are_compared_on_the_one_clock():
     assert rows["8xT4"]["usd_per_1m"] == pytest.approx(3.091, abs=1e-3)
     assert rows["8xA10"]["front"]
     assert rows["DGX-2 spot"]["clock"] == "phase-timed"
-    assert not rows["4xT4 DDP"]["front"]  # it would dominate 8xA10's price, on a clock that nobody states
+    assert not rows["4xT4 DDP"]["front"]  # it would dominate 8xA10's price, but its clock is not stated
     assert {row["name"]: row["sps"] for row in scatter_rows([], beside, PAPER_BASIS)}["1xT4"] == 80.8
 
 
@@ -211,7 +211,7 @@ def test_printed_runs_are_added_only_without_logs(book: PriceBook):
     places = ("gcp/europe-west1", "gcp/us-central1")
     unnamed = a_run("hivemind-348", places=places, tbs=32768)
     runs = {run.name: run for run in printed_runs(book, [a_run("CV A-2"), unnamed])}
-    assert len(runs) == 26  # of 26 swarms and 2 GPUs alone
+    assert len(runs) == 26  # 26 swarms, without 2 single GPUs
     assert not {"CV A-2", "CV B-2"} & runs.keys()
     c8 = runs["NLP C-8"]
     assert (c8.series, c8.spread, c8.peers, c8.origin) == ("C", "US+EU+ASIA+AUS", 8, "printed")
@@ -231,7 +231,7 @@ def test_printed_egress_is_split_equally(book: PriceBook):
 
 
 def test_published_single_gpu_rates_agree():
-    """`references.csv` has it with its dollars, `published.csv` as a run: A-1."""
+    """The rates are in `references.csv` (with dollars) and in `published.csv` (as run A-1)."""
     for name, model in (("geo-a1", "ConvNextLarge"), ("geo-a1-nlp", "RoBERTaXLM")):
         row = published_runs()[name]
         assert single_gpu_sps(model) == {PAPER_BASIS: row.sps_phase_timed, ONE_CLOCK: row.sps}

@@ -1,4 +1,4 @@
-"""A broken export: one sentence with file, line and next step, nothing left behind, the other runs computed."""
+"""Corrupt exports: one sentence with file, line and next step, nothing left behind, other runs are imported."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _only_table(name: str) -> Callable[[Path], None]:
 
 
 def _doubled_row(file: Path) -> None:
-    """As someone would who also corrects the manifest."""
+    """Duplicate a row and update the manifest accordingly."""
     lines = file.read_text().splitlines(keepends=True)
     file.write_text("".join([*lines, lines[-1]]))
     manifest = file.parent / "manifest.json"

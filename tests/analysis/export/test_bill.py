@@ -1,4 +1,4 @@
-"""A provider's bill beside the run's estimate: which rows are the run's, and what is wrong in one sentence."""
+"""A provider's bill compared with the run's estimate: the selection of rows, and errors of one sentence."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _egress(words: str, usd: str = "1", **other: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def numbers(tmp_path_factory: pytest.TempPathFactory) -> RunNumbers:
-    """A made-up run of eight peers on four continents, as if it had been rented."""
+    """A synthetic run of eight peers on four continents, as if it had been rented."""
     folder = tmp_path_factory.mktemp("home") / RUN
     write_run(folder)
     with RunStore.open_reader(folder / "run.db") as store:

@@ -1,4 +1,4 @@
-"""What a row of a provider's bill is for, by the words that Google Cloud, AWS and Azure write."""
+"""The service of a bill's row, by the terms of Google Cloud, AWS and Azure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's costs as FOCUS 1.2 rows: every rule of the spec holds, the dollars are the ledger's, nothing is made up."""
+"""A run's costs as FOCUS 1.2 rows: all rules of the specification hold, and the dollars are the ledger's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RUN = "geo-c8-20231114-aaaa"
 
 @pytest.fixture(scope="module")
 def numbers(tmp_path_factory: pytest.TempPathFactory) -> RunNumbers:
-    """A made-up run of eight peers on four continents, one of them preempted."""
+    """A synthetic run of eight peers on four continents, one of them preempted."""
     folder = tmp_path_factory.mktemp("home") / RUN
     write_run(folder)
     with RunStore.open_reader(folder / "run.db") as store:
@@ -83,7 +83,7 @@ def test_a_vm_is_one_row(numbers: RunNumbers):
         "0.18",
         "Hours",
     )
-    assert (first["ConsumedQuantity"], first["ConsumedUnit"]) == ("830", "Seconds")  # at the study's scale
+    assert (first["ConsumedQuantity"], first["ConsumedUnit"]) == ("830", "Seconds")  # at full scale
     assert json.loads(first["Tags"]) == {"orch-run": RUN, "orch-slot": "p-0"}
     assert json.loads(first["SkuPriceDetails"])["InstanceType"] == "n1-standard-8"
 

@@ -1,4 +1,4 @@
-"""A run's records out of orch and back: nothing may change, whatever the records hold."""
+"""Exporting and importing a run's records changes nothing, whatever their content."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_the_same_records_give_the_same_files(form: str, tmp_path: Path):
 
 
 def test_a_csv_line_is_a_row(tmp_path: Path):
-    """So that a line number in a message means something, and text tools work."""
+    """One line per row keeps line numbers in messages meaningful and text tools usable."""
     rows = [EventRecord(n, 1.0, "a\nb", "", -1, "\r", "\\N", "", "", "{}") for n in range(3)]
     _write(tmp_path / "r" / "run.db", {"events": rows}, {"run_id": "r"})
     export_tables(tmp_path / "r" / "run.db", tmp_path / "out", "csv")
@@ -157,7 +157,7 @@ def test_a_csv_line_is_a_row(tmp_path: Path):
 
 
 def test_running_run_is_exported_as_of_one_moment(tmp_path: Path):
-    """A writer holds the run, and has rows in its log that are not in the file yet."""
+    """A writer has the run open, with rows in its write-ahead log that are not in the file yet."""
     write_run(tmp_path / RUN)
     with RunStore.open_writer(tmp_path / RUN / "run.db") as store:
         store.set_meta("status", "running")
@@ -223,7 +223,7 @@ def test_missing_run_is_reported(tmp_path: Path):
 
 
 def test_a_run_of_an_older_schema_is_exported(tmp_path: Path):
-    """Before swarm_epochs, joins and egress.model_bytes came."""
+    """A schema before swarm_epochs, joins and egress.model_bytes."""
     write_run(tmp_path / RUN)
     run_db = tmp_path / RUN / "run.db"
     with sqlite3.connect(run_db) as connection:
@@ -237,7 +237,7 @@ def test_a_run_of_an_older_schema_is_exported(tmp_path: Path):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_an_export_of_an_older_schema_is_read(form: str, tmp_path: Path):
-    """Its tables lack columns that came later: unknown in every row."""
+    """Columns that its tables lack are unknown in every row."""
     import pyarrow.parquet as pq
 
     write_run(tmp_path / RUN)

@@ -1,4 +1,4 @@
-"""Logs that are damaged, doubled or missing: one sentence each, and the other runs are still imported."""
+"""Damaged, duplicate or missing logs: one sentence each, and other runs are still imported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAMPLES = "01_general/locally_processed_samples"
 def _edit(
     path: Path, change: Callable[[list[dict[str, str]]], None], rename: dict[str, str] | None = None
 ) -> None:
-    """Change a log's rows, and names of its columns."""
+    """Change a log's rows and column names."""
     with path.open(newline="") as file:
         reader = csv.DictReader(file)
         rows, header = list(reader), list(reader.fieldnames or [])

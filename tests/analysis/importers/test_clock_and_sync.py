@@ -1,4 +1,4 @@
-"""One clock out of two, step ends finer than the clock, and which steps were averagings."""
+"""Combining two clocks, step ends more precise than the clock, and finding the averaging steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An index beside the logs that names what is not there, says words we do not know, or cannot be read."""
+"""An index with missing files or unknown words, and an unreadable index."""
 
 from __future__ import annotations
 

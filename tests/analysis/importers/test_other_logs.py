@@ -1,4 +1,4 @@
-"""Logs of the study's kind that are not among those at hand: the same truth with pieces missing, odd or moved."""
+"""Variants of logs in the paper's format: the same run with missing, unusual or reordered parts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Rows = list[dict[str, Any]]
 
 @contextmanager
 def _edited(path: Path) -> Iterator[Rows]:
-    """A log's rows, written back with what was done to them."""
+    """Yield a log's rows and write them back with the changes."""
     with path.open(newline="") as file:
         reader = csv.DictReader(file)
         rows: Rows = list(reader)
@@ -63,7 +63,7 @@ def _meta(folder: Path) -> dict[str, Any]:
 
 
 def _epochs(swarm: Swarm, truth: Truth, without: Sequence[tuple[str, int]] = ()) -> dict[str, float]:
-    """calc_s, comm_s and granularity as they were, of all epochs but the first."""
+    """True calc_s, comm_s and granularity of all epochs but the first."""
     calc: dict[int, list[float]] = {}
     comm: dict[int, list[float]] = {}
     for (host, number), end in truth.ended_s.items():
@@ -84,7 +84,7 @@ def _epochs(swarm: Swarm, truth: Truth, without: Sequence[tuple[str, int]] = ())
 
 
 def _rates(truth: Truth, after: int = 1) -> dict[str, float]:
-    """sps_epoch_mean, sps and epoch_s as they were, of the epochs after one."""
+    """True sps_epoch_mean, sps and epoch_s of the epochs after the given one."""
     ends, counts = truth.swarm_ended_s, truth.swarm_samples
     chosen = [n for n in sorted(ends) if n > after]
     seconds = [ends[n] - ends[n - 1] for n in chosen]
@@ -147,7 +147,7 @@ def test_missed_epoch_does_not_prolong_the_next(tmp_path: Path):
 
 
 def test_epochs_excluded_from_sps_are_in_the_authors_mean_and_named(tmp_path: Path):
-    # As a run of the study's section F: the mean it prints has five rates, one of them 0; two epochs are left for us.
+    # As in a run of the paper's section F: its printed mean has five rates, one of them 0; two epochs remain for sps.
     truth = write_swarm(tmp_path, Swarm(hosts=FOUR, epochs=4))
     with _edited(truth.files["monitor"]) as rows:
         ended = [k for k, r in enumerate(rows) if r[RATE]]
@@ -259,7 +259,7 @@ def test_uneven_frequent_rounds_are_found_without_epochs(
 
 
 def _steady(path: Path, share: Callable[[float], float]) -> None:
-    """Send something all the time, by what comes in."""
+    """Add continuous sent bytes that depend on the bytes received beyond the sent ones."""
     with _edited(path) as rows:
         for r in rows:
             if r[SENT]:
@@ -302,7 +302,7 @@ def test_doubled_counters_of_all_vms_but_one(tmp_path: Path, model: str):
     if model:
         assert row["egress_bytes_per_vm_epoch"] == pytest.approx(truth.sent_bytes[hosts[0]], rel=0.03)
         assert text.count("count each byte twice") == 3
-    else:  # without parameters most may be right and one too low: it is said, nothing is guessed
+    else:  # without parameters most may be right and one too low: reported, not corrected
         assert "azure-us-t4-1, azure-us-t4-2, azure-us-t4-3 sent 2.0" in text
         assert "without the model's parameters nothing is halved" in text
 

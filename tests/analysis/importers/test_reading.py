@@ -1,4 +1,4 @@
-"""A log's table: quick where it is whole, careful where it is not; each fault is one sentence with its place."""
+"""Reading a log's table with the fast or the tolerant reader; each fault gives one sentence with its position."""
 
 from __future__ import annotations
 

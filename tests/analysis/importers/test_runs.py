@@ -1,4 +1,4 @@
-"""Made-up logs, whose true epochs are known, imported: records, meta, and a sentence for each oddity."""
+"""Importing synthetic logs with known epochs: records, meta, and a sentence for each inconsistency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run folders, folders of runs and folders of logs are opened in one way."""
+"""Opening run folders, folders of runs and folders of logs."""
 
 from __future__ import annotations
 

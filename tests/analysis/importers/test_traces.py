@@ -1,4 +1,4 @@
-"""The study's own logs: every run imported, every rule agreeing, the published figures within a hair."""
+"""The paper's logs: every run is imported, all rules agree, and the published figures are reproduced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept back of a budget: pace and traffic, by hand."""
+"""The reserve of a budget: pace and traffic, computed by hand."""
 
 from dataclasses import replace
 from decimal import Decimal

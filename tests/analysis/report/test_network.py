@@ -1,4 +1,4 @@
-"""The report's first line says what limited the streams, and whether the VMs' kernels were tuned."""
+"""The report's first line gives the limit of the streams and whether the VMs' kernels were tuned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report is one page that needs no network and is rebuilt from run.db alone, byte for byte."""
+"""The report is one page without network requests, reproducible from run.db byte for byte."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of a made-up run of four epochs."""
+    """The report of a synthetic run of four epochs."""
     folder = tmp_path_factory.mktemp("run")
     write_run(folder, epochs=4)
     return build(folder)

@@ -1,4 +1,4 @@
-"""The study report as a whole: one page without a network, three files a figure, CSV equal to the rows."""
+"""The study report: one page without network requests, three files per figure, CSV equal to the rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BOOK = load_book("study-2023-04")
 
 
 def own_runs(folder: Path) -> list[Path]:
-    """Three emulated runs: 4 and 8 VMs, and one that ended no epoch."""
+    """Three emulated runs: 4 and 8 VMs, and one without a finished epoch."""
     for name, peers in (("geo-c4-x", 4), ("geo-c8-x", 8)):
         (folder / name).mkdir()
         write_run(folder / name, peers=peers)
