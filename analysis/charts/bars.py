@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from analysis.charts.groups import WIDTH_IN, grid, interval, legend, n_words, styles
+from analysis.charts.groups import WIDTH_IN, grid, interval, legend, n_words, panel_title, styles
 from analysis.charts.style import INK, PALETTE
 from analysis.compare.run_figures import COST_KINDS
 
@@ -75,7 +75,7 @@ def costs(panels: Sequence[tuple[str, Sequence[Row]]]) -> Figure:
             )
         place.set_xlim(0, (widest or 1.0) * 1.18)
         _names(place, [(bars.get(name) or [{"name": name, "origin": ""}])[0] for name in names])
-        place.set_title(title, fontsize=9.5, loc="left", pad=9)
+        panel_title(place, title)
         place.set_xlabel("$ per hour and VM")
     every = [row for _, rows in panels for row in rows]
     legend(figure, [*((COST_KINDS[kind], _patch(*look[kind])) for kind in kinds), *_star(every)], columns=3)
@@ -101,8 +101,7 @@ def places(panels: Sequence[tuple[str, Sequence[Row]]]) -> Figure:
                     edgecolor=look["color"] if hollow else _EDGE, linewidth=1.0 if hollow else 0,
                 )  # fmt: skip
                 interval(place, x, row["sps_low"], row["sps_high"], INK)
-        n = n_words(rows)
-        place.set_title(title + (f" ({n})" if n else ""), fontsize=9.5, loc="left", pad=9)
+        panel_title(place, title, rows)
         place.set_xticks(range(len(counts)), [str(c) for c in counts])
         place.grid(visible=False, axis="x")
         place.set_xlabel("peers (VMs)")

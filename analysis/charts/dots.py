@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from analysis.charts.groups import WIDTH_IN, handle, legend, point
+from analysis.charts.groups import WIDTH_IN, handle, legend, log_ticks, panel_title, point
 from analysis.charts.style import INK, PALETTE
 from metrics.provenance import all_marks
 
@@ -48,18 +48,14 @@ def dots(panels: Sequence[tuple[str, str, Sequence[Row]]]) -> Figure:
 
 
 def _panel(axes: Any, title: str, label: str, rows: Sequence[Row]) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
     keys = ("published", "replayed", "emulated", "low", "high")
     values = [row[key] for row in rows for key in keys if row[key]]
     axes.set_xscale("log")
     axes.set_xlim(min(values, default=1.0) / 1.1, max(values, default=10.0) * 1.1)
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    log_ticks(axes.xaxis)
     axes.set_yticks(range(len(rows)), [str(row["experiment"]) for row in rows], fontsize=8)
-    axes.set_title(title, fontsize=9.5, loc="left", pad=9)
+    panel_title(axes, title)
     axes.set_xlabel(label)
     for y, row in enumerate(rows):
         if row["low"] is not None and row["high"] is not None:

@@ -91,6 +91,21 @@ def grid(panels: int, height_in: float, columns: int = 2) -> tuple[Figure, list[
     return figure, axes[: max(1, panels)]
 
 
+def panel_title(axes: Any, title: str, rows: Iterable[Row] = ()) -> None:
+    """Set a panel's title, with n if the rows have it."""
+    n = n_words(rows)
+    axes.set_title(f"{title} ({n})" if n else title, fontsize=9.5, loc="left", pad=9)
+
+
+def log_ticks(axis: Any) -> None:
+    """Label a logarithmic axis at 1, 2 and 5 times the powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
 def legend(figure: Figure, entries: Sequence[tuple[str, Any]], columns: int = 4) -> None:
     """Draw a legend above all panels."""
     if entries:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from analysis.charts.groups import grid, handle, interval, legend, n_words, origin_entries, point, styles
+from analysis.charts.groups import (
+    grid,
+    handle,
+    interval,
+    legend,
+    log_ticks,
+    origin_entries,
+    panel_title,
+    point,
+    styles,
+)
 from analysis.charts.style import INK
 
 if TYPE_CHECKING:
@@ -61,8 +71,6 @@ def _series(axes: Any, rows: Sequence[Row], look: Mapping[str, str], shift: floa
 def _frame(
     axes: Any, title: str, rows: Sequence[Row], shared: Sequence[Row], y_label: str, log: bool, ideal: bool
 ) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
     counts = sorted({int(row["peers"]) for row in shared}) or [1]
     values = [float(row["value"]) for row in shared if not log or row["value"] > 0] or [1.0]
     top = max(values)
@@ -72,16 +80,13 @@ def _frame(
     if log:
         axes.set_yscale("log")
         axes.set_ylim(min(values) / 1.5, top * 1.5)
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        log_ticks(axes.yaxis)
     else:
         axes.set_ylim(0, top * 1.15)
     axes.set_xlim(counts[0] - 0.6, counts[-1] + 0.6)
     far = max(1, (counts[-1] - counts[0]) // 16)
     axes.set_xticks([n for k, n in enumerate(counts) if k == 0 or n - counts[k - 1] >= far])
-    n = n_words(rows)
-    axes.set_title(title + (f" ({n})" if n else ""), fontsize=9.5, loc="left", pad=9)
+    panel_title(axes, title, rows)
     axes.set_xlabel("peers (VMs)")
     axes.set_ylabel(y_label)
     if not rows:

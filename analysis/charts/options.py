@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from analysis.charts.groups import interval, legend, point
+from analysis.charts.groups import interval, legend, panel_title, point
 from analysis.charts.style import INK, PALETTE
 from analysis.compare.options import Gain, Gains
 from experiments.study_file.baseline import LOSSES
@@ -50,7 +50,7 @@ def gain_figure(gains: Gains) -> Figure:
             axes.grid(visible=False, axis="y")
             axes.set_xlabel(FIGURES[column].heading, fontsize=9)
         emulated = all(run.origin == "emulated" for row in part for run in row.runs)
-        line[0].set_title(f"{model}{' (emulated)' if emulated else ''}", fontsize=9.5, loc="left", pad=9)
+        panel_title(line[0], f"{model}{' (emulated)' if emulated else ''}")
     kinds = [("baseline", _BASELINE), ("with an option", _OPTION), ("another experiment", _OTHER)]
     used = {_color(row, part) for part in parts for row in part}
     entries: list[tuple[str, Any]] = [

@@ -7,7 +7,17 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from analysis.charts.groups import grid, handle, interval, legend, n_words, origin_entries, point, styles
+from analysis.charts.groups import (
+    grid,
+    handle,
+    interval,
+    legend,
+    log_ticks,
+    origin_entries,
+    panel_title,
+    point,
+    styles,
+)
 from analysis.charts.point_labels import attach
 from analysis.charts.style import INK
 from analysis.compare.rows import comparable
@@ -94,18 +104,13 @@ def _drawn(
 def _frame(
     axes: Any, title: str, rows: Sequence[Row], limits: tuple[tuple[float, float], tuple[float, float]]
 ) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(*limits[0])
     axes.set_ylim(*limits[1])
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_minor_formatter(NullFormatter())
-    count = n_words(rows)
-    axes.set_title(title + (f" ({count})" if count else ""), fontsize=9.5, loc="left", pad=9)
+    log_ticks(axes.xaxis)
+    log_ticks(axes.yaxis)
+    panel_title(axes, title, rows)
     axes.set_xlabel("throughput (samples/s)")
     axes.set_ylabel("cost ($ per million samples)")
     if not any(_at(row) for row in rows):

@@ -181,19 +181,9 @@ def _unequal(runs: Sequence[HeldOutRun]) -> str:
 
 def _side(side: Side) -> dict[str, Any]:
     columns = (
-        "run_id",
-        "seed",
-        "accuracy",
-        "loss",
-        "updates",
-        "target_batch_size",
-        "samples",
-        "heldout_samples",
-        "dropped_rounds",
-        "target",
-        "emulated",
-        "host_contended",
-    )
+        "run_id", "seed", "accuracy", "loss", "updates", "target_batch_size", "samples", "heldout_samples",
+        "dropped_rounds", "target", "emulated", "host_contended",
+    )  # fmt: skip
     return {
         "experiment": side.experiment,
         "n": len(side.values),

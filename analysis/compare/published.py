@@ -19,21 +19,6 @@ from experiments.study_file.limits import FIGURES as COMPARED
 from experiments.study_file.limits import Limit
 from metrics.provenance import host_mark, origin_mark, scales_mark
 
-__all__ = [
-    "COMPARED",
-    "KEYS",
-    "Check",
-    "ComparedRun",
-    "comparable",
-    "compare_document",
-    "difference",
-    "judge",
-    "kendall_tau",
-    "kendall_tau_b",
-    "long_rows",
-    "why_not",
-]
-
 KEYS = ("sps", "comm_s", "epoch_s", "granularity", "egress_bytes_per_vm_epoch")
 """The figures of a run in the JSON document."""
 SCHEMA_VERSION = 1

@@ -63,6 +63,19 @@ class PlannedPlace:
         """The price, or the ceiling if the price is unknown."""
         return self.ceiling_usd_per_h if self.usd_per_h is None else self.usd_per_h
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain JSON types, with dollars as strings and unknown as None."""
+        return {
+            "location": self.location,
+            "instance": self.instance,
+            "accelerator": self.accelerator,
+            "use_spot": self.use_spot,
+            "usd_per_h": as_text(self.usd_per_h),
+            "ceiling_usd_per_h": as_text(self.ceiling_usd_per_h),
+            "price_source": self.price_source,
+            "max_usd_per_h": as_text(self.max_usd_per_h),
+        }
+
     @property
     def key(self) -> str:
         """See `place_key`."""
@@ -150,31 +163,15 @@ class Plan:
         }
 
     def _peer(self, peer: PlannedPeer) -> dict[str, Any]:
-        first = peer.first
+        places = [place.as_dict() for place in peer.places]
+        first = {key: value for key, value in places[0].items() if key != "max_usd_per_h"}
+        alternatives = [place.location for place in peer.places[1:]]
         return {
             "slot": peer.slot,
-            "location": first.location,
-            "instance": first.instance,
-            "accelerator": first.accelerator,
-            "use_spot": first.use_spot,
-            "usd_per_h": as_text(first.usd_per_h),
-            "ceiling_usd_per_h": as_text(first.ceiling_usd_per_h),
-            "price_source": first.price_source,
-            "alternatives": [place.location for place in peer.places[1:]],
+            **first,
+            "alternatives": alternatives,
             "replace": peer.replace,
-            "places": [
-                {
-                    "location": place.location,
-                    "instance": place.instance,
-                    "accelerator": place.accelerator,
-                    "use_spot": place.use_spot,
-                    "usd_per_h": as_text(place.usd_per_h),
-                    "ceiling_usd_per_h": as_text(place.ceiling_usd_per_h),
-                    "price_source": place.price_source,
-                    "max_usd_per_h": as_text(place.max_usd_per_h),
-                }
-                for place in peer.places
-            ],
+            "places": places,
         }
 
     def _ceilings(self) -> dict[str, str]:

@@ -6,12 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.importers.wandb.clock import Clock, last_known, one_clock, step_ends
-from analysis.importers.wandb.tables import Table, TableError
+from analysis.importers.wandb.clock import RUNTIME, UNIX, Clock, last_known, read_clock, step_ends
+from analysis.importers.wandb.tables import Table
 
 _STEP = "_step"
-_RUNTIME = "_runtime"
-_UNIX = "_timestamp"
 _EPOCH = "03_hivemind/global_epoch"
 _PEERS = "03_hivemind/num_peers"
 _SAMPLES = "01_general/locally_processed_samples"
@@ -29,7 +27,7 @@ _TIMERS = {
     "opt": _OPT,
 }
 BEE_COLUMNS = (
-    _RUNTIME, _UNIX, _STEP, *_TIMERS.values(), _WHOLE, _EPOCH, _PEERS, _SAMPLES, _LOSS, _SENT, _RECEIVED,
+    RUNTIME, UNIX, _STEP, *_TIMERS.values(), _WHOLE, _EPOCH, _PEERS, _SAMPLES, _LOSS, _SENT, _RECEIVED,
 )  # fmt: skip
 _FEW = 3  # the timers' columns may differ in length by this many steps without a warning
 _GAP_S = 3.0  # of the 1 Hz network counters; 2 s appear when an interval slightly over 1 s is truncated
@@ -107,16 +105,14 @@ def read_bee(table: Table, host: str) -> Bee:
     """Interpret one VM's table. Raises TableError if it has no clock."""
     notes = list(table.notes)
     table = _in_order(table, notes)
-    clock = one_clock(table.get(_RUNTIME), table.get(_UNIX))
-    if clock is None:
-        raise TableError(table.missing(_RUNTIME, f"and no '{_UNIX}' either, so its rows have no time"))
+    clock = read_clock(table)
     if clock.jumps:
         notes.append(
             f"{table.shown}: the clock jumps {_times(len(clock.jumps))} (first at line {table.lines[clock.jumps[0]]}); "
             "the time between these rows is taken from the clock that did not jump."
         )
-    if _UNIX not in table:
-        notes.append(table.missing(_UNIX, "its date is derived from the epochs in the other logs"))
+    if UNIX not in table:
+        notes.append(table.missing(UNIX, "its date is derived from the epochs in the other logs"))
     _bounded(table, clock.at_s, notes)
     rows, opt = _optimizer(table, notes)
     count = len(opt)
@@ -140,7 +136,7 @@ def read_bee(table: Table, host: str) -> Bee:
         shown=table.shown,
         first_s=float(clock.at_s[0]),
         last_s=float(clock.at_s[-1]),
-        logged_s=_logged(table.get(_RUNTIME), clock),
+        logged_s=_logged(table.get(RUNTIME), clock),
         rows=table.rows,
         load=timers["load"],
         move=timers["move"],
@@ -154,7 +150,7 @@ def read_bee(table: Table, host: str) -> Bee:
         peers=_carried(table.get(_PEERS))[rows],
         nic=_nic(table, clock.at_s, notes),
         jumps=len(clock.jumps),
-        dated=np.isfinite(table.get(_UNIX)).any().item(),
+        dated=np.isfinite(table.get(UNIX)).any().item(),
         missing=tuple(missing),
         notes=tuple(notes),
     )
@@ -180,7 +176,7 @@ def _in_order(table: Table, notes: list[str]) -> Table:
     if not np.isfinite(number).all() or (np.diff(number) >= 0).all():
         return table
     order = np.argsort(number, kind="stable")
-    clock = table.get(_UNIX if _UNIX in table else _RUNTIME)
+    clock = table.get(UNIX if UNIX in table else RUNTIME)
     if _times_back(clock[order]) > _times_back(clock):
         notes.append(
             f"{table.shown}: '{_STEP}' starts again: the program was restarted; rows are kept in their order."

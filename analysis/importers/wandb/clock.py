@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analysis.importers.wandb.tables import Table, TableError
+
+RUNTIME, UNIX = "_runtime", "_timestamp"  # columns
 _APART_S = 2.5  # largest difference between two rows of clocks that are truncated to whole seconds
 
 
@@ -16,6 +19,14 @@ class Clock:
     at_s: np.ndarray
     jumps: tuple[int, ...]
     resolution_s: float  # 1.0: truncated to whole seconds; 0.0: finer
+
+
+def read_clock(table: Table) -> Clock:
+    """Return the clock of a log. Raises TableError if it has none."""
+    clock = one_clock(table.get(RUNTIME), table.get(UNIX))
+    if clock is None:
+        raise TableError(table.missing(RUNTIME, f"and no '{UNIX}' either, so its rows have no time"))
+    return clock
 
 
 def one_clock(runtime_s: np.ndarray, unix_s: np.ndarray) -> Clock | None:

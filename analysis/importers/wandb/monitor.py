@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.importers.wandb.clock import one_clock
+from analysis.importers.wandb.clock import RUNTIME, UNIX, read_clock
 from analysis.importers.wandb.tables import Table, TableError
 from metrics.records import SwarmEpochRecord
 
-_RUNTIME = "_runtime"
-_UNIX = "_timestamp"
 _RATE = "03_hivemind/epoch_based_sps"
 _SAMPLES = "03_hivemind/per_epoch_training_samples"
 _SECONDS = "03_hivemind/epoch_s"
@@ -22,7 +20,7 @@ _RATE_NOW = "03_hivemind/actual_total_samples_per_second"
 _PEERS = "03_hivemind/num_peers"
 _ETA = "03_hivemind/eta_next_epoch_s"
 _NEAR_S = 20.0  # the end of an epoch on a VM and for the monitor differs by less
-MONITOR_COLUMNS = (_RUNTIME, _UNIX, _RATE, _SAMPLES, _SECONDS, _EPOCH, _NOW, _RATE_NOW, _PEERS, _ETA)
+MONITOR_COLUMNS = (RUNTIME, UNIX, _RATE, _SAMPLES, _SECONDS, _EPOCH, _NOW, _RATE_NOW, _PEERS, _ETA)
 
 
 @dataclass(frozen=True)
@@ -53,15 +51,13 @@ class Monitor:
 def read_monitor(table: Table) -> Monitor:
     """Interpret the monitor's table. Raises TableError if it has no clock or no epochs."""
     notes = list(table.notes)
-    clock = one_clock(table.get(_RUNTIME), table.get(_UNIX))
-    if clock is None:
-        raise TableError(table.missing(_RUNTIME, f"and no '{_UNIX}' either, so its rows have no time"))
+    clock = read_clock(table)
     if clock.jumps:
         notes.append(
             f"{table.shown}: the clock jumps {len(clock.jumps)} times (first at line {table.lines[clock.jumps[0]]})."
         )
-    if _UNIX not in table:
-        notes.append(table.missing(_UNIX, "its date is derived from the VMs' epochs"))
+    if UNIX not in table:
+        notes.append(table.missing(UNIX, "its date is derived from the VMs' epochs"))
     ended = np.isfinite(table.get(_RATE))
     if _RATE not in table:
         notes.append(table.missing(_RATE, "rates are computed as samples over time of the logged epochs"))
@@ -105,7 +101,7 @@ def read_monitor(table: Table) -> Monitor:
             "eta_s": table.get(_ETA)[scraped],
         },
         numbered=_EPOCH in table,
-        dated=bool(np.isfinite(table.get(_UNIX)).any()),
+        dated=bool(np.isfinite(table.get(UNIX)).any()),
         notes=tuple(notes),
     )
 

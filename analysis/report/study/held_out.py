@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from analysis.compare.accuracy import APART, AccuracyComparison, HeldOutRun, Side
@@ -75,13 +76,17 @@ def _side(side: Side) -> str:
 
 def _marks(side: Side) -> str:
     """Describe what the counted runs ran on, and for how many the host was too busy or unknown."""
-    runs = side.counted
-    origin = all_marks(run.origin for run in runs)
-    count = Counter(run.host for run in runs)
-    hosts = [
-        f"host {mark} in {count[mark]} of {len(runs)}" for mark in ("TOO BUSY", "unknown") if count[mark]
-    ]
+    origin = all_marks(run.origin for run in side.counted)
+    hosts = host_marks([run.host for run in side.counted])
     return "".join(f"; {mark}" for mark in (origin, *hosts) if mark)
+
+
+def host_marks(hosts: Sequence[str]) -> list[str]:
+    """Describe for how many runs, given by their `host`, the host was too busy or its load is unknown."""
+    count = Counter(hosts)
+    return [
+        f"host {mark} in {count[mark]} of {len(hosts)}" for mark in ("TOO BUSY", "unknown") if count[mark]
+    ]
 
 
 def _verdict(found: AccuracyComparison) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from analysis.compare.options import Gain, Gains
 from analysis.compare.rows import Row
 from analysis.report.page import Card
 from analysis.report.study.expectations import expected_card
+from analysis.report.study.held_out import host_marks
 from analysis.report.study.sections import Drawn
 from experiments.study_file.baseline import LOSSES
 from metrics.figures import FIGURES
@@ -42,7 +42,7 @@ def gain_table(gains: Gains) -> list[Row]:
             [
                 *(["baseline"] if row.is_baseline else []),
                 *dict.fromkeys(run.left_out for run in row.runs if run.left_out),
-                *_hosts(row),
+                *host_marks([run.host for run in row.counted]),
                 *([f"{dropped} dropped rounds"] if (dropped := _dropped(row)) else []),
             ]
         )
@@ -211,16 +211,6 @@ def _value(column: str, cell: Cell) -> str:
 
 def _dropped(row: Gain) -> int:
     return sum(run.dropped_rounds for run in row.counted)
-
-
-def _hosts(row: Gain) -> list[str]:
-    """Describe how many of the counted runs had a host that was too busy, or whose load is unknown."""
-    count = Counter(run.host for run in row.counted)
-    return [
-        f"host {mark} in {count[mark]} of {len(row.counted)}"
-        for mark in ("TOO BUSY", "unknown")
-        if count[mark]
-    ]
 
 
 def _scales(gains: Gains) -> list[str]:
