@@ -1,1 +1,1 @@
-"""What the numbers mean: the plan before a run, the report after it, the comparison with the study."""
+"""Plans before a run, reports after it, audits, exports and comparisons with the paper."""

@@ -1,4 +1,4 @@
-"""A run's dollars on both bases, ours and the study's, as one JSON object, and what the two differ by."""
+"""A run's dollars on both bases, measured and published, as one JSON object, and the reasons for the difference."""
 
 from __future__ import annotations
 
@@ -25,34 +25,37 @@ _WORDS = {
     "between": "go between continents",
     "oceania": "go to or from Oceania",
 }
-_SAME = 0.005  # figures that differ by less are not told as different
+_SAME = 0.005  # relative difference below which two figures count as equal
 
 
 def cost_row(
-    store: Store, study_book: PriceBook, book: PriceBook | None = None, bases: tuple[str, ...] = BASES
+    store: Store, paper_book: PriceBook, book: PriceBook | None = None, bases: tuple[str, ...] = BASES
 ) -> dict[str, Any]:
-    """What `orch cost -o json` prints of a run. `book`: prices for both bases, instead of the run's own
-    (measured) and the study's (published). Raises metrics.store.database.StoreError."""
+    """Compute what `orch cost -o json` prints for a run.
+
+    `book`: prices for both bases, instead of the run's own (measured) and the paper's (published). Raises
+    metrics.store.database.StoreError.
+    """
     read: Any = store if book is None else Repriced(store, book)
     found = read_run(read)
     run, row = found.run, found.row
-    every = whole(run, _samples(read) if row.baseline else None)
+    every = whole(run, math.fsum(read.columns("steps")["samples"]) if row.baseline else None)
     even = _alone(run, row) if row.baseline else steady(run, read.records("ingress"))
     sps = row.value("sps_phase_timed" if row.baseline else "sps_epoch_mean")
-    theirs = published_run(run, book or study_book, sps, row.peers)
+    theirs = published_run(run, book or paper_book, sps, row.peers)
     logged = len({vm.slot for vm in run.vms})
-    partial = row.peers > logged  # a peer without a log: its dollars are in no sum
-    told = [*run.notes, *(f"Measured dollars are unknown: {reason}." for reason in run.bill.unknown)]
+    partial = row.peers > logged  # the dollars of a peer without a log are missing from every sum
+    warnings = [*run.notes, *(f"Measured dollars are unknown: {reason}." for reason in run.bill.unknown)]
     if run.bill.estimated_usd:
-        told.append(
-            f"{_usd(run.bill.estimated_usd)} of the measured dollars are an estimate: what lost VMs sent after their last "
-            "records, at the rate of their last epoch."
+        warnings.append(
+            f"{_usd(run.bill.estimated_usd)} of the measured dollars are estimated: bytes that lost VMs sent after their "
+            "last records, at the rate of their last epoch."
         )
-    told += [f"Published dollars are unknown: {reason}." for reason in theirs.unknown]
+    warnings += [f"Published dollars are unknown: {reason}." for reason in theirs.unknown]
     if partial:
-        told.append(
-            f"There are logs of {logged} VMs of {row.peers}: usd_per_1m_samples of the measured basis is unknown, "
-            "since nobody can say what the others cost."
+        warnings.append(
+            f"Only {logged} of {row.peers} VMs have logs: usd_per_1m_samples on the measured basis is unknown, because "
+            "the cost of the others is unknown."
         )
     result: dict[str, Any] = {
         "run_id": row.run_id,
@@ -64,15 +67,15 @@ def cost_row(
     if "measured" in bases:
         result["measured"] = _measured(run, every, even, partial)
     if "published" in bases:
-        result["published"] = _published(theirs, book or study_book, row)
+        result["published"] = _published(theirs, book or paper_book, row)
     if set(bases) == set(BASES):
         result["difference"] = _difference(run, row, every, theirs, partial)
-    result["warnings"] = [*dict.fromkeys(told), *not_billed(run)]
+    result["warnings"] = [*dict.fromkeys(warnings), *not_billed(run)]
     return result
 
 
 def _alone(run: RunNumbers, row: RunRow) -> Steady | None:
-    """An hour of one VM without a swarm, at its wall-clock rate; None without one."""
+    """Cost of one hour of a single-VM baseline at its wall-clock rate; None if the rate is unknown."""
     sps = row.value("sps_wall")
     if sps is None or len(run.vms) != 1:
         return None
@@ -155,18 +158,18 @@ def _published(cost: PublishedRun, book: PriceBook, row: RunRow) -> dict[str, An
 
 
 def _difference(run: RunNumbers, row: RunRow, every: Whole, theirs: PublishedRun, partial: bool) -> str:
-    """One line: both figures, and each assumption by which they differ, with its two values."""
+    """Describe both figures in one line, with each differing assumption and its two values."""
     ours, published = None if partial else every.usd_per_1m, theirs.usd_per_1m()
     head = f"measured {_usd(ours)}, published {_usd(published)} per 1M samples"
     if ours is not None and published:
         bare = _usd(theirs.usd_per_1m(loading=False))
-        head += f" ({float(ours / published - 1):+.1%}; without loading, as in its Figures 1 and 15, {bare})"
+        head += f" ({float(ours / published - 1):+.1%}; without loading, as in the paper's Figures 1 and 15, {bare})"
     parts = [*_rates(run, row, every, theirs), *_splits(run, theirs), *_units(run), *_doubled(run)]
     vm = every.bill.sum("vm")
     a = None if vm is None or not every.vm_hours else vm / every.vm_hours
     b = theirs.usd_per_vm_h("vm")
     if a is not None and b is not None and _apart(float(a), float(b)):
-        parts.append(f"a VM-hour is {_usd(a)}, there {_usd(b)}")
+        parts.append(f"a VM-hour costs {_usd(a)}, in the paper {_usd(b)}")
     if not parts and ours is not None and published is not None:
         parts = ["no assumption differs"]
     return ": ".join(part for part in (head, "; ".join(parts)) if part) + "."
@@ -181,17 +184,17 @@ def _rates(run: RunNumbers, row: RunRow, every: Whole, theirs: PublishedRun) -> 
         return parts
     wall = row.value("sps_wall") if row.baseline else None
     if wall is not None and _apart(wall, theirs.sps):
-        parts.append(f"the GPU trains {wall:.1f} sps by wall clock, {theirs.sps:.1f} by phase timers")
+        parts.append(f"the GPU reaches {wall:.1f} sps by wall clock, {theirs.sps:.1f} by phase timers")
     basis = theirs.sps if wall is None else wall
     if rate and _apart(rate, basis):
         parts.append(
-            f"start-up and warm-up are in ours ({rate:.1f} sps over the VMs' whole time, {basis:.1f} without)"
+            f"ours includes start-up and warm-up ({rate:.1f} sps over the VMs' whole time, {basis:.1f} without)"
         )
     return parts
 
 
 def _splits(run: RunNumbers, theirs: PublishedRun) -> list[str]:
-    """Shares of the bytes to other VMs that go where, ours from the records; and traffic that is free."""
+    """Compare the shares of the bytes to other VMs by destination, ours from the records; and name free traffic."""
     places, names = run.terms.locations, {row.vm for row in run.vms}
     sent = [cell for cell in run.matrix if cell.dst in names]
     total = math.fsum(cell.bytes for cell in sent)
@@ -203,17 +206,17 @@ def _splits(run: RunNumbers, theirs: PublishedRun) -> list[str]:
         if kind is None:
             return []
         found[kind] += cell.bytes / total
-    told = [
-        f"{found[kind]:.0%} of the bytes {_WORDS[kind]}, there {share.numerator}/{share.denominator}"
+    parts = [
+        f"{found[kind]:.0%} of the bytes {_WORDS[kind]}, in the paper {share.numerator}/{share.denominator}"
         for kind in EGRESS_KINDS
         if _apart(found[kind], float(share := theirs.split.get(kind, _NONE)))
     ]
     free = math.fsum(cell.bytes for cell in sent if cell.kind == "same_zone") / total
     if free:
-        told.append(
-            f"inside one zone ({free:.0%} of the bytes) traffic is free, there at the price between zones"
+        parts.append(
+            f"traffic inside one zone ({free:.0%} of the bytes) is free, in the paper at the price between zones"
         )
-    return told
+    return parts
 
 
 def _units(run: RunNumbers) -> list[str]:
@@ -226,20 +229,16 @@ def _units(run: RunNumbers) -> list[str]:
     if not units:
         return []
     names = " or ".join("2^30" if unit == 2**30 else f"{unit / 1e9:g}e9" for unit in units)
-    return [f"a GB of egress is {names} bytes, there 1.024e9"]
+    return [f"a GB of egress is {names} bytes, in the paper 1.024e9"]
 
 
 def _doubled(run: RunNumbers) -> list[str]:
     twice = [vm for vm, row in (run.meta.logs.nic or {}).items() if row.get("doubled")]
     return (
-        [f"the doubled counters of {', '.join(sorted(twice))} are halved, there they are not"]
+        [f"the doubled counters of {', '.join(sorted(twice))} are halved, in the paper they are not"]
         if twice
         else []
     )
-
-
-def _samples(store: Store) -> float:
-    return math.fsum(store.columns("steps")["samples"])
 
 
 def _apart(a: float, b: float) -> bool:

@@ -1,7 +1,7 @@
-"""A run, ours or somebody's imported logs, read once: its records' numbers, and its row of figures.
+"""Reads a run (our own or imported) and computes its row of figures for `orch replay`.
 
-Everything that is null in a row is explained. Figures are those of `metrics.figures` at the study's scale (imported
-runs: the logs' own); docs/replay.md has the keys.
+Every null in a row is explained by a sentence. Figures are those of `metrics.figures` at full scale (imported runs:
+the logs' own scale); docs/replay.md lists the keys.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _SWARM_KEYS = (
 )
 _RULE_TIMERS = ("dataload_cuda_move", "forward", "loss_calc", "backward", "opt_step")  # in the columns' names
 _SPEEDUPS = (("speedup", "sps", "sps_wall"), ("speedup_phase_timed", "sps_epoch_mean", "sps_phase_timed"))
-"""A speed-up, the rate of the swarm and that of one GPU alone, on the clocks that it is defined on."""
-_FULL = 0.98  # peers whose samples reach less than this share of the target are not all of the swarm
+"""(speed-up, rate of the swarm, rate of the single GPU), each on the clocks of its definition."""
+_FULL = 0.98  # VMs whose samples sum to less than this share of the target are not the whole swarm
 
 
 class Store(Protocol):
-    """What of `metrics.store.database.RunStore` is read here."""
+    """The part of `metrics.store.database.RunStore` that is used here."""
 
     def records(self, table: str) -> list[Any]: ...
 
@@ -58,65 +58,67 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class RunRow:
-    """The figures of one run. None: unknown or not applicable; `warnings` and `not_applicable` say why."""
+    """The figures of one run. None: unknown or not applicable, explained in `warnings` or `not_applicable`."""
 
     label: str | None
     run_id: str
     model: str | None
     peers: int
     tbs: int | None
-    baseline: bool  # one VM alone, without a swarm
+    baseline: bool  # a single VM without a swarm
     accelerators: tuple[str, ...]  # each kind once, sorted: ("T4:1",)
     locations: Mapping[str, str]  # by VM
     figures: Mapping[str, Estimate] = field(default_factory=dict[str, Estimate])  # by `FIGURES`; absent: None
     n_epochs: int | None = None
     ran: RanOn = NOBODY_KNOWS
     warnings: tuple[str, ...] = ()
-    not_applicable: tuple[str, ...] = field(default=())  # why numbers are null that such a run never has
+    not_applicable: tuple[str, ...] = field(
+        default=()
+    )  # why figures that do not apply to such a run are null
 
     @property
     def gpu(self) -> str | None:
-        """The one kind of accelerator of all VMs; None when they differ or it is not known."""
+        """The accelerator that all VMs have; None if they differ or it is unknown."""
         return self.accelerators[0] if len(self.accelerators) == 1 and self.accelerators[0] else None
 
     def value(self, key: str) -> float | None:
-        """A figure without its interval."""
+        """A figure's value without its interval."""
         found = self.figures.get(key)
         return found.value if found else None
 
     def to_json(self) -> dict[str, Any]:
-        """The row with exactly `KEYS`, in their order."""
+        """Return the row with exactly `KEYS`, in their order."""
         values: dict[str, Any] = {
             key: self.value(key) if key in FIGURES else getattr(self, key, getattr(self.ran, key, None))
             for key in KEYS
         }
         sps = self.figures.get("sps")
         low, high = (sps.low, sps.high) if sps else (None, None)
-        told = [*self.warnings, *self.not_applicable, *self.ran.unknown]
-        return values | {"sps_low": low, "sps_high": high, "warnings": told}
+        warnings = [*self.warnings, *self.not_applicable, *self.ran.unknown]
+        return values | {"sps_low": low, "sps_high": high, "warnings": warnings}
 
 
 @dataclass(frozen=True)
 class ReadRun:
-    """A run's numbers and the row that they give: all that reports and comparisons start from."""
+    """A run's numbers and its row, the input of reports and comparisons."""
 
     run: RunNumbers
-    row: RunRow  # without speed-ups: these need the baselines (`with_speedups`)
+    row: RunRow  # without speed-ups, which need the baselines (`with_speedups`)
 
 
 def replay_rows(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
-    """The JSON rows of runs, with the speed-ups against the baselines among them."""
+    """Return the JSON rows of runs, with speed-ups over the baselines among them."""
     return [row.to_json() for row in with_speedups(rows)]
 
 
 def read_folder(folder: Path) -> ReadRun:
-    """The run of a folder with `run.db`. Raises metrics.store.database.StoreError."""
+    """Read the run of a folder with `run.db`. Raises metrics.store.database.StoreError."""
     with RunStore.open_reader(folder / "run.db") as store:
         return read_run(store)
 
 
 def read_run(store: Store) -> ReadRun:
-    """One run's numbers and row. Raises metrics.store.database.StoreError."""
+    """Read one run's numbers and compute its row. Raises metrics.store.database.StoreError."""
     run = RunNumbers.of(store)
     model, target = run.meta.model, run.meta.target_batch_size
     row = RunRow(
@@ -134,10 +136,10 @@ def read_run(store: Store) -> ReadRun:
 
 
 def with_speedups(rows: Sequence[RunRow]) -> list[RunRow]:
-    """The rows with both speed-ups, each against the baselines of the same GPU and model among `rows`.
+    """Add both speed-ups to the rows, each over the baselines of the same GPU and model among `rows`.
 
     `speedup` is sps / sps_wall (one clock), `speedup_phase_timed` is sps_epoch_mean / sps_phase_timed (the
-    study's two clocks). Several baselines of one kind: their mean, and a warning says so.
+    paper's two clocks). If there are several such baselines, their mean is used and a warning says so.
     """
     baselines: dict[tuple[str, str], list[RunRow]] = {}
     for row in rows:
@@ -156,28 +158,28 @@ def _sped_up(row: RunRow, baselines: Mapping[tuple[str, str], Sequence[RunRow]])
             f"the peers have different GPUs ({', '.join(a or 'unknown' for a in row.accelerators)})"
         )
     if row.gpu is None or row.model is None:
-        return without(f"the run's {'GPU' if row.gpu is None else 'model'} is not known")
+        return without(f"the run's {'GPU' if row.gpu is None else 'model'} is unknown")
     same = baselines.get((row.gpu, row.model), ())
     if not same:
-        return without(f"no run of one {row.gpu} alone with {row.model} is among those given")
+        return without(f"there is no single-VM run of {row.model} on {row.gpu} among the given runs")
     notes: list[str] = []
     if len(same) > 1:
         notes.append(
-            f"The speed-ups are against the mean of {len(same)} baselines: {', '.join(b.run_id for b in same)}."
+            f"The speed-ups are over the mean of {len(same)} baselines: {', '.join(b.run_id for b in same)}."
         )
     figures = dict(row.figures)
     for key, rate, alone in _SPEEDUPS:
         base = mean_interval([b.figures[alone].value for b in same if alone in b.figures])
         if rate not in figures or base is None:
             lacking = f"the {alone} of the baseline" if rate in figures else rate
-            notes.append(f"{key} is null: {lacking} is not known.")
+            notes.append(f"{key} is null: {lacking} is unknown.")
         else:
             figures[key] = _speedup(figures[rate], base.value)
     return replace(row, figures=figures, warnings=(*row.warnings, *notes))
 
 
 def _speedup(rate: Estimate, alone: float) -> Estimate:
-    """With the rate's interval; the baseline's own spread is not in it."""
+    """The speed-up with the rate's interval, which ignores the spread of the baseline."""
     ratio = rate.value / alone
     factor = ratio / rate.value if rate.value else 0.0
     low, high = (None if end is None else end * factor for end in (rate.low, rate.high))
@@ -185,19 +187,19 @@ def _speedup(rate: Estimate, alone: float) -> Estimate:
 
 
 def _label(run: RunNumbers) -> str | None:
-    """The index's label; of a run of our own, its experiment's name."""
+    """The index's label; for our own runs the experiment's name."""
     return run.meta.label if run.meta.imported or run.meta.label else run.meta.document.get("name")
 
 
 def _baseline(row: RunRow, run: RunNumbers, store: Store) -> RunRow:
-    told = [str(text) for text in run.meta.warnings]
+    warnings = [str(text) for text in run.meta.warnings]
     if row.label is None:
-        told.append("label is null: no index names the run.")
+        warnings.append("label is null: no index lists the run.")
     wall = timed = None
     lacking: dict[str, str] = {}
     if row.peers > 1:
-        told.append(
-            f"sps_wall and sps_phase_timed are null: the log is of {row.peers} VMs, not of one alone."
+        warnings.append(
+            f"sps_wall and sps_phase_timed are null: the run has logs of {row.peers} VMs, not of a single one."
         )
     else:
         rates = single_rates(store.columns("steps", SINGLE_COLUMNS))
@@ -206,52 +208,52 @@ def _baseline(row: RunRow, run: RunNumbers, store: Store) -> RunRow:
         if lacking:
             timed = None
         if wall is None:
-            told.append("sps_wall is null: the log has no wall time after its first tenth of steps.")
+            warnings.append("sps_wall is null: the log has no wall time after its first tenth of steps.")
         if timed is None:
             reason = next(iter(lacking.values()), "the log has no step with phase timers")
-            told.append(f"sps_phase_timed is null: {reason}.")
+            warnings.append(f"sps_phase_timed is null: {reason}.")
     read, seconds = _baseline_ingress(run, store)
     per_h = None if read is None or seconds <= 0 else read / seconds * 3600
     if per_h is None:
-        told.append("ingress_bytes_per_vm_h is null: the log has no counter of received bytes.")
+        warnings.append("ingress_bytes_per_vm_h is null: the log has no counter of received bytes.")
     found = {"sps_wall": wall, "sps_phase_timed": timed, "ingress_bytes_per_vm_h": _plain(per_h, None)}
     return replace(
         row,
         figures=_known(found),
-        warnings=tuple(told),
+        warnings=tuple(warnings),
         not_applicable=(f"A single VM has no hivemind epochs: {_SWARM_KEYS} are null.",),
     )
 
 
 def _baseline_ingress(run: RunNumbers, store: Store) -> tuple[int | None, float]:
-    """Bytes read and the seconds from the first step to the log's end."""
+    """Bytes read, and seconds from the first step to the end of the log."""
     records: list[IngressRecord] = store.records("ingress")
     seconds = sum((vm.ended_s or 0.0) - vm.ready_s for vm in run.vms if vm.ready_s is not None and vm.ended_s)
     return (sum(r.network_bytes for r in records) if records else None), seconds
 
 
 def _swarm(row: RunRow, run: RunNumbers, store: Store) -> RunRow:
-    told = sentences(run, money=False)
+    warnings = sentences(run, money=False)
     if row.label is None:
-        told.append("label is null: no index names the run.")
+        warnings.append("label is null: no index lists the run.")
     watched: list[SwarmEpochRecord] = store.records("swarm_epochs")
     chosen = measured(run.study)
     rates, reasons = _epoch_mean(run, bool(watched))
-    told += reasons
+    warnings += reasons
     peers = _peers(row.peers, store)
     sps, reasons = _sps(replace(row, peers=peers), run, chosen, bool(watched))
-    told += reasons
+    warnings += reasons
     timed, reasons = _phase_timed(run, store)
-    told += reasons
+    warnings += reasons
     figures = {figure.key: figure.of_epochs(run.study) for figure in _OF_EPOCHS if figure.of_epochs}
     if chosen and figures["calc_s"] is None:
-        told.append("calc_s, comm_s and granularity are null: no VM's log covers a measured epoch.")
+        warnings.append("calc_s, comm_s and granularity are null: no VM's log covers a measured epoch.")
     elif chosen and figures["granularity"] is None:
-        told.append("granularity is null: no communication was found in the measured epochs.")
+        warnings.append("granularity is null: no communication was found in the measured epochs.")
     egress, reasons = _egress(run, chosen)
-    told += reasons
+    warnings += reasons
     ingress, reasons = _ingress(run, store, chosen)
-    told += reasons
+    warnings += reasons
     n_epochs = len(chosen) if sps is not None or rates is None else rates.n
     figures |= {
         "sps_epoch_mean": rates,
@@ -265,8 +267,8 @@ def _swarm(row: RunRow, run: RunNumbers, store: Store) -> RunRow:
         peers=peers,
         figures=_known(figures),
         n_epochs=n_epochs,
-        warnings=tuple(dict.fromkeys(told)),
-        not_applicable=("sps_wall and sps_phase_timed are of a single VM without a swarm: null here.",),
+        warnings=tuple(dict.fromkeys(warnings)),
+        not_applicable=("sps_wall and sps_phase_timed are null: they apply to a single VM without a swarm.",),
     )
 
 
@@ -279,12 +281,12 @@ def _plain(value: float | None, n: int | None) -> Estimate | None:
 
 
 def _epoch_mean(run: RunNumbers, watched: bool) -> tuple[Estimate | None, list[str]]:
-    """The authors' throughput: the mean of all logged rates but the first."""
+    """The authors' throughput (the mean of all logged rates but the first), and why it is null."""
     if not watched:
         if run.meta.imported:
             saw = run.meta.imported.monitor
-            why = "no epoch ended while the monitor watched" if saw else "there is no log of a monitor"
-            return None, [f"sps_epoch_mean is null: {why}, which alone has the epochs' rates."]
+            why = "no epoch ended while the monitor ran" if saw else "there is no monitor log"
+            return None, [f"sps_epoch_mean is null: {why}, and only the monitor logs the epochs' rates."]
         return run.epoch_mean(), []
     mean = run.epoch_mean()
     if mean is None:
@@ -298,27 +300,25 @@ def _sps(
     if not chosen:
         return None, [f"{_EPOCH_KEYS} and ingress_bytes_per_vm_h are null: no epoch is measured."]
     if run.meta.imported and not watched:
-        # Only the VMs' own samples are known: without one of the VMs' logs they are not the swarm's.
+        # Only the VMs' own samples are known, which are not the swarm's if a VM's log is missing.
         reason = ""
         samples = math.fsum(e.samples for e in chosen) / len(chosen)
         if row.peers > len(run.vms):
-            reason = f"the VMs say that {row.peers} peers averaged, but there are logs of {len(run.vms)}"
+            reason = f"{row.peers} peers averaged according to the VMs, but only {len(run.vms)} have logs"
         elif row.tbs and samples < _FULL * row.tbs:
-            reason = (
-                f"the VMs' logs have {samples:.0f} samples an epoch of {row.tbs}, so some VM's log is missing"
-            )
+            reason = f"the VMs' logs have {samples:.0f} of {row.tbs} samples per epoch, so some VM's log is missing"
         if reason:
             return None, [f"sps, sps_low and sps_high are null: {reason}."]
-    told = ["sps_low and sps_high are null: one epoch has no interval."] if len(chosen) == 1 else []
-    return throughput(run.study), told
+    reasons = ["sps_low and sps_high are null: one epoch has no interval."] if len(chosen) == 1 else []
+    return throughput(run.study), reasons
 
 
 def _phase_timed(run: RunNumbers, store: Store) -> tuple[float | None, list[str]]:
-    """The authors' granularity. Their rule works on raw steps, so a scaled run's is from its epochs instead."""
+    """The authors' granularity. Their rule works on raw steps; for a scaled run it is computed from the epochs."""
     if not run.terms.scales.none:
         scaled = granularity_phase_timed(run.study)
         return None if scaled is None else scaled.value, [
-            "granularity_phase_timed is from the epochs, multiplied back: the authors' rule knows no scales."
+            "granularity_phase_timed is computed from the full-scale epochs: the authors' rule does not support scales."
         ]
     found = study_granularity(store.columns("steps", RULE_COLUMNS))
     lacking = _unlogged(run, _RULE_TIMERS)
@@ -326,18 +326,20 @@ def _phase_timed(run: RunNumbers, store: Store) -> tuple[float | None, list[str]
     why: dict[str, list[str]] = {}
     for vm, reason in sorted({**found.without, **lacking}.items()):
         why.setdefault(reason, []).append(vm)
-    told = [
+    warnings = [
         f"The authors' rule gives no granularity for {', '.join(vms)}: {reason}."
         for reason, vms in why.items()
     ]
     mean = mean_interval(list(by_vm.values()))
     if mean is None:
-        told.append(f"granularity_phase_timed is null: {'no VM has one' if why else 'there are no steps'}.")
-    return None if mean is None else mean.value, told
+        warnings.append(
+            f"granularity_phase_timed is null: {'no VM has one' if why else 'there are no steps'}."
+        )
+    return None if mean is None else mean.value, warnings
 
 
 def _unlogged(run: RunNumbers, timers: Sequence[str]) -> dict[str, str]:
-    """VMs whose logs lack a column that one of `timers` is in: its zeros are not known to be zero."""
+    """VMs whose logs lack a column of one of `timers`, with the reason. Its values are unknown, not 0."""
     missing = run.meta.logs.missing_columns or {}
     found = {
         vm: [c for c in columns if any(timer in c for timer in timers)] for vm, columns in missing.items()
@@ -346,21 +348,21 @@ def _unlogged(run: RunNumbers, timers: Sequence[str]) -> dict[str, str]:
 
 
 def _egress(run: RunNumbers, chosen: Sequence[SwarmEpoch]) -> tuple[float | None, list[str]]:
-    """Bytes to other peers per VM and measured epoch; VMs whose bytes nobody counted are left out, and named."""
+    """Bytes to other peers per VM and measured epoch. VMs without counted bytes are excluded and named."""
     if not chosen:
         return None, []
     found = egress_bytes_per_vm_epoch(run)
     turns = {p.vm for e in chosen for p in e.peers}
     if found is None:
-        why = "there is no log of a VM" if not turns else "no VM's sent bytes were counted"
+        why = "no VM has a log" if not turns else "no VM's sent bytes were counted"
         return None, [f"egress_bytes_per_vm_epoch is null: {why}."]
     missing = sorted(turns - {f.src for f in peer_flows(run, chosen)})
-    left_out = f"The sent bytes of {', '.join(missing)} were not counted: they are not in the mean."
+    left_out = f"The sent bytes of {', '.join(missing)} were not counted and are not in the mean."
     return found, [left_out] if missing else []
 
 
 def _ingress(run: RunNumbers, store: Store, chosen: Sequence[SwarmEpoch]) -> tuple[float | None, list[str]]:
-    """Bytes read from the data's store per VM-hour of the measured epochs."""
+    """Bytes read from the data store per VM-hour of the measured epochs."""
     records: list[IngressRecord] = store.records("ingress")
     read = {(r.vm, r.epoch): r.network_bytes for r in records}
     amounts: list[float | None] = []
@@ -381,15 +383,13 @@ def _ingress(run: RunNumbers, store: Store, chosen: Sequence[SwarmEpoch]) -> tup
         ]
     known = [n for n in amounts if n is not None]
     if len(known) < len(amounts):
-        return None, [
-            "ingress_bytes_per_vm_h is null: the size of the modelled dataset's samples is not known."
-        ]
+        return None, ["ingress_bytes_per_vm_h is null: the sample size of the modelled dataset is unknown."]
     return math.fsum(known) / seconds * 3600, []
 
 
 def _peers(logged: int, store: Store) -> int:
-    """How many peers the swarm had: the VMs we know of, or what the monitor, else the VMs themselves, mostly
-    counted when that is more."""
+    """Number of peers in the swarm: the logged VMs, or the count that the monitor (otherwise the VMs) recorded most
+    often, if that is larger."""
     progress, epochs = store.columns("progress", ("vm", "peers")), store.columns("epochs", ("group_size",))
     seen = [n for vm, n in zip(progress["vm"], progress["peers"], strict=True) if vm == ""]
     counts = Counter(seen or epochs["group_size"])

@@ -1,4 +1,4 @@
-"""What a command reads runs from: run folders, exported runs, or other people's logs, opened in one way."""
+"""Opens the runs that a command reads: run folders, exported runs and logs of other programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from metrics.store.database import RunStore, StoreError
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One run that can be read: `folder` holds its `run.db` for as long as the runs are open."""
+    """A readable run. `folder` holds its `run.db` and is valid only inside the `opened` block."""
 
     run_id: str
     label: str | None
@@ -25,14 +25,14 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The runs, in the order asked for, and a sentence for each that could not be used."""
+    """The runs in the requested order, and a sentence for each input that could not be used."""
 
     runs: tuple[Source, ...]
     problems: tuple[str, ...]
 
 
 def importers() -> tuple[Importer, ...]:
-    """All importers; the first that recognises a folder takes it."""
+    """All importers, in the order in which they are tried."""
     from analysis.importers.orch_export import OrchExport
     from analysis.importers.wandb import WandbLogs
 
@@ -47,10 +47,11 @@ def opened(
     only: Sequence[str] = (),
     book: PriceBook | None = None,
 ) -> Generator[Opened, None, None]:
-    """Open runs for reading. A target is a run's folder (with `run.db`), a folder of such, or a folder that an
-    importer recognises; what is imported lies in a temporary folder until the block ends.
+    """Open runs for reading.
 
-    `index`, `only` and `book` are the importers'. Raises ImportFailed when not one run can be used.
+    A target is a run's folder (with `run.db`), a folder of run folders, or a folder that an importer
+    recognises. Imported runs are kept in a temporary folder until the block ends. `index`, `only` and `book`
+    are passed to the importer. Raises ImportFailed if no run can be used.
     """
     runs: list[Source] = []
     problems: list[str] = []
@@ -68,7 +69,7 @@ def opened(
                 except StoreError as error:
                     problems.append(str(error))
         if not runs:
-            raise ImportFailed(" ".join(problems) or "no run was named; name a run or a folder of logs.")
+            raise ImportFailed(" ".join(problems) or "no run was given; name a run or a folder of logs.")
         yield Opened(tuple(runs), tuple(problems))
 
 
@@ -78,16 +79,16 @@ def _folders(
     if (target / "run.db").is_file():
         return [target], []
     if not target.is_dir():
-        raise ImportFailed(f"{target}: there is no such folder; name a run's folder or a folder of logs.")
+        raise ImportFailed(f"{target}: no such folder; name a run's folder or a folder of logs.")
     inner = sorted(path.parent for path in target.glob("*/run.db"))
     if inner:
         return [folder for folder in inner if not only or folder.name in only], []
     chosen = next((one for one in importers() if one.recognises(target)), None)
     if chosen is None and index is not None:
-        chosen = importers()[-1]  # only the logs have an index, and it may name files of any name
+        chosen = importers()[-1]  # only W&B logs have an index, which may list files of any name
     if chosen is None:
         raise ImportFailed(
-            f"{target}: holds no run: neither run.db nor an export of orch nor logs "
+            f"{target}: contains no run: no run.db, no orch export and no logs "
             "(files like hivemind-81-gc-t4-1.csv.gz, or an INDEX.csv)."
         )
     found = chosen.import_runs(target, into, index=index, only=only, book=book)

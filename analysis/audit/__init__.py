@@ -1,1 +1,1 @@
-"""`orch audit`: what is doubtful in somebody's numbers, as findings with evidence."""
+"""`orch audit`: checks a run's numbers and reports doubtful ones as findings with evidence."""

@@ -1,4 +1,4 @@
-"""All checks, over one run or several."""
+"""Runs all checks over one or several runs."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ CHECKS: tuple[Callable[[Evidence], list[Finding]], ...] = (
 
 
 def audit_run(e: Evidence) -> list[Finding]:
-    """One run's findings, the worst first."""
+    """Return the findings of one run, most severe first."""
     found = [finding for check in CHECKS for finding in check(e)]
     return sorted(found, key=lambda f: SEVERITIES.index(f.severity))
 
 
 def audit(runs: Sequence[Evidence]) -> list[Finding]:
-    """The findings about several runs together first, then each run's in the order given, the worst first."""
+    """Return findings about several runs together, then each run's in the given order, most severe first."""
     across = speedups(runs)
     found = [f for f in across if f.run_id is None]
     for e in runs:

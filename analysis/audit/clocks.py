@@ -1,7 +1,7 @@
-"""Mixed clocks: rates by phase timers against rates by wall clock, in one run and between runs.
+"""Detects mixed clocks: rates by phase timers compared with rates by wall clock, in one run and between runs.
 
-Phase timers around asynchronous GPU calls miss the wait for the GPU. A rate of timers beside a rate of wall
-time compares two different things, and a speed-up made of the two is wrong.
+Phase timers around asynchronous GPU calls miss the wait for the GPU, so a rate by phase timers is not comparable
+with a rate by wall clock, and a speed-up computed from one of each is wrong.
 """
 
 from __future__ import annotations
@@ -16,38 +16,41 @@ from analysis.replay import RunRow, with_speedups
 from metrics.epochs.throughput import SwarmEpoch, local_throughput, measured, throughput_phase_timed
 from metrics.stats import Estimate
 
-# Our own peers leave 0.2 % of a step untimed (local-2; Python between two timers). More is time that a rate of
-# timers leaves out.
+# Our own peers leave 0.2 % of a step untimed (local-2; Python between two timers). A rate by timers ignores
+# whatever exceeds that.
 UNTIMED_DOUBT = 0.02
-# Epoch-to-epoch noise of the study's rates is at most 4 %: two bases that differ by more give another answer.
+# Rates of one run's epochs differ by at most 4 % in the paper: a larger difference comes from the clocks.
 SPEEDUP_ERROR = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Untimed:
-    """Wall time of a run's measured part, and what the phase timers claim of it, seconds summed over VMs."""
+    """Wall time of a run's measured part and the part of it that phase timers cover, in seconds summed over VMs."""
 
     wall_s: float
     timed_s: float
-    n: int  # measured epochs; for a lone baseline 1 (its log)
-    part: str = ""  # what was looked at where no epoch was measured
+    n: int  # measured epochs; 1 for a single-VM baseline (its log)
+    part: str = ""  # the part used instead if no epoch was measured
 
     @property
     def share(self) -> float:
-        """Of the wall time that no timer claims, 0 to 1; below 0: the timers claim more than passed."""
+        """Share of the wall time that no timer covers, 0 to 1; negative if the timers exceed the wall time."""
         return 1 - self.timed_s / self.wall_s
 
 
 def untimed(e: Evidence) -> Untimed | None:
-    """Over the measured epochs (without any: over all epochs, else all steps), or over a lone baseline's steps
-    after its start-up; None without timers."""
+    """Compute the untimed share over the measured epochs; None without timers.
+
+    Without measured epochs all epochs are used, otherwise all steps. A single-VM baseline uses its steps after
+    start-up.
+    """
     chosen = measured(e.run.raw)
     if e.single is not None:
         found = Untimed(e.single.wall_s, e.single.timed_s, 1)
     elif any(epoch.peers for epoch in chosen):
         found = _of_epochs(chosen, len(chosen), "")
     elif any(epoch.peers for epoch in e.run.raw):
-        found = _of_epochs(e.run.raw, 0, " of the epochs that there are, the warm-up,")
+        found = _of_epochs(e.run.raw, 0, " of all epochs")
     else:
         found = Untimed(e.steps_wall_s, e.steps_timed_s, 0, " of all steps")
     return found if found.wall_s > 0 and found.timed_s > 0 else None
@@ -61,22 +64,22 @@ def _of_epochs(epochs: Sequence[SwarmEpoch], n: int, part: str) -> Untimed:
 
 
 def mixed_clock(e: Evidence) -> list[Finding]:
-    """How much of the wall time no phase timer claims, and what the figures are on each clock."""
+    """Report the share of the wall time that no phase timer covers, and the figures on both clocks."""
     found = untimed(e)
     if found is None:
         return []
     share = found.share
     if share < -UNTIMED_DOUBT:
         sentence = (
-            f"The phase timers claim {percent(-share)} more time than passed on the wall clock: they overlap, "
-            "or rows are doubled."
+            f"The phase timers add up to {percent(-share)} more than the wall time: they overlap, or rows are "
+            "duplicated."
         )
         return [e.finding("mixed-clock", "error", sentence, "untimed_share", share, 0.0, found.n)]
     if share <= UNTIMED_DOUBT:
         return []
     file = e.file(e.run.vms[0].vm) if e.baseline and e.run.vms else None
-    figures = _both_clocks(e) if found.n else "nothing was measured to compare"
-    sentence = f"{percent(share)} of the wall time{found.part} is claimed by no phase timer: {figures}."
+    figures = _both_clocks(e) if found.n else "no epoch was measured, so no figures can be compared"
+    sentence = f"No phase timer covers {percent(share)} of the wall time{found.part}: {figures}."
     return [e.finding("mixed-clock", "doubt", sentence, "untimed_share", share, 0.0, found.n, file)]
 
 
@@ -84,24 +87,26 @@ def _both_clocks(e: Evidence) -> str:
     row = e.row
     if row.baseline:
         timed, wall = row.figures.get("sps_phase_timed"), row.figures.get("sps_wall")
-        return f"{_value(timed)} sps by the timers, {_value(wall)} sps by wall clock"
+        return f"{_value(timed)} sps by phase timers, {_value(wall)} sps by wall clock"
     timed, wall = throughput_phase_timed(e.run.study), local_throughput(e.run.study)
-    parts = [f"calculating, the VMs do {_value(timed)} sps by the timers and {_value(wall)} by wall clock"]
+    parts = [
+        f"without communication the VMs reach {_value(timed)} sps by phase timers and {_value(wall)} by wall clock"
+    ]
     ratio, timed_ratio, sps = (row.value(key) for key in ("granularity", "granularity_phase_timed", "sps"))
     if ratio is not None and timed_ratio is not None:
         parts.append(
-            f"granularity is {rounded(timed_ratio)} by the timers and {rounded(ratio)} by wall clock"
+            f"granularity is {rounded(timed_ratio)} by phase timers and {rounded(ratio)} by wall clock"
         )
     if sps is not None:
-        parts.append(f"the epochs' {rounded(sps)} sps are wall clock")
+        parts.append(f"the swarm's {rounded(sps)} sps are by wall clock")
     return "; ".join(parts)
 
 
 def speedups(runs: Sequence[Evidence]) -> list[Finding]:
-    """Speed-ups over one VM of the same model and GPU: on one clock, and as the mixed clocks give them.
+    """Compare speed-ups over one VM of the same model and GPU on one clock with those on mixed clocks.
 
-    One finding for each run that has such a baseline among `runs`, and before these one for each GPU: the
-    fastest run of each model at the largest number of GPUs.
+    Returns one finding per GPU for the fastest run of each model at the largest number of GPUs, followed by one
+    finding per run that has a baseline among `runs`.
     """
     rows = with_speedups([e.row for e in runs])
     wrong = [
@@ -123,8 +128,8 @@ def _one(e: Evidence, row: RunRow, rows: Sequence[RunRow]) -> Finding:
     names = ", ".join(b.label or b.run_id for b in bases)
     wall, mixed, sps = (row.figures[key].value for key in ("speedup", "speedup_phase_timed", "sps"))
     sentence = (
-        f"{row.peers} {_gpu(row)}s are {wall:.2f} times one {_gpu(row)} on one clock ({rounded(sps)} sps over "
-        f"{rounded(sps / wall)} sps), not the {mixed:.2f} times that the phase-timed rate of {names} gives."
+        f"On one clock {row.peers} {_gpu(row)}s are {wall:.2f} times as fast as one ({rounded(sps)} sps / "
+        f"{rounded(sps / wall)} sps), not {mixed:.2f} times as computed from the phase-timed rate of {names}."
     )
     return e.finding("speed-up", "error", sentence, "speedup", mixed, wall, row.n_epochs)
 
@@ -143,7 +148,7 @@ def _largest(wrong: Sequence[RunRow]) -> list[Finding]:
         )
         mixed = " and ".join(f"{r.value('speedup_phase_timed'):.2f}" for r in chosen)
         sentence = (
-            f"{peers} {_gpu(chosen[0])}s are {walls} one {_gpu(chosen[0])} on one clock, not {mixed}: speed-ups over a "
+            f"On one clock {peers} {_gpu(chosen[0])}s are {walls} as fast as one, not {mixed}: speed-ups over a "
             "phase-timed baseline are wrong."
         )
         first = chosen[0]

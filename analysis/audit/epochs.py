@@ -1,4 +1,4 @@
-"""How much a figure rests on: the number of epochs, the warm-up epoch, and the figure that was claimed."""
+"""Checks of the throughput: the number of epochs behind it, the warm-up epoch, and the published figure."""
 
 from __future__ import annotations
 
@@ -10,32 +10,30 @@ from analysis.audit.findings import Finding
 from metrics.epochs.throughput import measured, throughput_epoch_mean, throughput_phase_timed
 from metrics.stats import mean_interval
 
-# Below this Student's factor is 4.3 and more: one odd epoch decides what the interval is.
+# With fewer epochs Student's factor is 4.3 or more, and one outlier determines the interval.
 FEW_EPOCHS = 4
-# The differences that the study discusses (one place against two, one cloud against another) are 2 to 25 %:
-# an interval of a tenth to each side can tell none of the small ones.
+# The differences that the paper discusses (one place against two, one cloud against another) are 2 to 25 %.
+# An interval of ±10 % cannot resolve the small ones.
 HALF_WIDTH_DOUBT = 0.10
-# The warm-up epoch holds peers joining, caches filling and the first compilation.
+# The warm-up epoch includes peers joining, caches filling and the first compilation.
 FIRST_EPOCH_DOUBT = 0.05
-FIRST_EPOCH_NOTE = 0.01  # left out, but a reader who compares with a mean that has it must know
-# The study prints three to four digits: a figure that its own logs miss by more is not from these epochs.
+FIRST_EPOCH_NOTE = 0.01  # excluded, but relevant when comparing with a mean that includes it
+# The paper prints three to four digits: a larger difference means that the figure is not from these epochs.
 PUBLISHED_DOUBT = 0.01
 
 
 def few_epochs(e: Evidence) -> list[Finding]:
-    """n, the 95 % interval of the epochs' mean rate and its relative half-width."""
+    """Report n, the 95 % interval of the epochs' mean rate and its relative half-width."""
     if e.baseline:
         return []
     mean = throughput_epoch_mean(e.run.study)
     if mean is None:
         sentence = (
-            "No epoch ended after the warm-up: there is no throughput, granularity or epoch time to claim."
+            "No epoch finished after the warm-up, so throughput, granularity and epoch time are unknown."
         )
         return [e.finding("few-epochs", "error", sentence, "epochs", 0, FEW_EPOCHS, 0)]
     if mean.low is None or mean.high is None:
-        sentence = (
-            f"{rounded(mean.value)} sps is a single epoch: nothing says how far another would be from it."
-        )
+        sentence = f"{rounded(mean.value)} sps comes from a single epoch, so its variation is unknown."
         return [e.finding("few-epochs", "doubt", sentence, "epochs", 1, FEW_EPOCHS, 1)]
     half = (mean.high - mean.low) / 2 / mean.value
     if mean.n >= FEW_EPOCHS and half <= HALF_WIDTH_DOUBT:
@@ -51,7 +49,7 @@ def few_epochs(e: Evidence) -> list[Finding]:
 
 
 def _first_rate(e: Evidence) -> float | None:
-    """The first epoch's rate, from its wall time or else as the watcher logged it; None: not known, or 0."""
+    """The first epoch's rate from its wall time, otherwise as the monitor logged it; None: unknown or 0."""
     epoch = e.run.study[0] if e.run.study else None
     if epoch is None:
         return None
@@ -65,7 +63,7 @@ def _rates(e: Evidence) -> list[float]:
 
 
 def first_epoch(e: Evidence) -> list[Finding]:
-    """What including the warm-up epoch does, or would do, to the throughput."""
+    """Report how including the warm-up epoch changes, or would change, the throughput."""
     if e.baseline or not e.run.study:
         return []
     rates, first = _rates(e), _first_rate(e)
@@ -79,7 +77,7 @@ def first_epoch(e: Evidence) -> list[Finding]:
         change = sum(rates) / len(rates) / without.value - 1
         severity = "doubt" if abs(change) > FIRST_EPOCH_DOUBT else "note"
         sentence = (
-            f"The first epoch, in which peers join and caches fill, is in the mean: without it "
+            f"The mean includes the first epoch, in which peers join and caches fill: without it "
             f"{rounded(sum(rates) / len(rates))} sps would be {rounded(without.value)} sps."
         )
         return [
@@ -95,23 +93,23 @@ def first_epoch(e: Evidence) -> list[Finding]:
     if not outside and abs(change) <= FIRST_EPOCH_NOTE:
         return []
     sentence = (
-        f"The first epoch ran at {rounded(first)} sps, the others at {rounded(mean.value)}: a mean that includes "
+        f"The first epoch ran at {rounded(first)} sps, the others at {rounded(mean.value)}: a mean that included "
         f"it would be {rounded(both)} sps ({change:+.1%})"
-        f"{', outside the 95 % interval' if outside else ''}; it is left out."
+        f"{', outside the 95 % interval' if outside else ''}. It is excluded."
     )
     return [e.finding("first-epoch", "note", sentence, "change_of_sps", change, FIRST_EPOCH_NOTE, mean.n)]
 
 
 def claimed(e: Evidence) -> list[Finding]:
-    """The claimed throughput against the measured epochs' mean, and where it comes from when it is another."""
+    """Compare the published throughput with the measured epochs' mean, and find what it is if they differ."""
     if e.claimed_sps is None:
         return []
     claim, row = e.claimed_sps, e.row
     if e.baseline:
         wall, timed = row.figures.get("sps_wall"), row.figures.get("sps_phase_timed")
-        others = [_Other("by the phase timers", timed.value if timed else None, by_timers=True)]
+        others = [_Other("the rate by phase timers", timed.value if timed else None, by_timers=True)]
         return _claim(
-            e, claim, wall.value if wall else None, "by wall clock it did", others, wall.n if wall else 0
+            e, claim, wall.value if wall else None, "the rate by wall clock is", others, wall.n if wall else 0
         )
     rates, first = _rates(e), _first_rate(e)
     mean = sum(rates) / len(rates) if rates else None
@@ -119,14 +117,14 @@ def claimed(e: Evidence) -> list[Finding]:
     timed = throughput_phase_timed(e.run.study)
     by_timers = timed.value if timed else None
     others = [
-        _Other("with the first epoch", with_first),
-        _Other("by the phase timers, without averaging,", by_timers, by_timers=True),
+        _Other("the mean with the first epoch", with_first),
+        _Other("the rate by phase timers, without averaging", by_timers, by_timers=True),
     ]
     return _claim(e, claim, mean, "the measured epochs' mean is", others, len(rates))
 
 
 class _Other(NamedTuple):
-    """Another throughput that a claim may be."""
+    """Another throughput that the published one may be."""
 
     words: str
     sps: float | None
@@ -138,11 +136,11 @@ def _claim(
 ) -> list[Finding]:
     if not ours or abs(claim / ours - 1) <= PUBLISHED_DOUBT:
         return []
-    sentence = f"Published are {rounded(claim)} sps, {basis} {rounded(ours)} ({claim / ours - 1:+.1%} off)"
+    sentence = f"The published throughput is {rounded(claim)} sps, but {basis} {rounded(ours)} ({claim / ours - 1:+.1%})"
     severity = "doubt"
     for other in others:
         if other.sps and abs(claim / other.sps - 1) <= PUBLISHED_DOUBT:
-            sentence += f"; {other.words} it is {rounded(other.sps)}: that is what was published"
+            sentence += f"; it matches {other.words}, {rounded(other.sps)}"
             severity = "error" if other.by_timers else "doubt"
             break
     return [e.finding("published", severity, sentence + ".", "sps", claim, ours, n)]

@@ -1,4 +1,4 @@
-"""What the checks look at: a run's numbers, and the records that the numbers leave out."""
+"""The input of the checks: a run's numbers and records, and formatting helpers for findings."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from metrics.store.meta import ImportedMeta
 
 @dataclass(frozen=True)
 class Evidence:
-    """One run, read once."""
+    """One run's numbers and the records that the checks need in addition."""
 
     run: RunNumbers
-    row: RunRow  # what `orch replay` prints of it: the audit speaks of the same figures
-    single: SingleRates | None  # of a lone baseline
-    steps_wall_s: float  # of all steps of all VMs,
-    steps_timed_s: float  # and what the phase timers claim of it
-    claimed_sps: float | None  # the throughput that was published or claimed
+    row: RunRow  # its row of `orch replay`, so that both print the same figures
+    single: SingleRates | None  # of a single-VM baseline
+    steps_wall_s: float  # all steps of all VMs
+    steps_timed_s: float  # the part of it that phase timers cover
+    claimed_sps: float | None  # the published or claimed throughput
     watched: tuple[SwarmEpochRecord, ...]
     progress: tuple[ProgressRecord, ...]  # of the whole swarm, by time
 
     @classmethod
     def of(cls, store: Store, claims: Mapping[str, float] | None = None) -> Evidence:
-        """Read a run; `claims`: throughputs by run id or label, before the run's own published one.
+        """Read a run. `claims` (throughputs by run id or label) override the run's own published throughput.
 
-        Raises metrics.store.database.StoreError when it cannot be read.
+        Raises metrics.store.database.StoreError if the run cannot be read.
         """
         progress: list[ProgressRecord] = store.records("progress")
         known = claims or {}
@@ -57,62 +57,56 @@ class Evidence:
 
     @property
     def run_id(self) -> str:
-        """The run's id; "?" when its meta has none."""
+        """The run's id, "?" if its meta has none."""
         return str(self.run.meta.run_id or "?")
 
     @property
     def label(self) -> str | None:
-        """What the logs' index calls the run; of a run of our own, its experiment."""
+        """The label from the logs' index; for our own runs the experiment's name."""
         return self.row.label
 
     @property
-    def name(self) -> str:
-        """The label, else the id."""
-        return self.label or self.run_id
-
-    @property
     def imported(self) -> ImportedMeta | None:
-        """What the importer noted of the logs; None for a run of our own."""
+        """The importer's meta data; None for our own runs."""
         return self.run.meta.imported
 
     @property
     def baseline(self) -> bool:
-        """Whether this is one VM that trained alone, without epochs."""
+        """Whether this is a single VM that trained without a swarm."""
         return self.row.baseline
 
     @property
     def model(self) -> str | None:
-        """The model's name."""
         return self.row.model
 
     @property
     def parameters(self) -> int | None:
-        """Of the model; None: unknown."""
+        """Number of the model's parameters; None: unknown."""
         known = self.run.meta.model.parameters if self.run.meta.model else None
         return None if not known else int(known)
 
     @property
     def epoch_s(self) -> float | None:
-        """Mean raw wall time of the measured epochs, seconds."""
+        """Mean raw wall time of the measured epochs, in seconds."""
         durations = [e.duration_s for e in measured(self.run.raw) if e.duration_s is not None]
         return math.fsum(durations) / len(durations) if durations else None
 
     def noted(self, key: Literal["clock", "nic", "sync"]) -> dict[str, Mapping[str, Any]]:
-        """What the importer noted under `key` of each VM, by VM's name."""
+        """The importer's meta data `key` of each VM, sorted by the VM's name."""
         found: Mapping[str, Mapping[str, Any]] = getattr(self.run.meta.logs, key) or {}
         return dict(sorted(found.items()))
 
     def file(self, vm: str) -> str | None:
-        """The log of a VM, as the importer names it; None for a run of our own."""
+        """Name of a VM's log as the importer recorded it; None for our own runs."""
         return next((str(f["file"]) for f in self._files() if f.get("host") == vm and not _watches(f)), None)
 
     @property
     def monitor_file(self) -> str | None:
-        """The log of who watched the swarm."""
+        """Name of the monitor's log."""
         return next((str(f["file"]) for f in self._files() if _watches(f)), None)
 
     def named_file(self, sentence: str) -> str | None:
-        """The first of the run's logs that a sentence names."""
+        """The first of the run's logs that `sentence` names."""
         names = [str(f["file"]) for f in self._files()]
         return next((name for name in names if name in sentence or name.rpartition("/")[2] in sentence), None)
 
@@ -130,12 +124,12 @@ class Evidence:
         n: int | None = None,
         file: str | None = None,
     ) -> Finding:
-        """A finding about this run."""
+        """Make a finding about this run."""
         return Finding(self.run_id, self.label, check, severity, sentence, figure, value, expected, n, file)
 
 
 def _published(run: RunNumbers) -> float | None:
-    """The study's throughput of this experiment, where it is known; 0 and no number count as unknown."""
+    """The paper's throughput of this experiment; None if unknown, 0 or not a number."""
     try:
         return float((run.meta.published or {}).get("sps") or 0) or None
     except (TypeError, ValueError):
@@ -147,17 +141,17 @@ def _watches(file: Mapping[str, Any]) -> bool:
 
 
 def rounded(value: float) -> str:
-    """Three significant digits, whole above 1000: how a figure stands in a sentence."""
+    """Format a figure for a sentence: three significant digits, no decimals from 1000 on."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}" if abs(value) < 100 else f"{value:.1f}"
 
 
 def percent(share: float) -> str:
-    """A share as a percentage of three significant digits."""
+    """Format a fraction as a percentage with three significant digits."""
     return f"{share * 100:.3g} %"
 
 
 def amount(count_bytes: float) -> str:
-    """Bytes in GB (1e9), MB or kB, three significant digits."""
+    """Format bytes in GB (1e9), MB or kB with three significant digits."""
     for unit, size in (("GB", 1e9), ("MB", 1e6)):
         if abs(count_bytes) >= size / 10:
             return f"{count_bytes / size:.3g} {unit}"
@@ -165,5 +159,5 @@ def amount(count_bytes: float) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """`1 epoch`, `2 epochs`."""
+    """Format a count with its noun: `1 epoch`, `2 epochs`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"

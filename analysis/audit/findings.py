@@ -1,4 +1,4 @@
-"""A finding: one thing that is doubtful in a run's numbers, with the figure that shows it."""
+"""The finding: a doubtful figure of a run, with its evidence."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, Literal
 Severity = Literal["error", "doubt", "note"]
 
 SEVERITIES: tuple[Severity, ...] = ("error", "doubt", "note")
-"""The worst first. error: the figure is wrong as it stands, do not use it; doubt: it may mislead, look before
-using it; note: good to know, the figure stands."""
+"""Most severe first. error: the figure is wrong; doubt: it may mislead, so check before using it; note: for
+information, the figure is valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One doubt and its evidence. `value` and `expected` are in the unit that `figure` names (shares: 0 to 1)."""
+    """One finding and its evidence. `value` and `expected` are in the unit of `figure` (shares: 0 to 1)."""
 
     run_id: str | None  # None: about several runs
     label: str | None
@@ -23,15 +23,15 @@ class Finding:
     sentence: str
     figure: str  # what `value` is
     value: float | None
-    expected: float | None = None  # what it is held against: a threshold or another account of the same thing
+    expected: float | None = None  # the reference: a threshold or another measurement of the same quantity
     n: int | None = None  # observations behind `value`
-    file: str | None = None  # the log it is about, where it is one VM's or the monitor's
+    file: str | None = None  # the log, if the finding concerns one VM's or the monitor's
 
     def to_json(self) -> dict[str, Any]:
-        """The fields by name."""
+        """Return the fields by name."""
         return asdict(self)
 
 
 def reaches(severity: Severity, floor: Severity) -> bool:
-    """Whether `severity` is as bad as `floor`, or worse."""
+    """Whether `severity` is at least as severe as `floor`."""
     return SEVERITIES.index(severity) <= SEVERITIES.index(floor)

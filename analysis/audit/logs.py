@@ -1,14 +1,14 @@
-"""What the logs themselves are like: which step synchronises, counters, clocks, gaps, sums that do not agree."""
+"""Checks of the logs: synchronising steps, network counters, clocks, gaps, and sample sums."""
 
 from __future__ import annotations
 
 from analysis.audit.evidence import Evidence, amount, counted, percent
 from analysis.audit.findings import Finding
 
-# Peers report to the DHT each step or so: what the watcher sees may lag by a batch or two of each of them,
-# below 1 % of the study's target.
+# Peers report to the DHT about once per step, so the monitor may lag by one or two batches of each peer: below 1 %
+# of the paper's target batch size.
 SAMPLES_DOUBT = 0.02
-# Peers finish the step they are in when the target is reached: an overshoot of a few batches is how Hivemind works.
+# Peers finish their current step when the target is reached, so Hivemind overshoots it by a few batches.
 TARGET_NOTE = 0.05
 
 _RULES = {
@@ -19,16 +19,16 @@ _RULES = {
 
 
 def sync_rule(e: Evidence) -> list[Finding]:
-    """The authors' rule for the synchronising step against the epochs that the peer counted."""
+    """Compare the authors' rule for synchronising steps with the epochs that the peer counted."""
     found: list[Finding] = []
     for vm, noted in e.noted("sync").items():
         authors, ours, rule = noted.get("authors"), noted.get("found"), str(noted.get("rule"))
-        taken = _RULES.get(rule, rule)
+        basis = _RULES.get(rule, rule)
         if noted.get("agree") is False:
-            other = "; not the same ones" if authors == ours else ""
+            other = ", but different ones" if authors == ours else ""
             sentence = (
-                f"{vm}: the authors' rule (opt_step >= median + 2 std) finds {authors} synchronising steps, {taken} "
-                f"{ours}{other}; the figures use the latter."
+                f"{vm}: the authors' rule (opt_step >= median + 2 std) finds {authors} synchronising steps, {basis} "
+                f"{ours}{other}. The figures use the latter."
             )
             found.append(
                 e.finding(
@@ -37,7 +37,7 @@ def sync_rule(e: Evidence) -> list[Finding]:
                 )
             )  # fmt: skip
         elif noted.get("agree") is None and ours:
-            sentence = f"{vm}: nothing in the log confirms its synchronising steps, found by {taken}."
+            sentence = f"{vm}: the log does not confirm its synchronising steps, which were found by {basis}."
             found.append(
                 e.finding("sync-rule", "note", sentence, "synchronising_steps", _float(ours), file=e.file(vm))
             )
@@ -45,15 +45,15 @@ def sync_rule(e: Evidence) -> list[Finding]:
 
 
 def doubled_counters(e: Evidence) -> list[Finding]:
-    """Network counters that count a synthetic and an accelerated card both."""
+    """Report network counters that count both a synthetic and an accelerated card."""
     found: list[Finding] = []
     for vm, noted in e.noted("nic").items():
         if not noted.get("doubled"):
             continue
         raw, kept = noted.get("raw_sent_bytes"), noted.get("sent_bytes")
         sentence = (
-            f"{vm}: the network counters count each byte twice (a synthetic and an accelerated card): "
-            f"logged as {_amount(raw)} sent, taken as {_amount(kept)}."
+            f"{vm}: the network counters count each byte twice (a synthetic and an accelerated card): the log has "
+            f"{_amount(raw)} sent, the figures use {_amount(kept)}."
         )
         found.append(
             e.finding(
@@ -64,7 +64,7 @@ def doubled_counters(e: Evidence) -> list[Finding]:
 
 
 def clocks_and_gaps(e: Evidence) -> list[Finding]:
-    """Clocks that jump, and seconds that the 1 Hz counters did not log."""
+    """Report clocks that jump, and gaps in the 1 Hz network counters."""
     found: list[Finding] = []
     for vm, noted in e.noted("clock").items():
         jumps = int(noted.get("jumps") or 0)
@@ -77,19 +77,19 @@ def clocks_and_gaps(e: Evidence) -> list[Finding]:
             samples = int(noted.get("samples") or 0)
             sentence = (
                 f"{vm}: {counted(gaps, 'gap')} of 3 s or more in its network counters ({samples} samples): "
-                "the bytes of these seconds are in no sum."
+                "the bytes in these gaps are missing from every sum."
             )
             found.append(e.finding("counter-gaps", "note", sentence, "gaps", gaps, 0, samples, e.file(vm)))
     if e.imported is not None:
         for row in e.run.vms:
             if not int(e.noted("nic").get(row.vm, {}).get("samples") or 0):
-                sentence = f"{row.vm}: no network counters in its log: its bytes are unknown."
+                sentence = f"{row.vm}: its log has no network counters, so its bytes are unknown."
                 found.append(e.finding("counter-gaps", "note", sentence, "samples", 0, file=e.file(row.vm)))
     return found
 
 
 def sample_sums(e: Evidence) -> list[Finding]:
-    """Samples of an epoch by the watcher against the sum of the peers' own, and against the target."""
+    """Compare an epoch's samples by the monitor with the sum of the VMs' own, and with the target."""
     found: list[Finding] = []
     for epoch in e.run.raw:
         if epoch.watched_samples is None or not epoch.peers or not epoch.watched_samples:
@@ -98,7 +98,7 @@ def sample_sums(e: Evidence) -> list[Finding]:
         off = own / epoch.watched_samples - 1
         if abs(off) > SAMPLES_DOUBT:
             sentence = (
-                f"Epoch {epoch.epoch}: the VMs' own logs add up to {own:,.0f} samples, the monitor's says "
+                f"Epoch {epoch.epoch}: the VMs' logs add up to {own:,.0f} samples, the monitor's log has "
                 f"{epoch.watched_samples:,.0f} ({off:+.1%})."
             )
             severity = "note" if epoch.warmup else "doubt"
@@ -115,7 +115,7 @@ def sample_sums(e: Evidence) -> list[Finding]:
         if abs(off) > TARGET_NOTE:
             word = "more" if off > 0 else "less"
             sentence = (
-                f"Epoch {epoch.epoch} averaged {epoch.samples:,.0f} samples, {percent(abs(off))} {word} than the target "
+                f"Epoch {epoch.epoch} used {epoch.samples:,.0f} samples, {percent(abs(off))} {word} than the target "
                 f"batch size of {target:,}."
             )
             found.append(e.finding("samples", "note", sentence, "samples", epoch.samples, target))
@@ -123,7 +123,7 @@ def sample_sums(e: Evidence) -> list[Finding]:
 
 
 def importer_warnings(e: Evidence) -> list[Finding]:
-    """What the importer (or the controller of a run of ours) noted, with the log that the sentence names."""
+    """Pass on the warnings of the importer, or of the controller of our own run, with the log each one names."""
     return [
         e.finding("warning", "note", text, "", None, file=e.named_file(text)) for text in e.run.meta.warnings
     ]

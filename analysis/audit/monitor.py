@@ -1,4 +1,4 @@
-"""The watcher of the swarm: how well it can know when an epoch ended."""
+"""Checks of the swarm's monitor: how precisely its log gives the end of an epoch."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from statistics import median
 from analysis.audit.evidence import Evidence, counted, percent, rounded
 from analysis.audit.findings import Finding
 
-# An epoch's end is known to one scrape at each side: at 2 % of the epoch its rate has as much error as the
-# differences between the study's places.
+# The end of an epoch is known to within one scrape. At 2 % of an epoch the error of its rate equals the smallest
+# differences between the paper's places.
 PERIOD_DOUBT = 0.02
-# A gap is no scrape for this many periods, and for at least this long (the log's clock is in whole seconds).
+# A gap: no scrape for this many periods and at least this many seconds (the log's clock is in whole seconds).
 GAP_PERIODS, GAP_S = 5.0, 5.0
 
 
 def monitor_missing(e: Evidence) -> list[Finding]:
-    """Imported runs without a log of the monitor: epochs from the peers alone."""
+    """Report imported runs without a log of the monitor."""
     if e.imported is None or e.baseline or e.imported.monitor:
         return []
-    sentence = "There is no log of the monitor: the epochs' times and samples are the VMs' own."
+    sentence = "There is no monitor log, so the epochs' times and samples are taken from the VMs' logs."
     return [e.finding("monitor-missing", "note", sentence, "monitor", 0)]
 
 
@@ -31,7 +31,7 @@ def _period_s(e: Evidence) -> float | None:
 
 
 def monitor_period(e: Evidence) -> list[Finding]:
-    """The time between two scrapes, relative to an epoch."""
+    """Compare the time between two scrapes with the length of an epoch."""
     period_s, epoch_s = _period_s(e), e.epoch_s
     if e.imported is None or not e.watched or not period_s or not epoch_s:
         return []
@@ -39,8 +39,8 @@ def monitor_period(e: Evidence) -> list[Finding]:
     if share <= PERIOD_DOUBT:
         return []
     sentence = (
-        f"The monitor looks every {rounded(period_s)} s and an epoch takes {rounded(epoch_s)} s: its end is known no better than "
-        f"{percent(share)} of it."
+        f"The monitor scrapes every {rounded(period_s)} s and an epoch takes {rounded(epoch_s)} s, so the end of an epoch "
+        f"is known only to {percent(share)} of its length."
     )
     return [
         e.finding(
@@ -56,7 +56,7 @@ def monitor_period(e: Evidence) -> list[Finding]:
 
 
 def skipped_epochs(e: Evidence) -> list[Finding]:
-    """Epochs that the monitor never saw end, and those it gave the rate 0."""
+    """Report epochs that are missing from the monitor's log, and epochs with the rate 0."""
     if e.imported is None:
         return []
     found: list[Finding] = []
@@ -65,16 +65,16 @@ def skipped_epochs(e: Evidence) -> list[Finding]:
     )
     if zero:
         sentence = (
-            f"The monitor gave {'epoch' if len(zero) == 1 else 'epochs'} {', '.join(map(str, zero))} the rate 0: not "
-            "measured, and a mean that kept it would be too low."
+            f"The monitor logged the rate 0 for {'epoch' if len(zero) == 1 else 'epochs'} {', '.join(map(str, zero))}: not "
+            "measured, and a mean that included it would be too low."
         )
         found.append(e.finding("zero-rate", "doubt", sentence, "epochs", len(zero), 0, file=e.monitor_file))
     numbers = sorted(w.epoch for w in e.watched)
     missing = sorted(set(range(numbers[0], numbers[-1] + 1)) - set(numbers)) if numbers else []
     if missing:
         sentence = (
-            f"The monitor's log skips {'epoch' if len(missing) == 1 else 'epochs'} {', '.join(map(str, missing))}: the next "
-            "one's wall time and samples may hold both."
+            f"The monitor's log skips {'epoch' if len(missing) == 1 else 'epochs'} {', '.join(map(str, missing))}: wall time "
+            "and samples of the next one may include those of the skipped one."
         )
         found.append(
             e.finding("skipped-epochs", "doubt", sentence, "epochs", len(missing), 0, file=e.monitor_file)
@@ -83,7 +83,7 @@ def skipped_epochs(e: Evidence) -> list[Finding]:
 
 
 def monitor_gaps(e: Evidence) -> list[Finding]:
-    """Times in which the monitor logged nothing; worse where an epoch ended in one."""
+    """Report gaps in the monitor's log; a doubt if an epoch ended in one."""
     period_s = _period_s(e)
     if e.imported is None or not period_s:
         return []
@@ -97,7 +97,7 @@ def monitor_gaps(e: Evidence) -> list[Finding]:
         return []
     longest_s = max(b - a for a, b in gaps)
     hit = sorted(w.epoch for w in e.watched for a, b in gaps if a < w.ended_s <= b)
-    tail = f"; the end of epoch {', '.join(map(str, hit))} falls into one" if hit else ""
+    tail = f"; the end of epoch {', '.join(map(str, hit))} is in such a gap" if hit else ""
     sentence = (
         f"The monitor logged nothing for more than {rounded(limit_s)} s {counted(len(gaps), 'time')}, at most "
         f"{rounded(longest_s)} s{tail}."

@@ -1,4 +1,4 @@
-"""Checks of runs of our own: the emulation, its host, Hivemind's rounds, meters against the switch."""
+"""Checks of our own runs: status, emulation and its host, Hivemind's rounds, meters against the switch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from metrics.warnings import AGREEMENT_LIMIT
 
 
 def own_run(e: Evidence) -> list[Finding]:
-    """What makes a run of ours doubtful; nothing for an imported one."""
+    """Run the checks that apply to our own runs only; no findings for an imported run."""
     if e.imported is not None:
         return []
     return [*_ending(e), *_emulation(e), *_rounds(e), *_meters(e)]
@@ -21,9 +21,13 @@ def _ending(e: Evidence) -> list[Finding]:
     if status in ("done", None):
         return []
     if status == "running":
-        return [e.finding("ended", "note", "The run has not ended: the figures are those so far.", "", None)]
+        return [
+            e.finding(
+                "ended", "note", "The run has not ended: the figures cover its epochs so far.", "", None
+            )
+        ]
     error = e.run.meta.error
-    sentence = f"The run ended as '{status}'{f': {error}' if error else ''}."
+    sentence = f"The run ended with status '{status}'{f': {error}' if error else ''}."
     return [e.finding("ended", "doubt", sentence, "", None)]
 
 
@@ -31,15 +35,19 @@ def _emulation(e: Evidence) -> list[Finding]:
     if not e.run.meta.emulated:
         return []
     scales = e.run.terms.scales
-    shrunk = f"bytes 1/{scales.bytes:g}, time 1/{scales.time:g}, samples 1/{scales.samples:g}: figures are multiplied back"
+    shrunk = f"bytes 1/{scales.bytes:g}, time 1/{scales.time:g}, samples 1/{scales.samples:g}; figures are at full scale"
     sentence = f"Emulated on one machine; {'not scaled' if scales.none else shrunk}."
     found = [e.finding("emulated", "note", sentence, "bytes_scale", scales.bytes, 1)]
     host = e.run.meta.host
     if host is not None and host.contended:
-        sentence = f"The machine was too busy to keep the emulation's clock honest: {told(host.to_json())}."
+        sentence = (
+            f"The machine was too busy for the emulation's timing to be accurate: {told(host.to_json())}."
+        )
         found.append(e.finding("host", "doubt", sentence, "", None))
     elif host is None or host.contended is None:
-        sentence = "Whether the machine kept the emulation's clock honest was not watched."
+        sentence = (
+            "The load of the machine was not recorded, so the accuracy of the emulation's timing is unknown."
+        )
         found.append(e.finding("host", "note", sentence, "", None))
     return found
 
@@ -49,7 +57,7 @@ def _rounds(e: Evidence) -> list[Finding]:
     if not bad:
         return []
     numbers = ", ".join(str(epoch.epoch) for epoch in bad)
-    sentence = f"Hivemind lost part of {counted(len(bad), 'round')} (epochs {numbers}): these did not average all peers' gradients."
+    sentence = f"{counted(len(bad), 'averaging round')} (epochs {numbers}) did not average all peers' gradients: part was lost."
     return [e.finding("dropped-rounds", "doubt", sentence, "rounds", len(bad), 0, len(e.run.raw))]
 
 
@@ -57,17 +65,15 @@ def _meters(e: Evidence) -> list[Finding]:
     found: list[Finding] = []
     both = e.run.agreement
     if both is not None and both.difference is not None and abs(both.difference) > AGREEMENT_LIMIT:
-        word = "more" if both.difference > 0 else "less"
-        sentence = (
-            f"The VMs' meters counted {percent(abs(both.difference))} {word} than the switch between them."
-        )
+        word = "more" if both.difference > 0 else "fewer"
+        sentence = f"The VMs' meters counted {percent(abs(both.difference))} {word} bytes than the switch between them."
         found.append(e.finding("agreement", "doubt", sentence, "bytes", both.meter_bytes, both.switch_bytes))
     lost = sum(int(n) for n in e.run.meta.rejected.values())
     if lost:
-        sentence = f"The monitor dropped {counted(lost, 'record')} of peers: what they held is in no figure."
+        sentence = f"The monitor rejected {counted(lost, 'record')} of peers: their content is missing from every figure."
         found.append(e.finding("dropped-records", "note", sentence, "records", lost, 0))
     if e.run.tails:
         tail = sum(e.run.tails.values())
-        sentence = f"VMs that died sent {tail:,} bytes after their last report: they are in no sum."
+        sentence = f"Lost VMs sent {tail:,} bytes after their last report, which are missing from every sum."
         found.append(e.finding("after-death", "note", sentence, "bytes", tail, 0))
     return found

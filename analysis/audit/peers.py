@@ -1,4 +1,4 @@
-"""Peers that failed or idled: they end early, come late, miss epochs, do little, or were never in the logs."""
+"""Checks of the peers: those that ended early, joined late, missed epochs, idled, or have no log."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from metrics.epochs.throughput import measured
 from metrics.records import VmEnd
 from metrics.traffic import died
 
-# Without an epoch's length: more than starting and stopping the VMs of a run one after the other takes.
+# Used if the length of an epoch is unknown: longer than it takes to stop the VMs of a run one after the other.
 ENDED_EARLY_S = 60.0
-# Equal GPUs differ by a few percent: one that does half of what the others do waited or failed.
+# Equal GPUs differ by a few percent: one with half the samples of the others waited or failed.
 IDLE_SHARE = 0.5
-# A peer's record in the DHT may expire for some scrapes while it averages.
+# A peer's DHT record may be expired during some scrapes while the peer averages.
 ABSENT_DOUBT = 0.05
 
 
 def peers(e: Evidence) -> list[Finding]:
-    """VMs that ended before the others, took part in no or not in every epoch, or did few samples."""
+    """Report VMs that ended early, missed epochs or processed few samples, and a changing number of peers."""
     if e.baseline:
         return []
     return [*_ended(e), *_epochs(e), *_changed(e), *_idle(e)]
@@ -29,7 +29,7 @@ def _ended(e: Evidence) -> list[Finding]:
     found: list[Finding] = []
     for row in e.run.vms:
         if died(row):
-            sentence = f"{row.vm} ended as '{row.end_cause}'."
+            sentence = f"{row.vm} ended with cause '{row.end_cause}'."
             severity = "note" if row.end is VmEnd.PREEMPTED else "doubt"
             found.append(
                 e.finding("peer-ended", severity, sentence, "ended_s", row.ended_s, file=e.file(row.vm))
@@ -42,7 +42,7 @@ def _ended(e: Evidence) -> list[Finding]:
         if row.ended_s is not None and usual - row.ended_s > limit_s:
             sentence = (
                 f"{row.vm}: its log ends {rounded(usual - row.ended_s)} s before the other VMs' "
-                f"(more than {'an epoch' if e.epoch_s else 'a minute'}): it failed or was taken."
+                f"(more than {'an epoch' if e.epoch_s else 'a minute'}): the VM failed or was preempted."
             )
             found.append(
                 e.finding(
@@ -69,7 +69,7 @@ def _epochs(e: Evidence) -> list[Finding]:
         own = sorted(number for number, names in seen.items() if row.vm in names)
         file = e.file(row.vm)
         if not own:
-            sentence = f"{row.vm} took part in none of the {counted(len(seen), 'epoch')}: it failed, or its log is cut."
+            sentence = f"{row.vm} took part in none of the {counted(len(seen), 'epoch')}: it failed, or its log is truncated."
             found.append(e.finding("peer-epochs", "doubt", sentence, "epochs", 0, len(seen), file=file))
             continue
         late = [n for n in seen if n < own[0]]
@@ -81,11 +81,11 @@ def _epochs(e: Evidence) -> list[Finding]:
             ("left early and missed", gone),
         ):
             if not numbers or (row.slot in replaced and what != "missed"):
-                continue  # a replaced VM is its slot's earlier or later half
+                continue  # a VM and its replacement each cover part of the slot's epochs
             harmless = set(numbers) <= warmup
-            told = ", ".join(str(n) for n in sorted(numbers)[:8]) + (" ..." if len(numbers) > 8 else "")
+            listed = ", ".join(str(n) for n in sorted(numbers)[:8]) + (" ..." if len(numbers) > 8 else "")
             sentence = (
-                f"{row.vm} {what} {'epoch' if len(numbers) == 1 else 'epochs'} {told} of the swarm's {len(seen)}"
+                f"{row.vm} {what} {'epoch' if len(numbers) == 1 else 'epochs'} {listed} of the swarm's {len(seen)}"
                 f"{' (warm-up only)' if harmless else ''}."
             )
             found.append(
@@ -106,8 +106,8 @@ def _changed(e: Evidence) -> list[Finding]:
     sizes = sorted({len(epoch.peers) for epoch in measured(e.run.raw) if epoch.peers})
     if len(sizes) < 2:
         return []
-    told = " and ".join(str(n) for n in sizes)
-    sentence = f"The measured epochs are of {told} peers: a mean over them is of no number of peers."
+    listed = " and ".join(str(n) for n in sizes)
+    sentence = f"The measured epochs have {listed} peers, so a mean over them does not belong to one number of peers."
     return [e.finding("peers-changed", "doubt", sentence, "peers", sizes[0], sizes[-1])]
 
 
@@ -126,7 +126,7 @@ def _idle(e: Evidence) -> list[Finding]:
         for vm, rate in rates.items():
             if rate < IDLE_SHARE * usual:
                 sentence = (
-                    f"{vm} did {rate:,.0f} samples an epoch where VMs with the same GPU did {usual:,.0f}: "
+                    f"{vm} processed {rate:,.0f} samples per epoch, VMs with the same GPU {usual:,.0f}: "
                     f"it idled, or shared its GPU."
                 )
                 found.append(
@@ -145,7 +145,7 @@ def _idle(e: Evidence) -> list[Finding]:
 
 
 def peers_seen(e: Evidence) -> list[Finding]:
-    """Peers that the monitor saw against the VMs whose logs are there."""
+    """Compare the peers that the monitor counted with the VMs that have logs."""
     if e.baseline or e.imported is None or not e.progress or not e.run.vms:
         return []
     chosen = measured(e.run.raw)
@@ -159,8 +159,8 @@ def peers_seen(e: Evidence) -> list[Finding]:
     vms, file = len(e.run.vms), e.monitor_file
     if max(scrapes) > vms:
         sentence = (
-            f"The monitor saw up to {max(scrapes)} peers and there are logs of {vms}: what the missing ones sent and "
-            "computed is in no sum over VMs."
+            f"The monitor saw up to {max(scrapes)} peers, but only {vms} have logs: bytes and samples of the others "
+            "are missing from every sum over VMs."
         )
         return [e.finding("peers-seen", "doubt", sentence, "peers", max(scrapes), vms, len(scrapes), file)]
     share = sum(1 for n in scrapes if n < vms) / len(scrapes)

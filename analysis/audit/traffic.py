@@ -1,4 +1,4 @@
-"""Bytes that do not fit the parameters and the peers."""
+"""Checks of the traffic: bytes that do not fit the parameters and the number of peers."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ from experiments.averaging.records import AveragingMethod, region_of
 from metrics.epochs.throughput import measured
 from metrics.traffic import traffic
 
-# Hivemind's averaging costs 2 % beyond the parameters themselves (chunk headers, TCP/IP), in
-# the study's logs.
+# In the paper's logs averaging sends 2 % more than the parameters themselves (chunk headers, TCP/IP).
 OVERHEAD = 1.02
-# In the study's logs the ratio is 0.96 to 1.02. Less than 0.9: peers averaged less than all parameters (lost
-# parts, sparse or 8-bit compression) or the counter missed seconds. More than 1.15: retries, other traffic on the
-# card, or a counter that counts twice.
+# In the paper's logs the ratio is 0.96 to 1.02. Below 0.9 peers did not average all parameters (lost parts, sparse
+# or 8-bit compression) or the counter has gaps. Above 1.15 there were retries or other traffic on the card, or the
+# counter counts twice.
 FLOOR, ROOF = 0.90, 1.15
-# A VM's reports to the DHT, 18 kB/s in our own runs with two peers and short steps: beside a model of a few
-# thousand parameters they are most of what is sent.
+# Allowance for a VM's reports to the DHT: 18 kB/s in our own runs with two peers and short steps. With a model of a
+# few thousand parameters they are most of the traffic.
 CONTROL_BYTES_PER_S = 50_000
-# All-to-all averaging brings a VM what it takes, and the training data comes on top: receiving less is a fault of the counter.
+# In all-to-all averaging a VM receives what it sends, and training data in addition: less means a faulty counter.
 RECEIVED_FLOOR = 0.90
 
 
 def _method(e: Evidence) -> AveragingMethod:
-    """Imported logs, which have no experiment, are of the defaults: flat averaging in FP16."""
+    """The run's averaging method. Imported logs have no experiment, so the default applies: flat, FP16."""
     swarm = e.run.meta.document.get("swarm", {})
     return method_of(**{key: swarm[key] for key in METHOD_KEYS if key in swarm})
 
 
-def _takes(e: Evidence, vm: str, peers: Sequence[str], parameters: int) -> float:
-    """Bytes that the VM sends in one averaging among `peers`: its share of the gradients, + 2 %."""
+def _expected_bytes(e: Evidence, vm: str, peers: Sequence[str], parameters: int) -> float:
+    """Bytes that the VM must send in one averaging round among `peers`: its share of the gradients, plus 2 %."""
     method = _method(e)
     region = {name: region_of(e.run.terms.locations.get(name, name)) for name in peers}
     share = method.exchange.peer_share([*region.values()], region[vm])
@@ -42,7 +41,7 @@ def _takes(e: Evidence, vm: str, peers: Sequence[str], parameters: int) -> float
 
 
 def _sent(e: Evidence) -> tuple[dict[str, float], dict[str, list[list[str]]]]:
-    """Bytes at study scale that each VM sent to its peers in the measured epochs, and the peers in each of them."""
+    """Full-scale bytes that each VM sent to its peers in the measured epochs, and the peers of each epoch."""
     chosen = measured(e.run.study)
     numbers = {epoch.epoch for epoch in chosen}
     names = {row.vm for row in e.run.vms}
@@ -59,21 +58,19 @@ def _sent(e: Evidence) -> tuple[dict[str, float], dict[str, list[list[str]]]]:
 
 
 def egress_fits(e: Evidence) -> list[Finding]:
-    """Measured egress of a VM in an epoch against what averaging all parameters among the peers takes."""
+    """Compare a VM's measured egress per epoch with what averaging all parameters among the peers requires."""
     if e.baseline or not measured(e.run.study) or len(e.run.vms) < 2:
         return []
     parameters = e.parameters
     if parameters is None:
-        sentence = (
-            f"The parameters of {e.model or 'the model'} are unknown: whether the bytes fit cannot be said."
-        )
+        sentence = f"The number of parameters of {e.model or 'the model'} is unknown, so the bytes cannot be checked."
         return [e.finding("bytes", "note", sentence, "parameters", None)]
     sent, groups = _sent(e)
     how = _method(e).compression.wording
     found: list[Finding] = []
     for vm, epochs in sorted(groups.items()):
         bytes_sent = sent.get(vm)
-        wanted = math.fsum(_takes(e, vm, peers, parameters) for peers in epochs) / len(epochs)
+        wanted = math.fsum(_expected_bytes(e, vm, peers, parameters) for peers in epochs) / len(epochs)
         if bytes_sent is None or not wanted:
             continue
         mean = bytes_sent / len(epochs)
@@ -82,8 +79,8 @@ def egress_fits(e: Evidence) -> list[Finding]:
         if ratio >= FLOOR and mean <= ROOF * wanted + control:
             continue
         sentence = (
-            f"{vm} sent {amount(mean)} an epoch; averaging {parameters / 1e6:.1f} M parameters {how} among "
-            f"{max(map(len, epochs))} peers takes {amount(wanted)}: {ratio:.2f} times that."
+            f"{vm} sent {amount(mean)} per epoch, {ratio:.2f} times the {amount(wanted)} that averaging "
+            f"{parameters / 1e6:.1f} M parameters {how} among {max(map(len, epochs))} peers requires."
         )
         found.append(
             e.finding(
@@ -94,7 +91,7 @@ def egress_fits(e: Evidence) -> list[Finding]:
 
 
 def received_fits(e: Evidence) -> list[Finding]:
-    """Bytes that a VM received against those it sent, over the whole log."""
+    """Compare the bytes that a VM received with those it sent, over the whole log."""
     if e.baseline:
         return []
     found: list[Finding] = []
@@ -103,18 +100,18 @@ def received_fits(e: Evidence) -> list[Finding]:
         if not sent or received is None or received >= RECEIVED_FLOOR * sent:
             continue
         sentence = (
-            f"{vm} received {amount(received)} and sent {amount(sent)}: averaging brings what it takes, and data "
-            f"comes on top, so {percent(1 - received / sent)} less cannot be all it received."
+            f"{vm} received {amount(received)}, {percent(1 - received / sent)} less than the {amount(sent)} it sent. "
+            "Averaging receives what it sends, and data comes in addition, so the counter is incomplete."
         )
         found.append(e.finding("bytes", "doubt", sentence, "received_bytes", received, sent, file=e.file(vm)))
     return found
 
 
 def destinations(e: Evidence) -> list[Finding]:
-    """Bytes by destination that were split, not measured: it matters where prices differ by destination."""
+    """Report bytes by destination that were split equally, which matters if prices differ by destination."""
     places = {row.location for row in e.run.vms}
     how = e.run.meta.logs.egress_destinations
     if not how or e.baseline or len(places) < 2:
         return []
-    sentence = f"Bytes by destination were not measured ({how}): dollars of egress between {len(places)} places rest on it."
+    sentence = f"Bytes by destination were not measured ({how}): egress dollars between {len(places)} places depend on the split."
     return [e.finding("destinations", "note", sentence, "places", len(places))]

@@ -1,1 +1,1 @@
-"""Figures as pure functions from rows to Matplotlib figures."""
+"""Pure functions from rows to Matplotlib figures."""

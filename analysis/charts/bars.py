@@ -1,11 +1,11 @@
-"""Bars: calculation and communication, dollars by kind, series beside each other; and differences from the study."""
+"""Bar charts: calculation and communication, dollars by kind, series compared; and differences from the paper."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from analysis.charts.groups import WIDTH_IN, grid, interval, legend, n_words, styles
+from analysis.charts.groups import WIDTH_IN, grid, interval, legend, n_words, panel_title, styles
 from analysis.charts.style import INK, PALETTE
 from analysis.compare.run_figures import COST_KINDS
 
@@ -19,9 +19,9 @@ _EDGE = "#ffffff"
 
 
 def phases(rows: Sequence[Row]) -> Figure:
-    """A VM's epoch, one bar a run; what goes on at once is drawn at one place.
+    """Draw a VM's epoch, one bar per run, with overlapped phases on top of each other.
 
-    `rows`: see `phase_rows`; the interval is the communication's.
+    `rows`: see `phase_rows`; the interval is that of the communication.
     """
     figure, axes = _tall(1, len(rows))
     place = axes[0]
@@ -46,7 +46,7 @@ def phases(rows: Sequence[Row]) -> Figure:
 
 
 def costs(panels: Sequence[tuple[str, Sequence[Row]]]) -> Figure:
-    """Dollars an hour and VM, stacked by kind. `panels`: (title, rows of `cost_rows`), beside each other."""
+    """Draw dollars per VM-hour, stacked by kind. `panels`: (title, rows of `cost_rows`), side by side."""
     fullest = sorted((list(_bars(rows)) for _, rows in panels), key=len, reverse=True)
     names = list(dict.fromkeys(name for part in fullest for name in part))
     figure, axes = _tall(len(panels), len(names))
@@ -69,13 +69,13 @@ def costs(panels: Sequence[tuple[str, Sequence[Row]]]) -> Figure:
                     )
                     left += usd
             lacking = [COST_KINDS[r["kind"]] for r in parts if r["usd_per_vm_h"] is None]
-            text = f"unknown: {', '.join(lacking)}" if lacking else f"{left:.3g}" if parts else "not known"
+            text = f"unknown: {', '.join(lacking)}" if lacking else f"{left:.3g}" if parts else "unknown"
             place.annotate(
                 text, (left, y), xytext=(3, 0), textcoords="offset points", va="center", fontsize=7
             )
         place.set_xlim(0, (widest or 1.0) * 1.18)
         _names(place, [(bars.get(name) or [{"name": name, "origin": ""}])[0] for name in names])
-        place.set_title(title, fontsize=9.5, loc="left", pad=9)
+        panel_title(place, title)
         place.set_xlabel("$ per hour and VM")
     every = [row for _, rows in panels for row in rows]
     legend(figure, [*((COST_KINDS[kind], _patch(*look[kind])) for kind in kinds), *_star(every)], columns=3)
@@ -83,7 +83,7 @@ def costs(panels: Sequence[tuple[str, Sequence[Row]]]) -> Figure:
 
 
 def places(panels: Sequence[tuple[str, Sequence[Row]]]) -> Figure:
-    """Series beside each other at equal numbers of peers. `panels`: (model, rows of `place_rows`)."""
+    """Draw series side by side at equal numbers of peers. `panels`: (model, rows of `place_rows`)."""
     every = [row for _, rows in panels for row in rows]
     looks = styles(str(row["group"]) for row in every)
     figure, axes = grid(len(panels), 3.1)
@@ -101,8 +101,7 @@ def places(panels: Sequence[tuple[str, Sequence[Row]]]) -> Figure:
                     edgecolor=look["color"] if hollow else _EDGE, linewidth=1.0 if hollow else 0,
                 )  # fmt: skip
                 interval(place, x, row["sps_low"], row["sps_high"], INK)
-        n = n_words(rows)
-        place.set_title(title + (f" ({n})" if n else ""), fontsize=9.5, loc="left", pad=9)
+        panel_title(place, title, rows)
         place.set_xticks(range(len(counts)), [str(c) for c in counts])
         place.grid(visible=False, axis="x")
         place.set_xlabel("peers (VMs)")
@@ -116,7 +115,7 @@ def places(panels: Sequence[tuple[str, Sequence[Row]]]) -> Figure:
 
 
 def differences(rows: Sequence[Row]) -> Figure:
-    """Ours less the study's in per cent of the study's, one point a run. `rows`: see `difference_rows`."""
+    """Draw the relative differences from the paper in per cent, one point per run. `rows`: see `difference_rows`."""
     names = list(dict.fromkeys(str(row["figure"]) for row in rows))
     figure, axes = grid(1, 0.42 * len(names) + 0.8)
     place = axes[0]
@@ -124,16 +123,14 @@ def differences(rows: Sequence[Row]) -> Figure:
         values = [
             100 * row["difference"] for row in rows if row["figure"] == name and row["difference"] is not None
         ]
-        spread = [
-            y + 0.5 * ((k * 0.618) % 1 - 0.5) for k in range(len(values))
-        ]  # so that equal ones stand apart
+        spread = [y + 0.5 * ((k * 0.618) % 1 - 0.5) for k in range(len(values))]  # separates equal values
         place.plot(values, spread, "o", color=PALETTE[0], markersize=5, alpha=0.75, markeredgewidth=0)
     place.axvline(0, color=INK, linewidth=1)
     place.set_yticks(range(len(names)), names, fontsize=8.5)
     place.set_ylim(len(names) - 0.4, -0.6)
     place.margins(x=0.08)
     place.grid(visible=False, axis="y")
-    place.set_xlabel("ours against the study's, in per cent of the study's; one point a run")
+    place.set_xlabel("(ours - paper) / paper, in per cent; one point per run")
     return figure
 
 
@@ -161,7 +158,7 @@ def _names(axes: Any, rows: Sequence[Row]) -> None:
 
 
 def _star(rows: Sequence[Row]) -> list[tuple[str, Any]]:
-    """What the star behind a name means, where there is one."""
+    """The legend entry of the star after a name, if there is one."""
     return [("* as printed", _patch("none", ""))] if any(row["origin"] == "printed" for row in rows) else []
 
 

@@ -1,11 +1,11 @@
-"""Published, replayed and emulated figures as dots on one line a run, and how far the emulated may be away."""
+"""Dot charts of published, replayed and emulated figures, one line per run, with the accepted range."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from analysis.charts.groups import WIDTH_IN, handle, legend, point
+from analysis.charts.groups import WIDTH_IN, handle, legend, log_ticks, panel_title, point
 from analysis.charts.style import INK, PALETTE
 from metrics.provenance import all_marks
 
@@ -21,9 +21,11 @@ _CONTENDED = {"color": PALETTE[5], "marker": "X"}
 
 
 def dots(panels: Sequence[tuple[str, str, Sequence[Row]]]) -> Figure:
-    """`panels`: (title, label of the axis, rows of one figure), one below the other: on a narrow screen none is out of
-    sight. Rows are of `analysis.compare.published.long_rows` with `low` and `high`, where the emulated one may be (None: nobody
-    says)."""
+    """Draw figures of runs as dots.
+
+    `panels`: (title, label of the axis, rows of one figure), stacked so that all are visible on a narrow screen. Rows
+    are those of `analysis.compare.published.long_rows` with the accepted range `low` to `high` (None: no limit).
+    """
     from matplotlib.figure import Figure as New
     from matplotlib.patches import Patch
 
@@ -38,7 +40,7 @@ def dots(panels: Sequence[tuple[str, str, Sequence[Row]]]) -> Figure:
         entries.append(("replayed from its logs", handle(_REPLAYED, "log")))
     entries.append((all_marks(row["origin"] for row in every), handle(_EMULATED, "emulated")))
     if any(row["host_contended"] for row in every):
-        entries.append(("the same on a host that was too busy", handle(_CONTENDED, "log")))
+        entries.append(("the same, but the host was too busy", handle(_CONTENDED, "log")))
     if any(row["low"] is not None for row in every):
         entries.append(("accepted", Patch(color=PALETTE[2], alpha=0.25)))
     legend(figure, entries, columns=3)
@@ -46,18 +48,14 @@ def dots(panels: Sequence[tuple[str, str, Sequence[Row]]]) -> Figure:
 
 
 def _panel(axes: Any, title: str, label: str, rows: Sequence[Row]) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
     keys = ("published", "replayed", "emulated", "low", "high")
     values = [row[key] for row in rows for key in keys if row[key]]
     axes.set_xscale("log")
     axes.set_xlim(min(values, default=1.0) / 1.1, max(values, default=10.0) * 1.1)
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    log_ticks(axes.xaxis)
     axes.set_yticks(range(len(rows)), [str(row["experiment"]) for row in rows], fontsize=8)
-    axes.set_title(title, fontsize=9.5, loc="left", pad=9)
+    panel_title(axes, title)
     axes.set_xlabel(label)
     for y, row in enumerate(rows):
         if row["low"] is not None and row["high"] is not None:

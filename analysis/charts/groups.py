@@ -1,4 +1,4 @@
-"""What the study's figures share: how a group looks, a point by its origin, an interval cut at the axes' edge."""
+"""Shared by the study report's figures: styles of groups, points by origin, intervals clipped at the axes, legends."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ _LETTERS = ("A", "B", "C", "D", "E", "F")
 
 
 def styles(groups: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Colour, marker and hatch of each group, the same for the same set of groups."""
+    """Return colour, marker and hatch of each group, deterministic for a set of groups."""
     named = sorted({g for g in groups if g != _CENTRALISED})
-    taken = [
-        _LETTERS.index(g) for g in named if g in _LETTERS
-    ]  # the study's series look the same on every page
+    # The paper's series look the same on every page.
+    taken = [_LETTERS.index(g) for g in named if g in _LETTERS]
     others = [k for k in range(len(named) + len(_LETTERS)) if k not in taken]
     found: dict[str, dict[str, str]] = {}
     for group in named:
@@ -44,14 +43,14 @@ def styles(groups: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def point(axes: Any, x: float, y: float, style: Mapping[str, str], origin: str, size: float = 6.5) -> None:
-    """One marker; its filling says where the figure is from (see ORIGINS)."""
+    """Draw a marker whose filling shows the origin of the figure (see ORIGINS)."""
     axes.plot(x, y, linestyle="none", zorder=3, **_face(style, origin, size))
 
 
 def interval(
     axes: Any, at: float, low: float | None, high: float | None, color: str, along: str = "y"
 ) -> None:
-    """A 95 % interval along an axis, whose limits are already set: an arrow where it leaves the axes."""
+    """Draw a 95 % interval along an axis whose limits are set, with an arrow where it leaves the axes."""
     if low is None or high is None:
         return
     limits = axes.get_ylim() if along == "y" else axes.get_xlim()
@@ -80,7 +79,7 @@ def interval(
 
 
 def grid(panels: int, height_in: float, columns: int = 2) -> tuple[Figure, list[Any]]:
-    """A figure with so many panels, at most `columns` beside each other; unused places are empty."""
+    """Create a figure with a grid of panels, at most `columns` per row; unused cells are empty."""
     from matplotlib.figure import Figure as New
 
     across = min(columns, max(1, panels))
@@ -92,15 +91,30 @@ def grid(panels: int, height_in: float, columns: int = 2) -> tuple[Figure, list[
     return figure, axes[: max(1, panels)]
 
 
+def panel_title(axes: Any, title: str, rows: Iterable[Row] = ()) -> None:
+    """Set a panel's title, with n if the rows have it."""
+    n = n_words(rows)
+    axes.set_title(f"{title} ({n})" if n else title, fontsize=9.5, loc="left", pad=9)
+
+
+def log_ticks(axis: Any) -> None:
+    """Label a logarithmic axis at 1, 2 and 5 times the powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
 def legend(figure: Figure, entries: Sequence[tuple[str, Any]], columns: int = 4) -> None:
-    """A legend above all panels."""
+    """Draw a legend above all panels."""
     if entries:
         names, handles = zip(*entries, strict=True)
         figure.legend(handles, names, loc="outside upper left", ncols=columns, fontsize=8.5, handlelength=1.8)
 
 
 def n_words(rows: Iterable[Row]) -> str:
-    """ "n = 2 epochs", "n = 2 to 5 epochs"; "" where no row says how many."""
+    """Describe n: "n = 2 epochs", "n = 2 to 5 epochs"; "" if no row has it."""
     counts = sorted({int(row["n"]) for row in rows if row.get("n") and row["n_of"] == "epochs"})
     if not counts:
         return ""
@@ -108,14 +122,14 @@ def n_words(rows: Iterable[Row]) -> str:
 
 
 def handle(style: Mapping[str, str], origin: str = "log", line: bool = False) -> Any:
-    """A legend's marker."""
+    """Return the marker of a legend entry."""
     from matplotlib.lines import Line2D
 
     return Line2D([], [], linestyle="-" if line else "none", **_face(style, origin, 6.5))
 
 
 def origin_entries(rows: Iterable[Row]) -> list[tuple[str, Any]]:
-    """What the filling of the markers means, for the origins that there are."""
+    """Return legend entries for the marker filling of the origins in `rows`."""
     present = {str(row["origin"]) for row in rows}
     grey = {"color": INK, "marker": "o"}
     return [(words, handle(grey, origin)) for origin, words in ORIGINS.items() if origin in present]

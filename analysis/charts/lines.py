@@ -1,11 +1,21 @@
-"""A figure against the number of peers: one panel a model and basis, one line a series."""
+"""Line charts of a figure against the number of peers: one panel per model and basis, one line per series."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from analysis.charts.groups import grid, handle, interval, legend, n_words, origin_entries, point, styles
+from analysis.charts.groups import (
+    grid,
+    handle,
+    interval,
+    legend,
+    log_ticks,
+    origin_entries,
+    panel_title,
+    point,
+    styles,
+)
 from analysis.charts.style import INK
 
 if TYPE_CHECKING:
@@ -21,15 +31,18 @@ def against_peers(
     ideal: bool = False,
     together: bool = False,
 ) -> Figure:
-    """`panels`: (title, rows of `peer_rows`). `ideal`: the line speed-up = peers. `together`: neighbours in a
-    row of panels have the same y axis, so that bases can be compared."""
+    """Draw a figure against the number of peers.
+
+    `panels`: (title, rows of `peer_rows`). `ideal`: draw the line speed-up = peers. `together`: panels in one row share
+    the y axis, so that bases can be compared.
+    """
     every = [row for _, rows in panels for row in rows]
     looks = styles(str(row["group"]) for row in every)
     groups = sorted({str(row["group"]) for row in every})
     figure, axes = grid(len(panels), 3.1)
     for k, (place, (title, rows)) in enumerate(zip(axes, panels, strict=False)):
-        beside = [r for _, other in panels[k - k % 2 : k - k % 2 + 2] for r in other] if together else rows
-        _frame(place, title, rows, beside, y_label, log, ideal)
+        shared = [r for _, other in panels[k - k % 2 : k - k % 2 + 2] for r in other] if together else rows
+        _frame(place, title, rows, shared, y_label, log, ideal)
         for group in groups:
             own = [row for row in rows if row["group"] == group]
             shift = (groups.index(group) - (len(groups) - 1) / 2) * min(0.12, 0.6 / max(1, len(groups)))
@@ -38,15 +51,13 @@ def against_peers(
     if ideal:
         from matplotlib.lines import Line2D
 
-        entries.append(
-            ("ideal: as many times as peers", Line2D([], [], color=INK, linestyle="--", linewidth=1))
-        )
+        entries.append(("ideal: speed-up = peers", Line2D([], [], color=INK, linestyle="--", linewidth=1)))
     legend(figure, [*entries, *origin_entries(every)], columns=5)
     return figure
 
 
 def _series(axes: Any, rows: Sequence[Row], look: Mapping[str, str], shift: float) -> None:
-    """Points with intervals, and a line through the means of equal numbers of peers."""
+    """Draw points with intervals, and a line through the means at equal numbers of peers."""
     by_peers: dict[int, list[float]] = {}
     for row in rows:
         by_peers.setdefault(int(row["peers"]), []).append(float(row["value"]))
@@ -58,12 +69,10 @@ def _series(axes: Any, rows: Sequence[Row], look: Mapping[str, str], shift: floa
 
 
 def _frame(
-    axes: Any, title: str, rows: Sequence[Row], beside: Sequence[Row], y_label: str, log: bool, ideal: bool
+    axes: Any, title: str, rows: Sequence[Row], shared: Sequence[Row], y_label: str, log: bool, ideal: bool
 ) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    counts = sorted({int(row["peers"]) for row in beside}) or [1]
-    values = [float(row["value"]) for row in beside if not log or row["value"] > 0] or [1.0]
+    counts = sorted({int(row["peers"]) for row in shared}) or [1]
+    values = [float(row["value"]) for row in shared if not log or row["value"] > 0] or [1.0]
     top = max(values)
     if ideal:
         top = max(top, float(counts[-1]))
@@ -71,16 +80,13 @@ def _frame(
     if log:
         axes.set_yscale("log")
         axes.set_ylim(min(values) / 1.5, top * 1.5)
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        log_ticks(axes.yaxis)
     else:
         axes.set_ylim(0, top * 1.15)
     axes.set_xlim(counts[0] - 0.6, counts[-1] + 0.6)
     far = max(1, (counts[-1] - counts[0]) // 16)
     axes.set_xticks([n for k, n in enumerate(counts) if k == 0 or n - counts[k - 1] >= far])
-    n = n_words(rows)
-    axes.set_title(title + (f" ({n})" if n else ""), fontsize=9.5, loc="left", pad=9)
+    panel_title(axes, title, rows)
     axes.set_xlabel("peers (VMs)")
     axes.set_ylabel(y_label)
     if not rows:

@@ -1,11 +1,11 @@
-"""The options of a study beside their baseline: one row of panels a model, one panel a figure, one bar an option."""
+"""Charts of a study's options and their baseline: a row of panels per model, a panel per figure, a bar per option."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from analysis.charts.groups import interval, legend, point
+from analysis.charts.groups import interval, legend, panel_title, point
 from analysis.charts.style import INK, PALETTE
 from analysis.compare.options import Gain, Gains
 from experiments.study_file.baseline import LOSSES
@@ -18,14 +18,14 @@ _SHOWN = (
     "sps", "granularity", "usd_per_1m", "loss", "heldout_loss", "intercontinental_bytes", "comm_s",
     "egress_bytes_per_vm_epoch",
 )  # fmt: skip
-_MOST = 4  # panels beside each other
+_MOST = 4  # panels per row
 _WIDTH_IN, _BAR_IN = 11.0, 0.24
 _BASELINE, _OPTION, _OTHER = INK, PALETTE[0], PALETTE[2]
-_DRAWN = 0.64  # of a panel's width: the rest is for the words
+_DRAWN = 0.64  # fraction of a panel's width for bars; the rest is for text
 
 
 def gain_figure(gains: Gains) -> Figure:
-    """The options beside their baseline. Of the columns asked for at most four are drawn; the table has all."""
+    """Draw the options and their baseline. At most four of the columns are drawn; the table has all."""
     from matplotlib.figure import Figure as New
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -50,14 +50,14 @@ def gain_figure(gains: Gains) -> Figure:
             axes.grid(visible=False, axis="y")
             axes.set_xlabel(FIGURES[column].heading, fontsize=9)
         emulated = all(run.origin == "emulated" for row in part for run in row.runs)
-        line[0].set_title(f"{model}{' (emulated)' if emulated else ''}", fontsize=9.5, loc="left", pad=9)
+        panel_title(line[0], f"{model}{' (emulated)' if emulated else ''}")
     kinds = [("baseline", _BASELINE), ("with an option", _OPTION), ("another experiment", _OTHER)]
     used = {_color(row, part) for part in parts for row in part}
     entries: list[tuple[str, Any]] = [
         (name, Patch(facecolor=color, linewidth=0)) for name, color in kinds if color in used
     ]
     if any(gains.elsewhere(row) for row in gains.rows):
-        entries.append(("what it is held against instead", Line2D([], [], color=_BASELINE, linestyle=":")))
+        entries.append(("row it is compared with instead", Line2D([], [], color=_BASELINE, linestyle=":")))
     if any(row.cells[c].noise is not None for c in columns if c in LOSSES for row in gains.rows):
         entries.append(
             ("noise of one run against the baseline", Patch(facecolor=_BASELINE, alpha=0.2, linewidth=0))
@@ -67,7 +67,7 @@ def gain_figure(gains: Gains) -> Figure:
 
 
 def _chosen(columns: Sequence[str]) -> list[str]:
-    """One of the losses, unless there is room for both."""
+    """Select the drawn columns: only one of the losses, unless there is room for both."""
     known = [column for column in _SHOWN if column in columns]
     if len(known) > _MOST and "loss" in known and "heldout_loss" in known:
         known.remove("loss")
@@ -83,14 +83,14 @@ def _bars(axes: Any, column: str, rows: Sequence[Gain]) -> None:
         if row.is_baseline and value:
             axes.axvline(value, color=_BASELINE, linewidth=1, linestyle="--", zorder=0.5)
         if cell.value is None:
-            _say(axes, y, "unknown" if row.counted else "not compared")
+            _write_at(axes, y, "unknown" if row.counted else "not compared")
             continue
         axes.barh(y, value, color=_color(row, rows), height=0.72)
         if cell.ratio and cell.low is not None and cell.high is not None:
             base = value / cell.ratio
             interval(axes, y, cell.low * base, cell.high * base, INK, along="x")
         times = "" if cell.ratio is None or row.is_baseline else f"  {cell.ratio:.3f}x"
-        _say(axes, y, f"{value:.3g}{times}")
+        _write_at(axes, y, f"{value:.3g}{times}")
     _widen(axes)
 
 
@@ -102,7 +102,7 @@ def _losses(axes: Any, column: str, rows: Sequence[Gain]) -> None:
     for y, row in enumerate(rows):
         cell = row.cells[column]
         if cell.value is None:
-            _say(axes, y, "unknown" if row.counted else "not compared")
+            _write_at(axes, y, "unknown" if row.counted else "not compared")
             continue
         if row.is_baseline:
             axes.axvline(cell.value, color=_BASELINE, linewidth=1, linestyle="--", zorder=0.5)
@@ -112,14 +112,14 @@ def _losses(axes: Any, column: str, rows: Sequence[Gain]) -> None:
         hollow = cell.difference is None
         style = {"color": _color(row, rows), "marker": "o"}
         point(axes, cell.value, y, style, "printed" if hollow else "log", 5.0)
-        off = "  not equal" if hollow else "" if row.is_baseline else f"  {cell.difference:+.4f}"
-        _say(axes, y, f"{cell.value:.4f}{off}")
+        off = "  not compared" if hollow else "" if row.is_baseline else f"  {cell.difference:+.4f}"
+        _write_at(axes, y, f"{cell.value:.4f}{off}")
     axes.locator_params(axis="x", nbins=4)
     _widen(axes)
 
 
 def _other_base(axes: Any, y: int, column: str, base: Gain | None) -> None:
-    """The figure of the row that this one is held against, where that is not the dashed line."""
+    """Mark the figure of the row that this one is compared with, if that is not the dashed line."""
     value = base.cells[column].value if base else None
     if value is not None:
         x = value * FIGURES[column].shown_factor
@@ -127,12 +127,12 @@ def _other_base(axes: Any, y: int, column: str, base: Gain | None) -> None:
 
 
 def _widen(axes: Any) -> None:
-    """Room for the words at the right edge; intervals are cut before it."""
+    """Make room for text at the right edge; intervals are clipped before it."""
     left, right = axes.get_xlim()
     axes.set_xlim(left, left + (right - left) / _DRAWN)
 
 
-def _say(axes: Any, y: int, text: str) -> None:
+def _write_at(axes: Any, y: int, text: str) -> None:
     axes.annotate(text, (1.0, y), xycoords=("axes fraction", "data"), va="center", ha="right", fontsize=7)
 
 

@@ -1,7 +1,7 @@
-"""Labels beside points that overlap neither each other nor a point: tried at some offsets, else left out.
+"""Places labels next to points without overlaps: each label is tried at some offsets and otherwise left out.
 
-`arrange` is pure and deterministic. Where the names do not all fit, the figure shows numbers and a key.
-A line leads from a label that is far, or about as near to another point, to its own.
+`arrange` is pure and deterministic. If not all names fit, the caller shows numbers and a key. A leader line connects
+a label with its point if the label is far away or about as near to another point.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 Box = tuple[float, float, float, float]  # left, bottom, right, top
 
 _DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))
-_REACH = (2.0, 8.0, 16.0, 28.0, 44.0)  # how far from the point's edge
+_REACH = (2.0, 8.0, 16.0, 28.0, 44.0)  # distances from the point's edge
 _GAP = 1.5
 _STEP = 4.0
 _LEADER = {"arrowstyle": "-", "color": INK, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 1, "zorder": 9}
-_APART = 1.5  # so many times farther than its own point the others are from a label that needs no leader
-_EDGE = {"boxstyle": "square,pad=0", "facecolor": "none", "edgecolor": "none"}  # where a leader begins
+_APART = 1.5  # a label needs no leader if other points are this many times farther away than its own
+_EDGE = {
+    "boxstyle": "square,pad=0",
+    "facecolor": "none",
+    "edgecolor": "none",
+}  # the box where a leader starts
 
 
 def arrange(
@@ -33,10 +37,10 @@ def arrange(
     radius: float,
     lines: Sequence[Box] = (),
 ) -> list[Box | None]:
-    """A free box of its size for each point's label inside `bounds`, near first; None where there is none.
+    """Find a free box inside `bounds` for each point's label, nearest first; None if there is none.
 
-    No box touches another or the square of `radius` around any point; `lines` are crossed only where nothing
-    else is free. All in one unit (pixels).
+    No box touches another box or the square of `radius` around any point. `lines` are crossed only if nothing else is
+    free. All in one unit (pixels).
     """
     taken: list[Box] = [(x - radius, y - radius, x + radius, y + radius) for x, y in points]
     placed: list[Box | None] = [None] * len(points)
@@ -53,10 +57,10 @@ def arrange(
     return placed
 
 
-def wants_leader(
+def needs_leader(
     box: Box, own: tuple[float, float], points: Sequence[tuple[float, float]], far: float
 ) -> bool:
-    """Whether a label is `far` from its own point, or about as near to another of the `points`: a line has to tell whose it is."""
+    """Whether a label is farther than `far` from its own point, or about as near to another of the `points`."""
     near = _distance(box, own)
     return near > far or any(_distance(box, point) < _APART * near for point in points if point != own)
 
@@ -68,11 +72,10 @@ def attach(
     radius_pt: float,
     lines: Sequence[tuple[Any, tuple[float, float], tuple[float, float]]] = (),
 ) -> bool:
-    """Put (axes, x, y, text) labels on a figure whose layout is final; False when one had no room.
+    """Draw labels (axes, x, y, text) on a figure; returns False if there was no room for one.
 
-    `lines`: (axes, one end, the other end), better not crossed.
-
-    The layout engine is run once and taken away, since moved axes would move points under their labels.
+    `lines`: (axes, one end, the other end), which labels avoid. The layout engine is run once and then removed, because
+    moved axes would move the points relative to their labels.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -101,8 +104,8 @@ def attach(
             if box is None:
                 complete = False
                 continue
-            led = wants_leader(box, (px, py), points, (radius_pt + 10) * pixel)
-            # Anchored on the side of the point, so that another font's width grows away from it.
+            led = needs_leader(box, (px, py), points, (radius_pt + 10) * pixel)
+            # Anchored on the side of the point, so that a wider font extends away from it.
             side, at_x = (
                 ("left", box[0])
                 if box[0] > px
@@ -118,7 +121,7 @@ def attach(
                 fontsize=size,
                 ha=side,
                 va="bottom",
-                label="label",  # for whoever looks for them
+                label="label",  # tests find the labels by it
                 in_layout=False,
                 bbox=_EDGE if led else None,
                 arrowprops=_LEADER if led else None,
@@ -139,7 +142,7 @@ def _candidates(point: tuple[float, float], size: tuple[float, float], radius: f
 
 
 def _along(one: Sequence[float], other: Sequence[float]) -> list[Box]:
-    """Small boxes that cover a straight line."""
+    """Cover a straight line with small boxes."""
     (x0, y0), (x1, y1) = one, other
     steps = max(1, round(max(abs(x1 - x0), abs(y1 - y0)) / _STEP))
     spots = [(x0 + (x1 - x0) * k / steps, y0 + (y1 - y0) * k / steps) for k in range(steps + 1)]

@@ -1,10 +1,11 @@
-"""The report's figures: each a pure function from rows to a Matplotlib figure, drawn by `figure_style`."""
+"""The figures of a run's report: pure functions from rows to Matplotlib figures, used inside `figure_style`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from analysis.charts.groups import WIDTH_IN
 from analysis.charts.style import PALETTE
 from metrics.records import VmEnd, end_of
 
@@ -12,11 +13,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Row = Mapping[str, Any]
-_WIDTH_IN = 9.0
 
 
 def timeline(vms: Sequence[Row], epochs: Sequence[Row]) -> Figure:
-    """VMs by slot over wall time, from request to end, and when each averaged.
+    """Draw VMs by slot over wall time, from request to end, and their averaging rounds.
 
     `vms`: slot, vm, location, requested_s, ready_s, ended_s, end_cause (seconds since the run's start);
     `epochs`: vm, sync_began_s, sync_ended_s.
@@ -79,7 +79,7 @@ def timeline(vms: Sequence[Row], epochs: Sequence[Row]) -> Figure:
 
 
 def calc_comm(rows: Sequence[Row]) -> Figure:
-    """Calculation and communication time of each epoch, mean over its peers; what of it calculation hid is not drawn on top.
+    """Draw calculation and communication time of each epoch, mean over its peers, without overlapped communication.
 
     `rows`: epoch, warmup, calc_s, comm_s, overlapped_s.
     """
@@ -92,14 +92,14 @@ def calc_comm(rows: Sequence[Row]) -> Figure:
     step = max(1, len(rows) // 15)
     axes.set_xticks(list(positions)[::step], labels[::step])
     axes.set_xlabel("hivemind epoch")
-    axes.set_ylabel("seconds, study's scale")
+    axes.set_ylabel("seconds, full scale")
     axes.grid(visible=False, axis="x")
     _legend(axes, 2)
     return figure
 
 
 def traffic_matrix(rows: Sequence[Row]) -> Figure:
-    """Bytes by source and destination at the study's scale. `rows`: src, dst, bytes."""
+    """Draw full-scale bytes by source and destination. `rows`: src, dst, bytes."""
     sources = sorted({str(row["src"]) for row in rows})
     targets = sorted({str(row["dst"]) for row in rows})
     cells = {(str(row["src"]), str(row["dst"])): float(row["bytes"] or 0) / 1e9 for row in rows}
@@ -132,7 +132,7 @@ def traffic_matrix(rows: Sequence[Row]) -> Figure:
 
 
 def cost_stack(rows: Sequence[Row]) -> Figure:
-    """Dollars by kind. `rows`: what, usd (None: no known price, drawn as a hatched sliver and named)."""
+    """Draw dollars by kind. `rows`: what, usd (None: unknown price, drawn as a labelled hatched sliver)."""
     figure, axes = _subplots(0.42 * len(rows) + 1.0)
     known = [float(row["usd"]) for row in rows if row["usd"] is not None]
     sliver = (max(known, default=1.0) or 1.0) * 0.03
@@ -161,12 +161,12 @@ def cost_stack(rows: Sequence[Row]) -> Figure:
     axes.invert_yaxis()
     axes.margins(x=0.14)
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel("US dollars, study's scale")
+    axes.set_xlabel("US dollars, full scale")
     return figure
 
 
 def learning(rows: Sequence[Row], accuracy: float | None) -> Figure:
-    """Training loss by epoch, one line a peer, and the held-out accuracy at the end. `rows`: vm, epoch, loss."""
+    """Draw the training loss by epoch, one line per peer, and the final held-out accuracy. `rows`: vm, epoch, loss."""
     figure, axes = _subplots(3.2)
     for k, vm in enumerate(sorted({str(row["vm"]) for row in rows})):
         points = [(row["epoch"], row["loss"]) for row in rows if row["vm"] == vm]
@@ -184,7 +184,7 @@ def learning(rows: Sequence[Row], accuracy: float | None) -> Figure:
 
 
 def comparison(rows: Sequence[Row]) -> Figure:
-    """This run beside the study's figure, as a ratio with its interval. `rows`: what, ratio, low, high."""
+    """Draw this run's figures / the paper's, with the intervals. `rows`: what, ratio, low, high."""
     figure, axes = _subplots(0.42 * len(rows) + 1.2)
     for y, row in enumerate(rows):
         low, high = row["low"], row["high"]
@@ -196,14 +196,14 @@ def comparison(rows: Sequence[Row]) -> Figure:
     axes.invert_yaxis()
     axes.margins(x=0.1, y=0.2)
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel("this run / the study (1 = equal); the line is the 95 % t interval of this run")
+    axes.set_xlabel("this run / the paper (1 = equal); the line is the 95 % t interval of this run")
     return figure
 
 
 def _subplots(height_in: float) -> tuple[Figure, Any]:
     from matplotlib.figure import Figure as New
 
-    figure = New(figsize=(_WIDTH_IN, max(1.6, min(height_in, 14.0))))
+    figure = New(figsize=(WIDTH_IN, max(1.6, min(height_in, 14.0))))
     return figure, figure.subplots()
 
 

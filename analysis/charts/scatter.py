@@ -1,4 +1,4 @@
-"""Cost against throughput: one panel a model and basis, log axes, the Pareto front, names or a numbered key."""
+"""Scatter plots of cost against throughput: log axes, the Pareto front, names or a numbered key."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from analysis.charts.groups import grid, handle, interval, legend, n_words, origin_entries, point, styles
+from analysis.charts.groups import (
+    grid,
+    handle,
+    interval,
+    legend,
+    log_ticks,
+    origin_entries,
+    panel_title,
+    point,
+    styles,
+)
 from analysis.charts.point_labels import attach
 from analysis.charts.style import INK
 from analysis.compare.rows import comparable
@@ -20,13 +30,13 @@ Row = Mapping[str, Any]
 _OTHER_CLOCK = "†"
 _KEY_COLUMNS = 5
 _KEY_SIZE = 7
-_FAMILY = re.compile(r"^(CV|NLP|ASR) (?=[A-F]-)")  # the panel says the model
+_FAMILY = re.compile(r"^(CV|NLP|ASR) (?=[A-F]-)")  # omitted in labels: the panel names the model
 _Label = tuple[Any, float, float, str]
 _Line = tuple[Any, tuple[float, float], tuple[float, float]]
 
 
 def scatter(panels: Sequence[tuple[str, Sequence[Row]]]) -> Figure:
-    """`panels`: (title, rows of `scatter_rows`); panels beside each other have the same axes."""
+    """Draw cost against throughput. `panels`: (title, rows of `scatter_rows`); all panels have the same limits."""
     figure, labels, lines = _drawn(panels, key=False)
     if attach(figure, labels, size=7.5, radius_pt=5.5, lines=lines):
         return figure
@@ -82,7 +92,10 @@ def _drawn(
         entries.append(("Pareto front", Line2D([], [], color=INK, linestyle="--", linewidth=1)))
     if dagger:
         entries.append(
-            (f"{_OTHER_CLOCK} not by wall clock: not in the front", handle({"color": "none", "marker": ""}))
+            (
+                f"{_OTHER_CLOCK} not by wall clock: not in the Pareto front",
+                handle({"color": "none", "marker": ""}),
+            )
         )
     legend(figure, [*entries, *origin_entries([r for rows in known.values() for r in rows])])
     return figure, labels, lines
@@ -91,18 +104,13 @@ def _drawn(
 def _frame(
     axes: Any, title: str, rows: Sequence[Row], limits: tuple[tuple[float, float], tuple[float, float]]
 ) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(*limits[0])
     axes.set_ylim(*limits[1])
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_minor_formatter(NullFormatter())
-    count = n_words(rows)
-    axes.set_title(title + (f" ({count})" if count else ""), fontsize=9.5, loc="left", pad=9)
+    log_ticks(axes.xaxis)
+    log_ticks(axes.yaxis)
+    panel_title(axes, title, rows)
     axes.set_xlabel("throughput (samples/s)")
     axes.set_ylabel("cost ($ per million samples)")
     if not any(_at(row) for row in rows):
@@ -112,7 +120,7 @@ def _frame(
 
 
 def _key(figure: Figure, numbers: Mapping[tuple[str, str], str]) -> None:
-    """The numbers' names below the panels, a heading for each model, in as many columns as there is room for."""
+    """Draw the key of the numbers below the panels, with a heading per model, in as many columns as fit."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     renderer: Any = FigureCanvasAgg(figure).get_renderer()
@@ -149,7 +157,7 @@ def _in_order(name: tuple[str, str]) -> tuple[str, list[tuple[int, int | str]]]:
 
 
 def _limits(rows: Sequence[Row]) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Room around the points, not the intervals: those of two epochs would squeeze all else together."""
+    """Limits around the points, ignoring the intervals: those of two epochs would be too wide."""
     points = [p for row in rows if (p := _at(row))] or [(10.0, 1.0), (1000.0, 10.0)]
     xs, ys = zip(*points, strict=True)
     return (min(xs) / 1.6, max(xs) * 1.8), (min(ys) / 1.6, max(ys) * 1.6)

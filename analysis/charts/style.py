@@ -1,4 +1,4 @@
-"""How figures look: one palette that colour-blind readers tell apart, text that follows the page's ink."""
+"""The style of figures: a colour-blind-safe palette, and text in the page's colour."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, without black and yellow, which vanish on one of the two page colours.
+# Okabe and Ito's palette, without black and yellow, which are invisible on one of the two page colours.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C6D31", "#7B6FBF")
-INK = "#59636e"  # text and axes in files; inline it becomes the page's own ink
+INK = "#59636e"  # text and axes in files; replaced by the page's text colour in inline SVG
 
 
 @contextmanager
 def figure_style() -> Iterator[None]:
-    """Matplotlib's settings for our figures: deterministic SVG, real text, transparent ground."""
+    """Apply Matplotlib settings for our figures: deterministic SVG, text as text, transparent background."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -53,14 +53,14 @@ def figure_style() -> Iterator[None]:
 
 
 def svg_file(figure: Figure) -> str:
-    """The figure as an SVG document; equal figures give equal bytes."""
+    """Return the figure as an SVG document; equal figures give equal bytes."""
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     return out.getvalue()
 
 
 def svg_inline(svg: str, name: str, title: str) -> str:
-    """An SVG document as an element of a page: ids made unique, ink the page's, a title for screen readers."""
+    """Convert an SVG document to an element of a page: unique ids, the page's text colour, a title for screen readers."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r'(id="|xlink:href="#|url\(#)', rf"\g<1>{name}-", body)
     body = body.replace(INK, "currentColor")
@@ -74,7 +74,7 @@ def svg_inline(svg: str, name: str, title: str) -> str:
 
 
 def png_bytes(figure: Figure, dpi: int = 150) -> bytes:
-    """The figure as PNG on white, for slides and terminals."""
+    """Return the figure as PNG on a white background, for slides and terminals."""
     out = io.BytesIO()
     figure.savefig(out, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
     return out.getvalue()

@@ -1,9 +1,10 @@
-"""Whether two kinds of runs learn alike: held-out accuracy over equal seeds, and how far their means are apart. Pure.
+"""Compares the held-out accuracy of two experiments over equal seeds. Pure.
 
-The means are held against the pooled standard deviation of the two samples: the root of the mean of their variances,
-each weighted by its degrees of freedom, s2 = ((n1-1) s1^2 + (n2-1) s2^2) / (n1 + n2 - 2) (Cohen 1988, Statistical Power
-Analysis, 2.5.1); for equal n that is sqrt((s1^2 + s2^2) / 2). A verdict is given on runs that differ in nothing else
-that decides what is learned: seeds, updates, target batch size, samples trained on, held-out samples.
+The difference of the means is compared with the pooled standard deviation of the two samples: the root of the mean of
+their variances, each weighted by its degrees of freedom, s2 = ((n1-1) s1^2 + (n2-1) s2^2) / (n1 + n2 - 2) (Cohen 1988,
+Statistical Power Analysis, 2.5.1); for equal n that is sqrt((s1^2 + s2^2) / 2). There is a verdict only if the runs are
+equal in everything that determines what is learned: seeds, updates, target batch size, samples trained on, held-out
+samples.
 """
 
 from __future__ import annotations
@@ -17,43 +18,43 @@ from typing import Any
 from metrics.provenance import host_mark, origin_mark
 
 APART = 2.0
-"""Means that differ by less than so many pooled standard deviations count as equal."""
+"""Means that differ by less than this many pooled standard deviations count as equal."""
 SAMPLES_OFF = 0.02
-"""Runs whose samples differ by at most this share were trained on equally many."""
+"""Sample counts that differ by at most this fraction count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOutRun:
-    """One run after its last evaluated update. None: unknown. Counts are the run's own, not multiplied back."""
+    """One run after its last evaluated update. None: unknown. Counts are the run's own, not scaled up."""
 
     experiment: str
     run_id: str
     seed: int | None
     accuracy: float | None  # 0 to 1
     loss: float | None
-    updates: int | None  # of the weights, by then
-    target_batch_size: int | None  # samples of an update, wished
-    samples: int | None  # trained on by then; None where the records of an update are missing
+    updates: int | None  # of the weights, up to then
+    target_batch_size: int | None  # requested samples per update
+    samples: int | None  # trained on up to then; None if the records of an update are missing
     heldout_samples: int | None
     host_contended: bool | None
-    dropped_rounds: int | None  # averaging rounds that lost a part, of all epochs
+    dropped_rounds: int | None  # averaging rounds that were partly lost, of all epochs
     target: str | None = None  # a name of `cloud.targets`
     emulated: bool | None = None
 
     @property
     def origin(self) -> str:
-        """What it ran on, in a word: `metrics.provenance.origin_mark`."""
+        """What it ran on: see `metrics.provenance.origin_mark`."""
         return origin_mark(self.target, self.emulated)
 
     @property
     def host(self) -> str:
-        """What is to be said of its host: `metrics.provenance.host_mark`."""
+        """The load of its host: see `metrics.provenance.host_mark`."""
         return host_mark(self.host_contended, self.target)
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The runs of one experiment. Those whose host was too busy count only where that was asked for."""
+    """The runs of one experiment. Runs whose host was too busy count only with `include_contended`."""
 
     experiment: str
     runs: tuple[HeldOutRun, ...]
@@ -61,33 +62,33 @@ class Side:
 
     @property
     def counted(self) -> tuple[HeldOutRun, ...]:
-        """Runs with an accuracy that count, by seed."""
+        """The counted runs with an accuracy, by seed."""
         found = [r for r in self.runs if r.accuracy is not None and self.counts(r)]
         return tuple(sorted(found, key=lambda r: (r.seed is None, r.seed or 0, r.run_id)))
 
     def counts(self, run: HeldOutRun) -> bool:
-        """Whether a run is part of the figures, if it has an accuracy."""
+        """Whether a run counts, provided that it has an accuracy."""
         return self.include_contended or not run.host_contended
 
     @property
     def values(self) -> list[float]:
-        """Their accuracies."""
+        """The accuracies of the counted runs."""
         return [r.accuracy for r in self.counted if r.accuracy is not None]
 
     @property
     def dropped_rounds(self) -> int | None:
-        """Of the runs that count; None where it is unknown of one."""
+        """Dropped rounds of the counted runs; None if unknown for one of them."""
         known = [r.dropped_rounds for r in self.counted if r.dropped_rounds is not None]
         return sum(known) if len(known) == len(self.counted) else None
 
     @property
     def mean(self) -> float | None:
-        """None without a run."""
+        """The mean accuracy; None without a run."""
         return fmean(self.values) if self.values else None
 
     @property
     def sd(self) -> float | None:
-        """The sample's standard deviation, over n - 1; None for fewer than two runs."""
+        """The sample standard deviation (n - 1); None for fewer than two runs."""
         return stdev(self.values) if len(self.values) > 1 else None
 
 
@@ -100,13 +101,13 @@ class AccuracyComparison:
 
     @property
     def difference(self) -> float | None:
-        """Mean less the other mean; None where one is unknown."""
+        """Difference of the means, `of` - `against`; None if one is unknown."""
         ours, theirs = self.of.mean, self.against.mean
         return None if ours is None or theirs is None else ours - theirs
 
     @property
     def pooled_sd(self) -> float | None:
-        """See the module; None where one side has fewer than two runs."""
+        """The pooled standard deviation (see the module); None if one side has fewer than two runs."""
         if self.of.sd is None or self.against.sd is None:
             return None
         free, others = len(self.of.values) - 1, len(self.against.values) - 1
@@ -114,25 +115,25 @@ class AccuracyComparison:
 
     @property
     def limit(self) -> float | None:
-        """How far apart the means may be."""
+        """The largest difference of the means that counts as equal."""
         return None if self.pooled_sd is None else APART * self.pooled_sd
 
     @property
     def inside(self) -> bool | None:
-        """Whether the means differ by less than the limit; None: these runs do not tell, and `why` says why."""
+        """Whether the means differ by less than the limit; None: no verdict, for the reason in `why`."""
         if self.why or self.difference is None or self.limit is None:
             return None
         return abs(self.difference) < self.limit
 
     @property
     def why(self) -> str:
-        """Why there is no verdict, one sentence; "": there is one."""
+        """Why there is no verdict; "" if there is one."""
         for side in (self.of, self.against):
             if len(side.values) < 2:
                 busy = sum(1 for r in side.runs if not side.counts(r))
                 more = f" ({busy} more on a host that was too busy)" if busy else ""
                 return (
-                    f"{side.experiment} has {_runs(len(side.values))} with an accuracy{more}, and a standard deviation "
+                    f"{side.experiment} has {run_count(len(side.values))} with an accuracy{more}, and a standard deviation "
                     "needs two"
                 )
         ours, theirs = self.of.counted, self.against.counted
@@ -140,12 +141,12 @@ class AccuracyComparison:
         if seeds[0] != seeds[1] or None in seeds[0]:
             return f"the seeds are not equal: {_listed(seeds[0])} against {_listed(seeds[1])}"
         return _unequal([*ours, *theirs]) or (
-            "" if self.pooled_sd else "the accuracies do not vary, so nothing says what a small difference is"
+            "" if self.pooled_sd else "the accuracies do not vary, so there is no scale for their difference"
         )
 
 
 def accuracy_document(found: AccuracyComparison | None) -> dict[str, Any] | None:
-    """The comparison as JSON types; None stays None, unknown is None."""
+    """Return the comparison as JSON types; unknown is None."""
     if found is None:
         return None
     return {
@@ -160,39 +161,29 @@ def accuracy_document(found: AccuracyComparison | None) -> dict[str, Any] | None
 
 
 def _unequal(runs: Sequence[HeldOutRun]) -> str:
-    """What of runs that are to be compared is unknown or differs."""
+    """Describe the first property of the runs that is unknown or differs; "" if there is none."""
     words = {
         "updates": "updates",
         "target_batch_size": "target batch sizes",
         "samples": "samples trained on",
         "heldout_samples": "held-out samples",
     }
-    for name, said in words.items():
+    for name, what in words.items():
         values = [getattr(run, name) for run in runs]
         unknown = [run.run_id for run, value in zip(runs, values, strict=True) if value is None]
         if unknown:
-            return f"{said}: unknown of {', '.join(unknown)}"
+            return f"{what}: unknown for {', '.join(unknown)}"
         off = SAMPLES_OFF * max(values) if name == "samples" else 0
         if max(values) - min(values) > off:
-            return f"{said} are not equal: {min(values)} to {max(values)}"
+            return f"{what} are not equal: {min(values)} to {max(values)}"
     return ""
 
 
 def _side(side: Side) -> dict[str, Any]:
     columns = (
-        "run_id",
-        "seed",
-        "accuracy",
-        "loss",
-        "updates",
-        "target_batch_size",
-        "samples",
-        "heldout_samples",
-        "dropped_rounds",
-        "target",
-        "emulated",
-        "host_contended",
-    )
+        "run_id", "seed", "accuracy", "loss", "updates", "target_batch_size", "samples", "heldout_samples",
+        "dropped_rounds", "target", "emulated", "host_contended",
+    )  # fmt: skip
     return {
         "experiment": side.experiment,
         "n": len(side.values),
@@ -208,7 +199,8 @@ def _side(side: Side) -> dict[str, Any]:
     }
 
 
-def _runs(count: int) -> str:
+def run_count(count: int) -> str:
+    """Format a number of runs: `1 run`, `2 runs`."""
     return f"{count} run{'s' if count != 1 else ''}"
 
 

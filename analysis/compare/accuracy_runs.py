@@ -1,4 +1,4 @@
-"""The held-out accuracy of runs, from their numbers."""
+"""Reads the held-out accuracy of runs from their numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from metrics.run import RunNumbers
 
 
 def held_out_run(run: RunNumbers) -> HeldOutRun:
-    """One run's accuracy, and what it was trained on by then."""
+    """Return one run's accuracy and what it was trained on up to that evaluation."""
     experiment = run.meta.document
     found, target = held_out(run.meta.evaluations), run.meta.raw_target_batch_size
     samples = None
@@ -39,7 +39,7 @@ def held_out_run(run: RunNumbers) -> HeldOutRun:
 def compare_held_out(
     runs: Iterable[RunNumbers], of: str, against: str, include_contended: bool = False
 ) -> AccuracyComparison:
-    """The runs of two experiments, by the experiments' names."""
+    """Compare the runs of two experiments, selected by the experiments' names."""
     found = [held_out_run(run) for run in runs]
     sides = (
         Side(name, tuple(r for r in found if r.experiment == name), include_contended)

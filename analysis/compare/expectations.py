@@ -1,7 +1,7 @@
-"""Whether the rows of a study gain what its file expects of them (`compare.expect`), one verdict a row. Pure.
+"""Judges whether a study's rows meet the expectations of its file (`compare.expect`), one verdict per row. Pure.
 
-The figure itself is held against the limit, as everywhere; `clear` says whether its whole 95 % interval lies on the same side. What
-cannot be judged is unknown with the reason, and never met.
+The figure itself is compared with the limit; `clear` tells whether its whole 95 % interval is on the same side. What
+cannot be judged is unknown, with the reason, and never met.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from experiments.study_file.expectations import LIMITS, Expectation, of_row
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A row that the study wants, whether or not it has run. `missing`: why it has no figures; "": nothing is said."""
+    """A row of the study, whether or not it has run. `missing`: why it has no figures, if that is known."""
 
     experiment: str  # "geo-c8-nlp"
     label: str
     model: str
-    against: str = ""  # its entry's
+    against: str = ""  # the label in `against` of its entry
     missing: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One expectation of one row. `found`: times the other row's figure (or that it is lower); of a loss the difference."""
+    """Verdict on one row. `found`: ratio to the other row (inverse for `times_lower`), or difference of the losses."""
 
     expectation: Expectation
     row: str
@@ -37,17 +37,17 @@ class Verdict:
     found: float | None = None
     low: float | None = None
     high: float | None = None
-    n_of: str = ""  # what the interval is over
+    n_of: str = ""  # what the interval covers: runs or epochs
     noise: float | None = None
     noise_n: int = 0
     clear: bool | None = None  # None: there is no interval, or no limit
-    why: str = ""  # it is unknown; else what to know of it
+    why: str = ""  # the reason if it is unknown, otherwise a remark
 
 
 def judge_expected(
     expected: Sequence[Expectation], listed: Sequence[Listed], runs: Sequence[OptionRun], baseline: str
 ) -> list[Verdict]:
-    """Each expectation of each row that it means, in the file's order."""
+    """Judge each expectation for each row that it refers to, in the file's order."""
     by_key = {(one.experiment, one.label): one for one in listed}
     missing = {key: _missing(listed, key) for key in by_key}
     models = {key: one.model for key, one in by_key.items()}
@@ -63,8 +63,8 @@ def judge_expected(
             others = meant(models, key[0], by_key[key].model, label)
             own = [run for run in runs if (run.experiment, run.label) == key]
             if len(others) != 1:
-                said = f"{'several rows are' if others else 'this study has no row'} '{label}'"
-                found.append(_unknown(one, _title(key, own), label, said))
+                why = f"{'several rows are' if others else 'this study has no row'} '{label}'"
+                found.append(_unknown(one, _title(key, own), label, why))
                 continue
             base = [run for run in runs if (run.experiment, run.label) == others[0]]
             named = (_title(key, own), _title(others[0], base))
@@ -77,13 +77,13 @@ def judge_expected(
                 found.append(_unknown(one, *named, "; ".join(lack)))
                 continue
             verdict = _judged(one, *named, cells.cell(one.figure, own, base))
-            said = [verdict.why, *(text for its in (own, base) if (text := _dropped(its)))]
-            found.append(replace(verdict, why="; ".join(filter(None, said))))
+            remarks = [verdict.why, *(_dropped(its) for its in (own, base))]
+            found.append(replace(verdict, why="; ".join(filter(None, remarks))))
     return found
 
 
 def verdicts_document(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
-    """As JSON types: a limit that is not given is null."""
+    """Return the verdicts as JSON types; a limit that is not given is null."""
     columns = ("found", "low", "high", "n_of", "noise", "noise_n", "verdict", "clear", "why")
     return [
         {
@@ -105,7 +105,7 @@ def _judged(one: Expectation, row: str, against: str, cell: Cell) -> Verdict:
     low, found, high = cell.low, cell.ratio, cell.high
     if one.times_lower is not None:
         if found <= 0:
-            return _unknown(one, row, against, f"{row} has 0")
+            return _unknown(one, row, against, f"{row} has the value 0")
         low, found, high = 1 / high if high else None, 1 / found, 1 / low if low else None
     inside = _inside(one, found)
     ends = [_inside(one, end) for end in (low, high) if end is not None]
@@ -124,7 +124,7 @@ def _judged_loss(one: Expectation, row: str, against: str, cell: Cell) -> Verdic
 
 
 def _inside(one: Expectation, found: float) -> bool | None:
-    """Whether it keeps the limit; None: there is none."""
+    """Whether the figure is within the limit; None: there is no limit."""
     if one.within is not None:
         return abs(found - 1) <= one.within
     if one.at_most is not None:
@@ -142,12 +142,12 @@ def _title(key: tuple[str, str], runs: Sequence[OptionRun]) -> str:
 
 
 def _dropped(runs: Sequence[OptionRun]) -> str:
-    """What was lost in a row's runs: it makes them slower, whatever they are compared for."""
+    """Describe the dropped rounds of a row's runs, which slow them down whatever is compared."""
     dropped = sum(run.dropped_rounds for run in runs if not run.left_out)
     return f"{runs[0].title} dropped {dropped} round{'s' if dropped > 1 else ''}" if dropped else ""
 
 
 def _missing(listed: Sequence[Listed], key: tuple[str, str]) -> str:
-    """Why a row's runs are missing, each reason once."""
-    said = [one.missing for one in listed if (one.experiment, one.label) == key and one.missing]
-    return "; ".join(dict.fromkeys(said))
+    """Return the reasons why a row's runs are missing, each once."""
+    reasons = [one.missing for one in listed if (one.experiment, one.label) == key and one.missing]
+    return "; ".join(dict.fromkeys(reasons))

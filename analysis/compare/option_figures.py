@@ -1,15 +1,15 @@
-"""One figure of a row of runs against another row's: a ratio with its interval, or a loss after equal samples. Pure.
+"""Compares one figure of two rows of runs: a ratio with its interval, or a loss after equal samples. Pure.
 
-A ratio is the row's figure over the other's. Its 95 % interval is over runs where both have several, else over
+A ratio is the row's figure / the other row's. Its 95 % interval is over runs if both rows have several, otherwise over
 their measured epochs: t times the standard error of the logarithm (`metrics.stats.quotient_spread`).
 
-Losses are compared after equal samples, and never interpolated: at the smallest count that any run of the model came
-to, each run's last record that is not more than a tenth of a target batch beyond it. Where that record is more than as
-much before it, or an update was made from more or fewer samples, the loss is shown and not compared.
+Losses are compared after equal samples and never interpolated: at the smallest count that all runs of the model
+reached, with each run's last record that is at most a tenth of a target batch beyond it. If that record is more than a
+tenth of a target batch before it, or the target batch sizes differ, the loss is shown but not compared.
 
-The noise is how far two means of equally distributed runs lie apart at most in 95 % of cases: the other row's n runs give
-the standard deviation s, so t(n - 1) s sqrt(1 / n_ours + 1 / n), Student's t for two samples (Casella & Berger,
-Statistical Inference, 2nd ed., 8.41) with s from one of them.
+The noise is the bound that the difference of two means of equally distributed runs stays within in 95 % of cases. The
+other row's n runs give the standard deviation s, so it is t(n - 1) s sqrt(1 / n_ours + 1 / n): Student's t for two
+samples (Casella & Berger, Statistical Inference, 2nd ed., 8.41) with s from one of them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from metrics.provenance import host_mark, origin_mark
 from metrics.stats import quotient_spread, t_quantile
 
 FIGURES = tuple(column for column in COLUMNS if column not in LOSSES)
-"""Figures with a ratio (`metrics.figures` computes them); the others, LOSSES, are compared after equal samples."""
-_OFF = 0.1  # of a target batch: rounds overshoot the target by some samples
+"""Figures compared by a ratio (computed by `metrics.figures`); LOSSES are compared after equal samples."""
+_OFF = 0.1  # tolerance as a fraction of a target batch: rounds overshoot the target by some samples
 _UNEQUAL = "not equal samples"
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A run's figure and the same of each measured epoch alone (those that are known). None: unknown."""
+    """A run's figure, and that of each measured epoch for which it is known. None: unknown."""
 
     value: float | None
     by_epoch: tuple[float, ...] = ()
@@ -39,7 +39,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """A loss, and how many samples the network had learned from by then; not multiplied back."""
+    """A loss and the number of samples trained on up to then, not scaled up."""
 
     samples: float
     loss: float
@@ -47,7 +47,7 @@ class Learned:
 
 @dataclass(frozen=True)
 class OptionRun:
-    """One run of a row. `left_out`: why it does not count; "": it does."""
+    """One run of a row. `left_out`: why it does not count, "" if it does."""
 
     name: str  # of the experiment: "NLP C-8"
     label: str
@@ -61,53 +61,51 @@ class OptionRun:
     dropped_rounds: int = 0
     origin: str = "emulated"
     prices: str = ""  # the price book's name
-    against: str = (
-        ""  # the label of the row that its entry wants to be held against; "": the study's baseline
-    )
+    against: str = ""  # the label of the row to compare with; "": the study's baseline
     left_out: str = ""
     experiment: str = ""  # the experiment's own name: "geo-c8-nlp"
     target: str | None = None  # a name of `cloud.targets`
     scales: Mapping[str, float] | None = None
-    host_contended: bool | None = None  # None: nobody knows
+    host_contended: bool | None = None  # None: unknown
 
     @property
     def title(self) -> str:
-        """Of its row: `NLP C-8 wan`."""
+        """The title of its row: `NLP C-8 wan`."""
         return f"{self.name} {self.label}".strip()
 
     @property
     def ran_on(self) -> str:
-        """What its figures were measured on, in a word: `metrics.provenance.origin_mark`."""
+        """What its figures were measured on: see `metrics.provenance.origin_mark`."""
         return origin_mark(self.target, self.origin == "emulated")
 
     @property
     def host(self) -> str:
-        """What is to be said of its host: `metrics.provenance.host_mark`."""
+        """The load of its host: see `metrics.provenance.host_mark`."""
         return host_mark(self.host_contended, self.target)
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One figure of a row; None: unknown. The mean of its runs, and what it is against the other row's."""
+    """One figure of a row: the mean of its runs, compared with the other row. None: unknown."""
 
     value: float | None
     n: int = 0  # runs
     ratio: float | None = None
     low: float | None = None  # of the ratio
     high: float | None = None
-    n_of: str = ""  # what the interval is over: "runs", "epochs"; "": there is none
+    n_of: str = ""  # what the interval covers: "runs" or "epochs"; "": there is no interval
     samples: tuple[float, float] | None = (
-        None  # of a loss: the least and the most that its runs had learned from
+        None  # for a loss: the lowest and highest count trained on by its runs
     )
-    difference: float | None = None  # of a loss: to the other row's
-    noise: float | None = None  # of the difference; of a row against itself: that of one more run
-    noise_n: int = 0  # how many runs its standard deviation is of
+    difference: float | None = None  # for a loss: from the other row's
+    noise: float | None = None  # of the difference; for a row compared with itself: of one more run
+    noise_n: int = 0  # number of runs behind its standard deviation
     within_noise: bool | None = None
-    why: str = ""  # the figure is unknown, or not compared, or its noise is unknown
+    why: str = ""  # why the figure is unknown, or not compared, or its noise is unknown
 
 
 class Cells:
-    """Compares rows of one study; all of its runs decide after how many samples losses are compared."""
+    """Compares rows of one study. All of its runs determine the sample count at which losses are compared."""
 
     def __init__(self, runs: Sequence[OptionRun]) -> None:
         self._samples: dict[tuple[str, str, float | None], float] = {}
@@ -118,7 +116,7 @@ class Cells:
                     self._samples[key] = min(self._samples.get(key, math.inf), records[-1].samples)
 
     def cell(self, figure: str, own: Sequence[OptionRun], base: Sequence[OptionRun]) -> Cell:
-        """A row's figure against another row's. Both with the runs that do not count: they say why something is unknown."""
+        """Compare a row's figure with another row's. Both include runs that do not count, whose reasons explain unknowns."""
         return (self._loss if figure in LOSSES else _ratio)(figure, own, base)
 
     def _loss(self, figure: str, own: Sequence[OptionRun], base: Sequence[OptionRun]) -> Cell:
@@ -141,9 +139,9 @@ class Cells:
         difference = value - fmean(one.loss for one in theirs)
         spread = stdev(one.loss for one in theirs) if len(theirs) > 1 else 0.0
         if not spread:
-            alone = "has 1 run, and a standard deviation needs two"
-            said = "has runs whose losses do not vary" if len(theirs) > 1 else alone
-            unknown = f"noise unknown: {base[0].title} {said}"
+            single = "has 1 run, and a standard deviation needs two"
+            reason = "has runs whose losses do not vary" if len(theirs) > 1 else single
+            unknown = f"noise unknown: {base[0].title} {reason}"
             return Cell(value, len(ours), samples=samples, difference=difference, why=unknown)
         alike = 1 if _same(own, base) else len(ours)
         noise = t_quantile(len(theirs) - 1) * spread * math.sqrt(1 / alike + 1 / len(theirs))
@@ -153,20 +151,20 @@ class Cells:
         )  # fmt: skip
 
     def _learned(self, figure: str, runs: Sequence[OptionRun]) -> list[Learned]:
-        """A record of each run that counts; none as soon as one has none."""
+        """The record of each counted run; [] if one has none."""
         found = [self._at(figure, run) for run in _counted(runs)]
         known = [one for one in found if one is not None]
         return known if len(known) == len(found) else []
 
     def _no_record(self, figure: str, runs: Sequence[OptionRun]) -> str:
-        """Why there is no loss to compare."""
+        """Describe why there is no loss to compare."""
         if not _counted(runs):
             return _not_counted(runs)
         none = [run.run_id for run in _counted(runs) if not run.learned.get(figure)]
-        return f"{', '.join(none)} kept none" if none else _UNEQUAL
+        return f"{', '.join(none)} recorded none" if none else _UNEQUAL
 
     def _reached(self, figure: str, run: OptionRun) -> bool:
-        """Whether its record does not lie far before the count."""
+        """Whether the run's record is at most the tolerance before the compared count."""
         one = self._at(figure, run)
         count = self._samples[figure, run.model, run.target_batch]
         return one is not None and one.samples >= count - _slack(run)
@@ -182,9 +180,9 @@ def _ratio(figure: str, own: Sequence[OptionRun], base: Sequence[OptionRun]) -> 
         return Cell(None, why=_unknown(figure, own))
     value = fmean(ours)
     if not theirs or fmean(theirs) <= 0:
-        zero = f"{base[0].title} has 0" if theirs else ""
-        said = zero or (f"{base[0].title}: {_unknown(figure, base)}" if base else "nothing to compare with")
-        return Cell(value, len(ours), why=said)
+        zero = f"{base[0].title} has the value 0" if theirs else ""
+        why = zero or (f"{base[0].title}: {_unknown(figure, base)}" if base else "nothing to compare with")
+        return Cell(value, len(ours), why=why)
     ratio = value / fmean(theirs)
     several = len(ours) > 1 and len(theirs) > 1
     pairs = (ours, theirs) if several else (_epochs(own, figure), _epochs(base, figure))
@@ -196,7 +194,7 @@ def _ratio(figure: str, own: Sequence[OptionRun], base: Sequence[OptionRun]) -> 
 
 
 def _values(runs: Sequence[OptionRun], figure: str) -> list[float]:
-    """Of the runs that count; none as soon as one is unknown."""
+    """The figure of each counted run; [] if one is unknown."""
     found = [run.figures[figure].value if figure in run.figures else None for run in runs if not run.left_out]
     known = [value for value in found if value is not None]
     return known if len(known) == len(found) else []
@@ -207,11 +205,11 @@ def _epochs(runs: Sequence[OptionRun], figure: str) -> list[float]:
 
 
 def _unknown(figure: str, runs: Sequence[OptionRun]) -> str:
-    """Why there is no figure."""
+    """Describe why there is no figure."""
     none = [
         run.run_id for run in _counted(runs) if figure not in run.figures or run.figures[figure].value is None
     ]
-    return f"unknown of {', '.join(none)}" if none else _not_counted(runs)
+    return f"unknown for {', '.join(none)}" if none else _not_counted(runs)
 
 
 def _not_counted(runs: Sequence[OptionRun]) -> str:

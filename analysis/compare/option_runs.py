@@ -1,4 +1,7 @@
-"""The figures by which a study's options are compared, from a run's records. All at the study's scale but the samples learned."""
+"""Reads the figures by which a study's options are compared from a run's records.
+
+All figures are at full scale, except the numbers of samples trained on.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,11 @@ from metrics.run import RunNumbers
 def option_run(
     run: RunNumbers, row: ComparedRun, label: str, include_contended: bool = False, against: str = ""
 ) -> OptionRun:
-    """A run as an option. `row`: the same run as it is compared otherwise. `against`: a label.
+    """Return a run as an option. `row`: the same run in the comparison with the paper. `against`: a label.
 
-    It does not count where its host was too busy, unless asked for, and without distance.
+    A run on loopback does not count, nor does one whose host was too busy, unless `include_contended`.
     """
-    # An option is what is looked for here, so it alone takes no run out.
+    # Options are what is compared here, so using one does not exclude a run.
     busy = replace(row, not_judged=LOOPBACK if not target_of(row.target).has_distance else "")
     target, model = run.terms.raw_target, run.meta.model
     return OptionRun(
@@ -48,10 +51,7 @@ def option_run(
 
 
 def option_figures(run: RunNumbers) -> dict[str, Measured]:
-    """The figures by which options are compared, of the measured epochs together and of each alone.
-
-    Throughput is the mean of the epochs' rates.
-    """
+    """Compute the compared figures, over all measured epochs and for each of them."""
     epochs = measured(run.study)
     found: dict[str, Measured] = {}
     for key in FIGURES:
@@ -65,10 +65,10 @@ def option_figures(run: RunNumbers) -> dict[str, Measured]:
 def learned_by_run(
     raw: Sequence[SwarmEpoch], evaluations: Sequence[Mapping[str, Any]]
 ) -> dict[str, tuple[Learned, ...]]:
-    """The training loss of each epoch and the held-out loss after some, by how many samples were learned from by then.
+    """Return training losses by epoch and held-out losses, each with the number of samples trained on up to then.
 
-    Both end at the first epoch whose own count, or whose predecessor, is missing: the sum is unknown from there on. A
-    loss that is not known leaves its record out. `evaluations`: of the peers; their mean counts.
+    Both end at the first incomplete or missing epoch, because the sum of samples is unknown from there on. Unknown
+    losses are skipped. `evaluations` are those of all peers; the mean over the peers is used.
     """
     samples: dict[int, float] = {}
     total = 0.0

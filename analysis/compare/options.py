@@ -1,8 +1,8 @@
-"""What each option of a study gains: its runs beside those of one entry, the baseline. Pure.
+"""Compares the runs of each option of a study with those of one entry, the baseline. Pure.
 
-A row is an entry of the study: an experiment and a label, with one run or several. It is held against the row of the
-same experiment that has the baseline's label (or the label that its entry names), or, where there is none, against the only
-such row of its model: so an experiment without distance stands beside one with it. How: `analysis.compare.option_figures`.
+A row is an entry of the study: an experiment and a label, with one or several runs. It is compared with the row of the
+same experiment that has the baseline's label (or the label that its entry names), otherwise with the only such row of
+its model, so an experiment without distance is compared with one with distance. See `analysis.compare.option_figures`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from metrics.provenance import all_marks, contended_of
 
 @dataclass(frozen=True)
 class Gain:
-    """One row. `against`: the row it is compared with, "" for none; a baseline is compared with itself."""
+    """One row. `against`: the title of the row it is compared with, "" for none; a baseline is compared with itself."""
 
     name: str
     label: str
@@ -36,23 +36,23 @@ class Gain:
 
     @property
     def counted(self) -> tuple[OptionRun, ...]:
-        """Runs that are in the figures."""
+        """The runs that count."""
         return tuple(run for run in self.runs if not run.left_out)
 
     @property
     def ran_on(self) -> str:
-        """What its figures were measured on; where no run counts, what its runs ran on."""
+        """What its counted runs ran on; if none counts, what all its runs ran on."""
         return all_marks(run.ran_on for run in self.counted or self.runs)
 
     @property
     def host_contended(self) -> bool | None:
-        """Whether a run that is in the figures had a host that was too busy; None: unknown, or none counts."""
+        """Whether the host of a counted run was too busy; None: unknown, or no run counts."""
         return contended_of(run.host_contended for run in self.counted)
 
 
 @dataclass(frozen=True)
 class Gains:
-    """All rows of a study. `columns`: the figures that are shown; `verdicts`: on what was expected of the rows."""
+    """All rows of a study. `columns`: the shown figures; `verdicts`: on the study's expectations."""
 
     baseline: str
     columns: tuple[str, ...]
@@ -60,17 +60,17 @@ class Gains:
     verdicts: Sequence[Verdict] = ()
 
     def against(self, row: Gain) -> Gain | None:
-        """The row that a row is compared with."""
+        """Return the row that a row is compared with."""
         return next((one for one in self.rows if row.against and one.title == row.against), None)
 
     def elsewhere(self, row: Gain) -> bool:
-        """Whether a row is compared with another one than its experiment's or model's baseline."""
+        """Whether a row is compared with a row that is not a baseline."""
         other = self.against(row)
         return other is not None and not other.is_baseline
 
 
 def gains(runs: Sequence[OptionRun], baseline: str) -> list[Gain]:
-    """The rows in the order of their first runs. `baseline`: a label."""
+    """Compare the rows, in the order of their first runs. `baseline`: a label."""
     rows: dict[tuple[str, str], list[OptionRun]] = {}
     for run in runs:
         rows.setdefault((run.name, run.label), []).append(run)
@@ -87,7 +87,7 @@ def gains(runs: Sequence[OptionRun], baseline: str) -> list[Gain]:
 
 
 def gains_document(found: Gains | None) -> dict[str, Any]:
-    """The keys that `orch compare -o json` has of them, whatever is shown; None: the study names no baseline."""
+    """Return the keys of `orch compare -o json`, including figures that are not shown. None: the study has no baseline."""
     rows = found.rows if found else ()
     return {
         "baseline": found.baseline if found else None,

@@ -1,8 +1,8 @@
-"""What the study printed, from the data files beside this module: baselines, its runs, its costs. Pure after reading.
+"""The paper's printed figures: centralised systems, runs and costs. Pure after reading the data files.
 
-`references.csv`: systems beside the swarms, each rate with its clock and each price with its basis.
-`published_costs.csv`: its dollars an hour of one VM as sums of quantity x share x price.
-The runs themselves, their VMs' places and figures, are `experiments/published.csv`.
+`references.csv`: centralised systems, each rate with its clock and each price with its basis.
+`published_costs.csv`: the paper's dollars per VM-hour as sums of quantity x share x price.
+`experiments/published.csv`: the runs with their VMs' places and figures.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from experiments.catalog import Published, models, published, published_runs
 from metrics.figures import FIGURES, PAPER, Figure
 from metrics.stats import Estimate, mean_interval
 
-STUDY = "study"
+PAPER_BASIS = "study"
 ONE_CLOCK = "one clock"
 _HERE = Path(__file__).parent
-_STORE = "b2/us-west-1"  # Backblaze B2; it asks the same from anywhere
+_STORE = "b2/us-west-1"  # Backblaze B2, whose price is the same for every destination
 _T4 = "T4"
 _TBS = 32768
-_ALONE = {"ConvNextLarge": "CV A-1", "RoBERTaXLM": "NLP A-1"}
-_ALONE_AT = "gcp/us-central1"
+_SINGLE = {"ConvNextLarge": "CV A-1", "RoBERTaXLM": "NLP A-1"}
+_SINGLE_AT = "gcp/us-central1"
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A system beside the swarms. `clock` of its rate: "wall", "phase-timed" or "unknown" (not stated)."""
+    """A centralised system. `clock` of its rate: "wall", "phase-timed" or "unknown" (not stated)."""
 
     name: str
     model: str
@@ -42,22 +42,22 @@ class Reference:
     usd_per_h: Decimal
     sps: float
     clock: str
-    basis: str  # STUDY: as published; ONE_CLOCK: recomputed from the study's logs
+    basis: str  # PAPER_BASIS: as published; ONE_CLOCK: recomputed from the paper's logs
     note: str
     source: str
 
     @property
     def usd_per_1m(self) -> Decimal:
-        """$/h / 3600 / sps x 10^6."""
+        """Dollars per million samples: $/h / 3600 / sps x 10^6."""
         return self.usd_per_h / 3600 / Decimal(repr(self.sps)) * 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedCost:
-    """A part of one VM's hour: quantity (1: the hour itself; else "GB" of 1.024e9 bytes) x share x price."""
+    """A part of the cost of one VM-hour: quantity (1 hour, or "GB" of 1.024e9 bytes) x share x price."""
 
     bar: str
-    basis: str  # STUDY, or "measured split": where each byte really goes
+    basis: str  # PAPER_BASIS, or "measured split": billed by the bytes' destinations
     kind: str  # see analysis.compare.run_figures.COST_KINDS
     usd_per_h: Decimal
     source: str
@@ -65,7 +65,7 @@ class PublishedCost:
 
 @cache
 def references() -> tuple[Reference, ...]:
-    """All rows of references.csv."""
+    """Read references.csv."""
     return tuple(
         Reference(
             r["name"], r["model"], r["gpus"], Decimal(r["usd_per_h"]), float(r["sps"]), r["clock"], r["basis"],
@@ -77,7 +77,7 @@ def references() -> tuple[Reference, ...]:
 
 @cache
 def published_costs() -> tuple[PublishedCost, ...]:
-    """All rows of published_costs.csv, shares exact until the last division."""
+    """Read published_costs.csv. Shares are exact until the final division."""
     found: list[PublishedCost] = []
     for r in _rows("published_costs.csv"):
         share = Fraction(r["share"])
@@ -86,60 +86,60 @@ def published_costs() -> tuple[PublishedCost, ...]:
     return tuple(found)
 
 
-def alone(model: str, accelerator: str = _T4) -> dict[str, float]:
-    """The study's rate of one GPU alone by basis: {"study": 80.8, "one clock": 36.8}; {} where it has none."""
+def single_gpu_sps(model: str, accelerator: str = _T4) -> dict[str, float]:
+    """Return the paper's rate of a single GPU by basis: {"study": 80.8, "one clock": 36.8}; {} if it has none."""
     return {r.basis: r.sps for r in references() if r.model == model and r.gpus == f"1 {accelerator}"}
 
 
 def run_name(row: Published) -> str:
-    """The study's name of a published run, as its index has it: "C-8 NLP" is "NLP C-8"."""
+    """Return the name of a published run as in the paper's index: "C-8 NLP" is "NLP C-8"."""
     number, _, family = row.run.partition(" ")
     return f"{family} {number}"
 
 
 def printed_figure(row: Published, figure: Figure) -> float | None:
-    """A figure of the paper in our unit; None: not published."""
+    """Return a figure of the paper in our unit; None: not published."""
     value = getattr(row, figure.paper_column) if figure.paper_column else None
     return None if value is None else value * figure.paper_factor
 
 
 def printed_runs(book: PriceBook, logs: Collection[StudyRun] = ()) -> list[StudyRun]:
-    """The published runs whose epochs are known, as printed, but those that are among `logs`: by name ("CV A-2"), by the published
-    figures that the log's importer found, or by model, GPU, target batch size and places.
+    """Return the published runs with known epochs, as printed, without those that are among `logs`.
 
-    Their dollars: the printed egress in equal parts to every other VM, from and to where the VMs were, and
-    the samples' bytes from the store, all at the book's prices (first tiers).
+    A run is among `logs` by name ("CV A-2"), by the published figures that the log's importer found, or by model, GPU,
+    target batch size and places. Dollars: the printed egress in equal parts to every other VM and the samples' bytes
+    from the store, at the book's prices (first tiers).
     """
     found = [
         _printed(row, row.sps, book)
         for row in published_runs().values()
         if row.sps is not None and row.epoch_s is not None and row.same_as is None
     ]
-    found += [_printed_alone(name, model, book) for model, name in _ALONE.items()]
+    found += [_printed_single(name, model, book) for model, name in _SINGLE.items()]
     names = {_published_name(run) for run in logs}
-    same = {_likeness(run) for run in logs}
-    return [run for run in found if run.name not in names and _likeness(run) not in same]
+    same = {_identity(run) for run in logs}
+    return [run for run in found if run.name not in names and _identity(run) not in same]
 
 
-def _likeness(run: StudyRun) -> tuple[object, ...]:
+def _identity(run: StudyRun) -> tuple[object, ...]:
     return run.model, run.accelerator, None if run.baseline else run.tbs, run.places, run.baseline
 
 
 def _published_name(run: StudyRun) -> str:
-    """The study's name of a run, where its importer found one; else the run's own."""
+    """The paper's name of a run if its importer found one, otherwise the run's own name."""
     known = published(str((run.published or {}).get("experiment", "")))
     return run_name(known) if known else run.name
 
 
-def _printed_alone(name: str, model: str, book: PriceBook) -> StudyRun:
-    """The study's GPU alone, whose rates are known on both clocks."""
-    rates = alone(model)
-    dollars, why = _dollars(model, [_ALONE_AT], rates[ONE_CLOCK], 0.0, book)
+def _printed_single(name: str, model: str, book: PriceBook) -> StudyRun:
+    """The paper's single GPU, whose rates are known on both clocks."""
+    rates = single_gpu_sps(model)
+    dollars, why = _dollars(model, [_SINGLE_AT], rates[ONE_CLOCK], 0.0, book)
     return StudyRun(
         run_id=f"printed {name}",
         name=name,
         series=series_of(name),
-        spread=spread_of([_ALONE_AT]),
+        spread=spread_of([_SINGLE_AT]),
         model=model,
         accelerator=_T4,
         peers=1,
@@ -147,13 +147,13 @@ def _printed_alone(name: str, model: str, book: PriceBook) -> StudyRun:
         baseline=True,
         figures={
             "sps": Estimate(rates[ONE_CLOCK], None, None, 0),
-            "sps_phase_timed": Estimate(rates[STUDY], None, None, 0),
+            "sps_phase_timed": Estimate(rates[PAPER_BASIS], None, None, 0),
         },
         usd_per_vm_h=dollars,
-        study_usd_per_vm_h={"vm": dollars["vm"]},
+        paper_usd_per_vm_h={"vm": dollars["vm"]},
         cost_basis=f"price book {book.name}",
         cost_unknown=why,
-        places=(_ALONE_AT,),
+        places=(_SINGLE_AT,),
         tbs=_TBS,
     )
 
@@ -164,11 +164,11 @@ def _printed(row: Published, sps_mean: float, book: PriceBook) -> StudyRun:
     places = [place for place, count in row.vms_by_location for _ in range(count)]
     spread, epochs = mean_interval(row.epoch_sps), row.epochs or 0
     sps = Estimate(sps_mean, spread.low if spread else None, spread.high if spread else None, epochs)
-    one = alone(row.model)
+    one = single_gpu_sps(row.model)
     values = {key: printed_figure(row, FIGURES[key]) for key in PAPER}
     figures = {key: Estimate(value, None, None, epochs) for key, value in values.items() if value is not None}
     figures |= {"sps": sps, "sps_epoch_mean": sps}
-    for key, basis in (("speedup", ONE_CLOCK), ("speedup_phase_timed", STUDY)):
+    for key, basis in (("speedup", ONE_CLOCK), ("speedup_phase_timed", PAPER_BASIS)):
         if basis in one:
             low, high = (None if end is None else end / one[basis] for end in (sps.low, sps.high))
             figures[key] = Estimate(sps.value / one[basis], low, high, sps.n)
@@ -187,10 +187,10 @@ def _printed(row: Published, sps_mean: float, book: PriceBook) -> StudyRun:
         baseline=False,
         figures=figures,
         usd_per_vm_h=dollars,
-        study_usd_per_vm_h={
+        paper_usd_per_vm_h={
             part.kind: part.usd_per_h
             for part in published_costs()
-            if part.basis == STUDY and part.bar == f"{name}, GC VM"
+            if part.basis == PAPER_BASIS and part.bar == f"{name}, GC VM"
         },
         cost_basis=f"price book {book.name}, egress in equal parts to every other VM",
         cost_unknown=why,
@@ -202,9 +202,9 @@ def _printed(row: Published, sps_mean: float, book: PriceBook) -> StudyRun:
 def _dollars(
     model: str, places: list[str], sps: float, egress_bytes_per_h: float | None, book: PriceBook
 ) -> tuple[dict[str, Decimal | None], tuple[str, ...]]:
-    """Dollars an hour and VM by kind, mean over the VMs, and why a kind is unknown.
+    """Dollars per VM-hour by kind, mean over the VMs, and the reasons for unknown kinds.
 
-    `egress_bytes_per_h` of a VM, which go to the others in equal parts; None: unknown.
+    `egress_bytes_per_h` of a VM is split equally over the others; None: unknown.
     """
     vms = len(places)
     rents = [price.usd if (price := book.vm(place, _T4, True)) else None for place in places]

@@ -1,8 +1,8 @@
-"""Published, replayed and emulated figures of runs side by side, and how far they are apart. Pure.
+"""Compares published, replayed and emulated figures of runs. Pure.
 
-Differences are (ours - published) / published. The rank correlation is Kendall's tau-b of throughput: of all pairs of
-runs, those that both rank alike less those they rank the other way, over the geometric mean of the pairs that
-each does not tie (Kendall 1945, Biometrika 33).
+Differences are (ours - published) / published. The rank correlation is Kendall's tau-b of throughput: concordant minus
+discordant pairs of runs, divided by the geometric mean of the numbers of pairs that are untied in each ranking (Kendall
+1945, Biometrika 33).
 """
 
 from __future__ import annotations
@@ -19,21 +19,6 @@ from experiments.study_file.limits import FIGURES as COMPARED
 from experiments.study_file.limits import Limit
 from metrics.provenance import host_mark, origin_mark, scales_mark
 
-__all__ = [
-    "COMPARED",
-    "KEYS",
-    "Check",
-    "ComparedRun",
-    "comparable",
-    "compare_document",
-    "difference",
-    "judge",
-    "kendall_tau",
-    "kendall_tau_b",
-    "long_rows",
-    "why_not",
-]
-
 KEYS = ("sps", "comm_s", "epoch_s", "granularity", "egress_bytes_per_vm_epoch")
 """The figures of a run in the JSON document."""
 SCHEMA_VERSION = 1
@@ -42,42 +27,44 @@ Figures = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One run and what it is compared with. Figures by name (COMPARED), at the study's scale; None: unknown."""
+    """One run and what it is compared with. Figures by name (COMPARED), at full scale; None: unknown."""
 
     experiment: str  # "NLP C-8", or the experiment's own name (and its label)
     run_id: str
-    published: Figures  # {}: nothing was published of such a run
+    published: Figures  # {}: nothing was published for such a run
     emulated: Figures
-    replayed: Figures | None  # from the logs of the published run; None: there are none at hand
-    host_contended: bool | None  # None: nobody knows, as of rented VMs: counts as a calm one, and is told
+    replayed: Figures | None  # from the logs of the published run; None: not available
+    host_contended: bool | None  # None: unknown, as for rented VMs; the run counts
     dropped_rounds: int | None
     attempts: int
-    epoch_sps: tuple[float, ...] = ()  # the published epochs whose mean its sps is, where they are known
-    not_judged: str = ""  # why it is shown and does not count, whatever the host did; "": it does
+    epoch_sps: tuple[
+        float, ...
+    ] = ()  # rates of the published epochs, if known; their mean is the published sps
+    not_judged: str = ""  # why it is shown but does not count, apart from the host; "": it counts
     target: str | None = None  # a name of `cloud.targets`
     is_emulated: bool | None = None
     scales: Mapping[str, float] | None = None  # bytes, time, samples; None: unknown, or not scaled
 
     @property
     def origin(self) -> str:
-        """What its figures were measured on, in a word: `metrics.provenance.origin_mark`."""
+        """What its figures were measured on: see `metrics.provenance.origin_mark`."""
         return origin_mark(self.target, self.is_emulated)
 
     @property
     def host(self) -> str:
-        """What is to be said of its host: `metrics.provenance.host_mark`."""
+        """The load of its host: see `metrics.provenance.host_mark`."""
         return host_mark(self.host_contended, self.target)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A limit held against what was found. `experiment`: "" for the median and the study; `inside` None: unknown."""
+    """A limit and the figure compared with it. `experiment`: "" for the median and the study; `inside` None: unknown."""
 
     scope: str
     experiment: str
     run_id: str
     figure: str
-    low: float | None  # where the figure itself may be; None: no bound on this side
+    low: float | None  # bounds of the figure itself; None: unbounded on this side
     high: float | None
     found: float | None
     inside: bool | None
@@ -85,25 +72,25 @@ class Check:
 
 
 def comparable(rows: Iterable[ComparedRun], include_contended: bool = False) -> list[ComparedRun]:
-    """The runs that are ranked and judged."""
+    """Return the runs that are ranked and judged."""
     return [row for row in rows if not why_not(row, include_contended)]
 
 
 def why_not(row: ComparedRun, include_contended: bool = False) -> str:
-    """Why a run is shown, and neither ranked nor judged; "": it is."""
+    """Return why a run is neither ranked nor judged; "" if it is."""
     if row.not_judged or include_contended or not row.host_contended:
         return row.not_judged
     return "the host was too busy"
 
 
 def difference(row: ComparedRun, figure: str, of: Figures | None = None) -> float | None:
-    """(ours - published) / published of the emulated figure (or of another set of figures); None: unknown."""
+    """Compute (ours - published) / published for the emulated figure (or that of `of`); None: unknown."""
     ours, published = (row.emulated if of is None else of).get(figure), row.published.get(figure)
     return None if ours is None or not published else (ours - published) / published
 
 
 def kendall_tau_b(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Kendall's tau-b with ties; None for fewer than two pairs, or where one side is all ties."""
+    """Compute Kendall's tau-b with ties; None for fewer than two pairs, or if all values of one side are equal."""
     concordant = discordant = tied_first = tied_second = 0
     for (a, x), (b, y) in combinations(pairs, 2):
         product = (a > b) - (a < b), (x > y) - (x < y)
@@ -117,7 +104,7 @@ def kendall_tau_b(pairs: Sequence[tuple[float, float]]) -> float | None:
 
 
 def kendall_tau(rows: Iterable[ComparedRun]) -> float | None:
-    """Of published against emulated throughput over the rows that have both."""
+    """Compute Kendall's tau of published and emulated throughput over the rows that have both."""
     known = ((row.published.get("sps"), row.emulated.get("sps")) for row in rows)
     return kendall_tau_b([(a, b) for a, b in known if a is not None and b is not None])
 
@@ -125,7 +112,7 @@ def kendall_tau(rows: Iterable[ComparedRun]) -> float | None:
 def judge(
     rows: Sequence[ComparedRun], limits: Sequence[Limit], include_contended: bool = False
 ) -> list[Check]:
-    """Every limit held against the runs that count; a figure that was not published is not judged."""
+    """Apply all limits to the runs that count; figures that were not published are not judged."""
     counted = comparable(rows, include_contended)
     found: list[Check] = []
     for row in counted:
@@ -155,7 +142,7 @@ def compare_document(
     missing: Mapping[str, str] | None = None,
     include_contended: bool = False,
 ) -> dict[str, Any]:
-    """What `orch compare -o json` prints; `missing`: why an experiment of the study has no row, by its name."""
+    """Return what `orch compare -o json` prints. `missing`: why an experiment of the study has no row, by its name."""
     counted = comparable(rows, include_contended)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -192,7 +179,7 @@ def compare_document(
 
 
 def long_rows(rows: Iterable[ComparedRun], checks: Iterable[Check] = ()) -> list[dict[str, Any]]:
-    """One row a run and figure that somebody knows: published, replayed, emulated, the difference, the judgement."""
+    """Return one row per run and figure with a known value: published, replayed, emulated, difference, verdict."""
     judged = {(c.run_id, c.figure): c for c in checks if c.scope == "each"}
     found: list[dict[str, Any]] = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""The runs behind a comparison: their numbers, those published of the same experiment, the study's own logs replayed."""
+"""Collects a run's own figures, the published ones of the same experiment, and those replayed from the paper's logs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from metrics.epochs.throughput import dropped_rounds
 from metrics.figures import compared_figure
 
 LOOPBACK = "loopback: no distance"
-"""Why a run whose peers talk over loopback is neither ranked nor judged."""
+"""Why a run on loopback is neither ranked nor judged."""
 
 
 def compared_run(
@@ -29,11 +29,11 @@ def compared_run(
     attempts: int = 1,
     judged: bool | None = None,
 ) -> ComparedRun:
-    """One run beside what was published and replayed of the same experiment.
+    """Return one run with the published and replayed figures of the same experiment.
 
-    `replayed`: figures by the published run's name (`replayed_figures`). `label` tells runs of one experiment apart.
-    `judged`: whether it is held against the study; None: without a label, and without an option that the study had
-    not, and never without distance.
+    `replayed`: figures by the published run's name (`replayed_figures`). `label` distinguishes runs of one experiment.
+    `judged`: whether the run is judged against the paper; None: only without a label and without options that the
+    paper did not use. A run on loopback is never judged.
     """
     run, row = read.run, read.row
     own = str(run.meta.document.get("name") or row.label)
@@ -62,7 +62,9 @@ def _basis(experiment: Any) -> Basis:
     try:
         return study_basis(from_document(dict(experiment)))
     except (SpecError, TypeError, ValueError):
-        return Basis(None, "the run keeps no whole experiment, so whether it is the study's is unknown")
+        return Basis(
+            None, "the run has no complete experiment stored, so it is unknown whether it is the paper's"
+        )
 
 
 def _not_judged(basis: Basis, label: str, judged: bool | None, target: str | None) -> str:
@@ -71,24 +73,25 @@ def _not_judged(basis: Basis, label: str, judged: bool | None, target: str | Non
     if not target_of(target).has_distance:
         return LOOPBACK
     if judged is False:
-        return "its entry says `judged: false`"
+        return "its entry has `judged: false`"
     if judged:
         return ""
     if basis.options:
-        return f"with {', '.join(basis.options)}, which the study had not"
-    return f"the label '{label}' stands for an option (`judged: true` in its entry if not)" if label else ""
+        return f"uses {', '.join(basis.options)}, which the paper did not"
+    return f"the label '{label}' marks an option (if not, set `judged: true` in its entry)" if label else ""
 
 
 def published_figures(known: Published | None) -> dict[str, float | None]:
-    """The study's figures under our names, bytes as such; granularity and rates by wall clock."""
+    """Return the paper's figures by our names and in our units; granularity and rates by wall clock."""
     if known is None:
         return {}
     return {key: printed_figure(known, compared_figure(key)) for key in COMPARED}
 
 
 def figures_of(row: RunRow) -> dict[str, float | None]:
-    """A run's figures on the published basis: throughput is the mean of the epochs' rates, of a GPU alone its
-    wall-clock rate."""
+    """Return a run's figures on the published basis: throughput is the mean of the epochs' rates, or a single GPU's
+    wall-clock rate.
+    """
     found = {key: row.value(compared_figure(key).key) for key in COMPARED}
     if found["sps"] is None:
         found["sps"] = row.value("sps" if "sps" in row.figures else "sps_wall")
@@ -96,9 +99,9 @@ def figures_of(row: RunRow) -> dict[str, float | None]:
 
 
 def replayed_figures(logs: Path) -> tuple[dict[str, dict[str, float | None]], tuple[str, ...]]:
-    """The figures of the runs in a folder of logs by their label ("NLP B-8"), and what could not be read.
+    """Replay a folder of logs: figures by the runs' labels ("NLP B-8"), and the problems.
 
-    Raises analysis.importers.base.ImportFailed when there is none.
+    Raises analysis.importers.base.ImportFailed if no run can be read.
     """
     with opened([logs]) as found:
         rows = [read_folder(source.folder).row for source in found.runs]

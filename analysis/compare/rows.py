@@ -1,4 +1,4 @@
-"""The rows behind each figure of the study report: flat dicts of plain values, None for unknown. Pure."""
+"""The rows of each figure of the study report: flat dicts of plain values, None for unknown. Pure."""
 
 from __future__ import annotations
 
@@ -7,33 +7,31 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from analysis.compare.paper import ONE_CLOCK, STUDY, PublishedCost, Reference, alone
+from analysis.compare.paper import ONE_CLOCK, PAPER_BASIS, PublishedCost, Reference, single_gpu_sps
 from analysis.compare.run_figures import COST_KINDS, Link, StudyRun, natural, sum_known
 from metrics.figures import FIGURES, PAPER
 from metrics.stats import Estimate
 
 Row = dict[str, Any]
 _PER_1M = 1e6 / 3600  # $/h / 3600 / sps x 10^6
-
-
-_ALONE = (
+_SINGLE = (
     ("sps", ONE_CLOCK, "one GPU by wall clock (samples/s)"),
-    ("sps_phase_timed", STUDY, "one GPU by phase timers (samples/s)"),
+    ("sps_phase_timed", PAPER_BASIS, "one GPU by phase timers (samples/s)"),
 )
-"""Figures of a GPU alone: the key, the paper's basis of its rate, the words."""
+"""Figures of a single GPU: key, basis of the paper's rate, and text."""
 
 
 def scatter_rows(runs: Iterable[StudyRun], references: Iterable[Reference], basis: str) -> list[Row]:
-    """Cost against throughput, one row a run or reference; `front`: no comparable one beats it.
+    """Return cost and throughput, one row per run or reference; `front`: it is on the Pareto front.
 
-    On the one clock the rate is samples over time. On the study's basis it is the mean of the epochs' rates,
-    and the phase timers' for a GPU alone. The interval of the dollars follows from the rate's. The training
-    data is left out, as in the study's figures: it costs every system the same by the sample.
+    On one clock the rate is samples over time. On the paper's basis it is the mean of the epochs' rates, and the rate
+    by phase timers for a single GPU. The interval of the dollars follows from that of the rate. The training data is
+    excluded, as in the paper's figures: its cost per sample is the same for every system.
     """
     rows: list[Row] = []
     for run in runs:
         rate, clock = _rate(run, basis)
-        per_h = run.study_training_usd_per_h if basis == STUDY else run.training_usd_per_h
+        per_h = run.paper_training_usd_per_h if basis == PAPER_BASIS else run.training_usd_per_h
         rows.append(
             {
                 "panel": run.model,
@@ -46,17 +44,17 @@ def scatter_rows(runs: Iterable[StudyRun], references: Iterable[Reference], basi
                 **_estimate("sps", rate, run.baseline),
                 "usd_per_h": None if per_h is None else float(per_h),
                 **_per_million(per_h, rate),
-                "note": "the study's assumptions" if basis == STUDY else run.cost_basis,
+                "note": "the paper's assumptions" if basis == PAPER_BASIS else run.cost_basis,
             }
         )
-    alone = {row["panel"] for row in rows if row["peers"] == 1 and row["usd_per_1m"] is not None}
+    singles = {row["panel"] for row in rows if row["peers"] == 1 and row["usd_per_1m"] is not None}
     every = list(references)
     recomputed = {(r.name, r.model) for r in every if r.basis == ONE_CLOCK}
     for r in every:
-        if r.basis != basis and (basis == STUDY or (r.name, r.model) in recomputed):
+        if r.basis != basis and (basis == PAPER_BASIS or (r.name, r.model) in recomputed):
             continue
-        if r.gpus == "1 T4" and r.model in alone:
-            continue  # the run itself is there
+        if r.gpus == "1 T4" and r.model in singles:
+            continue  # the run itself is shown
         rate = Estimate(r.sps, None, None, 0)
         rows.append(
             {
@@ -83,12 +81,12 @@ def scatter_rows(runs: Iterable[StudyRun], references: Iterable[Reference], basi
 
 
 def comparable(row: Row, basis: str) -> bool:
-    """Whether a row's rate may be compared on this basis: on the one clock only a wall-clock one."""
+    """Whether a row's rate can be compared on this basis: on one clock only rates by wall clock."""
     return basis != ONE_CLOCK or row["clock"] == "wall"
 
 
 def pareto(points: Sequence[tuple[float | None, float | None]]) -> list[bool]:
-    """For each (samples/s, $/1M): whether no other point is at least as fast and as cheap, and better in one."""
+    """For each (samples/s, $/1M) tell whether no other point is at least as fast and as cheap, and better in one."""
     known = [(x, y) for x, y in points if x is not None and y is not None]
     return [
         x is not None and y is not None and not any(a >= x and b <= y and (a > x or b < y) for a, b in known)
@@ -96,11 +94,11 @@ def pareto(points: Sequence[tuple[float | None, float | None]]) -> list[bool]:
     ]
 
 
-def peer_rows(runs: Iterable[StudyRun], name: str, basis: str, alone_name: str = "") -> list[Row]:
-    """A figure against the number of peers, one row a run that has it. `alone_name`: a baseline's figure."""
+def peer_rows(runs: Iterable[StudyRun], name: str, basis: str, single_name: str = "") -> list[Row]:
+    """Return a figure against the number of peers, one row per run that has it. `single_name`: a baseline's figure."""
     rows: list[Row] = []
     for run in runs:
-        value = run.figures.get(alone_name if run.baseline else name)
+        value = run.figures.get(single_name if run.baseline else name)
         if value is not None:
             rows.append(
                 {
@@ -117,7 +115,7 @@ def peer_rows(runs: Iterable[StudyRun], name: str, basis: str, alone_name: str =
 
 
 def phase_rows(runs: Iterable[StudyRun]) -> list[Row]:
-    """Calculation and communication of a VM in an epoch, one row a run that measured both; `overlapped_s` are in both."""
+    """Return calculation and communication of a VM's epoch, one row per run with both. `overlapped_s` is part of both."""
     return [
         {
             "name": run.name,
@@ -134,14 +132,14 @@ def phase_rows(runs: Iterable[StudyRun]) -> list[Row]:
 
 
 def cost_rows(runs: Iterable[StudyRun], basis: str = ONE_CLOCK) -> list[Row]:
-    """Dollars an hour and VM by kind, one row a run and kind (usd None: unknown)."""
-    amounts = [(run, run.study_usd_per_vm_h if basis == STUDY else run.usd_per_vm_h) for run in runs]
+    """Return dollars per VM-hour by kind, one row per run and kind (usd None: unknown)."""
+    amounts = [(run, run.paper_usd_per_vm_h if basis == PAPER_BASIS else run.usd_per_vm_h) for run in runs]
     return [
         {
             "name": run.name,
             "panel": run.model,
             "origin": run.origin,
-            "basis": "the study's assumptions" if basis == STUDY else run.cost_basis,
+            "basis": "the paper's assumptions" if basis == PAPER_BASIS else run.cost_basis,
             "kind": kind,
             "usd_per_vm_h": None if usd is None else float(usd),
         }
@@ -153,11 +151,11 @@ def cost_rows(runs: Iterable[StudyRun], basis: str = ONE_CLOCK) -> list[Row]:
 
 
 def published_cost_rows(parts: Iterable[PublishedCost]) -> list[Row]:
-    """The study's own dollars an hour of one VM, and the same rates with each byte billed where it goes."""
+    """Return the paper's dollars per VM-hour, and the same rates with each byte billed by its destination."""
     return [
         {
             "name": part.bar,
-            "origin": "printed" if part.basis == STUDY else "recomputed",
+            "origin": "printed" if part.basis == PAPER_BASIS else "recomputed",
             "basis": part.basis,
             "kind": part.kind,
             "usd_per_vm_h": float(part.usd_per_h),
@@ -168,7 +166,7 @@ def published_cost_rows(parts: Iterable[PublishedCost]) -> list[Row]:
 
 
 def link_rows(runs: Iterable[StudyRun]) -> list[Row]:
-    """Bytes and dollars between regions, all runs together; one row a directed pair and class."""
+    """Return bytes and dollars between regions, summed over all runs, one row per directed pair and class."""
     cells: dict[tuple[str, str, str], list[tuple[str, Link]]] = {}
     for run in runs:
         for link in run.links:
@@ -190,10 +188,10 @@ def link_rows(runs: Iterable[StudyRun]) -> list[Row]:
 
 
 def place_rows(runs: Iterable[StudyRun], name: str = "sps") -> list[Row]:
-    """Series against each other at equal peers: throughput, and relative to the first series that has as many.
+    """Compare the throughput of series at equal numbers of peers, relative to the first series of that size.
 
-    Only numbers of peers with at least two series of one model are compared; several runs of one series and
-    number stand beside each other.
+    Numbers of peers with fewer than two series of one model are skipped. Several runs of one series and number have
+    a row each.
     """
     found = [run for run in runs if name in run.figures and not run.baseline]
     groups: dict[tuple[str, str, int], list[StudyRun]] = {}
@@ -226,7 +224,7 @@ def place_rows(runs: Iterable[StudyRun], name: str = "sps") -> list[Row]:
 
 
 def place_table(rows: Iterable[Row]) -> list[Row]:
-    """`place_rows` with one row a model and number of peers and one column a series."""
+    """Arrange `place_rows` with one row per model and number of peers and one column per series."""
     found = list(rows)
     groups = sorted({row["group"] for row in found})
     lines: dict[tuple[str, int], Row] = {}
@@ -246,10 +244,10 @@ def place_table(rows: Iterable[Row]) -> list[Row]:
 
 
 def difference_rows(runs: Iterable[StudyRun]) -> list[Row]:
-    """The study's figures beside ours: (ours - study) / study, one row a run and figure.
+    """Compare the paper's figures with ours: (ours - paper) / paper, one row per run and figure.
 
-    Only logs are compared with the phase-timed granularity: our own phases wait for the accelerator. A GPU
-    alone is compared with the study's rate on each clock.
+    The phase-timed granularity is compared for logs only, because the phases of our own runs wait for the accelerator.
+    A single GPU is compared with the paper's rate on each clock.
     """
     rows: list[Row] = []
     for run in runs:
@@ -257,14 +255,14 @@ def difference_rows(runs: Iterable[StudyRun]) -> list[Row]:
         if isinstance(published.get("figures"), dict):
             published = published["figures"]
         pairs = [
-            (key, FIGURES[key].words, _study_figure(published, FIGURES[key].paper_column)) for key in PAPER
+            (key, FIGURES[key].words, _paper_figure(published, FIGURES[key].paper_column)) for key in PAPER
         ]
         if run.baseline and run.origin == "log":
-            rates = alone(run.model, run.accelerator)
-            pairs = [(key, words, rates.get(basis)) for key, basis, words in _ALONE]
-        for key, words, study in pairs:
+            rates = single_gpu_sps(run.model, run.accelerator)
+            pairs = [(key, words, rates.get(basis)) for key, basis, words in _SINGLE]
+        for key, words, theirs in pairs:
             value = run.value(key)
-            if not study or (key == "granularity_phase_timed" and run.origin != "log"):
+            if not theirs or (key == "granularity_phase_timed" and run.origin != "log"):
                 continue
             ours = None if value is None else value * FIGURES[key].shown_factor
             rows.append(
@@ -272,16 +270,16 @@ def difference_rows(runs: Iterable[StudyRun]) -> list[Row]:
                     "name": run.name,
                     "origin": run.origin,
                     "figure": words,
-                    "study": study,
+                    "study": theirs,
                     "ours": ours,
-                    "difference": None if ours is None else (ours - study) / study,
+                    "difference": None if ours is None else (ours - theirs) / theirs,
                 }
             )
     return rows
 
 
-def _study_figure(published: Mapping[str, Any], name: str) -> float | None:
-    """A published figure; the wall-clock granularity, printed to one digit, from the seconds it is made of."""
+def _paper_figure(published: Mapping[str, Any], name: str) -> float | None:
+    """A published figure. Wall-clock granularity is printed with one digit, so it is computed from the seconds."""
     calc_s, comm_s = _number(published.get("calc_s")), _number(published.get("comm_s"))
     if name == "granularity_wall" and calc_s and comm_s and published.get(name) is not None:
         return calc_s / comm_s
@@ -289,10 +287,10 @@ def _study_figure(published: Mapping[str, Any], name: str) -> float | None:
 
 
 def difference_table(rows: Iterable[Row]) -> list[Row]:
-    """`difference_rows` with one row a run and one column a figure: the study's, ours, the difference."""
+    """Arrange `difference_rows` with one row per run and one column per figure: the paper's, ours, the difference."""
     found = list(rows)
     count = Counter(row["figure"] for row in found)
-    figures = sorted(count, key=lambda figure: -count[figure])  # what few runs have stands last
+    figures = sorted(count, key=lambda figure: -count[figure])  # figures that few runs have come last
     lines: dict[str, Row] = {}
     for row in found:
         ours = "unknown" if row["ours"] is None else f"{row['ours']:.4g} ({row['difference']:+.1%})"
@@ -302,7 +300,7 @@ def difference_table(rows: Iterable[Row]) -> list[Row]:
 
 
 def unknown_rows(runs: Iterable[StudyRun], paper: bool = False) -> list[Row]:
-    """What is not drawn because it is not known, with the reason."""
+    """Return the figures that are not drawn because they are unknown, with the reason."""
     wanted = {"sps": "throughput", "granularity": "granularity", "comm_s": "communication time"}
     rows: list[Row] = []
     for run in runs:
@@ -311,9 +309,9 @@ def unknown_rows(runs: Iterable[StudyRun], paper: bool = False) -> list[Row]:
             if key not in run.figures:
                 why = next((w for w in run.warnings if key in w or words in w), "")
                 rows.append({"run": run.name, "what": words, "why": why or "not in the records"})
-        if paper and not run.study_usd_per_vm_h:
+        if paper and not run.paper_usd_per_vm_h:
             rows.append(
-                {"run": run.name, "what": "dollars on the study's basis", "why": "the study printed none"}
+                {"run": run.name, "what": "dollars on the paper's basis", "why": "the paper printed none"}
             )
         if run.usd_per_h is None:
             why = "; ".join(run.cost_unknown) or "no price book"
@@ -322,18 +320,18 @@ def unknown_rows(runs: Iterable[StudyRun], paper: bool = False) -> list[Row]:
 
 
 def _rate(run: StudyRun, basis: str) -> tuple[Estimate | None, str]:
-    if basis == STUDY:
+    if basis == PAPER_BASIS:
         if run.baseline:
             return run.figures.get("sps_phase_timed"), "phase-timed"
         return run.figures.get("sps_epoch_mean"), "wall"
     return run.figures.get("sps"), "wall"
 
 
-def _estimate(name: str, value: Estimate | None, alone: bool = False) -> Row:
-    """The value under `name`, its interval, n and what n counts: a GPU alone has parts of a log, no epochs."""
+def _estimate(name: str, value: Estimate | None, single: bool = False) -> Row:
+    """The value as `name`, its interval, n and what n counts: parts of the log for a single GPU, otherwise epochs."""
     if value is None:
         return {name: None, f"{name}_low": None, f"{name}_high": None, "n": None, "n_of": ""}
-    n_of = "" if not value.n else "parts of the log" if alone else "epochs"
+    n_of = "" if not value.n else "parts of the log" if single else "epochs"
     return {
         name: value.value,
         f"{name}_low": value.low,
@@ -344,7 +342,7 @@ def _estimate(name: str, value: Estimate | None, alone: bool = False) -> Row:
 
 
 def _per_million(per_h: Decimal | None, rate: Estimate | None) -> Row:
-    """Dollars per million samples; the fast end of the rate's interval is the cheap one."""
+    """Dollars per million samples; the high end of the rate's interval gives the low end of the cost."""
 
     def at(sps: float | None) -> float | None:
         return None if per_h is None or sps is None or sps <= 0 else float(per_h) * _PER_1M / sps

@@ -1,4 +1,4 @@
-"""One run as the study report sees it: its figures with intervals, its dollars by kind, its links. Pure."""
+"""One run of the study report: its figures with intervals, its dollars by kind, its links. Pure."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from analysis.replay import RunRow
 from cloud.prices.book import PriceBook
 from cloud.prices.classes import continent
 from cloud.targets import target_of
+from experiments.averaging.records import region_of
 from experiments.catalog import models
 from metrics.cost.ledger import CONTROLLER, data_lines, egress_lines
 from metrics.epochs.scaling import Scales
@@ -33,7 +34,7 @@ COST_KINDS: dict[str, str] = {
     "other": "egress to the store, the monitor, elsewhere",
     "data": "training data",
 }
-"""The kinds of dollars, in the order in which they are stacked."""
+"""The kinds of cost, in stacking order."""
 
 _CLASS_KINDS = {
     "same_zone": "inside",
@@ -44,7 +45,7 @@ _CLASS_KINDS = {
     "oceania": "oceania",
     "between_clouds": "clouds",
 }
-_STUDY_KINDS = {  # of metrics.paper.basis.PublishedCost
+_PAPER_KINDS = {  # of metrics.paper.basis.PublishedCost
     "vm": ("vm",),
     "inside": ("inside", "regions"),
     "between": ("between",),
@@ -58,38 +59,37 @@ _HOUR_S = Decimal(3600)
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What one location's VMs sent to another's in a whole run."""
+    """Bytes and dollars from one location's VMs to another's in a whole run."""
 
     src: str
     dst: str
     kind: str  # the egress class
     bytes: float
-    usd: Decimal | None  # None: no known price
+    usd: Decimal | None  # None: the price is unknown
 
 
 @dataclass(frozen=True)
 class StudyRun:
-    """`origin`: "log" (somebody's logs), "printed" (published figures), "own" (rented VMs), "emulated".
+    """A run of the study report. `origin`: "log" (imported), "printed" (published figures), "own" (rented), "emulated".
 
-    `figures`: value, interval and n by key of `metrics.figures`; an absent one is unknown; the `sps` of a GPU alone is
-    its `sps_wall`. `usd_per_vm_h`: dollars an hour and VM by kind (see
-    COST_KINDS), empty where nothing is known of them, None: that kind is unknown; `study_usd_per_vm_h` is
-    the same by the study's own assumptions (the `published` basis of `orch cost`).
+    `figures`: value, interval and n by key of `metrics.figures`; absent: unknown. The `sps` of a single GPU is its
+    `sps_wall`. `usd_per_vm_h`: dollars per VM-hour by kind (COST_KINDS), empty if all are unknown, None for an unknown
+    kind. `paper_usd_per_vm_h`: the same by the paper's assumptions (the `published` basis of `orch cost`).
     """
 
     run_id: str
     name: str
     series: str
-    spread: str  # where its peers are, "US+EU"
+    spread: str  # the places of its peers, "US+EU"
     model: str
     accelerator: str
     peers: int
     origin: str
-    baseline: bool  # one VM alone, without a swarm
+    baseline: bool  # a single VM without a swarm
     figures: Mapping[str, Estimate]
     usd_per_vm_h: Mapping[str, Decimal | None]
     cost_basis: str = ""
-    study_usd_per_vm_h: Mapping[str, Decimal | None] = field(default_factory=dict[str, Decimal | None])
+    paper_usd_per_vm_h: Mapping[str, Decimal | None] = field(default_factory=dict[str, Decimal | None])
     links: tuple[Link, ...] = ()
     published: Mapping[str, Any] | None = None
     cost_unknown: tuple[str, ...] = ()
@@ -97,46 +97,46 @@ class StudyRun:
     places: tuple[str, ...] = ()  # the VMs' regions, sorted
     tbs: int | None = None
     scales: Scales = field(default_factory=Scales)
-    too_busy: str = ""  # emulated on a machine that did not keep the clock: why
+    too_busy: str = ""  # why the emulating machine was too busy; "": it was not
 
     @property
     def family(self) -> str:
-        """CV, NLP, ASR; "" for a model that is none of them."""
+        """CV, NLP or ASR; "" for other models."""
         known = models().get(self.model)
         return {"vision": "CV", "language": "NLP", "speech": "ASR"}.get(known.kind if known else "", "")
 
     def value(self, name: str) -> float | None:
-        """A figure's value; None: unknown."""
+        """Return a figure's value; None: unknown."""
         found = self.figures.get(name)
         return found.value if found else None
 
     @property
     def usd_per_h(self) -> Decimal | None:
-        """All VMs and kinds together, dollars an hour; None as soon as one kind is unknown."""
+        """Dollars per hour of all VMs and kinds; None if one kind is unknown."""
         return self._all(self.usd_per_vm_h)
 
     @property
     def training_usd_per_h(self) -> Decimal | None:
-        """VMs and egress without the data, which costs every system the same by the sample."""
+        """Dollars per hour of VMs and egress, without the data, whose cost per sample is the same for every system."""
         return self._all({kind: usd for kind, usd in self.usd_per_vm_h.items() if kind != "data"})
 
     @property
-    def study_training_usd_per_h(self) -> Decimal | None:
-        """The same by the study's own assumptions."""
-        return self._all({kind: usd for kind, usd in self.study_usd_per_vm_h.items() if kind != "data"})
+    def paper_training_usd_per_h(self) -> Decimal | None:
+        """`training_usd_per_h` by the paper's assumptions."""
+        return self._all({kind: usd for kind, usd in self.paper_usd_per_vm_h.items() if kind != "data"})
 
     def _all(self, kinds: Mapping[str, Decimal | None]) -> Decimal | None:
         each = sum_known(kinds.values()) if kinds else None
         return None if each is None else each * self.peers
 
 
-def study_run(row: RunRow, run: RunNumbers, study_book: PriceBook | None = None) -> StudyRun:
-    """A run from its replay row (with the speed-ups) and its numbers.
+def study_run(row: RunRow, run: RunNumbers, paper_book: PriceBook | None = None) -> StudyRun:
+    """Build a run from its replay row (with the speed-ups) and its numbers.
 
-    `study_book`: the study's prices, where the run is wanted on the study's assumptions too.
+    `paper_book`: the paper's prices, for dollars by the paper's assumptions too.
 
-    Dollars an hour are those of the measured epochs: the VMs' price, the egress of these epochs over their
-    wall time, and the bytes read by the hour; so that start-up weighs in none of them.
+    Dollars per hour are those of the measured epochs and exclude start-up: the VMs' price, these epochs' egress over
+    their wall time, and the bytes read per hour.
     """
     meta = run.meta
     label = row.label or row.run_id
@@ -158,7 +158,7 @@ def study_run(row: RunRow, run: RunNumbers, study_book: PriceBook | None = None)
         baseline=row.baseline,
         figures=figures,
         usd_per_vm_h=dollars,
-        study_usd_per_vm_h={} if study_book is None else _study_dollars(row, run, study_book),
+        paper_usd_per_vm_h={} if paper_book is None else _paper_dollars(row, run, paper_book),
         cost_basis=f"price book {run.terms.book.name}" if run.terms.book else "no price book",
         links=_links(run),
         published=meta.published if target_of(meta.target).has_distance else None,
@@ -172,7 +172,7 @@ def study_run(row: RunRow, run: RunNumbers, study_book: PriceBook | None = None)
 
 
 def series_of(label: str) -> str:
-    """The study's letter of an experiment: "CV A-2" is A, "E-B-4" is E-B, "geo-c8-nlp" is C, "geo-e-b-4" is E-B; "" for none."""
+    """Return the paper's letter of an experiment: "CV A-2" is A, "geo-c8-nlp" is C, "geo-e-b-4" is E-B; "" for none."""
     found = _SERIES.search(label)
     if found:
         return "-".join(part.upper() for part in found.groups()[:2] if part)
@@ -181,7 +181,7 @@ def series_of(label: str) -> str:
 
 
 def spread_of(locations: Iterable[str]) -> str:
-    """Where VMs are, in one word: continents in the study's order, clouds where there are several."""
+    """Name the continents of VMs in the paper's order, and the clouds if there are several."""
     places = list(locations)
     clouds = sorted({place.split("/")[0] for place in places if "/" in place})
     found = {continent(place) for place in places}
@@ -193,24 +193,24 @@ def spread_of(locations: Iterable[str]) -> str:
 
 
 def cost_kind(egress_class: str) -> str:
-    """The kind of dollars (COST_KINDS) of an egress class."""
+    """Return the kind of cost (COST_KINDS) of an egress class."""
     return _CLASS_KINDS.get(egress_class, "other")
 
 
 def distinct(runs: Sequence[StudyRun]) -> list[StudyRun]:
-    """The runs in natural order of their names; of equal names each gets its run id."""
+    """Sort runs in natural order of their names. Runs with equal names are named by their ids."""
     count = Counter(run.name for run in runs)
     named = [replace(r, name=r.run_id if count[r.name] > 1 else r.name) for r in runs]
     return sorted(named, key=lambda r: (r.family, r.model, natural(r.name), r.run_id))
 
 
 def natural(text: str) -> list[tuple[int, int | str]]:
-    """A sort key that puts A-2 before A-10."""
+    """Return a sort key that puts A-2 before A-10."""
     return [(0, int(p)) if p.isdigit() else (1, p) for p in re.split(r"(\d+)", text) if p]
 
 
 def _dollars(row: RunRow, run: RunNumbers) -> tuple[dict[str, Decimal | None], tuple[str, ...]]:
-    """Dollars an hour and VM by kind in the measured epochs, and why a kind is unknown."""
+    """Dollars per VM-hour by kind in the measured epochs, and the reasons for unknown kinds."""
     why: list[str] = []
     result: dict[str, Decimal | None] = {}
     prices = [vm.usd_per_h for vm in run.vms if vm.slot != CONTROLLER]
@@ -240,18 +240,18 @@ def _dollars(row: RunRow, run: RunNumbers) -> tuple[dict[str, Decimal | None], t
     return result, tuple(dict.fromkeys(why))
 
 
-def _study_dollars(row: RunRow, run: RunNumbers, book: PriceBook) -> dict[str, Decimal | None]:
-    """Dollars an hour and VM by kind on the `published` basis."""
+def _paper_dollars(row: RunRow, run: RunNumbers, book: PriceBook) -> dict[str, Decimal | None]:
+    """Dollars per VM-hour by kind on the `published` basis."""
     rate = row.value("sps_phase_timed" if row.baseline else "sps_epoch_mean")
     found = published_run(run, book, rate, row.peers)
     parts = {
-        kind: sum_known(found.usd_per_vm_h(name) for name in names) for kind, names in _STUDY_KINDS.items()
+        kind: sum_known(found.usd_per_vm_h(name) for name in names) for kind, names in _PAPER_KINDS.items()
     }
     return {kind: usd for kind, usd in parts.items() if usd is None or usd > 0}
 
 
 def _data_per_h(row: RunRow, run: RunNumbers) -> Decimal | None:
-    """Dollars an hour for the bytes that a VM reads in it; mean over the VMs where prices differ by place."""
+    """Dollars per VM-hour for the training data, mean over the VMs if prices differ by place."""
     read = row.value("ingress_bytes_per_vm_h")
     if read is None or not run.vms:
         return None
@@ -262,7 +262,7 @@ def _data_per_h(row: RunRow, run: RunNumbers) -> Decimal | None:
 
 
 def _links(run: RunNumbers) -> tuple[Link, ...]:
-    """Bytes and dollars by pair of regions, of VMs to VMs."""
+    """Bytes and dollars from VM to VM, by pair of regions."""
     names = {vm.vm for vm in run.vms}
     usd = run.bill.by_way()
     cells: dict[tuple[str, str, str], list[tuple[float, Decimal | None]]] = {}
@@ -277,11 +277,11 @@ def _links(run: RunNumbers) -> tuple[Link, ...]:
 
 
 def _region(location: str | None) -> str:
-    return "/".join(location.split("/")[:2]) if location else "unknown"
+    return region_of(location) if location else "unknown"
 
 
 def sum_known(amounts: Iterable[Decimal | None]) -> Decimal | None:
-    """The sum; None as soon as one amount is unknown."""
+    """Sum amounts; None if one is unknown."""
     total = Decimal(0)
     for amount in amounts:
         if amount is None:

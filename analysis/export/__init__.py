@@ -1,1 +1,1 @@
-"""A run taken out of orch: its records as files, its costs as FOCUS rows, and a provider's bill laid beside."""
+"""Exports of a run: its records as files, its costs as FOCUS rows, and the comparison with a provider's bill."""

@@ -1,4 +1,4 @@
-"""A run's estimate beside what a provider billed for it, by service. Pure, over the rows of a FOCUS export."""
+"""Compares a run's estimate with a provider's bill, by service. Pure, over the rows of a FOCUS export."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from analysis.export.providers import provider_of
 from cloud.prices.book import exact
 from metrics.run import RunNumbers
 
-TAG = "orch-run"  # the tag that names the run on everything rented for it
+TAG = "orch-run"  # the tag with the run's id on everything rented for it
 _Usd = TypeVar("_Usd", Decimal, Decimal | None)
 
 
 class Absence(StrEnum):
-    """The note of a row that only the estimate or only the bill has."""
+    """The note of a row that is only in the estimate or only on the bill."""
 
     FROM_BILL = "not on this bill"
     FROM_ESTIMATE = "not in the estimate"
@@ -29,7 +29,7 @@ class Absence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServiceRow:
-    """One service of one provider; None is unknown or, with `note`, not there."""
+    """One service of one provider. None: unknown, or absent (see `note`)."""
 
     provider: str
     service: str
@@ -38,31 +38,31 @@ class ServiceRow:
     difference_usd: Decimal | None  # bill less estimate
     difference_pct: float | None  # of the estimate
     charges: int  # rows of the bill
-    note: str  # an Absence, or words
+    note: str  # an Absence, or free text
 
     @property
     def one_sided(self) -> bool:
-        """Whether only the estimate or only the bill has it."""
+        """Whether it is only in the estimate or only on the bill."""
         return isinstance(self.note, Absence)
 
 
 @dataclass(frozen=True)
 class BillComparison:
-    """What `orch bill` shows."""
+    """The result of `orch bill`."""
 
     run_id: str
     selected_by: str  # "tag", "names" or "time and regions"
     read: int  # rows of the file
     selected: int
     rows: tuple[ServiceRow, ...]
-    total: ServiceRow  # of the providers that are on the bill
-    unmatched_estimate: tuple[str, ...]  # our VMs that the bill does not name, though it names others
+    total: ServiceRow  # of the providers on the bill
+    unmatched_estimate: tuple[str, ...]  # the run's VMs that are not on the bill, if it names VMs
     unmatched_bill: tuple[str, ...]  # VMs of the bill that are not the run's
     warnings: tuple[str, ...]
 
 
 def compare_bill(numbers: RunNumbers, bill: Iterable[BillRow], file: str) -> BillComparison:
-    """Raises BillError when no row of the bill belongs to the run, or one that does is wrong."""
+    """Compare a run's estimate with a bill. Raises BillError if no row belongs to the run, or one of its rows is invalid."""
     run_id = str(numbers.meta.run_id)
     selected_by, chosen, read = _select(numbers, bill, file)
     warnings = _warnings(numbers, selected_by)
@@ -72,7 +72,7 @@ def compare_bill(numbers: RunNumbers, bill: Iterable[BillRow], file: str) -> Bil
         currency = row.text("BillingCurrency")
         if currency != "USD":
             raise BillError(
-                f"{row.where}: BillingCurrency: '{currency}' is not USD, which the estimate is in; "
+                f"{row.where}: BillingCurrency: '{currency}' is not USD, the currency of the estimate; "
                 "export the bill in US dollars"
             )
         service = service_of(row)
@@ -84,7 +84,7 @@ def compare_bill(numbers: RunNumbers, bill: Iterable[BillRow], file: str) -> Bil
     providers = {provider for provider, _ in billed}
     for provider in sorted({p for p, service in billed if service == UNCLASSED}):
         warnings.append(
-            f"The bill does not tell which way all of {provider}'s egress went, so it is compared as one sum."
+            f"The bill does not give the class of all of {provider}'s egress, so its egress is compared as one sum."
         )
         billed, estimated = _one_egress(provider, billed), _one_egress(provider, estimated)
     rows = [
@@ -112,19 +112,19 @@ def compare_bill(numbers: RunNumbers, bill: Iterable[BillRow], file: str) -> Bil
 def _warnings(numbers: RunNumbers, selected_by: str) -> list[str]:
     warnings: list[str] = []
     if selected_by == "names":
-        warnings.append(f"No row has the tag {TAG}; the rows that name the run's VMs are taken.")
+        warnings.append(f"No row has the tag {TAG}; the rows that name the run's VMs are used.")
     if selected_by == "time and regions":
         warnings.append(
-            f"No row has the tag {TAG} or names a VM of the run; all usage of the run's regions in its time is "
-            "taken, whoever caused it."
+            f"No row has the tag {TAG} or names a VM of the run; all usage in the run's regions during the run is "
+            "used, which may include usage of others."
         )
     if numbers.meta.emulated:
-        warnings.append("The run was emulated: nothing was rented for it, so no provider's bill is its own.")
+        warnings.append("The run was emulated: nothing was rented for it, so no provider billed it.")
     return warnings
 
 
 def _select(numbers: RunNumbers, bill: Iterable[BillRow], file: str) -> tuple[str, list[BillRow], int]:
-    """(by what, the rows, how many were read): by tag, else by the VMs' names, else by time and regions."""
+    """(criterion, rows, number of rows read). Selects by tag, otherwise by the VMs' names, otherwise by time and region."""
     run_id = str(numbers.meta.run_id)
     vms = {row.vm for row in numbers.vms}
     places = {tuple(row.location.split("/")[:2]) for row in numbers.vms}
@@ -154,8 +154,8 @@ def _select(numbers: RunNumbers, bill: Iterable[BillRow], file: str) -> tuple[st
     if within:
         return "time and regions", within, read
     raise BillError(
-        f"{file}: none of its {read} rows is of run {run_id}: no tag {TAG}, no name of its VMs, no usage of its regions in "
-        "its time; export the days of the run, with tags"
+        f"{file}: none of its {read} rows belongs to run {run_id}: no tag {TAG}, no name of its VMs, no usage in its "
+        "regions during the run; export the days of the run, with tags"
     )
 
 
@@ -164,7 +164,7 @@ def _within(row: BillRow, began_s: float, ended_s: float) -> bool:
 
 
 def _maybe_within(row: BillRow, began_s: float, ended_s: float) -> bool:
-    """A time that is wrong counts only if the row is needed; so does the memory for a row of another day."""
+    """`_within`, but True for an invalid time, which is an error only if the row is needed."""
     try:
         return _within(row, began_s, ended_s)
     except BillError:
@@ -172,7 +172,7 @@ def _maybe_within(row: BillRow, began_s: float, ended_s: float) -> bool:
 
 
 def _names(row: BillRow) -> list[str]:
-    """What the row calls its resource: its name, the end of its id, its tag `Name`."""
+    """The names that a row has for its resource: its name, the end of its id, its tag `Name`."""
     tail = re.split(r"[/:]", row.text("ResourceId"))[-1]
     return [row.text("ResourceName"), tail, row.tags().get("Name", "")]
 
@@ -190,7 +190,7 @@ def _estimates(numbers: RunNumbers) -> dict[tuple[str, str], list[Decimal | None
     found: dict[tuple[str, str], list[Decimal | None]] = {}
     for line in numbers.bill.lines:
         location, link_class = line_place(numbers, line)
-        # Clouds' bills have one name for bytes between zones and bytes to public addresses of a zone.
+        # Bills use one name for bytes between zones and bytes to public addresses in a zone.
         named = "inter_zone" if link_class == "same_zone_public" else link_class
         service = f"egress {named}".strip() if line.kind == "egress" else line.kind
         found.setdefault((location.split("/")[0] or "unknown", service), []).append(line.usd)
@@ -198,7 +198,7 @@ def _estimates(numbers: RunNumbers) -> dict[tuple[str, str], list[Decimal | None
 
 
 def _one_egress(provider: str, parts: dict[tuple[str, str], list[_Usd]]) -> dict[tuple[str, str], list[_Usd]]:
-    """The same with all egress of the provider under one service."""
+    """Merge all egress of the provider into one service."""
     merged: dict[tuple[str, str], list[_Usd]] = {}
     for (owner, service), amounts in parts.items():
         is_egress = owner == provider and service.startswith("egress")

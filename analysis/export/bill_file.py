@@ -1,6 +1,6 @@
-"""Reading a provider's FOCUS export (any 1.x version): rows by column name, each with where it stands.
+"""Reads a provider's FOCUS export (any 1.x version): rows by column name, each with its position in the file.
 
-Plain or gzipped CSV, or Parquet. A large file is read as a stream.
+Plain or gzipped CSV, or Parquet. Files are read as a stream.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ _NEEDED = ("BilledCost", "BillingCurrency", "ChargePeriodStart", "ChargePeriodEn
 _WHOLE = "download the export again"
 
 
-# BillError   the file cannot be read as a FOCUS export, or has nothing of the run (exit 2)
+# BillError   the file is not a readable FOCUS export, or has no rows of the run (exit 2)
 class BillError(Exception):
-    """The bill cannot be used; one sentence with file, line and column, and the next step."""
+    """The bill cannot be used. The message gives file, line and column, and the next step."""
 
 
 class BillRow:
-    """One row of the bill. Values are read when asked for, so that only what is used must be right."""
+    """One row of the bill. Values are parsed on access, so that only values in use must be valid."""
 
     def __init__(self, where: str, values: Mapping[str, Any]) -> None:
-        """`where`: file and line; `values` by the column's folded name."""
+        """`where`: file and line; `values`: by the column's normalised name."""
         self.where = where
         self._values = values
 
     def text(self, *columns: str) -> str:
-        """The first of the columns that has a value; "" if none has."""
+        """Return the first of the columns that has a value, "" if none has."""
         for column in columns:
-            value = self._values.get(_folded(column))
+            value = self._values.get(_normalised(column))
             if value is not None and value != "":
                 return str(value)
         return ""
 
     def amount(self, column: str) -> Decimal:
-        """Raises BillError for what is no number."""
+        """Return the column as a finite number. Raises BillError."""
         text = self.text(column)
         try:
             amount = Decimal(text)
@@ -54,8 +54,8 @@ class BillRow:
         return amount
 
     def time_s(self, column: str) -> float:
-        """Unix seconds. Raises BillError for what is no date and time."""
-        value = self._values.get(_folded(column))
+        """Return the column's date and time as unix seconds. Raises BillError."""
+        value = self._values.get(_normalised(column))
         try:
             at = value if isinstance(value, datetime) else _datetime(str(value))
         except ValueError as error:
@@ -65,7 +65,7 @@ class BillRow:
         return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
     def tags(self) -> dict[str, str]:
-        """The tags, from JSON, a map, or a list of keys and values; {} where there are none to read."""
+        """Return the tags, from JSON, a map, or a list of keys and values; {} if there are none."""
         value = self._values.get("tags")
         if isinstance(value, str):
             try:
@@ -84,7 +84,7 @@ class BillRow:
 
 
 def read_bill(path: Path) -> Iterator[BillRow]:
-    """The rows of the file. Raises BillError, also while reading."""
+    """Yield the rows of the file. Raises BillError, also during iteration."""
     if path.suffix == ".parquet":
         yield from _parquet(path)
     else:
@@ -104,23 +104,25 @@ def _csv(path: Path) -> Iterator[BillRow]:
                 line = reader.line_num
                 if len(cells) != len(names):
                     raise BillError(
-                        f"{path}:{line}: {len(cells)} cells, {len(names)} columns: the line is cut or broken; {_WHOLE}"
+                        f"{path}:{line}: {len(cells)} cells, but {len(names)} columns: the line is truncated or damaged; {_WHOLE}"
                     )
                 yield BillRow(f"{path}:{line}", dict(zip(names, cells, strict=True)))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise BillError(f"{path}:{line + 1}: the gzip file is cut or broken ({error}); {_WHOLE}") from error
+        raise BillError(
+            f"{path}:{line + 1}: the gzip file is truncated or damaged ({error}); {_WHOLE}"
+        ) from error
     except UnicodeDecodeError as error:
         raise BillError(
-            f"{path}:{line + 1}: is not UTF-8 text; give a FOCUS export as CSV or Parquet"
+            f"{path}:{line + 1}: not UTF-8 text; give a FOCUS export as CSV or Parquet"
         ) from error
     except csv.Error as error:
-        raise BillError(f"{path}:{line + 1}: {error}: the line is cut or broken; {_WHOLE}") from error
+        raise BillError(f"{path}:{line + 1}: {error}: the line is truncated or damaged; {_WHOLE}") from error
     except OSError as error:
         raise _unreadable(path, error) from error
 
 
 def _lines(data: Iterable[bytes]) -> Iterator[str]:
-    """Decoded one by one, so that the line that fails is known."""
+    """Decode line by line, so that an error can give the line number."""
     for number, line in enumerate(data):
         yield line.decode("utf-8" if number else "utf-8-sig")
 
@@ -139,14 +141,16 @@ def _parquet(path: Path) -> Iterator[BillRow]:
                 yield BillRow(f"{path}: row {number}", dict(zip(names, values.values(), strict=True)))
     except pa.ArrowException as error:
         reason = str(error).splitlines()[0]
-        raise BillError(f"{path}: cannot be read as Parquet, it may be cut ({reason}); {_WHOLE}") from error
+        raise BillError(
+            f"{path}: cannot be read as Parquet, it may be truncated ({reason}); {_WHOLE}"
+        ) from error
     except OSError as error:
         raise _unreadable(path, error) from error
 
 
 def _header(path: Path, line: int | None, header: list[str]) -> list[str]:
-    names = [_folded(name) for name in header]
-    missing = [name for name in _NEEDED if _folded(name) not in names]
+    names = [_normalised(name) for name in header]
+    missing = [name for name in _NEEDED if _normalised(name) not in names]
     if missing:
         where = path if line is None else f"{path}:{line}"
         raise BillError(
@@ -156,8 +160,8 @@ def _header(path: Path, line: int | None, header: list[str]) -> list[str]:
 
 
 @cache
-def _folded(name: str) -> str:
-    """Some exports write `billed_cost`."""
+def _normalised(name: str) -> str:
+    """Normalise a column's name: some exports write `billed_cost` for `BilledCost`."""
     return name.strip().replace("_", "").casefold()
 
 

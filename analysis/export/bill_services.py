@@ -1,8 +1,8 @@
-"""What a row of a provider's bill is for, in the words of our ledger. Pure.
+"""Maps rows of a provider's bill to the services of our ledger. Pure.
 
-FOCUS's categories tell computing, networking and storage apart; which way a byte went stands only in the
-provider's own words (SKU, meter, description), which differ by provider and change. What is not recognised is
-said to be so, never guessed.
+FOCUS's categories distinguish compute, networking and storage. The class of egress is only given in the provider's own
+terms (SKU, meter, description), which differ by provider and change over time. Unrecognised egress gets the class
+`UNCLASSED` and is never guessed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from analysis.export.bill_file import BillRow
 from cloud.prices.classes import EGRESS_CLASSES
 
-UNCLASSED = "egress, class not told"
+UNCLASSED = "egress, class unknown"
 
 _TRANSFER = re.compile(
     r"egress|data.?transfer|bandwidth|(?:out|in|regional)-bytes|inter.?zone|inter.?region|inter.?continent"
@@ -20,7 +20,7 @@ _TRANSFER = re.compile(
 _INGRESS = re.compile(r"ingress|data.?transfer.?in\b|[^r]in-bytes|data processed in")
 _DISK = re.compile(r"\bpd\b|persistent disk|\bebs\b|volume ?usage|managed disk|capacity in")
 _ADDRESS = re.compile(r"\bip (?:charge|address)|static ip|external ip|elastic ip|ipv4")
-_CLASSES = (  # the first that fits; what needs the two ends is told below
+_CLASSES = (  # the first match counts; classes that need both ends are in `link_class_of`
     ("same_zone", re.compile(r"intra.?zone|same.?zone|within (?:a|one|the same) zone")),
     (
         "inter_zone",
@@ -36,7 +36,7 @@ _CLASSES = (  # the first that fits; what needs the two ends is told below
     ("inter_region", re.compile(r"intra.?continent")),
     ("inter_continent", re.compile(r"inter.?continent")),
 )
-_PLACES = (  # the words that bills have for the ends, by the study's continents; the longer ones first
+_PLACES = (  # the words for places on bills, by continent; longer ones first
     ("SA", r"south america|latin america|s[aã]o paulo|santiago|\bsa[en]\d"),
     ("AUS", r"australia|oceania|sydney|melbourne|\bau[se]\d|\baps[24]"),
     ("EU", r"emea|europe|london|frankfurt|paris|netherlands|belgium|finland|\beu\b|\beu[wcns]\d"),
@@ -47,8 +47,11 @@ _CONTINENTS = re.compile("|".join(f"(?P<{name}>{words})" for name, words in _PLA
 
 
 def service_of(row: BillRow) -> str:
-    """`vm`, `egress <class>`, `data` (read from a store), `storage`, `disk`, `ip address`, `ingress`; a tax or
-    credit by that name, any other service by its own."""
+    """Return the service of a row.
+
+    One of `vm`, `controller`, `egress <class>`, `data` (read from a store), `storage`, `disk`, `ip address` and
+    `ingress`; `tax`, `credit` and the like by their category; any other service by its own name.
+    """
     category = row.text("ChargeCategory").casefold()
     if category not in ("", "usage"):
         return category
@@ -71,10 +74,10 @@ def service_of(row: BillRow) -> str:
 
 
 def link_class_of(row: BillRow) -> str | None:
-    """The egress class that the row's words tell; None: they do not."""
-    told = row.text("x_LinkClass")
-    if told in EGRESS_CLASSES:
-        return told
+    """Return the egress class that the row's words give; None if they give none."""
+    own = row.text("x_LinkClass")  # of our own FOCUS exports
+    if own in EGRESS_CLASSES:
+        return own
     words = _words(row)
     for name, pattern in _CLASSES:
         if pattern.search(words):

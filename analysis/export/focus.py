@@ -1,8 +1,8 @@
-"""A run's cost ledger as rows of the FOCUS 1.2 cost and usage dataset. Pure.
+"""Converts a run's cost ledger to rows of the FOCUS 1.2 cost and usage dataset. Pure.
 
-Every row is an estimate from records and list prices, and says so. FOCUS allows no row without a cost, so a
-line of the ledger whose dollars are unknown is never written as 0: it is left out, and named to the caller.
-docs/export.md says what stands in which column.
+Every row is an estimate from records and list prices, and is marked as one. FOCUS allows no row without a cost, so a
+line of the ledger with an unknown cost is never written as 0: it is left out and returned to the caller.
+docs/export.md describes the columns.
 """
 
 from __future__ import annotations
@@ -31,24 +31,22 @@ from metrics.traffic import PRIVATE, STORE
 Row = dict[str, str | None]
 
 _HOUR_S = Decimal(3600)
-_DIGITS = Context(
-    prec=40
-)  # of quotients that do not end; dollars, and every product and sum below, are exact
+_DIGITS = Context(prec=40)  # for non-terminating quotients; dollars, products and sums are exact
 _YEAR_10000_S = 253_402_300_800
 _SAME = Decimal("1e-20")
 
 
 @dataclass(frozen=True)
 class FocusRows:
-    """Rows by column name (None: FOCUS's null) and the ledger's lines that could not become rows."""
+    """Rows by column name (None: FOCUS's null), and the ledger's lines that could not be converted."""
 
     rows: tuple[Row, ...]
-    left_out: tuple[CostLine, ...]  # of unknown cost: `price` says why
+    left_out: tuple[CostLine, ...]  # of unknown cost, with the reason in `price`
 
 
 @dataclass(frozen=True)
 class _Use:
-    """What one line of the ledger used: where, when, how much, in the units of FOCUS."""
+    """The usage of one line of the ledger (place, time, quantity) in the units of FOCUS."""
 
     provider: str
     location: str
@@ -60,14 +58,14 @@ class _Use:
     priced: Decimal
     pricing_unit: str
     unit_usd: Decimal
-    price_id: str  # tells the prices of one SKU apart: places and tier
+    price_id: str  # distinguishes the prices of one SKU: places and tier
     vm: VmRecord | None
 
 
 def focus_rows(numbers: RunNumbers) -> FocusRows:
-    """One row for each line of `numbers.bill` that used something, one more for each month it reaches into.
+    """Convert each line of `numbers.bill` with usage to one row per calendar month.
 
-    Raises ExportError for times that no calendar has.
+    Raises ExportError for times outside of the calendar.
     """
     rows: list[Row] = []
     left_out: list[CostLine] = []
@@ -75,13 +73,13 @@ def focus_rows(numbers: RunNumbers) -> FocusRows:
         for line in numbers.bill.lines:
             if line.usd is None or line.quantity is None:
                 left_out.append(line)
-            elif line.quantity > 0 or line.usd > 0:  # of what was not used FOCUS has no row
+            elif line.quantity > 0 or line.usd > 0:  # unused items have no row
                 rows += _rows(numbers, line, line.usd, line.quantity)
     return FocusRows(tuple(rows), tuple(left_out))
 
 
 def focus_csv(rows: Sequence[Row]) -> str:
-    """The rows as a CSV document; null is an empty cell (FOCUS has no empty texts)."""
+    """Format the rows as CSV. Null is an empty cell (FOCUS has no empty texts)."""
     buffer = io.StringIO()
     columns = [*FOCUS_COLUMNS, *CUSTOM_COLUMNS]
     writer = csv.writer(buffer, lineterminator="\n")
@@ -91,7 +89,7 @@ def focus_csv(rows: Sequence[Row]) -> str:
 
 
 def focus_metadata(generator: str) -> dict[str, Any]:
-    """What FOCUS asks to go with a dataset: who made it, by which version, with which columns."""
+    """Return the metadata that FOCUS requires for a dataset: generator, version and columns."""
     columns = {**FOCUS_COLUMNS, **CUSTOM_COLUMNS}
     return {
         "DataGenerator": {"DataGenerator": generator},
@@ -115,7 +113,7 @@ def _rows(numbers: RunNumbers, line: CostLine, usd: Decimal, quantity: float) ->
     left = Decimal(1)
     months = list(_months(begin_s, begin_s + whole_s))
     for n, (start, end, month_start, month_end) in enumerate(months):
-        # A row lies in one month, so what reaches over a month's end is shared by time, to the last digit.
+        # A row belongs to one month, so a line that spans months is divided by time, exactly.
         last = n == len(months) - 1
         share = left if last else round(Decimal(end - start) / whole_s, 12)
         left -= share
@@ -145,7 +143,7 @@ def _row(
         "AvailabilityZone": zone,
         "BilledCost": cost,
         "BillingAccountId": "orch-estimate",
-        "BillingAccountName": "orch estimate, billed by nobody",
+        "BillingAccountName": "orch estimate, not billed",
         "BillingAccountType": "Estimate",
         "BillingCurrency": "USD",
         "BillingPeriodEnd": _iso(month[1]),
@@ -244,17 +242,17 @@ def _vm_use(numbers: RunNumbers, line: CostLine, usd: Decimal, quantity: float) 
 
 
 def _times(numbers: RunNumbers, line: CostLine) -> tuple[float, float]:
-    """When a line's charge began and ended: while its VM lived, within the line's month if it has one."""
+    """Start and end of a line's charge: its VM's lifetime, within the line's month if it has one."""
     run = run_times(numbers)
     names = (line.src, line.dst)
     party = next((row for name in names for row in numbers.vms if row.vm == name), None)
     lived = run
     if party is not None:
         lived = (party.requested_s, run[1] if party.ended_s is None else party.ended_s)
-    if not all(0 <= at_s < _YEAR_10000_S for at_s in (*lived, *run)):  # a NaN is in no range
+    if not all(0 <= at_s < _YEAR_10000_S for at_s in (*lived, *run)):  # False for NaN
         raise ExportError(
-            f"{numbers.meta.run_id}: {line.what}: from {lived[0]} to {lived[1]} unix seconds is in no calendar, so it "
-            "cannot be a FOCUS row; `orch audit` shows what is wrong with the clocks"
+            f"{numbers.meta.run_id}: {line.what}: {lived[0]} to {lived[1]} are not valid unix seconds, so it cannot be a "
+            "FOCUS row; `orch audit` shows what is wrong with the clocks"
         )
     for began_s, ended_s in (lived, run) if line.month else ():
         for start, end, month_start, _ in _months(math.floor(began_s), math.ceil(ended_s)):
@@ -264,17 +262,17 @@ def _times(numbers: RunNumbers, line: CostLine) -> tuple[float, float]:
 
 
 def line_place(numbers: RunNumbers, line: CostLine) -> tuple[str, str]:
-    """Where a line of the bill is charged, and of egress its class; "" for what is not known."""
+    """Return the place where a line of the bill is charged, and the class of egress; "" for unknown."""
     if line.kind in ("vm", "controller"):
         return next(row.location for row in numbers.vms if row.vm == line.src), ""
     here, there = _ends(numbers, line)
-    told = line.kind == "egress" and line.dst and line.what != "egress unknown"
+    classed = line.kind == "egress" and line.dst and line.what != "egress unknown"
     public = line.what == "egress same_zone_public"
-    return here, (egress_class(here, there, public=public) or "") if told else ""
+    return here, (egress_class(here, there, public=public) or "") if classed else ""
 
 
 def _ends(numbers: RunNumbers, line: CostLine) -> tuple[str, str]:
-    """The two locations of a line of bytes; what is in no cloud is the internet."""
+    """Source and destination of a line of bytes; a destination outside of the clouds is the internet."""
     known: Mapping[str, str] = {row.vm: row.location for row in numbers.vms} | dict(numbers.terms.locations)
     if line.src == STORE:
         return numbers.terms.store_location or "", known.get(line.dst, "")
@@ -286,7 +284,7 @@ def _ends(numbers: RunNumbers, line: CostLine) -> tuple[str, str]:
 
 
 def run_times(numbers: RunNumbers) -> tuple[float, float]:
-    """When the run began and ended; one still going on ends with the last thing recorded."""
+    """Return the start and end of the run; a run in progress ends with its last record."""
     ends = [row.ended_s or row.requested_s for row in numbers.vms] + [e.ended_s for e in numbers.raw]
     begins = [row.requested_s for row in numbers.vms]
     began = numbers.meta.started_s or min(begins, default=0.0)
@@ -294,7 +292,7 @@ def run_times(numbers: RunNumbers) -> tuple[float, float]:
 
 
 def _tier(line: CostLine, ladder: Ladder | None) -> Price | None:
-    """The tier of the ladder that the line is in."""
+    """The tier of the ladder that applies to the line."""
     if ladder is None:
         return None
     start = Decimal(line.tier.split()[0]) if line.tier else Decimal(0)
@@ -307,7 +305,7 @@ def _description(line: CostLine, use: _Use, emulated: bool) -> str:
         what += f" from {line.src} ({use.location})" + (f" to {line.dst}" if line.dst else "")
     else:
         what += f" at {use.location}"
-    scale = "; emulated run, nothing was rented, quantities at the study's scale" if emulated else ""
+    scale = "; emulated run, nothing was rented, quantities at full scale" if emulated else ""
     return f"Estimate of orch: {what}{scale}"
 
 
@@ -328,7 +326,7 @@ def _city(location: str) -> str:
 
 
 def _months(start_s: int, end_s: int) -> Iterator[tuple[int, int, int, int]]:
-    """The calendar months (UTC) of a time as (start, end, month's start, month's end), unix seconds."""
+    """Divide a time span by calendar months (UTC) into (start, end, month's start, month's end), unix seconds."""
     while start_s < end_s:
         day = datetime.fromtimestamp(start_s, UTC)
         first = datetime(day.year, day.month, 1, tzinfo=UTC)
@@ -343,6 +341,6 @@ def _iso(at_s: int) -> str:
 
 
 def _plain(amount: Decimal) -> str:
-    """FOCUS's numeric format: digits and one point, no exponent, no zeros at the end."""
+    """FOCUS's numeric format: digits and one point, without exponent or trailing zeros."""
     text = format(amount, "f")
     return text.rstrip("0").rstrip(".") if "." in text else text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 FOCUS_VERSION = "1.2"
 
-# Name: the spec's data type. All columns of the version are there, so that a file fits whatever reads FOCUS;
-# those of what orch does not know (commitments, reservations, invoices, sub accounts) hold no value.
+# Name: the specification's data type. All columns of the version are included, so that any FOCUS reader accepts the
+# file. Columns that orch cannot fill (commitments, reservations, invoices, sub accounts) are empty.
 FOCUS_COLUMNS: dict[str, str] = {
     "AvailabilityZone": "String",
     "BilledCost": "Decimal",
@@ -67,9 +67,9 @@ FOCUS_COLUMNS: dict[str, str] = {
 }
 
 CUSTOM_COLUMNS: dict[str, str] = {
-    "x_Destination": "String",  # where the bytes went: a VM, the store, an address
+    "x_Destination": "String",  # destination of the bytes: a VM, the store, an address
     "x_Emulated": "String",  # true: nothing was rented; false
-    "x_Estimate": "String",  # always true: worked out from records and list prices, billed by nobody
+    "x_Estimate": "String",  # always true: computed from records and list prices, not billed
     "x_Kind": "String",  # the kind of the ledger's line: vm, egress, data, storage, controller
     "x_LinkClass": "String",  # of egress: same_zone, inter_zone, ..., see docs/numbers.md
     "x_PriceBook": "String",

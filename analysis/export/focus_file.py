@@ -14,13 +14,13 @@ from analysis.export.tables import EXPORT_FORMAT, EXPORT_VERSION, MANIFEST, Expo
 from metrics.run import RunNumbers
 from metrics.store.schema import SCHEMA_VERSION
 
-_NAMED = 3  # so many lines of unknown cost are named in the refusal; the manifest has all
+_NAMED = 3  # at most this many lines of unknown cost are named in the error; the manifest has all
 
 
 def export_focus(run_db: Path, out: Path, force: bool = False, known_only: bool = False) -> Mapping[str, Any]:
-    """Write the run's costs to the folder `out`; returns the manifest, whose `left_out` has what is unknown.
+    """Write the run's costs to the folder `out` and return the manifest, whose `left_out` lists unknown costs.
 
-    FOCUS has no unknown cost. Raises ExportError when there is one, unless `known_only`; raises
+    FOCUS does not support unknown costs. Raises ExportError if there is one, unless `known_only`, and
     metrics.store.database.StoreError.
     """
     with snapshot(run_db) as store:
@@ -30,8 +30,8 @@ def export_focus(run_db: Path, out: Path, force: bool = False, known_only: bool 
     if left_out and not known_only:
         shown = "; ".join(left_out[:_NAMED]) + ("; ..." if len(left_out) > _NAMED else "")
         raise ExportError(
-            f"{numbers.meta.run_id}: {len(left_out)} of {len(numbers.bill.lines)} lines of the bill have no known "
-            f"cost, and FOCUS has no row without one ({shown}); --known-only leaves them out"
+            f"{numbers.meta.run_id}: the cost of {len(left_out)} of {len(numbers.bill.lines)} lines of the bill is "
+            f"unknown, and FOCUS requires a cost ({shown}); --known-only leaves them out"
         )
     with new_folder(out, force) as folder:
         files = {

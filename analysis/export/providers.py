@@ -1,4 +1,4 @@
-"""How the providers call themselves and their services in FOCUS exports of their own."""
+"""Names of providers and their services in their own FOCUS exports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cloud.vendors import VENDORS, FocusNames
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What FOCUS says of a service; category and subcategory are of its lists of allowed values."""
+    """A service in FOCUS terms; category and subcategory are from its lists of allowed values."""
 
     name: str
     category: str
@@ -19,7 +19,7 @@ class Service:
 
 
 def service_of(names: FocusNames, key: str) -> Service:
-    """The service that a line of the ledger is for; `key`: vm, controller, egress, data (reading from the store), storage."""
+    """Return the service of a ledger line. `key`: vm, controller, egress, data (read from the store), storage."""
     match key:
         case "vm" | "controller":
             return Service(names.vms, "Compute", "Virtual Machines", "Compute usage", "Virtual machine")
@@ -34,12 +34,12 @@ def service_of(names: FocusNames, key: str) -> Service:
 
 
 def names_of(provider: str) -> FocusNames:
-    """The names of a provider as in locations (`gcp`); an unknown one has that name itself."""
+    """Return the FOCUS names of a provider given as in locations (`gcp`); an unknown provider keeps its name."""
     vendor = VENDORS.get(provider)
     return vendor.focus if vendor else FocusNames(provider or "unknown")
 
 
 def provider_of(name: str) -> str:
-    """The provider as in locations that a bill's ProviderName means; of an unknown one the name in lower case."""
+    """Map a bill's ProviderName to the provider as in locations; an unknown one becomes its name in lower case."""
     folded = name.casefold()
     return next((v.name for v in VENDORS.values() if any(word in folded for word in v.bill_words)), folded)

@@ -1,8 +1,8 @@
-"""A run's records as a folder of CSV or Parquet files, from which `run.db` can be made again without loss.
+"""Exports a run's records as a folder of CSV or Parquet files, from which `run.db` can be restored without loss.
 
-The folder has one file a table of `metrics.records.TABLES`, `meta.json`, and `manifest.json` (written last:
-a folder without it is no export). Exporting the same records twice gives the same CSV bytes.
-Not in it: the run's keys, its logs, and what only its controller needs (how far it has read which log).
+The folder has one file per table of `metrics.records.TABLES`, `meta.json`, and `manifest.json` (written last: a folder
+without it is not an export). Exporting the same records twice gives the same CSV bytes. Not exported: the run's keys,
+its logs, and its controller's internal state (how far it has read each log).
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 EXPORT_FORMAT = "orch-export"
 EXPORT_VERSION = 1  # of the folder's layout; the records' own version is `schema_version`
 MANIFEST = "manifest.json"
-NULL = "\\N"  # None in a CSV cell; an empty cell is an empty text
+NULL = "\\N"  # None in a CSV cell; an empty cell is an empty string
 
 CHUNK_ROWS = 50_000
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\0": "\\0"})
 
 
-# ExportError   it cannot be written there, or not in that form (exit 2)
+# ExportError   the export cannot be written there, or not in that form (exit 2)
 class ExportError(Exception):
-    """The export cannot be made; one sentence with the next step."""
+    """The export cannot be written. The message gives the next step."""
 
 
 def export_tables(
     run_db: Path, out: Path, form: Literal["csv", "parquet"], force: bool = False
 ) -> Mapping[str, Any]:
-    """Write the run's records to the folder `out`; returns the manifest.
+    """Write the run's records to the folder `out` and return the manifest.
 
-    The run may still be going on: what is written is one moment of it. `force` replaces an export that is
-    there. Raises ExportError, metrics.store.database.StoreError.
+    A run in progress is written as of one moment. `force` replaces an existing export. Raises ExportError,
+    metrics.store.database.StoreError.
     """
     write = _write_csv if form == "csv" else _write_parquet
     with new_folder(out, force) as folder, snapshot(run_db) as store:
@@ -78,8 +78,8 @@ def export_tables(
 
 @contextmanager
 def snapshot(run_db: Path) -> Generator[RunStore, None, None]:
-    """A reader of one moment of a run, whatever its controller writes meanwhile. Raises StoreError."""
-    RunStore.open_reader(run_db).close()  # says what is wrong with it in our words
+    """Open a consistent copy of a run's database, unaffected by concurrent writes. Raises StoreError."""
+    RunStore.open_reader(run_db).close()  # raises StoreError with a clear message
     with tempfile.TemporaryDirectory(prefix="orch-export-") as name:
         copy = Path(name) / run_db.parent.name / run_db.name
         copy.parent.mkdir()
@@ -97,23 +97,21 @@ def snapshot(run_db: Path) -> Generator[RunStore, None, None]:
 
 @contextmanager
 def new_folder(out: Path, force: bool) -> Generator[Path, None, None]:
-    """A folder to write in that becomes `out` when the block ends well, and is gone when it does not.
+    """Yield a temporary folder that is renamed to `out` if the block succeeds and deleted otherwise.
 
-    `force` replaces an earlier export, and nothing that is not one. Raises ExportError.
+    `force` replaces an earlier export and nothing else. Raises ExportError.
     """
     out = out.absolute()
     if out.exists() or out.is_symlink():
         if not force:
-            raise ExportError(f"{out}: exists; give --force to replace it, or another --out")
+            raise ExportError(f"{out}: already exists; use --force to replace it, or another --out")
         if not out.is_dir() or out.is_symlink() or not (_is_export(out) or not any(out.iterdir())):
-            raise ExportError(
-                f"{out}: is no export of orch, so --force does not replace it; give another --out"
-            )
+            raise ExportError(f"{out}: not an orch export, so --force does not replace it; use another --out")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
     except OSError as error:
-        raise ExportError(f"{out}: cannot write there: {error.strerror}; give another --out") from error
+        raise ExportError(f"{out}: cannot be written: {error.strerror}; use another --out") from error
     try:
         folder = work / "new"
         folder.mkdir()
@@ -134,7 +132,7 @@ def _is_export(folder: Path) -> bool:
 
 
 def _cells(kind: type, values: Sequence[Any]) -> list[str]:
-    """A column's values as a CSV file has them."""
+    """A column's values as CSV cells."""
     if kind is bool:
         return [NULL if value is None else "true" if value else "false" for value in values]
     if kind is str:
@@ -148,7 +146,7 @@ def _write_csv(file: Path, table: str, columns: Mapping[str, Sequence[Any]]) -> 
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(kinds)
-        for at in range(0, rows, CHUNK_ROWS):  # as text a million rows would not fit
+        for at in range(0, rows, CHUNK_ROWS):  # a million rows as text would not fit into memory
             part = [_cells(kind, columns[name][at : at + CHUNK_ROWS]) for name, kind in kinds.items()]
             writer.writerows(zip(*part, strict=True))
 
@@ -165,7 +163,7 @@ def _write_parquet(file: Path, table: str, columns: Mapping[str, Sequence[Any]])
 
 
 def parquet_schema(table: str, version: int = SCHEMA_VERSION) -> pa.Schema:
-    """The columns of a table's Parquet file; an amount of money is a text, with its digits as they are."""
+    """Return the columns of a table's Parquet file. Amounts of money are strings with unchanged digits."""
     import pyarrow as pa
 
     types = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string(), Decimal: pa.string()}
@@ -175,6 +173,6 @@ def parquet_schema(table: str, version: int = SCHEMA_VERSION) -> pa.Schema:
 
 
 def sha256_of(file: Path) -> str:
-    """The file's hash, in hexadecimal."""
+    """Return the file's SHA-256 in hexadecimal."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

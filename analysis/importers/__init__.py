@@ -1,1 +1,1 @@
-"""Importers of logs and exports that other programs wrote."""
+"""Importers of logs and exports."""

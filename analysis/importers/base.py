@@ -1,4 +1,4 @@
-"""What every importer is: it recognises a folder and turns it into run folders with our own records."""
+"""The interface of importers, which convert a folder of logs or exports into run folders."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Protocol
 from cloud.prices.book import PriceBook
 
 
-# ImportFailed   nothing of what was asked for can be computed (exit 2)
+# ImportFailed   no requested run can be imported (exit 2)
 class ImportFailed(Exception):
-    """Nothing could be imported; the message says what was looked at, why it failed and what to do."""
+    """No run could be imported. The message names the input, the reason and the next step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What came of an import: a folder with `run.db` for each run, and a sentence for each thing left out."""
+    """The result of an import: a folder with `run.db` per run, and a sentence for each problem."""
 
     folders: tuple[Path, ...]
     problems: tuple[str, ...]
@@ -29,7 +29,7 @@ class Importer(Protocol):
     name: str
 
     def recognises(self, folder: Path) -> bool:
-        """Whether the folder looks like this kind. Reads names and first lines only; raises nothing."""
+        """Whether the folder looks like this kind. Reads file names and first lines only; never raises."""
         ...
 
     def import_runs(
@@ -43,7 +43,7 @@ class Importer(Protocol):
     ) -> Imported:
         """Write each run of `folder` as `into/<run id>/run.db`.
 
-        `index`: a file that says which log is whose; `only`: these run ids and no others; `book`: prices of
-        the VMs. Raises ImportFailed when not one run can be imported.
+        `index`: a file that assigns logs to runs; `only`: import only these run ids; `book`: prices of the VMs. Raises
+        ImportFailed if no run can be imported.
         """
         ...

@@ -1,6 +1,6 @@
-"""Import of what `orch export RUN --to csv|parquet` wrote: every record and all of meta, as they were.
+"""Imports exports of `orch export RUN --to csv|parquet`: all records and meta data, unchanged.
 
-A folder is one export (it has a `manifest.json`) or holds several. The run keeps its own price book.
+A folder is one export (with a `manifest.json`) or contains several. The run keeps its own price book.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OrchExport:
     name = "orch export"
 
     def recognises(self, folder: Path) -> bool:
-        """Whether the folder, or a folder in it, has an export's manifest."""
+        """Whether the folder or one of its subfolders has an export's manifest."""
         return bool(_exports(folder))
 
     def import_runs(
@@ -56,10 +56,10 @@ class OrchExport:
         only: Sequence[str] = (),
         book: PriceBook | None = None,
     ) -> Imported:
-        """Make `<into>/<run id>/run.db` of every export; a wrong one is a problem, the others are imported.
+        """Write `<into>/<run id>/run.db` for each export. Invalid exports are reported as problems and skipped.
 
-        `index` and `book` are for logs that do not name their runs and prices; an export does. Raises
-        ImportFailed when no run can be imported.
+        `index` and `book` are ignored, because an export contains its run's name and prices. Raises ImportFailed if no
+        run can be imported.
         """
         folders: list[Path] = []
         problems: list[str] = []
@@ -73,7 +73,9 @@ class OrchExport:
                     continue
                 named.add(run_id)
                 if run_id in read:
-                    problems.append(f"{export}: run {run_id} is in {read[run_id]} too; only that one is read")
+                    problems.append(
+                        f"{export}: run {run_id} is also in {read[run_id]}; only that one is read"
+                    )
                     continue
                 folders.append(_import(export, manifest, into / run_id))
                 read[run_id] = export
@@ -82,45 +84,43 @@ class OrchExport:
         problems += [f"{folder}: no export of run {run_id}" for run_id in only if run_id not in named]
         if not folders:
             raise ImportFailed(
-                "; ".join(problems) or f"{folder}: holds no export; make one with `orch export`"
+                "; ".join(problems) or f"{folder}: contains no export; create one with `orch export`"
             )
         return Imported(tuple(folders), tuple(problems))
 
 
 @dataclass(frozen=True)
 class _File:
-    """A file that the manifest names."""
+    """A file listed in the manifest."""
 
     path: Path
     sha256: str
     rows: int
 
     def open(self) -> BinaryIO:
-        """The file for reading."""
+        """Open the file for reading. Raises ImportFailed."""
         try:
             return self.path.open("rb")
         except OSError as error:
             raise ImportFailed(f"{self.path}: cannot be read ({error.strerror}); {_AGAIN}") from error
 
     def check(self, rows: int) -> None:
-        """Refuse what is not what was written. Called after parsing, which can say more of what is wrong."""
+        """Compare the file with the manifest. Called after parsing, whose errors are more specific. Raises ImportFailed."""
         if rows != self.rows:
-            raise ImportFailed(f"{self.path}: {rows} rows, the manifest says {self.rows}; {_AGAIN}")
+            raise ImportFailed(f"{self.path}: {rows} rows, but the manifest says {self.rows}; {_AGAIN}")
         if sha256_of(self.path) != self.sha256:
-            raise ImportFailed(
-                f"{self.path}: was changed since it was exported (its sha256 differs); {_AGAIN}"
-            )
+            raise ImportFailed(f"{self.path}: changed since the export (its sha256 differs); {_AGAIN}")
 
 
 def _exports(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     candidates = [folder, *sorted(child for child in folder.iterdir() if child.is_dir())]
-    return [path for path in candidates if _says_export(path / MANIFEST)]
+    return [path for path in candidates if _is_manifest(path / MANIFEST)]
 
 
-def _says_export(manifest: Path) -> bool:
-    """Whether a file says that it is our manifest, even if it is cut or of another version."""
+def _is_manifest(manifest: Path) -> bool:
+    """Whether a file is an export's manifest, even if it is truncated or of another version."""
     try:
         return f'"{EXPORT_FORMAT}"' in manifest.read_text(encoding="utf-8", errors="replace")[:1000]
     except OSError:
@@ -140,10 +140,10 @@ def _manifest(export: Path) -> dict[str, Any]:
             )
         if form not in ("csv", "parquet"):
             raise ImportFailed(
-                f"{path}: a {form} export has the run's costs, not its records; use `orch export --to csv`"
+                f"{path}: a {form} export contains the run's costs, not its records; use `orch export --to csv`"
             )
         if not _RUN_ID.fullmatch(run_id):
-            raise ImportFailed(f"{path}: run_id '{run_id[:80]}' is no run's name; {_AGAIN}")
+            raise ImportFailed(f"{path}: run_id '{run_id[:80]}' is not a valid run id; {_AGAIN}")
         for entry in (known["meta"], *known["tables"]):
             if Path(str(entry["file"])).name != entry["file"]:
                 raise ImportFailed(f"{path}: file '{entry['file']}' is not in the export's folder; {_AGAIN}")
@@ -153,7 +153,7 @@ def _manifest(export: Path) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise ImportFailed(f"{path}:{error.lineno}:{error.colno}: {error.msg}; {_AGAIN}") from error
     except KeyError as error:
-        raise ImportFailed(f"{path}: no {error}; {_AGAIN}") from error
+        raise ImportFailed(f"{path}: key {error} is missing; {_AGAIN}") from error
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ImportFailed(f"{path}: cannot be read: {error}; {_AGAIN}") from error
 
@@ -165,7 +165,7 @@ def _import(export: Path, manifest: Mapping[str, Any], target: Path) -> Path:
     }
     meta_file = _File(export / manifest["meta"]["file"], str(manifest["meta"]["sha256"]), 0)
     if (target / "run.db").exists():
-        raise ImportFailed(f"{target}: holds a run already; import into an empty folder")
+        raise ImportFailed(f"{target}: already contains a run; import into an empty folder")
     meta = _meta(meta_file)
     read = _read_csv if manifest["form"] == "csv" else _read_parquet
     try:
@@ -175,15 +175,15 @@ def _import(export: Path, manifest: Mapping[str, Any], target: Path) -> Path:
             for table in TABLES:
                 if table not in entries:
                     if SINCE.get(table, 1) > int(manifest["schema_version"]):
-                        continue  # the table came later than the export
-                    raise ImportFailed(f"{export / MANIFEST}: no table {table}; {_AGAIN}")
+                        continue  # the table is newer than the export
+                    raise ImportFailed(f"{export / MANIFEST}: table {table} is missing; {_AGAIN}")
                 rows = new = 0
                 for columns in read(entries[table], table, int(manifest["schema_version"])):
                     rows += len(next(iter(columns.values())))
                     new += store.append_columns(table, columns)
                 entries[table].check(rows)
                 if new != rows:
-                    raise ImportFailed(f"{entries[table].path}: the same row twice; {_AGAIN}")
+                    raise ImportFailed(f"{entries[table].path}: contains a row twice; {_AGAIN}")
     except (StoreError, ImportFailed) as error:
         shutil.rmtree(target, ignore_errors=True)
         if isinstance(error, ImportFailed):
@@ -199,19 +199,18 @@ def _meta(file: _File) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise ImportFailed(f"{file.path}:{error.lineno}:{error.colno}: {error.msg}; {_AGAIN}") from error
     except UnicodeDecodeError as error:
-        raise ImportFailed(f"{file.path}: is not UTF-8 text; {_AGAIN}") from error
+        raise ImportFailed(f"{file.path}: not UTF-8 text; {_AGAIN}") from error
     file.check(0)
     return meta
 
 
 def _read_csv(file: _File, table: str, version: int) -> Iterator[dict[str, list[Any]]]:
-    """The table's columns, some thousand rows at a time. An error names file, line and column."""
-    there = columns_of(table, version)
-    names = [name for name, _, _ in there]
+    """Yield the table's columns in chunks of `CHUNK_ROWS` rows. Raises ImportFailed with file, line and column."""
+    columns = columns_of(table, version)
+    names = [name for name, _, _ in columns]
     with file.open() as data:
-        reader = csv.reader(
-            (line.decode() for line in data), strict=True
-        )  # by line, to name the one that fails
+        # Decoded line by line, so that an error can give the line number.
+        reader = csv.reader((line.decode() for line in data), strict=True)
         try:
             if next(reader, []) != names:
                 raise ImportFailed(f"{file.path}:1: the columns are not {','.join(names)}; {_AGAIN}")
@@ -220,17 +219,17 @@ def _read_csv(file: _File, table: str, version: int) -> Iterator[dict[str, list[
                 for n, row in enumerate(rows):
                     if len(row) != len(names):
                         raise ImportFailed(
-                            f"{file.path}:{line + n}: {len(row)} cells, {len(names)} columns; {_AGAIN}"
+                            f"{file.path}:{line + n}: {len(row)} cells, but {len(names)} columns; {_AGAIN}"
                         )
                 yield {
                     name: _parse_column(file, line, name, kind, optional, cells)
-                    for (name, kind, optional), cells in zip(there, zip(*rows, strict=True), strict=True)
+                    for (name, kind, optional), cells in zip(columns, zip(*rows, strict=True), strict=True)
                 }
                 line += len(rows)
         except csv.Error as error:
             raise ImportFailed(f"{file.path}:{reader.line_num}: {error}; {_AGAIN}") from error
         except UnicodeDecodeError as error:
-            raise ImportFailed(f"{file.path}:{reader.line_num + 1}: is not UTF-8 text; {_AGAIN}") from error
+            raise ImportFailed(f"{file.path}:{reader.line_num + 1}: not UTF-8 text; {_AGAIN}") from error
 
 
 def _parse_column(
@@ -238,7 +237,7 @@ def _parse_column(
 ) -> list[Any]:
     parse = _PARSERS[kind]
     if kind in (int, float) and not (optional and NULL in cells):
-        with suppress(ValueError):  # told below, with its line
+        with suppress(ValueError):  # reported below, with its line
             return list(map(parse, cells))
     values: list[Any] = []
     for n, cell in enumerate(cells):
@@ -258,7 +257,7 @@ def _text(cell: str) -> str:
 
 
 def _decimal(cell: str) -> str:
-    Decimal(cell)  # the store keeps the text, with its trailing zeros
+    Decimal(cell)  # only validated: the store keeps the text with its trailing zeros
     return cell
 
 
@@ -295,5 +294,5 @@ def _read_parquet(file: _File, table: str, version: int) -> Iterator[dict[str, l
         except (pa.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
             raise ImportFailed(
-                f"{file.path}: cannot be read as Parquet, it may be cut ({reason}); {_AGAIN}"
+                f"{file.path}: cannot be read as Parquet, it may be truncated ({reason}); {_AGAIN}"
             ) from error

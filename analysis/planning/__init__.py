@@ -1,1 +1,1 @@
-"""Plans before a run: VMs, prices, budget reserve."""
+"""Plans before a run: VMs, prices and the budget reserve."""

@@ -1,4 +1,4 @@
-"""What a plan says of money and limits: how much of the budget is kept back, and what the run may not pass. Pure."""
+"""The budget and limits of a plan: the reserve kept back from the budget, and the run's limits. Pure."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ _CENT = Decimal("0.01")
 
 @dataclass(frozen=True, slots=True)
 class PlannedBudget:
-    """The budget and what must be left of it when the run is told to end. Dollars at the study's scale."""
+    """The budget, and what must remain of it when the run starts to shut down. Dollars at full scale."""
 
     budget_usd: Decimal | None
-    burn_usd_per_h: Decimal | None  # all slots at once, each at its dearest place's ceiling; None: unknown
-    egress_usd_per_h: Decimal | None  # the most that traffic may cost until the end
+    burn_usd_per_h: (
+        Decimal | None
+    )  # all slots at once, each at its most expensive place's ceiling; None: unknown
+    egress_usd_per_h: Decimal | None  # the highest possible cost of traffic until the end
     pace: Pace
 
     @property
     def reserve_usd(self) -> Decimal | None:
-        """What is kept back at most: (burn + egress) x (metering period + decision + teardown)."""
+        """The largest reserve: (burn + egress) x (metering period + decision + teardown)."""
         if self.burn_usd_per_h is None or self.egress_usd_per_h is None:
             return None
         return self.pace.reserve_usd(self.burn_usd_per_h, self.egress_usd_per_h)
 
     @property
     def overshoot(self) -> str:
-        """The promise, with what it depends on."""
+        """The maximum overshoot of the budget and its condition, in words."""
         if self.budget_usd is None:
-            return "no budget: nothing stops the run but its own end and its limits"
+            return "no budget: only the run's end and its limits stop it"
         if self.reserve_usd is None:
-            return (
-                "unknown, as the reserve is: what cannot be reckoned cannot be kept, and nothing is started"
-            )
+            return "unknown, because the reserve is unknown: without a reserve nothing is started"
         return (
-            f"0 as long as every VM ends within {self.pace.teardown_s:.0f} s of being told to; a VM that "
-            "does not goes on at its own price an hour, and `orch down` ends with 5 and names it"
+            f"0 if every VM ends within {self.pace.teardown_s:.0f} s of the request to stop; a VM that does not "
+            "continues to cost its hourly price, and `orch down` exits with 5 and names it"
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON types; dollars as strings, unknown as None."""
+        """Return plain JSON types, with dollars as strings and unknown as None."""
         return {
-            "budget_usd": _money(self.budget_usd),
+            "budget_usd": as_text(self.budget_usd),
             "reserve_usd": None if self.reserve_usd is None else str(self.reserve_usd.quantize(_CENT)),
-            "burn_usd_per_h": _money(self.burn_usd_per_h),
+            "burn_usd_per_h": as_text(self.burn_usd_per_h),
             "egress_usd_per_h": None
             if self.egress_usd_per_h is None
             else str(self.egress_usd_per_h.quantize(_CENT)),
@@ -60,23 +60,23 @@ class PlannedBudget:
         }
 
     def too_short(self, vm_usd: Decimal) -> list[str]:
-        """A note where the VMs of all epochs alone cost more than the budget has beside its reserve."""
+        """Return a note if the VMs of all epochs cost more than the budget without its reserve."""
         if self.budget_usd is None:
             return []
         left = max(Decimal(0), self.budget_usd - (self.reserve_usd or 0))
         if vm_usd <= left:
             return []
         return [
-            f"the budget has ${left:.2f} to spend beside its reserve, and the VMs of all epochs alone cost ${vm_usd}: "
+            f"without its reserve the budget has ${left:.2f}, but the VMs alone cost ${vm_usd} for all epochs: "
             "the run will stop before its end"
         ]
 
     def notes(self) -> list[str]:
-        """What a person should know before saying yes."""
+        """Notes to show before the plan is confirmed."""
         if self.budget_usd is None or self.reserve_usd is None or self.reserve_usd < self.budget_usd:
             return []
         return [
-            f"the reserve of ${self.reserve_usd:.2f} for all peers at once is not below the budget of "
+            f"the reserve for all peers at once (${self.reserve_usd:.2f}) is not below the budget of "
             f"${self.budget_usd}: fewer peers get a VM, or none"
         ]
 
@@ -89,9 +89,9 @@ def planned_budget(
     *,
     rented: bool,
 ) -> PlannedBudget:
-    """The budget of an experiment whose VMs together cost `burn_usd_per_h` at most, as the controller will keep it.
+    """Compute the budget of an experiment whose VMs together cost at most `burn_usd_per_h`, by the controller's rules.
 
-    `emulation` tells the expected epoch; None: unknown, and so is what traffic may cost.
+    `emulation` gives the expected length of an epoch; if it is None, the cost of traffic is unknown.
     """
     pace = pace_of(emulation, rented, spec.lease_s)
     epoch_s = emulation.reckoned_epoch_s if emulation else None
@@ -103,15 +103,16 @@ def planned_budget(
 
 
 def limits_of(spec: ExperimentSpec) -> dict[str, Any]:
-    """What the run may not pass, whatever happens, in JSON types."""
+    """Return the run's hard limits as JSON types."""
     return {
         "min_peers": spec.min_peers,
-        "max_usd_per_h": _money(spec.max_usd_per_h),
+        "max_usd_per_h": as_text(spec.max_usd_per_h),
         "max_wall_time_s": spec.max_wall_time_s,
         "lease_s": spec.lease_s,
         **asdict(spec.limits),
     }
 
 
-def _money(amount: Decimal | None) -> str | None:
+def as_text(amount: Decimal | None) -> str | None:
+    """Dollars as a JSON string; None stays None."""
     return None if amount is None else str(amount)

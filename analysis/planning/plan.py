@@ -1,4 +1,4 @@
-"""What an experiment would rent, for how long and at what price, before anything is started. Pure."""
+"""The plan of a run: what it would rent, for how long and at what price. Nothing is started. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from analysis.planning.budget import PlannedBudget, limits_of, planned_budget
+from analysis.planning.budget import PlannedBudget, as_text, limits_of, planned_budget
 from analysis.planning.reserve import unpriced_traffic
 from cloud.prices.book import PriceBook
 from cloud.targets import TARGETS
@@ -17,15 +17,15 @@ from experiments.schema.models import ExperimentSpec
 from experiments.schema.slots import Slot, slots
 
 TOLERANCE = Decimal("0.1")
-"""A VM may be so much dearer than planned, as a share of its price."""
+"""Accept VM prices up to this fraction above the plan (0.1 = 10 %)."""
 
-# What every rented VM is labelled with from its first moment (cloud/provider.py).
+# Labels that every rented VM has from its creation (cloud/provider.py).
 _LABELS = {
     "orch-run": "the run's id",
     "orch-slot": "the slot's name",
-    "orch-owner": "whose it is: <home>/owner, or ORCH_OWNER",
+    "orch-owner": "its owner: <home>/owner, or ORCH_OWNER",
     "orch-vm": "its own name",
-    "orch-lease-until": "unix seconds after which nobody should need it",
+    "orch-lease-until": "unix seconds at which its lease ends",
 }
 _HOUR_S = Decimal(3600)
 _CENT = Decimal("0.01")
@@ -33,21 +33,21 @@ _CENT = Decimal("0.01")
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """What one kind of VM costs at one place."""
+    """The price of one kind of VM at one place."""
 
-    instance: str  # "unknown": nobody knows which VM that would be
+    instance: str  # "unknown": the instance type is unknown
     usd_per_h: Decimal | None  # None: unknown
     source: str  # of the price, or why it is unknown
-    remark: str = ""  # what a reader of the plan should know about its prices
+    remark: str = ""  # a note on the price, shown with the plan
 
 
 Quoter = Callable[[str, str, bool], Quote]
-"""Location, accelerator, use_spot -> its price; contacts nothing."""
+"""(location, accelerator, use_spot) -> price. Makes no network requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedPlace:
-    """One place where a slot's VM may be, with what would be rented there."""
+    """One possible place of a slot's VM, with the instance and its price."""
 
     location: str
     instance: str
@@ -55,13 +55,26 @@ class PlannedPlace:
     use_spot: bool
     usd_per_h: Decimal | None
     price_source: str
-    max_usd_per_h: Decimal | None  # the experiment's own
-    ceiling_usd_per_h: Decimal | None  # no dearer VM is kept; None: none is known, or nothing is rented
+    max_usd_per_h: Decimal | None  # from the experiment
+    ceiling_usd_per_h: Decimal | None  # more expensive VMs are not kept; None: unknown, or nothing is rented
 
     @property
-    def reckoned_usd_per_h(self) -> Decimal | None:
-        """The price, else the ceiling: an unknown price counts as that."""
+    def expected_usd_per_h(self) -> Decimal | None:
+        """The price, or the ceiling if the price is unknown."""
         return self.ceiling_usd_per_h if self.usd_per_h is None else self.usd_per_h
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain JSON types, with dollars as strings and unknown as None."""
+        return {
+            "location": self.location,
+            "instance": self.instance,
+            "accelerator": self.accelerator,
+            "use_spot": self.use_spot,
+            "usd_per_h": as_text(self.usd_per_h),
+            "ceiling_usd_per_h": as_text(self.ceiling_usd_per_h),
+            "price_source": self.price_source,
+            "max_usd_per_h": as_text(self.max_usd_per_h),
+        }
 
     @property
     def key(self) -> str:
@@ -71,7 +84,7 @@ class PlannedPlace:
 
 @dataclass(frozen=True, slots=True)
 class PlannedPeer:
-    """One slot: its places in the order in which they are asked."""
+    """One slot, with its places in the order in which they are tried."""
 
     slot: str
     places: tuple[PlannedPlace, ...]
@@ -79,42 +92,41 @@ class PlannedPeer:
 
     @property
     def first(self) -> PlannedPlace:
-        """Where its first VM is asked for."""
+        """The place where its first VM is requested."""
         return self.places[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A run before it starts. Seconds and dollars are at the study's scale, `raw_*` on this machine's clock."""
+    """A run before it starts. Seconds and dollars are at full scale, `raw_*` on this machine's clock."""
 
     experiment: str
     model: str
     target_batch_size: int
-    on: str  # a target of `cloud.targets` that can be started
+    on: str  # a launchable target of `cloud.targets`
     peers: tuple[PlannedPeer, ...]
-    usd_per_h: Decimal | None  # all VMs together, each in its first place; None: a price is unknown
-    dearest_usd_per_h: Decimal | None  # each in the dearest place of its list
+    usd_per_h: Decimal | None  # all VMs together, each at its first place; None: a price is unknown
+    dearest_usd_per_h: Decimal | None  # each at the most expensive of its places
     price_tolerance: Decimal
     budget: PlannedBudget
     limits: Mapping[str, Any]  # `analysis.planning.budget.limits_of`
-    price_book: str  # of the traffic; of the VMs where nobody else has a price
-    price_book_date: str | None  # from when on its newest price holds
+    price_book: str  # for traffic, and for VMs without a quoted price
+    price_book_date: str | None  # the date of its newest price
     warmup_epochs: int
     measured_epochs: int
     emulated: bool
-    emulation: EmulationPlan | None  # what is expected of its epochs; None: no duration is known
-    duration_s: float | None  # all epochs; booting and taking down left out
+    emulation: EmulationPlan | None  # the expected epochs; None: durations are unknown
+    duration_s: float | None  # all epochs, without booting and shutdown
     raw_duration_s: float | None
-    vm_usd: Decimal | None  # of duration_s: a lower bound of the bill (no egress, no booting)
+    vm_usd: Decimal | None  # for duration_s: a lower bound of the bill (no egress, no booting)
     notes: tuple[str, ...]
     network_tuning: str = "default"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON types; dollars as strings, unknown as None.
+        """Return plain JSON types, with dollars as strings and unknown as None.
 
-        `prediction` is the place of throughput, granularity and $/1M samples predicted with intervals.
-        Nothing predicts them yet, so it is None. `ceilings`: dollars an hour above which a VM is not kept,
-        by `place_key`.
+        `prediction` is reserved for predicted throughput, granularity and $/1M samples and is always None for now.
+        `ceilings`: dollars per hour above which a VM is not kept, by `place_key`.
         """
         shrunk = self.emulation
         return {
@@ -132,11 +144,11 @@ class Plan:
             "scale_reasons": list(shrunk.reasons) if shrunk else [],
             "network_tuning": self.network_tuning,
             "peers": [self._peer(peer) for peer in self.peers],
-            "usd_per_h": _money(self.usd_per_h),
-            "dearest_usd_per_h": _money(self.dearest_usd_per_h),
+            "usd_per_h": as_text(self.usd_per_h),
+            "dearest_usd_per_h": as_text(self.dearest_usd_per_h),
             "price_tolerance": str(self.price_tolerance),
             "ceilings": self._ceilings(),
-            "budget_usd": _money(self.budget.budget_usd),
+            "budget_usd": as_text(self.budget.budget_usd),
             "budget": self.budget.as_dict(),
             "limits": dict(self.limits),
             "labels": dict(_LABELS) if TARGETS[self.on].rents else {},
@@ -145,37 +157,21 @@ class Plan:
             "epochs": {"warmup": self.warmup_epochs, "measured": self.measured_epochs},
             "duration_s": self.duration_s,
             "raw_duration_s": self.raw_duration_s,
-            "vm_usd": _money(self.vm_usd),
+            "vm_usd": as_text(self.vm_usd),
             "prediction": None,
             "notes": list(self.notes),
         }
 
     def _peer(self, peer: PlannedPeer) -> dict[str, Any]:
-        first = peer.first
+        places = [place.as_dict() for place in peer.places]
+        first = {key: value for key, value in places[0].items() if key != "max_usd_per_h"}
+        alternatives = [place.location for place in peer.places[1:]]
         return {
             "slot": peer.slot,
-            "location": first.location,
-            "instance": first.instance,
-            "accelerator": first.accelerator,
-            "use_spot": first.use_spot,
-            "usd_per_h": _money(first.usd_per_h),
-            "ceiling_usd_per_h": _money(first.ceiling_usd_per_h),
-            "price_source": first.price_source,
-            "alternatives": [place.location for place in peer.places[1:]],
+            **first,
+            "alternatives": alternatives,
             "replace": peer.replace,
-            "places": [
-                {
-                    "location": place.location,
-                    "instance": place.instance,
-                    "accelerator": place.accelerator,
-                    "use_spot": place.use_spot,
-                    "usd_per_h": _money(place.usd_per_h),
-                    "ceiling_usd_per_h": _money(place.ceiling_usd_per_h),
-                    "price_source": place.price_source,
-                    "max_usd_per_h": _money(place.max_usd_per_h),
-                }
-                for place in peer.places
-            ],
+            "places": places,
         }
 
     def _ceilings(self) -> dict[str, str]:
@@ -184,20 +180,20 @@ class Plan:
 
 
 def place_key(location: str, accelerator: str, use_spot: bool) -> str:
-    """One word for a place and what is rented there: `gcp/us-central1/us-central1-a|T4:1|spot`."""
+    """Key of a place and what is rented there: `gcp/us-central1/us-central1-a|T4:1|spot`."""
     return f"{location}|{accelerator}|{'spot' if use_spot else 'on_demand'}"
 
 
 def book_quoter(book: PriceBook) -> Quoter:
-    """Prices of one price book."""
+    """Return a quoter with the prices of one price book."""
 
     def quote(location: str, accelerator: str, use_spot: bool) -> Quote:
         price = book.vm(location, accelerator, use_spot)
         if price is None:
             return Quote(
-                "unknown", None, f"{book.name} has no {'spot' if use_spot else 'on-demand'} price of it"
+                "unknown", None, f"{book.name} has no {'spot' if use_spot else 'on-demand'} price for it"
             )
-        where = f"{book.name}:{price.line}: " if price.line else ""  # 0: of no book
+        where = f"{book.name}:{price.line}: " if price.line else ""  # 0: not from a book
         return Quote(price.instance, price.usd, f"{where}{price.source}")
 
     return quote
@@ -213,11 +209,12 @@ def plan_of(
     price_tolerance: Decimal = TOLERANCE,
     notes: Iterable[str] = (),
 ) -> Plan:
-    """The plan of an experiment.
+    """Plan an experiment.
 
-    `emulation` is `experiments.emulation.scales.resolve_emulation`'s answer: its expected epochs (step times,
-    slowest stream of the network) give the duration; None: unknown. `usd_per_h` sums the first choice of every slot; one
-    unknown price makes it unknown. `quote` says what a place costs (default: the book), `notes` what else there is to know.
+    `emulation` is the result of `experiments.emulation.scales.resolve_emulation`; its expected epochs (step times,
+    slowest stream of the network) give the duration, and None means unknown. `usd_per_h` sums the first choice of
+    every slot and is unknown if one price is. `quote` gives the price of a place (default: the book's), `notes` are
+    added to the plan's own.
     """
     remarks: dict[str, None] = {}  # each once, in order
 
@@ -229,29 +226,29 @@ def plan_of(
 
     rented = TARGETS[on].rents
     peers = tuple(_peer(slot, asked, price_tolerance if rented else None) for slot in slots(spec))
-    unpredicted = "throughput and $/1M samples are not predicted: that comes with a later release"
+    unpredicted = "throughput and $/1M samples are not predicted in this release"
     notes = [unpredicted, *notes, *remarks]
-    usd_per_h = _sum(peer.first.reckoned_usd_per_h for peer in peers)
+    usd_per_h = _sum(peer.first.expected_usd_per_h for peer in peers)
     unknown = sorted(
         {(p.location, p.accelerator, p.price_source) for s in peers for p in s.places if p.usd_per_h is None}
     )
     if unknown:
         notes.append(
-            "not every place has a price: the total is unknown, or has the place's max_usd_per_h instead"
+            "some places have no price: the total is unknown, or uses the place's max_usd_per_h instead"
         )
         notes += [f"{accelerator} in {location}: {why}" for location, accelerator, why in unknown]
     regions = [region_of(slot.places[0].infra) for slot in slots(spec)]
     study_calc_s = emulation.study_calc_s if emulation else None
     comm_s = emulation.comm_s * emulation.time_scale if emulation else None
     notes += spec.swarm.method.plan_notes(regions, study_calc_s, comm_s)
-    notes += _too_dear(peers, usd_per_h, spec.max_usd_per_h)
+    notes += _above_limits(peers, usd_per_h, spec.max_usd_per_h)
     most = _sum(_most(p.ceiling_usd_per_h or p.usd_per_h for p in peer.places) for peer in peers)
     budget = planned_budget(spec, book, most, emulation, rented=rented)
     notes += budget.notes()
     unpriced = unpriced_traffic(spec, book, rented=rented)
     if unpriced:
         notes.append(
-            f"traffic has no price in {book.name}, so what it costs is unknown: {', '.join(unpriced)}"
+            f"{book.name} has no price for some traffic, so its cost is unknown: {', '.join(unpriced)}"
         )
     epochs = spec.measure.warmup_epochs + spec.measure.epochs
     expected, raw = (emulation.study_epoch_s, emulation.epoch_s) if emulation else (None, None)
@@ -267,7 +264,7 @@ def plan_of(
         on=on,
         peers=peers,
         usd_per_h=usd_per_h,
-        dearest_usd_per_h=_sum(_most(p.reckoned_usd_per_h for p in peer.places) for peer in peers),
+        dearest_usd_per_h=_sum(_most(p.expected_usd_per_h for p in peer.places) for peer in peers),
         price_tolerance=price_tolerance,
         budget=budget,
         limits=limits_of(spec),
@@ -285,23 +282,25 @@ def plan_of(
     )
 
 
-def _too_dear(
+def _above_limits(
     peers: tuple[PlannedPeer, ...], usd_per_h: Decimal | None, max_usd_per_h: Decimal | None
 ) -> list[str]:
-    """Places and slots that get no VM because of the experiment's own limits."""
+    """Notes on places and slots that get no VM because of the experiment's limits."""
     notes = {
-        f"{p.location} costs ${p.usd_per_h}/h, above its max_usd_per_h: no VM is taken there": None
+        f"{p.location} costs ${p.usd_per_h}/h, above its max_usd_per_h: no VM is requested there": None
         for peer in peers
         for p in peer.places
         if p.usd_per_h is not None and p.ceiling_usd_per_h is not None and p.usd_per_h > p.ceiling_usd_per_h
     }
     if max_usd_per_h is not None and usd_per_h is not None and usd_per_h > max_usd_per_h:
-        notes[f"all VMs together are above max_usd_per_h (${max_usd_per_h}): not every slot gets a VM"] = None
+        notes[
+            f"all VMs together cost more than max_usd_per_h (${max_usd_per_h}): not every slot gets a VM"
+        ] = None
     return list(notes)
 
 
 def ceiling(usd_per_h: Decimal | None, max_usd_per_h: Decimal | None, tolerance: Decimal) -> Decimal | None:
-    """The most a VM may cost: what the experiment says, else its price and the tolerance; None: unknown."""
+    """The maximum price of a VM: the experiment's limit, or its price plus the tolerance; None: unknown."""
     if max_usd_per_h is not None or usd_per_h is None:
         return max_usd_per_h
     return usd_per_h * (1 + tolerance) if usd_per_h else usd_per_h
@@ -309,20 +308,20 @@ def ceiling(usd_per_h: Decimal | None, max_usd_per_h: Decimal | None, tolerance:
 
 def _peer(slot: Slot, quote: Quoter, tolerance: Decimal | None) -> PlannedPeer:
     places: list[PlannedPlace] = []
-    for wished in slot.places:
-        found = quote(wished.infra, wished.accelerators, wished.use_spot)
+    for requested in slot.places:
+        found = quote(requested.infra, requested.accelerators, requested.use_spot)
         places.append(
             PlannedPlace(
-                location=wished.infra,
+                location=requested.infra,
                 instance=found.instance,
-                accelerator=wished.accelerators,
-                use_spot=wished.use_spot,
+                accelerator=requested.accelerators,
+                use_spot=requested.use_spot,
                 usd_per_h=found.usd_per_h,
                 price_source=found.source,
-                ceiling_usd_per_h=wished.max_usd_per_h
+                ceiling_usd_per_h=requested.max_usd_per_h
                 if tolerance is None
-                else ceiling(found.usd_per_h, wished.max_usd_per_h, tolerance),
-                max_usd_per_h=wished.max_usd_per_h,
+                else ceiling(found.usd_per_h, requested.max_usd_per_h, tolerance),
+                max_usd_per_h=requested.max_usd_per_h,
             )
         )
     if slot.replace.policy == "cheapest_place":
@@ -346,7 +345,3 @@ def _sum(amounts: Iterable[Decimal | None]) -> Decimal | None:
             return None
         total += amount
     return total
-
-
-def _money(amount: Decimal | None) -> str | None:
-    return None if amount is None else str(amount)

@@ -1,6 +1,6 @@
-"""What an experiment must keep back of its budget: how late money is known, how long ending takes, what is in flight.
+"""The part of a budget that must be kept back: metering delay, shutdown time and traffic in flight.
 
-Pure. All dollars at the study's scale, as the budget is.
+Pure. All dollars are at full scale, as is the budget.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from experiments.schema.models import ExperimentSpec
 from experiments.schema.slots import slots
 from metrics.cost.budget import reserve_usd
 
-_STATE_BYTES_PER_VALUE = 12  # weights and Adam's two moments, 32 bits each: what one that joins downloads
-_OVERHEAD = Decimal("1.25")  # frames, repeated rounds, the DHT
+_STATE_BYTES_PER_VALUE = (
+    12  # weights and Adam's two moments, 32 bits each: the state that a joining peer downloads
+)
+_OVERHEAD = Decimal("1.25")  # packet headers, repeated rounds, the DHT
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Worst seconds of a provider: until spending is known, until the first VM is told to end, until all have."""
+    """Worst-case delays of a provider in seconds: until spending is known, until shutdown starts, until it is complete."""
 
     metering_period_s: float
     decision_s: float
@@ -32,7 +34,7 @@ class Pace:
 
     @property
     def all_s(self) -> float:
-        """From a dollar spent to the last VM's end."""
+        """Seconds from spending a dollar to the end of the last VM."""
         return self.metering_period_s + self.decision_s + self.teardown_s
 
     def reserve_usd(self, burn_usd_per_h: Decimal, egress_usd_per_h: Decimal) -> Decimal:
@@ -46,21 +48,22 @@ class Pace:
         )
 
 
-# Spending is looked at each 5 s, a tick takes 1 s, a local VM ends in a second (its call's deadline is 60 s).
+# Spending is checked every 5 s, a tick takes 1 s, a local VM ends within a second (the call's deadline is 60 s).
 LOCAL_PACE = Pace(metering_period_s=10.0, decision_s=5.0, teardown_s=60.0)
-# SkyPilot's `down` was measured at 6 to 28 s; eight VMs at a time, and a call that is repeated once. But should the
-# controller be lost just then, the VMs live until their lease is over and SkyPilot's autodown has ended them: see `pace_of`.
+# SkyPilot's `down` was measured at 6 to 28 s; eight VMs at a time, and one retry. If the controller is lost at that
+# moment, the VMs run until their lease has expired and SkyPilot's autodown has ended them: see `pace_of`.
 RENTED_PACE = Pace(metering_period_s=60.0, decision_s=30.0, teardown_s=300.0)
-_AUTODOWN_S = 420.0  # five idle minutes, then it looks once a minute and took 51 s
+_AUTODOWN_S = 420.0  # five idle minutes, a check once a minute, and a measured 51 s to end the VM
 
 
 def pace_of(emulation: EmulationPlan | None, rented: bool, lease_s: float) -> Pace:
-    """The provider's pace in the study's seconds, in which dollars are counted.
+    """Return the provider's pace in full-scale seconds, in which dollars are counted.
 
-    Rented VMs: their teardown is the longer of an orderly one and one that nobody is there to ask for.
+    For rented VMs the teardown time covers the loss of the controller: the VMs then run until the lease has expired
+    and autodown has ended them.
 
-    An emulated epoch is shorter than the study's: while it lasts its VMs are billed by the clock, and at its end
-    as long as the study's would have taken. So up to one such epoch is not known yet.
+    An emulated epoch is shorter than a full-scale one: its VMs are billed by the clock while it lasts, and for the
+    full-scale duration at its end. So the cost of up to one full-scale epoch may not be known yet.
     """
     if rented:
         return replace(RENTED_PACE, teardown_s=max(RENTED_PACE.teardown_s, lease_s + _AUTODOWN_S))
@@ -75,13 +78,13 @@ def pace_of(emulation: EmulationPlan | None, rented: bool, lease_s: float) -> Pa
 
 
 def epoch_egress_usd(spec: ExperimentSpec, book: PriceBook, *, rented: bool = False) -> Decimal | None:
-    """The most that one epoch's traffic may cost; None: unknown, for the reasons of `unpriced_traffic`.
+    """Upper bound of the traffic cost of one epoch; None: unknown, for the reasons that `unpriced_traffic` lists.
 
     `rented`: peers reach each other at public addresses, which clouds bill inside a zone too.
 
-    Each two peers exchange gradients and means, each slot in whichever of its places is dearest for it (its region,
-    for hierarchical averaging, is that of the first); one peer joins and downloads the whole state; every sample of
-    the batch comes from the store.
+    Assumes that all pairs of peers exchange gradients and means with each slot at its most expensive place (for
+    hierarchical averaging a slot's region is that of its first place), that one peer joins and downloads the whole
+    state, and that every sample of the batch is read from the store.
     """
     groups = _groups(spec)
     model = models()[spec.model]
@@ -93,7 +96,7 @@ def epoch_egress_usd(spec: ExperimentSpec, book: PriceBook, *, rented: bool = Fa
     gradient_bytes = method.compression.gradient_bytes(spec.model, model.parameters)
     state_bytes = model.parameters * _STATE_BYTES_PER_VALUE
     usd = state_usd = Decimal(0)
-    for pairs, links in _ways(groups):
+    for pairs, links in _routes(groups):
         a, b = (region_of(place) for place in links[0])
         share = vectors[a, b] / (regions.count(a) * (regions.count(b) - (a == b)))
         pair_bytes = int(share * gradient_bytes)
@@ -112,11 +115,11 @@ def epoch_egress_usd(spec: ExperimentSpec, book: PriceBook, *, rented: bool = Fa
 
 
 def unpriced_traffic(spec: ExperimentSpec, book: PriceBook, *, rented: bool = False) -> list[str]:
-    """Why nobody knows what the traffic costs: each way that the book has no price of; empty: `epoch_egress_usd`."""
+    """List the routes that have no price in the book; empty if `epoch_egress_usd` is known."""
     groups = _groups(spec)
     unknown = [
         f"{src} to {dst}"
-        for _, links in _ways(groups)
+        for _, links in _routes(groups)
         for src, dst in links
         if book.ladder(src, dst, public=rented) is None
     ]
@@ -124,12 +127,12 @@ def unpriced_traffic(spec: ExperimentSpec, book: PriceBook, *, rented: bool = Fa
     places = (place for group in groups for place in group)
     unknown += [f"the store in {store} to {dst}" for dst in places if book.store_ladder(store, dst) is None]
     if models()[spec.model].bytes_per_sample is None:
-        unknown.append(f"the samples of {spec.model}, whose size is unknown")
+        unknown.append(f"samples of {spec.model}, whose size is unknown")
     return list(dict.fromkeys(unknown))
 
 
 def _groups(spec: ExperimentSpec) -> dict[tuple[str, ...], int]:
-    """How many slots have each list of places."""
+    """Count the slots with each list of places."""
     groups: dict[tuple[str, ...], int] = {}
     for slot in slots(spec):
         places = tuple(p.infra for p in slot.places)
@@ -137,8 +140,8 @@ def _groups(spec: ExperimentSpec) -> dict[tuple[str, ...], int]:
     return groups
 
 
-def _ways(groups: dict[tuple[str, ...], int]) -> Iterator[tuple[int, list[tuple[str, str]]]]:
-    """From each group to each: how many pairs of slots, and the ways that one of them may take."""
+def _routes(groups: dict[tuple[str, ...], int]) -> Iterator[tuple[int, list[tuple[str, str]]]]:
+    """For each ordered pair of groups yield the number of slot pairs and the possible routes of one pair."""
     for (here, n), (there, m) in product(groups.items(), repeat=2):
         pairs = n * m - (n if here == there else 0)
         if pairs:
@@ -146,9 +149,10 @@ def _ways(groups: dict[tuple[str, ...], int]) -> Iterator[tuple[int, list[tuple[
 
 
 def egress_ceiling_usd_per_h(epoch_usd: Decimal, epoch_s: float, pace: Pace) -> Decimal:
-    """Dollars an hour which, over all of the pace's seconds, make what traffic may cost until the run has ended.
+    """Dollars per hour that, over `pace.all_s`, add up to the most that traffic may cost until the run has ended.
 
-    Traffic is metered when its epoch ends, so one whole epoch counts as in flight beside what is sent meanwhile.
+    Traffic is metered at the end of its epoch, so one whole epoch counts as in flight in addition to what is sent
+    during the shutdown.
     """
     epochs = Decimal(1) + Decimal(str(pace.all_s)) / Decimal(str(max(epoch_s, 1.0)))
     return epoch_usd * epochs * Decimal(3600) / Decimal(str(pace.all_s))

@@ -1,1 +1,1 @@
-"""The report of a run: one HTML file that works offline, each figure also as PNG, SVG and CSV."""
+"""The report of a run: one HTML file without external resources, and each figure as PNG, SVG and CSV."""

@@ -1,4 +1,4 @@
-"""Builds `report/` in a run's folder from run.db alone: the page, and each figure as PNG, SVG and CSV."""
+"""Builds `report/` in a run's folder from run.db: the page, and each figure as PNG, SVG and CSV."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from metrics.warnings import sentences
 
 
 def build(run_folder: Path) -> Path:
-    """Write `<run_folder>/report/`, replacing an older one; returns the page's path.
+    """Write `<run_folder>/report/`, replacing an older one, and return the page's path.
 
-    Works on a run that is still going on. Raises metrics.store.database.StoreError when the run cannot be read,
-    OSError when the report cannot be written.
+    The run may still be in progress. Raises metrics.store.database.StoreError if the run cannot be read, OSError if
+    the report cannot be written.
     """
     with RunStore.open_reader(run_folder / "run.db") as store:
         run = RunNumbers.of(store)
@@ -71,14 +71,14 @@ def _page(
     imported = target_of(summary["target"]).from_logs
     counted = "IP bytes that left each VM, read from the kernel's socket counters"
     if imported:
-        counted = "Bytes that left each VM by its log"
+        counted = "Bytes that left each VM according to its log"
 
     sections: list[Section] = []
     if compared:
         shown = [
             {
                 "what": r["what"],
-                "study": f"{r['study']:.4g}",
+                "paper": f"{r['study']:.4g}",
                 "this run": f"{r['ours']:.4g}",
                 "difference": f"{r['ratio'] - 1:+.1%}",
             }
@@ -87,12 +87,12 @@ def _page(
         sections.append(
             files.section(
                 "comparison",
-                "Beside the study",
+                "Compared with the paper",
                 "The published figures of this experiment, on their own basis (wall clock; "
                 "the mean of two epochs), and this run's.",
                 compared,
                 figures.comparison(compared),
-                table(shown, "The study's figures and this run's", text=["what"]),
+                table(shown, "The paper's figures and this run's", text=["what"]),
             )
         )
     if vms:
@@ -100,7 +100,7 @@ def _page(
             files.section(
                 "timeline",
                 "Peers over time",
-                "Each slot's VMs from request to end, and when they averaged, "
+                "Each slot's VMs from request to end, and their averaging rounds, "
                 f"by the clock of {'the logs' if imported else 'this machine'}.",
                 [*vms, *rounds],
                 figures.timeline(vms, rounds),
@@ -112,8 +112,8 @@ def _page(
             files.section(
                 "epochs",
                 "Calculation and communication",
-                "Mean over the peers of each hivemind epoch, at the study's scale. "
-                "Granularity is the one over the other.",
+                "Mean over the peers of each hivemind epoch, at full scale. "
+                "Granularity is calculation time / communication time.",
                 epochs,
                 figures.calc_comm(epochs),
                 table(content.epoch_table(epochs), "Hivemind epochs", text=["remarks"]),
@@ -124,7 +124,7 @@ def _page(
             files.section(
                 "traffic",
                 "Egress by destination",
-                f"{counted}, at the study's scale.{_agreement(summary)}",
+                f"{counted}, at full scale.{_agreement(summary)}",
                 traffic,
                 figures.traffic_matrix(traffic),
                 "<details><summary>Bytes and dollars by link</summary>"
@@ -149,11 +149,11 @@ def _page(
             files.section(
                 "cost",
                 "Cost",
-                f"By the price book {summary['cost']['price_book']}, kept with the run. An unknown price makes "
-                f"every sum above it unknown.{content.budget_line(summary)}",
+                f"By the price book {summary['cost']['price_book']}, which is stored with the run. A sum with an "
+                f"unknown price is unknown.{content.budget_line(summary)}",
                 bill,
                 figures.cost_stack(costs),
-                "<details><summary>Every line of the bill</summary>"
+                "<details><summary>All lines of the bill</summary>"
                 + table(shown, "The bill", text=["kind", "what", "from", "to", "price"])
                 + "</details>",
             )
@@ -165,7 +165,7 @@ def _page(
                 "Joins",
                 content.JOINS,
                 html=table(content.join_table(joined), "Joins", text=["slot", "from"])
-                + '<p class="soft">The numbers as a file: <a href="joins.csv">CSV</a>.</p>',
+                + '<p class="soft">Download the numbers: <a href="joins.csv">CSV</a>.</p>',
             )
         )
     if summary["preemptions"]["count"] or summary["pauses"]["count"]:
@@ -176,7 +176,7 @@ def _page(
                 "Cost of preemptions",
                 content.preemption_line(summary),
                 html=table(content.preemption_table(taken), "Preemptions", text=["slot", "replaced by"])
-                + '<p class="soft">The numbers as a file: <a href="preemptions.csv">CSV</a>.</p>',
+                + '<p class="soft">Download the numbers: <a href="preemptions.csv">CSV</a>.</p>',
             )
         )
     if learned:
@@ -184,7 +184,7 @@ def _page(
             files.section(
                 "learning",
                 "Learning",
-                "The training loss that the peers saw, and the accuracy on held-out samples.",
+                "The peers' training loss, and the accuracy on held-out samples.",
                 learned,
                 figures.learning(learned, summary["accuracy"]),
             )
@@ -201,7 +201,7 @@ def _page(
         content.title(summary),
         lead,
         content.basis_line(summary),
-        sentences(run, basis=False),  # the basis line has said it
+        sentences(run, basis=False),  # the page's first line is the basis
         content.cards(summary),
         sections,
     )
@@ -218,13 +218,13 @@ def _agreement(summary: dict[str, Any]) -> str:
     both = summary["agreement"]
     if not both or both["difference"] is None:
         return ""
-    return f" The switch counted the same within {abs(both['difference']):.2%}."
+    return f" The switch's count differs by {abs(both['difference']):.2%}."
 
 
 def _provenance(summary: dict[str, Any], provenance: dict[str, Any]) -> Section:
     dump = escape(json.dumps({"summary": summary, **provenance}, indent=1, default=str))
     return Section(
         "Provenance",
-        "The resolved experiment, the plan, the versions and all the numbers of this page, as JSON.",
+        "The resolved experiment, the plan, the versions and all numbers of this page, as JSON.",
         html=f'<details><summary>Show</summary><pre tabindex="0">{dump}</pre></details>',
     )

@@ -1,4 +1,4 @@
-"""What the report says: headline cards, sections and their rows, from a run's numbers. Pure."""
+"""The report's content: headline cards, sentences and table rows from a run's numbers. Pure."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ Summary = Mapping[str, Any]
 
 
 def basis_line(summary: Summary) -> str:
-    """The page's first line: what ran where, and what is emulated."""
+    """Return the page's first line: what ran where, and what is emulated."""
     target = target_of(summary["target"])
     if target.from_logs:
         return (
-            "Computed from somebody's logs, not measured by orch: whole network cards, their bytes split equally "
-            "over the other VMs; dollars by the price book named below."
+            "Computed from imported logs, not measured by orch. Bytes are those of whole network cards, split equally "
+            "over the other VMs; dollars are by the price book named below."
         )
     if not summary["emulated"]:
-        return f"Measured on rented VMs{_tuned(summary)}; dollars by the price book named below."
+        return f"Measured on rented VMs{_tuned(summary)}; dollars are by the price book named below."
     if target.rents:
         return (
-            f"Measured on rented VMs and their real network{_tuned(summary)}; what trains is small "
-            f"({_ran(summary)}), padded to the model's size and the accelerator's measured step time; dollars by the price "
-            "book named below."
+            f"Measured on rented VMs and their real network{_tuned(summary)}; the trained network is small "
+            f"({_ran(summary)}), padded to the model's size and the accelerator's measured step time; dollars are by the "
+            "price book named below."
         )
     scales = summary["scales"]
     distance = (
         f"peers in network namespaces of one machine, {_distance(summary)}"
         if target.has_distance
-        else "peers as plain processes on loopback: no distance between them"
+        else "peers as plain processes on loopback, without network distance"
     )
     multiplied = (
         "nothing is scaled"
         if set(scales.values()) == {1}
-        else f"bytes are 1/{scales['bytes']:g}, samples 1/{scales['samples']:g}, time 1/{scales['time']:g} of the "
-        "study's; times, bytes and dollars below are multiplied back, the raw ones are in the CSV files"
+        else f"bytes are 1/{scales['bytes']:g}, samples 1/{scales['samples']:g}, time 1/{scales['time']:g} of full "
+        "scale; times, bytes and dollars below are at full scale, the raw ones are in the CSV files"
     )
     return f"Emulated: {distance}; accelerators are padded to their measured step time ({_ran(summary)}); {multiplied}."
 
@@ -49,7 +49,7 @@ def basis_line(summary: Summary) -> str:
 def _tuned(summary: Summary) -> str:
     tuned = (summary["network"] or {}).get("tuning") == "wan"
     return (
-        " whose kernels were asked for network_tuning: wan (each VM's setup.log says what it took)"
+        " with network_tuning: wan requested from their kernels (each VM's setup.log has the effective values)"
         if tuned
         else ""
     )
@@ -66,20 +66,20 @@ def _distance(summary: Summary) -> str:
 
 
 def title(summary: Summary) -> str:
-    """The page's heading."""
+    """Return the page's heading."""
     return f"{summary['experiment']}: run {summary['run_id']}"
 
 
 def cards(summary: Summary) -> list[Card]:
-    """The headline numbers, each with its interval and n."""
+    """Return the headline numbers, each with its interval and n."""
     cost = summary["cost"]
     dollars = summary["usd_per_1m_samples"]
     unknown = "; ".join(cost["unknown"]) if cost["unknown"] else ""
     known = summary["host"]
     host = {
         True: f"host was too busy, times are doubtful: {told(known)}",
-        False: f"host kept the clock: {told(known)}",
-        None: "host not watched",
+        False: f"host was not too busy: {told(known)}",
+        None: "host load unknown",
     }[summary["host_contended"]]
     accuracy = summary["accuracy"]
     return [
@@ -96,7 +96,7 @@ def cards(summary: Summary) -> list[Card]:
         Card(
             "Dropped rounds",
             str(summary["dropped_rounds"]),
-            f"rounds in which part of the averaging was lost; {host}",
+            f"averaging rounds that were partly lost; {host}",
         ),
     ]
 
@@ -104,7 +104,7 @@ def cards(summary: Summary) -> list[Card]:
 def timeline_rows(
     run: RunNumbers, records: Sequence[EpochRecord]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """VMs and averaging times in seconds since the launch, for the timeline figure."""
+    """Return VMs and averaging rounds, in seconds since the launch, for the timeline figure."""
     start = min((row.requested_s for row in run.vms), default=0.0)
     last = max(
         [row.ended_s for row in run.vms if row.ended_s is not None]
@@ -136,19 +136,19 @@ def timeline_rows(
 
 
 def learning_rows(run: RunNumbers, records: Sequence[EpochRecord]) -> list[dict[str, Any]]:
-    """Loss by slot and epoch; a replacement goes on with its slot's line."""
+    """Return the loss by slot and epoch; a replacement continues its slot's line."""
     return [{"vm": run.slot(row.vm), "epoch": row.epoch, "loss": row.loss} for row in records]
 
 
 def epoch_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The epochs as shown on the page."""
+    """Return the rows of the page's table of epochs."""
     shown = []
     for row in rows:
         remarks = [
             "warm-up, not in the means" if row["warmup"] else "",
             f"joined: {row['joined']}" if row["joined"] else "",
             f"left: {row['left']}" if row["left"] else "",
-            "part of the round was lost" if row["dropped"] else "",
+            "the round was partly lost" if row["dropped"] else "",
         ]
         shown.append(
             {
@@ -168,7 +168,7 @@ def epoch_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def traffic_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Egress by source and destination as shown on the page."""
+    """Return the rows of the page's table of egress by source and destination."""
     return [
         {
             "from": row["src"],
@@ -183,41 +183,41 @@ def traffic_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def budget_line(summary: Summary) -> str:
-    """What of the budget was spent; "" without one."""
+    """Describe how much of the budget was spent; "" without a budget."""
     cost = summary["cost"]
     if cost["budget_usd"] is None:
         return ""
     over = cost["overshoot_usd"]
-    passed = "whether it was passed is unknown" if over is None else f"overshoot {over:.6g} USD"
+    passed = "overshoot unknown" if over is None else f"overshoot {over:.6g} USD"
     return f" Budget {cost['budget_usd']:.6g} USD: {_usd(cost['total_usd'])} spent, {passed}."
 
 
 def preemption_line(summary: Summary) -> str:
-    """The sentence above the table: what preemptions and pauses cost in all."""
+    """Describe the total cost of preemptions and pauses, for the text above the table."""
     taken, paused = summary["preemptions"], summary["pauses"]
     slowed = taken["epochs_slowed"]
     epochs = "unknown" if slowed is None else ", ".join(map(str, slowed)) or "none"
-    said = (
-        f"VMs taken back: {taken['count']}. Paid for what trained nothing: {_usd(taken['usd'])}; samples lost: "
-        f"{_whole(taken['lost_samples']) or 'unknown'}; epochs of the others slowed: {epochs}. "
-        "Seconds and dollars are at the study's scale."
+    text = (
+        f"Preempted VMs: {taken['count']}. Paid for time without training: {_usd(taken['usd'])}; samples lost: "
+        f"{_whole(taken['lost_samples']) or 'unknown'}; slowed epochs of the other peers: {epochs}. "
+        "Seconds and dollars are at full scale."
     )
     if paused["count"]:
-        said += (
-            f" Pauses with fewer peers than min_peers: {paused['count']}, {paused['seconds']:.0f} s; the VMs held "
-            f"meanwhile were billed {_usd(paused['usd'])}."
+        text += (
+            f" Pauses with fewer peers than min_peers: {paused['count']}, {paused['seconds']:.0f} s; the VMs kept "
+            f"during them cost {_usd(paused['usd'])}."
         )
-    return said
+    return text
 
 
 JOINS = (
-    "VMs that came while the others trained, and what each downloaded before its first step, at the study's scale. "
+    "VMs that joined while the others trained, and the state that each downloaded before its first step, at full scale. "
     "The dollars are part of the egress above, at the price book's first tier from the donor's place."
 )
 
 
 def join_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One row a VM that joined, as shown on the page."""
+    """Return one row per joined VM for the page's table."""
     return [
         {
             "slot": row["slot"],
@@ -225,7 +225,7 @@ def join_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "epoch": row["from_epoch"],
             "state s": _number(row["seconds"]),
             "state MB": _megabytes(row["bytes"]),
-            "went on after a cut": "unknown" if row["resumed"] is None else row["resumed"],
+            "resumed after an interruption": "unknown" if row["resumed"] is None else row["resumed"],
             "USD": _usd(row["usd"]),
         }
         for row in rows
@@ -233,17 +233,17 @@ def join_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def preemption_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One row a preempted VM as shown on the page."""
+    """Return one row per preempted VM for the page's table."""
     return [
         {
             "slot": row["slot"],
             "replaced by": row["replaced_by"] or "none",
             "lost work s": _number(row["lost_s"]),
             "request to training s": _number(row["startup_s"]),
-            "of it state s": _number(row["state_s"]) if row["replaced_by"] else "none",
+            "state download s": _number(row["state_s"]) if row["replaced_by"] else "none",
             "state MB": _megabytes(row["state_bytes"]) if row["replaced_by"] else "none",
             "samples lost": _whole(row["lost_samples"]),
-            "others slowed s": _number(row["slowed_s"]),
+            "slowdown of others s": _number(row["slowed_s"]),
             "$": None if row["usd"] is None else f"{row['usd']:.4f}",
         }
         for row in rows
@@ -251,7 +251,7 @@ def preemption_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def cost_rows(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The bill's lines summed by what a reader asks for; a sum with an unknown part is unknown."""
+    """Sum the bill's lines by category; a sum with an unknown part is unknown."""
     sums: dict[str, float | None] = {}
     for line in lines:
         name: str = {"vm": "VMs", "data": "training data from the store"}.get(line["kind"]) or line["what"]
@@ -262,7 +262,7 @@ def cost_rows(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def comparison_rows(summary: Summary) -> list[dict[str, Any]]:
-    """This run beside the study's figures, with the run's own interval as ratios."""
+    """Return this run's figures and the paper's, with the run's interval as ratios."""
     published = summary["published"]
     if not published:
         return []

@@ -1,4 +1,4 @@
-"""The files of a report: a page's figures as PNG, SVG and CSV beside it, each written whole."""
+"""Writes the files of a report: each figure as PNG, SVG and CSV, atomically."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FigureFolder:
-    """Where a page's figures lie. `prefix`: of their links on the page; `newline`: of the CSV files' lines."""
+    """The folder of a page's figures. `prefix`: of their links on the page; `newline`: line ending of the CSV files."""
 
     path: Path
     prefix: str
@@ -38,7 +38,7 @@ class FigureFolder:
         html: str = "",
         label: str = "",
     ) -> Section:
-        """Write the figure's three files and return its section. `label`: for screen readers; "": the heading."""
+        """Write the figure's three files and return its section. `label`: for screen readers, by default the heading."""
         svg = svg_file(figure)
         write(self.path / f"{name}.svg", svg.encode())
         write(self.path / f"{name}.png", png_bytes(figure, self.dpi))
@@ -54,7 +54,7 @@ class FigureFolder:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]], newline: str = "\n") -> str:
-    """Rows as CSV with the columns of all of them; unknown is empty."""
+    """Format rows as CSV with the union of their columns; unknown is empty."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, restval="", lineterminator=newline)
@@ -64,7 +64,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]], newline: str = "\n") -> str:
 
 
 def write(path: Path, content: bytes) -> None:
-    """A reader sees the old file or the new one, never half of one."""
+    """Write a file atomically: readers see the old content or the new."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     with os.fdopen(handle, "wb") as file:
         file.write(content)

@@ -1,4 +1,4 @@
-"""The report's page: one HTML file, no network, light and dark. Pure: what it is given is what it shows."""
+"""Renders a report as one HTML page without external resources, in light and dark mode. Pure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Card:
 
     name: str
     value: str
-    more: str  # interval and n, or why it is unknown
+    more: str  # interval and n, or the reason why it is unknown
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, a sentence, a figure (inline SVG) and what else belongs there (ready HTML)."""
+    """A heading, a sentence, a figure (inline SVG) and further HTML."""
 
     title: str
     lead: str
@@ -30,7 +30,7 @@ class Section:
 
 
 def table(rows: Sequence[Mapping[str, Any]], caption: str, text: Sequence[str] = ()) -> str:
-    """Rows as an HTML table; columns named in `text` are set left. Absent values read `unknown`."""
+    """Format rows as an HTML table. Columns in `text` are left-aligned; None is shown as `unknown`."""
     if not rows:
         return f'<p class="soft">{escape(caption)}: none.</p>'
     columns = list(rows[0])
@@ -56,7 +56,7 @@ def render(
     cards: Sequence[Card],
     sections: Sequence[Section],
 ) -> str:
-    """The whole page. `basis` is its first line: what was real, what emulated, at which scales."""
+    """Render the whole page. `basis` is its first line: what was measured or emulated, and at which scales."""
     css = resources.files("analysis.report").joinpath("report.css").read_text(encoding="utf-8")
     warned = ""
     if warnings:

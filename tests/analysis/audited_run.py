@@ -1,4 +1,4 @@
-"""Made-up imported runs for the audit's tests: clean unless a test spoils a record."""
+"""Synthetic imported runs for the audit's tests: clean unless a test changes a record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STEPS = 8  # in an epoch
 
 @dataclass
 class MadeRun:
-    """A run's tables and meta, to be spoiled and read like a store."""
+    """A run's tables and meta, which tests change and read like a store."""
 
     values: dict[str, Any]
     tables: dict[str, list[Any]]
@@ -136,7 +136,7 @@ def _meta(run_id: str, label: str, names: list[str], baseline: bool, ended_s: fl
 def made_run(
     peers: int = 4, epochs: int = 6, untimed: float = 0.0, run_id: str = "hivemind-1", label: str = "CV A-4"
 ) -> MadeRun:
-    """A swarm of T4s: epochs of 90 s calculation and 10 s averaging, `untimed` of the calculation unclaimed."""
+    """A swarm of T4s: epochs of 90 s calculation, of which timers miss the fraction `untimed`, and 10 s averaging."""
     names = [f"gc-t4-{k + 1}" for k in range(peers)]
     end_s = START_S + 100.0 * epochs
     tables: dict[str, list[Any]] = {table: [] for table in TABLES}
@@ -208,7 +208,7 @@ def made_run(
 
 
 def made_baseline(run_id: str = "baseline-1", label: str = "CV A-1", untimed: float = 0.5) -> MadeRun:
-    """One T4 alone at 40 sps by wall clock, `untimed` of each step claimed by no timer."""
+    """A single T4 at 40 sps by wall clock, with the fraction `untimed` of each step covered by no timer."""
     tables: dict[str, list[Any]] = {table: [] for table in TABLES}
     tables["vms"].append(_vm("gc-t4-1", START_S + 85))
     for step in range(100):

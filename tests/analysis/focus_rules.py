@@ -138,7 +138,7 @@ _ISO_4217 = _words(
 
 
 def findings(text: str) -> list[Finding]:
-    """Every broken rule of a dataset given as CSV, where an empty cell is a null."""
+    """Return every violated rule of a dataset given as CSV, where an empty cell is null."""
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     header = next(lines)
     found = list(_header(header))
@@ -183,7 +183,7 @@ def _header(header: list[str]) -> Iterator[Finding]:
 
 
 def _row(row: dict[str, str | None]) -> Iterator[tuple[str, str, str]]:
-    """(column, section, problem) of what one row's values break by themselves."""
+    """(column, section, problem) for each invalid single value of a row."""
     for name, value in row.items():
         if value is None:
             if name in _NEVER_NULL:
@@ -244,7 +244,7 @@ def _relations(row: dict[str, str | None]) -> Iterator[tuple[str, str, str]]:
 
 
 def _arithmetic(row: dict[str, str | None]) -> Iterator[tuple[str, str, str]]:
-    """What takes more than one value, of a row whose values are right by themselves."""
+    """Rules that involve several values of a row, whose single values are valid."""
     value = {name: row.get(name) or "" for name in row}
     if row.get("ChargeClass") != "Correction":
         for cost, price in (("ListCost", "ListUnitPrice"), ("ContractedCost", "ContractedUnitPrice")):

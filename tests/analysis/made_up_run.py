@@ -1,4 +1,4 @@
-"""A whole run's store made up for the report's tests: eight peers, one replaced, five epochs."""
+"""A complete synthetic run for the report's tests: eight peers, one replaced, five epochs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a comparison, and run folders to make them from: what the tests of `analysis.compare.published` begin with."""
+"""Rows of a comparison and run folders for the tests of `analysis.compare.published`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from metrics.store.database import RunStore
 
 
 def a_run(name: str = "NLP C-8", **changes: object) -> ComparedRun:
-    """A run that is exactly as published."""
+    """A run that equals the published one."""
     family, number = name.split()
     known = published(f"geo-{number.lower().replace('-', '')}{'-nlp' if family == 'NLP' else ''}")
     assert known is not None

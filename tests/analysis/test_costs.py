@@ -1,4 +1,4 @@
-"""A run's dollars on both bases: from the study's logs to the cent, and from records made up here."""
+"""A run's dollars on both bases: from the paper's logs to the cent, and from synthetic records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STUDY = load("study-2023-04")
 
 @pytest.fixture(scope="module")
 def computed():
-    """What was computed of the logs, once."""
+    """The costs of the logs, computed once."""
     return {}
 
 
@@ -52,7 +52,7 @@ def test_eight_t4_with_their_own_egress(rows, label, gb, usd):
 
 
 @pytest.mark.parametrize(("label", "third"), [("CV A-4", "0.029"), ("NLP A-4", "0.191")])
-def test_the_internal_third_of_a_run_of_four_that_the_study_charges_eight_t4(rows, label, third):
+def test_paper_charges_eight_t4_the_internal_third_of_four(rows, label, third):
     inside = rows[label]["published"]["usd_per_vm_h_by_kind"]["inside"]
     assert (inside / 3).quantize(Decimal("0.001")) == Decimal(third)
 
@@ -75,10 +75,10 @@ def test_one_t4_on_both_clocks(rows, label, timed, wall):
     assert "by wall clock" in rows[label]["difference"]
 
 
-def test_across_the_atlantic_the_study_bills_too_few_bytes_between_the_continents(rows):
+def test_paper_bills_too_few_transatlantic_bytes(rows):
     row = rows["NLP B-8"]
     assert row["published"]["split"] == {"inside": "12/13", "between": "1/13"}
-    assert "57% of the bytes go between continents, there 1/13" in row["difference"]
+    assert "57% of the bytes go between continents, in the paper 1/13" in row["difference"]
     usd = row["measured"]["run"]["usd"]
     assert Fraction(usd["total"]) == sum(Fraction(usd[kind]) for kind in ("vm", "egress", "data"))
     by_link = sum(Fraction(link["usd"]) for link in row["measured"]["links"])
@@ -86,7 +86,7 @@ def test_across_the_atlantic_the_study_bills_too_few_bytes_between_the_continent
     assert row["published"]["leaving_usd_per_vm_h"] == row["published"]["usd_per_vm_h_by_kind"]["between"]
 
 
-def test_steady_is_dearer_an_hour_and_cheaper_a_sample_than_the_whole_run(rows):
+def test_steady_costs_more_per_hour_and_less_per_sample(rows):
     for label, row in rows.items():
         if not label.endswith("A-1"):
             ours = row["measured"]
@@ -95,37 +95,37 @@ def test_steady_is_dearer_an_hour_and_cheaper_a_sample_than_the_whole_run(rows):
             assert ours["steady"]["usd_per_1m_samples"] < ours["run"]["usd_per_1m_samples"]
 
 
-def test_every_run_of_the_logs_has_every_figure_and_says_what_is_not_billed(rows):
+def test_every_run_of_the_logs_has_every_figure(rows):
     assert len(rows) == 20
     for row in rows.values():
         assert row["measured"]["unknown"] == row["published"]["unknown"] == []
-        told = " ".join(row["warnings"])
-        assert "data set is not billed" in told
-        assert ("monitor's VM" in told) == (row["peers"] > 1)
+        warnings = " ".join(row["warnings"])
+        assert "data set is not billed" in warnings
+        assert ("monitor's VM" in warnings) == (row["peers"] > 1)
     json.dumps(rows["CV B-2"], default=float)
 
 
 @pytest.fixture
 def own(tmp_path):
-    """Eight peers on four continents, two a continent, in zones, at study scale."""
+    """Eight peers on four continents, two per continent, in zones, at full scale."""
     write_run(tmp_path)
     with RunStore.open_reader(tmp_path / "run.db") as store:
         yield store
 
 
-def test_our_own_run_on_the_study_s_basis_has_its_split(own):
+def test_own_run_on_the_paper_s_basis_has_its_split(own):
     row = cost_row(own, STUDY)
     assert row["published"]["split"] == {"inside": "2/5", "between": "3/10", "oceania": "3/10"}
     assert row["published"]["usd_per_vm_h_by_kind"]["vm"] == Decimal("0.180")
-    assert "14% of the bytes stay inside a region, there 2/5" in row["difference"]
-    assert "inside one zone (14% of the bytes) traffic is free" in row["difference"]
+    assert "14% of the bytes stay inside a region, in the paper 2/5" in row["difference"]
+    assert "traffic inside one zone (14% of the bytes) is free" in row["difference"]
     run = RunNumbers.of(own)
     sent = sum(line.quantity for line in run.bill.lines if line.kind == "egress")
     seconds = sum(line.quantity for line in run.bill.lines if line.kind == "vm")
     assert float(row["published"]["egress_gb_per_vm_h"]) == pytest.approx(sent / 1.024e9 / seconds * 3600)
 
 
-def test_steady_is_the_measured_epochs_worked_out_by_hand(own):
+def test_steady_costs_by_hand(own):
     run = RunNumbers.of(own)
     found = steady(run, own.records("ingress"))
     epochs = [e for e in run.study if e.epoch > 1]
@@ -141,7 +141,7 @@ def test_steady_is_the_measured_epochs_worked_out_by_hand(own):
     assert float(found.usd_per_1m) == pytest.approx(by_formula)
 
 
-def test_another_book_prices_everything_again_and_leaves_the_run_as_it_is(own):
+def test_other_book_reprices_without_changing_the_run(own):
     text = STUDY.text.replace(",0.180,", ",0.360,")
     dearer = PriceBook.from_text(text, "mine.csv")
     before, after = cost_row(own, STUDY)["measured"], cost_row(own, STUDY, dearer)["measured"]
@@ -153,7 +153,7 @@ def test_another_book_prices_everything_again_and_leaves_the_run_as_it_is(own):
         Repriced(own, dearer).columns("vms")
 
 
-def test_a_book_without_the_vm_makes_both_bases_unknown_with_the_reason(own):
+def test_missing_vm_price_makes_both_bases_unknown(own):
     lines = [line for line in STUDY.text.splitlines() if ",vm," not in line]
     row = cost_row(own, STUDY, PriceBook.from_text("\n".join(lines) + "\n", "bare.csv"))
     assert row["measured"]["run"]["usd"]["total"] is None
@@ -165,7 +165,7 @@ def test_a_book_without_the_vm_makes_both_bases_unknown_with_the_reason(own):
     assert row["difference"].startswith("measured unknown, published unknown per 1M samples")
 
 
-def test_only_one_basis_is_only_that(own):
+def test_single_basis(own):
     assert "published" not in cost_row(own, STUDY, bases=("measured",))
     row = cost_row(own, STUDY, bases=("published",))
     assert "measured" not in row
@@ -173,7 +173,7 @@ def test_only_one_basis_is_only_that(own):
 
 
 class _Log:
-    """An imported run of two VMs of which one has no counters, in two clouds."""
+    """An imported run of two VMs in two clouds, one of them without counters."""
 
     def __init__(self, **imported):
         nic = {"seconds": 1800.0, "sent_bytes": 512_000_000, "received_bytes": 2_048_000_000}
@@ -201,7 +201,7 @@ class _Log:
         return RunMeta.from_json(self._meta)
 
 
-def test_doubled_counters_are_the_study_s_and_missing_ones_the_mean_of_the_others():
+def test_paper_basis_keeps_doubled_counters_and_fills_missing_ones():
     raw = {"seconds": 1800.0, "sent_bytes": 512_000_000, "received_bytes": 2_048_000_000,
            "raw_sent_bytes": 1_024_000_000, "raw_received_bytes": 4_096_000_000, "doubled": True}  # fmt: skip
     run = RunNumbers.of(_Log(nic={"a": raw}))
@@ -226,14 +226,14 @@ def test_a_log_without_counters_has_vm_dollars_only():
     assert "nobody counted what the VMs sent" in row["published"]["unknown"]
 
 
-def test_whole_of_a_run_without_samples_has_no_price_a_sample():
+def test_run_without_samples_has_no_price_per_sample():
     run = RunNumbers.of(_Log())
     assert whole(run).usd_per_1m is None
     assert whole(run).vm_hours == 2
 
 
 class _OneLog(_Log):
-    """A single VM's log of a swarm of two, from nowhere in particular."""
+    """A single VM's log of a swarm of two, at an unknown place."""
 
     places: ClassVar = {"a": "unknown"}
 
@@ -247,7 +247,7 @@ class _OneLog(_Log):
         return super().columns(table, only) | rows
 
 
-def test_one_log_of_a_swarm_says_nothing_of_where_its_bytes_went_nor_of_the_others_dollars():
+def test_single_log_of_a_swarm_leaves_destinations_and_dollars_unknown():
     row = cost_row(_OneLog(), STUDY)
     assert row["peers"] == 2
     theirs = row["published"]
@@ -256,11 +256,11 @@ def test_one_log_of_a_swarm_says_nothing_of_where_its_bytes_went_nor_of_the_othe
     assert theirs["usd_per_vm_h"] is None
     assert "unknown place" in " ".join(theirs["unknown"])
     assert row["measured"]["run"]["usd_per_1m_samples"] is None
-    assert "There are logs of 1 VMs of 2" in " ".join(row["warnings"])
+    assert "Only 1 of 2 VMs have logs" in " ".join(row["warnings"])
     assert row["difference"] == "measured unknown, published unknown per 1M samples."
 
 
-def test_another_book_keeps_the_price_that_the_importer_found_in_it():
+def test_other_book_keeps_the_imported_price():
     (kept,) = Repriced(_OneLog(), STUDY).records("vms")
     assert kept.usd_per_h == Decimal("0.2")
     (other,) = Repriced(_OneLog(), load("list-2026-11")).records("vms")

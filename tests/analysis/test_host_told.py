@@ -1,4 +1,4 @@
-"""A run on a machine that was too busy says so, and why, wherever it is shown."""
+"""Every output reports that a run's machine was too busy, with the reason."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_every_output_says_it(folder: Path) -> None:
+def test_every_output_reports_the_busy_host(folder: Path) -> None:
     with RunStore.open_reader(folder / "run.db") as store:
         summary = summarise(store)
         assert (summary["host_contended"], summary["host"]) == (True, HOST)
@@ -49,19 +49,19 @@ def test_every_output_says_it(folder: Path) -> None:
         assert (finding.severity, SAID in finding.sentence) == ("doubt", True)
 
 
-def test_a_study_names_it_in_its_first_line(folder: Path) -> None:
+def test_study_page_reports_the_busy_host_first(folder: Path) -> None:
     runs, problems = load([folder], load_book("study-2023-04"))
     assert problems == ()
     assert runs[0].too_busy == SAID
-    assert f"The machine was too busy for {runs[0].name} ({SAID})" in _first_line(runs)
+    assert f"The machine was too busy during {runs[0].name} ({SAID})" in _first_line(runs)
 
 
-def test_a_calm_host_tells_its_worst(folder: Path) -> None:
+def test_calm_host_shows_its_worst_values(folder: Path) -> None:
     with RunStore.open_writer(folder / "run.db") as store:
         store.set_meta("host", {**HOST, "late_worst_s": 0.02, "contended": False, "reasons": []})
     with RunStore.open_reader(folder / "run.db") as store:
         summary = summarise(RunNumbers.of(store))
     assert any(
-        "host kept the clock: at worst a packet was 0.02 s late" in card.more for card in cards(summary)
+        "host was not too busy: at worst a packet was 0.02 s late" in card.more for card in cards(summary)
     )
     assert not any("too busy" in warning for warning in summary["warnings"])

@@ -1,4 +1,4 @@
-"""The rows of `orch replay`: on the study's logs against its own table, and on stores with something missing."""
+"""The rows of `orch replay`: the paper's logs compared with its table, and incomplete stores."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AUTHORS_GRANULARITY = {
     "CV B-2": 14.38, "CV B-4": 9.33, "CV B-6": 6.65, "CV B-8": 4.92,
     "NLP B-2": 2.12, "NLP B-4": 1.41, "NLP B-6": 1.02, "NLP B-8": 0.63,
 }  # fmt: skip
-# PAPER.md's columns beside ours: how far we may be off, and what its unit is.
+# PAPER.md's columns and ours: the tolerance, and the unit.
 COLUMNS = {
     "sps_epoch_mean": (0.002, 1.0),
     "granularity_phase_timed": (0.02, 1.0),
@@ -71,7 +71,7 @@ def table(paper_traces: Path) -> Generator[tuple[str, Sequence[str]]]:
             yield cells[0], cells[1:]
 
 
-def test_every_figure_of_the_studys_table_comes_out(rows: dict[str, dict], paper_traces: Path):
+def test_every_figure_of_the_papers_table_is_reproduced(rows: dict[str, dict], paper_traces: Path):
     seen = 0
     for run, printed in table(paper_traces):
         for (key, (share, unit)), text in zip(COLUMNS.items(), printed, strict=True):
@@ -108,7 +108,7 @@ def test_the_single_gpus_have_both_rates_and_the_speedups_are_on_one_clock(rows:
     assert rows["NLP A-8"]["speedup_phase_timed"] == pytest.approx(2.75, abs=0.01)
 
 
-def test_the_rows_are_whole_and_what_is_null_says_why(rows: dict[str, dict]):
+def test_rows_are_complete_and_nulls_are_explained(rows: dict[str, dict]):
     assert len(rows) == 20
     swarm = set(KEYS) - {"sps_wall", "sps_phase_timed", "scales", "host_contended"}
     for run, row in rows.items():
@@ -128,7 +128,7 @@ def test_the_rows_are_whole_and_what_is_null_says_why(rows: dict[str, dict]):
 
 
 def write(folder: Path, **changes: object) -> RunStore:
-    """A made-up import of two VMs, three epochs and a monitor; `changes` replace meta."""
+    """A synthetic import of two VMs, three epochs and a monitor; `changes` replace meta."""
     store = RunStore.open_writer(folder / "run.db")
     meta = {
         "run_id": "hivemind-1", "label": None, "experiment": "hivemind-1", "target": "imported", "status": "done",
@@ -162,20 +162,20 @@ def write(folder: Path, **changes: object) -> RunStore:
 
 
 def without(store: RunStore, *tables: str, where: str = "") -> RunStore:
-    """The same with tables (or rows of them) gone."""
+    """The same without some tables or rows."""
     for name in tables:
         store._connection.execute(f"DELETE FROM {name} {where}")
     return store
 
 
-def told(row: RunRow) -> str:
+def reasons(row: RunRow) -> str:
     return "\n".join(row.to_json()["warnings"])
 
 
-def test_a_whole_log_needs_no_excuse(tmp_path: Path):
+def test_complete_log_has_no_warnings(tmp_path: Path):
     with write(tmp_path) as store:
         row = read_run(store).row
-    assert row.warnings == ("label is null: no index names the run.",)
+    assert row.warnings == ("label is null: no index lists the run.",)
     values = row.to_json()
     assert values["sps"] == pytest.approx(2000 / 60)
     assert (values["n_epochs"], values["granularity"], values["epoch_s"]) == (2, 2.0, 30.0)
@@ -184,31 +184,34 @@ def test_a_whole_log_needs_no_excuse(tmp_path: Path):
     assert values["ingress_bytes_per_vm_h"] == pytest.approx(300 / 30 * 3600)
 
 
-def test_without_a_monitor_the_authors_rate_is_null_and_ours_is_the_vms_own(tmp_path: Path):
+def test_without_a_monitor_rates_come_from_the_vms(tmp_path: Path):
     with without(write(tmp_path), "swarm_epochs", "progress") as store:
         row = read_run(store).row
     assert row.figures.get("sps_epoch_mean") is None
     assert row.figures.get("sps") is not None
     assert row.figures["sps"].value == pytest.approx(2000 / 60)
-    assert "no log of a monitor" in told(row)
+    assert "there is no monitor log" in reasons(row)
 
 
 @pytest.mark.parametrize(
-    ("told_peers", "reason"),
-    [(2, "the VMs say that 2 peers averaged, but there are logs of 1"), (0, "500 samples an epoch of 1000")],
+    ("counted_peers", "reason"),
+    [
+        (2, "2 peers averaged according to the VMs, but only 1 have logs"),
+        (0, "500 of 1000 samples per epoch"),
+    ],
 )
-def test_without_a_monitor_and_a_vm_there_is_no_rate_at_all(tmp_path: Path, told_peers: int, reason: str):
+def test_without_a_monitor_and_a_vm_rates_are_null(tmp_path: Path, counted_peers: int, reason: str):
     with without(write(tmp_path), "swarm_epochs", "progress") as store:
         for table_ in ("vms", "epochs", "egress", "ingress", "steps"):
             without(store, table_, where="WHERE vm = 'b'")
-        store._connection.execute(f"UPDATE epochs SET group_size = {told_peers}")
+        store._connection.execute(f"UPDATE epochs SET group_size = {counted_peers}")
         row = read_run(store).row
     assert row.figures.get("sps") is None
-    assert reason in told(row)
+    assert reason in reasons(row)
     assert row.figures.get("comm_s") is not None
 
 
-def test_with_a_missing_vm_the_monitor_still_counts_its_peers(tmp_path: Path):
+def test_monitor_counts_peers_without_logs(tmp_path: Path):
     with write(tmp_path) as store:
         for table_ in ("vms", "epochs", "egress", "ingress", "steps"):
             without(store, table_, where="WHERE vm = 'b'")
@@ -227,10 +230,10 @@ def test_a_monitor_alone_gives_rates_only(tmp_path: Path):
         "egress_bytes_per_vm_epoch",
         "ingress_bytes",
     ):
-        assert f"{key}" in told(row)
+        assert f"{key}" in reasons(row)
 
 
-def test_zero_rates_are_in_the_studys_mean_and_not_in_sps(tmp_path: Path):
+def test_zero_rates_are_in_the_authors_mean_but_not_in_sps(tmp_path: Path):
     with without(write(tmp_path), "swarm_epochs") as store:
         rates = {1: 33.0, 2: 0.0, 3: 40.0}
         store.append("swarm_epochs", [SwarmEpochRecord(k, 30.0 * k, 25.0, 1000, r) for k, r in rates.items()])
@@ -242,17 +245,17 @@ def test_zero_rates_are_in_the_studys_mean_and_not_in_sps(tmp_path: Path):
         "sps (1 epoch) leaves out records that sps_epoch_mean (2 rates, as the study counts them) has: epoch 2: rate 0."
         in row.warnings
     )
-    assert "no wall time" not in told(row)
+    assert "no wall time" not in reasons(row)
 
 
-def test_only_zero_rates_are_no_throughput(tmp_path: Path):
+def test_only_zero_rates_give_no_throughput(tmp_path: Path):
     with write(tmp_path) as store:
         store._connection.execute("UPDATE swarm_epochs SET sps = 0")
         row = read_run(store).row
     assert (row.figures.get("sps"), row.figures.get("sps_epoch_mean")) == (None, None)
-    assert "sps_epoch_mean is null: the monitor logged no rate above 0" in told(row)
-    assert "sps (0 epochs) leaves out" in told(row)
-    assert "epochs 2 and 3: rate 0" in told(row)
+    assert "sps_epoch_mean is null: the monitor logged no rate above 0" in reasons(row)
+    assert "sps (0 epochs) leaves out" in reasons(row)
+    assert "epochs 2 and 3: rate 0" in reasons(row)
 
 
 @pytest.mark.parametrize("epochs", [0, 1])
@@ -262,8 +265,8 @@ def test_no_epoch_after_the_warmup_leaves_rates_unknown(tmp_path: Path, epochs: 
             without(store, table_, where=f"WHERE epoch > {epochs}")
         row = read_run(store).row
     assert (row.figures.get("sps"), row.figures.get("sps_epoch_mean"), row.n_epochs) == (None, None, 0)
-    assert "No epoch ended after the warm-up" in told(row)
-    assert "ingress_bytes_per_vm_h are null: no epoch is measured" in told(row)
+    assert "No epoch ended after the warm-up" in reasons(row)
+    assert "ingress_bytes_per_vm_h are null: no epoch is measured" in reasons(row)
 
 
 def test_a_log_without_a_timer_has_no_phase_timed_figures(tmp_path: Path):
@@ -271,14 +274,14 @@ def test_a_log_without_a_timer_has_no_phase_timed_figures(tmp_path: Path):
     with write(tmp_path, imported={"kind": "wandb", "baseline": False, "missing_columns": missing}) as store:
         row = read_run(store).row
     assert row.figures.get("granularity_phase_timed") is None
-    assert "its log has no 02_timing/backward_time_s" in told(row)
+    assert "its log has no 02_timing/backward_time_s" in reasons(row)
 
 
 def test_uncounted_bytes_are_not_zero_bytes(tmp_path: Path):
     with without(write(tmp_path), "egress", where="WHERE vm = 'b'") as store:
         row = read_run(store).row
     assert row.value("egress_bytes_per_vm_epoch") == 100
-    assert "The sent bytes of b were not counted" in told(row)
+    assert "The sent bytes of b were not counted" in reasons(row)
 
 
 # --- speed-ups ------------------------------------------------------------------------------------------------
@@ -296,42 +299,42 @@ def a_baseline(run_id: str, wall: float, timed: float | None = 80.0) -> RunRow:
     return a_row(run_id, rates, baseline=True)
 
 
-def test_several_baselines_of_one_kind_are_averaged_and_said():
+def test_several_baselines_are_averaged_and_reported():
     row = with_speedups([a_row("r"), a_baseline("b1", 30.0), a_baseline("b2", 40.0)])[0]
     assert (row.value("speedup"), row.value("speedup_phase_timed")) == (
         pytest.approx(260 / 35),
         pytest.approx(262 / 80),
     )
-    assert "the mean of 2 baselines: b1, b2" in told(row)
+    assert "the mean of 2 baselines: b1, b2" in reasons(row)
 
 
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
         (a_row("r", accelerators=("A10:1", "T4:1")), "the peers have different GPUs (A10:1, T4:1)"),
-        (a_row("r", accelerators=("V100:1",)), "no run of one V100:1 alone with ConvNextLarge"),
-        (a_row("r", model="WhisperSmall"), "no run of one T4:1 alone with WhisperSmall"),
-        (a_row("r", model=None), "the run's model is not known"),
-        (a_row("r", accelerators=("",)), "the run's GPU is not known"),
+        (a_row("r", accelerators=("V100:1",)), "no single-VM run of ConvNextLarge on V100:1"),
+        (a_row("r", model="WhisperSmall"), "no single-VM run of WhisperSmall on T4:1"),
+        (a_row("r", model=None), "the run's model is unknown"),
+        (a_row("r", accelerators=("",)), "the run's GPU is unknown"),
     ],
 )
-def test_a_run_without_its_baseline_has_no_speedup_and_says_why(row: RunRow, reason: str):
+def test_missing_baseline_is_explained(row: RunRow, reason: str):
     found = with_speedups([row, a_baseline("b", 36.8)])[0]
     assert (found.figures.get("speedup"), found.figures.get("speedup_phase_timed")) == (None, None)
-    assert reason in told(found)
+    assert reason in reasons(found)
 
 
-def test_a_speedup_without_its_rate_says_which():
+def test_missing_rate_of_a_speedup_is_named():
     found = with_speedups([a_row("r", {"sps_epoch_mean": 262.0}), a_baseline("b", 36.8, timed=None)])[0]
     assert (found.figures.get("speedup"), found.figures.get("speedup_phase_timed")) == (None, None)
-    assert "speedup is null: sps is not known" in told(found)
-    assert "the sps_phase_timed of the baseline is not known" in told(found)
+    assert "speedup is null: sps is unknown" in reasons(found)
+    assert "the sps_phase_timed of the baseline is unknown" in reasons(found)
 
 
 # --- damaged logs ---------------------------------------------------------------------------------------------
 
 # What else a reason may call a number that is null.
-ALSO = {"model": "The model is not known", "tbs": "The target batch size is unknown"}
+ALSO = {"model": "The model is unknown", "tbs": "The target batch size is unknown"}
 
 
 def assert_every_null_is_explained(row: dict) -> None:
@@ -355,7 +358,7 @@ def assert_every_null_is_explained(row: dict) -> None:
         "no epochs logged",
     ],
 )
-def test_whatever_a_log_lacks_every_null_has_its_reason(damage: str, tmp_path: Path):
+def test_every_null_is_explained_for_any_damage(damage: str, tmp_path: Path):
     hosts = ("gc-us-t4-1", "gc-us-t4-2", "gc-us-t4-3")
     fails = dict.fromkeys(hosts, 1) if damage == "no epoch" else {}
     swarm = Swarm(hosts=hosts, epochs=1 if damage == "one epoch" else 3, fails=fails)

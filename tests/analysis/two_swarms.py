@@ -1,4 +1,4 @@
-"""Logs of two runs: one that a test damages, and one that must come through whole whatever is done to the other."""
+"""Logs of two runs: one that a test damages, and one that must stay intact."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOSTS = ("gc-us-t4-1", "gc-us-t4-2")
 
 
 def write_both(folder: Path) -> Truth:
-    """Write the logs; returns what is true of the one to be damaged."""
+    """Write the logs and return the truth of the run to be damaged."""
     truth = write_swarm(folder, Swarm(run_id=BAD, hosts=HOSTS))
     write_swarm(folder, Swarm(run_id=GOOD, hosts=HOSTS, seed=1))
     return truth

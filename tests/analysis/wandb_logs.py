@@ -1,4 +1,4 @@
-"""Made-up logs in the study's format: a monitor and n VMs whose true epochs are known.
+"""Synthetic logs in the paper's format: a monitor and n VMs with known epochs.
 
 The VMs' two loggers write in turn, as in the real logs: network counters each second in rows of their own,
 a step's timers in one row or in two. Clocks are cut to whole seconds.
@@ -34,7 +34,7 @@ _FP16 = 2
 
 @dataclass(frozen=True)
 class Swarm:
-    """What to make up. Times in seconds."""
+    """Parameters of the synthetic swarm. Times in seconds."""
 
     run_id: str = "hivemind-900"
     hosts: Sequence[str] = ("gc-us-t4-1", "gc-us-t4-2")
@@ -70,7 +70,7 @@ class Swarm:
 
 @dataclass(frozen=True)
 class Truth:
-    """What happened: by (host, epoch) the wall time between its ends and its last optimizer step, and bytes."""
+    """The truth, by (host, epoch): wall time between epoch ends, the last optimizer step, and bytes."""
 
     files: dict[str, Path]
     ended_s: dict[tuple[str, int], float]
@@ -82,7 +82,7 @@ class Truth:
 
 
 def write_swarm(folder: Path, swarm: Swarm | None = None) -> Truth:
-    """Write a monitor's log and one of each VM into `folder`; say what truly happened."""
+    """Write a monitor's log and one log per VM into `folder`; return the truth."""
     s = swarm or Swarm()
     rng = random.Random(s.seed)
     folder.mkdir(parents=True, exist_ok=True)
@@ -173,7 +173,7 @@ def write_swarm(folder: Path, swarm: Swarm | None = None) -> Truth:
 
 def write_baseline(folder: Path, name: str = "baseline-901-torchvision.models.convnext_large-gc-us-t4-1", steps: int = 200,
                    swarm: Swarm | None = None) -> Path:  # fmt: skip
-    """Write the log of a single VM that trains alone; the path."""
+    """Write the log of a single-VM baseline; return its path."""
     s = swarm or Swarm()
     rng = random.Random(s.seed)
     folder.mkdir(parents=True, exist_ok=True)
@@ -233,7 +233,7 @@ def _step_rows(
 
 
 def _download(s: Swarm, rows, nic, now, at, rng, counts, steps_done, host, number) -> float:
-    """A late VM's first two steps: an ordinary one, then one in which it loads the others' state."""
+    """A late VM's first two steps: an ordinary one, then one that downloads the state."""
     now = max(now, at - s.start_unix) + 1
     for opt, epoch in ((s.local_opt_s, 0), (2 * s.comm_s, number - 1)):
         timers, wall = _timers(s, rng)

@@ -1,4 +1,4 @@
-"""The study's logs: CSV exports of its Weights & Biases runs, one file a VM and one of the monitor."""
+"""Imports logs like the paper's: CSV exports of Weights & Biases runs, one file per VM and one of the monitor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from metrics.store.database import StoreError
 
 __all__ = ["WandbLogs"]
 
-_STUDY_BOOK = "study-2023-04"
+_PAPER_BOOK = "study-2023-04"
 
 
 class WandbLogs:
@@ -23,7 +23,7 @@ class WandbLogs:
     name = "W&B logs"
 
     def recognises(self, folder: Path) -> bool:
-        """Whether there is an index, or a file named like `hivemind-81-gc-t4-1.csv.gz`, in it or below."""
+        """Whether the folder or a subfolder has an index or a file named like `hivemind-81-gc-t4-1.csv.gz`."""
         return looks_like_logs(folder)
 
     def import_runs(
@@ -35,14 +35,14 @@ class WandbLogs:
         only: Sequence[str] = (),
         book: PriceBook | None = None,
     ) -> Imported:
-        """See `Importer`. Without a book prices are the study's of April 2023."""
+        """See `Importer`. The default price book is the paper's, of April 2023."""
         runs, problems = discover(folder, index, only)
-        prices = book or load(_STUDY_BOOK)
+        prices = book or load(_PAPER_BOOK)
         folders: list[Path] = []
         for run in runs:
             target = into / re.sub(r"[^\w.-]", "_", run.run_id).lstrip(".")
             if (target / "run.db").exists():
-                problems.append(f"{run.run_id}: {target} holds a run already; it is left as it is.")
+                problems.append(f"{run.run_id}: {target} already contains a run, which is not overwritten.")
                 continue
             try:
                 import_run(run, target, prices)
@@ -53,7 +53,7 @@ class WandbLogs:
         if not folders:
             why = (
                 " ".join(problems)
-                or "there is no log in it (files like hivemind-81-gc-t4-1.csv.gz, or an index)."
+                or "it contains no logs (files like hivemind-81-gc-t4-1.csv.gz, or an index)."
             )
             raise ImportFailed(f"{folder}: no run can be imported: {why}")
         return Imported(tuple(folders), tuple(problems))

@@ -1,4 +1,4 @@
-"""A VM's log and its synchronising steps, as step rows, epoch records and spans of time. Pure."""
+"""Converts a VM's log and its synchronising steps into step rows, epoch records and spans of time. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from metrics.records import EpochRecord
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One stretch of a VM's log: (began_s, ended_s], the whole of it spent in one phase of one epoch."""
+    """An interval (began_s, ended_s] of a VM's log in one phase of one epoch."""
 
     epoch: int
     phase: str  # joining, calc, comm, leaving
@@ -24,22 +24,24 @@ class Span:
 
 @dataclass(frozen=True)
 class Account:
-    """What the records of one VM say: columns of `steps` (all but `vm`), its `epochs`, its time from end to end."""
+    """The records of one VM: columns of `steps` (all but `vm`), its `epochs`, and spans that cover the whole log."""
 
     steps: dict[str, np.ndarray]
     epochs: tuple[EpochRecord, ...]
     spans: tuple[Span, ...]
-    loads: tuple[tuple[float, float], ...]  # (from, to) of optimizer steps that loaded the others' state
+    loads: tuple[
+        tuple[float, float], ...
+    ]  # (from, to) of optimizer steps that downloaded the state from other peers
     timed_s: float
     wall_s: float
 
 
 def account(bee: Bee, sync: Sync, samples: np.ndarray, ran: str) -> Account:
-    """Work out one VM. `samples`: of each step.
+    """Compute the records of one VM. `samples`: of each step.
 
-    A synchronising optimizer step is the VM's usual local one plus the communication. What no timer claims
-    of an epoch's wall time is shared evenly over its steps; the log's first step has none, its begin being
-    known from its timers only.
+    A synchronising optimizer step is the VM's usual local one plus the communication. The wall time of an epoch that
+    no timer covers is divided evenly over its steps. The log's first step gets none, because its start is only known
+    from its timers.
     """
     if not bee.steps:
         none: dict[str, np.ndarray] = {name: np.zeros(0) for name in _STEP_COLUMNS}

@@ -1,4 +1,4 @@
-"""Which log is whose: from an index where there is one, else from the files' names."""
+"""Assigns log files to runs, roles and hosts, by the index if there is one, otherwise by the files' names."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _ROLES = ("bee", "monitor", "baseline")
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """One file and what is known of it before it is opened."""
+    """One file and what is known about it before it is opened."""
 
     path: Path
-    shown: str  # its name for people: relative to the folder
+    shown: str  # the path in messages, relative to the folder
     run_id: str
     role: str  # bee, monitor or baseline
     host: str
-    place: str  # the index's location, else the host's name
+    place: str  # the index's location, otherwise the host's name
     gpu: str | None  # "T4:1"
-    model: str | None  # a name of models.csv, or as written where it is none
+    model: str | None  # a name of models.csv, or the original text if it matches none
     label: str | None = None
     target_batch_size: int | None = None
 
 
 @dataclass
 class RunLogs:
-    """All files of one run."""
+    """The files of one run."""
 
     run_id: str
     logs: list[Log] = field(default_factory=list)
@@ -55,7 +55,7 @@ class RunLogs:
 
 
 def parse_name(path: Path, shown: str) -> Log | None:
-    """Run, role, host, model and GPU from `hivemind-81-gc-t4-1.csv.gz`; None: it is no log's name."""
+    """Parse run, role, host, model and GPU from `hivemind-81-gc-t4-1.csv.gz`; None if it is not a log's name."""
     match = _NAME.fullmatch(path.name)
     if match is None:
         return None
@@ -68,14 +68,14 @@ def parse_name(path: Path, shown: str) -> Log | None:
 
 
 def looks_like_logs(folder: Path) -> bool:
-    """Whether the folder holds an index or a file named like a log."""
+    """Whether the folder contains an index or a file named like a log."""
     return (folder / INDEX_NAME).is_file() or any(_NAME.fullmatch(p.name) for p in _csv_files(folder))
 
 
 def discover(folder: Path, index: Path | None, only: Sequence[str]) -> tuple[list[RunLogs], list[str]]:
-    """The runs of a folder with their files, in the index's order (else by name), and problem sentences.
+    """Return the runs of a folder with their files, in the index's order (otherwise by name), and the problems.
 
-    Raises ImportFailed when an index was named and cannot be used.
+    Raises ImportFailed if `index` is given and cannot be used.
     """
     problems: list[str] = []
     runs: list[RunLogs] | None = None
@@ -85,8 +85,10 @@ def discover(folder: Path, index: Path | None, only: Sequence[str]) -> tuple[lis
             runs = _from_index(found, folder)
         except _BadIndex as error:
             if index is not None:
-                raise ImportFailed(f"{error} Name another with --index, or leave it away.") from error
-            problems.append(f"{error} Runs and hosts are read from the files' names instead.")
+                raise ImportFailed(
+                    f"{error} Give another one with --index, or leave the option out."
+                ) from error
+            problems.append(f"{error} Runs and hosts are taken from the files' names instead.")
     if runs is None:
         runs, more = _from_names(folder)
         problems += more
@@ -96,7 +98,7 @@ def discover(folder: Path, index: Path | None, only: Sequence[str]) -> tuple[lis
             if wanted not in names:
                 near = difflib.get_close_matches(wanted, names, n=1)
                 hint = f"; did you mean '{near[0]}'?" if near else ""
-                problems.append(f"{folder}: there is no run '{wanted}'{hint}")
+                problems.append(f"{folder}: no run '{wanted}'{hint}")
         runs = [run for run in runs if run.run_id in only]
     return runs, problems
 
@@ -111,19 +113,19 @@ def _shown(path: Path, folder: Path) -> str:
 
 def _from_names(folder: Path) -> tuple[list[RunLogs], list[str]]:
     runs: dict[str, RunLogs] = {}
-    strangers: list[str] = []
+    unnamed: list[str] = []
     for path in sorted(_csv_files(folder)):
         if path.name == INDEX_NAME:
             continue
         shown = _shown(path, folder)
         log = parse_name(path, shown)
         if log is None:
-            strangers.append(shown)
+            unnamed.append(shown)
         else:
             runs.setdefault(log.run_id, RunLogs(log.run_id)).logs.append(log)
     problems = [
-        f"{name}: the name says no run and host (as hivemind-81-gc-t4-1.csv does): left out; an index can name it."
-        for name in strangers
+        f"{name}: skipped, because its name has no run and host (like hivemind-81-gc-t4-1.csv); list it in an index."
+        for name in unnamed
     ]
     return [runs[key] for key in sorted(runs, key=_natural)], problems
 
@@ -141,7 +143,7 @@ def _from_index(index: Path, folder: Path) -> list[RunLogs]:
         text = index.read_text(encoding="utf-8-sig")
         rows = list(csv.DictReader(text.splitlines()))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no CSV text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not CSV text"
         raise _BadIndex(f"{index}: the index cannot be read: {reason}.") from error
     rows = [{(key or "").strip().lower(): value for key, value in row.items()} for row in rows]
     if not rows or "file" not in rows[0]:
@@ -160,7 +162,7 @@ def _from_index(index: Path, folder: Path) -> list[RunLogs]:
             continue
         run = runs.setdefault(run_id, RunLogs(run_id))
         if path is None:
-            run.notes.append(f"{index.name}:{line}: {name} is not there.")
+            run.notes.append(f"{index.name}:{line}: {name} does not exist.")
             continue
         run.logs.append(
             _of_row(cells, path, _shown(path, folder), run_id, known, run, f"{index.name}:{line}")
@@ -168,11 +170,11 @@ def _from_index(index: Path, folder: Path) -> list[RunLogs]:
     return list(runs.values())
 
 
-def _locate(name: str, beside: Path, folder: Path, by_base: Mapping[str, list[Path]]) -> Path | None:
-    for path in (beside / name, folder / name):
+def _locate(name: str, index_folder: Path, folder: Path, by_base: Mapping[str, list[Path]]) -> Path | None:
+    for path in (index_folder / name, folder / name):
         if name and path.is_file():
             return path
-    same = by_base.get(Path(name).name.removesuffix(".gz"), [])  # elsewhere in the folder, packed or not
+    same = by_base.get(Path(name).name.removesuffix(".gz"), [])  # elsewhere in the folder, compressed or not
     return same[0] if len(same) == 1 else None
 
 
@@ -183,7 +185,7 @@ def _of_row(
     if role not in _ROLES:
         guess = known.role if known else "bee"
         if role:
-            run.notes.append(f"{at}: role '{role}' is none of {', '.join(_ROLES)}; taken as {guess}.")
+            run.notes.append(f"{at}: role '{role}' is not one of {', '.join(_ROLES)}; assumed to be {guess}.")
         role = guess
     size: int | None = None
     raw = cells.get("target_batch_size", "")
@@ -194,7 +196,7 @@ def _of_row(
     host = cells.get("host") or (known.host if known else path.name.partition(".")[0])
     gpu, model = cells.get("gpu", ""), cells.get("model", "")
     if gpu and accelerator(gpu) is None:
-        run.notes.append(f"{at}: gpu '{gpu}' is none that we know: its price is unknown.")
+        run.notes.append(f"{at}: gpu '{gpu}' is unknown, and so is its price.")
     return Log(
         path=path,
         shown=shown,

@@ -1,4 +1,4 @@
-"""The monitor's log: one swarm epoch for each rate that it computed, and its scrapes."""
+"""Reads the monitor's log: one swarm epoch for each rate that it computed, and its scrapes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.importers.wandb.clock import one_clock
+from analysis.importers.wandb.clock import RUNTIME, UNIX, read_clock
 from analysis.importers.wandb.tables import Table, TableError
 from metrics.records import SwarmEpochRecord
 
-_RUNTIME = "_runtime"
-_UNIX = "_timestamp"
 _RATE = "03_hivemind/epoch_based_sps"
 _SAMPLES = "03_hivemind/per_epoch_training_samples"
 _SECONDS = "03_hivemind/epoch_s"
@@ -21,13 +19,13 @@ _NOW = "03_hivemind/global_samples_accumulated"
 _RATE_NOW = "03_hivemind/actual_total_samples_per_second"
 _PEERS = "03_hivemind/num_peers"
 _ETA = "03_hivemind/eta_next_epoch_s"
-_NEAR_S = 20.0  # an epoch's end on a VM and for the monitor differ by less
-MONITOR_COLUMNS = (_RUNTIME, _UNIX, _RATE, _SAMPLES, _SECONDS, _EPOCH, _NOW, _RATE_NOW, _PEERS, _ETA)
+_NEAR_S = 20.0  # the end of an epoch on a VM and for the monitor differs by less
+MONITOR_COLUMNS = (RUNTIME, UNIX, _RATE, _SAMPLES, _SECONDS, _EPOCH, _NOW, _RATE_NOW, _PEERS, _ETA)
 
 
 @dataclass(frozen=True)
 class Monitor:
-    """What the monitor saw. `progress`: columns at_s, epoch, samples, sps, peers, eta_s of its scrapes."""
+    """The monitor's observations. `progress`: columns at_s, epoch, samples, sps, peers, eta_s of its scrapes."""
 
     shown: str
     first_s: float
@@ -37,40 +35,38 @@ class Monitor:
     epochs: tuple[SwarmEpochRecord, ...]
     rates: tuple[
         tuple[int | None, float | None], ...
-    ]  # (epoch, rate) of all rows that ended one, those left out too
-    peers: int  # the most at once, for longer than a moment
+    ]  # (epoch, rate) of all rows that ended one, also ignored rows
+    peers: int  # the highest count that lasted
     progress: dict[str, np.ndarray]
-    numbered: bool  # False: the log has no epoch numbers, they are counted from 1
+    numbered: bool  # False: the log has no epoch numbers, so they are counted from 1
     dated: bool  # False: the log has no unix time
     notes: tuple[str, ...]
 
     @property
     def zero_rate(self) -> tuple[int, ...]:
-        """Epochs whose rate is 0: nothing was trained."""
+        """Epochs with the rate 0."""
         return tuple(e.epoch for e in self.epochs if e.sps == 0)
 
 
 def read_monitor(table: Table) -> Monitor:
-    """Make sense of the monitor's table. Raises TableError when it has no clock or no epoch."""
+    """Interpret the monitor's table. Raises TableError if it has no clock or no epochs."""
     notes = list(table.notes)
-    clock = one_clock(table.get(_RUNTIME), table.get(_UNIX))
-    if clock is None:
-        raise TableError(table.missing(_RUNTIME, f"and no '{_UNIX}' either, so nothing has a time"))
+    clock = read_clock(table)
     if clock.jumps:
         notes.append(
             f"{table.shown}: the clock jumps {len(clock.jumps)} times (first at line {table.lines[clock.jumps[0]]})."
         )
-    if _UNIX not in table:
-        notes.append(table.missing(_UNIX, "when it was is taken from the VMs' epochs"))
+    if UNIX not in table:
+        notes.append(table.missing(UNIX, "its date is derived from the VMs' epochs"))
     ended = np.isfinite(table.get(_RATE))
     if _RATE not in table:
-        notes.append(table.missing(_RATE, "rates are samples over time of the epochs it saw"))
+        notes.append(table.missing(_RATE, "rates are computed as samples over time of the logged epochs"))
         ended = np.isfinite(table.get(_SAMPLES)) | np.isfinite(table.get(_SECONDS))
     epoch = table.get(_EPOCH)
     if _EPOCH not in table:
         if not ended.any():
             raise TableError(table.missing(_EPOCH, "the monitor's epochs are unknown"))
-        notes.append(table.missing(_EPOCH, "epochs are counted by their rates"))
+        notes.append(table.missing(_EPOCH, "epochs are counted by the logged rates"))
         epoch = np.cumsum(ended).astype(np.float64)
     rows = np.flatnonzero(ended & np.isfinite(epoch))
     if _RATE not in table and not len(rows):
@@ -105,7 +101,7 @@ def read_monitor(table: Table) -> Monitor:
             "eta_s": table.get(_ETA)[scraped],
         },
         numbered=_EPOCH in table,
-        dated=bool(np.isfinite(table.get(_UNIX)).any()),
+        dated=bool(np.isfinite(table.get(UNIX)).any()),
         notes=tuple(notes),
     )
 
@@ -113,11 +109,11 @@ def read_monitor(table: Table) -> Monitor:
 def _epochs(
     table: Table, epoch: np.ndarray, at_s: np.ndarray, rows: np.ndarray, notes: list[str]
 ) -> tuple[SwarmEpochRecord, ...]:
-    """One record for each row that ended an epoch; a second row of the same epoch is left out."""
+    """One record per row that ended an epoch; further rows of the same epoch are ignored."""
     rates = table.get(_RATE)
     samples, seconds, now = table.get(_SAMPLES), table.get(_SECONDS), table.get(_NOW)
     found: list[SwarmEpochRecord] = []
-    before = 0  # row after the last epoch's end
+    before = 0  # the row after the previous epoch's end
     for k in rows:
         number, ended = int(epoch[k]), float(at_s[k])
         if found and number <= found[-1].epoch:
@@ -131,11 +127,11 @@ def _epochs(
         elif rate and np.isfinite(count):
             duration = count / rate  # finer than the clock
         if between is not None and duration is not None and abs(duration - between) > 2 + 0.02 * between:
-            # The rate was computed from the true duration: where it fits, the clock is what is wrong.
+            # The rate was computed from the true duration: if it fits, the clock is wrong.
             fits = rate is not None and abs(rate * duration - count) <= 0.01 * count
             notes.append(
                 f"{table.at(k)}: epoch {number} lasted {duration:.1f} s by '{_SECONDS}' and {between:.0f} s by the "
-                f"clock; {'the former fits its rate and' if fits else 'the latter'} is used."
+                f"clock; {'the former is used because it fits the rate' if fits else 'the latter is used'}."
             )
             duration = duration if fits else between
         if found and number > found[-1].epoch + 1:
@@ -144,14 +140,14 @@ def _epochs(
             notes.append(f"{table.at(k)}: the monitor missed {which}.")
             if between is not None and duration is not None and duration > 0.8 * between:
                 notes.append(
-                    f"{table.at(k)}: what it logged as epoch {number} lasted from epoch {found[-1].epoch} on: its rate "
-                    "is in the authors' mean as it was logged, its time is taken from the VMs' logs."
+                    f"{table.at(k)}: the logged duration of epoch {number} starts at the end of epoch {found[-1].epoch}: the "
+                    "authors' mean uses its rate as logged, its duration is taken from the VMs' logs."
                 )
                 duration, count = None, np.fmin(count, _highest(now[before : k + 1]) or np.nan)
         if not np.isfinite(count):
             count = rate * duration if rate and duration else _highest(now[before : k + 1])
             notes.append(
-                f"{table.at(k)}: the samples of epoch {number} are not logged; taken as {count:.0f}."
+                f"{table.at(k)}: the samples of epoch {number} are not logged and assumed to be {count:.0f}."
             )
         if rate is None and duration:
             rate = count / duration
@@ -161,7 +157,7 @@ def _epochs(
 
 
 def aligned(monitor: Monitor, ends: Sequence[tuple[int, float]]) -> Monitor:
-    """The same with epoch numbers and unix times by the VMs' (epoch, unix end), where its log lacks one of them."""
+    """Add missing epoch numbers or unix times to the monitor's log, derived from the VMs' (epoch, unix end)."""
     if not ends or not monitor.epochs or monitor.numbered == monitor.dated:
         return monitor
     plus, later = 0, 0.0
@@ -185,7 +181,7 @@ def aligned(monitor: Monitor, ends: Sequence[tuple[int, float]]) -> Monitor:
 
 
 def _most_peers(counts: np.ndarray) -> int:
-    """The highest count of a hundredth of the scrapes: a peer that restarts is seen twice for a moment."""
+    """The highest count in at least 1 % of the scrapes: a restarting peer is briefly counted twice."""
     values, often = np.unique(counts, return_counts=True)
     lasting = values[often >= max(len(counts) / 100, 1)]
     return int(lasting.max()) if len(lasting) else 0
@@ -197,10 +193,10 @@ def _highest(values: np.ndarray) -> float:
 
 
 def inferred_target(epochs: tuple[SwarmEpochRecord, ...], most_over: int) -> int | None:
-    """The target batch size that the epochs' samples fit; None when they fit none.
+    """Infer the target batch size from the epochs' samples; None if no number fits.
 
-    Each epoch goes over it by less than `most_over` samples (peers x batch): of the numbers that all epochs
-    allow, the one that is divisible by the highest power of two.
+    Each epoch exceeds it by less than `most_over` samples (peers x batch). Of the numbers that fit all epochs, the
+    one that is divisible by the highest power of two is returned.
     """
     counts = [e.samples for e in epochs if e.samples > 0]
     if not counts:

@@ -1,4 +1,4 @@
-"""One run of the study: its logs read, judged and written as `run.db`."""
+"""Imports one run: reads its logs, checks them and writes `run.db`."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from experiments.catalog import models, published_runs
 from metrics.records import SwarmEpochRecord
 from metrics.store.database import RunStore
 
-_STORE = "b2/us-west-1"  # where the study's data lay (Backblaze B2)
+_STORE = "b2/us-west-1"  # the paper's data store (Backblaze B2)
 
 
-# RunUnusable   a run of which nothing can be computed
+# RunUnusable   no figure of the run can be computed
 class RunUnusable(Exception):
-    """One sentence on why."""
+    """A run cannot be imported. The message gives the reason."""
 
 
 @dataclass(frozen=True)
 class _Read:
-    """A run's logs, read."""
+    """The parsed logs of a run."""
 
     bees: dict[str, Bee]
     logs: dict[str, Log]
@@ -45,7 +45,7 @@ class _Read:
 
 
 def import_run(run: RunLogs, folder: Path, book: PriceBook) -> None:
-    """Write `folder/run.db`. Raises RunUnusable when no log of the run gives anything, StoreError."""
+    """Write `folder/run.db`. Raises RunUnusable if no log of the run is usable, and StoreError."""
     read = _read(run)
     notes, monitor = read.notes, read.monitor
     if monitor is not None:
@@ -62,22 +62,22 @@ def import_run(run: RunLogs, folder: Path, book: PriceBook) -> None:
     _date(read.bees, syncs, watched)
     samples = {vm: _samples(bee, run, syncs, monitor, read, notes) for vm, bee in read.bees.items()}
     accounts = {vm: account(bee, syncs[vm], samples[vm], ran) for vm, bee in read.bees.items()}
-    twice, said = doubled(read.bees, accounts, model.parameters if model else None)
-    notes += said
+    twice, more = doubled(read.bees, accounts, model.parameters if model else None)
+    notes += more
     bees = {
         vm: replace(bee, nic=halved(bee.nic)) if vm in twice and bee.nic is not None else bee
         for vm, bee in read.bees.items()
     }
-    rows, said = vm_rows(bees, read.logs, book)
+    rows, more = vm_rows(bees, read.logs, book)
     target = _target(run, monitor, read, notes)
     notes += findings(bees, syncs, accounts, monitor, _baseline(read))
     if run.model is None:
-        notes.append("The model is not known: neither the index nor a file name says it.")
+        notes.append("The model is unknown: neither the index nor a file name gives it.")
     elif model is None:
         notes.append(
-            f"Model '{run.model}' is not in models.csv: its parameters and bytes a sample are unknown."
+            f"Model '{run.model}' is not in models.csv: its parameters and bytes per sample are unknown."
         )
-    notes += said
+    notes += more
     first = _first_epoch(monitor, accounts)
     starts = [bee.first_s for bee in bees.values()] or ([monitor.first_s] if monitor else [])
     ends = [bee.last_s for bee in bees.values()] or ([monitor.last_s] if monitor else [])
@@ -154,7 +154,7 @@ def _baseline(read: _Read) -> bool:
 
 
 def _read(run: RunLogs) -> _Read:
-    """Read all logs of a run; of two of one host the longer. Raises RunUnusable when there is nothing."""
+    """Read all logs of a run, using the longest of each host. Raises RunUnusable if nothing was trained."""
     failed: list[str] = []
     notes: list[str] = []
     tables: dict[tuple[str, str], tuple[Log, Table]] = {}
@@ -173,11 +173,11 @@ def _read(run: RunLogs) -> _Read:
             continue
         keep, drop = (known, (log, table)) if known[1].rows >= table.rows else ((log, table), known)
         if known[1].content == table.content:
-            notes.append(f"{drop[0].shown}: the same log as {keep[0].shown}; it is counted once.")
+            notes.append(f"{drop[0].shown}: identical to {keep[0].shown}; counted once.")
         else:
             notes.append(
                 f"{drop[0].shown}: a second log of {log.host} of {run.run_id} ({drop[1].rows} rows); "
-                f"{keep[0].shown} with {keep[1].rows} is used."
+                f"{keep[0].shown} with {keep[1].rows} rows is used."
             )
         tables[twin] = keep
     bees: dict[str, Bee] = {}
@@ -207,13 +207,13 @@ def _read(run: RunLogs) -> _Read:
         )
     trained = any(bee.steps for bee in bees.values())
     if not trained and not (monitor and monitor.epochs):
-        reasons = " ".join([*failed, *run.notes] or notes[:1]) or "no log of it has a step or an epoch."
+        reasons = " ".join([*failed, *run.notes] or notes[:1]) or "none of its logs has a step or an epoch."
         raise RunUnusable(f"{run.run_id}: nothing can be computed: {reasons}")
     return _Read(bees, logs, monitor, files, [*failed, *notes])
 
 
 def _logged_ends(bees: Mapping[str, Bee]) -> list[tuple[int, float]]:
-    """(epoch, unix end) of all that the VMs' logs number themselves."""
+    """(epoch, unix end) of all epochs that dated VM logs number."""
     return [
         (b.epoch, float(bee.end_s[b.step]))
         for bee in bees.values()
@@ -223,7 +223,7 @@ def _logged_ends(bees: Mapping[str, Bee]) -> list[tuple[int, float]]:
 
 
 def _date(bees: dict[str, Bee], syncs: Mapping[str, Sync], watched: Sequence[tuple[int, float]]) -> None:
-    """Give each log without unix time one at which its epochs end when the monitor's or the other VMs' do."""
+    """Date logs without unix time so that their epochs end with those of the monitor and the other VMs."""
     ends: dict[int, list[float]] = {number: [at] for number, at in watched}
     for vm, bee in bees.items():
         for b in syncs[vm].boundaries if bee.dated else ():
@@ -237,11 +237,11 @@ def _date(bees: dict[str, Bee], syncs: Mapping[str, Sync], watched: Sequence[tup
             ]
             began = [other.first_s for other in bees.values() if other.dated]
             by_s = float(np.median(apart)) if apart else min(began, default=bee.first_s) - bee.first_s
-            bees[vm] = bee.later(by_s)
+            bees[vm] = bee.shifted(by_s)
 
 
 def _timed(monitor: Monitor, accounts: Mapping[str, Account]) -> list[SwarmEpochRecord]:
-    """The monitor's epochs; what it does not know the time of lasted from the VMs' ends before to theirs."""
+    """The monitor's epochs. Unknown durations are computed from the VMs' epoch ends."""
     ends: dict[int, list[float]] = {}
     for each in accounts.values():
         for e in each.epochs:
@@ -257,7 +257,7 @@ def _timed(monitor: Monitor, accounts: Mapping[str, Account]) -> list[SwarmEpoch
 def _samples(
     bee: Bee, run: RunLogs, syncs: Mapping[str, Sync], monitor: Monitor | None, read: _Read, notes: list[str]
 ) -> np.ndarray:
-    """Samples of each step: as logged, else as many a step as elsewhere in the run. Raises RunUnusable."""
+    """Samples of each step as logged, otherwise estimated from the rest of the run. Raises RunUnusable."""
     if bee.samples is not None:
         return bee.samples
     known = [float(np.median(b.samples)) for b in read.bees.values() if b.samples is not None and b.steps]
@@ -274,7 +274,7 @@ def _samples(
         batch, basis = run.target_batch_size * epochs / sum(trained.values()), "from the target batch size"
     else:
         raise RunUnusable(f"{run.run_id}: nothing can be computed: {bee.notes[-1]}")
-    notes.append(f"{bee.shown}: {batch:.0f} samples a step are assumed, {basis}.")
+    notes.append(f"{bee.shown}: {batch:.0f} samples per step are assumed, {basis}.")
     return np.full(bee.steps, round(batch), dtype=np.int64)
 
 
@@ -285,21 +285,21 @@ def _target(run: RunLogs, monitor: Monitor | None, read: _Read, notes: list[str]
     peers = max(monitor.peers if monitor else 0, len(read.bees))
     found = inferred_target(monitor.epochs, peers * max(batches, default=32)) if monitor else None
     if found is None:
-        notes.append("The target batch size is unknown: no index says it and no monitor's epochs show it.")
+        notes.append("The target batch size is unknown: neither an index nor a monitor's epochs give it.")
     else:
         notes.append(f"The target batch size {found} is inferred from the samples of the monitor's epochs.")
     return found
 
 
 def _first_epoch(monitor: Monitor | None, accounts: Mapping[str, Account]) -> int:
-    """The first epoch that was logged, which the study drops."""
+    """The first logged epoch, which the paper drops."""
     if monitor and monitor.epochs:
         return monitor.epochs[0].epoch
     return min((e.epoch for a in accounts.values() for e in a.epochs), default=1)
 
 
 def _published(label: str | None) -> dict[str, Any] | None:
-    """The study's row of a label like `NLP B-4` (experiment `geo-b4-nlp`)."""
+    """The published row of a label like `NLP B-4` (experiment `geo-b4-nlp`)."""
     kind, _, name = (label or "").partition(" ")
     row = next((r for r in published_runs().values() if r.run == f"{name} {kind}"), None)
     return asdict(row) if row else None

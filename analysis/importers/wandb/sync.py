@@ -1,9 +1,9 @@
-"""Which steps of a VM were the synchronising ones. Pure: arrays in, step numbers out.
+"""Finds the synchronising steps of a VM. Pure: arrays in, step numbers out.
 
-Three rules. `epochs`: the step after which the VM's own log shows the next epoch. `opt_step`: the authors',
-optimizer steps of at least median + 2 standard deviations; it misses averagings when they are frequent
-(they raise the deviation themselves). `bytes`: the steps in which a burst of bytes was sent. The first is
-used wherever the log has the epoch; the authors' is then only compared.
+There are three rules. `epochs`: the step after which the VM's own log shows the next epoch. `opt_step`, the authors'
+rule: optimizer steps of at least median + 2 standard deviations. It misses frequent averaging rounds, because they
+raise the deviation themselves. `bytes`: the steps in which a burst of bytes was sent. The first rule is used if the log
+has the epoch; the authors' rule is then only compared with it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from itertools import pairwise
 
 import numpy as np
 
-_NEAR = 2  # steps by which the two loggers' rows may be shifted against each other
-_LONG = 5.0  # an averaging takes at least so many times the local optimizer step,
-_SHORTEST_S = 0.5  # and so many seconds
-_BURST = 0.2  # of the bytes that an averaging typically sends: with less, none was
+from analysis.importers.wandb.clock import filled
+
+_NEAR = 2  # the rows of the two loggers may be offset by this many steps
+_LONG = 5.0  # averaging takes at least this many times the local optimizer step
+_SHORTEST_S = 0.5  # and at least this many seconds
+_BURST = 0.2  # a step that sent less than this fraction of a typical averaging round did not average
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +28,12 @@ class Boundary:
 
     step: int
     epoch: int  # the epoch that it ended
-    averaged: bool  # False: the VM caught up (its state was loaded), or the epoch ended without it
+    averaged: bool  # False: the VM downloaded the state, or the epoch ended without it
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """What was found, by which rule, and whether the authors' rule says the same (None: not compared)."""
+    """The epoch boundaries, the rule that found them, and whether the authors' rule agrees (None: not compared)."""
 
     rule: str
     boundaries: tuple[Boundary, ...]
@@ -45,7 +47,7 @@ class Sync:
 
 
 def authors_rule(opt_s: np.ndarray) -> tuple[int, ...]:
-    """Steps whose optimizer time is at least median + 2 sample standard deviations."""
+    """Return the steps whose optimizer time is at least median + 2 sample standard deviations."""
     if len(opt_s) < 2:
         return ()
     deviation = float(np.std(opt_s, ddof=1))
@@ -64,7 +66,7 @@ def find_sync(
     """Find the synchronising steps of one VM.
 
     `opt_s`, `epoch` (NaN where not logged), `end_s` (unix) and `sent_bytes` (in and around the optimizer
-    step; NaN: unknown) by step; `watched`: (epoch, unix end) of the swarm's epochs as the monitor saw them.
+    step; NaN: unknown) by step; `watched`: (epoch, unix end) of the swarm's epochs by the monitor.
     """
     authors = authors_rule(opt_s)
     if not len(opt_s):
@@ -85,13 +87,13 @@ def find_sync(
 
 
 def by_epochs(opt_s: np.ndarray, epoch: np.ndarray, sent_bytes: np.ndarray) -> tuple[Boundary, ...]:
-    """The boundaries from the epoch that the VM logs with each step."""
-    known = _carried(epoch)
-    # A log that begins with a later epoch may begin with the step that led there.
+    """Find the boundaries from the epoch that the VM logs with each step."""
+    known = _monotonic(epoch)
+    # If the log starts with a later epoch, its first step may be the one that ended the previous epoch.
     rises = [int(k) for k in np.flatnonzero(np.diff(known, prepend=0) > 0)]
     ends: list[tuple[int, int, int]] = []  # (step, the epoch before it, the epoch after it)
     for n, k in enumerate(rises):
-        # The epoch may have risen in any of the steps before that do not show it.
+        # The epoch may have risen in any of the previous steps without a logged epoch.
         unseen = int(np.argmax(np.isfinite(epoch[:k][::-1]))) if k else 0
         low = max(k - _NEAR - unseen, 0, *([(rises[n - 1] + k) // 2 + 1] if n else []))
         high = min(k + _NEAR, len(opt_s) - 1, *([(k + rises[n + 1]) // 2] if n + 1 < len(rises) else []))
@@ -99,7 +101,7 @@ def by_epochs(opt_s: np.ndarray, epoch: np.ndarray, sent_bytes: np.ndarray) -> t
         ends.append((step, int(known[k - 1]) if k else 0, int(known[k])))
     least = _least(np.delete(opt_s, [step for step, _, _ in ends]))
     if ends and rises[0] == 0 and opt_s[ends[0][0]] < least:
-        del ends[0]  # it was there already
+        del ends[0]  # the VM was already in this epoch
     sent = [sent_bytes[step] for step, _, _ in ends if np.isfinite(sent_bytes[step])]
     typical = float(np.median(sent)) if len(sent) > 2 else 0.0
     found = [
@@ -116,7 +118,7 @@ def by_epochs(opt_s: np.ndarray, epoch: np.ndarray, sent_bytes: np.ndarray) -> t
 def _last(
     opt_s: np.ndarray, epoch: np.ndarray, sent_bytes: np.ndarray, found: Sequence[Boundary]
 ) -> tuple[Boundary, ...]:
-    """An averaging at the very end of the log, whose epoch no row shows any more; () if there is none."""
+    """An averaging round at the very end of the log, after the last logged epoch; () if there is none."""
     known = [b.step for b in found if b.averaged]
     if not known:
         return ()
@@ -133,9 +135,9 @@ def _last(
 def by_bytes(
     opt_s: np.ndarray, end_s: np.ndarray, sent_bytes: np.ndarray, watched: Sequence[tuple[int, float]]
 ) -> tuple[Boundary, ...]:
-    """The boundaries from bursts of sent bytes: around the monitor's epoch ends, or where there are any.
+    """Find the boundaries from bursts of sent bytes, near the monitor's epoch ends if they are known.
 
-    Without counted bytes from the longest optimizer steps instead.
+    Without counted bytes the longest optimizer steps are used instead.
     """
     sent = np.where(np.isfinite(sent_bytes), sent_bytes, 0.0)
     if not sent.any():
@@ -161,30 +163,27 @@ def by_bytes(
 
 
 def _longest(opt_s: np.ndarray) -> np.ndarray:
-    """The steps that stand out by their length: averagings differ by a few times, not by more."""
+    """The longest steps. Durations of averaging rounds differ by a factor of at most 1 / _BURST."""
     return np.flatnonzero((opt_s >= _least(opt_s)) & (opt_s >= _BURST * opt_s.max()))
 
 
 def _least(opt_s: np.ndarray) -> float:
-    """The shortest optimizer step that may have been an averaging.
+    """The shortest duration of an optimizer step that may have averaged.
 
-    The local one is the lower quartile: with few steps between averagings the median may be one of those.
+    The local step is estimated by the lower quartile: with few steps between averaging rounds the median may be one.
     """
     return max(_LONG * float(np.quantile(opt_s, 0.25)), _SHORTEST_S) if len(opt_s) else _SHORTEST_S
 
 
 def _slack(watched: Sequence[tuple[int, float]]) -> float:
-    """How far a VM's end of an epoch may lie from the monitor's, seconds."""
+    """Largest difference in seconds between the end of an epoch on a VM and for the monitor."""
     ends = [t for _, t in watched]
     gaps = [b - a for a, b in pairwise(ends) if b > a]
     return min([30.0, *(0.45 * gap for gap in gaps)])
 
 
-def _carried(epoch: np.ndarray) -> np.ndarray:
-    """Each step's epoch, a missing one taken from the step before (at the start: from the first known).
-
-    An epoch that seems to go back (a restart, or noise) does not: the highest so far counts.
-    """
-    known = np.flatnonzero(np.isfinite(epoch))
-    last = np.maximum.accumulate(np.where(np.isfinite(epoch), np.arange(len(epoch)), -1))
-    return np.maximum.accumulate(epoch[np.where(last < 0, known[0], last)])
+def _monotonic(epoch: np.ndarray) -> np.ndarray:
+    """Each step's epoch, with missing ones filled. If it decreases (restart, noise), the highest so far is used."""
+    known = filled(epoch)
+    assert known is not None
+    return np.maximum.accumulate(known)

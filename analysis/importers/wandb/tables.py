@@ -1,7 +1,7 @@
-"""One CSV log as columns of numbers: quickly where it is whole, carefully where it is not.
+"""Reads one CSV log as columns of numbers, with a fast reader for intact files and a tolerant one for others.
 
-The quick way is Arrow's reader, which takes nothing that is not a number. On any trouble the careful way
-reads line by line, leaves out what cannot be read and says where it stood.
+The fast reader is Arrow's, which accepts only numbers. If it fails, the tolerant reader parses line by line, skips what
+cannot be read and reports its position.
 """
 
 from __future__ import annotations
@@ -21,52 +21,52 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 _GZIP = b"\x1f\x8b"
-_CHUNK = 1 << 12  # of packed bytes: so many at most are lost where a file is damaged
-_MOST = 1e12  # of anything in a log: unix seconds and sample counts are far below
-_MOST_MBITS = 1e6  # of a network card in a second
+_CHUNK = 1 << 12  # compressed bytes: at most this many are lost where a file is damaged
+_MOST = 1e12  # upper bound of any value in a log: unix seconds and sample counts are far below
+_MOST_MBITS = 1e6  # of a network card per second
 _MAY_BE_NEGATIVE = ("01_general/minibatch_loss",)
 
 
-# TableError   the file gives no table at all
+# TableError   the file has no usable table
 class TableError(Exception):
-    """A log that cannot be used; the sentence names the file and the reason."""
+    """A log cannot be used. The message names the file and the reason."""
 
 
 @dataclass
 class Table:
     """A log's columns as float64 arrays of one length; a missing cell is NaN."""
 
-    shown: str  # the file's name for people
+    shown: str  # the file's path in messages
     columns: dict[str, np.ndarray]
     header: tuple[str, ...]
     rows: int
     lines: np.ndarray  # the file's line of each row
     sha256: str  # of the file
-    content: str  # the same of what is in it, unpacked: two packings of one log are equal
-    notes: list[str] = field(default_factory=list)  # what was left out, as sentences
+    content: str  # sha256 of the uncompressed content, to recognise copies of a log
+    notes: list[str] = field(default_factory=list)  # sentences on what was skipped
 
     def __contains__(self, name: str) -> bool:
         return name in self.columns
 
     def get(self, name: str) -> np.ndarray:
-        """The column, or all NaN where the log has none."""
+        """Return the column, or all NaN if the log does not have it."""
         found = self.columns.get(name)
         return np.full(self.rows, np.nan) if found is None else found
 
     def at(self, row: int) -> str:
-        """`file:line` of a row."""
+        """Return `file:line` of a row."""
         return f"{self.shown}:{int(self.lines[row])}"
 
     def missing(self, name: str, therefore: str) -> str:
-        """The sentence that a column is not there, and what follows from it."""
+        """Return a sentence that a column is missing, with the consequence."""
         others = [column for column in self.header if column not in self.columns]
         near = difflib.get_close_matches(name, others, n=1, cutoff=0.75)
         hint = f" (there is '{near[0]}')" if near else ""
-        return f"{self.shown}:1: there is no column '{name}'{hint}: {therefore}."
+        return f"{self.shown}:1: no column '{name}'{hint}: {therefore}."
 
 
 def read_table(path: Path, shown: str, wanted: Sequence[str]) -> Table:
-    """Read the wanted columns of a .csv or .csv.gz. Raises TableError when nothing can be read."""
+    """Read the wanted columns of a .csv or .csv.gz. Raises TableError if nothing can be read."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -80,7 +80,7 @@ def read_table(path: Path, shown: str, wanted: Sequence[str]) -> Table:
         data, cut = _unpacked(raw)
         if cut:
             notes.append(
-                f"{shown}: the .gz is cut or damaged; what comes before ({len(data)} bytes) is used."
+                f"{shown}: the .gz file is truncated or damaged; the readable part ({len(data)} bytes) is used."
             )
         content = hashlib.sha256(data).hexdigest()
     del raw
@@ -89,22 +89,21 @@ def read_table(path: Path, shown: str, wanted: Sequence[str]) -> Table:
     chosen = [name for name in wanted if name in header]
     if not chosen:
         raise TableError(
-            f"{shown}:1: not a log that we know: the first line names none of its columns "
+            f"{shown}:1: not a known log: the first line has none of the expected columns "
             f"({', '.join(wanted[:3])}, ...)."
         )
     if end < 0 or not data[end : end + _CHUNK].strip():
-        raise TableError(f"{shown}: there is no row below the header.")
-    quick = None
+        raise TableError(f"{shown}: no rows below the header.")
+    columns = None
     if data.endswith(b"\n") and len(set(header)) == len(header) and b"NaN" not in data and b"nan" not in data:
-        quick = _quick(data, chosen)
-    if quick is not None:
-        columns = quick
+        columns = _fast(data, chosen)
+    if columns is not None:
         lines = np.arange(2, len(next(iter(columns.values()))) + 2)
     else:
-        columns, lines, more = _careful(data, header, chosen, shown)
+        columns, lines, more = _tolerant(data, header, chosen, shown)
         notes += more
     if not len(lines):
-        raise TableError(f"{shown}: not one of its lines can be read.")
+        raise TableError(f"{shown}: none of its lines can be read.")
     table = Table(shown, columns, tuple(header), len(lines), lines, digest, content, notes)
     for name, column in columns.items():
         table.notes += _impossible(table, name, column)
@@ -112,7 +111,7 @@ def read_table(path: Path, shown: str, wanted: Sequence[str]) -> Table:
 
 
 def _unpacked(raw: bytes) -> tuple[bytes, bool]:
-    """(the content as far as it can be unpacked, whether it was cut). Several members are read in turn."""
+    """(the decompressed content as far as possible, whether it was truncated). Reads all gzip members."""
     parts: list[bytes] = []
     left = raw
     while left.startswith(_GZIP):
@@ -138,8 +137,8 @@ def _header(line: bytes) -> list[str]:
         return []
 
 
-def _quick(data: bytes, chosen: list[str]) -> dict[str, np.ndarray] | None:
-    """Arrow's reader; None when a line or a cell is not as it should be."""
+def _fast(data: bytes, chosen: list[str]) -> dict[str, np.ndarray] | None:
+    """Read with Arrow; None if a line or a cell is malformed."""
     try:
         table = arrow_csv.read_csv(
             pa.BufferReader(data),
@@ -152,12 +151,12 @@ def _quick(data: bytes, chosen: list[str]) -> dict[str, np.ndarray] | None:
     return {name: np.array(table[name].to_numpy(), dtype=np.float64) for name in chosen}
 
 
-def _careful(
+def _tolerant(
     data: bytes, header: list[str], chosen: list[str], shown: str
 ) -> tuple[dict[str, np.ndarray], np.ndarray, list[str]]:
-    """(columns, each row's line, sentences), line by line.
+    """Read line by line and return (columns, each row's line, sentences).
 
-    A line with too few or too many cells is left out, a cell that is no number is missing.
+    Lines with a wrong number of cells are skipped, cells that are not numbers become missing.
     """
     at = {name: header.index(name) for name in chosen}
     values = {name: array("d") for name in chosen}
@@ -169,7 +168,7 @@ def _careful(
     text.readline()
     for number, line in enumerate(text, 2):
         if not line.endswith(b"\n"):
-            notes.append(f"{shown}:{number}: the file ends in the middle of this line, which is left out.")
+            notes.append(f"{shown}:{number}: the file ends in the middle of this line, which is skipped.")
             break
         plain = line.rstrip(b"\r\n")
         if not plain:
@@ -191,13 +190,13 @@ def _careful(
             values[name].append(value)
     if bad_lines:
         number, cells_there = bad_lines[0]
-        more = f"; {len(bad_lines)} such lines are left out" if len(bad_lines) > 1 else "; it is left out"
-        notes.append(f"{shown}:{number}: {cells_there} cells where the header has {len(header)}{more}.")
+        more = f"{len(bad_lines)} such lines are skipped" if len(bad_lines) > 1 else "the line is skipped"
+        notes.append(f"{shown}:{number}: {cells_there} cells, but the header has {len(header)}; {more}.")
     for name, (count, number, cell) in bad_cells.items():
         word = cell[:20].decode("utf-8", errors="replace")
         cells_word = f"{count} such cells are" if count > 1 else "it is"
         notes.append(
-            f"{shown}:{number}: column '{name}' holds no number ('{word}'); {cells_word} taken as missing."
+            f"{shown}:{number}: column '{name}' is not a number ('{word}'); {cells_word} treated as missing."
         )
     return (
         {name: np.array(column, dtype=np.float64) for name, column in values.items()},
@@ -215,7 +214,7 @@ def _quoted(line: bytes) -> list[bytes]:
 
 
 def _impossible(table: Table, name: str, column: np.ndarray) -> list[str]:
-    """Sentences on values that cannot be; they become missing, in place."""
+    """Set impossible values to missing, in place, and return sentences about them."""
     notes: list[str] = []
     most = _MOST_MBITS if name.endswith("_Mbits") else _MOST
     for what in ("infinite", "negative", f"over {most:g}"):
@@ -229,7 +228,7 @@ def _impossible(table: Table, name: str, column: np.ndarray) -> list[str]:
         if count:
             cells = f"{count} such cells are" if count > 1 else "it is"
             notes.append(
-                f"{table.at(int(np.argmax(bad)))}: column '{name}' is {what}; {cells} taken as missing."
+                f"{table.at(int(np.argmax(bad)))}: column '{name}' is {what}; {cells} treated as missing."
             )
             column[bad] = np.nan
     return notes

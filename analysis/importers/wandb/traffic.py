@@ -1,4 +1,4 @@
-"""Whole-card byte counters as egress and ingress rows, and counters that count every byte twice. Pure."""
+"""Converts counters of whole network cards into egress and ingress rows, and detects doubled counters. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _FP16_BYTES = 2
 _OVERHEAD = 1.02  # headers, matchmaking, the DHT
 _TWICE = (1.7, 2.3)
 _ONCE = (0.7, 1.4)
-_CUT_S = 1.0  # clocks are cut to whole seconds
+_CUT_S = 1.0  # clocks are truncated to whole seconds
 
 
 def averaging_bytes(parameters: int, peers: int) -> float:
-    """What one VM sends in one averaging: 2(n-1)/n x parameters in FP16, and 2 % around it (the study's logs)."""
+    """Return the bytes that a VM sends per averaging round: 2(n-1)/n x parameters in FP16 + 2 % (the paper's logs)."""
     return 2 * (peers - 1) / peers * parameters * _FP16_BYTES * _OVERHEAD
 
 
@@ -33,13 +33,13 @@ def _in(nic: Nic, values: np.ndarray, began_s: float, ended_s: float) -> float:
 def doubled(
     bees: Mapping[str, Bee], accounts: Mapping[str, Account], parameters: int | None
 ) -> tuple[dict[str, float], list[str]]:
-    """({VM whose counters count twice: by which ratio}, sentences).
+    """Return ({VM with doubled counters: ratio}, sentences).
 
-    A machine with a synthetic and an accelerated card for the same wire counts each byte on both. In an
-    averaging it then sends near twice what one sends, and receives as much, while its peers send it near once;
-    without known parameters, twice its peers' median. What goes out all the time (acknowledgements of the data
-    that comes in) is taken off. A ratio that is off for all alike is some other setting (no compression, say),
-    and so may be one of most VMs where the parameters are not known: only said.
+    A machine with a synthetic and an accelerated card for the same link counts each byte on both. Its counters then
+    show about twice the sent and received bytes of an averaging round, while its peers' show them once; if the model's
+    parameters are unknown, it shows twice its peers' median. Continuous traffic (acknowledgements of incoming data) is
+    subtracted. A ratio that is off for all VMs comes from another setting (such as no compression), and without known
+    parameters so may a ratio that is off for most VMs: these are only reported.
     """
     sent, received, expected = {}, {}, {}
     for vm, bee in bees.items():
@@ -62,13 +62,13 @@ def doubled(
         if ratios and not once:
             low, high = min(ratios.values()), max(ratios.values())
             return {}, [
-                f"All VMs sent {low:.2f} to {high:.2f} times the bytes of an FP16 averaging of {parameters} "
-                "parameters: gradients were compressed otherwise, or every counter counts twice; nothing is halved."
+                f"All VMs sent {low:.2f} to {high:.2f} times the bytes of averaging {parameters} parameters in FP16: "
+                "gradients were compressed differently, or every counter counts twice; nothing is halved."
             ]
         return found, [
-            f"{bees[vm].shown}: {vm} sent {sent[vm] / 1e9:.3f} GB an averaging, {r:.2f} times what an averaging of "
-            f"{parameters} parameters sends, while {len(once)} other VMs sent it once: its counters count each "
-            "byte twice (a synthetic and an accelerated card); they are halved."
+            f"{bees[vm].shown}: {vm} sent {sent[vm] / 1e9:.3f} GB per averaging round, {r:.2f} times the bytes of averaging "
+            f"{parameters} parameters, while {len(once)} other VMs sent them once: its counters count each byte twice (a "
+            "synthetic and an accelerated card) and are halved."
             for vm, r in found.items()
         ]
     found: dict[str, float] = {}
@@ -84,24 +84,24 @@ def doubled(
     above = {vm: n / least for vm, n in sent.items() if least > 0 and n >= _TWICE[0] * least}
     if not found and above:
         return {}, [
-            f"{', '.join(above)} sent {min(above.values()):.2f} to {max(above.values()):.2f} times the bytes of the "
-            "VM that sent least: their counters count each byte twice, or that one took no full part; without the "
+            f"{', '.join(above)} sent {min(above.values()):.2f} to {max(above.values()):.2f} times the bytes of the VM "
+            "that sent least: their counters count each byte twice, or that VM did not fully participate; without the "
             "model's parameters nothing is halved."
         ]
     return found, [
-        f"{bees[vm].shown}: {vm} sent and received {r:.2f} times the other VMs' bytes an epoch: its counters "
-        "count each byte twice (a synthetic and an accelerated card); they are halved."
+        f"{bees[vm].shown}: {vm} sent and received {r:.2f} times the other VMs' bytes per epoch: its counters count each "
+        "byte twice (a synthetic and an accelerated card) and are halved."
         for vm, r in found.items()
     ]
 
 
 def _around(nic: Nic, values: np.ndarray, e: EpochRecord) -> float:
-    """Bytes of an averaging with the clock's cut second on both sides."""
+    """Bytes of an averaging round, including one second on both sides for the truncated clock."""
     return _in(nic, values, e.ended_s - e.comm_s - _CUT_S, e.ended_s + _CUT_S)
 
 
 def _round_bytes(nic: Nic, values: np.ndarray, e: EpochRecord) -> float:
-    """Bytes of an averaging less what passes at all times, by the rest of the epoch."""
+    """Bytes of an averaging round minus continuous traffic, estimated from the rest of the epoch."""
     size, rest_s = _around(nic, values, e), e.calc_s - 2 * _CUT_S
     if rest_s <= _CUT_S:
         return size
@@ -115,12 +115,12 @@ def _ratio(own: float, others: Sequence[float]) -> float:
 
 
 def halved(nic: Nic) -> Nic:
-    """The counters of one card of the two."""
+    """Halve doubled counters."""
     return replace(nic, sent=nic.sent / 2, received=nic.received / 2)
 
 
 def egress_columns(vm: str, bees: Mapping[str, Bee], spans: Sequence[Span]) -> dict[str, list[Any]]:
-    """Columns of `egress`: each span's bytes split equally over the other VMs that were there at its end."""
+    """Return columns of `egress`, with each span's bytes split equally over the other VMs present at its end."""
     rows: list[tuple[Any, ...]] = []
     nic = bees[vm].nic
     totals: dict[tuple[int, str], tuple[float, float, Span]] = {}
@@ -142,11 +142,10 @@ def egress_columns(vm: str, bees: Mapping[str, Bee], spans: Sequence[Span]) -> d
 def ingress_rows(
     vm: str, nic: Nic, spans: Sequence[Span], loads: Sequence[tuple[float, float]] = ()
 ) -> list[IngressRecord]:
-    """What came in beyond what went out, by epoch: averaging brings as much as it takes, the rest is data.
+    """Return received minus sent bytes by epoch: averaging receives as much as it sends, so the rest is data.
 
-    What came in during `loads` is the others' state, not data.
-
-    Epoch 0 is what came before the first step (or all of a log without steps).
+    Bytes received during `loads` are peers' state, not data. Epoch 0 covers the time before the first step (or a whole
+    log without steps).
     """
     beyond = nic.received - nic.sent
     for began_s, ended_s in loads:

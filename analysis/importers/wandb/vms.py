@@ -1,4 +1,4 @@
-"""The VM rows of an imported run: place, machine and price, as far as the names and the price book know them."""
+"""Builds the VM rows of an imported run: place, instance and price, by the names and the price book."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from metrics.records import VmRecord
 def vm_rows(
     bees: Mapping[str, Bee], logs: Mapping[str, Log], book: PriceBook
 ) -> tuple[list[VmRecord], list[str]]:
-    """A row for each VM, and sentences on what had to be assumed or is unknown."""
+    """Return a row per VM, and sentences on what is assumed or unknown."""
     rows: list[VmRecord] = []
     unplaced: dict[str, list[str]] = {}
     unpriced: dict[str, list[str]] = {}
     assumed: dict[str, list[str]] = {}
-    dearer: list[str] = []
+    on_demand: list[str] = []
     for vm, bee in bees.items():
         log = logs[vm]
         place = where(log.place)
         if place.location == UNKNOWN or place.cloud == "onprem":
-            why = place.remark or f"{place.location} is on no map"
+            why = place.remark or f"{place.location} is not on the map"
             unplaced.setdefault(why, []).append(vm)
         elif place.remark:
             assumed.setdefault(place.remark, []).append(vm)
@@ -35,7 +35,7 @@ def vm_rows(
                 f"{log.gpu or 'an unknown GPU'} at {place.cloud or 'an unknown cloud'}", []
             ).append(vm)
         elif not use_spot:
-            dearer.append(vm)
+            on_demand.append(vm)
         rows.append(
             VmRecord(
                 vm=vm,
@@ -55,21 +55,24 @@ def vm_rows(
             )
         )
     notes = [
-        f"Where {_list(vms)} stood is unknown ({why}): so is the price of its bytes."
+        f"The place of {', '.join(vms)} is unknown ({why}), and so is the price of its bytes."
         for why, vms in unplaced.items()
     ]
-    notes += [f"{_list(vms)}: {remark}; the log does not say the region." for remark, vms in assumed.items()]
-    notes += [f"{book.name} has no price for {what} ({_list(vms)})." for what, vms in unpriced.items()]
-    if dearer:
-        notes.append(f"{_list(dearer)}: priced on demand, {book.name} has no spot price there.")
-    if len(dearer) + sum(map(len, unpriced.values())) < len(rows):
+    notes += [
+        f"{', '.join(vms)}: {remark}; the log does not give the region." for remark, vms in assumed.items()
+    ]
+    notes += [f"{book.name} has no price for {what} ({', '.join(vms)})." for what, vms in unpriced.items()]
+    if on_demand:
+        notes.append(f"{', '.join(on_demand)}: on-demand price, because {book.name} has no spot price there.")
+    if len(on_demand) + sum(map(len, unpriced.values())) < len(rows):
         notes.append("Spot prices are assumed: the logs do not say how the VMs were rented.")
     return rows, notes
 
 
 def _price(place: Where, gpu: str | None, book: PriceBook) -> tuple[str, bool, Decimal | None, str]:
-    """(instance, spot, $/h, source). A cloud known without its region has its price where that is the same
-    in all; a provider without spot prices is billed on demand."""
+    """(instance, spot, $/h, source). Without a region a price that is the same in all regions of the cloud is used;
+    without a spot price the on-demand price.
+    """
     at = place.location if place.location != UNKNOWN else place.cloud
     if at is None or gpu is None:
         return "", True, None, ""
@@ -78,7 +81,3 @@ def _price(place: Where, gpu: str | None, book: PriceBook) -> tuple[str, bool, D
         if price is not None:
             return price.instance, use_spot, price.usd, book.name
     return "", True, None, ""
-
-
-def _list(names: list[str]) -> str:
-    return ", ".join(names)

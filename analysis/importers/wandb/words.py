@@ -1,4 +1,4 @@
-"""The words that host names, file names and indexes use for clouds, places, GPUs and models (`words.csv`)."""
+"""Translates the words for clouds, places, GPUs and models in host names, file names and indexes (`words.csv`)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _DATA = Path(__file__).with_name("words.csv")
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """What a name says of a place: the location (`cloud/region`, or unknown), its cloud, and a remark."""
+    """A place derived from a name: the location (`cloud/region`, or unknown), its cloud, and a remark."""
 
     location: str
     cloud: str | None
-    remark: str  # "" or what had to be assumed
+    remark: str  # "", or what is assumed or unknown
 
 
 @cache
@@ -36,7 +36,7 @@ def _tokens(name: str) -> list[str]:
 
 
 def _first(kind: str, name: str) -> str | None:
-    """The value of the first word, or of two words written as one (`RTX 8000`, `DGX-2`), that we know."""
+    """The value of the first known word, or pair of words written as one (`RTX 8000`, `DGX-2`)."""
     known, tokens = _words(kind), _tokens(name)
     for k, token in enumerate(tokens):
         for word in ("".join(tokens[k : k + 2]), token):
@@ -46,9 +46,9 @@ def _first(kind: str, name: str) -> str | None:
 
 
 def where(name: str) -> Where:
-    """The place that an index's location (`GC-US`, `gcp/us-central1`) or a host's name (`gc-eu-t4-1`) says.
+    """Derive the place from an index's location (`GC-US`, `gcp/us-central1`) or a host's name (`gc-eu-t4-1`).
 
-    A name without a continent says no region: its location is `unknown`, its cloud may be known.
+    Without a continent in the name the location is `unknown`, but its cloud may be known.
     """
     if "/" in name:
         try:
@@ -59,18 +59,18 @@ def where(name: str) -> Where:
     cloud, continent = _first("cloud", name), _first("continent", name)
     region = _words("region").get(f"{cloud} {continent}")
     if cloud is None or continent is None or region is None:
-        return Where(UNKNOWN, cloud, f"'{name}' does not say in which region it is")
-    remark = f"'{name}' is taken as {cloud}/{region[0]}" if region[1] == "assumed" else ""
+        return Where(UNKNOWN, cloud, f"'{name}' does not give its region")
+    remark = f"'{name}' is assumed to be {cloud}/{region[0]}" if region[1] == "assumed" else ""
     return Where(f"{cloud}/{region[0]}", cloud, remark)
 
 
 def accelerator(name: str) -> str | None:
-    """`T4:1` from a GPU's or a host's name; None: it names no GPU that we know."""
+    """Return `T4:1` from a GPU's or a host's name; None if it contains no known GPU."""
     return _first("gpu", name)
 
 
 def model_name(name: str) -> str | None:
-    """A name of models.csv from any spelling (`torchvision.models.convnext_large`); None: unknown."""
+    """Return the name in models.csv for any spelling (`torchvision.models.convnext_large`); None: unknown."""
     plain = "".join(_tokens(name))
     known = {word: value for word, (value, _) in _words("model").items()}
     known |= {"".join(_tokens(one)): one for one in models()}
@@ -79,9 +79,9 @@ def model_name(name: str) -> str | None:
 
 
 def host_part(rest: str) -> tuple[str, str]:
-    """(what stands before the host, the host) in a file name's rest: `roberta_mlm_xlm-gc-t4-1`.
+    """Split the rest of a file name such as `roberta_mlm_xlm-gc-t4-1` into (the part before the host, the host).
 
-    The host begins at the first part that names a cloud, else at a GPU after a model; else all of it is the host.
+    The host starts at the first part that names a cloud, otherwise at a GPU after a model, otherwise at the beginning.
     """
     clouds = _words("cloud")
     parts = rest.split("-")

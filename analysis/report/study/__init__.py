@@ -1,1 +1,1 @@
-"""The study report: several runs compared on one page, and beside the published study on its own basis."""
+"""The study report: several runs compared on one page, with each other and with the paper."""

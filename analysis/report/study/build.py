@@ -1,4 +1,4 @@
-"""Builds the study report: one page that needs no network, and beside it each figure as CSV, PNG and SVG."""
+"""Builds the study report: one page without external resources, and each figure as CSV, PNG and SVG."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from analysis.charts.style import figure_style
+from analysis.compare.accuracy import run_count
 from analysis.compare.paper import printed_runs, references
 from analysis.compare.rows import Row, difference_rows, unknown_rows
 from analysis.compare.run_figures import StudyRun, distinct, study_run
 from analysis.replay import ReadRun, read_folder, with_speedups
 from analysis.report.files import FigureFolder, write
 from analysis.report.page import Card, Section, render, table
-from analysis.report.study.comparison import Compared, cards, comparison, nothing_published, runs_words
+from analysis.report.study.comparison import Compared, cards, comparison, nothing_published
 from analysis.report.study.expectations import expected_section
 from analysis.report.study.held_out import accuracy_section
 from analysis.report.study.options import gain_cards, gain_section
@@ -26,8 +27,8 @@ from cloud.prices.book import load as load_book
 from metrics.store.database import StoreError
 
 _DPI = 120
-_NAMED = 12  # so many runs are named beside a figure; the page's first line names all that are emulated, if not all are
-_STUDY_BOOK = "study-2023-04"
+_NAMED = 12  # at most this many runs are named with a figure; beyond that they are counted
+_PAPER_BOOK = "study-2023-04"
 
 
 def load(
@@ -38,10 +39,10 @@ def load(
     only: Sequence[str] = (),
     paper: bool = False,
 ) -> tuple[list[StudyRun], tuple[str, ...]]:
-    """The runs of folders of logs, exports or run folders, and what could not be used.
+    """Load the runs of folders of logs, exports or run folders; also returns the problems.
 
-    `book` prices the VMs of imported logs; our own runs keep theirs. `paper`: the dollars by the study's own
-    assumptions too. Raises ImportFailed when there is none.
+    `book` prices the VMs of imported logs; our own runs keep their book. `paper`: also compute dollars by the paper's
+    assumptions. Raises ImportFailed if there is no run.
     """
     read: list[ReadRun] = []
     problems: list[str] = []
@@ -52,9 +53,9 @@ def load(
                 read.append(read_folder(source.folder))
             except StoreError as error:
                 problems.append(f"{source.run_id}: {error}")
-    study_book = load_book(_STUDY_BOOK) if paper else None
+    paper_book = load_book(_PAPER_BOOK) if paper else None
     rows = with_speedups([one.row for one in read])
-    runs = [study_run(row, one.run, study_book) for row, one in zip(rows, read, strict=True)]
+    runs = [study_run(row, one.run, paper_book) for row, one in zip(rows, read, strict=True)]
     return distinct(runs), tuple(problems)
 
 
@@ -67,10 +68,10 @@ def build(
     problems: Sequence[str] = (),
     compared: Compared | None = None,
 ) -> Path:
-    """Write the page `output` and its files in the folder `<output's stem>_files` beside it; returns `output`.
+    """Write the page `output` and its files in the folder `<output's stem>_files` next to it; returns `output`.
 
-    `paper`: the study's own comparisons, with its printed runs where there are no logs of them. `compared`: the
-    runs beside what was published of them, as the first section. Raises OSError when something cannot be written.
+    `paper`: draw the paper's own comparisons, with its printed figures for runs without logs. `compared`: the
+    comparison with the published figures, as the first section. Raises OSError if something cannot be written.
     """
     folder = output.with_name(f"{output.stem}_files")
     files = FigureFolder(folder, prefix=f"{folder.name}/", dpi=_DPI, newline="\n")
@@ -88,7 +89,7 @@ def build(
     if compared and compared.gains and compared.gains.verdicts:
         shown.append(expected_section(compared.gains.verdicts))
     with figure_style(), warnings.catch_warnings():
-        # A name in letters that matplotlib's font lacks: the page and the SVG have them, the PNG has boxes.
+        # Matplotlib's font lacks some letters of names: the page and the SVG show them, the PNG has boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         for part in parts:
             shown.append(_written(part, files, every))
@@ -101,7 +102,7 @@ def build(
 
 
 def _first(compared: Compared) -> Drawn | None:
-    """The first section: what options gain where there is a baseline, else the runs beside what was published."""
+    """The first section: what options gain if there is a baseline, otherwise the comparison with the paper."""
     return gain_section(compared.gains) if compared.gains else comparison(compared)
 
 
@@ -113,14 +114,16 @@ def page_html(
     headlines: Sequence[Card] = (),
     options: bool = False,
 ) -> str:
-    """The page around the figures' sections; `headlines` stand before its own. `options`: runs with what the study had
-    not, whose difference from it is no headline."""
+    """Render the page around the figures' sections, with `headlines` before its own cards.
+
+    `options`: the runs use options that the paper did not use, so their difference from it is not a headline.
+    """
     logs = [run for run in runs if run.origin != "printed"]
-    title = "The study, from its own logs" if paper else f"{runs_words(len(logs))} compared"
+    title = "The paper, from its own logs" if paper else f"{run_count(len(logs))} compared"
     lead = (
-        "The published study's comparisons: first on its own basis, then on one clock."
+        "The paper's comparisons: first on its own basis, then on one clock."
         if paper
-        else "Every rate is by wall clock, every byte is billed to where it went."
+        else "Every rate is by wall clock, every byte is billed by its destination."
     )
     extra = [_unknown_section(runs, paper), _reference_section(runs), _run_section(runs)]
     return render(
@@ -134,8 +137,8 @@ def page_html(
 
 
 def _written(part: Drawn, files: FigureFolder, runs: Sequence[StudyRun]) -> Section:
-    """Draw a section once and write its three files."""
-    lead = " ".join(text for text in (part.lead, _whence(part.rows, runs)) if text)
+    """Draw a section's figure and write its three files."""
+    lead = " ".join(text for text in (part.lead, _origins(part.rows, runs)) if text)
     numbers = table([_shown(row) for row in part.rows], f"{part.heading}: the numbers", text=_TEXT)
     html = table(part.table, part.caption, text=_TEXT) if part.table else ""
     html += f"<details><summary>The numbers of this figure</summary>{numbers}</details>"
@@ -149,7 +152,7 @@ _TEXT = ("name", "panel", "group", "origin", "clock", "note", "kind", "source", 
 
 
 def _shown(row: Row) -> dict[str, Any]:
-    """A row as the page's table has it: short numbers, an interval in one cell."""
+    """Format a row for the page's table: short numbers, each interval in one cell."""
     cells: dict[str, Any] = {}
     for key, value in row.items():
         if key.endswith("_high"):
@@ -169,8 +172,8 @@ def _shown(row: Row) -> dict[str, Any]:
     return cells
 
 
-def _whence(rows: Sequence[Row], runs: Sequence[StudyRun]) -> str:
-    """Where a figure's points are from; what is emulated or printed is named."""
+def _origins(rows: Sequence[Row], runs: Sequence[StudyRun]) -> str:
+    """Describe the origin of a figure's points. Emulated and printed runs are named."""
     names: dict[str, list[str]] = {}
     counted: dict[str, set[str]] = {}
     for row in rows:
@@ -185,36 +188,36 @@ def _whence(rows: Sequence[Row], runs: Sequence[StudyRun]) -> str:
         "log": ("From logs", False),
         "own": ("Measured on rented VMs", False),
         "emulated": ("Emulated", True),
-        "printed": ("As printed by the study", True),
-        "recomputed": ("Recomputed from its logs", True),
+        "printed": ("As printed in the paper", True),
+        "recomputed": ("Recomputed from the paper's logs", True),
     }
-    said: list[str] = []
+    sentences: list[str] = []
     for origin, (text, named) in words.items():
         if origin in names:
             own = names[origin]
             listed = named and len(own) <= _NAMED
-            said.append(f"{text}: {', '.join(own) if listed else runs_words(len(counted[origin]))}.")
+            sentences.append(f"{text}: {', '.join(own) if listed else run_count(len(counted[origin]))}.")
     emulated = [run.name for run in runs if run.origin == "emulated"]
-    if not said and emulated:  # rows of all runs together
-        said.append(
-            f"Emulated: {', '.join(emulated) if len(emulated) <= _NAMED else runs_words(len(emulated))}."
+    if not sentences and emulated:  # rows of all runs together
+        sentences.append(
+            f"Emulated: {', '.join(emulated) if len(emulated) <= _NAMED else run_count(len(emulated))}."
         )
-    return " ".join(said)
+    return " ".join(sentences)
 
 
 def _range(scales: Sequence[float]) -> str:
-    """1/8, or 1/2.46 to 1/64."""
+    """Format a range of scales: `1/8`, or `1/2.46 to 1/64`."""
     low, high = min(scales), max(scales)
     return f"1/{low:g}" if low == high else f"1/{low:.3g} to 1/{high:.3g}"
 
 
 def _first_line(runs: Sequence[StudyRun]) -> str:
-    """What was real, what emulated, what only printed: the page's first line."""
+    """Return the page's first line: which runs were emulated, measured, replayed or only printed."""
     count = {
         origin: [run for run in runs if run.origin == origin]
         for origin in ("emulated", "own", "log", "printed")
     }
-    said: list[str] = []
+    sentences: list[str] = []
     if count["emulated"]:
         used = [run.scales for run in count["emulated"]]
         scales = ", ".join(
@@ -222,27 +225,23 @@ def _first_line(runs: Sequence[StudyRun]) -> str:
         )
         names = [run.name for run in count["emulated"]]
         who = "all" if len(names) == len(runs) > _NAMED else ", ".join(names)
-        said.append(f"Emulated: {who} (scales {scales}; times, bytes and dollars are multiplied back).")
+        sentences.append(f"Emulated: {who} (scales {scales}; times, bytes and dollars are at full scale).")
     late = [f"{run.name} ({run.too_busy})" for run in runs if run.too_busy]
     if late:
-        said.append(f"The machine was too busy for {'; '.join(late)}: times of these may be off.")
-    if count["own"]:
-        said.append(f"Measured on rented VMs: {_runs(count['own'])}.")
-    if count["log"]:
-        said.append(
-            f"Replayed from other people's logs: {_runs(count['log'])}; nothing of these was run by orch."
+        sentences.append(
+            f"The machine was too busy during {'; '.join(late)}: times of these runs may be wrong."
         )
+    if count["own"]:
+        sentences.append(f"Measured on rented VMs: {run_count(len(count['own']))}.")
+    if count["log"]:
+        sentences.append(f"Replayed from imported logs, not run by orch: {run_count(len(count['log']))}.")
     if count["printed"]:
-        said.append(f"As printed by the study: {_runs(count['printed'])} of which no log was given.")
-    return " ".join(said)
+        sentences.append(f"As printed in the paper, without logs: {run_count(len(count['printed']))}.")
+    return " ".join(sentences)
 
 
-def _runs(runs: Sequence[StudyRun]) -> str:
-    return runs_words(len(runs))
-
-
-def _cards(runs: Sequence[StudyRun], beside: bool) -> list[Card]:
-    """Headlines: how many runs, the largest speed-up on both bases, the largest difference from the study."""
+def _cards(runs: Sequence[StudyRun], with_paper: bool) -> list[Card]:
+    """Headlines: the number of runs, the largest speed-up on both bases, the largest difference from the paper."""
     cards = [Card("Runs", str(len(runs)), ", ".join(sorted({run.model for run in runs})))]
     for model in sorted({run.model for run in runs}):
         best = max(
@@ -260,12 +259,12 @@ def _cards(runs: Sequence[StudyRun], beside: bool) -> list[Card]:
                     f"{best.name}: {best.peers} peers, one clock{more}",
                 )
             )
-    known = [r for r in difference_rows(runs) if r["difference"] is not None] if beside else []
+    known = [r for r in difference_rows(runs) if r["difference"] is not None] if with_paper else []
     if known:
         worst = max(known, key=lambda r: abs(r["difference"]))
         cards.append(
             Card(
-                "Largest difference from the study",
+                "Largest difference from the paper",
                 f"{worst['difference']:+.2%}",
                 f"{worst['name']}: {worst['figure']}",
             )
@@ -277,7 +276,7 @@ def _unknown_section(runs: Sequence[StudyRun], paper: bool) -> Section | None:
     rows = unknown_rows(runs, paper)
     if not rows:
         return None
-    lead = "What these runs' records cannot give is not drawn, and never counted as 0."
+    lead = "Figures that these runs' records do not give are not drawn and never counted as 0."
     return Section("Not known", lead, html=table(rows, "Unknown figures and why", text=_TEXT))
 
 
@@ -290,7 +289,7 @@ def _reference_section(runs: Sequence[StudyRun]) -> Section | None:
     ]  # fmt: skip
     if not rows:
         return None
-    lead = "Systems beside the swarms: the study's figures, each with the clock of its rate and what its price holds."
+    lead = "The paper's figures of centralised systems, each with the clock of its rate and what its price includes."
     return Section("Centralised baselines", lead, html=table(rows, "Centralised baselines", text=_TEXT))
 
 
@@ -308,6 +307,4 @@ def _run_section(runs: Sequence[StudyRun]) -> Section:
     html = table(rows, "The runs", text=(*_TEXT, "run id", "prices"))
     if warned:
         html += f"<details><summary>Warnings of each run</summary><ul>{warned}</ul></details>"
-    return Section(
-        "Runs", "Where each point is from, and what was said when its records were read.", html=html
-    )
+    return Section("Runs", "The origin of each point, and the warnings from reading its records.", html=html)

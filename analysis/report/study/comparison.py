@@ -1,4 +1,4 @@
-"""The comparison with the published study as the first section of the study report. Nothing is drawn here."""
+"""The comparison with the paper as the first section of the study report. Nothing is drawn here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from analysis.compare.accuracy import AccuracyComparison
+from analysis.compare.accuracy import AccuracyComparison, run_count
 from analysis.compare.options import Gains
 from analysis.compare.published import Check, ComparedRun, comparable, judge, kendall_tau, long_rows, why_not
 from analysis.compare.rows import Row
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _PANELS = (("sps", "throughput (samples/s)"), ("comm_s", "communication (s of a VM's epoch)"))
-_OF_STUDY = {
+_WHOLE_STUDY = {
     "kendall_tau": "Kendall's tau of samples/s",
     "host_contended": "runs on a host that was too busy",
 }
-"""What is limited of a study as a whole, in words."""
+"""Figures of a study as a whole that can have a limit, in words."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """What is compared, against which limits; `missing`: why an experiment has no run, by its name."""
+    """The compared runs and their limits. `missing`: why an experiment has no run, by its name."""
 
     rows: Sequence[ComparedRun]
     limits: Sequence[Limit] = ()
@@ -40,30 +40,29 @@ class Compared:
 
     @property
     def checks(self) -> list[Check]:
-        """All limits held against the runs that count."""
+        """All limits, applied to the runs that count."""
         return judge(self.rows, self.limits, self.include_contended)
 
     @property
     def named_twice(self) -> bool:
-        """Whether a run's id is needed to tell the rows apart."""
+        """Whether rows need the run's id to be distinguished."""
         return len({row.experiment for row in self.rows}) < len(self.rows)
 
 
 def comparison(compared: Compared) -> Drawn | None:
-    """The section; None where no run has a published figure to be compared with."""
+    """Return the section; None if no run has a published figure."""
     rows = _dot_rows(compared)
     if not any(row["published"] is not None for row in rows):
         return None
     lead = (
-        "The study's published figures, the same figures recomputed from its own logs where they are at hand, and what the "
-        "runs measured (emulated, unless the column 'on' says otherwise): samples/s is the mean of the epochs' rates, as the "
-        "study's is. A percentage is "
-        "(emulated - published) / published."
+        "The paper's published figures, the same figures recomputed from its logs if they are available, and what the runs "
+        "measured (emulated, unless the column 'on' says otherwise). Samples/s is the mean of the epochs' rates, as in the "
+        "paper. A percentage is (emulated - published) / published."
     )
     reasons = Counter(why_not(row, compared.include_contended) for row in compared.rows)
     for why, count in reasons.items():
         if why:
-            lead += f" Shown and not judged: {runs_words(count)} ({why})."
+            lead += f" Shown but not judged: {run_count(count)} ({why})."
     if whole := study_checks(compared):
         lead += f" Over all runs: {'; '.join(whole)}."
     for name, why in (compared.missing or {}).items():
@@ -80,26 +79,21 @@ def comparison(compared: Compared) -> Drawn | None:
 
 
 def nothing_published(compared: Compared) -> str:
-    """What stands in place of the section: why no run has published figures beside it."""
-    whys = Counter(row.not_judged or "the study published no figure of it" for row in compared.rows)
-    said = "; ".join(f"{runs_words(count)}: {why}" for why, count in whys.items())
-    return f"Nothing here can be held against the study's published figures. {said}."
-
-
-def runs_words(count: int) -> str:
-    """`1 run`, `2 runs`."""
-    return f"{count} run{'s' if count != 1 else ''}"
+    """Return the text that replaces the section: why no run has published figures."""
+    whys = Counter(row.not_judged or "the paper has no figures for it" for row in compared.rows)
+    reasons = "; ".join(f"{run_count(count)}: {why}" for why, count in whys.items())
+    return f"No run can be compared with the paper's published figures. {reasons}."
 
 
 def cards(compared: Compared) -> list[Card]:
-    """Headlines: the rank correlation, and how many limits hold."""
+    """Return the headlines: the rank correlation, and how many limits are met."""
     counted = comparable(compared.rows, compared.include_contended)
     tau = kendall_tau(counted)
     found = [
         Card(
             "Kendall's tau",
             "unknown" if tau is None else f"{tau:.3f}",
-            f"samples/s, {runs_words(len(counted))}",
+            f"samples/s, {run_count(len(counted))}",
         )
     ]
     each = [c for c in compared.checks if c.scope == "each"]
@@ -110,7 +104,7 @@ def cards(compared: Compared) -> list[Card]:
 
 
 def wide_rows(compared: Compared) -> list[Row]:
-    """One row a run: "published | replayed | emulated (difference)" of each figure, and what was outside."""
+    """Return one row per run: "published | replayed | emulated (difference)" of each figure, and the verdict."""
     by_run: dict[str, dict[str, Row]] = {}
     for r in long_rows(compared.rows, compared.checks):
         by_run.setdefault(r["run_id"], {})[r["figure"]] = r
@@ -131,13 +125,13 @@ def wide_rows(compared: Compared) -> list[Row]:
 
 
 def study_checks(compared: Compared) -> list[str]:
-    """The limits on the study as a whole and on medians, a sentence each; Kendall's tau, where it is known, without one too."""
-    said: list[str] = []
+    """Describe each limit on the study as a whole or on a median, and Kendall's tau even without a limit."""
+    lines: list[str] = []
     for check in compared.checks:
         if check.scope == "each":
             continue
         what = (
-            _OF_STUDY[check.figure]
+            _WHOLE_STUDY[check.figure]
             if check.scope == "study"
             else f"median difference of {compared_figure(check.figure).heading}"
         )
@@ -148,14 +142,14 @@ def study_checks(compared: Compared) -> list[str]:
             else f"at most {_number(check.high, share)}"
         )
         held = {True: "inside", False: "OUTSIDE", None: "unknown"}[check.inside]
-        said.append(f"{what}: {_number(check.found, share)} ({bound}: {held})")
+        lines.append(f"{what}: {_number(check.found, share)} ({bound}: {held})")
     counted = comparable(compared.rows, compared.include_contended)
     tau = kendall_tau(counted)
     if tau is not None and not any(check.figure == "kendall_tau" for check in compared.checks):
-        said.append(
-            f"{_OF_STUDY['kendall_tau']}: {_number(tau, False)} ({runs_words(len(counted))}, no limit)"
+        lines.append(
+            f"{_WHOLE_STUDY['kendall_tau']}: {_number(tau, False)} ({run_count(len(counted))}, no limit)"
         )
-    return said
+    return lines
 
 
 _FIGURES = ("sps", "calc_s", "comm_s", "granularity", "egress_bytes_per_vm_epoch")

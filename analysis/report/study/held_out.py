@@ -1,8 +1,9 @@
-"""The comparison of held-out accuracies in words, and as a section of the study report."""
+"""The comparison of held-out accuracies as text lines and as a section of the study report."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from analysis.compare.accuracy import APART, AccuracyComparison, HeldOutRun, Side
@@ -11,16 +12,16 @@ from metrics.provenance import all_marks
 
 
 def accuracy_lines(found: AccuracyComparison | None) -> list[str]:
-    """What was compared, a line for each side, and how far they are apart; none where nothing was."""
+    """Return a heading, a line for each side, and the difference; [] if there is no comparison."""
     if found is None:
         return []
     return [f"held-out accuracy{_basis(found)}", *_sides(found), f"  {_verdict(found)}"]
 
 
 def accuracy_section(found: AccuracyComparison) -> Section:
-    """The same with a table of the runs."""
+    """Return the section: the same text with a table of the runs."""
     sides = "; ".join(" ".join(line.split()) for line in _sides(found))
-    lead = f"Held-out accuracy{_basis(found)} {sides}. In mean: {_verdict(found)}."
+    lead = f"Held-out accuracy{_basis(found)} {sides}. Means: {_verdict(found)}."
     rows: list[dict[str, Any]] = [
         {
             "experiment": run.experiment,
@@ -48,7 +49,7 @@ def accuracy_section(found: AccuracyComparison) -> Section:
 
 
 def _basis(found: AccuracyComparison) -> str:
-    """Where the runs are alike, on what they were compared."""
+    """Describe what the runs have in common if they are comparable."""
     runs = [*found.of.counted, *found.against.counted]
     if found.inside is None or not runs:
         return ":"
@@ -74,22 +75,27 @@ def _side(side: Side) -> str:
 
 
 def _marks(side: Side) -> str:
-    """What the runs that count ran on, and of how many the host was too busy or is unknown."""
-    runs = side.counted
-    origin = all_marks(run.origin for run in runs)
-    told = {"TOO BUSY": "host TOO BUSY", "unknown": "host unknown"}
-    count = Counter(run.host for run in runs)
-    hosts = [f"{words} in {count[mark]} of {len(runs)}" for mark, words in told.items() if count[mark]]
+    """Describe what the counted runs ran on, and for how many the host was too busy or unknown."""
+    origin = all_marks(run.origin for run in side.counted)
+    hosts = host_marks([run.host for run in side.counted])
     return "".join(f"; {mark}" for mark in (origin, *hosts) if mark)
+
+
+def host_marks(hosts: Sequence[str]) -> list[str]:
+    """Describe for how many runs, given by their `host`, the host was too busy or its load is unknown."""
+    count = Counter(hosts)
+    return [
+        f"host {mark} in {count[mark]} of {len(hosts)}" for mark in ("TOO BUSY", "unknown") if count[mark]
+    ]
 
 
 def _verdict(found: AccuracyComparison) -> str:
     apart = "unknown" if found.difference is None else f"{found.difference:+.4f}"
-    said = f"difference {apart}, pooled standard deviation {_number(found.pooled_sd)}"
+    text = f"difference {apart}, pooled standard deviation {_number(found.pooled_sd)}"
     if found.inside is None:
-        return f"{said}: no verdict: {found.why}"
-    held = "less than" if found.inside else "NOT less than"
-    return f"{said}: {held} {APART:g} of them ({_number(found.limit)})"
+        return f"{text}: no verdict: {found.why}"
+    verdict = "less than" if found.inside else "NOT less than"
+    return f"{text}: {verdict} {APART:g} of them ({_number(found.limit)})"
 
 
 def _number(value: float | None) -> str:

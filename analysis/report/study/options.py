@@ -1,8 +1,7 @@
-"""What each option gains: a table for a terminal, rows, the first section of the study report. Nothing is drawn here."""
+"""What each option gains, as a table for a terminal, rows, and the first section of the study report. Draws nothing."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from analysis.compare.options import Gain, Gains
 from analysis.compare.rows import Row
 from analysis.report.page import Card
 from analysis.report.study.expectations import expected_card
+from analysis.report.study.held_out import host_marks
 from analysis.report.study.sections import Drawn
 from experiments.study_file.baseline import LOSSES
 from metrics.figures import FIGURES
@@ -25,11 +25,11 @@ GAIN_COLUMNS = (
     "origin", "scales", "host_contended",
 )  # fmt: skip
 """Columns of `gain_long_rows`."""
-_NAMED = 6  # so many rows of one scale are named
+_NAMED = 6  # at most this many rows of one scale are named
 
 
 def gain_table(gains: Gains) -> list[Row]:
-    """One line a row, the columns that the study asked for: `212 (1.42x, 1.30 to 1.55)`; losses with their difference."""
+    """Return one line per row with the study's columns: `212 (1.42x, 1.30 to 1.55)`; losses with their difference."""
     found: list[Row] = []
     for row in gains.rows:
         line: Row = {"experiment": row.title, "runs": len(row.counted), "on": row.ran_on}
@@ -42,7 +42,7 @@ def gain_table(gains: Gains) -> list[Row]:
             [
                 *(["baseline"] if row.is_baseline else []),
                 *dict.fromkeys(run.left_out for run in row.runs if run.left_out),
-                *_hosts(row),
+                *host_marks([run.host for run in row.counted]),
                 *([f"{dropped} dropped rounds"] if (dropped := _dropped(row)) else []),
             ]
         )
@@ -51,28 +51,28 @@ def gain_table(gains: Gains) -> list[Row]:
 
 
 def gain_notes(gains: Gains) -> list[str]:
-    """What the table does not say of itself, a sentence each."""
+    """Return notes that explain the table, a sentence each."""
     prices = sorted({run.prices for row in gains.rows for run in row.counted})
-    said = [
+    notes = [
         *_scales(gains),
-        f"x: times the baseline '{gains.baseline}' of the same experiment, or of the same model, with its 95 % interval over "
-        "runs, or over epochs where one side has one run.",
-        *(f"{row.title} is held against {row.against}." for row in gains.rows if gains.elsewhere(row)),
+        f"x: ratio to the baseline '{gains.baseline}' of the same experiment, or of the same model, with its 95 % interval "
+        "over runs, or over epochs if one side has only one run.",
+        *(f"{row.title} is compared with {row.against}." for row in gains.rows if gains.elsewhere(row)),
     ]
     if "usd_per_1m" in gains.columns and prices:
-        said.append(
-            f"$: VMs and egress of the measured epochs, without the data; prices of {', '.join(prices)}."
+        notes.append(
+            f"$: VMs and egress of the measured epochs, without training data; prices of {', '.join(prices)}."
         )
     if any(column in LOSSES for column in gains.columns):
-        said += _noise_words(gains)
-    lone = [row.title for row in gains.rows if not row.against]
-    if lone:
-        said.append(f"Nothing to compare with: {', '.join(lone)}.")
-    return said
+        notes += _noise_notes(gains)
+    unmatched = [row.title for row in gains.rows if not row.against]
+    if unmatched:
+        notes.append(f"Nothing to compare with: {', '.join(unmatched)}.")
+    return notes
 
 
 def gain_long_rows(gains: Gains) -> list[Row]:
-    """One row a row and figure, whatever is shown. `None`: unknown."""
+    """Return one row per row of the study and figure, including figures that are not shown. None: unknown."""
     found: list[Row] = []
     for row in gains.rows:
         for figure, cell in row.cells.items():
@@ -106,13 +106,13 @@ def gain_long_rows(gains: Gains) -> list[Row]:
 
 
 def gain_section(gains: Gains) -> Drawn:
-    """The section, with its one figure."""
-    kinds = {row.title: row.runs[0].origin for row in gains.rows}  # what a figure's marks go by
+    """Return the section with its figure."""
+    kinds = {row.title: row.runs[0].origin for row in gains.rows}  # the origin that the page's texts use
     rows: list[Row] = []
     for row in gain_long_rows(gains):
         name = f"{row['experiment']} {row['label']}".strip()
         rows.append({"name": name, **row, "origin": kinds[name], "ran_on": row["origin"]})
-    lead = " ".join(("Each option of the study beside its baseline, the dashed line.", *gain_notes(gains)))
+    lead = " ".join(("Each option of the study and its baseline, the dashed line.", *gain_notes(gains)))
     return Drawn(
         "gains", "What each option gains", lead, rows, lambda: _drawn(gains), gain_table(gains),
         "Figure (times the baseline's, 95 % interval)",
@@ -120,9 +120,9 @@ def gain_section(gains: Gains) -> Drawn:
 
 
 def gain_cards(gains: Gains) -> list[Card]:
-    """Headlines: what was expected, and by model the fastest and the cheapest row of the baseline's experiment.
+    """Return the headlines: the expectations, and per model the fastest and cheapest row of the baseline's experiment.
 
-    Such a row's factor is the table's: against the row that it is held against.
+    The factor of such a row is that of the table: relative to the row that it is compared with.
     """
     expected = expected_card(gains.verdicts)
     found = [expected] if expected else []
@@ -139,8 +139,8 @@ def gain_cards(gains: Gains) -> list[Card]:
             if row.is_baseline or other is None or ratio is None:
                 continue
             theirs = f"{other.label or other.title}'s {_value(figure, other.cells[figure])}"
-            told = f"{row.label or row.title}: {_value(figure, row.cells[figure])} {FIGURES[figure].heading} against {theirs}"
-            found.append(Card(f"{name}, {row.name}", f"{ratio:.3f} x", told))
+            more = f"{row.label or row.title}: {_value(figure, row.cells[figure])} {FIGURES[figure].heading} against {theirs}"
+            found.append(Card(f"{name}, {row.name}", f"{ratio:.3f} x", more))
     return found
 
 
@@ -175,35 +175,30 @@ def _learned(cell: Cell, row: Gain) -> str:
     return f"{cell.value:.4f} at {at} ({cell.difference:+.4f}, {noise})"
 
 
-def _noise_words(gains: Gains) -> list[str]:
-    """How losses are compared, what the noise is for one run of a row, and of which rows it is unknown."""
+def _noise_notes(gains: Gains) -> list[str]:
+    """Explain how losses are compared, the noise for one run of a row, and which rows have unknown noise."""
     shown = [column for column in gains.columns if column in LOSSES]
-    told = [
+    known = [
         f"{row.title} (n {row.cells[column].noise_n}) {FIGURES[column].heading} {noise:.4f}"
         for row in gains.rows
         if row.is_baseline
         for column in shown
         if (noise := row.cells[column].noise) is not None
     ]
-    of_one = f"; of one run against {'; '.join(told)}" if told else ""
-    said = [
-        "Losses: the last record at or before the smallest count of samples that every run of the model came to (a tenth of a "
-        "target batch more is let pass), after so many samples really learned from. Noise: what chance makes of a difference "
-        "in 95 of 100 cases, t(n - 1) times the standard deviation of the n runs that a row is held against, times the root of "
-        f"1/n + 1/its own runs{of_one}.",
+    of_one = f"; for one run against {'; '.join(known)}" if known else ""
+    notes = [
+        "Losses: the last record at or before the smallest count of samples that every run of the model reached (a tenth of a "
+        "target batch more is accepted), with the count of samples actually trained on. Noise: the bound that chance auncertain "
+        "stays within in 95 of 100 cases, t(n - 1) times the standard deviation of the n runs that a row is compared with, "
+        f"times the root of 1/n + 1/(number of its own runs){of_one}.",
     ]
-    lone: dict[str, list[str]] = {}
+    uncertain: dict[str, list[str]] = {}
     for row in gains.rows:
         for column in shown:
             cell = row.cells[column]
             if cell.difference is not None and cell.noise is None:
-                lone.setdefault(cell.why, []).append(f"{row.title} {FIGURES[column].heading}")
-    unknown = [f"{_capital(why)} ({', '.join(of)})." for why, of in lone.items()]
-    return [*said, *unknown]
-
-
-def _capital(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
+                uncertain.setdefault(cell.why, []).append(f"{row.title} {FIGURES[column].heading}")
+    return notes + [f"{why[:1].upper()}{why[1:]} ({', '.join(rows)})." for why, rows in uncertain.items()]
 
 
 def _value(column: str, cell: Cell) -> str:
@@ -218,15 +213,8 @@ def _dropped(row: Gain) -> int:
     return sum(run.dropped_rounds for run in row.counted)
 
 
-def _hosts(row: Gain) -> list[str]:
-    """Of the runs that are in the figures: how many had a host that was too busy, and of how many nobody knows."""
-    said = {"TOO BUSY": "host TOO BUSY", "unknown": "host unknown"}
-    count = Counter(run.host for run in row.counted)
-    return [f"{words} in {count[mark]} of {len(row.counted)}" for mark, words in said.items() if count[mark]]
-
-
 def _scales(gains: Gains) -> list[str]:
-    """What was emulated, and at what scales, a sentence; none where nothing was."""
+    """Describe what was emulated at which scales; [] if nothing was."""
     found: dict[str, list[str]] = {}
     for row in gains.rows:
         for run in row.runs:
@@ -236,8 +224,9 @@ def _scales(gains: Gains) -> list[str]:
         return []
     named = [f"{mark} ({_few(titles)})" for mark, titles in found.items()]
     alike = len(found) == 1 and all(run.origin == "emulated" for row in gains.rows for run in row.runs)
-    told = next(iter(found)) if alike else "; ".join(named)
-    return [f"Emulated, and multiplied back to the study's scale; scales: {told}."]
+    return [
+        f"Emulated, with figures at full scale; scales: {next(iter(found)) if alike else '; '.join(named)}."
+    ]
 
 
 def _few(titles: Sequence[str]) -> str:

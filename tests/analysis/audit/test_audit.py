@@ -1,4 +1,4 @@
-"""Every check of the audit on a run that is clean, and on the same run with one thing wrong."""
+"""Every check of the audit, on a clean run and on the same run with one defect."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ def test_a_clean_baseline_has_no_findings():
     assert audited(made_baseline(untimed=0.01)) == []
 
 
-def test_untimed_wall_time_is_a_doubt_with_its_share_and_both_granularities():
+def test_untimed_wall_time_is_a_doubt():
     [found] = audited(made_run(untimed=0.5))
     assert (found.check, found.severity, found.run_id, found.n) == ("mixed-clock", "doubt", "hivemind-1", 5)
     assert found.value == pytest.approx(0.45)  # half of 90 of 100 seconds
     assert "45 % of the wall time" in found.sentence
-    assert "4.5 by the timers and 9 by wall clock" in found.sentence
+    assert "4.5 by phase timers and 9 by wall clock" in found.sentence
 
 
-def test_a_baseline_tells_both_rates_and_names_its_log():
+def test_baseline_reports_both_rates_and_its_log():
     [found] = audited(made_baseline(untimed=0.5))
     assert found.value == pytest.approx(0.5)
-    assert "80 sps by the timers, 40 sps by wall clock" in found.sentence
+    assert "80 sps by phase timers, 40 sps by wall clock" in found.sentence
     assert found.file == "wandb/baseline-1-gc-t4-1.csv.gz"
 
 
-def test_timers_that_claim_more_than_passed_are_an_error():
+def test_timers_beyond_wall_time_are_an_error():
     [found] = audited(made_run(untimed=-0.5))
     assert (found.check, found.severity) == ("mixed-clock", "error")
     assert found.value == pytest.approx(-0.45)
 
 
-def test_a_speed_up_over_a_phase_timed_baseline_is_an_error_of_the_run_and_of_the_study():
+def test_speed_up_over_phase_timed_baseline_is_an_error():
     found = only(
         audited(made_baseline(), made_run(untimed=0.3), made_run(peers=8, run_id="h-8", label="CV A-8")),
         "speed-up",
@@ -60,17 +60,17 @@ def test_a_speed_up_over_a_phase_timed_baseline_is_an_error_of_the_run_and_of_th
     assert {f.severity for f in found} == {"error"}
     whole = found[0]
     assert whole.sentence.startswith(
-        "8 T4s are 8.2 times (ConvNextLarge, CV A-8) one T4 on one clock, not 4.10"
+        "On one clock 8 T4s are 8.2 times (ConvNextLarge, CV A-8) as fast as one, not 4.10"
     )
     assert whole.expected == pytest.approx(327.68 / 40, rel=1e-3)
     assert whole.value == pytest.approx(327.68 / 80, rel=1e-3)
 
 
-def test_one_clock_gives_no_doubt_of_the_speed_up():
+def test_no_speed_up_finding_on_one_clock():
     assert only(audited(made_baseline(untimed=0.01), made_run()), "speed-up") == []
 
 
-def test_another_models_baseline_is_no_baseline():
+def test_baseline_of_another_model_is_ignored():
     other = made_baseline()
     other.values["model"] = {"name": "RoBERTaXLM", "parameters": None}
     assert only(audited(other, made_run()), "speed-up") == []
@@ -99,7 +99,7 @@ def _set(*path: str, value: Any) -> Spoil:
 
 
 def _rates(*sps: float) -> Spoil:
-    """Epochs with these rates, by their samples."""
+    """Give the epochs these rates by changing their samples."""
 
     def spoil(run: MadeRun) -> None:
         rows = run.tables["swarm_epochs"]
@@ -127,18 +127,18 @@ CASES: dict[str, tuple[Spoil, str, str, float | None, float | None, str | None, 
         _rates(300, 600, 300, 300, 300, 300), "few-epochs", "doubt", 0.463, 0.10, None, "mean of 5 epochs",
     ),
     "a slow first epoch": (
-        _rates(100, 300, 300.3, 300, 300.1, 300), "first-epoch", "note", -0.111, 0.01, None, "it is left out",
+        _rates(100, 300, 300.3, 300, 300.1, 300), "first-epoch", "note", -0.111, 0.01, None, "It is excluded",
     ),
     "no warm-up left out": (
         lambda run: (_rates(100, 300, 300.3, 300, 300.1, 300)(run), _set("warmup_epochs", value=0)(run)),
-        "first-epoch", "doubt", -0.111, 0.05, None, "is in the mean",
+        "first-epoch", "doubt", -0.111, 0.05, None, "includes the first epoch",
     ),
     "published with the first epoch": (
         lambda run: (_rates(294, 330, 330, 330, 330, 330)(run), _set("published", value={"sps": "324"})(run)),
-        "published", "doubt", 324, 330, None, "with the first epoch it is 324.0: that is what",
+        "published", "doubt", 324, 330, None, "it matches the mean with the first epoch, 324.0",
     ),
     "published from elsewhere": (
-        _set("published", value={"sps": 350.0}), "published", "doubt", 350.0, 327.7, None, "327.7 (+6.8% off).",
+        _set("published", value={"sps": 350.0}), "published", "doubt", 350.0, 327.7, None, "327.7 (+6.8%).",
     ),
     "the authors' rule finds too many": (
         _set("imported", "sync", "gc-t4-4", value={"rule": "epochs", "agree": False, "found": 6, "authors": 19}),
@@ -146,13 +146,13 @@ CASES: dict[str, tuple[Spoil, str, str, float | None, float | None, str | None, 
     ),
     "nothing confirms the rule": (
         _set("imported", "sync", "gc-t4-4", value={"rule": "opt_step", "agree": None, "found": 6, "authors": 6}),
-        "sync-rule", "note", 6, None, _VM4, "nothing in the log confirms",
+        "sync-rule", "note", 6, None, _VM4, "the log does not confirm",
     ),
     "a doubled counter": (
         _set("imported", "nic", "gc-t4-4", value={
             "sent_bytes": 10**9, "received_bytes": 11 * 10**8, "raw_sent_bytes": 2 * 10**9, "raw_received_bytes": 22 * 10**8,
             "seconds": 600, "doubled": True, "samples": 600, "gaps": 0,
-        }), "doubled-counter", "doubt", 2e9, 1e9, _VM4, "2 GB sent, taken as 1 GB",
+        }), "doubled-counter", "doubt", 2e9, 1e9, _VM4, "2 GB sent, the figures use 1 GB",
     ),
     "a VM that ends early": (
         _edit("vms", _vm4(lambda r: replace(r, ended_s=r.ended_s - 250))),
@@ -176,7 +176,7 @@ CASES: dict[str, tuple[Spoil, str, str, float | None, float | None, str | None, 
     ),
     "a VM that idles": (
         _edit("epochs", _vm4(lambda r: replace(r, samples=1000))),
-        "peer-idle", "doubt", 1000, 8192.4, _VM4, "did 1,000 samples an epoch",
+        "peer-idle", "doubt", 1000, 8192.4, _VM4, "processed 1,000 samples per epoch",
     ),
     "a VM that was taken": (
         _edit("vms", _vm4(lambda r: replace(r, end_cause="failed: out of memory"))),
@@ -198,7 +198,7 @@ CASES: dict[str, tuple[Spoil, str, str, float | None, float | None, str | None, 
     ),
     "received less than sent": (
         _set("imported", "nic", "gc-t4-4", "received_bytes", value=5 * 10**8),
-        "bytes", "doubt", 5e8, 1e9, _VM4, "received 0.5 GB and sent 1 GB",
+        "bytes", "doubt", 5e8, 1e9, _VM4, "received 0.5 GB, 50 % less than the 1 GB it sent",
     ),
     "places between which bytes are split": (
         lambda run: [
@@ -215,7 +215,7 @@ CASES: dict[str, tuple[Spoil, str, str, float | None, float | None, str | None, 
     ),
     "an epoch without a rate": (
         _edit("swarm_epochs", lambda r: replace(r, sps=0.0) if r.epoch == 4 else r),
-        "zero-rate", "doubt", 1, 0, _MONITOR, "epoch 4 the rate 0",
+        "zero-rate", "doubt", 1, 0, _MONITOR, "the rate 0 for epoch 4",
     ),
     "a skipped epoch": (
         _edit("swarm_epochs", lambda r: None if r.epoch == 4 else r),
@@ -253,7 +253,7 @@ CASES: dict[str, tuple[Spoil, str, str, float | None, float | None, str | None, 
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_spoiled_run_has_the_finding_and_its_evidence(name: str):
+def test_each_defect_is_found_with_its_evidence(name: str):
     spoil, check, severity, value, expected, file, part = CASES[name]
     run = made_run()
     spoil(run)
@@ -271,20 +271,20 @@ def test_a_spoiled_run_has_the_finding_and_its_evidence(name: str):
 @pytest.mark.parametrize(
     ("epochs", "severity", "n"), [(1, "error", 0), (2, "doubt", 1), (3, "note", 2), (5, None, 4)]
 )
-def test_how_many_epochs_are_too_few(epochs: int, severity: str | None, n: int):
+def test_severity_by_number_of_epochs(epochs: int, severity: str | None, n: int):
     run = made_run(epochs=epochs)
     found = only(audited(run), "few-epochs")
     assert [(f.severity, f.n) for f in found] == ([] if severity is None else [(severity, n)])
 
 
-def test_without_a_monitor_that_is_said_and_its_checks_are_silent():
+def test_missing_monitor_is_reported_and_its_checks_skipped():
     run = made_run()
     run.tables["swarm_epochs"] = run.tables["progress"] = []
     run.values["imported"] |= {"monitor": False, "monitor_period_s": None}
     assert [f.check for f in audited(run)] == ["monitor-missing"]
 
 
-def test_a_run_without_anything_is_an_error_and_no_traceback():
+def test_empty_run_is_an_error_without_traceback():
     run = made_run()
     run.tables = {table: [] for table in run.tables}
     run.values = {"run_id": "empty", "imported": {"kind": "wandb"}}
@@ -293,7 +293,7 @@ def test_a_run_without_anything_is_an_error_and_no_traceback():
     assert found[0].severity == "error"
 
 
-def test_the_worst_comes_first():
+def test_findings_are_sorted_by_severity():
     run = made_run(epochs=1)
     run.values["warnings"] = ["Something was odd."]
     assert [f.severity for f in audited(run)] == ["error", "note"]
@@ -301,15 +301,15 @@ def test_the_worst_comes_first():
     assert not reaches("note", "doubt")
 
 
-def test_the_reports_of_a_tiny_models_peers_are_no_averaging():
+def test_dht_reports_of_a_tiny_model_are_allowed_for():
     run = made_run()
     run.values["model"]["parameters"] = 4810
     run.tables["egress"] = [replace(row, bytes=row.bytes and 25_000) for row in run.tables["egress"]]
     assert only(audited(run), "bytes") == []
 
 
-def test_hierarchical_averaging_is_held_against_what_it_sends_by_region():
-    """One of six alone in its region sends one vector, its region's peers 1.8; all sent 1.67, as flat."""
+def test_hierarchical_averaging_expects_bytes_by_region():
+    """Of six peers the one alone in its region must send one vector, the others 1.8; all sent 1.67, as in flat averaging."""
     run = made_run(peers=6)
     run.values["experiment"] = {"swarm": {"averaging": "hierarchical"}}
     run.values["locations"]["gc-t4-6"] = "gcp/europe-west1"
@@ -318,7 +318,7 @@ def test_hierarchical_averaging_is_held_against_what_it_sends_by_region():
     assert found.value / found.expected == pytest.approx(5 / 3, rel=0.01)
 
 
-def test_compressed_gradients_are_held_against_what_they_are_sent_as():
+def test_compressed_gradients_expect_compressed_bytes():
     for compression, share in (("uniform8bit", 2), ("powersgd:4", 2 * 100e6 / 2_990_512)):
         run = made_run()
         run.values["experiment"] = {"swarm": {"compression": compression}}
@@ -328,21 +328,21 @@ def test_compressed_gradients_are_held_against_what_they_are_sent_as():
         assert found
 
 
-def test_equal_counts_of_other_steps_are_told_apart():
+def test_equal_counts_of_different_steps_are_reported():
     run = made_run()
     run.values["imported"]["sync"]["gc-t4-1"] = {"rule": "epochs", "agree": False, "found": 6, "authors": 6}
     [found] = only(audited(run), "sync-rule")
-    assert "not the same ones" in found.sentence
+    assert "but different ones" in found.sentence
 
 
-def test_a_run_with_the_warm_up_alone_still_shows_its_mixed_clock():
+def test_mixed_clock_of_a_run_with_only_a_warm_up_epoch():
     [found] = only(audited(made_run(epochs=1, untimed=0.5)), "mixed-clock")
     assert found.value == pytest.approx(0.45)
     assert found.n == 0
-    assert "of the epochs that there are, the warm-up" in found.sentence
+    assert "of all epochs" in found.sentence
 
 
-def test_a_run_without_an_epoch_shows_the_mixed_clock_of_its_steps():
+def test_mixed_clock_of_a_run_without_epochs_uses_its_steps():
     run = made_run(epochs=2, untimed=0.5)
     run.tables["epochs"] = run.tables["swarm_epochs"] = run.tables["egress"] = []
     [found] = only(audited(run), "mixed-clock")
@@ -350,9 +350,9 @@ def test_a_run_without_an_epoch_shows_the_mixed_clock_of_its_steps():
     assert "of all steps" in found.sentence
 
 
-def test_a_mean_over_different_numbers_of_peers():
+def test_changing_number_of_peers_is_a_doubt():
     run = made_run()
     _edit("epochs", _vm4(lambda r: None if r.epoch > 4 else r))(run)
     [found] = only(audited(run), "peers-changed")
     assert found.severity == "doubt"
-    assert "of 3 and 4 peers" in found.sentence
+    assert "have 3 and 4 peers" in found.sentence

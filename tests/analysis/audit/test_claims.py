@@ -1,4 +1,4 @@
-"""Published rates held against the logs: who claims what no clock shows, and files of claims that are wrong."""
+"""Published rates compared with the logs, and invalid claims files."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ def test_a_claim_by_phase_timers_is_an_error():
     found = audit([Evidence.of(r, {"CV A-1": 80.0, "hivemind-1": 728.2}) for r in (base, run)])
     claims = {f.label: f for f in found if f.check == "published"}
     assert {f.severity for f in claims.values()} == {"error"}
-    assert "by wall clock it did 40 (+100.0% off); by the phase timers it is 80" in claims["CV A-1"].sentence
-    assert "by the phase timers, without averaging, it is 728" in claims["CV A-4"].sentence
+    assert (
+        "the rate by wall clock is 40 (+100.0%); it matches the rate by phase timers, 80"
+        in claims["CV A-1"].sentence
+    )
+    assert "it matches the rate by phase timers, without averaging, 728" in claims["CV A-4"].sentence
 
 
-def test_a_claim_that_the_logs_bear_out_is_no_finding():
+def test_claim_confirmed_by_the_logs_is_no_finding():
     found = audit(
         [Evidence.of(made_run(), {"hivemind-1": 327.5}), Evidence.of(made_baseline(), {"CV A-1": 40.1})]
     )
@@ -31,14 +34,14 @@ def test_a_claim_that_the_logs_bear_out_is_no_finding():
     [
         ("run,rate\nCV A-1,3\n", "f.csv:1: no column 'sps'"),
         ("", "f.csv:1: no column 'run'"),
-        ("run,sps\nCV A-1,3\nCV A-2,NaN\n", "f.csv:3: column 'sps' holds 'NaN'"),
-        ("run,sps\nCV A-1\n", "f.csv:2: column 'sps' holds ''"),
+        ("run,sps\nCV A-1,3\nCV A-2,NaN\n", "f.csv:3: column 'sps' is 'NaN'"),
+        ("run,sps\nCV A-1\n", "f.csv:2: column 'sps' is ''"),
         ("run,sps\n,3\n", "f.csv:2: column 'run' is empty"),
-        ("run,sps\na,3\na,4\n", "f.csv:3: column 'run' names a a second time"),
-        ("run,sps\na,-1\n", "holds '-1', not a number above 0"),
+        ("run,sps\na,3\na,4\n", "f.csv:3: column 'run' contains a twice"),
+        ("run,sps\na,-1\n", "is '-1', not a number above 0"),
     ],
 )
-def test_a_file_of_claims_that_is_wrong_says_where(text: str, says: str):
+def test_invalid_claims_file_error_names_the_line(text: str, says: str):
     with pytest.raises(ClaimsError) as caught:
         parse_claims(text, "f.csv")
     assert says in str(caught.value)

@@ -1,4 +1,4 @@
-"""The audit of an emulated run of our own: what is doubtful in it that an imported log cannot have."""
+"""The audit of our own emulated run: the checks that do not apply to imported logs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def live_findings(folder: Path, **meta: Any) -> dict[str, Finding]:
         return {f.check: f for f in audit([Evidence.of(store)])}
 
 
-def test_a_run_of_our_own_has_no_mixed_clock_and_says_that_it_was_emulated(live: Path):
+def test_own_run_has_no_mixed_clock_and_is_marked_emulated(live: Path):
     found = live_findings(live)
     assert not {
         "mixed-clock",
@@ -52,15 +52,13 @@ def test_a_run_of_our_own_has_no_mixed_clock_and_says_that_it_was_emulated(live:
     ("meta", "check", "severity", "part"),
     [
         ({"host": {"contended": True, "reasons": ["late packets"]}}, "host", "doubt", "late packets"),
-        ({"host": None}, "host", "note", "not watched"),
+        ({"host": None}, "host", "note", "was not recorded"),
         ({"status": "failed", "error": "no capacity"}, "ended", "doubt", "no capacity"),
         ({"status": "running"}, "ended", "note", "so far"),
         ({"rejected": {"old": 3}}, "dropped-records", "note", "3 records"),
     ],
 )
-def test_what_is_doubtful_in_a_run_of_our_own(
-    live: Path, meta: dict[str, Any], check: str, severity: str, part: str
-):
+def test_findings_of_our_own_run(live: Path, meta: dict[str, Any], check: str, severity: str, part: str):
     found = live_findings(live, **meta)[check]
     assert found.severity == severity
     assert part in found.sentence
@@ -73,7 +71,7 @@ def test_meters_that_differ_from_the_switch(live: Path):
     more = {pair: round(n * 1.1) for pair, n in sent.items()}
     found = live_findings(live, switch={"sent_bytes": more})
     assert found["agreement"].severity == "doubt"
-    assert "9.09 % less than the switch" in found["agreement"].sentence
+    assert "9.09 % fewer bytes than the switch" in found["agreement"].sentence
     assert "after-death" in found  # of the VM that was preempted
 
 

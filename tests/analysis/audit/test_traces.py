@@ -1,4 +1,4 @@
-"""The audit of the study's own logs (shared/PAPER.md has the figures)."""
+"""The audit of the paper's logs (shared/PAPER.md has the figures)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _findings(folder: Path) -> tuple[Finding, ...]:
 
 @pytest.fixture
 def found(paper_traces: Path) -> tuple[Finding, ...]:
-    """All findings of the folder, worked out once."""
+    """All findings of the folder, computed once."""
     return _findings(paper_traces)
 
 
@@ -48,10 +48,10 @@ def test_the_mixed_clock_is_found_in_every_run(found: tuple[Finding, ...], paper
 @pytest.mark.parametrize(
     "run_id", ["baseline-75", "baseline-76", "hivemind-81", "hivemind-79", "hivemind-80", "hivemind-88"]
 )
-def test_the_untimed_share_is_that_of_the_columns(
+def test_untimed_share_equals_that_of_the_columns(
     run_id: str, found: tuple[Finding, ...], paper_traces: Path
 ):
-    """A second way to it: sums of the logs' own columns between the first and the last averaging."""
+    """Independent computation: sums of the logs' columns between the first and the last averaging round."""
     index = pd.read_csv(paper_traces / "INDEX.csv")
     timed = wall = 0.0
     for name in index[(index["run_id"] == run_id) & (index["role"] != "monitor")]["file"]:
@@ -80,7 +80,7 @@ def test_eight_t4s_on_one_clock(found: tuple[Finding, ...]):
     )
 
 
-def test_every_swarms_speed_up_is_told_on_one_clock(found: tuple[Finding, ...]):
+def test_every_swarm_has_its_speed_up_on_one_clock(found: tuple[Finding, ...]):
     own = {f.label: f for f in found if f.check == "speed-up" and f.run_id is not None}
     assert len(own) == 18
     assert own["CV A-8"].expected == pytest.approx(7.1, abs=0.05)
@@ -89,15 +89,15 @@ def test_every_swarms_speed_up_is_told_on_one_clock(found: tuple[Finding, ...]):
     assert own["NLP A-8"].value == pytest.approx(2.75, abs=0.01)
 
 
-def test_nothing_of_the_logs_is_taken_for_a_fault(found: tuple[Finding, ...]):
-    """No doubled counters in A and B, and no peer, byte, clock, monitor or sample that is doubtful."""
+def test_paper_logs_have_no_false_positives(found: tuple[Finding, ...]):
+    """A and B have no doubled counters and no findings about peers, bytes, clocks, the monitor or samples."""
     assert {f.check for f in found if f.severity != "note"} == {"mixed-clock", "speed-up", "few-epochs"}
 
 
-def test_two_epochs_are_what_every_mean_rests_on(found: tuple[Finding, ...]):
+def test_every_mean_has_two_epochs(found: tuple[Finding, ...]):
     few = {f.label: f for f in found if f.check == "few-epochs"}
     assert len(few) == 18
     assert {f.n for f in few.values()} == {2}
-    # 494.6 and 401.4 sps: the mean of two epochs says nothing of the other figures' size.
+    # 494.6 and 401.4 sps: the mean of two epochs has a wide interval.
     assert few["NLP B-8"].severity == "doubt"
     assert few["NLP B-8"].value == pytest.approx(12.706 * 65.9 / 2**0.5 / 448.0, rel=0.01)

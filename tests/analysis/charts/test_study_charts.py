@@ -1,4 +1,4 @@
-"""Labels never overlap, intervals that leave the axes are cut, at 8 and at 60 runs."""
+"""Labels never overlap and intervals are clipped at the axes, with 8 and with 60 runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from analysis.charts import bars as figures_bars
 from analysis.charts import lines as figures_lines
 from analysis.charts import scatter as figures_scatter
-from analysis.charts.point_labels import arrange, wants_leader
+from analysis.charts.point_labels import arrange, needs_leader
 from analysis.charts.style import figure_style, svg_file
 from analysis.compare.paper import ONE_CLOCK, references
 from analysis.compare.rows import Row
@@ -30,7 +30,7 @@ def style() -> Iterator[None]:
 
 
 def points(count: int, crowded: bool) -> list[Row]:
-    """Rows as `scatter_rows` makes them; crowded ones lie within a tenth of the axes."""
+    """Rows like those of `scatter_rows`; crowded ones are within a tenth of the axes."""
     dice = random.Random(7)
     spread = 1.1 if crowded else 20.0
     return [
@@ -86,7 +86,7 @@ def test_few_runs_have_names_and_many_numbers_with_a_key():
 
 
 @pytest.mark.parametrize("length", [3, 25, 110])
-def test_the_keys_columns_stand_apart_and_inside_the_figure(length: int):
+def test_key_columns_do_not_overlap_and_fit_the_figure(length: int):
     rows = [
         row | {"name": f"{row['name']}-{'x' * length}", "panel": "mn"[k % 2]}
         for k, row in enumerate(points(60, True))
@@ -120,18 +120,18 @@ def test_arranged_boxes_keep_apart_from_each_other_and_from_the_points(
         assert not any(a[0] < x < a[2] and a[1] < y < a[3] for x, y in places)
 
 
-def test_a_lonely_label_is_not_laid_on_a_line():
+def test_label_avoids_lines():
     (box,) = arrange([(100, 100)], [(20, 10)], (0, 0, 400, 300), 4.0, [(0, 99, 400, 101)])
     assert box is not None
     assert box[1] > 101 or box[3] < 99
 
 
-def test_a_line_leads_from_a_label_that_is_far_or_about_as_near_to_another_point():
+def test_far_or_ambiguous_labels_need_a_leader():
     box, own = (10.0, 0.0, 30.0, 8.0), (5.0, 4.0)  # 5 from its own point
-    assert not wants_leader(box, own, [own, (38.0, 4.0)], 12.0)
-    assert wants_leader(box, own, [own, (37.0, 4.0)], 12.0)
-    assert wants_leader(box, own, [own, (20.0, 11.0)], 12.0)
-    assert wants_leader(box, own, [own], 4.0)
+    assert not needs_leader(box, own, [own, (38.0, 4.0)], 12.0)
+    assert needs_leader(box, own, [own, (37.0, 4.0)], 12.0)
+    assert needs_leader(box, own, [own, (20.0, 11.0)], 12.0)
+    assert needs_leader(box, own, [own], 4.0)
 
 
 def test_leaders_reach_from_the_label_to_the_point():
@@ -163,7 +163,7 @@ def test_an_interval_beyond_the_axes_ends_in_an_arrow():
     assert axes.get_ylabel() == "throughput (samples/s)"
 
 
-def test_an_unknown_kind_is_written_not_drawn():
+def test_unknown_kind_is_shown_as_text():
     rows = [
         {"name": "x", "origin": "own", "kind": "vm", "usd_per_vm_h": 0.2},
         {"name": "x", "origin": "own", "kind": "oceania", "usd_per_vm_h": None},
@@ -174,7 +174,7 @@ def test_an_unknown_kind_is_written_not_drawn():
     assert [t.get_text() for t in axes.texts] == ["unknown: egress to or from Oceania"]
 
 
-def test_a_name_is_text_whatever_it_holds():
+def test_names_are_not_parsed_as_math():
     rows = [row | {"name": f"$\\frac{{{k}$ <&>"} for k, row in enumerate(points(3, False))]
     svg = svg_file(figures_scatter.scatter([("one $x$", rows)]))
     assert "$\\frac{0$ &lt;&amp;&gt;" in svg

@@ -1,4 +1,4 @@
-"""Held-out accuracy of two kinds of runs, by a table reckoned by hand."""
+"""Held-out accuracy of two experiments, compared with a table computed by hand."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_by_hand(
     assert (found.inside, found.why) == (inside, "")
 
 
-def test_unequal_counts_are_weighed_by_their_degrees_of_freedom():
+def test_unequal_counts_are_weighted_by_degrees_of_freedom():
     """Variances 4e-4 (n 3) and 2e-4 (n 2): sqrt((2 * 4e-4 + 1 * 2e-4) / 3) = 0.0182574."""
     found = AccuracyComparison(side("c8", (0.90, 0.92, 0.94)), side("alone", (0.91, 0.93)))
     assert found.pooled_sd == pytest.approx(0.0182574, abs=1e-7)
@@ -77,7 +77,7 @@ accuracies = st.lists(st.integers(0, 364).map(lambda right: right / 364), min_si
 
 
 @given(accuracies, accuracies)
-def test_it_is_the_same_from_either_side(ours: list[float], theirs: list[float]):
+def test_comparison_is_symmetric(ours: list[float], theirs: list[float]):
     count = min(len(ours), len(theirs))
     one, other = side("c8", ours[:count]), side("alone", theirs[:count])
     found, back = AccuracyComparison(one, other), AccuracyComparison(other, one)
@@ -120,24 +120,24 @@ def test_without_two_runs_there_is_no_verdict(ours: Sequence[float | None], says
         ({"updates": 20}, "updates are not equal: 20 to 21"),
         ({"target_batch_size": 7424}, "target batch sizes are not equal: 7424 to 7680"),
         ({"samples": 165_000}, "samples trained on are not equal: 161280 to 165000"),
-        ({"samples": None}, "samples trained on: unknown of c8-2"),
+        ({"samples": None}, "samples trained on: unknown for c8-2"),
         ({"heldout_samples": 300}, "held-out samples are not equal: 300 to 364"),
         ({"samples": 164_000}, ""),  # within 2 %
     ],
 )
-def test_a_verdict_needs_runs_that_differ_in_nothing_else(change: dict[str, int | None], says: str):
+def test_verdict_requires_otherwise_equal_runs(change: dict[str, int | None], says: str):
     ours = Side("c8", (run(1, 0.90), replace(run(2, 0.92), **change)))
     found = AccuracyComparison(ours, side("alone", (0.91, 0.92)))
     assert (found.why, found.inside) == (says, None if says else True)
 
 
-def test_equal_accuracies_say_nothing_of_what_is_a_small_difference():
+def test_no_verdict_if_accuracies_do_not_vary():
     found = AccuracyComparison(side("c8", (0.9, 0.9)), side("alone", (0.9, 0.9)))
     assert (found.difference, found.pooled_sd, found.inside) == (0, 0, None)
     assert "do not vary" in found.why
 
 
-def test_a_contended_run_counts_only_where_that_is_asked_for():
+def test_contended_run_counts_only_on_request():
     runs = (run(1, 0.90), replace(run(2, 0.92), host_contended=True))
     theirs = side("alone", (0.91, 0.92))
     found = AccuracyComparison(Side("c8", runs), theirs)
@@ -148,7 +148,7 @@ def test_a_contended_run_counts_only_where_that_is_asked_for():
     assert AccuracyComparison(Side("c8", runs, include_contended=True), theirs).inside is True
 
 
-def test_both_figures_and_the_verdict_are_said():
+def test_lines_show_both_means_and_the_verdict():
     found = AccuracyComparison(side("c8", (0.90, 0.92, 0.94)), side("alone", (0.92, 0.93, 0.94)))
     assert accuracy_lines(found) == [
         "held-out accuracy after 21 updates of 7680 samples (364 held out, seeds 1, 2, 3):",
@@ -162,7 +162,7 @@ def test_both_figures_and_the_verdict_are_said():
     assert accuracy_document(None) is None
 
 
-def test_dropped_rounds_are_told_beside_the_figures():
+def test_dropped_rounds_are_shown_with_the_figures():
     runs = (replace(run(1, 0.90), dropped_rounds=2), run(2, 0.92), replace(run(3, None), dropped_rounds=9))
     found = AccuracyComparison(Side("c8", runs), side("alone", (0.91, 0.92)))
     assert accuracy_lines(found)[1].endswith("n 2 (0.9000, 0.9200); emulated; dropped rounds: 2")
@@ -176,7 +176,7 @@ def test_dropped_rounds_are_told_beside_the_figures():
     assert accuracy_lines(found)[1].endswith("dropped rounds: unknown")
 
 
-def test_what_the_runs_ran_on_is_told_beside_the_figures():
+def test_origin_is_shown_with_the_figures():
     busy = replace(run(1, 0.90), host_contended=True)
     rented = replace(run(2, 0.92), target="sky", emulated=False, host_contended=None)
     runs = (busy, rented, replace(run(3, 0.94), host_contended=None))
@@ -208,8 +208,8 @@ def test_a_run_s_own_accuracy(tmp_path: Path):
     )
 
 
-def test_samples_of_an_update_without_record_are_unknown(tmp_path: Path):
-    """Short epochs may be over before anybody has read of them."""
+def test_samples_are_unknown_if_a_record_is_missing(tmp_path: Path):
+    """Short epochs may end before the monitor reads their records."""
     with RunStore.open_writer(tmp_path / "run.db") as store:
         store.set_meta("run_id", "x-20231114-aaaa")
         store.set_meta("experiment", {"name": "x", "seed": 1})

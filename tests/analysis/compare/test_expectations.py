@@ -1,4 +1,4 @@
-"""Verdicts on what a study expects of its rows: what is met, missed, told, and what cannot be judged."""
+"""Verdicts on a study's expectations: met, missed, without a limit, and unknown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = {C8: "NLP C-8", A8: "NLP A-8", "geo-c8": "CV C-8", "geo-a8": "CV A-8"}
 
 
 def a_run(experiment: str, label: str, value: float = 100.0, off: float = 0.0, **changes: Any) -> OptionRun:
-    """A run whose every figure is `value`, with two epochs that are `off` above and below; its loss is 2."""
+    """A run with the value `value` for every figure, two epochs at +/- `off`, and a loss of 2."""
     both = (value - off, value + off)
     figures = {
         name: Measured(value, both) for name in ("sps", "granularity", "usd_per_1m", "intercontinental_bytes")
@@ -33,7 +33,7 @@ def a_run(experiment: str, label: str, value: float = 100.0, off: float = 0.0, *
 
 
 def listed(*runs: OptionRun, **missing: str) -> list[Listed]:
-    """The rows of these runs, and NLP C-8's that are missing with the reason."""
+    """The rows of these runs, and missing rows of NLP C-8 with their reasons."""
     own = [Listed(run.experiment, run.label, run.model, run.against) for run in runs]
     return own + [Listed(C8, label, "RoBERTaXLM", "", why) for label, why in missing.items()]
 
@@ -57,14 +57,14 @@ def judged(runs: list[OptionRun], entry: dict[str, Any], **missing: str) -> list
         (80.0, {}, 0.8, "told"),
     ],
 )
-def test_a_ratio_is_held_against_its_limit(value: float, limit: dict[str, float], found: float, verdict: str):
+def test_ratio_is_compared_with_its_limit(value: float, limit: dict[str, float], found: float, verdict: str):
     runs = [a_run(C8, "kernel"), a_run(C8, "wan", value)]
     (one,) = judged(runs, {"row": "wan", "figure": "sps", **limit})
     assert (one.verdict, one.found, one.why) == (verdict, pytest.approx(found), "")
     assert (one.row, one.against) == ("NLP C-8 wan", "NLP C-8 kernel")
 
 
-def test_an_interval_that_crosses_the_limit_is_said():
+def test_interval_that_includes_the_limit_is_reported():
     wide, narrow = a_run(C8, "wan", 150.0, 8.0), a_run(C8, "wan", 150.0, 0.01)
     entry = {"row": "wan", "figure": "sps", "at_least": 1.4}
     (one,) = judged([a_run(C8, "kernel", 100.0, 0.01), wide], entry)
@@ -73,12 +73,12 @@ def test_an_interval_that_crosses_the_limit_is_said():
     assert one.low < 1.4 < 1.5 < one.high
     assert (one.verdict, one.clear, one.n_of) == ("met", False, "epochs")
     assert expected_lines([one])[1].endswith(f"({one.low:.3f} to {one.high:.3f} over epochs): at least 1.4; its interval "
-                                             "reaches beyond the limit")  # fmt: skip
+                                             "includes the limit")  # fmt: skip
     (one,) = judged([a_run(C8, "kernel", 100.0, 0.01), narrow], entry)
     assert (one.verdict, one.clear) == ("met", True)
 
 
-def test_how_many_times_lower_turns_the_interval_round():
+def test_times_lower_inverts_the_interval():
     runs = [a_run(C8, "kernel", 100.0, 1.0), a_run(C8, "x", 50.0, 0.5)]
     (direct,) = judged(runs, {"row": "x", "figure": "usd_per_1m"})
     (lower,) = judged(runs, {"row": "x", "figure": "usd_per_1m", "times_lower": 1.5})
@@ -89,7 +89,7 @@ def test_how_many_times_lower_turns_the_interval_round():
     assert "$/1M samples 2.000 times lower than NLP C-8 kernel's (" in expected_lines([lower])[1]
 
 
-def test_a_row_stands_for_each_experiment_that_has_it_and_is_held_against_its_own():
+def test_row_applies_to_each_experiment_that_has_it():
     runs = [
         a_run(C8, "kernel", 100.0), a_run(C8, "wan", 200.0), a_run(A8, "", 400.0),
         a_run("geo-c8", "kernel", 10.0), a_run("geo-c8", "wan", 12.0), a_run("geo-a8", "", 12.0),
@@ -106,13 +106,13 @@ def test_a_row_stands_for_each_experiment_that_has_it_and_is_held_against_its_ow
     assert [one.against for one in zones] == ["NLP C-8 kernel", "CV C-8 kernel"]
 
 
-def test_a_row_s_own_against_counts_where_none_is_named():
+def test_against_of_the_entry_is_the_default():
     runs = [a_run(C8, "kernel", 100.0), a_run(C8, "full", 80.0), a_run(C8, "best", 120.0, against="full")]
     assert judged(runs, {"row": "best", "figure": "sps"})[0].found == 1.5
     assert judged(runs, {"row": "best", "against": "kernel", "figure": "sps"})[0].found == 1.2
 
 
-def test_a_loss_is_judged_by_the_noise_of_the_other_row_s_runs():
+def test_loss_is_judged_by_the_noise_of_the_other_row():
     base = [a_run(C8, "kernel", loss=value, run_id=f"k{value}") for value in (2.00, 2.01, 2.02)]
     runs = [*base, a_run(C8, "near", loss=2.05), a_run(C8, "far", loss=2.07)]
     entry = {"figure": "loss", "within_noise": True}
@@ -121,19 +121,19 @@ def test_a_loss_is_judged_by_the_noise_of_the_other_row_s_runs():
     assert near.noise == pytest.approx(4.302653 * 0.01 * (4 / 3) ** 0.5)
     assert far.verdict == "missed"
     assert expected_lines([near, far])[1:] == [
-        "  met      NLP C-8 near: training loss +0.0400 to NLP C-8 kernel's (noise 0.0497, n 3): within noise",
-        "  MISSED   NLP C-8 far: training loss +0.0600 to NLP C-8 kernel's (noise 0.0497, n 3): within noise",
+        "  met       NLP C-8 near: training loss +0.0400 relative to NLP C-8 kernel's (noise 0.0497, n 3): within noise",
+        "  MISSED    NLP C-8 far: training loss +0.0600 relative to NLP C-8 kernel's (noise 0.0497, n 3): within noise",
     ]
     (alone,) = judged([base[0], runs[3]], {"row": "near", **entry})
     assert (alone.verdict, alone.found) == ("unknown", pytest.approx(0.05))
     assert alone.why == "noise unknown: NLP C-8 kernel has 1 run, and a standard deviation needs two"
-    (told,) = judged([base[0], runs[3]], {"row": "near", "figure": "loss"})
-    assert told.verdict == "told"
-    assert expected_lines([told])[0] == "Expected: 1 without a limit"
-    assert expected_card([told]) is None
+    (unlimited,) = judged([base[0], runs[3]], {"row": "near", "figure": "loss"})
+    assert unlimited.verdict == "told"
+    assert expected_lines([unlimited])[0] == "Expected: 1 without a limit"
+    assert expected_card([unlimited]) is None
 
 
-def test_what_cannot_be_judged_is_unknown_with_the_reason():
+def test_unjudgeable_expectation_is_unknown_with_the_reason():
     kernel, wan = a_run(C8, "kernel"), a_run(C8, "wan", 200.0)
     entry = {"row": "wan", "figure": "sps", "at_least": 1.4}
 
@@ -153,11 +153,11 @@ def test_what_cannot_be_judged_is_unknown_with_the_reason():
     assert why([kernel]) == "this study has no row 'wan'"  # --only
     assert why([wan]) == "this study has no row 'kernel'"
     lost = OptionRun("NLP C-8", "wan", "RoBERTaXLM", "w", {"sps": Measured(None)}, experiment=C8)
-    assert why([kernel, lost]) == "unknown of w"
-    assert why([a_run(C8, "kernel", 0.0), wan]) == "NLP C-8 kernel has 0"
+    assert why([kernel, lost]) == "unknown for w"
+    assert why([a_run(C8, "kernel", 0.0), wan]) == "NLP C-8 kernel has the value 0"
 
 
-def test_dropped_rounds_of_either_row_are_told_with_the_verdict():
+def test_dropped_rounds_are_shown_with_the_verdict():
     runs = [a_run(C8, "kernel", dropped_rounds=3), a_run(C8, "wan", 200.0)]
     (one,) = judged(runs, {"row": "wan", "figure": "sps", "at_least": 1.4})
     assert (one.verdict, one.why) == ("met", "NLP C-8 kernel dropped 3 rounds")

@@ -1,4 +1,4 @@
-"""Which runs are held against the study's figures, and what is said of the others."""
+"""Which runs are compared with the paper's figures, and the reasons for the others."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LIMITS = read_limits(STUDIES / "paper-abc-limits.csv")
         ("peers[2].resources.accelerators=A10:1", "A10:1 in gcp/asia-east1/asia-east1-a"),
     ],
 )  # fmt: skip
-def test_only_the_study_s_own_experiment_has_its_figures(tmp_path: Path, override: str, says: str):
+def test_only_the_paper_s_experiment_has_published_figures(tmp_path: Path, override: str, says: str):
     row = compared_run(read_folder(ran(tmp_path, override)), {"CV C-8": {"sps": 244.0}})
     assert row.experiment == "geo-c8"
     assert (row.published, row.replayed) == ({}, None)
@@ -56,7 +56,7 @@ def test_only_the_study_s_own_experiment_has_its_figures(tmp_path: Path, overrid
     assert row.run_id not in {check["run_id"] for check in document["checks"]}
 
 
-def test_what_does_not_make_another_experiment_stays_judged():
+def test_irrelevant_settings_do_not_prevent_judging():
     for free in ("seed=7", "measure.epochs=5", "budget_usd=3", "swarm.optimizer.lr=0.1", "peers[0].name=x"):
         basis = study_basis(load("geo-c8", [free], shipped=True))
         assert (basis.published, basis.options) == (published("geo-c8"), ())
@@ -68,14 +68,14 @@ def test_what_does_not_make_another_experiment_stays_judged():
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("swarm.compression=uniform8bit", "with swarm.compression uniform8bit, which the study had not"),
-        ("swarm.averaging=hierarchical", "with swarm.averaging hierarchical, which the study had not"),
-        ("network_tuning=wan", "with network_tuning wan, which the study had not"),
-        ("emulation.path_model=none", "with emulation.path_model none, which the study had not"),
-        ("emulation.preempt={at_s: 5}", "with emulation.preempt, which the study had not"),
+        ("swarm.compression=uniform8bit", "uses swarm.compression uniform8bit, which the paper did not"),
+        ("swarm.averaging=hierarchical", "uses swarm.averaging hierarchical, which the paper did not"),
+        ("network_tuning=wan", "uses network_tuning wan, which the paper did not"),
+        ("emulation.path_model=none", "uses emulation.path_model none, which the paper did not"),
+        ("emulation.preempt={at_s: 5}", "uses emulation.preempt, which the paper did not"),
     ],
 )
-def test_an_option_lies_beside_the_figures_and_is_not_judged(tmp_path: Path, override: str, says: str):
+def test_option_is_shown_but_not_judged(tmp_path: Path, override: str, says: str):
     folder = ran(tmp_path, override)
     row = compared_run(read_folder(folder), {})
     assert (row.published["sps"], row.not_judged) == (244.3, says)
@@ -85,11 +85,11 @@ def test_an_option_lies_beside_the_figures_and_is_not_judged(tmp_path: Path, ove
     assert document["compared"] == 1
     assert row.run_id not in {check["run_id"] for check in document["checks"]}
     (share,) = (check for check in document["checks"] if check["figure"] == "host_contended")
-    assert share["found"] == 0  # what is not judged is no run of the study's
+    assert share["found"] == 0  # runs that are not judged do not count
     assert compared_run(read_folder(folder), {}, judged=True).not_judged == ""
 
 
-def test_without_distance_nothing_is_ranked_or_judged(tmp_path: Path):
+def test_loopback_run_is_not_ranked_or_judged(tmp_path: Path):
     folder = ran(tmp_path)
     with RunStore.open_writer(folder / "run.db") as store:
         store.set_meta("target", "loopback")
@@ -106,7 +106,7 @@ def test_without_distance_nothing_is_ranked_or_judged(tmp_path: Path):
     assert difference_rows(runs) == []
 
 
-def test_a_label_stays_out_unless_its_entry_says_otherwise(tmp_path: Path):
+def test_labelled_run_is_not_judged_by_default(tmp_path: Path):
     folder = ran(tmp_path)
     assert "the label 'wan'" in compared_run(read_folder(folder), {}, "wan").not_judged
     assert compared_run(read_folder(folder), {}, "wan", judged=True).not_judged == ""
@@ -116,11 +116,11 @@ def test_a_label_stays_out_unless_its_entry_says_otherwise(tmp_path: Path):
     assert other.not_judged
 
 
-def test_a_run_without_its_whole_experiment_has_no_figures(tmp_path: Path):
+def test_run_without_complete_experiment_has_no_published_figures(tmp_path: Path):
     write_run(tmp_path)  # which keeps a name only
     row = compared_run(read_folder(tmp_path), {})
     assert (row.experiment, row.published) == ("geo-c8", {})
-    assert "keeps no whole experiment" in row.not_judged
+    assert "has no complete experiment stored" in row.not_judged
 
 
 def test_an_unpublished_run_is_not_judged():

@@ -1,4 +1,4 @@
-"""A run's own figures as options are compared by: from its store, per epoch, in dollars, and its losses by samples."""
+"""A run's figures for comparing options: from its store, per epoch, in dollars, and its losses by samples."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_run_s_own_figures(tmp_path: Path):
     assert option_run(read.run, busy, "wan", include_contended=True).left_out == ""
 
 
-def test_without_distance_nothing_is_gained(tmp_path: Path):
+def test_loopback_run_does_not_count_as_option(tmp_path: Path):
     read = read_folder(made(tmp_path))
     row = replace(compared_run(read, {}), target="loopback")
     run = option_run(read.run, row, "wan", include_contended=True)
@@ -65,8 +65,8 @@ def test_without_distance_nothing_is_gained(tmp_path: Path):
 def test_dollars_are_those_of_the_study_report(tmp_path: Path):
     read = read_folder(made(tmp_path))
     run = option_run(read.run, compared_run(read, {}), "")
-    told = study_run(read.row, read.run)
-    per_h, rate = told.training_usd_per_h, told.value("sps")
+    shown = study_run(read.row, read.run)
+    per_h, rate = shown.training_usd_per_h, shown.value("sps")
     assert per_h is not None
     assert rate is not None
     assert run.figures["usd_per_1m"].value == pytest.approx(float(per_h) / 3600 / rate * 1e6, rel=0.01)
@@ -88,14 +88,14 @@ def epoch(number: int, samples: float, loss: float | None = 1.0, complete: bool 
 
 
 def test_samples_are_known_up_to_the_first_gap():
-    told = [
+    evaluations = [
         {"epoch": 2, "loss": 0.5},
         {"epoch": 2, "loss": 0.7},
         {"epoch": 4, "loss": 0.1},
         {"epoch": 1, "loss": None},
     ]
-    found = learned_by_run([epoch(1, 10.0), epoch(2, 12.0, None), epoch(4, 11.0)], told)
+    found = learned_by_run([epoch(1, 10.0), epoch(2, 12.0, None), epoch(4, 11.0)], evaluations)
     assert found["loss"] == (Learned(10.0, 1.0),)
     assert found["heldout_loss"] == (Learned(22.0, pytest.approx(0.6)),)
-    assert learned_by_run([epoch(2, 10.0)], told) == {"loss": (), "heldout_loss": ()}
+    assert learned_by_run([epoch(2, 10.0)], evaluations) == {"loss": (), "heldout_loss": ()}
     assert learned_by_run([epoch(1, 10.0, complete=False)], ()) == {"loss": (), "heldout_loss": ()}

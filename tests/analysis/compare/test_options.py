@@ -1,4 +1,4 @@
-"""What options gain: ratios and their intervals, losses after equal samples, what is not compared; the section."""
+"""Gains of options: ratios with intervals, losses after equal samples, exclusions, and the section."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from analysis.compare.option_figures import FIGURES, LOSSES, Learned, Measured, OptionRun
 from analysis.compare.options import Gain, Gains, gains, gains_document
-from analysis.report.study.build import _NAMED, _whence
+from analysis.report.study.build import _NAMED, _origins
 from analysis.report.study.options import (
     GAIN_COLUMNS,
     gain_cards,
@@ -70,7 +70,7 @@ def row_of(rows: list[Gain], label: str) -> Gain:
     return found
 
 
-def test_the_columns_of_a_study_are_those_that_there_are():
+def test_study_columns_match_the_figures():
     assert (*FIGURES, *LOSSES) == COLUMNS
 
 
@@ -117,7 +117,7 @@ def test_an_unknown_figure_stays_unknown():
     assert zone.cells["intercontinental_bytes"].low is None
 
 
-def test_another_experiment_is_held_against_the_only_baseline_of_its_model():
+def test_other_experiment_uses_the_only_baseline_of_its_model():
     rows = gains(
         [a_run("", "NLP A-8"), a_run("kernel"), a_run("", "CV A-8", "ConvNextLarge"), a_run("x", "CV C-8", "ConvNextLarge")],
         "kernel",
@@ -129,14 +129,14 @@ def test_another_experiment_is_held_against_the_only_baseline_of_its_model():
     ]  # fmt: skip
 
 
-def test_losses_are_those_at_the_smallest_common_count_and_never_between():
+def test_losses_use_the_smallest_common_count_without_interpolation():
     long = a_run("wan", learned=losses(2.31, 2.21, 2.11, 2.01))
     cell = row_of(gains([a_run("kernel"), long], "kernel"), "wan").cells["loss"]
     assert (cell.value, cell.samples) == (2.11, (3000.0, 3000.0))
     assert cell.difference == pytest.approx(0.01)
     assert (cell.noise, cell.within_noise) == (None, None)
     assert cell.why == "noise unknown: NLP C-8 kernel has 1 run, and a standard deviation needs two"
-    # its held-out loss was only taken after 4000 samples, which the baseline never came to
+    # its held-out loss was only taken after 4000 samples, which the baseline never reached
     rows = gains([a_run("kernel"), long], "kernel")
     late = row_of(rows, "wan").cells["heldout_loss"]
     assert (late.value, late.why) == (None, "not equal samples")
@@ -145,17 +145,17 @@ def test_losses_are_those_at_the_smallest_common_count_and_never_between():
     none = replace(a_run("wan"), learned={"loss": a_run("").learned["loss"]})
     assert (
         row_of(gains([a_run("kernel"), none], "kernel"), "wan").cells["heldout_loss"].why
-        == "NLP C-8 wan kept none"
+        == "NLP C-8 wan recorded none"
     )
     other = row_of(gains([replace(none, label="kernel"), a_run("x")], "kernel"), "x").cells["heldout_loss"]
-    assert (other.value, other.why) == (2.1, "NLP C-8 kernel: NLP C-8 wan kept none")
+    assert (other.value, other.why) == (2.1, "NLP C-8 kernel: NLP C-8 wan recorded none")
 
 
 @given(
     st.lists(st.floats(1.0, 300.0), min_size=1, max_size=8),
     st.lists(st.floats(1.0, 300.0), min_size=1, max_size=8),
 )
-def test_no_record_lies_a_tenth_of_a_batch_beyond_the_count(ours, theirs):
+def test_no_record_is_beyond_the_count_and_tolerance(ours, theirs):
     def learned(steps: list[float]) -> dict[str, tuple[Learned, ...]]:
         ends = [math.fsum(steps[: k + 1]) for k in range(len(steps))]
         return {"loss": tuple(Learned(end, 1.0 / end) for end in ends), "heldout_loss": ()}
@@ -170,7 +170,7 @@ def test_no_record_lies_a_tenth_of_a_batch_beyond_the_count(ours, theirs):
             assert abs(cell.samples[0] - count) <= BATCH / 10 * (1 + 1e-9)
 
 
-def test_rounds_that_overshoot_a_little_are_equal_and_others_are_not():
+def test_small_overshoot_counts_as_equal_samples():
     over = a_run("wan", learned=losses(2.3, 2.2, 2.1, batch=1030.0))
     cell = row_of(gains([a_run("kernel"), over], "kernel"), "wan").cells["loss"]
     assert (cell.value, cell.samples, cell.difference) == (2.1, (3090.0, 3090.0), 0.0)
@@ -181,7 +181,7 @@ def test_rounds_that_overshoot_a_little_are_equal_and_others_are_not():
     assert table[1]["training loss"] == "2.2000 at 2,400 (not equal samples)"
 
 
-def test_a_row_may_name_what_it_is_held_against():
+def test_row_can_name_the_row_to_compare_with():
     full = a_run(
         "full",
         figures=sps(100.0, 99.0, 101.0),
@@ -199,10 +199,10 @@ def test_a_row_may_name_what_it_is_held_against():
     own = row_of(rows, "delayed").cells["loss"]
     assert (own.value, own.samples, own.difference) == (2.2, (7500.0, 7500.0), 0.0)
     assert row_of(rows, "kernel").cells["loss"].samples == (3000.0, 3000.0)
-    assert "NLP C-8 delayed is held against NLP C-8 full." in gain_notes(Gains("kernel", ("sps",), rows))
+    assert "NLP C-8 delayed is compared with NLP C-8 full." in gain_notes(Gains("kernel", ("sps",), rows))
 
 
-def test_the_noise_is_that_of_the_baseline_s_runs():
+def test_noise_comes_from_the_baseline_s_runs():
     base = [
         a_run("kernel", run_id=f"k{k}", learned=losses(2.3, last))
         for k, last in enumerate((2.10, 2.11, 2.12))
@@ -218,7 +218,7 @@ def test_the_noise_is_that_of_the_baseline_s_runs():
     assert table["NLP C-8 near"] == "2.1300 at 2,000 (+0.0200, within noise 0.0497)"
     assert table["NLP C-8 far"] == "2.1700 at 2,000 (+0.0600, BEYOND noise 0.0497)"
     notes = gain_notes(Gains("kernel", ("loss",), rows))
-    assert "of one run against NLP C-8 kernel (n 3) training loss 0.0497." in notes[-1]
+    assert "for one run against NLP C-8 kernel (n 3) training loss 0.0497." in notes[-1]
     two = row_of(gains([*rows_of(rows), replace(near, run_id="n2")], "kernel"), "near").cells["loss"]
     assert two.noise == pytest.approx(4.302653 * 0.01 * math.sqrt(1 / 2 + 1 / 3))
     alone = Gains("kernel", ("loss",), gains([base[0], near], "kernel"))
@@ -228,20 +228,20 @@ def test_the_noise_is_that_of_the_baseline_s_runs():
         "NLP C-8 near training loss)."
     )
     still = [replace(run, learned=losses(2.3, 2.1)) for run in base]
-    told = row_of(gains([*still, near], "kernel"), "near").cells["loss"]
-    assert (told.noise, told.within_noise) == (None, None)
-    assert told.why == "noise unknown: NLP C-8 kernel has runs whose losses do not vary"
+    found_row = row_of(gains([*still, near], "kernel"), "near").cells["loss"]
+    assert (found_row.noise, found_row.within_noise) == (None, None)
+    assert found_row.why == "noise unknown: NLP C-8 kernel has runs whose losses do not vary"
 
 
-def test_a_run_that_does_not_count_is_listed_and_not_in_the_figures():
+def test_excluded_run_is_listed_but_not_in_the_figures():
     busy = a_run("wan", run_id="w2", figures=sps(10.0, 10.0, 10.0), left_out="the host was too busy")
     rows = gains([a_run("kernel"), a_run("wan", run_id="w1"), busy], "kernel")
     wan = row_of(rows, "wan")
     assert (wan.cells["sps"].value, wan.cells["sps"].n) == (100.0, 1)
     document = json.loads(json.dumps(gains_document(Gains("kernel", COLUMNS, rows))))
-    told = document["gains"][1]
-    assert told["left_out"] == [{"run_id": "w2", "why": "the host was too busy"}]
-    assert told["run_ids"] == ["w1"]
+    found_row = document["gains"][1]
+    assert found_row["left_out"] == [{"run_id": "w2", "why": "the host was too busy"}]
+    assert found_row["run_ids"] == ["w1"]
     alone = gains([a_run("kernel"), busy], "kernel")
     line = gain_table(Gains("kernel", ("sps", "loss"), alone))[1]
     assert (line["runs"], line["samples/s"], line["training loss"]) == (0, "unknown", "unknown")
@@ -252,7 +252,7 @@ def test_a_run_that_does_not_count_is_listed_and_not_in_the_figures():
     assert (cell.ratio, cell.why) == (None, "NLP C-8 kernel: the host was too busy")
 
 
-def test_what_runs_ran_on_and_a_busy_host_are_told_beside_what_they_gain():
+def test_origin_and_busy_host_are_shown_with_gains():
     scales = {"bytes": 100.0, "time": 1.0, "samples": 8.0}
     calm = a_run("kernel", target="local", scales=scales, host_contended=False)
     busy = a_run("wan", run_id="w1", target="local", scales=scales, host_contended=True)
@@ -267,7 +267,7 @@ def test_what_runs_ran_on_and_a_busy_host_are_told_beside_what_they_gain():
         "",
     ]
     assert gain_notes(found)[0] == (
-        "Emulated, and multiplied back to the study's scale; scales: bytes 100, time 1, samples 8 (NLP C-8 kernel, NLP C-8 wan); "
+        "Emulated, with figures at full scale; scales: bytes 100, time 1, samples 8 (NLP C-8 kernel, NLP C-8 wan); "
         "bytes 100, time 1, samples 1 (NLP C-8 wan)."
     )
     assert gain_notes(Gains("kernel", COLUMNS, gains([calm], "kernel")))[0].endswith(
@@ -329,10 +329,10 @@ def test_the_section_counts_runs_and_not_rows():
     labels = [f"row-{k}" for k in range(_NAMED)]
     runs = [a_run("kernel", run_id=f"r{k}") for k in range(3)] + [a_run(k, run_id=k) for k in labels]
     section = gain_section(Gains("kernel", COLUMNS, gains(runs, "kernel")))
-    assert _whence(section.rows, []) == f"Emulated: {3 + _NAMED} runs."
+    assert _origins(section.rows, []) == f"Emulated: {3 + _NAMED} runs."
 
 
-def test_a_row_held_against_another_one_says_so_in_the_card_and_the_figure():
+def test_explicit_comparison_row_is_shown_in_card_and_figure():
     full = a_run("full", figures=sps(120.0, 119.0, 121.0), target_batch=2500.0)
     best = replace(full, label="best", run_id="b", figures=sps(150.0, 149.0, 151.0), against="full")
     found = Gains("kernel", ("sps",), gains([a_run("kernel"), full, best], "kernel"))
@@ -347,4 +347,4 @@ def test_a_row_held_against_another_one_says_so_in_the_card_and_the_figure():
     ]
     assert dotted == [[120.0, 120.0]]
     (legend,) = figure.legends
-    assert "what it is held against instead" in [text.get_text() for text in legend.get_texts()]
+    assert "row it is compared with instead" in [text.get_text() for text in legend.get_texts()]

@@ -1,4 +1,4 @@
-"""Published, replayed, emulated side by side: the rank correlation, the limits, the document's shape."""
+"""Published, replayed and emulated figures: rank correlation, limits, and the document's keys."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LIMITS = read_limits(STUDIES / "paper-abc-limits.csv")
 
 
 def off(row: ComparedRun, figure: str, share: float) -> ComparedRun:
-    """The run with one figure so far from the published."""
+    """The run with one figure off the published one by a share."""
     value = row.published[figure]
     assert value is not None
     return replace(row, emulated={**row.emulated, figure: value * (1 + share)})
@@ -64,7 +64,7 @@ def test_kendall_s_tau_by_hand():
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=2, max_size=30))
-def test_kendall_s_tau_is_scipy_s(pairs):
+def test_kendall_s_tau_equals_scipy_s(pairs):
     expected = kendalltau([a for a, _ in pairs], [b for _, b in pairs], variant="b").statistic
     ours = kendall_tau_b(pairs)
     assert (ours is None) == math.isnan(expected)
@@ -76,21 +76,21 @@ def test_the_document_has_the_agreed_keys():
     document = json.loads(json.dumps(compare_document("paper-abc-20261121-1a2b", [row], LIMITS)))
     assert document["schema_version"] == 1
     assert document["study"] == "paper-abc-20261121-1a2b"
-    (told,) = document["rows"]
-    assert list(told) == [
+    (shown,) = document["rows"]
+    assert list(shown) == [
         "experiment", "run_id", "published", "emulated", "replayed", "host_contended", "dropped_rounds", "attempts",
         "target", "origin", "scales",
     ]  # fmt: skip
     for part in ("published", "emulated", "replayed"):
-        assert tuple(told[part]) == KEYS
-    assert told["published"]["egress_bytes_per_vm_epoch"] == pytest.approx(1.99e9)
-    assert told["published"]["granularity"] == 0.6  # by wall clock, not the study's 0.4
-    assert told["replayed"] == {"sps": 341.0} | dict.fromkeys(KEYS[1:])
+        assert tuple(shown[part]) == KEYS
+    assert shown["published"]["egress_bytes_per_vm_epoch"] == pytest.approx(1.99e9)
+    assert shown["published"]["granularity"] == 0.6  # by wall clock, not the paper's 0.4
+    assert shown["replayed"] == {"sps": 341.0} | dict.fromkeys(KEYS[1:])
     assert document["kendall_tau"] is None  # one run has no rank
     assert compare_document("s", [a_run()])["rows"][0]["replayed"] is None
 
 
-def test_a_contended_run_is_listed_and_does_not_count():
+def test_contended_run_is_listed_but_does_not_count():
     rows = [a_run("CV A-2"), a_run("CV A-4"), off(a_run("CV A-8", host_contended=True), "sps", -0.9)]
     document = compare_document("s", rows, LIMITS)
     assert [row["host_contended"] for row in document["rows"]] == [False, False, True]
@@ -102,7 +102,7 @@ def test_a_contended_run_is_listed_and_does_not_count():
     assert [c["inside"] for c in asked["checks"] if c["experiment"] == "CV A-8" and c["figure"] == "sps"] == [
         False
     ]
-    assert comparable([a_run(host_contended=None)])  # nobody watched a host: not contended
+    assert comparable([a_run(host_contended=None)])  # unknown counts as not contended
 
 
 @pytest.mark.parametrize(
@@ -119,13 +119,13 @@ def test_a_contended_run_is_listed_and_does_not_count():
         ("NLP C-8", 328.2 * 0.9, 353.1 * 1.1),
     ],
 )
-def test_what_throughput_is_accepted(name, low, high):
+def test_accepted_range_of_throughput(name, low, high):
     (check,) = [c for c in judge([a_run(name)], LIMITS) if c.scope == "each" and c.figure == "sps"]
     assert (check.low, check.high) == (pytest.approx(low), pytest.approx(high))
     assert check.inside
 
 
-def test_every_figure_is_judged_at_its_edge():
+def test_every_figure_is_judged_at_its_limit():
     row = a_run("CV B-2")
     for figure, limit in (("sps", 0.05), ("comm_s", 0.30), ("egress_bytes_per_vm_epoch", 0.05)):
         for share, inside in (
@@ -155,8 +155,8 @@ def test_medians_and_the_study_as_a_whole():
     assert {c.figure: c.inside for c in judge(four, LIMITS)} == {
         "comm_s": None, "kendall_tau": None, "host_contended": False,
     }  # fmt: skip
-    said = study_checks(Compared(rows, LIMITS))
-    assert said[0] == "median difference of communication, s: 16.0% (at most 15.0%: OUTSIDE)"
+    lines = study_checks(Compared(rows, LIMITS))
+    assert lines[0] == "median difference of communication, s: 16.0% (at most 15.0%: OUTSIDE)"
 
 
 def test_the_shipped_limits_judge_all_28():
@@ -180,7 +180,7 @@ def test_the_shipped_limits_judge_all_28():
         ("", r"l.csv:1: has no limit"),
     ],
 )
-def test_a_wrong_limit_is_told_with_its_line(tmp_path: Path, line: str, says: str):
+def test_invalid_limit_error_names_its_line(tmp_path: Path, line: str, says: str):
     (tmp_path / "l.csv").write_text(f"scope,experiments,figure,limit,around,why\n{line}\n")
     with pytest.raises(ValueError, match=says):
         read_limits(tmp_path / "l.csv")
@@ -215,33 +215,33 @@ def test_a_run_s_own_numbers(tmp_path: Path):
         (None, None, None, "unknown", "unknown"),
     ],
 )
-def test_what_a_run_ran_on_stands_beside_its_figures(target, emulated, contended, origin, host):
+def test_origin_of_a_run_is_shown_with_its_figures(target, emulated, contended, origin, host):
     scales = {"bytes": 100, "time": 1, "samples": 8}
     row = a_run(target=target, is_emulated=emulated, host_contended=contended, scales=scales)
-    (told,) = compare_document(None, [row])["rows"]
-    assert (told["target"], told["origin"], told["scales"]) == (target, origin, scales)
+    (shown,) = compare_document(None, [row])["rows"]
+    assert (shown["target"], shown["origin"], shown["scales"]) == (target, origin, scales)
     line = long_rows([row])[0]
     assert (line["origin"], line["scales"]) == (origin, "bytes 100, time 1, samples 8")
     (wide,) = wide_rows(Compared([row]))
     assert (wide["on"], wide["host"]) == (origin, host)
-    assert bool(comparable([row])) is not (contended is True)  # nobody knows: it counts
+    assert bool(comparable([row])) is not (contended is True)  # unknown: it counts
 
 
-def test_kendall_s_tau_is_told_without_a_limit():
+def test_kendall_s_tau_is_shown_without_a_limit():
     rows = [a_run("CV A-2"), a_run("CV A-4")]
     assert study_checks(Compared(rows)) == ["Kendall's tau of samples/s: 1 (2 runs, no limit)"]
-    assert len([said for said in study_checks(Compared(rows, LIMITS)) if "tau" in said]) == 1
+    assert len([lines for lines in study_checks(Compared(rows, LIMITS)) if "tau" in lines]) == 1
     assert study_checks(Compared(rows[:1])) == []
 
 
 def test_the_page_names_runs_of_one_name_and_says_why_there_is_no_comparison():
-    one, two = a_run("CV B-2", run_id="r1"), a_run("CV B-2", run_id="r2", not_judged="the study had no x")
+    one, two = a_run("CV B-2", run_id="r1"), a_run("CV B-2", run_id="r2", not_judged="the paper has no x")
     assert [line["run"] for line in wide_rows(Compared([one, two]))] == ["r1", "r2"]
     assert [line["judged"] for line in wide_rows(Compared([one, two], LIMITS))] == ["inside", "not judged"]
     assert "run" not in wide_rows(Compared([one]))[0]
     section = comparison(Compared([one, two]))
     assert section is not None
-    assert "Shown and not judged: 1 run (the study had no x)." in section.lead
+    assert "Shown but not judged: 1 run (the paper has no x)." in section.lead
     assert cards(Compared([one]))[0].more == "samples/s, 1 run"
     alone = ComparedRun("mine", "r", {}, {"sps": 5.0}, None, False, 0, 1, not_judged="nothing of 'mine'")
     assert comparison(Compared([alone])) is None
@@ -272,14 +272,14 @@ def test_a_page_without_published_figures_says_why(tmp_path: Path):
         compared=Compared([compared_run(read_folder(folder), {})]),
     )
     text = page.read_text()
-    assert "Nothing here can be held against the study" in text
+    assert "No run can be compared with the paper" in text
     assert "1 run: not the study&#x27;s experiment: swarm.target_batch_size 16384 instead of 32768." in text
     assert "1 run compared" in text
     assert "1 runs" not in text
 
 
 def test_granularity_differs_from_the_seconds_it_is_made_of(tmp_path: Path):
-    """0.6 is printed of 36.8 / 59.0: a run that is exactly as published is not +4 % off."""
+    """36.8 / 59.0 is printed as 0.6: a run that equals the published one must not be +4 % off."""
     known = published("geo-c8-nlp")
     assert known is not None
     folder = ran(tmp_path, name="geo-c8-nlp")

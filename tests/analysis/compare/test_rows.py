@@ -1,4 +1,4 @@
-"""The study report's rows against numbers worked out by hand."""
+"""The study report's rows compared with numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from decimal import Decimal
 
 import pytest
 
-from analysis.compare.paper import ONE_CLOCK, STUDY, alone, printed_runs, published_costs, references
+from analysis.compare.paper import (
+    ONE_CLOCK,
+    PAPER_BASIS,
+    printed_runs,
+    published_costs,
+    references,
+    single_gpu_sps,
+)
 from analysis.compare.rows import (
     cost_rows,
     difference_rows,
@@ -63,7 +70,7 @@ def test_dollars_per_million_and_their_interval_follow_from_the_rate():
     assert (row["sps"], row["n"], row["n_of"], row["clock"]) == (100.0, 2, "epochs", "wall")
 
 
-def test_an_interval_that_reaches_zero_has_no_dear_end():
+def test_interval_that_reaches_zero_has_no_upper_cost():
     run = a_run(figures={"sps": Estimate(100.0, -20.0, 220.0, 2)})
     (row,) = scatter_rows([run], [], ONE_CLOCK)
     assert row["usd_per_1m_high"] is None
@@ -94,17 +101,17 @@ def test_what_was_not_measured_is_listed_with_the_reason():
     assert phase_rows([run]) == []
 
 
-def test_the_references_come_out_as_printed():
-    printed = {("1xT4", "ConvNextLarge", STUDY): 0.619, ("1xT4", "RoBERTaXLM", STUDY): 0.239,
-               ("DGX-2 spot", "ConvNextLarge", STUDY): 4.237, ("DGX-2 spot", "RoBERTaXLM", STUDY): 0.966,
-               ("8xT4", "ConvNextLarge", STUDY): 1.773, ("8xT4", "RoBERTaXLM", STUDY): 1.434,
-               ("8xA10", "ConvNextLarge", STUDY): 2.147, ("8xA10", "RoBERTaXLM", STUDY): 1.258,
-               ("4xT4 DDP", "ConvNextLarge", STUDY): 0.966, ("1xT4", "ConvNextLarge", ONE_CLOCK): 1.36,
+def test_references_reproduce_the_printed_dollars():
+    printed = {("1xT4", "ConvNextLarge", PAPER_BASIS): 0.619, ("1xT4", "RoBERTaXLM", PAPER_BASIS): 0.239,
+               ("DGX-2 spot", "ConvNextLarge", PAPER_BASIS): 4.237, ("DGX-2 spot", "RoBERTaXLM", PAPER_BASIS): 0.966,
+               ("8xT4", "ConvNextLarge", PAPER_BASIS): 1.773, ("8xT4", "RoBERTaXLM", PAPER_BASIS): 1.434,
+               ("8xA10", "ConvNextLarge", PAPER_BASIS): 2.147, ("8xA10", "RoBERTaXLM", PAPER_BASIS): 1.258,
+               ("4xT4 DDP", "ConvNextLarge", PAPER_BASIS): 0.966, ("1xT4", "ConvNextLarge", ONE_CLOCK): 1.36,
                ("1xT4", "RoBERTaXLM", ONE_CLOCK): 0.36, ("8xT4", "ConvNextLarge", ONE_CLOCK): 3.09,
                ("8xT4", "RoBERTaXLM", ONE_CLOCK): 4.44}  # fmt: skip
     found = {(r.name, r.model, r.basis): r.usd_per_1m for r in references()}
     for key, usd in printed.items():
-        places = 3 if key[2] == STUDY else 2
+        places = 3 if key[2] == PAPER_BASIS else 2
         assert round(float(found[key]), places) == pytest.approx(usd), key
 
 
@@ -115,11 +122,11 @@ def test_only_wall_clock_rates_are_compared_on_the_one_clock():
     assert rows["8xT4"]["usd_per_1m"] == pytest.approx(3.091, abs=1e-3)
     assert rows["8xA10"]["front"]
     assert rows["DGX-2 spot"]["clock"] == "phase-timed"
-    assert not rows["4xT4 DDP"]["front"]  # it would dominate 8xA10's price, on a clock that nobody states
-    assert {row["name"]: row["sps"] for row in scatter_rows([], beside, STUDY)}["1xT4"] == 80.8
+    assert not rows["4xT4 DDP"]["front"]  # it would dominate 8xA10's price, but its clock is not stated
+    assert {row["name"]: row["sps"] for row in scatter_rows([], beside, PAPER_BASIS)}["1xT4"] == 80.8
 
 
-def test_a_gpu_alone_takes_the_place_of_the_printed_one():
+def test_own_single_gpu_replaces_the_printed_one():
     run = a_run("CV A-1", 1, 36.8, baseline=True, usd_per_vm_h={"vm": Decimal("0.18")})
     names = [
         row["name"] for row in scatter_rows([run], references(), ONE_CLOCK) if row["panel"] == "ConvNextLarge"
@@ -128,7 +135,7 @@ def test_a_gpu_alone_takes_the_place_of_the_printed_one():
     assert "1xT4" not in names
 
 
-def test_the_front_is_what_nothing_beats():
+def test_pareto_front():
     points = [(100.0, 1.0), (200.0, 2.0), (150.0, 3.0), (200.0, 2.0), (None, 0.1), (50.0, None)]
     assert pareto(points) == [True, True, False, True, False, False]
 
@@ -178,44 +185,44 @@ def test_the_tables_on_the_page_have_one_row_a_run_and_a_number_of_peers():
     assert row == {"model": "ConvNextLarge", "peers": 2, "A": "100", "B": "90 (-10.0%); 80 (-20.0%)"}
 
 
-def test_a_gpu_alone_is_compared_on_both_clocks():
+def test_single_gpu_is_compared_on_both_clocks():
     figures = {"sps": Estimate(36.8, None, None, 10), "sps_phase_timed": Estimate(40.4, None, None, 300)}
     rows = difference_rows([a_run("CV A-1", 1, baseline=True, figures=figures)])
     assert [(row["study"], row["difference"]) for row in rows] == [(36.8, 0.0), (80.8, -0.5)]
 
 
-def test_a_gpu_alone_has_its_own_figure_against_peers():
+def test_single_gpu_uses_its_own_figure():
     single = a_run("CV A-1", 1, baseline=True, figures={"sps": Estimate(36.8, 36.0, 37.6, 10)})
     rows = peer_rows([a_run(), single], "sps", ONE_CLOCK, "sps")
     assert [(row["peers"], row["n_of"]) for row in rows] == [(1, "parts of the log"), (2, "epochs")]
     assert peer_rows([single], "granularity", ONE_CLOCK) == []
 
 
-def test_the_studys_costs_come_out_to_the_tenth_of_a_cent():
+def test_paper_costs_are_reproduced_to_a_tenth_of_a_cent():
     sums: dict[tuple[str, str], Decimal] = {}
     for part in published_costs():
         sums[part.bar, part.basis] = sums.get((part.bar, part.basis), Decimal(0)) + part.usd_per_h
-    assert round(sums["NLP C-8, GC VM", STUDY], 3) == Decimal("4.804")
+    assert round(sums["NLP C-8, GC VM", PAPER_BASIS], 3) == Decimal("4.804")
     assert round(sums["NLP C-8, GC VM", "measured split"], 2) == Decimal("6.50")
-    assert round(sums["CV D-2/D-3, GC VM", STUDY], 4) == Decimal("0.4103")
+    assert round(sums["CV D-2/D-3, GC VM", PAPER_BASIS], 4) == Decimal("0.4103")
 
 
-def test_printed_runs_are_there_where_no_log_is(book: PriceBook):
+def test_printed_runs_are_added_only_without_logs(book: PriceBook):
     places = ("gcp/europe-west1", "gcp/us-central1")
     unnamed = a_run("hivemind-348", places=places, tbs=32768)
     runs = {run.name: run for run in printed_runs(book, [a_run("CV A-2"), unnamed])}
-    assert len(runs) == 26  # of 26 swarms and 2 GPUs alone
+    assert len(runs) == 26  # 26 swarms, without 2 single GPUs
     assert not {"CV A-2", "CV B-2"} & runs.keys()
     c8 = runs["NLP C-8"]
     assert (c8.series, c8.spread, c8.peers, c8.origin) == ("C", "US+EU+ASIA+AUS", 8, "printed")
     assert c8.value("speedup") == pytest.approx(340.7 / 139.2)
     assert c8.value("speedup_phase_timed") == pytest.approx(340.7 / 208.8)
     assert c8.figures["sps"].low == pytest.approx(340.7 - 12.7062 * 12.45, abs=0.2)  # 328.2 and 353.1
-    assert round(sum(c8.study_usd_per_vm_h.values(), Decimal(0)), 3) == Decimal("4.804")  # pyright: ignore[reportCallIssue, reportArgumentType]
+    assert round(sum(c8.paper_usd_per_vm_h.values(), Decimal(0)), 3) == Decimal("4.804")  # pyright: ignore[reportCallIssue, reportArgumentType]
     assert runs["CV C-8"].figures["sps"].low is None  # its epochs are not printed
 
 
-def test_a_printed_runs_bytes_go_to_every_vm_alike(book: PriceBook):
+def test_printed_egress_is_split_equally(book: PriceBook):
     c8 = next(run for run in printed_runs(book) if run.name == "NLP C-8")
     gib_per_h = 1.99e9 * 3600 / 96.7 / 2**30
     assert c8.usd_per_vm_h["inside"] == pytest.approx(Decimal(gib_per_h * 0.01 / 7), rel=Decimal("1e-6"))
@@ -223,11 +230,11 @@ def test_a_printed_runs_bytes_go_to_every_vm_alike(book: PriceBook):
     assert c8.usd_per_vm_h["oceania"] == pytest.approx(Decimal(gib_per_h * 0.15 * 3 / 7), rel=Decimal("1e-6"))
 
 
-def test_the_published_rate_of_a_gpu_alone_is_one_truth():
-    """`references.csv` has it with its dollars, `published.csv` as a run: A-1."""
+def test_published_single_gpu_rates_agree():
+    """The rates are in `references.csv` (with dollars) and in `published.csv` (as run A-1)."""
     for name, model in (("geo-a1", "ConvNextLarge"), ("geo-a1-nlp", "RoBERTaXLM")):
         row = published_runs()[name]
-        assert alone(model) == {STUDY: row.sps_phase_timed, ONE_CLOCK: row.sps}
+        assert single_gpu_sps(model) == {PAPER_BASIS: row.sps_phase_timed, ONE_CLOCK: row.sps}
     eight = {r.model: r.sps for r in references() if r.gpus == "8 A10"}
     for model, name in (("ConvNextLarge", "a10-8-conv"), ("RoBERTaXLM", "a10-8-rxlm")):
         assert eight[model] == pytest.approx(published_runs()[name].sps, abs=0.5)  # printed whole there
@@ -250,7 +257,7 @@ def test_the_series_is_read_from_the_label(label: str, series: str):
     assert series_of(label) == series
 
 
-def test_places_in_one_word():
+def test_spread_of_places():
     assert spread_of(["gcp/europe-west1", "gcp/us-central1"]) == "US+EU"
     assert spread_of(["gcp/us-central1", "aws/us-east-1"]) == "US (aws+gcp)"
     assert spread_of(["somewhere"]) == "unknown place"
@@ -263,5 +270,5 @@ def test_equal_names_get_their_run_ids_in_natural_order():
 
 
 def test_one_gpu_alone_on_both_clocks():
-    assert alone("RoBERTaXLM") == {STUDY: 208.8, ONE_CLOCK: 139.2}
-    assert alone("ResNet18") == {}
+    assert single_gpu_sps("RoBERTaXLM") == {PAPER_BASIS: 208.8, ONE_CLOCK: 139.2}
+    assert single_gpu_sps("ResNet18") == {}

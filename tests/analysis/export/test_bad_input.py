@@ -1,4 +1,4 @@
-"""A broken export: one sentence with file, line and next step, nothing left behind, the other runs computed."""
+"""Corrupt exports: one sentence with file, line and next step, nothing left behind, other runs are imported."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _only_table(name: str) -> Callable[[Path], None]:
 
 
 def _doubled_row(file: Path) -> None:
-    """As someone would who also corrects the manifest."""
+    """Duplicate a row and update the manifest accordingly."""
     lines = file.read_text().splitlines(keepends=True)
     file.write_text("".join([*lines, lines[-1]]))
     manifest = file.parent / "manifest.json"
@@ -92,9 +92,9 @@ AGAIN = "export the run again with `orch export`"
     ("form", "file", "damage", "says"),
     [
         ("csv", "epochs.csv", Path.unlink, rf"epochs\.csv: cannot be read \(No such file or directory\); {AGAIN}"),
-        ("csv", "epochs.csv", _cut, rf"epochs\.csv:5: \d+ cells, 19 columns; {AGAIN}"),
-        ("csv", "epochs.csv", _last_row_gone, r"epochs\.csv: 3 rows, the manifest says 4"),
-        ("csv", "egress.csv", _replace("calc", "calc\n"), r"egress\.csv:2: 4 cells, 7 columns"),
+        ("csv", "epochs.csv", _cut, rf"epochs\.csv:5: \d+ cells, but 19 columns; {AGAIN}"),
+        ("csv", "epochs.csv", _last_row_gone, r"epochs\.csv: 3 rows, but the manifest says 4"),
+        ("csv", "egress.csv", _replace("calc", "calc\n"), r"egress\.csv:2: 4 cells, but 7 columns"),
         ("csv", "epochs.csv", _replace(",16,", ",16.5,"), r"epochs\.csv:2: steps: '16\.5' is not a whole number"),
         ("csv", "epochs.csv", _replace(",16,", ",\\N,"), r"epochs\.csv:2: steps: '\\N' is not a whole number"),
         ("csv", "epochs.csv", _replace(",6.0,", ",six,"), r"epochs\.csv:2: forward_s: 'six' is not a number"),
@@ -102,29 +102,29 @@ AGAIN = "export the run again with `orch export`"
         ("csv", "vms.csv", _replace("true", "yes"), r"vms\.csv:2: use_spot: 'yes' is not true or false"),
         ("csv", "vms.csv", _replace("p-0", "p\\x"), r"vms\.csv:2: slot: 'p\\x' is not a text"),
         ("csv", "vms.csv", _replace("usd_per_h", "eur_per_h"), r"vms\.csv:1: the columns are not vm,slot,"),
-        ("csv", "vms.csv", _replace(",0.18,", ",0.19,"), r"vms\.csv: was changed since it was exported"),
+        ("csv", "vms.csv", _replace(",0.18,", ",0.19,"), r"vms\.csv: changed since the export"),
         ("csv", "vms.csv", _replace("study", '"study'), r"vms\.csv:\d+: "),
-        ("csv", "steps.csv", lambda f: f.write_bytes(b"\xff\xfe\x00junk"), r"steps\.csv:1: is not UTF-8 text"),
-        ("csv", "vms.csv", lambda f: f.write_bytes(f.read_bytes() + b"\xff"), r"vms\.csv:4: is not UTF-8 text"),
+        ("csv", "steps.csv", lambda f: f.write_bytes(b"\xff\xfe\x00junk"), r"steps\.csv:1: not UTF-8 text"),
+        ("csv", "vms.csv", lambda f: f.write_bytes(f.read_bytes() + b"\xff"), r"vms\.csv:4: not UTF-8 text"),
         ("csv", "steps.csv", lambda f: f.write_bytes(b""), r"steps\.csv:1: the columns are not vm,step,"),
-        ("csv", "ingress.csv", _doubled_row, r"ingress\.csv: the same row twice"),
+        ("csv", "ingress.csv", _doubled_row, r"ingress\.csv: contains a row twice"),
         ("csv", "meta.json", _cut, r"meta\.json:\d+:\d+: "),
-        ("csv", "meta.json", _replace('"done"', '"dead"'), r"meta\.json: was changed"),
+        ("csv", "meta.json", _replace('"done"', '"dead"'), r"meta\.json: changed since"),
         ("csv", "manifest.json", _cut, r"manifest\.json:\d+:\d+: "),
-        ("csv", "manifest.json", _manifest(run_id=None), r"manifest\.json: no 'run_id'"),
-        ("csv", "manifest.json", _manifest(run_id="../../x"), r"'\.\./\.\./x' is no run's name"),
+        ("csv", "manifest.json", _manifest(run_id=None), r"manifest\.json: key 'run_id' is missing"),
+        ("csv", "manifest.json", _manifest(run_id="../../x"), r"'\.\./\.\./x' is not a valid run id"),
         ("csv", "manifest.json", _manifest(version=2), r"written by a newer orch .*`git pull` in its clone"),
         ("csv", "manifest.json", _manifest(schema_version=99), r"written by a newer orch .*`git pull` in its clone"),
         ("csv", "manifest.json", _manifest(meta={"file": "/etc/passwd", "sha256": ""}), r"not in the export's folder"),
         ("csv", "manifest.json", _manifest(tables=7), r"manifest\.json: cannot be read"),
-        ("csv", "manifest.json", _only_table("vms"), r"manifest\.json: no table events"),
-        ("parquet", "epochs.parquet", _cut, r"epochs\.parquet: cannot be read as Parquet, it may be cut \("),
+        ("csv", "manifest.json", _only_table("vms"), r"manifest\.json: table events is missing"),
+        ("parquet", "epochs.parquet", _cut, r"epochs\.parquet: cannot be read as Parquet, it may be truncated \("),
         ("parquet", "epochs.parquet", lambda f: shutil.copy(f.with_name("vms.parquet"), f), r"types are not vm,epoch"),
         ("parquet", "vms.parquet", Path.unlink, r"vms\.parquet: cannot be read \(No such file"),
-        ("focus", "manifest.json", Path.touch, r"a focus export has the run's costs, not its records"),
+        ("focus", "manifest.json", Path.touch, r"a focus export contains the run's costs, not its records"),
     ],
 )  # fmt: skip
-def test_one_sentence(
+def test_corrupt_export_error_is_one_sentence(
     exports: Path, tmp_path: Path, form: str, file: str, damage: Callable[[Path], object], says: str
 ):
     folder = tmp_path / "given"
@@ -157,11 +157,11 @@ def test_the_other_runs_are_imported(exports: Path, tmp_path: Path):
 def test_one_run_twice_is_read_once(exports: Path, tmp_path: Path):
     found = IMPORTER.import_runs(exports, tmp_path / "into")
     assert [folder.name for folder in found.folders] == [RUN]
-    assert any(f"run {RUN} is in" in problem for problem in found.problems)
+    assert any(f"run {RUN} is also in" in problem for problem in found.problems)
     assert any("a focus export" in problem for problem in found.problems)
 
 
-def test_only_what_was_asked_for(exports: Path, tmp_path: Path):
+def test_only_requested_runs_are_imported(exports: Path, tmp_path: Path):
     found = IMPORTER.import_runs(exports / "csv", tmp_path / "into", only=[RUN, "nobody-1"])
     assert len(found.folders) == 1
     assert found.problems == (f"{exports / 'csv'}: no export of run nobody-1",)
@@ -169,20 +169,20 @@ def test_only_what_was_asked_for(exports: Path, tmp_path: Path):
         IMPORTER.import_runs(exports / "csv", tmp_path / "again", only=["nobody-1"])
 
 
-def test_what_is_no_export_is_not_recognised(exports: Path, tmp_path: Path):
+def test_other_folders_are_not_recognised(exports: Path, tmp_path: Path):
     assert not IMPORTER.recognises(tmp_path)
     assert not IMPORTER.recognises(tmp_path / "nowhere")
     assert not IMPORTER.recognises(exports / "csv" / "vms.csv")
     assert not IMPORTER.recognises(exports / RUN)
     (tmp_path / "manifest.json").write_text('{"format": "of somebody else"}')
     assert not IMPORTER.recognises(tmp_path)
-    with pytest.raises(ImportFailed, match="holds no export; make one with `orch export`"):
+    with pytest.raises(ImportFailed, match="contains no export; create one with `orch export`"):
         IMPORTER.import_runs(tmp_path, tmp_path / "into")
 
 
-def test_a_run_that_is_there_is_not_written_over(exports: Path, tmp_path: Path):
+def test_existing_run_is_not_overwritten(exports: Path, tmp_path: Path):
     IMPORTER.import_runs(exports / "csv", tmp_path)
     before = (tmp_path / RUN / "run.db").read_bytes()
-    with pytest.raises(ImportFailed, match="holds a run already"):
+    with pytest.raises(ImportFailed, match="already contains a run"):
         IMPORTER.import_runs(exports / "csv", tmp_path)
     assert (tmp_path / RUN / "run.db").read_bytes() == before

@@ -1,4 +1,4 @@
-"""A provider's bill beside the run's estimate: which rows are the run's, and what is wrong in one sentence."""
+"""A provider's bill compared with the run's estimate: the selection of rows, and errors of one sentence."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _egress(words: str, usd: str = "1", **other: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def numbers(tmp_path_factory: pytest.TempPathFactory) -> RunNumbers:
-    """A made-up run of eight peers on four continents, as if it had been rented."""
+    """A synthetic run of eight peers on four continents, as if it had been rented."""
     folder = tmp_path_factory.mktemp("home") / RUN
     write_run(folder)
     with RunStore.open_reader(folder / "run.db") as store:
@@ -105,7 +105,7 @@ def test_the_difference_is_the_bill_less_the_estimate(numbers: RunNumbers, tmp_p
     assert (found.selected, found.read, row.charges) == (1, 2, 1)
 
 
-def test_rows_are_taken_by_tag_else_by_name_else_by_time_and_region(numbers: RunNumbers, tmp_path: Path):
+def test_rows_are_selected_by_tag_then_name_then_time_and_region(numbers: RunNumbers, tmp_path: Path):
     elsewhere = {**_VM, "ResourceName": "web-1", "RegionId": "us-west1"}
     later = {**_VM, "ResourceName": "web-1", "ChargePeriodStart": "2023-11-15T00:00:00Z",
              "ChargePeriodEnd": "2023-11-16T00:00:00Z"}  # fmt: skip
@@ -113,11 +113,11 @@ def test_rows_are_taken_by_tag_else_by_name_else_by_time_and_region(numbers: Run
     assert _compared(numbers, [_TAGGED, _VM, beside, later, elsewhere], tmp_path).selected_by == "tag"
     named = _compared(numbers, [_VM, beside, later, elsewhere], tmp_path)
     assert (named.selected_by, named.selected) == ("names", 1)
-    assert named.warnings == ("No row has the tag orch-run; the rows that name the run's VMs are taken.",)
+    assert named.warnings == ("No row has the tag orch-run; the rows that name the run's VMs are used.",)
     near = _compared(numbers, [beside, later, elsewhere], tmp_path)
     assert (near.selected_by, near.selected) == ("time and regions", 1)
-    assert "whoever caused it" in near.warnings[0]
-    with pytest.raises(BillError, match=f"none of its 2 rows is of run {RUN}"):
+    assert "may include usage of others" in near.warnings[0]
+    with pytest.raises(BillError, match=f"none of its 2 rows belongs to run {RUN}"):
         _compared(numbers, [later, elsewhere], tmp_path)
     with pytest.raises(BillError, match="none of its 0 rows"):
         compare_bill(numbers, iter(()), "empty.csv")
@@ -155,7 +155,7 @@ def test_names_as_providers_write_them(numbers: RunNumbers, named: dict[str, str
     assert _compared(numbers, [{**_VM, "ResourceId": "", **named}], tmp_path).selected_by == "names"
 
 
-def test_what_only_one_side_has_is_named(numbers: RunNumbers, tmp_path: Path):
+def test_one_sided_items_are_marked(numbers: RunNumbers, tmp_path: Path):
     other = {**_TAGGED, "ResourceName": f"{RUN}-p9-0"}
     found = _compared(
         numbers, [_TAGGED, other, {**_TAGGED, "ChargeCategory": "Tax", "BilledCost": "0.20"}], tmp_path
@@ -198,7 +198,7 @@ def test_an_unknown_estimate_stays_unknown(numbers: RunNumbers, tmp_path: Path):
     assert found.total.estimate_usd is None
 
 
-def test_egress_to_nobody_knows_where_has_no_class(numbers: RunNumbers, tmp_path: Path):
+def test_egress_to_unknown_destination_has_no_class(numbers: RunNumbers, tmp_path: Path):
     lost = CostLine(
         "egress", "egress unknown", numbers.vms[1].vm, "203.0.113.7", 10, "bytes", None, "unknown place"
     )
@@ -261,14 +261,14 @@ def test_parquet_with_its_own_types(numbers: RunNumbers, tmp_path: Path):
         ),
     ],
 )
-def test_a_wrong_value_is_one_sentence(
+def test_invalid_value_error_is_one_sentence(
     numbers: RunNumbers, change: dict[str, str], says: str, tmp_path: Path
 ):
     with pytest.raises(BillError, match=says):
         _compared(numbers, [{**_TAGGED, **change}], tmp_path)
 
 
-def test_what_is_wrong_in_rows_of_others_does_not_matter(numbers: RunNumbers, tmp_path: Path):
+def test_invalid_rows_of_others_are_ignored(numbers: RunNumbers, tmp_path: Path):
     others = {
         **_VM,
         "ResourceName": "web-1",
@@ -293,22 +293,22 @@ def test_what_is_wrong_in_rows_of_others_does_not_matter(numbers: RunNumbers, tm
         (
             "b.csv",
             _text([_TAGGED]).encode() + b"x,y\n",
-            r"b\.csv:3: 2 cells, 12 columns: the line is cut or broken",
+            r"b\.csv:3: 2 cells, but 12 columns: the line is truncated or damaged",
         ),
-        ("b.csv", _text([_TAGGED] * 9).encode() + b"\xff\xfe", r"b\.csv:11: is not UTF-8 text"),
+        ("b.csv", _text([_TAGGED] * 9).encode() + b"\xff\xfe", r"b\.csv:11: not UTF-8 text"),
         (
             "b.csv.gz",
             gzip.compress(_text([_TAGGED] * 999).encode(), mtime=0)[:-30],
-            r"b\.csv\.gz:\d+: the gzip file is cut",
+            r"b\.csv\.gz:\d+: the gzip file is truncated",
         ),
-        ("b.csv.gz", b"\x1f\x8b\x08\x00junkjunkjunk", r"b\.csv\.gz:1: the gzip file is cut or broken"),
+        ("b.csv.gz", b"\x1f\x8b\x08\x00junkjunkjunk", r"b\.csv\.gz:1: the gzip file is truncated or damaged"),
         ("b.parquet", b"PAR1 and then nothing", r"b\.parquet: cannot be read as Parquet"),
         ("b.parquet", b"", r"b\.parquet: cannot be read as Parquet"),
         ("b.csv", None, r"b\.csv: cannot be read \(No such file"),
         ("b.parquet", None, r"b\.parquet: cannot be read"),
     ],
 )
-def test_a_wrong_file_is_one_sentence(
+def test_invalid_file_error_is_one_sentence(
     numbers: RunNumbers, name: str, data: bytes | None, says: str, tmp_path: Path
 ):
     file = tmp_path / name
@@ -319,7 +319,7 @@ def test_a_wrong_file_is_one_sentence(
     assert "\n" not in str(failed.value)
 
 
-def test_a_folder_is_no_bill(numbers: RunNumbers, tmp_path: Path):
+def test_folder_is_not_a_bill(numbers: RunNumbers, tmp_path: Path):
     with pytest.raises(BillError, match="cannot be read"):
         compare_bill(numbers, read_bill(tmp_path), str(tmp_path))
 

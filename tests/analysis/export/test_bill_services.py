@@ -1,4 +1,4 @@
-"""What a row of a provider's bill is for, by the words that Google Cloud, AWS and Azure write."""
+"""The service of a bill's row, by the terms of Google Cloud, AWS and Azure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from analysis.export.bill_services import UNCLASSED, service_of
         ("Data Transfer", UNCLASSED),
     ],
 )
-def test_what_a_charge_is_for(words: str, service: str):
+def test_service_of_a_charge(words: str, service: str):
     row = {"servicecategory": "Compute", "chargecategory": "Usage", "skumeter": words}
     assert service_of(BillRow("", row)) == service
 
@@ -66,5 +66,5 @@ def test_what_a_charge_is_for(words: str, service: str):
         ),
     ],
 )
-def test_what_other_columns_say_of_it(row: dict[str, str], service: str):
+def test_service_by_other_columns(row: dict[str, str], service: str):
     assert service_of(BillRow("", {"chargecategory": "Usage", **row})) == service

@@ -1,4 +1,4 @@
-"""The study's own logs, imported, exported and imported again: nothing changes; their costs are FOCUS rows."""
+"""The paper's logs: imported, exported and imported again without change; their costs as FOCUS rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's records out of orch and back: nothing may change, whatever the records hold."""
+"""Exporting and importing a run's records changes nothing, whatever their content."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _there_and_back(run_db: Path, form: str, work: Path) -> Path:
 @given(
     records=_RUNS, meta=st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=6), _META, max_size=4)
 )
-def test_any_records_come_back_as_they_were(form: str, records: dict[str, list[Any]], meta: dict[str, Any]):
+def test_records_round_trip(form: str, records: dict[str, list[Any]], meta: dict[str, Any]):
     with TemporaryDirectory() as name:
         work = Path(name)
         _write(work / "run" / "run.db", records, meta | {"run_id": "a-1"})
@@ -117,7 +117,7 @@ def test_any_records_come_back_as_they_were(form: str, records: dict[str, list[A
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_run_comes_back_with_every_number(form: str, tmp_path: Path):
+def test_run_round_trips_with_all_numbers(form: str, tmp_path: Path):
     write_run(tmp_path / RUN)
     run_db = tmp_path / RUN / "run.db"
     with RunStore.open_writer(run_db) as store:
@@ -147,7 +147,7 @@ def test_the_same_records_give_the_same_files(form: str, tmp_path: Path):
 
 
 def test_a_csv_line_is_a_row(tmp_path: Path):
-    """So that a line number in a message means something, and text tools work."""
+    """One line per row keeps line numbers in messages meaningful and text tools usable."""
     rows = [EventRecord(n, 1.0, "a\nb", "", -1, "\r", "\\N", "", "", "{}") for n in range(3)]
     _write(tmp_path / "r" / "run.db", {"events": rows}, {"run_id": "r"})
     export_tables(tmp_path / "r" / "run.db", tmp_path / "out", "csv")
@@ -156,8 +156,8 @@ def test_a_csv_line_is_a_row(tmp_path: Path):
     assert lines[1] == b"0,1.0,a\\nb,,-1,\\r,\\\\N,,,{}"
 
 
-def test_a_run_that_goes_on_is_written_as_of_one_moment(tmp_path: Path):
-    """A writer holds the run, and has rows in its log that are not in the file yet."""
+def test_running_run_is_exported_as_of_one_moment(tmp_path: Path):
+    """A writer has the run open, with rows in its write-ahead log that are not in the file yet."""
     write_run(tmp_path / RUN)
     with RunStore.open_writer(tmp_path / RUN / "run.db") as store:
         store.set_meta("status", "running")
@@ -169,7 +169,7 @@ def test_a_run_that_goes_on_is_written_as_of_one_moment(tmp_path: Path):
     assert _everything(folder / "run.db") == before
 
 
-def test_keys_and_logs_stay_where_they_are(tmp_path: Path):
+def test_keys_and_logs_are_not_exported(tmp_path: Path):
     write_run(tmp_path / RUN)
     for name in ("keys/environment.key", "logs/peer.log"):
         (tmp_path / RUN / name).parent.mkdir()
@@ -179,11 +179,11 @@ def test_keys_and_logs_stay_where_they_are(tmp_path: Path):
         assert not any(b"hunter2" in file.read_bytes() for file in (tmp_path / form).rglob("*"))
 
 
-def test_what_is_there_is_not_replaced_unasked(tmp_path: Path):
+def test_existing_output_is_not_replaced_without_force(tmp_path: Path):
     write_run(tmp_path / RUN)
     run_db, out = tmp_path / RUN / "run.db", tmp_path / "out"
     export_tables(run_db, out, "csv")
-    with pytest.raises(ExportError, match="exists; give --force"):
+    with pytest.raises(ExportError, match="already exists; use --force"):
         export_tables(run_db, out, "parquet")
     assert (out / "vms.csv").is_file()
     export_tables(run_db, out, "parquet", force=True)
@@ -191,17 +191,17 @@ def test_what_is_there_is_not_replaced_unasked(tmp_path: Path):
     precious = tmp_path / "thesis"
     precious.mkdir()
     (precious / "thesis.tex").write_text("x")
-    with pytest.raises(ExportError, match="no export of orch"):
+    with pytest.raises(ExportError, match="not an orch export"):
         export_tables(run_db, precious, "csv", force=True)
     (tmp_path / "file").write_text("x")
-    with pytest.raises(ExportError, match="no export of orch"):
+    with pytest.raises(ExportError, match="not an orch export"):
         export_tables(run_db, tmp_path / "file", "csv", force=True)
-    with pytest.raises(ExportError, match="cannot write there"):
+    with pytest.raises(ExportError, match="cannot be written"):
         export_tables(run_db, tmp_path / "file" / "below", "csv")
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([RUN, "out", "thesis", "file"])
 
 
-def test_an_export_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_run(tmp_path / RUN)
 
     def full(*_: object) -> None:
@@ -213,7 +213,7 @@ def test_an_export_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest
     assert [p.name for p in tmp_path.iterdir()] == [RUN]
 
 
-def test_no_run_is_said_so(tmp_path: Path):
+def test_missing_run_is_reported(tmp_path: Path):
     with pytest.raises(StoreError, match="no such run"):
         export_tables(tmp_path / "run.db", tmp_path / "out", "csv")
     (tmp_path / "run.db").write_bytes(b"not a database" * 100)
@@ -223,7 +223,7 @@ def test_no_run_is_said_so(tmp_path: Path):
 
 
 def test_a_run_of_an_older_schema_is_exported(tmp_path: Path):
-    """Before swarm_epochs, joins and egress.model_bytes came."""
+    """A schema before swarm_epochs, joins and egress.model_bytes."""
     write_run(tmp_path / RUN)
     run_db = tmp_path / RUN / "run.db"
     with sqlite3.connect(run_db) as connection:
@@ -237,7 +237,7 @@ def test_a_run_of_an_older_schema_is_exported(tmp_path: Path):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_an_export_of_an_older_schema_is_read(form: str, tmp_path: Path):
-    """Its tables lack columns that came later: unknown in every row."""
+    """Columns that its tables lack are unknown in every row."""
     import pyarrow.parquet as pq
 
     write_run(tmp_path / RUN)

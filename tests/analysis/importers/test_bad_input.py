@@ -1,4 +1,4 @@
-"""Logs that are damaged, doubled or missing: one sentence each, and the other runs are still imported."""
+"""Damaged, duplicate or missing logs: one sentence each, and other runs are still imported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAMPLES = "01_general/locally_processed_samples"
 def _edit(
     path: Path, change: Callable[[list[dict[str, str]]], None], rename: dict[str, str] | None = None
 ) -> None:
-    """Change a log's rows, and names of its columns."""
+    """Change a log's rows and column names."""
     with path.open(newline="") as file:
         reader = csv.DictReader(file)
         rows, header = list(reader), list(reader.fieldnames or [])
@@ -64,17 +64,19 @@ def logs(tmp_path: Path) -> tuple[Path, Truth]:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00\x01\xfe" * 400], ids=["empty", "noise"])
-def test_a_log_of_nothing_leaves_the_rest_of_its_run(logs: tuple[Path, Truth], tmp_path: Path, data: bytes):
+def test_unreadable_log_does_not_affect_the_rest_of_its_run(
+    logs: tuple[Path, Truth], tmp_path: Path, data: bytes
+):
     folder, truth = logs
     truth.files[HOSTS[0]].write_bytes(data)
     _, problems, text, epochs = imported(folder, tmp_path)
     assert problems == ""
     assert epochs == 3
     assert f"{BAD}-{HOSTS[0]}.csv" in text
-    assert "The monitor saw 2 peers, there are logs of 1" in text
+    assert "The monitor saw 2 peers, but only 1 have logs" in text
 
 
-def test_a_run_of_which_nothing_is_left_is_one_problem(logs: tuple[Path, Truth], tmp_path: Path):
+def test_run_without_usable_logs_is_one_problem(logs: tuple[Path, Truth], tmp_path: Path):
     folder, truth = logs
     for path in truth.files.values():
         path.write_bytes(b"\x00noise" * 9)
@@ -84,10 +86,10 @@ def test_a_run_of_which_nothing_is_left_is_one_problem(logs: tuple[Path, Truth],
     assert problems.count("\n") == 0
 
 
-def test_when_nothing_at_all_can_be_imported_it_fails(tmp_path: Path):
+def test_import_fails_if_no_run_is_usable(tmp_path: Path):
     folder = tmp_path / "logs"
     folder.mkdir()
-    with pytest.raises(ImportFailed, match="no run can be imported: there is no log in it"):
+    with pytest.raises(ImportFailed, match="no run can be imported: it contains no logs"):
         WandbLogs().import_runs(folder, tmp_path / "into")
     truth = write_swarm(folder, Swarm())
     for path in truth.files.values():
@@ -102,7 +104,7 @@ def test_a_run_without_a_finished_epoch_keeps_what_it_has(tmp_path: Path):
     write_swarm(folder, Swarm(run_id=GOOD, hosts=HOSTS))
     names, problems, text, epochs = imported(folder, tmp_path)
     assert (set(names), problems, epochs) == ({BAD, GOOD}, "", 0)
-    assert "no hivemind epoch ended while the monitor watched" in text
+    assert "no hivemind epoch ended while the monitor ran" in text
     assert "No VM's log shows a finished epoch" in text
 
 
@@ -114,10 +116,10 @@ def test_a_run_of_idle_vms_only_is_a_problem(tmp_path: Path):
     write_swarm(folder, Swarm(run_id=GOOD, hosts=HOSTS))
     names, problems, _, _ = imported(folder, tmp_path)
     assert names == [GOOD]
-    assert "not one training step: it failed or idled" in problems
+    assert "but no training step: it failed or idled" in problems
 
 
-def test_a_file_cut_in_a_line_is_used_up_to_there(logs: tuple[Path, Truth], tmp_path: Path):
+def test_truncated_file_is_used_up_to_its_end(logs: tuple[Path, Truth], tmp_path: Path):
     folder, truth = logs
     path = truth.files[HOSTS[0]]
     data = path.read_bytes()
@@ -129,7 +131,7 @@ def test_a_file_cut_in_a_line_is_used_up_to_there(logs: tuple[Path, Truth], tmp_
     assert epochs == 5
 
 
-def test_a_cut_gz_is_used_up_to_there(tmp_path: Path):
+def test_truncated_gz_is_used_up_to_its_end(tmp_path: Path):
     folder = tmp_path / "logs"
     truth = write_swarm(folder, Swarm(run_id=BAD, hosts=HOSTS, gz=True, steps=120))
     write_swarm(folder, Swarm(run_id=GOOD, hosts=HOSTS))
@@ -137,11 +139,11 @@ def test_a_cut_gz_is_used_up_to_there(tmp_path: Path):
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * 0.8)])
     _, _, text, epochs = imported(folder, tmp_path)
-    assert f"{path.name}: the .gz is cut or damaged" in text
+    assert f"{path.name}: the .gz file is truncated or damaged" in text
     assert epochs == 5
 
 
-def test_the_same_log_twice_counts_once_and_of_two_the_longer(logs: tuple[Path, Truth], tmp_path: Path):
+def test_duplicate_logs_count_once_and_the_longer_log_wins(logs: tuple[Path, Truth], tmp_path: Path):
     folder, truth = logs
     (folder / "again").mkdir()
     shutil.copy(truth.files[HOSTS[0]], folder / "again")
@@ -149,20 +151,20 @@ def test_the_same_log_twice_counts_once_and_of_two_the_longer(logs: tuple[Path, 
     (folder / "again" / truth.files[HOSTS[1]].name).write_text("".join(lines[: len(lines) // 2]))
     _, problems, text, epochs = imported(folder, tmp_path)
     assert (problems, epochs) == ("", 6)
-    assert f"the same log as again/{BAD}-{HOSTS[0]}.csv; it is counted once" in text
+    assert f"identical to again/{BAD}-{HOSTS[0]}.csv; counted once" in text
     assert f"again/{BAD}-{HOSTS[1]}.csv: a second log of {HOSTS[1]}" in text
-    assert f"{BAD}-{HOSTS[1]}.csv with {len(lines) - 1} is used" in text
+    assert f"{BAD}-{HOSTS[1]}.csv with {len(lines) - 1} rows is used" in text
 
 
 def test_one_log_under_two_hosts_names_is_one_vm(logs: tuple[Path, Truth], tmp_path: Path):
     folder, truth = logs
     shutil.copy(truth.files[HOSTS[0]], folder / f"{BAD}-gc-us-t4-9.csv")
     _, _, text, epochs = imported(folder, tmp_path)
-    assert f"{BAD}-gc-us-t4-9.csv: the same log as {BAD}-{HOSTS[0]}.csv; it is counted once" in text
+    assert f"{BAD}-gc-us-t4-9.csv: identical to {BAD}-{HOSTS[0]}.csv; counted once" in text
     assert epochs == 6
 
 
-def test_counters_that_come_seldom_are_said(logs: tuple[Path, Truth], tmp_path: Path):
+def test_sparse_counters_are_reported(logs: tuple[Path, Truth], tmp_path: Path):
     folder, truth = logs
 
     def thin(rows: list[dict[str, str]]) -> None:
@@ -173,15 +175,15 @@ def test_counters_that_come_seldom_are_said(logs: tuple[Path, Truth], tmp_path: 
 
     _edit(truth.files[HOSTS[0]], thin)
     _, _, text, _ = imported(folder, tmp_path)
-    assert f"{BAD}-{HOSTS[0]}.csv: the network counters come every 5 s, not each second" in text
+    assert f"{BAD}-{HOSTS[0]}.csv: the network counters are logged every 5 s, not every second" in text
     assert "pause" not in text
 
 
 @pytest.mark.parametrize(
-    ("value", "what"), [("soon", "holds no number ('soon')"), ("inf", "is infinite"), ("-3", "is negative"),
-                        ("NaN", "holds no number ('NaN')")],
+    ("value", "what"), [("soon", "is not a number ('soon')"), ("inf", "is infinite"), ("-3", "is negative"),
+                        ("NaN", "is not a number ('NaN')")],
 )  # fmt: skip
-def test_cells_that_cannot_be_are_named_by_file_line_and_column(
+def test_impossible_cells_are_reported_with_file_line_and_column(
     logs: tuple[Path, Truth], tmp_path: Path, value: str, what: str
 ):
     folder, truth = logs
@@ -192,17 +194,17 @@ def test_cells_that_cannot_be_are_named_by_file_line_and_column(
     assert epochs == 6
 
 
-def test_a_timer_longer_than_the_log_is_left_out(logs: tuple[Path, Truth], tmp_path: Path):
+def test_timer_longer_than_the_log_is_ignored(logs: tuple[Path, Truth], tmp_path: Path):
     folder, truth = logs
     (line,) = _set(
         truth.files[HOSTS[0]], "02_timing/forward_time_s", "1e9", _filled("02_timing/forward_time_s")
     )
     _, _, text, epochs = imported(folder, tmp_path)
-    assert f":{line}: column '02_timing/forward_time_s' is 1e+09 s, the whole log" in text
+    assert f":{line}: column '02_timing/forward_time_s' is 1e+09 s, but the whole log" in text
     assert epochs == 6
 
 
-def test_a_negative_run_time_and_a_clock_that_jumps_are_set_right(logs: tuple[Path, Truth], tmp_path: Path):
+def test_negative_run_time_and_clock_jumps_are_corrected(logs: tuple[Path, Truth], tmp_path: Path):
     folder, truth = logs
     path = truth.files[HOSTS[0]]
     (line,) = _set(path, "_runtime", "-5", lambda rows: [20])
@@ -222,7 +224,7 @@ def test_a_negative_run_time_and_a_clock_that_jumps_are_set_right(logs: tuple[Pa
             assert row.comm_s == pytest.approx(truth.comm_s[row.vm, row.epoch] - 0.02, abs=0.02)
 
 
-def test_both_clocks_leaping_is_seen_against_the_monitor(logs: tuple[Path, Truth], tmp_path: Path):
+def test_leap_of_both_clocks_is_detected_by_the_monitor(logs: tuple[Path, Truth], tmp_path: Path):
     folder, truth = logs
 
     def leap(rows: list[dict[str, str]]) -> None:
@@ -240,7 +242,7 @@ def test_rows_out_of_order_are_sorted(logs: tuple[Path, Truth], tmp_path: Path):
     folder, truth = logs
     _edit(truth.files[HOSTS[0]], lambda rows: rows.reverse())
     _, _, text, epochs = imported(folder, tmp_path)
-    assert "its rows are out of order; they are sorted by '_step'" in text
+    assert "the rows are out of order and were sorted by '_step'" in text
     assert epochs == 6
 
 
@@ -248,15 +250,15 @@ def test_rows_out_of_order_are_sorted(logs: tuple[Path, Truth], tmp_path: Path):
     ("column", "therefore", "epochs"),
     [
         (EPOCH, None, 6),  # the authors' rule, checked with the monitor
-        (OPT, "it is taken as what '02_timing/step_time_s' leaves beside the other timers", 6),
+        (OPT, "it is computed as '02_timing/step_time_s' minus the other timers", 6),
         ("02_timing/backward_time_s", "phase-timed figures are unknown", 6),
-        (SAMPLES, "the VM's own samples are unknown", 6),
+        (SAMPLES, "the VM's samples are unknown", 6),
         (SENT, "the VM's bytes are unknown", 6),
-        ("_timestamp", "when it was is taken from the other logs' epochs", 6),
+        ("_timestamp", "its date is derived from the epochs in the other logs", 6),
         ("_runtime", None, 6),
     ],
 )
-def test_a_renamed_column_costs_only_what_hangs_on_it(
+def test_renamed_column_affects_only_dependent_figures(
     logs: tuple[Path, Truth], tmp_path: Path, column: str, therefore: str | None, epochs: int
 ):
     folder, truth = logs
@@ -265,20 +267,20 @@ def test_a_renamed_column_costs_only_what_hangs_on_it(
     _, _, text, found = imported(folder, tmp_path)
     assert found == epochs
     if therefore:
-        assert f"{path.name}:1: there is no column '{column}' (there is '{column}_v2'): {therefore}." in text
+        assert f"{path.name}:1: no column '{column}' (there is '{column}_v2'): {therefore}." in text
     with RunStore.open_reader(tmp_path / "into" / BAD / "run.db") as store:
-        told = store.meta("imported")
+        meta = store.meta("imported")
         for row in store.records("epochs"):
             assert row.comm_s == pytest.approx(truth.comm_s[row.vm, row.epoch] - 0.02, abs=0.03)
             assert row.samples == truth.samples[row.vm, row.epoch]
             assert row.ended_s == pytest.approx(truth.ended_s[row.vm, row.epoch], abs=2)
-    assert told["sync"][HOSTS[0]]["rule"] == ("opt_step" if column == EPOCH else "epochs")
+    assert meta["sync"][HOSTS[0]]["rule"] == ("opt_step" if column == EPOCH else "epochs")
     known = {"02_timing/backward_time_s", SAMPLES}
-    assert told["missing_columns"].get(HOSTS[0], []) == ([column] if column in known else [])
-    assert (HOSTS[0] in told["nic"]) == (column != SENT)
+    assert meta["missing_columns"].get(HOSTS[0], []) == ([column] if column in known else [])
+    assert (HOSTS[0] in meta["nic"]) == (column != SENT)
 
 
-def test_without_the_epoch_and_where_the_authors_rule_breaks_bytes_decide(tmp_path: Path):
+def test_bytes_decide_without_epochs_if_the_authors_rule_fails(tmp_path: Path):
     folder = tmp_path / "logs"
     truth = write_swarm(folder, Swarm(run_id=BAD, hosts=HOSTS, steps=2, epochs=8, comm_s=30))
     write_swarm(folder, Swarm(run_id=GOOD, hosts=HOSTS))
@@ -286,24 +288,27 @@ def test_without_the_epoch_and_where_the_authors_rule_breaks_bytes_decide(tmp_pa
         _rename(truth.files[host], EPOCH, "epoch")
     _, _, text, epochs = imported(folder, tmp_path)
     assert epochs == 16
-    assert "by bytes there are 8; the latter are used" in text
+    assert "the rule 'bytes' finds 8; the latter are used" in text
 
 
 @pytest.mark.parametrize(
     ("column", "text"),
     [
-        ("03_hivemind/epoch_based_sps", "rates are samples over time of the epochs it saw"),
-        ("03_hivemind/per_epoch_training_samples", "the samples of epoch 2 are not logged; taken as 2560"),
-        (EPOCH, "epochs are counted by their rates"),
+        ("03_hivemind/epoch_based_sps", "rates are computed as samples over time of the logged epochs"),
+        (
+            "03_hivemind/per_epoch_training_samples",
+            "the samples of epoch 2 are not logged and assumed to be 2560",
+        ),
+        (EPOCH, "epochs are counted by the logged rates"),
     ],
 )
-def test_a_monitor_without_a_column_gives_what_it_can(
+def test_monitor_without_a_column_is_used_partly(
     logs: tuple[Path, Truth], tmp_path: Path, column: str, text: str
 ):
     folder, truth = logs
     _rename(truth.files["monitor"], column, "x")
-    _, _, said, epochs = imported(folder, tmp_path)
-    assert text in said
+    _, _, notes, epochs = imported(folder, tmp_path)
+    assert text in notes
     assert epochs == 6
 
 
@@ -320,9 +325,9 @@ def test_a_monitors_zero_rate_is_kept(logs: tuple[Path, Truth], tmp_path: Path):
         assert [e.sps == 0 for e in store.records("swarm_epochs")] == [False, True, False]
 
 
-def test_a_file_of_no_run_is_named_and_the_others_go_on(logs: tuple[Path, Truth], tmp_path: Path):
+def test_file_without_a_run_is_reported_and_others_are_read(logs: tuple[Path, Truth], tmp_path: Path):
     folder, _ = logs
     (folder / "notes.csv").write_text("a,b\n1,2\n")
     _, problems, _, epochs = imported(folder, tmp_path)
-    assert problems.startswith("notes.csv: the name says no run and host")
+    assert problems.startswith("notes.csv: skipped, because its name has no run and host")
     assert epochs == 6

@@ -1,4 +1,4 @@
-"""One clock out of two, step ends finer than the clock, and which steps were averagings."""
+"""Combining two clocks, step ends more precise than the clock, and finding the averaging steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _clock(runtime: list[float], unix: list[float]) -> list[float]:
     return clock.at_s.tolist()
 
 
-def test_the_run_time_counts_and_unix_time_places_it():
+def test_run_time_gives_durations_and_unix_time_the_offset():
     assert _clock([5, 6, 6, 8], [105, 106, 107, 108]) == [105, 106, 106, 108]
 
 
@@ -32,7 +32,7 @@ def test_the_run_time_counts_and_unix_time_places_it():
         ([0, 1, 0, 1, 2], [100, 101, 102, 103, 104]),  # the process was started again
     ],
 )
-def test_where_the_clocks_disagree_the_one_that_did_not_jump_counts(runtime: list[float], unix: list[float]):
+def test_clock_that_did_not_jump_is_used(runtime: list[float], unix: list[float]):
     clock = one_clock(np.array(runtime, dtype=float), np.array(unix, dtype=float))
     assert clock is not None
     assert np.diff(clock.at_s).tolist() == [1, 1, 1, 1] or clock.at_s[-1] - clock.at_s[0] == pytest.approx(
@@ -41,12 +41,12 @@ def test_where_the_clocks_disagree_the_one_that_did_not_jump_counts(runtime: lis
     assert clock.jumps == (2,)
 
 
-def test_a_leap_of_both_is_time_that_passed_and_going_back_is_none():
+def test_leap_of_both_clocks_counts_as_time_passed():
     assert np.diff(_clock([0, 1, 61, 62], [9, 10, 70, 71])).tolist() == [1, 60, 1]
     assert np.diff(_clock([50, 51, 3, 4], [90, 91, 43, 44])).tolist() == [1, 0, 1]
 
 
-def test_missing_cells_take_the_row_before_and_no_clock_is_none():
+def test_missing_cells_are_filled_and_no_clock_is_none():
     nan = float("nan")
     assert _clock([nan, 1, nan, 3], [100, 101, nan, 103]) == [101, 101, 101, 103]
     assert _clock([nan] * 3, [100, 101, 103]) == [100, 101, 103]
@@ -54,7 +54,7 @@ def test_missing_cells_take_the_row_before_and_no_clock_is_none():
 
 
 @given(st.lists(st.tuples(st.floats(0.05, 3), st.floats(0, 2)), min_size=1, max_size=80), st.floats(0, 1))
-def test_step_ends_lie_in_their_second_and_leave_room_for_the_timers(
+def test_step_ends_are_in_their_second_and_consistent_with_timers(
     steps: list[tuple[float, float]], begin: float
 ):
     timed = np.array([t for t, _ in steps])
@@ -76,7 +76,7 @@ def _made(
     return opt, epoch, np.where(opt == sync_s, 1e9, 1e4)
 
 
-def test_the_three_rules_agree_where_averagings_are_rare_and_long():
+def test_three_rules_agree_for_rare_and_long_rounds():
     opt, epoch, sent = _made(400, 100, 20.0)
     ends = np.cumsum(np.where(opt > 1, 22.0, 1.0))
     watched = [(k, float(ends[100 * k - 1]) + 2) for k in (1, 2, 3, 4)]
@@ -92,7 +92,7 @@ def test_the_three_rules_agree_where_averagings_are_rare_and_long():
     assert [b.step for b in by_bytes(opt, ends, sent, [])] == [99, 199, 299, 399]
 
 
-def test_with_few_steps_between_averagings_the_authors_rule_breaks_and_the_epochs_hold():
+def test_authors_rule_fails_for_frequent_rounds_but_epochs_do_not():
     opt, epoch, sent = _made(30, 3, 60.0)
     opt[2::3] *= np.linspace(0.5, 1.5, 10)
     ends = np.cumsum(opt + 0.3)
@@ -107,7 +107,7 @@ def test_with_few_steps_between_averagings_the_authors_rule_breaks_and_the_epoch
 
 
 @pytest.mark.parametrize("shift", [-2, -1, 1, 2])
-def test_columns_shifted_by_a_row_still_give_the_long_step(shift: int):
+def test_shifted_columns_still_give_the_long_step(shift: int):
     opt, epoch, sent = _made(120, 40, 9.0)
     moved = np.roll(epoch, shift)
     moved[:3] = 0
@@ -116,7 +116,7 @@ def test_columns_shifted_by_a_row_still_give_the_long_step(shift: int):
     assert found == [39, 79, 119]
 
 
-def test_half_of_the_epochs_missing_changes_nothing():
+def test_half_of_the_epochs_may_be_missing():
     opt, epoch, sent = _made(120, 40, 9.0)
     for seed in range(20):
         there = np.random.default_rng(seed).random(120) < 0.5
@@ -125,19 +125,19 @@ def test_half_of_the_epochs_missing_changes_nothing():
         assert [(b.step, b.epoch) for b in found] == [(39, 1), (79, 2), (119, 3)]
 
 
-def test_a_long_step_at_the_end_that_sent_nothing_is_no_averaging():
+def test_long_last_step_without_bytes_is_not_a_round():
     opt, epoch, sent = _made(120, 40, 9.0)
     epoch[-1], sent[-1] = 2, 1e4
     assert [b.step for b in by_epochs(opt, epoch, sent)] == [39, 79]
 
 
-def test_missing_epochs_take_the_step_before():
+def test_missing_epochs_are_filled():
     opt, epoch, sent = _made(120, 40, 9.0)
     epoch[[0, 1, 20, 39, 79, 100]] = np.nan  # among them the very steps that advance
     assert [b.step for b in by_epochs(opt, epoch, sent)] == [39, 79, 119]
 
 
-def test_loading_the_others_state_is_no_averaging():
+def test_state_download_is_not_a_round():
     opt, epoch, sent = _made(120, 40, 9.0)
     opt[4], epoch[:4], epoch[4:] = 30.0, 0, epoch[4:] + 5  # joins late: 0, then 5
     found = by_epochs(opt, epoch, sent)
@@ -147,7 +147,7 @@ def test_loading_the_others_state_is_no_averaging():
     assert 4 in authors_rule(opt)  # which is why the epochs decide
 
 
-def test_a_log_that_begins_with_loading_the_state_begins_its_first_epoch_after_it():
+def test_log_that_starts_with_a_state_download():
     opt, epoch, sent = _made(120, 40, 9.0)
     opt[0] = 30.0
     found = by_epochs(opt, epoch + 5, sent)
@@ -155,13 +155,13 @@ def test_a_log_that_begins_with_loading_the_state_begins_its_first_epoch_after_i
     assert [b.step for b in by_epochs(opt, epoch, sent)] == [39, 79, 119]  # a slow start of the swarm is none
 
 
-def test_a_long_step_in_which_nothing_was_sent_is_no_averaging():
+def test_long_step_without_bytes_is_not_a_round():
     opt, epoch, sent = _made(160, 40, 9.0)
     sent[79] = 2e4  # one epoch behind: it fetched the state instead
     assert [b.averaged for b in by_epochs(opt, epoch, sent)] == [True, False, True, True]
 
 
-def test_an_epoch_that_ends_without_a_long_step_is_no_averaging():
+def test_epoch_without_a_long_step_has_no_round():
     opt, epoch, sent = _made(120, 40, 9.0)
     opt[79] = 0.02
     assert [(b.epoch, b.averaged) for b in by_epochs(opt, epoch, sent)] == [(1, True), (2, False), (3, True)]
@@ -173,7 +173,7 @@ def test_epochs_in_consecutive_steps_are_kept_apart():
     assert [(b.step, b.epoch) for b in by_epochs(opt, epoch, NONE[:8])] == [(1, 1), (2, 2), (4, 3)]
 
 
-def test_no_steps_and_no_averagings_are_none():
+def test_no_steps_and_no_rounds():
     empty = np.zeros(0)
     assert find_sync(empty, empty, empty, empty).steps == ()
     flat = np.full(50, 0.02)

@@ -1,4 +1,4 @@
-"""An index beside the logs that names what is not there, says words we do not know, or cannot be read."""
+"""An index with missing files or unknown words, and an unreadable index."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def logs(tmp_path: Path) -> tuple[Path, Truth]:
     return tmp_path / "logs", write_both(tmp_path / "logs")
 
 
-def test_an_index_that_names_files_that_are_not_there(logs: tuple[Path, Truth], tmp_path: Path):
+def test_index_with_missing_files(logs: tuple[Path, Truth], tmp_path: Path):
     folder, truth = logs
     rows = [
         {
@@ -36,14 +36,14 @@ def test_an_index_that_names_files_that_are_not_there(logs: tuple[Path, Truth], 
     truth.files[HOSTS[1]].unlink()
     names, problems, text, epochs = imported(folder, tmp_path)
     assert names == [BAD, GOOD]
-    assert f"INDEX.csv:3: {BAD}-{HOSTS[1]}.csv is not there" in text
+    assert f"INDEX.csv:3: {BAD}-{HOSTS[1]}.csv does not exist" in text
     assert epochs == 3
     assert (
-        "hivemind-9: nothing can be computed: INDEX.csv:8: hivemind-9-gc-t4-1.csv is not there." in problems
+        "hivemind-9: nothing can be computed: INDEX.csv:8: hivemind-9-gc-t4-1.csv does not exist." in problems
     )
 
 
-def test_an_index_with_words_we_do_not_know(logs: tuple[Path, Truth], tmp_path: Path):
+def test_index_with_unknown_words(logs: tuple[Path, Truth], tmp_path: Path):
     folder, _ = logs
     base = {
         "role": "bee",
@@ -61,17 +61,17 @@ def test_an_index_with_words_we_do_not_know(logs: tuple[Path, Truth], tmp_path: 
     write_index(folder, rows)
     _, _, text, epochs = imported(folder, tmp_path)
     for sentence in (
-        "INDEX.csv:2: role 'wasp' is none of bee, monitor, baseline; taken as bee.",
+        "INDEX.csv:2: role 'wasp' is not one of bee, monitor, baseline; assumed to be bee.",
         "INDEX.csv:2: target_batch_size 'many' is not a number.",
-        "INDEX.csv:2: gpu 'TPU9' is none that we know",
-        f"Where {HOSTS[0]} stood is unknown ('GC-MOON' does not say in which region it is)",
+        "INDEX.csv:2: gpu 'TPU9' is unknown",
+        f"The place of {HOSTS[0]} is unknown ('GC-MOON' does not give its region)",
         "has no price for TPU9 at gcp",
     ):
         assert sentence in text
     assert epochs == 6
 
 
-def test_an_index_that_cannot_be_used(logs: tuple[Path, Truth], tmp_path: Path):
+def test_unusable_index(logs: tuple[Path, Truth], tmp_path: Path):
     folder, _ = logs
     bad = tmp_path / "mine.csv"
     bad.write_text("a,b\n1,2\n")
@@ -82,4 +82,4 @@ def test_an_index_that_cannot_be_used(logs: tuple[Path, Truth], tmp_path: Path):
     (folder / "INDEX.csv").write_bytes(b"\xff\xfe\x00")
     names, problems, _, epochs = imported(folder, tmp_path)
     assert (names, epochs) == ([BAD, GOOD], 6)
-    assert "Runs and hosts are read from the files' names instead" in problems
+    assert "Runs and hosts are taken from the files' names instead" in problems

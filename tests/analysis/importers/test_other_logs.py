@@ -1,4 +1,4 @@
-"""Logs of the study's kind that are not among those at hand: the same truth with pieces missing, odd or moved."""
+"""Variants of logs in the paper's format: the same run with missing, unusual or reordered parts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Rows = list[dict[str, Any]]
 
 @contextmanager
 def _edited(path: Path) -> Iterator[Rows]:
-    """A log's rows, written back with what was done to them."""
+    """Yield a log's rows and write them back with the changes."""
     with path.open(newline="") as file:
         reader = csv.DictReader(file)
         rows: Rows = list(reader)
@@ -63,7 +63,7 @@ def _meta(folder: Path) -> dict[str, Any]:
 
 
 def _epochs(swarm: Swarm, truth: Truth, without: Sequence[tuple[str, int]] = ()) -> dict[str, float]:
-    """calc_s, comm_s and granularity as they were, of all epochs but the first."""
+    """True calc_s, comm_s and granularity of all epochs but the first."""
     calc: dict[int, list[float]] = {}
     comm: dict[int, list[float]] = {}
     for (host, number), end in truth.ended_s.items():
@@ -84,7 +84,7 @@ def _epochs(swarm: Swarm, truth: Truth, without: Sequence[tuple[str, int]] = ())
 
 
 def _rates(truth: Truth, after: int = 1) -> dict[str, float]:
-    """sps_epoch_mean, sps and epoch_s as they were, of the epochs after one."""
+    """True sps_epoch_mean, sps and epoch_s of the epochs after the given one."""
     ends, counts = truth.swarm_ended_s, truth.swarm_samples
     chosen = [n for n in sorted(ends) if n > after]
     seconds = [ends[n] - ends[n - 1] for n in chosen]
@@ -128,10 +128,10 @@ def test_a_monitor_without_a_column_has_the_same_rates(tmp_path: Path, missing: 
     assert row["n_epochs"] == 3
     meta = _meta(tmp_path)
     assert meta["started_s"] >= swarm.start_unix
-    assert not any("their clocks differ" in w or "one of the clocks jumped" in w for w in meta["warnings"])
+    assert not any("the monitor differ" in w or "one of the clocks jumped" in w for w in meta["warnings"])
 
 
-def test_a_monitor_that_slept_over_an_epoch_does_not_stretch_the_next(tmp_path: Path):
+def test_missed_epoch_does_not_prolong_the_next(tmp_path: Path):
     swarm = Swarm(hosts=FOUR, epochs=4)
     truth = write_swarm(tmp_path, swarm)
     with _edited(truth.files["monitor"]) as rows:
@@ -143,11 +143,11 @@ def test_a_monitor_that_slept_over_an_epoch_does_not_stretch_the_next(tmp_path: 
     rates = {key: value for key, value in _rates(truth).items() if key != "sps_epoch_mean"}
     _close(row, rates | _epochs(swarm, truth), rate=0.01)  # the VMs' clocks are cut to seconds
     assert "the monitor missed epoch 2." in text
-    assert "what it logged as epoch 3 lasted from epoch 1 on" in text
+    assert "the logged duration of epoch 3 starts at the end of epoch 1" in text
 
 
-def test_epochs_that_sps_leaves_out_are_in_the_studys_mean_and_named(tmp_path: Path):
-    # As a run of the study's section F: the mean it prints has five rates, one of them 0; two epochs are left for us.
+def test_epochs_excluded_from_sps_are_in_the_authors_mean_and_named(tmp_path: Path):
+    # As in a run of the paper's section F: its printed mean has five rates, one of them 0; two epochs remain for sps.
     truth = write_swarm(tmp_path, Swarm(hosts=FOUR, epochs=4))
     with _edited(truth.files["monitor"]) as rows:
         ended = [k for k, r in enumerate(rows) if r[RATE]]
@@ -170,7 +170,7 @@ def test_epochs_that_sps_leaves_out_are_in_the_studys_mean_and_named(tmp_path: P
         assert summarise(store)["sps_epoch_mean"]["value"] == row["sps_epoch_mean"]
 
 
-def test_a_swarm_that_began_anew_in_the_monitors_log_is_named(tmp_path: Path):
+def test_restarted_swarm_in_the_monitor_log_is_reported(tmp_path: Path):
     truth = write_swarm(tmp_path, Swarm(hosts=FOUR, epochs=5))
     for host in FOUR:
         truth.files[host].unlink()
@@ -185,7 +185,7 @@ def test_a_swarm_that_began_anew_in_the_monitors_log_is_named(tmp_path: Path):
     assert any("(4 rates" in w and "epochs 1, 2 and 3: recorded after epoch 7." in w for w in row["warnings"])
 
 
-def test_a_monitor_that_stops_early_says_of_which_epochs_the_mean_is(tmp_path: Path):
+def test_early_end_of_the_monitor_is_reported(tmp_path: Path):
     swarm = Swarm(hosts=FOUR, epochs=4)
     truth = write_swarm(tmp_path, swarm)
     with _edited(truth.files["monitor"]) as rows:
@@ -195,21 +195,21 @@ def test_a_monitor_that_stops_early_says_of_which_epochs_the_mean_is(tmp_path: P
         truth.swarm_samples[2] / (truth.swarm_ended_s[2] - truth.swarm_ended_s[1]), rel=0.002
     )
     assert row["epoch_s"] == pytest.approx(_rates(truth)["epoch_s"], rel=0.02)
-    assert "its last epoch is 2, the VMs' logs go on to 4" in text
+    assert "its last epoch is 2, but the VMs' logs continue to 4" in text
 
 
-def test_a_monitor_that_saw_no_end_is_not_called_missing(tmp_path: Path):
+def test_monitor_without_a_finished_epoch_is_not_missing(tmp_path: Path):
     truth = write_swarm(tmp_path, Swarm(hosts=FOUR))
     with _edited(truth.files["monitor"]) as rows:
         del rows[next(k for k, r in enumerate(rows) if r[RATE]) - 1 :]
     row, text = _replay(tmp_path)
     assert row["sps_epoch_mean"] is None
-    assert "sps_epoch_mean is null: no epoch ended while the monitor watched" in text
-    assert "there is no log of a monitor" not in text
+    assert "sps_epoch_mean is null: no epoch ended while the monitor ran" in text
+    assert "there is no monitor log" not in text
 
 
 @pytest.mark.parametrize("columns", [(STEP, RUNTIME, COUNT), (STEP, COUNT), (RUNTIME, COUNT)], ids=" ".join)
-def test_a_vm_that_is_restarted_within_its_log_keeps_its_time(tmp_path: Path, columns: tuple[str, ...]):
+def test_restarted_vm_keeps_its_time(tmp_path: Path, columns: tuple[str, ...]):
     swarm = Swarm(hosts=FOUR, epochs=4)
     truth = write_swarm(tmp_path, swarm)
     host = FOUR[2]
@@ -237,7 +237,7 @@ def _few_steps(tmp_path: Path, seed: int) -> tuple[Swarm, Truth]:
 @pytest.mark.parametrize("left_out", [(EPOCH,), (EPOCH, SENT)], ids=["no epochs", "no epochs and no bytes"])
 @pytest.mark.parametrize("monitor", [True, False])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_few_steps_between_uneven_averagings_are_found_without_epochs(
+def test_uneven_frequent_rounds_are_found_without_epochs(
     tmp_path: Path, left_out: tuple[str, ...], monitor: bool, seed: int
 ):
     swarm, truth = _few_steps(tmp_path, seed)
@@ -259,14 +259,14 @@ def test_few_steps_between_uneven_averagings_are_found_without_epochs(
 
 
 def _steady(path: Path, share: Callable[[float], float]) -> None:
-    """Send something all the time, by what comes in."""
+    """Add continuous sent bytes that depend on the bytes received beyond the sent ones."""
     with _edited(path) as rows:
         for r in rows:
             if r[SENT]:
                 r[SENT] = float(r[SENT]) + share(max(float(r[RECEIVED]) - float(r[SENT]), 0.0))
 
 
-def test_acknowledgements_of_a_fast_peers_data_are_no_doubled_counter(tmp_path: Path):
+def test_acknowledgements_are_not_a_doubled_counter(tmp_path: Path):
     hosts = ("gc-us-t4-1", "gc-us-t4-2", "gc-us-t4-3", "rtx8000-1")
     swarm = Swarm(hosts=hosts, parameters=11_689_512, step_s=0.9, comm_s=6)
     truth = write_swarm(tmp_path, swarm)
@@ -302,12 +302,12 @@ def test_doubled_counters_of_all_vms_but_one(tmp_path: Path, model: str):
     if model:
         assert row["egress_bytes_per_vm_epoch"] == pytest.approx(truth.sent_bytes[hosts[0]], rel=0.03)
         assert text.count("count each byte twice") == 3
-    else:  # without parameters most may be right and one too low: it is said, nothing is guessed
+    else:  # without parameters most may be right and one too low: reported, not corrected
         assert "azure-us-t4-1, azure-us-t4-2, azure-us-t4-3 sent 2.0" in text
         assert "without the model's parameters nothing is halved" in text
 
 
-def test_an_index_in_other_letters_and_order_with_columns_more_and_less(tmp_path: Path):
+def test_index_with_other_case_order_and_columns(tmp_path: Path):
     swarm = Swarm(hosts=FOUR[:2], gz=True)
     truth = write_swarm(tmp_path / "logs" / "deep", swarm)
     write_index(
@@ -351,7 +351,7 @@ def test_names_without_an_index(name: str, expected: tuple[str | None, ...]):
     assert (log.run_id, log.role, log.host, log.gpu, log.model) == expected
 
 
-def test_a_baseline_of_another_gpu_serves_its_own_kind_only(tmp_path: Path):
+def test_baseline_applies_to_its_own_gpu_only(tmp_path: Path):
     swarm = Swarm(hosts=("lambda-us-a10-1", "lambda-us-a10-2"))
     truth = write_swarm(tmp_path, swarm)
     write_baseline(tmp_path, "baseline-1-torchvision.models.convnext_large-gc-t4-1")

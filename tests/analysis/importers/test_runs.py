@@ -1,4 +1,4 @@
-"""Made-up logs, whose true epochs are known, imported: records, meta, and a sentence for each oddity."""
+"""Importing synthetic logs with known epochs: records, meta, and a sentence for each inconsistency."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _index_row(swarm: Swarm, host: str, **more: Any) -> dict[str, Any]:
         "two steps",
     ],
 )
-def test_epochs_are_as_they_happened(swarm: Swarm, tmp_path: Path):
+def test_epochs_match_the_generated_ones(swarm: Swarm, tmp_path: Path):
     run, truth = _one(swarm, tmp_path)
     assert set(run.epochs) == set(truth.ended_s)
     for key, record in run.epochs.items():
@@ -105,7 +105,7 @@ def test_epochs_are_as_they_happened(swarm: Swarm, tmp_path: Path):
     assert {s["rule"] for s in run.meta["imported"]["sync"].values()} == {"epochs"}
 
 
-def test_steps_sum_to_the_wall_time_and_number_the_epoch_they_end_in(tmp_path: Path):
+def test_steps_sum_to_the_wall_time_and_have_their_epoch(tmp_path: Path):
     swarm = Swarm(hosts=FOUR[:2])
     run, _ = _one(swarm, tmp_path)
     for host in swarm.hosts:
@@ -122,7 +122,7 @@ def test_steps_sum_to_the_wall_time_and_number_the_epoch_they_end_in(tmp_path: P
     assert run.meta["imported"]["clock"][FOUR[0]]["steps"] == swarm.epochs * swarm.steps
 
 
-def test_bytes_are_split_equally_over_the_others_and_lose_nothing(tmp_path: Path):
+def test_bytes_are_split_equally_and_completely(tmp_path: Path):
     swarm = Swarm(hosts=FOUR, epochs=3)
     run, truth = _one(swarm, tmp_path)
     for host in FOUR:
@@ -161,10 +161,10 @@ def test_places_machines_and_prices(tmp_path: Path):
     assert run.vms["gc-us-t4-1"].price_source == "study-2023-04.csv"
     for sentence in (
         "Spot prices are assumed",
-        "lambda-us-a10-1: priced on demand",
+        "lambda-us-a10-1: on-demand price",
         "has no price for RTX8000:1 at onprem (rtx8000-1)",
-        "Where gc-t4-9 stood is unknown ('gc-t4-9' does not say in which region it is)",
-        "'aws-us-t4-1' is taken as aws/us-west-2",
+        "The place of gc-t4-9 is unknown ('gc-t4-9' does not give its region)",
+        "'aws-us-t4-1' is assumed to be aws/us-west-2",
     ):
         assert sentence in run.text
     assert run.meta["price_book"]["sha256"] == load("study-2023-04").sha256
@@ -209,7 +209,7 @@ def test_a_single_vm_has_steps_and_no_epochs(tmp_path: Path):
     assert sum(r.network_bytes for r in run.ingress) == pytest.approx(300 * 32 * 124_000, rel=0.01)
 
 
-def test_without_a_monitor_the_vms_clocks_are_used_and_it_is_said(tmp_path: Path):
+def test_missing_monitor_is_reported_and_vm_clocks_are_used(tmp_path: Path):
     run, _ = _one(Swarm(monitor=False), tmp_path)
     assert run.meta["imported"]["monitor"] is False
     assert run.swarm == []
@@ -219,31 +219,31 @@ def test_without_a_monitor_the_vms_clocks_are_used_and_it_is_said(tmp_path: Path
     assert run.meta["target_batch_size"] is None
 
 
-def test_a_missing_vm_is_said_with_the_monitors_count(tmp_path: Path):
+def test_missing_vm_is_reported_with_the_monitors_count(tmp_path: Path):
     truth = write_swarm(tmp_path / "logs", Swarm(hosts=FOUR))
     truth.files[FOUR[2]].unlink()
     runs, _ = _import(tmp_path / "logs", tmp_path)
-    assert "The monitor saw 4 peers, there are logs of 3" in runs["hivemind-900"].text
+    assert "The monitor saw 4 peers, but only 3 have logs" in runs["hivemind-900"].text
 
 
-def test_only_a_monitor_still_gives_the_swarms_epochs(tmp_path: Path):
+def test_monitor_alone_gives_the_swarms_epochs(tmp_path: Path):
     truth = write_swarm(tmp_path / "logs", Swarm(hosts=FOUR))
     for host in FOUR:
         truth.files[host].unlink()
     runs, _ = _import(tmp_path / "logs", tmp_path)
     run = runs["hivemind-900"]
     assert (len(run.swarm), run.vms) == (3, {})
-    assert "there are logs of 0" in run.text
+    assert "but only 0 have logs" in run.text
 
 
-def test_peers_that_fail_idle_and_join_late_are_told_apart(tmp_path: Path):
+def test_failed_idle_and_late_peers_are_distinguished(tmp_path: Path):
     swarm = Swarm(hosts=FOUR, epochs=5, fails={FOUR[1]: 3}, idle=(FOUR[2],), late={FOUR[3]: 2})
     run, truth = _one(swarm, tmp_path)
     assert set(run.epochs) == set(truth.ended_s)
     assert f"{FOUR[1]} did not average after epoch 2 of 5, and its log ends" in run.text
     assert f"hivemind-900-{FOUR[2]}.csv: the VM logged" in run.text
-    assert "not one training step: it failed or idled" in run.text
-    assert f"{FOUR[3]} came to epoch 2 without averaging" in run.text
+    assert "but no training step: it failed or idled" in run.text
+    assert f"{FOUR[3]} reached epoch 2 without averaging" in run.text
     for key in truth.comm_s:
         assert run.epochs[key].comm_s == pytest.approx(truth.comm_s[key], abs=0.1)
     # The state that it loaded came from its peers: it is no data of the store's.
@@ -254,7 +254,7 @@ def test_peers_that_fail_idle_and_join_late_are_told_apart(tmp_path: Path):
 
 
 @pytest.mark.parametrize("model", ["ConvNextLarge", "mystery"])
-def test_doubled_counters_are_halved_with_their_figure(tmp_path: Path, model: str):
+def test_doubled_counters_are_halved_and_reported(tmp_path: Path, model: str):
     swarm = Swarm(hosts=MIXED, doubled=MIXED[2:])
     truth = write_swarm(tmp_path / "logs", swarm)
     write_index(tmp_path / "logs", [_index_row(swarm, h, model=model) for h in (*MIXED, "vm-monitor")])
@@ -274,28 +274,28 @@ def test_doubled_counters_are_halved_with_their_figure(tmp_path: Path, model: st
 
 
 @pytest.mark.parametrize("times", [0.5, 2.0])
-def test_another_compression_for_all_is_said_and_nothing_is_halved(tmp_path: Path, times: float):
+def test_other_compression_is_reported_and_nothing_is_halved(tmp_path: Path, times: float):
     swarm = Swarm(hosts=FOUR, overhead=1.02 * times)
     write_swarm(tmp_path / "logs", swarm)
     write_index(tmp_path / "logs", [_index_row(swarm, h) for h in (*FOUR, "vm-monitor")])
     runs, _ = _import(tmp_path / "logs", tmp_path)
     run = runs[swarm.run_id]
     assert not any(nic["doubled"] for nic in run.meta["imported"]["nic"].values())
-    assert "times the bytes of an FP16 averaging of 197767336 parameters" in run.text
+    assert "times the bytes of averaging 197767336 parameters in FP16" in run.text
 
 
-def test_an_unknown_run_is_named_with_the_nearest(tmp_path: Path):
+def test_unknown_run_error_suggests_the_nearest(tmp_path: Path):
     write_swarm(tmp_path / "logs", Swarm())
     write_swarm(tmp_path / "logs", Swarm(run_id="hivemind-901"))
     runs, problems = _import(tmp_path / "logs", tmp_path, only=["hivemind-901", "hivemind-90"])
     assert list(runs) == ["hivemind-901"]
-    assert "there is no run 'hivemind-90'; did you mean 'hivemind-90" in problems[0]
+    assert "no run 'hivemind-90'; did you mean 'hivemind-90" in problems[0]
 
 
-def test_a_run_that_was_imported_before_is_left_as_it_is(tmp_path: Path):
+def test_imported_run_is_not_overwritten(tmp_path: Path):
     write_swarm(tmp_path / "logs", Swarm())
     _import(tmp_path / "logs", tmp_path)
     before = (tmp_path / "into" / "hivemind-900" / "run.db").stat().st_mtime_ns
-    with pytest.raises(ImportFailed, match="holds a run already"):
+    with pytest.raises(ImportFailed, match="already contains a run"):
         _import(tmp_path / "logs", tmp_path)
     assert (tmp_path / "into" / "hivemind-900" / "run.db").stat().st_mtime_ns == before

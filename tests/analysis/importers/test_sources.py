@@ -1,4 +1,4 @@
-"""Run folders, folders of runs and folders of logs are opened in one way."""
+"""Opening run folders, folders of runs and folders of logs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from analysis.importers.wandb.words import accelerator, model_name, where
 from analysis.sources import Source, opened
 
 
-def test_logs_run_folders_and_folders_of_runs_may_be_named_together(tmp_path: Path):
+def test_logs_and_run_folders_can_be_combined(tmp_path: Path):
     write_swarm(tmp_path / "logs", Swarm())
     write_baseline(tmp_path / "logs" / "deep" / "er")
     write_run(tmp_path / "runs" / "one", peers=2, epochs=2)
@@ -34,22 +34,22 @@ def test_logs_run_folders_and_folders_of_runs_may_be_named_together(tmp_path: Pa
     assert (tmp_path / "own" / "run.db").is_file()
 
 
-def test_a_target_that_gives_nothing_is_a_problem_beside_others_and_a_failure_alone(tmp_path: Path):
+def test_unusable_target_is_a_problem_or_an_error_if_alone(tmp_path: Path):
     write_run(tmp_path / "own", peers=2, epochs=2)
     (tmp_path / "empty").mkdir()
     with opened([tmp_path / "own", tmp_path / "empty", tmp_path / "gone"]) as found:
         assert [type(run) for run in found.runs] == [Source]
-        assert found.problems[0].startswith(f"{tmp_path / 'empty'}: holds no run")
+        assert found.problems[0].startswith(f"{tmp_path / 'empty'}: contains no run")
         assert (
             found.problems[1]
-            == f"{tmp_path / 'gone'}: there is no such folder; name a run's folder or a folder of logs."
+            == f"{tmp_path / 'gone'}: no such folder; name a run's folder or a folder of logs."
         )
     with (
-        pytest.raises(ImportFailed, match=r"holds no run: neither run\.db nor an export of orch nor logs"),
+        pytest.raises(ImportFailed, match=r"contains no run: no run\.db, no orch export and no logs"),
         opened([tmp_path / "empty"]),
     ):
         pass
-    with pytest.raises(ImportFailed, match="no run was named"), opened([]):
+    with pytest.raises(ImportFailed, match="no run was given"), opened([]):
         pass
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "run.db").write_bytes(b"no database" * 100)
@@ -57,7 +57,7 @@ def test_a_target_that_gives_nothing_is_a_problem_beside_others_and_a_failure_al
         pass
 
 
-def test_what_was_imported_is_gone_also_when_the_reader_fails(tmp_path: Path):
+def test_imported_runs_are_deleted_after_an_error(tmp_path: Path):
     write_swarm(tmp_path / "logs", Swarm())
     seen: list[Path] = []
     with pytest.raises(ZeroDivisionError), opened([tmp_path / "logs"]) as found:  # noqa: PT012
@@ -66,7 +66,7 @@ def test_what_was_imported_is_gone_also_when_the_reader_fails(tmp_path: Path):
     assert not seen[0].exists()
 
 
-def test_only_and_index_reach_the_importer(tmp_path: Path):
+def test_only_and_index_are_passed_to_the_importer(tmp_path: Path):
     write_swarm(tmp_path / "logs", Swarm())
     write_swarm(tmp_path / "logs", Swarm(run_id="hivemind-901"))
     with opened([tmp_path / "logs"], only=["hivemind-901"]) as found:
@@ -95,16 +95,14 @@ def test_only_and_index_reach_the_importer(tmp_path: Path):
         ("hivemind-203-server7.csv", "hivemind-203", "bee", "server7", None, None),
     ],
 )  # fmt: skip
-def test_names_say_run_role_host_model_and_gpu(
-    name: str, run: str, role: str, host: str, model: str | None, gpu: str | None
-):
+def test_names_are_parsed(name: str, run: str, role: str, host: str, model: str | None, gpu: str | None):
     log = parse_name(Path(name), name)
     assert log is not None
     assert (log.run_id, log.role, log.host, log.model, log.gpu) == (run, role, host, model, gpu)
 
 
 @pytest.mark.parametrize("name", ["INDEX.csv", "hivemind-81.csv", "notes.csv", "hivemind-81-gc-t4-1.txt"])
-def test_other_names_say_nothing(name: str):
+def test_other_names_are_not_logs(name: str):
     assert parse_name(Path(name), name) is None
 
 

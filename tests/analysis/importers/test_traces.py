@@ -1,4 +1,4 @@
-"""The study's own logs: every run imported, every rule agreeing, the published figures within a hair."""
+"""The paper's logs: every run is imported, all rules agree, and the published figures are reproduced."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_all_runs_are_imported_and_reproduce_the_published_table(runs: Opened):
     assert singles == 2
 
 
-def test_without_the_index_the_names_say_the_same(runs: Opened, paper_traces: Path, tmp_path: Path):
+def test_names_give_the_same_as_the_index(runs: Opened, paper_traces: Path, tmp_path: Path):
     chosen = ("hivemind-80", "baseline-76")
     for path in (paper_traces / "wandb").glob("*"):
         if path.name.startswith(tuple(f"{name}-" for name in chosen)):

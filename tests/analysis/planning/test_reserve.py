@@ -1,4 +1,4 @@
-"""What is kept back of a budget: pace and traffic, by hand."""
+"""The reserve of a budget: pace and traffic, computed by hand."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -37,7 +37,7 @@ def test_traffic_of_two_peers_in_one_zone_is_their_data_alone():
     assert epoch_egress_usd(spec, BOOK) == data * Decimal("1.25")
 
 
-def test_traffic_across_the_sea_is_both_ways_and_one_state():
+def test_intercontinental_traffic_counts_both_ways_and_one_state():
     spec = load("geo-b2")
     model = models()[spec.model]
     assert model.bytes_per_sample is not None
@@ -53,15 +53,15 @@ def test_traffic_across_the_sea_is_both_ways_and_one_state():
     assert epoch_egress_usd(spec, BOOK) == by_hand * Decimal("1.25")
 
 
-def test_a_price_that_is_unknown_makes_the_traffic_unknown():
+def test_unknown_price_makes_the_traffic_cost_unknown():
     empty = type(BOOK).from_text(BOOK.text.splitlines()[0] + "\n", "empty.csv")
     assert epoch_egress_usd(load("geo-b2"), empty) is None
 
 
-def test_traffic_of_samples_whose_size_nobody_knows_is_unknown():
+def test_unknown_sample_size_makes_the_traffic_cost_unknown():
     spec = load("geo-b2", ["model=WhisperSmall", "emulation=null"])
     assert epoch_egress_usd(spec, BOOK) is None
-    assert unpriced_traffic(spec, BOOK) == ["the samples of WhisperSmall, whose size is unknown"]
+    assert unpriced_traffic(spec, BOOK) == ["samples of WhisperSmall, whose size is unknown"]
 
 
 @given(
@@ -69,7 +69,7 @@ def test_traffic_of_samples_whose_size_nobody_knows_is_unknown():
     store=st.sampled_from(["b2/us-west-1", "aws/us-east-1", "gcp/us-central1"]),
     book=st.sampled_from([BOOK, load_book("list-2026-11")]),
 )
-def test_traffic_is_unknown_just_where_a_way_is_named_that_has_no_price(places, store, book):
+def test_traffic_is_unknown_iff_a_route_has_no_price(places, store, book):
     spec = load("geo-b2")
     groups = tuple(
         spec.peers[0].model_copy(
@@ -86,12 +86,12 @@ def test_traffic_is_unknown_just_where_a_way_is_named_that_has_no_price(places, 
 
 
 @pytest.mark.parametrize("pace", [LOCAL_PACE, RENTED_PACE])
-def test_over_the_pace_one_epoch_and_what_is_sent_meanwhile_is_kept(pace):
+def test_reserve_covers_one_epoch_and_traffic_during_shutdown(pace):
     rate = egress_ceiling_usd_per_h(Decimal(3), 2 * pace.all_s, pace)
     assert abs(pace.reserve_usd(Decimal(0), rate) - Decimal("4.5")) < Decimal("1e-9")
 
 
-def test_an_epoch_shorter_than_the_studys_is_known_an_epoch_late():
+def test_shortened_epoch_delays_metering_by_one_epoch():
     spec = load("geo-c8")
     plan = resolve_emulation(spec, 2)
     stretch = plan.study_epoch_s / plan.epoch_s
@@ -105,12 +105,12 @@ def test_an_epoch_shorter_than_the_studys_is_known_an_epoch_late():
     assert pace_of(None, True, 0.0) == pace_of(plan, True, 0.0) == replace(RENTED_PACE, teardown_s=420.0)
 
 
-def test_rented_vms_that_nobody_ends_are_kept_for_until_their_lease_and_autodown_are_over():
+def test_rented_reserve_covers_lease_and_autodown():
     lease_s = load("geo-c8").lease_s
     assert pace_of(None, True, lease_s).teardown_s == lease_s + 420.0
 
 
-def test_hierarchical_averaging_sends_half_of_it_across_the_sea():
+def test_hierarchical_averaging_halves_intercontinental_traffic():
     flat, hierarchical = (load("geo-c8", [f"swarm.averaging={kind}"]) for kind in ("flat", "hierarchical"))
     without = load("geo-c8", ["swarm.target_batch_size=32768"])
     assert epoch_egress_usd(flat, BOOK) == epoch_egress_usd(without, BOOK)

@@ -1,4 +1,4 @@
-"""What is kept back for the traffic of rented VMs counts the addresses that they reach each other at."""
+"""The reserve for the traffic of rented VMs depends on the addresses that they use."""
 
 from decimal import Decimal
 
@@ -12,7 +12,7 @@ IOWA = "gcp/us-central1/us-central1-a"
 
 
 def test_rented_peers_of_one_zone_pay_for_public_addresses():
-    """A-8's vectors inside Iowa: most of what its traffic costs."""
+    """A-8's vectors inside Iowa are most of the cost of its traffic."""
     spec = load("geo-a8")
     free, billed = (epoch_egress_usd(spec, LISTED, rented=rented) for rented in (False, True))
     model = models()[spec.model]

@@ -1,4 +1,4 @@
-"""The report's first line says what limited the streams, and whether the VMs' kernels were tuned."""
+"""The report's first line gives the limit of the streams and whether the VMs' kernels were tuned."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def _line(target: str, emulated: bool, network: dict[str, Any] | None) -> str:
 @pytest.mark.parametrize(
     ("tuning", "window_bytes", "shown"), [("default", 2.97e6, "3.0"), ("wan", 31.7e6, "31.7")]
 )
-def test_a_run_with_kernel_windows_says_so_with_their_size(tuning, window_bytes, shown):
+def test_kernel_windows_are_shown_with_their_size(tuning, window_bytes, shown):
     network = {"tuning": tuning, "windows": "kernel", "window_bytes": window_bytes}
     line = _line("local", True, network)
     assert f"by its VM's own TCP window (network_tuning: {tuning}, {shown} MB at full size)" in line
 
 
 @pytest.mark.parametrize("network", [None, {"tuning": "default", "windows": "paced", "window_bytes": None}])
-def test_a_paced_run_and_one_of_an_older_release_read_as_before(network):
+def test_basis_line_without_kernel_windows(network):
     assert "distance and bandwidth by a user-space switch" in _line("local", True, network)
 
 
 @pytest.mark.parametrize("emulated", [True, False])
 @pytest.mark.parametrize("tuning", ["default", "wan"])
-def test_rented_vms_that_were_tuned_say_so(emulated, tuning):
+def test_tuned_rented_vms_are_marked(emulated, tuning):
     line = _line("sky", emulated, {"tuning": tuning, "windows": "", "window_bytes": None})
     assert ("network_tuning: wan" in line) == (tuning == "wan")

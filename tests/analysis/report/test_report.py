@@ -1,4 +1,4 @@
-"""The report is one page that needs no network and is rebuilt from run.db alone, byte for byte."""
+"""The report is one page without network requests, reproducible from run.db byte for byte."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of a made-up run of four epochs."""
+    """The report of a synthetic run of four epochs."""
     folder = tmp_path_factory.mktemp("run")
     write_run(folder, epochs=4)
     return build(folder)
@@ -27,7 +27,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_page_has_every_section_and_its_files(page: Path):
     html = page.read_text()
-    for heading in ("Beside the study", "Peers over time", "Calculation and communication", "Egress by destination",
+    for heading in ("Compared with the paper", "Peers over time", "Calculation and communication", "Egress by destination",
                     "Cost", "Learning", "Provenance"):  # fmt: skip
         assert f"<h2>{heading}</h2>" in html
     for name in ("comparison", "timeline", "epochs", "traffic", "cost", "learning"):
@@ -37,7 +37,7 @@ def test_page_has_every_section_and_its_files(page: Path):
     assert "93.4%" in html
 
 
-def test_page_asks_the_network_for_nothing(page: Path):
+def test_page_makes_no_network_requests(page: Path):
     html = page.read_text()
     shown = html[: html.index("<h2>Provenance")]
     fetched = re.findall(r'(?:src|href)="(?!#)([^"]*)"|url\((?!#)([^)]*)\)|@import', shown)
@@ -73,7 +73,7 @@ def test_no_such_run(tmp_path: Path):
         build(tmp_path)
 
 
-def test_a_report_of_somebodys_logs_says_so(tmp_path: Path):
+def test_report_of_imported_logs_is_marked(tmp_path: Path):
     write_swarm(tmp_path / "logs", Swarm())
     with opened([tmp_path / "logs"]) as found:
         page = build(found.runs[0].folder).read_text()

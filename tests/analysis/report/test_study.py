@@ -1,4 +1,4 @@
-"""The study report as a whole: one page without a network, three files a figure, CSV equal to the rows."""
+"""The study report: one page without network requests, three files per figure, CSV equal to the rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BOOK = load_book("study-2023-04")
 
 
 def own_runs(folder: Path) -> list[Path]:
-    """Three emulated runs: 4 and 8 VMs, and one that ended no epoch."""
+    """Three emulated runs: 4 and 8 VMs, and one without a finished epoch."""
     for name, peers in (("geo-c4-x", 4), ("geo-c8-x", 8)):
         (folder / name).mkdir()
         write_run(folder / name, peers=peers)
@@ -81,7 +81,7 @@ def test_every_figure_has_its_three_files_a_label_and_a_caption(which: str, requ
 
 
 @pytest.mark.parametrize("which", ["own_page", "printed_page"])
-def test_the_page_asks_the_network_for_nothing(which: str, request: pytest.FixtureRequest):
+def test_study_page_makes_no_network_requests(which: str, request: pytest.FixtureRequest):
     html = request.getfixturevalue(which).read_text()
     fetched = re.findall(r'(?:src|href)="(?!#)([^"]*)"|url\((?!#)([^)]*)\)|@import', html)
     assert fetched
@@ -102,7 +102,7 @@ def test_headings_are_in_order_and_ids_are_unique(which: str, request: pytest.Fi
     assert '<main id="main"' in html
 
 
-def test_an_emulated_page_says_so_first_and_beside_each_figure(own_page: Path):
+def test_emulation_is_stated_first_and_with_each_figure(own_page: Path):
     html = own_page.read_text()
     first = html[html.index("<header>") : html.index("<h1>")]
     assert "Emulated: failed, geo-c4, geo-c8 (scales bytes 1/100, samples 1/8, time 1/1" in first
@@ -111,7 +111,7 @@ def test_an_emulated_page_says_so_first_and_beside_each_figure(own_page: Path):
     assert all("Emulated: " in part[: part.index("<figure>")] for part in drawn)
 
 
-def test_what_is_not_known_is_listed(own_page: Path):
+def test_unknown_figures_are_listed(own_page: Path):
     html = own_page.read_text()
     section = html[html.index("<h2>Not known</h2>") :]
     assert "failed" in section
@@ -119,7 +119,7 @@ def test_what_is_not_known_is_listed(own_page: Path):
     assert "nan" not in re.findall(r"<td[^>]*>([^<]*)</td>", html)
 
 
-def test_the_csv_is_the_rows(own_page: Path):
+def test_csv_equals_the_rows(own_page: Path):
     folder = own_page.parent
     runs, _ = load([folder / "geo-c4-x", folder / "geo-c8-x", folder / "failed-x"], BOOK)
     for part in sections(runs, paper=False):
@@ -140,23 +140,23 @@ def test_building_again_gives_the_same_bytes(own_page: Path, tmp_path: Path):
         assert (tmp_path / "report_files" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_the_printed_page_says_what_is_printed_and_what_unknown(printed_page: Path):
+def test_printed_page_marks_printed_and_unknown_figures(printed_page: Path):
     html = printed_page.read_text()
-    assert "As printed by the study: 28 runs of which no log was given." in html
-    assert "Beside the study" not in html  # nothing of ours to compare
+    assert "As printed in the paper, without logs: 28 runs." in html
+    assert "Compared with the paper" not in html  # nothing of ours to compare
     with (printed_page.parent / "paper_files" / "granularity.csv").open() as file:
         rows = {(r["name"], r["basis"]): float(r["value"]) for r in csv.DictReader(file)}
     assert rows["NLP C-8", "study"] == 0.4
     assert rows["NLP C-8", "one clock"] == 0.6
 
 
-def test_the_studys_own_logs(paper_traces: Path, tmp_path: Path):
+def test_page_of_the_papers_logs(paper_traces: Path, tmp_path: Path):
     runs, problems = load([paper_traces], BOOK, paper=True)
     assert problems == ()
     page = build(runs, tmp_path / "report.html", BOOK, paper=True)
     html = page.read_text()
-    assert "20 runs; nothing of these was run by orch" in html
-    assert "As printed by the study: 8 runs of which no log was given." in html
+    assert "Replayed from imported logs, not run by orch: 20 runs." in html
+    assert "As printed in the paper, without logs: 8 runs." in html
 
     def rows(name: str) -> dict[tuple[str, str], dict[str, str]]:
         with (tmp_path / "report_files" / f"{name}.csv").open() as file:

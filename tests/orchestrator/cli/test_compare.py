@@ -47,7 +47,7 @@ def test_labelled_entry_is_judged_only_if_requested(study: str, capsys: pytest.C
     (run_id,) = MadeRuns.made
     assert run(["compare", run_id, "s"]) == 0  # the study knows the label, wherever the run is named
     assert "CV C-8 x (" in (shown := capsys.readouterr().out)
-    assert "not judged: the label 'x' stands for an option" in shown
+    assert "not judged: the label 'x' marks an option" in shown
     Path(study).write_text(Path(study).read_text().replace("label: x,", "label: x, judged: true,"))
     assert run(["study", "run", study, "--yes", "--only", "x", "-o", "json"]) == 0
     reported = _json(capsys)["comparison"]

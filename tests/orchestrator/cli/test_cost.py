@@ -43,7 +43,7 @@ def test_both_bases_are_shown_with_their_difference(folder: Path, output: Output
     assert lines[0].split("  ")[0].strip() == "RUN"
     assert [line.split()[2] for line in lines[1:3]] == ["measured", "published"]
     (difference,) = [line for line in lines if "published $" in line]
-    for figure in ("2^30", "there 1.024e9", "there 2/5", "start-up", "traffic is free"):
+    for figure in ("2^30", "in the paper 1.024e9", "in the paper 2/5", "start-up", "of the bytes) is free"):
         assert figure in difference
     assert "inter_continent" in text
     assert "the data set is not billed" in text.lower()
@@ -145,7 +145,7 @@ def test_run_without_prices_exits_with_2_and_reasons(folder: Path, output: Outpu
     [
         (["cost", "nothing-here"], "nothing-here"),
         (["cost", "{folder}", "--prices", "no-such-book"], "there is no such price book"),
-        (["cost", "{empty}"], "holds no run"),
+        (["cost", "{empty}"], "contains no run"),
     ],
 )
 def test_invalid_command_gives_one_sentence(

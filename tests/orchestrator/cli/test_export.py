@@ -55,7 +55,7 @@ def test_nothing_is_replaced_without_force(made_up: Path, capsys: pytest.Capture
     assert run(["export", RUN, "--to", "csv"]) == 0
     assert run(["export", RUN, "--to", "csv"]) == 2
     printed = capsys.readouterr().err
-    assert "exists; give --force" in printed
+    assert "already exists; use --force" in printed
     assert printed.count("\n") == 1
     assert run(["export", RUN, "--to", "csv", "--force"]) == 0
 
@@ -73,7 +73,7 @@ def test_focus_with_an_unknown_cost(made_up: Path, capsys: pytest.CaptureFixture
     assert shown.out == f"{RUN}-focus\n"
     assert shown.err.startswith("omitted, cost unknown: ")
     assert run(["replay", f"{RUN}-focus"]) == 2
-    assert "has the run's costs, not its records" in capsys.readouterr().err
+    assert "contains the run's costs, not its records" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "json"])

@@ -158,7 +158,7 @@ def test_limits_that_leave_slots_without_a_vm_are_noted():
     wished = ["max_usd_per_h=0.3", "budget_usd=0.5", "peers.us.resources.max_usd_per_h=0.2"]
     notes = plan_for(load("geo-b2", wished), "sky").document["notes"]
     assert any("us-central1-a costs $0.27946/h, above its max_usd_per_h" in note for note in notes)
-    assert any("above max_usd_per_h ($0.3): not every slot gets a VM" in note for note in notes)
+    assert any("more than max_usd_per_h ($0.3): not every slot gets a VM" in note for note in notes)
     assert any("is not below the budget of $0.5" in note for note in notes)
 
 

@@ -34,7 +34,7 @@ def test_one_unknown_price_makes_the_total_unknown():
     assert plan.vm_usd is None
     assert plan.as_dict()["usd_per_h"] is None
     assert any(
-        "T4:1 in gcp/europe-west1/europe-west1-b: empty.csv has no spot price of it" in note
+        "T4:1 in gcp/europe-west1/europe-west1-b: empty.csv has no spot price for it" in note
         for note in plan.notes
     )
     assert any("all VMs unknown/h" in line for line in plan_lines(plan.as_dict()))

@@ -27,7 +27,7 @@ def test_a_run_becomes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["{tmp}"], "holds no run"),
+        (["{tmp}"], "contains no run"),
         (["no-such-run"], "orch ls"),
         (["{tmp}", "-o", "{tmp}"], "not a file in an existing folder"),
         (["{tmp}", "-o", "{tmp}/no/such/report.html"], "not a file in an existing folder"),

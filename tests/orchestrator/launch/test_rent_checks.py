@@ -248,7 +248,7 @@ def test_a_budget_that_ends_the_run_early_is_reported(tmp_path: Path):
         spec.model_copy(update={"budget_usd": Decimal(plan["budget"]["reserve_usd"]) + left}), "sky"
     ).document
     (note,) = [note for note in tight["notes"] if "before its end" in note]
-    assert f"the budget has ${left:.2f} to spend beside its reserve" in note
+    assert f"without its reserve the budget has ${left:.2f}" in note
 
 
 def test_the_role_reads_buckets_without_keys():
