@@ -65,7 +65,7 @@ class Round:
     failed: list[str] = field(default_factory=list)  # why attempts failed, in their order
     lost: int = 0  # of these: had begun to average
     # of a round behind calculation (optimizer/overlap.py)
-    busied: bool = False  # it took this call's time: it was begun, waited for or taken over
+    blocked: bool = False  # it took this call's time: it was begun, waited for or taken over
     hidden_s: float = 0.0  # of the round that ended, in which the peer calculated
     ahead: int = 0  # samples calculated meanwhile: the next epoch's
 

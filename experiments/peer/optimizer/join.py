@@ -27,10 +27,10 @@ def take_over(optimizer: SwarmOptimizer, members: Callable[[], Iterable[Member]]
 
     Raises NoStateError and CatchUpError of state/catch_up.py.
     """
-    caught = optimizer.load_state_from_peers(joining=True)
+    result = optimizer.load_state_from_peers(joining=True)
     optimizer.take_round()
-    if not caught.received:
+    if not result.received:
         return Download()
-    donor = next((m.vm for m in members() if m.maddr.endswith(f"/p2p/{caught.donor}")), caught.donor)
-    _log.info("took over epoch %d from %s in %.1f s", optimizer.local_epoch, donor, caught.seconds)
-    return Download(caught.seconds, caught.received, donor, caught.resumed)
+    donor = next((m.vm for m in members() if m.maddr.endswith(f"/p2p/{result.donor}")), result.donor)
+    _log.info("took over epoch %d from %s in %.1f s", optimizer.local_epoch, donor, result.seconds)
+    return Download(result.seconds, result.received, donor, result.resumed)

@@ -21,7 +21,7 @@ from experiments.peer.averaging.rounds import BehindError, GivenUpError, Round
 from experiments.peer.optimizer.background_round import HiddenRound
 from experiments.peer.optimizer.overlap_policy import Ahead, Move
 from experiments.peer.optimizer.swarm_optimizer import SwarmOptimizer
-from experiments.peer.state.catch_up import Caught
+from experiments.peer.state.catch_up import CatchUpResult
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.25  # how often a peer that waits for its round looks whether it has to go
@@ -56,8 +56,8 @@ class OverlappedOptimizer(SwarmOptimizer):
         """What happened since the last call; of a round under way only whether it took time."""
         if self._hidden is None:
             return super().take_round()
-        busied, self.round.busied = self.round.busied, False
-        return Round(busied=busied)
+        blocked, self.round.blocked = self.round.blocked, False
+        return Round(blocked=blocked)
 
     def prepare_round(self) -> None:
         """After an update: look for the next group at once where this peer's share is nearly calculated.
@@ -97,14 +97,14 @@ class OverlappedOptimizer(SwarmOptimizer):
                 return
         self.progress.tell_epoch(self.local_epoch)  # the next one's weights leave with this peer
 
-    def load_state_from_peers(self, joining: bool = False, **kwargs: Any) -> Caught:
+    def load_state_from_peers(self, joining: bool = False, **kwargs: Any) -> CatchUpResult:
         """As SwarmOptimizer's; the others hear of it, and give it time (`overlap_policy.Ahead.move`)."""
         if joining or self._others is None:
             return super().load_state_from_peers(joining, **kwargs)
         self._others.announce("ready", self.local_epoch)
-        caught = super().load_state_from_peers(joining, **kwargs)
+        result = super().load_state_from_peers(joining, **kwargs)
         self._others.announce("training", self.local_epoch)
-        return caught
+        return result
 
     def _samples(self, batch_size: int | None) -> int:
         return batch_size or self.batch_size_per_step or 1
@@ -118,7 +118,7 @@ class OverlappedOptimizer(SwarmOptimizer):
         self._ahead = Ahead(share=self._share(averager.local_samples_accumulated))
         self._local_gradients_loaded = False
         averager.set_aside()
-        self.round.busied = True
+        self.round.blocked = True
         self._hidden = HiddenRound(self._average_hidden, time.perf_counter)
         self._hidden.start()
         self._go_on(self._hidden, self._samples(None))
@@ -148,7 +148,7 @@ class OverlappedOptimizer(SwarmOptimizer):
             ema.reset_timer()
             hidden.calculating_from_now()
             return
-        self.round.busied = True
+        self.round.blocked = True
         with ema.pause():
             while not hidden.wait(_LOOK_S):
                 if self.stopped():

@@ -38,7 +38,7 @@ from experiments.peer.averaging.rounds import (
     result_of,
 )
 from experiments.peer.optimizer.progress_tracker import PunctualTracker
-from experiments.peer.state.catch_up import Caught, Get, Limits, catch_up, decide
+from experiments.peer.state.catch_up import CatchUpResult, Get, Limits, catch_up, decide
 from experiments.peer.state.server import StateDonor
 
 __all__ = ["Round", "SwarmOptimizer"]
@@ -425,7 +425,7 @@ class SwarmOptimizer(hivemind.Optimizer):
             decide(self.local_epoch, donor.lineage, offers), Get
         )
 
-    def load_state_from_peers(self, joining: bool = False, **kwargs: Any) -> Caught:
+    def load_state_from_peers(self, joining: bool = False, **kwargs: Any) -> CatchUpResult:
         """`catch_up`, and what was prepared for a round is left."""
         if self.on_round_begins is not None:
             self.on_round_begins()
@@ -434,10 +434,10 @@ class SwarmOptimizer(hivemind.Optimizer):
         if self.scheduled_grads is not None and not self.scheduled_grads.done():
             self._tag_along_with_zero_weight(self.scheduled_grads)
         self.scheduled_grads = None
-        caught = self.catch_up(joining)
+        result = self.catch_up(joining)
         self._lineage = self.state_averager.lineage
         self._log_lineage()
-        return caught
+        return result
 
     def _log_lineage(self) -> None:
         """Equal at equal epochs: equal weights. benchmarks/robustness.py reads it."""
@@ -451,7 +451,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         self.withdraw_update()
         super()._tag_along_with_zero_weight(control)
 
-    def catch_up(self, joining: bool) -> Caught:
+    def catch_up(self, joining: bool) -> CatchUpResult:
         """Take over the others' state; own gradients are dropped.
 
         `joining`, or `waits_for_rounds`: also wait until none of the newest epoch is in a round. One that others may be
@@ -470,10 +470,10 @@ class SwarmOptimizer(hivemind.Optimizer):
             round_s=timeout_s if joining or self.waits_for_rounds else 0.0,
         )
         with self.tracker.pause_updates():
-            caught = catch_up(donor, limits, time.monotonic, time.sleep)
+            result = catch_up(donor, limits, time.monotonic, time.sleep)
             self.tracker.update_epoch(self.local_epoch)  # what was known of the swarm is fetched anew
             donor.state_sharing_priority = self.local_epoch
             gradients.reset_accumulated_grads_()
             gradients.state_sharing_priority = self.local_epoch
         self._should_check_synchronization_on_update = True
-        return caught
+        return result

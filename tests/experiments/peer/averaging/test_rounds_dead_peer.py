@@ -20,7 +20,7 @@ from experiments.averaging.round_limits import averaging_timeout_s
 from experiments.peer.optimizer.progress_tracker import PunctualTracker
 from experiments.peer.swarm.members import Member
 from experiments.peer.swarm.membership import Membership
-from experiments.peer.swarm.reachability import away, enough_answer
+from experiments.peer.swarm.reachability import enough_answer, find_dead_and_silent
 from experiments.wire.record_keys import generate_identity
 
 PEERS = {
@@ -83,7 +83,7 @@ KNOWN = {PEERS[name]: maddr(name) for name in PEERS if name not in ("me", "stopp
 
 def test_dead_is_who_is_not_connected_and_cannot_be() -> None:
     node = Node()
-    dead, silent = asyncio.run(away(None, node, KNOWN, connect_s=0.05, answer_s=None))
+    dead, silent = asyncio.run(find_dead_and_silent(None, node, KNOWN, connect_s=0.05, answer_s=None))
     assert dead == [PEERS["killed"], PEERS["silent"]]
     assert (silent, node.pinged) == ([], [])  # it costs no traffic
     assert sorted(node.tried) == [
@@ -95,7 +95,7 @@ def test_dead_is_who_is_not_connected_and_cannot_be() -> None:
 
 def test_who_is_connected_and_does_not_answer_is_silent_and_not_dead() -> None:
     node = Node()
-    dead, silent = asyncio.run(away(None, node, KNOWN, connect_s=0.05, answer_s=0.05))
+    dead, silent = asyncio.run(find_dead_and_silent(None, node, KNOWN, connect_s=0.05, answer_s=0.05))
     assert dead == [PEERS["killed"], PEERS["silent"]]
     assert silent == [PEERS["frozen"]]
     assert sorted(node.pinged) == ["connected", "frozen"]
@@ -139,7 +139,7 @@ def test_the_silent_are_not_waited_for_until_they_announce_themselves_again() ->
     assert membership.others_left(5, until="known") == 2  # else this peer might take itself for the last one
     assert membership.others_training(5) == 1
     assert membership.gone == frozenset()
-    membership._look()  # the next one, without a ping
+    membership._check_connections()  # the next one, without a ping
     assert membership.others_training(5) == 1
     membership._members = tuple(replace(member, until_s=30.0) for member in membership._members)
     assert membership.others_training(5) == 2
@@ -149,7 +149,7 @@ def test_who_answers_is_silent_no_more() -> None:
     membership = membership_of("connected", "frozen")
     membership._silent = {raw("connected"): 0.0}
     assert membership.others_training(5) == 1
-    membership._look(ping=True)
+    membership._check_connections(ping=True)
     assert membership._silent == {raw("frozen"): 0.0}
 
 
@@ -171,7 +171,7 @@ def test_a_silent_one_that_announced_itself_meanwhile_is_counted() -> None:
         return run(look, return_future)
 
     membership._dht = SimpleNamespace(run_coroutine=announces)
-    membership._look(ping=True)
+    membership._check_connections(ping=True)
     assert membership.others_training(5) == 2
 
 
@@ -185,20 +185,20 @@ def test_who_came_back_while_others_were_pinged_is_not_dead() -> None:
         return [SimpleNamespace(peer_id=PeerID.from_base58(PEERS[n])) for n in names]
 
     node.p2p.list_peers = list_peers
-    dead, _ = asyncio.run(away(None, node, KNOWN, connect_s=0.05, answer_s=0.05))
+    dead, _ = asyncio.run(find_dead_and_silent(None, node, KNOWN, connect_s=0.05, answer_s=0.05))
     assert dead == [PEERS["silent"]]
 
 
 def test_when_more_than_half_answer_another_attempt_begins() -> None:
     """Who is silent is found out meanwhile."""
     membership = membership_of("connected", "frozen")
-    held, look = threading.Event(), membership._look
+    held, look = threading.Event(), membership._check_connections
 
     def looks_late(ping: bool = False) -> None:
         held.wait()
         look(ping)
 
-    membership._look = looks_late  # type: ignore[method-assign]
+    membership._check_connections = looks_late  # type: ignore[method-assign]
     assert membership.others_left(5) == 2
     assert membership.others_training(5) == 2
     held.set()
@@ -211,14 +211,14 @@ def test_after_a_group_that_was_too_small_nobody_is_waited_for() -> None:
     """Else two such groups, each looking around while the other one gathers, would never meet."""
     node, held, asked = Node(), threading.Event(), list[list[str]]()
     membership = membership_of("connected", "frozen", node=node)
-    look = membership._look
+    look = membership._check_connections
     membership._enough_answer = lambda peers: bool(asked.append(peers))  # type: ignore[method-assign]
 
     def looks_late(ping: bool = False) -> None:
         held.wait()
         look(ping)
 
-    membership._look = looks_late  # type: ignore[method-assign]
+    membership._check_connections = looks_late  # type: ignore[method-assign]
     assert membership.others_left(5, until="now") == 2
     held.set()
     assert membership._pinging is not None
@@ -237,7 +237,7 @@ def test_when_half_are_silent_a_group_would_be_refused_until_they_are_known() ->
 
 def test_a_ping_that_began_before_the_attempt_failed_is_not_the_last_word() -> None:
     membership, looks = membership_of("frozen"), list[bool]()
-    membership._look = lambda ping=False: looks.append(ping)  # type: ignore[method-assign]
+    membership._check_connections = lambda ping=False: looks.append(ping)  # type: ignore[method-assign]
     held = threading.Event()
     membership._pinging = threading.Thread(target=held.wait)
     membership._pinging.start()
@@ -310,7 +310,7 @@ def test_who_was_ready_when_the_first_round_began_is_asked_for_before_a_peer_ste
         membership._members = members("training")
 
     membership._members = members("ready")
-    membership._read, membership._look = read, lambda ping=False: None  # type: ignore[method-assign]
+    membership._read, membership._check_connections = read, lambda ping=False: None  # type: ignore[method-assign]
     assert membership.others_training_at(0, seen=0) == 1
     membership._members = members("ready")
     assert membership.others_training_at(1, seen=0) == 0

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from experiments.peer.optimizer.join import Download, take_over
-from experiments.peer.state.catch_up import Caught
+from experiments.peer.state.catch_up import CatchUpResult
 from experiments.peer.swarm.membership import Member
 
 MEMBERS = [Member("run-a-0", "a", "training", 7, "/ip4/10.0.0.2/tcp/1/p2p/QmA")]
@@ -15,10 +15,10 @@ MEMBERS = [Member("run-a-0", "a", "training", 7, "/ip4/10.0.0.2/tcp/1/p2p/QmA")]
 class Optimizer:
     """Catches up as it is told."""
 
-    def __init__(self, caught: Caught) -> None:
+    def __init__(self, caught: CatchUpResult) -> None:
         self.local_epoch, self.caught, self.did = 7, caught, list[str]()
 
-    def load_state_from_peers(self, joining: bool) -> Caught:
+    def load_state_from_peers(self, joining: bool) -> CatchUpResult:
         assert joining
         self.did.append("load")
         return self.caught
@@ -28,7 +28,7 @@ class Optimizer:
         return SimpleNamespace()
 
 
-def joined(caught: Caught) -> Download:
+def joined(caught: CatchUpResult) -> Download:
     optimizer = Optimizer(caught)
     download = take_over(cast(Any, optimizer), lambda: MEMBERS)
     assert optimizer.did == ["load", "take round"]
@@ -36,11 +36,11 @@ def joined(caught: Caught) -> Download:
 
 
 def test_the_donor_is_told_by_its_vms_name() -> None:
-    caught = Caught(donor="QmA", states=1, updates=2, resumed=1, received=3_000_000, seconds=4.5)
+    caught = CatchUpResult(donor="QmA", states=1, updates=2, resumed=1, received=3_000_000, seconds=4.5)
     assert joined(caught) == Download(4.5, 3_000_000, "run-a-0", 1)
-    unknown = Caught(donor="QmGone", states=1, received=8, seconds=1.0)
+    unknown = CatchUpResult(donor="QmGone", states=1, received=8, seconds=1.0)
     assert joined(unknown).donor == "QmGone"
 
 
 def test_who_needed_nothing_downloaded_nothing() -> None:
-    assert joined(Caught()) == Download(0.0, 0, "", 0)
+    assert joined(CatchUpResult()) == Download(0.0, 0, "", 0)

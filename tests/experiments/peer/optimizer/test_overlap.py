@@ -32,7 +32,7 @@ def peer(monkeypatch: pytest.MonkeyPatch) -> OverlappedPeer:
 
 def test_an_update_comes_while_the_next_gradients_are_calculated(peer: OverlappedPeer) -> None:
     began = peer.calculate(1, 2, 3, 4)  # its mean is 2.5, the swarm's 5
-    assert began.busied
+    assert began.blocked
     assert (peer.weight, peer.local_epoch, peer.round_scheduled) == (0.0, 0, True)
     said = peer.calculate(10, 20)
     assert (said, peer.weight, peer.local_epoch) == (Round(), 0.0, 0)
@@ -89,7 +89,7 @@ def test_the_last_step_of_an_epoch_waits_for_the_update(
 
     clock.waits(peer, ends_at_the_third_look)
     said = peer.calculate(5)
-    assert (said.busied, said.ahead, peer.local_epoch, peer.weight) == (True, 3, 1, -2.0)
+    assert (said.blocked, said.ahead, peer.local_epoch, peer.weight) == (True, 3, 1, -2.0)
     assert clock.now_s > 3.0
     assert said.hidden_s == 3.0  # what was waited for is not hidden
 
@@ -190,7 +190,7 @@ def test_who_has_to_go_waits_no_longer_for_its_round(
     peer.calculate(1, 1, 1, 1)
     peer.stopped = lambda: True
     said = peer.calculate(1, 1, 1)
-    assert (peer.local_epoch, said.busied) == (0, True)
+    assert (peer.local_epoch, said.blocked) == (0, True)
     cancelled: list[bool] = []
     peer.scheduled_grads = SimpleNamespace(  # type: ignore[assignment]
         done=lambda: bool(cancelled), stage=AveragingStage.LOOKING_FOR_GROUP,

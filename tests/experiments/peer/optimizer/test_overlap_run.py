@@ -17,7 +17,9 @@ from cloud.storage.digits import write_shards
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(150)]
 
 EPOCHS = 12
-EPOCH = re.compile(r"epoch (\d+): group of (\d+), calc ([\d.]+) s, comm ([\d.]+) s, of it hidden ([\d.]+) s")
+EPOCH = re.compile(
+    r"epoch (\d+): group of (\d+), calc ([\d.]+) s, comm ([\d.]+) s, of which hidden ([\d.]+) s"
+)
 HELD_OUT = re.compile(r"held out: accuracy ([\d.]+), loss ([\d.]+)")
 
 

@@ -17,7 +17,7 @@ from hivemind.compression import NoCompression
 from experiments.peer.optimizer.swarm_optimizer import SwarmOptimizer
 from experiments.peer.state.encoding import Blob, unpack
 from experiments.peer.state.server import StateDonor
-from experiments.peer.state.snapshot_cache import Shelf
+from experiments.peer.state.snapshot_cache import SnapshotCache
 
 EPOCH = 4
 
@@ -29,8 +29,12 @@ class Donor(StateDonor):
         self._parent_pid = -1  # none: there is nothing to shut down
         self.lineage, self._before, self.local_epoch, self.rank = "e4", "e3", EPOCH, None
         self.last_factors = lambda lineage: None
-        self._update_compression, self._whole, self._shelf = NoCompression(), threading.RLock(), Shelf()
-        self._said: Any = multiprocessing.get_context("fork").Array("c", 256)
+        self._update_compression, self._weights_lock, self._cache = (
+            NoCompression(),
+            threading.RLock(),
+            SnapshotCache(),
+        )
+        self._offer: Any = multiprocessing.get_context("fork").Array("c", 256)
 
     def step(self, *args: Any, **kwargs: Any) -> None:
         """Nothing is delayed."""
@@ -41,11 +45,11 @@ class Donor(StateDonor):
     @property
     def offered(self) -> int:
         """The oldest update that others may ask for."""
-        return json.loads(self._said.value)[2]
+        return json.loads(self._offer.value)[2]
 
     def gives(self) -> float | None:
         """Of the update to this epoch, what is in it."""
-        blob: Blob | None = self._give("update", EPOCH, "")
+        blob: Blob | None = self._blob("update", EPOCH, "")
         return None if blob is None else unpack(blob.header, blob.body)[1][0].item()
 
 
@@ -94,7 +98,7 @@ WAYS = [lambda peer: peer.leave_round(1.0), lambda peer: peer.shutdown()]
 def test_a_round_without_a_step_is_not_handed_on_as_the_last_update(goes: Callable[[Peer], None]) -> None:
     peer = Peer()
     assert (peer.donor.offered, peer.donor.gives()) == (EPOCH, 4.0)
-    peer.donor._shelf.clear()  # nobody had asked for it yet
+    peer.donor._cache.clear()  # nobody had asked for it yet
     goes(peer)
     assert peer.averaged[0].item() == 5.0
     assert (peer.donor.offered, peer.donor.gives()) == (0, None)
@@ -104,7 +108,7 @@ def test_a_round_without_a_step_is_not_handed_on_as_the_last_update(goes: Callab
 def test_who_is_packing_the_last_update_ends_before_that_round(goes: Callable[[Peer], None]) -> None:
     peer = Peer()
     going = threading.Thread(target=goes, args=(peer,))
-    with peer.donor._whole:  # as while an update is packed
+    with peer.donor._weights_lock:  # as while an update is packed
         going.start()
         going.join(0.2)
         assert (going.is_alive(), peer.averaged[0].item()) == (True, 4.0)

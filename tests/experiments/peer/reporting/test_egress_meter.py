@@ -24,7 +24,7 @@ def test_a_socket_counts_from_its_birth_and_headers_count():
 def test_a_life_between_two_readings_counts():
     tally = EgressTally()
     tally.read([])
-    tally.died(_counters(1, 1000))
+    tally.closed(_counters(1, 1000))
     tally.read([])
     assert tally.totals == {"10.0.0.2": 1000}
     assert tally.without_tail == 0
@@ -33,7 +33,7 @@ def test_a_life_between_two_readings_counts():
 def test_what_it_sent_after_the_last_reading_counts():
     tally = EgressTally()
     tally.read([_counters(1, 1000)])
-    tally.died(_counters(1, 1700))
+    tally.closed(_counters(1, 1700))
     assert tally.totals == {"10.0.0.2": 1700}
 
 
@@ -82,7 +82,7 @@ def test_totals_are_true_and_never_go_back(steps, watched):
         elif what == "die" and place in alive:
             cookie, sent = alive.pop(place)
             if watched:
-                tally.died(_counters(cookie, sent, dst))
+                tally.closed(_counters(cookie, sent, dst))
         elif what == "read":
             tally.read(_counters(cookie, sent, f"10.0.0.{p}") for p, (cookie, sent) in alive.items())
         assert all(tally.totals[dst] >= count for dst, count in before.items())

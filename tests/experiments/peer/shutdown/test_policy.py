@@ -91,12 +91,12 @@ def test_a_hidden_round_that_takes_too_long_is_left_while_there_is_time_to_leave
     rig = Rig(tmp_path)
     rig.policy.train(lambda: -40.0)
     rig.policy.round_ended(30.0)
-    rig.policy.noticed(Notice(NOW_S + 120.0, "terminate"))
+    rig.policy.on_notice(Notice(NOW_S + 120.0, "terminate"))
     rig.departure.soft_left_s = 2.1
-    rig.policy.look()
+    rig.policy.check()
     assert not rig.stop.is_set()
     rig.departure.soft_left_s = 1.9
-    rig.policy.look()
+    rig.policy.check()
     assert rig.stop.is_set()
 
 
@@ -104,7 +104,7 @@ def test_a_hidden_round_that_is_nearly_over_is_taken_over_before_leaving(tmp_pat
     rig = Rig(tmp_path)
     rig.policy.train(lambda: -28.0)
     rig.policy.round_ended(30.0)
-    rig.policy.noticed(Notice(NOW_S + 120.0, "terminate"))
+    rig.policy.on_notice(Notice(NOW_S + 120.0, "terminate"))
     assert not rig.stop.is_set()
     rig.policy.round_ended(30.0)
     assert rig.stop.is_set()
@@ -112,11 +112,11 @@ def test_a_hidden_round_that_is_nearly_over_is_taken_over_before_leaving(tmp_pat
 
 def test_a_notice_before_training_ends_the_peer_at_once(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
-    rig.policy.noticed(Notice(NOW_S + 120.0, "terminate"))
+    rig.policy.on_notice(Notice(NOW_S + 120.0, "terminate"))
     assert rig.stop.is_set()
     assert (rig.said()["phase"], rig.said()["notice_at_s"]) == ("leaving", NOW_S + 120.0)
     assert (rig.departure.limit_s, rig.departure.code) == (20.0, 0)
-    assert rig.policy.in_a_hurry
+    assert rig.policy.urgent
 
 
 @pytest.mark.parametrize("off_s", [-3600.0, -700.0, 700.0, 3600.0])
@@ -125,7 +125,7 @@ def test_a_notice_on_a_machine_whose_clock_is_off_leaves_time_for_goodbyes(
 ) -> None:
     rig = Rig(tmp_path)
     rig.now_s = NOW_S + off_s
-    rig.policy.noticed(Notice(NOW_S + 120.0, "terminate"))  # by the cloud's clock
+    rig.policy.on_notice(Notice(NOW_S + 120.0, "terminate"))  # by the cloud's clock
     assert rig.departure.limit_s == 20.0
     assert NOW_S + off_s + 20.0 < rig.said()["notice_at_s"] <= NOW_S + off_s + 900.0
 
@@ -135,7 +135,7 @@ def test_a_notice_is_reported_by_the_swarms_clock(tmp_path: Path) -> None:
     policy = ShutdownPolicy(
         rig, cast(Departure, rig.departure), rig.status, rig.stop, lambda: NOW_S, lambda: -700.0
     )  # this machine is ahead
-    policy.noticed(Notice(NOW_S + 120.0, "terminate"))
+    policy.on_notice(Notice(NOW_S + 120.0, "terminate"))
     assert rig.said()["notice_at_s"] == NOW_S - 580.0
     assert rig.departure.limit_s == 20.0
 
@@ -145,8 +145,8 @@ def test_an_epoch_that_ends_soon_is_finished_first(tmp_path: Path) -> None:
     eta_s = [5.0]
     rig.policy.train(lambda: eta_s[0])
     rig.policy.round_ended(3.0)
-    rig.policy.noticed(Notice(NOW_S + 120.0, "terminate"))
-    assert not rig.policy.look()
+    rig.policy.on_notice(Notice(NOW_S + 120.0, "terminate"))
+    assert not rig.policy.check()
     assert not rig.stop.is_set()
     rig.policy.round_ended(3.0)
     assert rig.stop.is_set()
@@ -157,22 +157,22 @@ def test_an_epoch_that_turns_out_longer_is_given_up(tmp_path: Path) -> None:
     eta_s = [5.0]
     rig.policy.train(lambda: eta_s[0])
     rig.policy.round_ended(3.0)
-    rig.policy.noticed(Notice(NOW_S + 120.0, "terminate"))
+    rig.policy.on_notice(Notice(NOW_S + 120.0, "terminate"))
     assert not rig.stop.is_set()
     eta_s[0] = 14.0
-    rig.policy.look()
+    rig.policy.check()
     assert rig.stop.is_set()
 
 
 def test_a_lease_that_expires_ends_the_peer_within_seconds(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.until_s = NOW_S + 10.0
-    assert not rig.policy.look()
+    assert not rig.policy.check()
     rig.now_s += 9.9
-    assert not rig.policy.look()
+    assert not rig.policy.check()
     assert not rig.stop.is_set()
     rig.now_s += 0.2
-    assert rig.policy.look()
+    assert rig.policy.check()
     assert rig.stop.is_set()
     assert (rig.said()["phase"], rig.said()["error"]) == ("leaving", "lease expired")
     assert rig.departure.code == LEASE_EXPIRED == 3
@@ -184,7 +184,7 @@ def test_a_renewed_lease_does_not(tmp_path: Path) -> None:
     for _ in range(100):
         rig.until_s = rig.now_s + 10.0
         rig.now_s += 9.0
-        assert not rig.policy.look()
+        assert not rig.policy.check()
     assert not rig.stop.is_set()
 
 
@@ -192,7 +192,7 @@ def test_a_renewed_lease_does_not(tmp_path: Path) -> None:
 def test_a_peer_that_is_done_stays_done(tmp_path: Path, phase: str) -> None:
     rig = Rig(tmp_path)
     rig.status.set(phase=phase)
-    rig.policy.noticed(Notice(NOW_S + 120.0, "terminate"))
+    rig.policy.on_notice(Notice(NOW_S + 120.0, "terminate"))
     assert (rig.said()["phase"], rig.said()["notice_at_s"]) == (phase, NOW_S + 120.0)
     assert rig.stop.is_set()
 

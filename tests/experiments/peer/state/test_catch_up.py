@@ -18,8 +18,8 @@ from experiments.peer.state.catch_up import (
     catch_up,
     decide,
 )
-from experiments.peer.state.client import Taken, TakingError
-from experiments.peer.state.snapshot_cache import KEPT_UPDATES, Shelf
+from experiments.peer.state.client import DownloadError, ReceivedBlob
+from experiments.peer.state.snapshot_cache import KEPT_UPDATES, SnapshotCache
 
 LIMITS = Limits(without_state_s=60.0, round_s=30.0)
 
@@ -88,7 +88,7 @@ class Swarm:
         averaging = self.at % self.epoch_s > self.epoch_s - self.round_s
         return [Offer("donor", 0.01, self.its, averaging, oldest, f"at {self.its}")]
 
-    def fetch(self, get: Get) -> Taken:
+    def fetch(self, get: Get) -> ReceivedBlob:
         self.took.append(get.kind)
         if get.kind == "state":
             got = self.kept_from = self.its
@@ -97,11 +97,11 @@ class Swarm:
             assert self.its - KEPT_UPDATES < get.epoch <= self.its
             got = get.epoch
             self.at += self.update_s
-        return Taken(header=str(got).encode(), donor="donor", received=1, whole=True)
+        return ReceivedBlob(header=str(got).encode(), donor="donor", received=1, whole=True)
 
-    def use(self, get: Get, taken: Taken) -> None:
+    def use(self, get: Get, taken: ReceivedBlob) -> None:
         if get.kind == "update" and self.lineage != f"at {self.epoch}":
-            raise TakingError("other weights")
+            raise DownloadError("other weights")
         self.epoch = int(taken.header)
         self.lineage = f"at {self.epoch}"
 
@@ -172,9 +172,9 @@ def test_without_an_answer_a_newcomer_gives_up_and_an_old_peer_goes_on() -> None
 class Broken(Swarm):
     """Nothing arrives."""
 
-    def fetch(self, get: Get) -> Taken:
+    def fetch(self, get: Get) -> ReceivedBlob:
         self.at += 1.0
-        raise TakingError(f"no {get.kind}")
+        raise DownloadError(f"no {get.kind}")
 
 
 def test_what_never_arrives_ends_with_its_reason() -> None:
@@ -193,16 +193,16 @@ def test_a_shelf_keeps_updates_only_for_a_snapshot_and_not_for_ever() -> None:
     from experiments.peer.state.encoding import Blob
 
     blob = Blob("key", b"", None)  # type: ignore[arg-type] # nobody looks into it
-    shelf = Shelf()
-    shelf.epoch_ended(3, lambda: blob)
-    assert (shelf.oldest_update(3, False), shelf.oldest_update(3, True)) == (0, 3)
-    assert shelf.snapshot(3, lambda: blob) is shelf.with_key("key") is blob
+    cache = SnapshotCache()
+    cache.epoch_ended(3, lambda: blob)
+    assert (cache.oldest_update(3, False), cache.oldest_update(3, True)) == (0, 3)
+    assert cache.snapshot(3, lambda: blob) is cache.with_key("key") is blob
     for epoch in range(4, 4 + KEPT_UPDATES):
-        shelf.epoch_ended(epoch, lambda: blob)
-        assert shelf.oldest_update(epoch, False) == 4
-    assert shelf.update(2, lambda: None) is None
-    shelf.epoch_ended(4 + KEPT_UPDATES, lambda: blob)
-    assert (shelf.oldest_update(4 + KEPT_UPDATES, False), shelf.with_key("key")) == (0, None)
-    shelf.snapshot(9, lambda: blob)
-    shelf.epoch_ended(10, lambda: None)  # an epoch without a step
-    assert shelf.with_key("key") is None
+        cache.epoch_ended(epoch, lambda: blob)
+        assert cache.oldest_update(epoch, False) == 4
+    assert cache.update(2, lambda: None) is None
+    cache.epoch_ended(4 + KEPT_UPDATES, lambda: blob)
+    assert (cache.oldest_update(4 + KEPT_UPDATES, False), cache.with_key("key")) == (0, None)
+    cache.snapshot(9, lambda: blob)
+    cache.epoch_ended(10, lambda: None)  # an epoch without a step
+    assert cache.with_key("key") is None

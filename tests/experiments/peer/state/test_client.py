@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.peer.optimizer.build import state_compression
-from experiments.peer.state.client import Chunk, Taken, TakingError, Wanted, take
+from experiments.peer.state.client import Chunk, DownloadError, ReceivedBlob, Wanted, download
 from experiments.peer.state.encoding import Blob, StateBytesError, pack, unpack
 from experiments.peer.state.transport import answers
 
@@ -73,36 +73,36 @@ class Streams:
             self.open -= 1
 
 
-def download(*donors: Donor, silence_s: float = 5.0) -> tuple[Taken, Streams]:
+def downloaded(*donors: Donor, silence_s: float = 5.0) -> tuple[ReceivedBlob, Streams]:
     streams = Streams()
-    taken = virtual_time.run(take(streams, donors, STATE, silence_s))
+    blob = virtual_time.run(download(streams, donors, STATE, silence_s))
     assert streams.open == 0
-    return taken, streams
+    return blob, streams
 
 
 def test_a_cut_download_goes_on_at_its_offset() -> None:
     donor = Donor(blob_of(3), cuts=[2, 1])
-    taken, _ = download(donor)
-    assert (taken.resumed, taken.restarted, taken.received) == (2, 0, 80)
+    blob, _ = downloaded(donor)
+    assert (blob.resumed, blob.restarted, blob.received) == (2, 0, 80)
     assert [wanted.offset for wanted in donor.asked] == [0, 32, 48]
-    assert unpack(taken.header, taken.body)[1][0].tolist() == list(range(20))
+    assert unpack(blob.header, blob.body)[1][0].tolist() == list(range(20))
 
 
 def test_another_donor_of_the_epoch_gives_the_rest() -> None:
     """Its numbers are its own: equal up to what float16 averaging rounds, so not bit by bit."""
     dies, other = Donor(blob_of(3), cuts=[2, 0, 0]), Donor(blob_of(3, seed=100))
-    taken, _ = download(dies, other)
-    assert taken.donor is other
-    assert (taken.resumed, taken.received, other.asked[0].offset) == (1, 80, 32)
-    numbers = unpack(taken.header, taken.body)[1][0].tolist()
+    blob, _ = downloaded(dies, other)
+    assert blob.donor is other
+    assert (blob.resumed, blob.received, other.asked[0].offset) == (1, 80, 32)
+    numbers = unpack(blob.header, blob.body)[1][0].tolist()
     assert numbers == [*range(8), *range(108, 120)]
 
 
 def test_a_donor_of_another_epoch_begins_again() -> None:
     dies, other = Donor(blob_of(3), cuts=[2, 0, 0]), Donor(blob_of(4))
-    taken, _ = download(dies, other)
-    assert unpack(taken.header, taken.body)[0] == {"epoch": 4}
-    assert (taken.resumed, taken.restarted, taken.received) == (0, 1, 112)
+    blob, _ = downloaded(dies, other)
+    assert unpack(blob.header, blob.body)[0] == {"epoch": 4}
+    assert (blob.resumed, blob.restarted, blob.received) == (0, 1, 112)
 
 
 def test_a_damaged_chunk_is_asked_for_again_and_a_donor_of_damage_is_given_up() -> None:
@@ -110,21 +110,21 @@ def test_a_damaged_chunk_is_asked_for_again_and_a_donor_of_damage_is_given_up() 
         return Chunk(offset=chunk.offset, crc=chunk.crc ^ (chunk.offset == 32), data=chunk.data)
 
     bad, good = Donor(blob_of(3), spoil=spoil), Donor(blob_of(3))
-    taken, _ = download(bad, good)
+    blob, _ = downloaded(bad, good)
     assert len(bad.asked) == 3
-    assert (taken.donor, good.asked[0].offset) == (good, 32)
-    with pytest.raises(TakingError, match="damaged"):
-        download(Donor(blob_of(3), spoil=spoil))
+    assert (blob.donor, good.asked[0].offset) == (good, 32)
+    with pytest.raises(DownloadError, match="damaged"):
+        downloaded(Donor(blob_of(3), spoil=spoil))
 
 
 def test_who_has_nothing_is_not_asked_twice() -> None:
     empty = Donor(None)
-    taken, _ = download(empty, Donor(blob_of(3)))
-    assert (taken.whole, len(empty.asked)) == (True, 1)
-    with pytest.raises(TakingError, match="nothing here"):
-        download(empty)
-    with pytest.raises(TakingError, match="there is none"):
-        download()
+    blob, _ = downloaded(empty, Donor(blob_of(3)))
+    assert (blob.whole, len(empty.asked)) == (True, 1)
+    with pytest.raises(DownloadError, match="nothing here"):
+        downloaded(empty)
+    with pytest.raises(DownloadError, match="there is no donor"):
+        downloaded()
 
 
 def test_a_silent_donor_is_left_and_its_stream_closed() -> None:
@@ -136,9 +136,9 @@ def test_a_silent_donor_is_left_and_its_stream_closed() -> None:
                     await asyncio.sleep(60.0)
 
     streams, silent, other = Silent(), Donor(blob_of(3)), Donor(blob_of(3))
-    taken = virtual_time.run(take(streams, [silent, other], STATE, 0.05))
+    blob = virtual_time.run(download(streams, [silent, other], STATE, 0.05))
     assert [wanted.offset for wanted in silent.asked] == [0, 32, 32]  # then twice nothing
-    assert (taken.whole, taken.donor, taken.received) == (True, other, 80)
+    assert (blob.whole, blob.donor, blob.received) == (True, other, 80)
     assert (streams.open, streams.most) == (0, 1)
 
 
@@ -148,9 +148,9 @@ def test_whatever_is_cut_there_is_one_stream_at_a_time_and_no_byte_twice(
 ) -> None:
     donors = [Donor(blob_of(3, size=size), cuts=list(times)) for times in cuts]
     donors.append(Donor(blob_of(3, size=size)))
-    taken, streams = download(*donors)
-    assert taken.body.tolist() == blob_of(3, size=size).body.tolist()
-    assert taken.received == taken.body.numel()
+    blob, streams = downloaded(*donors)
+    assert blob.body.tolist() == blob_of(3, size=size).body.tolist()
+    assert blob.received == blob.body.numel()
     assert streams.most == 1
 
 

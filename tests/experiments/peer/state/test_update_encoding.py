@@ -17,10 +17,10 @@ from experiments.peer.averaging.lineage import alone
 from experiments.peer.averaging.powersgd_cache import LastFactors
 from experiments.peer.averaging.powersgd_math import Factors, LowRankRound, rebuild
 from experiments.peer.state.catch_up import Get
-from experiments.peer.state.client import Taken, TakingError
+from experiments.peer.state.client import DownloadError, ReceivedBlob
 from experiments.peer.state.encoding import pack, unpack
 from experiments.peer.state.server import StateDonor
-from experiments.peer.state.snapshot_cache import Shelf
+from experiments.peer.state.snapshot_cache import SnapshotCache
 from experiments.peer.state.update_encoding import _infos
 
 SHAPES = ((24, 30), (7,), (16, 3, 5, 2), (2, 3))
@@ -35,7 +35,11 @@ class Loose(StateDonor):
         self._parent_pid = -1  # none: there is nothing to shut down
         self.lineage, self._before, self.local_epoch, self.rank = "", "", 0, rank
         self.dht: Any = SimpleNamespace(peer_id="donor")
-        self._update_compression, self._whole, self._shelf = compression, threading.RLock(), Shelf()
+        self._update_compression, self._weights_lock, self._cache = (
+            compression,
+            threading.RLock(),
+            SnapshotCache(),
+        )
         self.last_update = lambda: self.averaged
         self.last_factors = lambda lineage: self.factors.get(lineage)
         torch.manual_seed(0)
@@ -61,12 +65,12 @@ class Loose(StateDonor):
         if factors is not None:
             self.factors[self.lineage] = factors
 
-    def gives(self) -> Taken:
+    def gives(self) -> ReceivedBlob:
         blob = self._packed_update(self.local_epoch)
         assert blob is not None
-        return Taken(header=blob.header, body=blob.body, donor="donor", received=blob.body.numel())
+        return ReceivedBlob(header=blob.header, body=blob.body, donor="donor", received=blob.body.numel())
 
-    def takes(self, taken: Taken) -> None:
+    def takes(self, taken: ReceivedBlob) -> None:
         self.use(Get("update", self.local_epoch + 1, ("donor",)), taken)
 
 
@@ -153,7 +157,7 @@ def test_what_does_not_fit_changes_nothing(change: str, why: str) -> None:
     else:
         late.lineage = "alone"
     before = [weight.detach().clone() for weight in late.weights]
-    with pytest.raises(TakingError, match="does not fit") as error:
+    with pytest.raises(DownloadError, match="does not fit") as error:
         late.takes(taken)
     assert why in str(error.value)
     assert all(map(torch.equal, late.weights, before))
@@ -192,8 +196,10 @@ def test_strange_factors_are_refused_and_change_nothing(rank: Any, dtype: torch.
     strange = [tensor.to(dtype) for tensor in tensors]
     blob = pack({**about, "rank": rank}, strange, _infos(strange), NoCompression())
     before = [weight.detach().clone() for weight in late.weights]
-    with pytest.raises(TakingError, match=r"does not fit: ValueError\(.factors of"):
-        late.takes(Taken(header=blob.header, body=blob.body, donor="donor", received=blob.body.numel()))
+    with pytest.raises(DownloadError, match=r"does not fit: ValueError\(.factors of"):
+        late.takes(
+            ReceivedBlob(header=blob.header, body=blob.body, donor="donor", received=blob.body.numel())
+        )
     assert all(map(torch.equal, late.weights, before))
     late.takes(taken)
     assert equal(donor, late)
@@ -202,7 +208,7 @@ def test_strange_factors_are_refused_and_change_nothing(rank: Any, dtype: torch.
 def test_factors_are_refused_where_rounds_average_none() -> None:
     donor, late = Loose(NoCompression()), Loose(NoCompression(), None)
     donor.round(a_round(donor, 1))
-    with pytest.raises(TakingError, match="factors of rank 2, not None"):
+    with pytest.raises(DownloadError, match="factors of rank 2, not None"):
         late.takes(donor.gives())
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from peer_rig import config_of
 
 from cloud.clock import MAX_SKEW_S
-from experiments.peer.swarm.clock import SwarmClock, follow, told_time
+from experiments.peer.swarm.clock import SwarmClock, install_clock, told_time
 from experiments.peer.swarm.dht_node import start_dht
 
 NOW_S = 1_790_000_000.0
@@ -32,7 +32,7 @@ class Machine:
 
     def hears(self, theirs_s: float, trip_s: float, back_s: float) -> float | None:
         ticks = 77.0 + self.passed_s
-        return self.clock.heard(theirs_s, ticks - trip_s - back_s, ticks)
+        return self.clock.observe(theirs_s, ticks - trip_s - back_s, ticks)
 
 
 @given(
@@ -106,7 +106,7 @@ def _three_nodes(folder: Path) -> list[tuple[float, dict[str, int]]]:
     clocks, nodes, maddrs = [], [], []
     for name, by_s in (("a", 0.0), ("b", -3500.0), ("c", 3500.0)):
         clock = SwarmClock(_a_machine_off(by_s))
-        follow(clock)
+        install_clock(clock)
         config = replace(
             first, initial_peers=tuple(maddrs[:1]), listen_port=config_of(name, "", ()).listen_port
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.peer.reporting.egress_meter import _leaves_the_host  # pyright: ignore[reportPrivateUsage]
+from experiments.peer.reporting.egress_meter import _leaves_host  # pyright: ignore[reportPrivateUsage]
 from experiments.peer.swarm.internal_addresses import at_internal, read_neighbours, to_reconnect
 
 ROOT = Path(__file__).parents[4]
@@ -65,15 +65,15 @@ def run(folder):
         assert time.monotonic() < end, "the members did not find each other"
         time.sleep(0.1)
     for one in members:
-        one.wait_until_inside(30, threading.Event())
+        one.wait_for_internal_connections(30, threading.Event())
     time.sleep(3)  # further rounds find what the other ends did meanwhile
     return {
         "ids": [peer_of(maddr) for _, _, maddr in nodes],
         "before": before,
         "after": [dht.run_coroutine(connections) for _, dht, _ in nodes],
-        "outside": [list(one.outside) for one in members],
+        "outside": [list(one.public_only) for one in members],
         "heals": [one.heals for one in members],
-        "inside": [dict(one.inside) for one in members],
+        "inside": [dict(one.internal) for one in members],
     }
 
 for words in ("link set lo up", *(f"addr add {a}.{n}/32 dev lo" for a in ("203.0.113", "10.0.0") for n in (1, 2, 3))):
@@ -113,11 +113,11 @@ def test_a_file_with_anything_in_it_is_read(tmp_path: Path):
     assert read_neighbours(path) == {A: "10.0.0.1", C: "10.0.0.3"}
 
 
-def test_what_never_leaves_the_host_is_no_egress():
+def test_link_local_and_loopback_traffic_is_no_egress():
     """A cloud's metadata service is asked every few seconds."""
-    leaves = {a: _leaves_the_host(a) for a in ("127.0.0.1", "169.254.169.254", "::1", "fe80::1")}
+    leaves = {a: _leaves_host(a) for a in ("127.0.0.1", "169.254.169.254", "::1", "fe80::1")}
     assert not any(leaves.values())
-    assert all(_leaves_the_host(a) for a in ("10.0.0.1", "203.0.113.1", "2001:db8::1"))
+    assert all(_leaves_host(a) for a in ("10.0.0.1", "203.0.113.1", "2001:db8::1"))
 
 
 @pytest.mark.processes

@@ -114,9 +114,9 @@ def test_no_orders_lengthen_the_lease_beyond_that_of_the_config() -> None:
     "blob", [b"", b"x" * 100, blob_of(0, A, pem=OTHER_PEM), blob_of(0, A, run="another")]
 )
 def test_a_config_with_somebody_elses_orders_is_refused(blob: bytes) -> None:
-    with pytest.raises(PeerConfigError, match="orders: not this run's"):
+    with pytest.raises(PeerConfigError, match="orders: not signed orders of this run"):
         watch_of(blob)
-    with pytest.raises(PeerConfigError, match="orders: not this run's"):
+    with pytest.raises(PeerConfigError, match="orders: not signed orders of this run"):
         OrdersWatch(replace(closed(b""), orders="not base64!"))
 
 

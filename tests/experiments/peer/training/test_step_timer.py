@@ -65,7 +65,7 @@ def test_phases_do_not_nest() -> None:
     steps = StepClock(FakeClock(), FakeClock())
     with steps.phase("forward"), pytest.raises(ValueError, match="count twice"), steps.phase("backward"):
         pass
-    with pytest.raises(ValueError, match="no phase"), steps.phase("other"):
+    with pytest.raises(ValueError, match="not a phase"), steps.phase("other"):
         pass
 
 
