@@ -21,7 +21,7 @@ from experiments.peer.optimizer.build import build_optimizer
 from experiments.peer.optimizer.join import Download, take_over
 from experiments.peer.optimizer.single_peer import PlainOptimizer, build_plain
 from experiments.peer.optimizer.swarm_optimizer import SwarmOptimizer
-from experiments.peer.processes import Departure, children_die_with_us, note_descendants, run_within
+from experiments.peer.processes import Departure, kill_children_with_parent, note_descendants, run_within
 from experiments.peer.reporting.loss_log import LossWatch, set_up_logging
 from experiments.peer.reporting.model_bytes import ModelBytes, count_tensors
 from experiments.peer.reporting.publish import Publisher, PublishError, use_record_key
@@ -143,7 +143,7 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
     parts.callback(run_within, _OPTIMIZER_S, optimizer.shutdown)
     note_descendants()
     leave.add(
-        partial(optimizer.take_back_progress, _TELL_SWARM_S / 2),
+        partial(optimizer.withdraw_progress, _TELL_SWARM_S / 2),
         partial(publisher.flush, _FLUSH_S),
         membership.stop,
     )
@@ -176,7 +176,7 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
 def _prepare_process(config: PeerConfig, folder: Path) -> LossWatch:
     """Set up what Hivemind's forked processes inherit: logging, being killed with this process, patches."""
     losses = set_up_logging(folder / "peer.log")
-    children_die_with_us()
+    kill_children_with_parent()
     if config.emulated:
         torch.set_num_threads(1)
     apply_patches("peer")

@@ -25,7 +25,7 @@ _SHARED_MEMORY = Path("/dev/shm")
 _recorded_pids: set[int] = set()  # this process and all descendants ever recorded
 
 
-def children_die_with_us() -> None:
+def kill_children_with_parent() -> None:
     """Make the kernel kill every child forked from now on when this process dies.
 
     The children ignore SIGTERM and SIGINT: a signal to the process group must not kill the DHT before this process

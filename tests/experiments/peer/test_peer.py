@@ -112,7 +112,7 @@ def document(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "status.json").read_text())
 
 
-def test_a_run_that_ends_by_itself(parts: Parts, tmp_path: Path) -> None:
+def test_course_of_a_completed_run(parts: Parts, tmp_path: Path) -> None:
     assert peer_of(parts, tmp_path).run() == 0
     assert [call for call in parts.calls if not call.startswith("train <")] == [
         "announced", "announce training 3", "located ['/ip4/10.0.0.2/tcp/1/p2p/QmB']", "a of a,b", "reading",
@@ -135,9 +135,7 @@ def test_a_stop_while_training_leaves_the_round_before_anything_ends(parts: Part
     assert document(tmp_path)["phase"] == "leaving"
 
 
-def test_a_hurry_leaves_the_evaluation_out_and_the_lease_has_its_exit_code(
-    parts: Parts, tmp_path: Path
-) -> None:
+def test_urgent_shutdown_skips_the_evaluation_and_keeps_the_exit_code(parts: Parts, tmp_path: Path) -> None:
     parts.finished, parts.requested, parts.urgent, parts.code = False, True, True, 3
     assert peer_of(parts, tmp_path).run() == 3
     assert not [call for call in parts.calls if call.startswith("evaluation")]
@@ -159,7 +157,7 @@ def test_a_start_without_all_peers_is_a_warning(parts: Parts, tmp_path: Path) ->
     ]
 
 
-def test_all_parts_end_although_one_fails_and_the_failure_is_the_peers(parts: Parts, tmp_path: Path) -> None:
+def test_all_components_end_although_one_fails(parts: Parts, tmp_path: Path) -> None:
     peer = peer_of(parts, tmp_path)
 
     def fail() -> None:
@@ -171,7 +169,7 @@ def test_all_parts_end_although_one_fails_and_the_failure_is_the_peers(parts: Pa
     assert parts.calls[-2:] == ["end last started", "end first started"]
 
 
-def test_a_failure_in_training_ends_no_part(
+def test_failure_in_training_does_not_end_components(
     parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process ends, and with it all connections: the others see at once that this peer is gone."""
@@ -203,7 +201,7 @@ def test_an_epoch_is_published_counted_announced_and_reported(parts: Parts, tmp_
     assert (found["epoch"], found["warnings"]) == (4, ["epoch 4 lost part of its round: group of 1 of 2"])
 
 
-def test_a_plain_loop_takes_no_state_over(parts: Parts, tmp_path: Path) -> None:
+def test_plain_loop_downloads_no_state(parts: Parts, tmp_path: Path) -> None:
     peer = peer_of(parts, tmp_path)
     peer.optimizer = PlainOptimizer(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]), parts, 8)
     peer._join(took_over=True)

@@ -58,7 +58,7 @@ def check_steps(peer: PeerProcess) -> None:
     assert steps.groupby("epoch")["samples"].sum().min() > 0
 
 
-def test_two_peers_average_and_leave_nothing(tmp_path: Path, store) -> None:
+def test_two_peers_average_and_leave_nothing_behind(tmp_path: Path, store) -> None:
     endpoint, shards = store
     first = PeerProcess(tmp_path / "a", config_of("a", endpoint, shards, expected_peers=2))
     second = None

@@ -37,7 +37,7 @@ def states(peers: Group) -> set[State]:
     return {agreement.state for agreement in peers.values()}
 
 
-def test_all_that_are_ready_keep_the_result() -> None:
+def test_all_ready_peers_commit() -> None:
     peers = group(3)
     for agreement in peers.values():
         assert agreement.state is State.WORKING
@@ -46,13 +46,13 @@ def test_all_that_are_ready_keep_the_result() -> None:
     assert states(peers) == {State.COMMITTED}
 
 
-def test_alone_it_keeps_what_it_has() -> None:
+def test_single_peer_commits() -> None:
     alone = Agreement[int](())
     alone.completed()
     assert alone.state is State.COMMITTED
 
 
-def test_nobody_keeps_it_when_one_misses_a_part() -> None:
+def test_no_peer_commits_when_one_misses_a_part() -> None:
     peers = group(3)
     peers[0].completed()
     peers[1].failed()
@@ -62,13 +62,13 @@ def test_nobody_keeps_it_when_one_misses_a_part() -> None:
     assert peers[2].state is State.ABORTED
 
 
-def test_who_is_still_working_gives_up_when_another_is_lost() -> None:
+def test_working_peer_aborts_when_another_is_lost() -> None:
     peers = group(2)
     peers[0].lost(1)
     assert peers[0].state is State.ABORTED
 
 
-def test_one_that_kept_the_result_before_a_loss_brings_the_doubting_along() -> None:
+def test_peers_in_doubt_commit_if_one_committed_before_the_loss() -> None:
     peers = group(3)
     for agreement in peers.values():
         agreement.completed()
@@ -82,7 +82,7 @@ def test_one_that_kept_the_result_before_a_loss_brings_the_doubting_along() -> N
     assert peers[1].state is State.COMMITTED
 
 
-def test_the_lost_may_have_kept_it_but_nobody_alive_did() -> None:
+def test_all_live_peers_in_doubt_abort() -> None:
     peers = group(3)
     for agreement in peers.values():
         agreement.completed()
@@ -96,7 +96,7 @@ def test_the_lost_may_have_kept_it_but_nobody_alive_did() -> None:
     assert states(peers) == {State.COMMITTED}
 
 
-def test_a_doubting_peer_asks_all_again_after_another_loss() -> None:
+def test_peer_in_doubt_polls_again_after_another_loss() -> None:
     peers = group(4)
     for agreement in peers.values():
         agreement.completed()
@@ -109,7 +109,7 @@ def test_a_doubting_peer_asks_all_again_after_another_loss() -> None:
     assert peers[0].to_ask(1)
 
 
-def test_an_answer_to_an_older_question_does_not_end_the_doubt() -> None:
+def test_response_to_an_older_poll_does_not_end_the_doubt() -> None:
     peers = group(3)
     peers[0].completed()
     peers[0].lost(1)
@@ -119,13 +119,13 @@ def test_an_answer_to_an_older_question_does_not_end_the_doubt() -> None:
     assert peers[0].state is State.ABORTED
 
 
-def test_a_stranger_changes_nothing() -> None:
+def test_messages_of_strangers_are_ignored() -> None:
     agreement = Agreement({1})
     assert agreement.received(7, State.ABORTED) is State.WORKING
 
 
 @given(size=st.integers(1, 5), data=st.data())
-def test_no_two_survivors_differ(size: int, data: st.DataObject) -> None:
+def test_survivors_always_agree(size: int, data: st.DataObject) -> None:
     """Any order of completions, failures, calls and deaths."""
     peers = group(size)
     for _ in range(data.draw(st.integers(0, 40))):
@@ -149,7 +149,7 @@ def test_no_two_survivors_differ(size: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 8])
-def test_who_calls_nobody_is_called(size: int) -> None:
+def test_peer_that_calls_nobody_is_called(size: int) -> None:
     """One whose calls all fail to begin still learns the end from the others' calls."""
     peers = group(size)
     for agreement in peers.values():

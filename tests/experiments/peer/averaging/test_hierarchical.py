@@ -240,7 +240,7 @@ def test_six_peers_in_three_regions_get_the_mean(found: Found) -> None:
 
 
 @pytest.mark.parametrize("phase", _PHASES[1:])
-def test_the_survivors_of_a_death_lose_the_round_together_and_repeat_it(found: Found, phase: str) -> None:
+def test_survivors_of_a_death_fail_and_retry_together(found: Found, phase: str) -> None:
     survivors = 5 - [p for _, p in DEATHS].index(phase)
     assert len(found.failed[phase]) in (0, survivors)
     if phase != "agreement":  # where all have all parts, the last words decide whether it counts
@@ -251,5 +251,5 @@ def test_the_survivors_of_a_death_lose_the_round_together_and_repeat_it(found: F
     assert found.equal[phase]
 
 
-def test_nobody_waits_longer_than_two_time_outs(found: Found) -> None:
+def test_no_peer_waits_longer_than_two_timeouts(found: Found) -> None:
     assert max(found.seconds.values()) < 1.5 + 1.0 + 2 * 3.0, found.seconds

@@ -199,7 +199,7 @@ async def a_round(
         ("a", "b", "b", "b", "b"),
     ],
 )
-def test_all_get_the_flat_mean_up_to_float16_and_equal_to_the_bit(regions: tuple[str, ...]) -> None:
+def test_result_is_the_flat_mean_and_bitwise_equal_on_all_peers(regions: tuple[str, ...]) -> None:
     outcome = virtual_time.run(a_round(regions))
     assert [*outcome.kept.values()] == [True] * len(regions)
     assert outcome.survivors_agree()
@@ -226,13 +226,13 @@ def test_a_peer_that_leaves_gives_weight_0() -> None:
     assert leaver.survivors_agree()
 
 
-def test_nobody_keeps_the_mean_of_no_samples() -> None:
+def test_round_without_samples_fails() -> None:
     outcome = virtual_time.run(a_round(SIX, weights=lambda _: 0.0))
     assert not any(outcome.kept.values())
     assert outcome.survivors_agree()
 
 
-def test_a_groupmate_that_hangs_up_ends_the_round_at_once() -> None:
+def test_closed_stream_of_a_groupmate_ends_the_round_at_once() -> None:
     """As Hivemind tells it: the handler of its stream is cancelled."""
 
     async def hung_up() -> None:
@@ -293,7 +293,7 @@ def test_a_peer_that_dies_at_any_message_leaves_the_others_in_agreement() -> Non
 @pytest.mark.parametrize(
     "share", [0.0, 0.1, 0.3, 0.5, 0.7, 0.95], ids=lambda share: f"after {share:.0%} of the messages"
 )
-def test_a_peer_that_falls_silent_is_not_waited_for_long(share: float) -> None:
+def test_silent_peer_is_awaited_only_briefly(share: float) -> None:
     """A VM that is taken away closes no connection: the others have their time-outs, of 0.3 s here."""
 
     async def timed() -> tuple[Outcome, float]:
@@ -309,7 +309,7 @@ def test_a_peer_that_falls_silent_is_not_waited_for_long(share: float) -> None:
 
 
 @pytest.mark.slow
-def test_two_that_die_one_after_the_other_leave_the_others_in_agreement() -> None:
+def test_two_consecutive_deaths_leave_the_others_in_agreement() -> None:
     async def deaths() -> None:
         for first in range(1, len((await a_round(SIX)).net.kinds), 5):
             for gap in (1, 4, 9):

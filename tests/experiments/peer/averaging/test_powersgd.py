@@ -48,7 +48,7 @@ def log_of(peer: PeerProcess) -> str:
     return (peer.folder / "peer.log").read_text()
 
 
-def test_peers_that_send_factors_stay_one_swarm_and_learn(start) -> None:
+def test_peers_with_powersgd_stay_one_swarm_and_learn(start) -> None:
     first = [start(slot) for slot in "abc"]
     for peer in first:
         said = peer.wait_for(lambda s: s["phase"] == "done")

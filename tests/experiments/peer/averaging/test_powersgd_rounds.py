@@ -38,7 +38,7 @@ class Loose(PowerSgdAverager):
     def __init__(self, number: int, swarm: dict[PeerID, Loose]) -> None:
         self._parent_pid = -1  # none: there is nothing to shut down
         self._rank, self._seed, self._memory = RANK, SEED, Memory()
-        self._said = SimpleNamespace(value=b"")
+        self._held_lineages = SimpleNamespace(value=b"")
         self._versions, self._warm = {}, False
         self._last_factors = LastFactors(SHAPES, RANK)
         self._control: Any = SimpleNamespace(stage=AveragingStage.AWAITING_TRIGGER)
@@ -83,7 +83,7 @@ class Loose(PowerSgdAverager):
         """What matchmaking would gather of this peer, for a new attempt."""
         self.attempts += 1
         told = PeerVersion(self.epoch, self.lineage, f"{self.number}/{self.attempts}", attempt=self.attempts)
-        holds = self.lineage in self._said.value.decode().split()
+        holds = self.lineage in self._held_lineages.value.decode().split()
         packed = self.serializer.dumps([told.as_list(), holds])
         return told, self.serializer.dumps([None, AveragingMode.NODE.value, packed])
 
@@ -176,7 +176,7 @@ def reckoned(peers: int, rounds: int) -> list[torch.Tensor]:
 
 
 @pytest.mark.slow  # failed attempts end with their time-outs
-def test_rounds_are_what_the_arithmetic_says_though_attempts_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_match_the_arithmetic_despite_failed_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     made_rounds: list[LowRankRound] = []
 
     class Watched(LowRankRound):
@@ -213,7 +213,7 @@ def test_rounds_are_what_the_arithmetic_says_though_attempts_fail(monkeypatch: p
     run(work())
 
 
-def test_a_joiner_makes_all_begin_anew_and_all_stay_equal() -> None:
+def test_joiner_makes_all_begin_with_new_factors_and_stay_equal() -> None:
     async def work() -> None:
         peers = made(4)
         first, joiner = peers[:3], peers[3]
@@ -248,7 +248,7 @@ def test_an_averager_has_room_for_the_factors_of_its_parameters() -> None:
     assert averager.factors("b") is None
 
 
-def test_who_missed_a_round_makes_the_same_bits_of_what_it_sent() -> None:
+def test_peer_that_missed_a_round_rebuilds_the_same_bits() -> None:
     async def work() -> None:
         peers = made(3)
         late = [torch.nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
@@ -274,7 +274,7 @@ def test_who_missed_a_round_makes_the_same_bits_of_what_it_sent() -> None:
     run(work())
 
 
-def test_each_peer_sends_its_share_of_the_factors_and_no_more() -> None:
+def test_each_peer_sends_only_its_share_of_the_factors() -> None:
     async def work() -> None:
         peers = made(3)
         results = await attempt(peers)

@@ -146,7 +146,7 @@ def test_all_peers_hold_the_same_bits(compression: str, error: float) -> None:
     assert not torch.equal(results["a"], mean)  # it was compressed
 
 
-def test_with_hivemind_each_peers_average_has_its_own_rounding() -> None:
+def test_hivemind_rounds_each_peers_average_differently() -> None:
     """If this fails, peers stay equal by themselves and `EqualRunner` may send differences again."""
     apply("peer")
     assert differing(virtual_time.run(Network(AllReduceRunner).run())) > VALUES / 10
@@ -167,7 +167,7 @@ def timed(kind: type[AllReduceRunner], **how: Any) -> tuple[float, dict[str, Any
     ("lost", "chunks", "why"),
     [("outside", 0.0, "does not average its share"), ("stopped", 1.0, "does not send")],
 )
-def test_the_round_is_over_for_all_as_soon_as_one_is_lost(lost: str, chunks: float, why: str) -> None:
+def test_round_ends_for_all_when_one_is_lost(lost: str, chunks: float, why: str) -> None:
     took, results = timed(EqualRunner, **{lost: ("d",)})
     assert took == pytest.approx(chunks, abs=0.1)
     assert len(results) == 3
@@ -177,7 +177,7 @@ def test_the_round_is_over_for_all_as_soon_as_one_is_lost(lost: str, chunks: flo
 
 
 @pytest.mark.parametrize(("lost", "chunks"), [("outside", 0.0), ("stopped", 2.0)])
-def test_a_patient_round_without_one_is_for_nobody(lost: str, chunks: float) -> None:
+def test_patient_round_without_one_peer_fails_for_all(lost: str, chunks: float) -> None:
     took, results = timed(EqualRunner, **{lost: ("d",)}, patient=True)
     assert took == pytest.approx(chunks, abs=0.1)
     assert len(results) == 3
@@ -195,7 +195,7 @@ def test_two_that_cannot_reach_each_other_do_not_stop_the_others() -> None:
     assert torch.equal(results["b"], results["c"])
 
 
-def test_who_is_lost_is_not_left_out_of_an_average_that_others_may_keep() -> None:
+def test_average_never_excludes_a_lost_peer() -> None:
     """Its share is there and a part of its own is not: the others had an average without it, this peer none."""
     apply("peer")
     network = Network(EqualRunner, outside=("d",))
@@ -209,7 +209,7 @@ def test_who_is_lost_is_not_left_out_of_an_average_that_others_may_keep() -> Non
 
 
 @pytest.mark.parametrize(("lost", "chunks"), [("outside", 1.0), ("stopped", 2.0)])
-def test_hivemind_waits_for_who_is_lost(lost: str, chunks: float) -> None:
+def test_hivemind_waits_for_lost_peers(lost: str, chunks: float) -> None:
     """If this fails, Hivemind stops waiting for a peer that has refused it, or is silent, and `EqualRunner.run` can go."""
     took, results = timed(AllReduceRunner, **{lost: ("d",)})
     assert took > 0.9 * chunks
@@ -298,14 +298,14 @@ async def left_behind(kind: type[DecentralizedAverager], looks_on: bool) -> Any:
 
 
 @pytest.mark.parametrize("looks_on", [True, False])
-def test_a_part_of_a_group_without_this_peer_is_answered(looks_on: bool) -> None:
+def test_part_of_another_group_gets_a_response(looks_on: bool) -> None:
     answer = virtual_time.run(left_behind(RoundAverager, looks_on))
     assert answer is not None
     assert answer.code == BAD_GROUP_ID
 
 
 @pytest.mark.parametrize("looks_on", [True, False])
-def test_hivemind_never_answers_it(looks_on: bool) -> None:
+def test_hivemind_never_responds_to_it(looks_on: bool) -> None:
     """The first message of a new stream is lost: its sender waits for two chunk time-outs."""
     assert virtual_time.run(left_behind(DecentralizedAverager, looks_on)) is None
 
@@ -332,18 +332,18 @@ async def a_sender_dies_before_the_runner_is_there(kind: type[DecentralizedAvera
     return str(outcome)
 
 
-def test_a_sender_that_dies_early_breaks_nobodys_round() -> None:
+def test_sender_that_dies_early_does_not_break_the_round() -> None:
     assert virtual_time.run(a_sender_dies_before_the_runner_is_there(RoundAverager)) == "averages for c"
 
 
-def test_with_hivemind_it_breaks_all_of_them() -> None:
+def test_with_hivemind_it_breaks_all_rounds() -> None:
     """If this fails, Hivemind no longer awaits the runner's future in every call."""
     outcome = virtual_time.run(a_sender_dies_before_the_runner_is_there(DecentralizedAverager))
     assert outcome == "this peer's all-reduce broke"
 
 
 @pytest.mark.parametrize("when", ["while it waits for its step's end", "before its leader's word"])
-def test_a_first_part_waits_for_a_round_that_comes(when: str) -> None:
+def test_first_part_waits_for_the_all_reduce(when: str) -> None:
     async def run() -> Any:
         averager = Parts().make(RoundAverager)
         stage = "AWAITING_TRIGGER" if "step" in when else "LOOKING_FOR_GROUP"
@@ -361,7 +361,7 @@ def test_a_first_part_waits_for_a_round_that_comes(when: str) -> None:
     assert virtual_time.run(run()) == "averages"
 
 
-def test_who_waits_for_an_all_reduce_that_never_began_is_answered() -> None:
+def test_waiting_call_is_answered_if_the_all_reduce_never_begins() -> None:
     async def run() -> Any:
         averager = Parts().make(RoundAverager)
         with averager._register_allreduce_group(SimpleNamespace(group_id=b"group")):

@@ -52,7 +52,7 @@ def parameters(peer: PeerProcess) -> np.ndarray:
     return np.frombuffer((peer.folder / "parameters.f32").read_bytes(), dtype="<f4")
 
 
-def test_the_survivors_of_a_kill_and_of_a_standstill_end_together(peers: dict[str, PeerProcess]) -> None:
+def test_survivors_of_a_kill_and_a_standstill_end_together(peers: dict[str, PeerProcess]) -> None:
     killed = peers.pop("d")
     begun = rounds_begun(killed)
     while rounds_begun(killed) == begun:

@@ -53,9 +53,7 @@ class Swarm:
 
 
 @given(st.data(), PEERS)
-def test_equal_lineages_mean_equal_parameters_whatever_splits_and_fails(
-    data: st.DataObject, peers: int
-) -> None:
+def test_equal_lineages_mean_equal_parameters(data: st.DataObject, peers: int) -> None:
     swarm = Swarm(peers)
     for _ in range(data.draw(st.integers(1, 8))):
         group = data.draw(st.sets(st.integers(0, peers - 1), min_size=1))
@@ -74,7 +72,7 @@ def test_equal_lineages_mean_equal_parameters_whatever_splits_and_fails(
         st.integers(), st.builds(PeerVersion, st.integers(0, 9), st.text("ab", max_size=1), st.text())
     )
 )
-def test_a_group_never_leaves_everybody_astray_and_its_order_does_not_matter(
+def test_some_member_is_never_astray_and_order_does_not_matter(
     group: dict[int, PeerVersion],
 ) -> None:
     if not group:
@@ -89,7 +87,7 @@ def test_a_group_never_leaves_everybody_astray_and_its_order_does_not_matter(
         assert after_round(group, told) == after_round(again, told)
 
 
-def test_the_most_of_the_newest_epoch_are_right() -> None:
+def test_majority_of_newest_epoch_wins() -> None:
     group = {
         name: PeerVersion(4, lineage, name) for name, lineage in zip("abc", ("x", "y", "x"), strict=True)
     }
@@ -103,7 +101,7 @@ def group(*said: tuple[int, int]) -> dict[int, PeerVersion | None]:
     return {i: PeerVersion(4, "x", str(i), peers, attempt) for i, (peers, attempt) in enumerate(said)}
 
 
-def test_a_part_of_the_swarm_is_refused_at_first_and_a_smaller_half_ever() -> None:
+def test_partial_group_is_refused_at_first_and_a_minority_always() -> None:
     assert expected_peers(group((2, 1), (4, 1))) == 4  # one of them knows of two others
     assert expected_peers(group((2, 1), (2, 1))) is None
     assert expected_peers(group((1, 1), (1, 1))) is None  # who has not heard of the other counts itself
@@ -117,7 +115,7 @@ def test_a_part_of_the_swarm_is_refused_at_first_and_a_smaller_half_ever() -> No
 
 
 @given(st.integers(1, 9), st.data())
-def test_two_groups_that_form_apart_are_never_both_accepted(peers: int, data: st.DataObject) -> None:
+def test_two_separate_groups_are_never_both_accepted(peers: int, data: st.DataObject) -> None:
     one = data.draw(st.sets(st.integers(0, peers - 1)))
     other = (
         data.draw(st.sets(st.sampled_from(sorted(set(range(peers)) - one)))) if len(one) < peers else set()
@@ -131,7 +129,7 @@ def test_two_groups_that_form_apart_are_never_both_accepted(peers: int, data: st
     assert len(accepted) <= 1
 
 
-def test_what_is_no_peers_word_counts_for_nothing() -> None:
+def test_invalid_versions_are_ignored() -> None:
     assert parse_version(PeerVersion(3, "x", "n", 8, 2, 1).as_list()) == PeerVersion(3, "x", "n", 8, 2, 1)
     for nonsense in (
         None,
@@ -147,7 +145,7 @@ def test_what_is_no_peers_word_counts_for_nothing() -> None:
     assert not astray({"a": None, "b": None}, PeerVersion(0, FIRST, "n"))
 
 
-def test_a_round_is_patient_once_one_of_its_group_has_lost_one() -> None:
+def test_round_is_patient_after_a_member_lost_an_attempt() -> None:
     def told(*lost: int) -> dict[int, PeerVersion | None]:
         return {i: PeerVersion(4, "x", str(i), lost=one) for i, one in enumerate(lost)}
 
@@ -156,11 +154,11 @@ def test_a_round_is_patient_once_one_of_its_group_has_lost_one() -> None:
     assert not patient({0: None})
 
 
-def test_passing_over_a_round_is_an_event_too() -> None:
+def test_skipped_round_changes_the_lineage() -> None:
     assert extended(FIRST, "passed over") == extended(FIRST, "passed over") != FIRST
 
 
-def test_the_sha_is_of_the_float16_values() -> None:
+def test_sha_is_computed_from_float16_values() -> None:
     one = [torch.tensor([1.0, 2.0]), torch.tensor([3.0])]
     assert parameters_sha(one) == parameters_sha([tensor + 1e-5 for tensor in one])
     assert parameters_sha(one) != parameters_sha([tensor + 1e-2 for tensor in one])

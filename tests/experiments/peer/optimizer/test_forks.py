@@ -61,20 +61,20 @@ def pipe(tmp_path: Path) -> tuple[Path, int]:
     return tmp_path / "log", os.open(tmp_path / "log", os.O_RDWR | os.O_NONBLOCK)
 
 
-def test_a_process_that_is_forked_while_a_line_is_written_can_log(pipe: tuple[Path, int]) -> None:
+def test_process_forked_during_a_write_can_log(pipe: tuple[Path, int]) -> None:
     handler = LogFile(pipe[0])
     assert lines_of_a_fork(handler, pipe[1]) == 0
     handler.close()
 
 
-def test_with_loggings_own_file_it_stops_for_ever(pipe: tuple[Path, int]) -> None:
+def test_standard_file_handler_deadlocks(pipe: tuple[Path, int]) -> None:
     """If this fails, Python makes its files' locks anew in a child, and LogFile can go."""
     handler = logging.FileHandler(pipe[0])
     assert lines_of_a_fork(handler, pipe[1]) == -signal.SIGALRM
     handler.close()
 
 
-def test_a_vms_first_process_has_hiveminds_locks_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_process_of_a_vm_does_not_share_hiveminds_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [
         (MPFuture, "_initialization_lock"),
         (MPFuture, "_update_lock"),

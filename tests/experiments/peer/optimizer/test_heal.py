@@ -74,10 +74,10 @@ def split_only(folder: Path) -> Any:
     return dht_b.get("key", latest=True)
 
 
-def test_two_peers_that_forgot_each_other_link_again() -> None:
+def test_peers_that_dropped_each_other_relink() -> None:
     assert sum(apart(split_and_heal)) >= 1  # the first ping puts each back into the other's table
 
 
-def test_without_the_healing_they_stay_apart() -> None:
+def test_without_membership_they_stay_apart() -> None:
     """If this fails, Hivemind links forgotten peers again by itself and the healing can go."""
     assert apart(split_only) is None

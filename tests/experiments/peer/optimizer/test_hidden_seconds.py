@@ -71,7 +71,7 @@ def test_seconds_add_up_and_samples_are_the_rounds() -> None:
     assert sum(count for _, count in found.values()) == 18_000
 
 
-def test_between_two_rounds_that_follow_each_other_nothing_is_control_traffic_only() -> None:
+def test_no_control_traffic_between_consecutive_rounds() -> None:
     meter = Meter()
     ledger = ledger_of(meter)
     first, *_ = epoch_of(ledger, meter, 6, 5, 1)
@@ -81,7 +81,7 @@ def test_between_two_rounds_that_follow_each_other_nothing_is_control_traffic_on
     assert {row.phase: row.bytes for row in egress}["settling"] == 1000
 
 
-def test_samples_of_gradients_that_were_dropped_count_nowhere() -> None:
+def test_samples_of_dropped_gradients_do_not_count() -> None:
     meter = Meter()
     ledger = ledger_of(meter)
     for _ in range(4):

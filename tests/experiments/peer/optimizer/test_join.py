@@ -35,12 +35,12 @@ def joined(caught: CatchUpResult) -> Download:
     return download
 
 
-def test_the_donor_is_told_by_its_vms_name() -> None:
+def test_donor_is_reported_by_vm_name() -> None:
     caught = CatchUpResult(donor="QmA", states=1, updates=2, resumed=1, received=3_000_000, seconds=4.5)
     assert joined(caught) == Download(4.5, 3_000_000, "run-a-0", 1)
     unknown = CatchUpResult(donor="QmGone", states=1, received=8, seconds=1.0)
     assert joined(unknown).donor == "QmGone"
 
 
-def test_who_needed_nothing_downloaded_nothing() -> None:
+def test_no_download_is_reported_as_zero() -> None:
     assert joined(CatchUpResult()) == Download(0.0, 0, "", 0)

@@ -54,7 +54,7 @@ def parameters(peer: PeerProcess) -> np.ndarray:
     return np.frombuffer((peer.folder / "parameters.f32").read_bytes(), dtype="<f4")
 
 
-def test_peers_that_average_behind_calculation_stay_one_swarm(start) -> None:
+def test_peers_with_overlapped_rounds_stay_one_swarm(start) -> None:
     a, b, killed = (start(slot) for slot in "abc")
     for peer in (a, b, killed):
         peer.wait_for(lambda s: s["epoch"] >= 2)

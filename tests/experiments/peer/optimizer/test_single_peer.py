@@ -76,7 +76,7 @@ def test_it_steps_with_the_mean_gradient_of_the_target_batch():
     assert told.progress == [(e + (s == 0), s) for e in range(3) for s in (4, 8, 0)]
     assert not plain.round_scheduled
     plain.leave_round(1.0)
-    plain.take_back_progress(1.0)
+    plain.withdraw_progress(1.0)
     assert told.ended == 1
 
 
@@ -114,7 +114,7 @@ def test_an_epoch_is_calculation_alone_and_its_communication_is_unknown():
 
 @pytest.mark.processes
 @pytest.mark.timeout(60)
-def test_a_real_peer_trains_alone_and_leaves_nothing(tmp_path: Path):
+def test_real_peer_trains_alone_and_leaves_nothing_behind(tmp_path: Path):
     made = write_shards(tmp_path / "shards", 2, samples_per_shard=128)
     with serve_folder(tmp_path / "shards") as endpoint:
         shards = tuple(f"s3://bucket/{name}" for name in (*made.train, *made.heldout))

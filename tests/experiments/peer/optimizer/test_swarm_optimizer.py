@@ -165,13 +165,13 @@ def test_alone_it_steps_with_the_mean_of_the_gradients(found) -> None:
     assert (done.group_size, done.losses, extra["epochs"]) == (1, [], 1)
 
 
-def test_an_all_reduce_that_was_lost_is_told_in_the_next_attempt(found) -> None:
+def test_lost_all_reduce_is_reported_in_the_next_attempt(found) -> None:
     """Its group then goes on for those whom it may succeed for (`lineage.patient`)."""
     assert found["second attempt"][2]["lost"] == 0
     assert found["a part is missing"][2]["lost"] == 1
 
 
-def test_who_is_announced_is_averaged_with_before_its_progress_is_seen(found) -> None:
+def test_announced_peers_are_expected_before_their_progress_is_seen(found) -> None:
     moved, done, extra = found["not seen yet"]
     assert (moved, done.group_size, extra["attempts"]) == (2.5, 2, 1)
 
@@ -187,7 +187,7 @@ def test_a_second_attempt_has_the_same_gradients(found) -> None:
     assert (extra["attempts"], extra["retried"], extra["epochs"]) == (2, done.failed, 1)
 
 
-def test_a_round_that_fails_until_its_time_is_over_is_passed_over_by_all(found) -> None:
+def test_round_that_fails_until_the_timeout_is_given_up_by_all(found) -> None:
     """Whoever stepped with its own gradients would have parameters of its own from then on."""
     moved, done, extra = found["no attempt"]
     assert moved == 0.0
@@ -200,27 +200,27 @@ def test_a_round_that_fails_until_its_time_is_over_is_passed_over_by_all(found) 
     assert (extra["epochs"], extra["new lineage"]) == (1, True)
 
 
-def test_who_is_left_alone_steps_with_its_own_mean(found) -> None:
+def test_last_remaining_peer_steps_with_its_own_mean(found) -> None:
     moved, done, extra = found["the others died"]
     assert (moved, done.group_size, done.losses, extra["epochs"]) == (2.5, 1, [], 1)
 
 
 @pytest.mark.parametrize("why", ["astray", "the others went on"])
-def test_whose_parameters_are_not_the_others_takes_their_state(found, why: str) -> None:
+def test_peer_with_other_parameters_loads_the_state(found, why: str) -> None:
     moved, done, extra = found[why]
     assert (moved, done.losses, extra["epochs"]) == (0.0, [], 0)
     assert len(extra["loads"]) == 1
     assert extra["attempts"] == 1
 
 
-def test_what_the_others_last_attempt_comes_to_is_waited_for_as_long_as_there_is_time(found) -> None:
+def test_outcome_of_the_others_last_attempt_is_awaited(found) -> None:
     """After its third attempt this peer has 0.6 s left; whoever gave up then had weights of its own (seen)."""
     moved, done, extra = found["the others' last attempt"]
     assert (moved, done.losses, extra["epochs"], extra["attempts"]) == (0.0, [], 0, 3)
     assert len(extra["loads"]) == 1
 
 
-def test_who_hears_that_the_others_gave_up_does_so_too_and_downloads_nothing(found) -> None:
+def test_peer_gives_up_with_the_others_without_a_download(found) -> None:
     """Their weights are its own; they have no update to give, so it would be the whole state."""
     moved, done, extra = found["the others gave up"]
     assert (moved, extra["epochs"], extra["attempts"], extra["loads"]) == (0.0, 1, 1, [])
@@ -230,7 +230,7 @@ def test_who_hears_that_the_others_gave_up_does_so_too_and_downloads_nothing(fou
 @pytest.mark.parametrize(
     ("failed", "late_s", "peers"), [([], 1.0, 8), (["x"], -1.0, 8), (["x"], 1.0, 1), (["x", "y"], 1.0, 1)]
 )
-def test_late_in_a_round_any_group_is_better_than_none(failed: list[str], late_s: float, peers: int) -> None:
+def test_any_group_is_accepted_late_in_a_round(failed: list[str], late_s: float, peers: int) -> None:
     """A majority that lives and does not come (it downloads a state, it is paused) would cost everybody the round."""
     peer: Any = SimpleNamespace(
         _others_known=lambda: 7, round=Round(failed=failed), local_epoch=4, _lineage="x",

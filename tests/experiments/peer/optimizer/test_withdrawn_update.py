@@ -95,7 +95,7 @@ WAYS = [lambda peer: peer.leave_round(1.0), lambda peer: peer.shutdown()]
 
 
 @pytest.mark.parametrize("goes", WAYS, ids=["leave_round", "shutdown"])
-def test_a_round_without_a_step_is_not_handed_on_as_the_last_update(goes: Callable[[Peer], None]) -> None:
+def test_round_without_a_step_is_not_served_as_the_last_update(goes: Callable[[Peer], None]) -> None:
     peer = Peer()
     assert (peer.donor.offered, peer.donor.gives()) == (EPOCH, 4.0)
     peer.donor._cache.clear()  # nobody had asked for it yet
@@ -105,7 +105,7 @@ def test_a_round_without_a_step_is_not_handed_on_as_the_last_update(goes: Callab
 
 
 @pytest.mark.parametrize("goes", WAYS, ids=["leave_round", "shutdown"])
-def test_who_is_packing_the_last_update_ends_before_that_round(goes: Callable[[Peer], None]) -> None:
+def test_packing_the_last_update_ends_before_that_round(goes: Callable[[Peer], None]) -> None:
     peer = Peer()
     going = threading.Thread(target=goes, args=(peer,))
     with peer.donor._weights_lock:  # as while an update is packed

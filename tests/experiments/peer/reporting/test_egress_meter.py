@@ -15,13 +15,13 @@ def _counters(cookie, sent, dst="10.0.0.2", segments=0):
     return SocketCounters(cookie, 1, "10.0.0.1", 1, dst, 2, sent, segments, 0, 0, 52)
 
 
-def test_a_socket_counts_from_its_birth_and_headers_count():
+def test_sockets_count_from_creation_with_headers():
     tally = EgressTally()
     tally.read([_counters(1, 1000, segments=3)])
     assert tally.totals == {"10.0.0.2": 1000 + 3 * 52}
 
 
-def test_a_life_between_two_readings_counts():
+def test_socket_that_existed_only_between_readings_counts():
     tally = EgressTally()
     tally.read([])
     tally.closed(_counters(1, 1000))
@@ -30,7 +30,7 @@ def test_a_life_between_two_readings_counts():
     assert tally.without_tail == 0
 
 
-def test_what_it_sent_after_the_last_reading_counts():
+def test_bytes_after_the_last_reading_count():
     tally = EgressTally()
     tally.read([_counters(1, 1000)])
     tally.closed(_counters(1, 1700))
@@ -45,7 +45,7 @@ def test_a_socket_that_one_dump_skipped_is_not_counted_twice():
     assert tally.totals == {"10.0.0.2": 1200}
 
 
-def test_a_socket_that_vanishes_is_told():
+def test_vanished_socket_is_counted():
     tally = EgressTally()
     tally.read([_counters(1, 1000)])
     for _ in range(200):
@@ -53,7 +53,7 @@ def test_a_socket_that_vanishes_is_told():
     assert (tally.totals, tally.without_tail) == ({"10.0.0.2": 1000}, 1)
 
 
-def test_a_cookie_used_again_starts_anew():
+def test_reused_cookie_is_a_new_socket():
     tally = EgressTally()
     tally.read([_counters(1, 1000)])
     tally.read([_counters(1, 300)])  # smaller: another socket
@@ -68,7 +68,7 @@ _STEPS = st.lists(
 
 
 @given(steps=_STEPS, watched=st.booleans())
-def test_totals_are_true_and_never_go_back(steps, watched):
+def test_totals_are_correct_and_never_decrease(steps, watched):
     """A model kernel: five places for sockets, each life a new cookie; readings at any time."""
     tally, alive, born, truth = EgressTally(), {}, 0, defaultdict(int)
     before: dict[str, int] = {}

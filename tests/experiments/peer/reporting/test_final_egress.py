@@ -32,7 +32,7 @@ def step() -> StepRecord:
     return StepRecord(VM, 1, 0, 100.0, 2.0, **dict.fromkeys((f"{p}_s" for p in PHASES), 0.0), samples=32)
 
 
-def test_all_bytes_are_in_one_phase_or_another(tmp_path: Path) -> None:
+def test_every_byte_is_in_exactly_one_phase(tmp_path: Path) -> None:
     meter, now, read = Meter(), [0.0], [BytesRead(50, 0, 0)]
     final = FinalEgress(VM, tmp_path / "egress.csv", meter.snapshot, lambda: now[0])
     meter.send("10.0.0.9", 7)  # before the first epoch: the held-out split's requests
@@ -67,7 +67,7 @@ def test_all_bytes_are_in_one_phase_or_another(tmp_path: Path) -> None:
     assert sums == meter.sent
 
 
-def test_a_peer_that_ended_no_epoch_was_joining_all_the_time(tmp_path: Path) -> None:
+def test_bytes_before_the_first_epoch_are_joining(tmp_path: Path) -> None:
     final = FinalEgress(VM, tmp_path / "egress.csv", lambda: {"10.0.0.2": 5}, lambda: 1.0)
     final.write()
     final.write()  # again, as at the very end

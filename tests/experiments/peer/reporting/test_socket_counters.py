@@ -87,7 +87,7 @@ def test_agrees_with_the_interface_within_one_percent(counted, name):
     assert by_sockets == pytest.approx(on_the_wire, rel=0.01)
 
 
-def test_nothing_is_left_open(counted):
+def test_no_socket_is_left_open(counted):
     assert counted["tail"] == "counted"
     assert counted["warnings"] == []
     assert counted["destinations"] == ["10.9.0.1"]  # 127.0.0.1 is no egress

@@ -37,7 +37,7 @@ def traffic_of(folder: Path, meter: Meter | None, said: dict[str, str]) -> Traff
     return Traffic(VM, folder / "egress.csv", cast(Any, meter), cast(Any, model), said.__setitem__)
 
 
-def test_what_no_epoch_had_is_written_at_the_end_with_the_meters_warnings(tmp_path: Path) -> None:
+def test_bytes_outside_epochs_and_meter_warnings_are_written_at_the_end(tmp_path: Path) -> None:
     meter, said = Meter(), dict[str, str]()
     traffic = traffic_of(tmp_path, meter, said)
     assert traffic.model_bytes() == {}  # the peer's address is not known yet
@@ -51,7 +51,7 @@ def test_what_no_epoch_had_is_written_at_the_end_with_the_meters_warnings(tmp_pa
     assert said == {"egress: a reading failed": "egress: a reading failed"}
 
 
-def test_an_unreadable_meter_is_a_warning_and_ends_nothing(tmp_path: Path) -> None:
+def test_unreadable_meter_is_only_a_warning(tmp_path: Path) -> None:
     meter, said = Meter(), dict[str, str]()
     traffic = traffic_of(tmp_path, meter, said)
     meter.readable = False

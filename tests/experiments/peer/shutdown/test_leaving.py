@@ -72,7 +72,7 @@ def worst_comm_s(peer: PeerProcess, epochs: int) -> float:
     return longest_comm_s(peer, known)
 
 
-def test_who_leaves_after_a_notice_stalls_nobody(tmp_path: Path, store) -> None:
+def test_peer_leaving_after_a_notice_does_not_stall_the_others(tmp_path: Path, store) -> None:
     """First one of three leaves, then one of the two that are left: the last goes on alone."""
     with training(tmp_path, store, "abc") as (stays, *leave):
         whole_s = worst_comm_s(stays, 2)
@@ -94,7 +94,7 @@ def test_who_leaves_after_a_notice_stalls_nobody(tmp_path: Path, store) -> None:
         assert "NoGroupError" not in (stays.folder / "peer.log").read_text()
 
 
-def test_who_falls_silent_stalls_the_other(tmp_path: Path, store) -> None:
+def test_silent_peer_stalls_the_other(tmp_path: Path, store) -> None:
     """Its connections stay and say nothing, as a VM's that lost its network do."""
     with training(tmp_path, store, "ab") as (stays, frozen):
         known = stays.status()["epoch"]
@@ -103,7 +103,7 @@ def test_who_falls_silent_stalls_the_other(tmp_path: Path, store) -> None:
         print(f"a round of {longest_comm_s(stays, known):.2f} s around a silent leave")
 
 
-def test_a_lease_ends_a_paused_peer_that_hears_nobody(tmp_path: Path, store) -> None:
+def test_expired_lease_ends_a_paused_isolated_peer(tmp_path: Path, store) -> None:
     """It is alone: nobody renews. Paused, it takes no step; its lease over, it goes by itself."""
     endpoint, shards = store
     private, public = generate_run_key()

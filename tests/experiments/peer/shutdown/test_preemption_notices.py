@@ -74,7 +74,7 @@ class Imds:
         return self.action if headers.get("x-aws-ec2-metadata-token") == self.valid else (401, "")
 
 
-def test_aws_asks_for_a_token_once_and_again_when_it_is_refused() -> None:
+def test_aws_token_is_requested_once_and_again_when_refused() -> None:
     service = Imds()
     with endpoint(service) as base:
         aws = source("aws", base)
@@ -105,7 +105,7 @@ def test_aws_that_refuses_its_own_tokens_is_an_error() -> None:
         ("TRUE", (200, "NONE"), "preempted"),
     ],
 )
-def test_gcp_names_no_time_so_thirty_seconds_count(
+def test_gcp_notice_without_a_time_assumes_thirty_seconds(
     preempted: str, maintenance: Answer, action: str | None
 ) -> None:
     def answer(_: str, path: str, headers: dict[str, str]) -> Answer:
@@ -154,7 +154,7 @@ def test_azure_without_a_name_leaves_for_any_event() -> None:
         assert source("azure", base).poll() == Notice(AT_S, "Preempt")
 
 
-def test_an_url_and_a_file_answer_awss_json(tmp_path: Path) -> None:
+def test_url_and_file_sources_return_aws_json(tmp_path: Path) -> None:
     file = tmp_path / "notice of the provider.json"
     assert Source(file.as_uri()).poll() is None
     file.write_text(ACTION)
@@ -166,7 +166,7 @@ def test_an_url_and_a_file_answer_awss_json(tmp_path: Path) -> None:
         assert plain.poll() == Notice(AT_S, "terminate")
 
 
-def test_another_url_is_refused() -> None:
+def test_unknown_url_is_refused() -> None:
     with pytest.raises(ValueError, match="not one of aws, gcp, azure"):
         Source("gopher://x")
 
@@ -176,7 +176,7 @@ def test_another_url_is_refused() -> None:
     ["", "{", "[]", "3", '{"action": 1, "time": "2026-11-21T15:00:00Z"}', '{"action": "stop"}',
      '{"action": "stop", "time": "soon"}', "[" * 100_000],
 )  # fmt: skip
-def test_answers_that_are_none_are_errors(text: str) -> None:
+def test_invalid_responses_are_errors(text: str) -> None:
     with pytest.raises(NoticeError):
         instance_action(text)
     with pytest.raises(NoticeError):
@@ -184,12 +184,12 @@ def test_answers_that_are_none_are_errors(text: str) -> None:
 
 
 @pytest.mark.parametrize("events", ["1", "[1]", '[{"EventType": "Preempt", "NotBefore": "soon"}]'])
-def test_scheduled_events_that_are_none_are_errors(events: str) -> None:
+def test_invalid_scheduled_events_are_errors(events: str) -> None:
     with pytest.raises(NoticeError):
         azure_notice(f'{{"Events": {events}}}', "ours", NOW_S)
 
 
-def test_gcp_that_says_neither_true_nor_false_is_an_error() -> None:
+def test_gcp_response_other_than_true_or_false_is_an_error() -> None:
     with pytest.raises(NoticeError, match="neither"):
         gcp_notice("<html>", "NONE", NOW_S)
 
@@ -202,13 +202,13 @@ def test_a_service_that_refuses_is_an_error(kind: str, status: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["aws", "gcp", "azure"])
-def test_nobody_there_is_an_error(kind: str) -> None:
+def test_unreachable_service_is_an_error(kind: str) -> None:
     with pytest.raises(NoticeError):
         source(kind, "http://127.0.0.1:1").poll()
 
 
 @pytest.mark.parametrize("kind", ["aws", "gcp", "azure"])
-def test_a_service_that_hangs_is_an_error_soon(kind: str) -> None:
+def test_hanging_service_is_an_error_after_a_timeout(kind: str) -> None:
     released = threading.Event()
 
     def hang(*_: object) -> Answer:
@@ -223,13 +223,13 @@ def test_a_service_that_hangs_is_an_error_soon(kind: str) -> None:
     assert time.monotonic() - began < 5.0
 
 
-def test_the_environments_proxy_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_proxy_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     with endpoint(Imds((200, ACTION))) as base:
         assert source("aws", base).poll() == Notice(AT_S, "terminate")
 
 
-def test_the_watch_warns_once_of_bad_answers_and_still_finds_the_notice() -> None:
+def test_watch_warns_once_about_bad_responses_and_still_finds_the_notice() -> None:
     service = Imds((200, "not JSON"))
     warnings: list[str] = []
     notices: list[Notice] = []

@@ -28,12 +28,12 @@ def offer(donor: str, rtt_ms: float, epoch: int, **more: object) -> Offer:
     return replace(Offer(donor, rtt_ms / 1000.0, epoch, False, 0, f"at {epoch}"), **more)  # type: ignore[arg-type]
 
 
-def test_the_nearest_of_the_newest_gives_the_state() -> None:
+def test_state_comes_from_the_nearest_of_the_newest_peers() -> None:
     offers = [offer("far", 100, 5), offer("near", 1, 5), offer("nearer, older", 0.5, 4)]
     assert decide(0, "", offers) == Get("state", 5, ("near", "far"))
 
 
-def test_who_lacks_one_update_downloads_only_that() -> None:
+def test_peer_lacking_one_update_downloads_only_the_update() -> None:
     offers = [offer("near", 1, 5), offer("far", 100, 5, oldest_update=4)]
     assert decide(4, "at 4", offers) == Get("update", 5, ("far",))
     assert decide(3, "at 3", offers) == Get("update", 4, ("far",))
@@ -47,7 +47,7 @@ def test_a_joiner_waits_for_the_end_of_a_round() -> None:
     assert decide(0, "", [offer("a", 1, 0, lineage="", averaging=True)]) == Wait()
 
 
-def test_most_peers_weights_count_and_all_come_to_the_same() -> None:
+def test_majority_of_weights_wins_on_all_peers() -> None:
     peers = [("a", "x"), ("b", "y"), ("c", "y"), ("d", "z")]
     ends = []
     for own, lineage in peers:
@@ -127,7 +127,7 @@ def test_one_state_is_enough_where_an_update_takes_less_than_an_epoch(
     assert caught.donor == "donor"
 
 
-def test_who_would_always_end_an_update_in_the_next_round_goes_in_all_the_same() -> None:
+def test_wait_for_rounds_is_limited_when_each_update_ends_in_one() -> None:
     """An update takes 0.7 of an epoch, and the last 0.6 of each is averaging, as when it has its state."""
     swarm = Swarm(20.0, 12.0, 10.0, 14.0)
     caught = catch_up(swarm, LIMITS, lambda: swarm.at, swarm.sleep)
@@ -136,14 +136,14 @@ def test_who_would_always_end_an_update_in_the_next_round_goes_in_all_the_same()
     assert swarm.its - swarm.epoch <= 1
 
 
-def test_a_link_that_is_too_slow_is_told_so() -> None:
+def test_too_slow_link_is_an_error() -> None:
     swarm = Swarm(10.0, 1.0, 100.0, 20.0)
     with pytest.raises(CatchUpError, match="too slow"):
         catch_up(swarm, LIMITS, lambda: swarm.at, swarm.sleep)
     assert swarm.took.count("state") == 3
 
 
-def test_weights_of_their_own_get_a_state_where_an_update_does_not_fit() -> None:
+def test_state_is_downloaded_when_an_update_does_not_fit() -> None:
     swarm = Swarm(50.0, 1.0, 5.0, 1.0, epoch=9, lineage="stepped alone")
     catch_up(swarm, LIMITS, lambda: swarm.at, swarm.sleep)
     assert swarm.took == ["update", "state"]
@@ -159,7 +159,7 @@ class Silent(Swarm):
         return []
 
 
-def test_without_an_answer_a_newcomer_gives_up_and_an_old_peer_goes_on() -> None:
+def test_without_responses_a_joiner_gives_up_and_an_old_peer_continues() -> None:
     newcomer = Silent(10.0, 1.0, 1.0, 1.0)
     with pytest.raises(NoStateError, match="within 60 s"):
         catch_up(newcomer, LIMITS, lambda: newcomer.at, newcomer.sleep)
@@ -177,19 +177,19 @@ class Broken(Swarm):
         raise DownloadError(f"no {get.kind}")
 
 
-def test_what_never_arrives_ends_with_its_reason() -> None:
+def test_failing_downloads_end_with_a_reason() -> None:
     swarm = Broken(1000.0, 1.0, 1.0, 1.0)
     with pytest.raises(NoStateError, match="no state"):
         catch_up(swarm, LIMITS, lambda: swarm.at, swarm.sleep)
 
 
-def test_a_round_that_never_ends_is_not_waited_for() -> None:
+def test_endless_round_is_not_awaited() -> None:
     swarm = Swarm(10_000.0, 10_000.0, 1.0, 1.0)
     catch_up(swarm, LIMITS, lambda: swarm.at, swarm.sleep)
     assert 30.0 <= swarm.at < 40.0
 
 
-def test_a_shelf_keeps_updates_only_for_a_snapshot_and_not_for_ever() -> None:
+def test_cache_keeps_a_limited_number_of_updates_after_a_snapshot() -> None:
     from experiments.peer.state.encoding import Blob
 
     blob = Blob("key", b"", None)  # type: ignore[arg-type] # nobody looks into it

@@ -15,7 +15,7 @@ def sent(tensor: torch.Tensor, role: TensorRole) -> tuple[torch.Tensor, int]:
     return deserialize_torch_tensor(message), len(message.buffer)
 
 
-def test_statistics_arrive_whole_and_weights_as_float16():
+def test_statistics_are_uncompressed_and_weights_float16():
     tiny = torch.tensor([1e-9, 1e-12, 3.0])
     assert torch.equal(sent(tiny, TensorRole.OPTIMIZER)[0], tiny)
     weights = torch.randn(1000)
@@ -24,7 +24,7 @@ def test_statistics_arrive_whole_and_weights_as_float16():
     assert count == 2000
 
 
-def test_a_joiners_first_step_is_as_long_as_the_others():
+def test_first_step_of_a_joiner_has_the_same_length():
     """The step that Adam takes from the statistics that arrive, with gradients as small as a large batch's mean."""
     gradient = torch.full((100,), 1e-5)
     moved: list[float] = []

@@ -90,7 +90,7 @@ def equal(one: Loose, other: Loose) -> bool:
     return one.lineage == other.lineage and all(map(torch.equal, one.weights, other.weights))
 
 
-def test_factors_are_handed_on_in_as_many_bytes_as_a_round_and_lead_to_the_same_bits() -> None:
+def test_factors_are_served_in_the_bytes_of_a_round_and_lead_to_the_same_bits() -> None:
     donor, late = Loose(NoCompression()), Loose(NoCompression())
     for seed in range(3):
         donor.round(a_round(donor, seed))
@@ -101,7 +101,7 @@ def test_factors_are_handed_on_in_as_many_bytes_as_a_round_and_lead_to_the_same_
         assert equal(donor, late)
 
 
-def test_a_step_that_was_not_made_of_factors_is_handed_on_whole() -> None:
+def test_update_without_factors_is_served_whole() -> None:
     donor, late = Loose(NoCompression()), Loose(NoCompression())
     donor.round(a_round(donor, 1))
     late.takes(donor.gives())
@@ -114,7 +114,7 @@ def test_a_step_that_was_not_made_of_factors_is_handed_on_whole() -> None:
     assert equal(donor, late)
 
 
-def test_the_average_of_another_compression_is_handed_on_as_ever() -> None:
+def test_average_of_another_compression_is_served_as_gradients() -> None:
     donor, late = Loose(Float16Compression(), None), Loose(Float16Compression(), None)
     for tensor in donor.averaged:
         tensor.copy_(torch.randn(tensor.shape).half())
@@ -126,7 +126,7 @@ def test_the_average_of_another_compression_is_handed_on_as_ever() -> None:
 
 
 @pytest.mark.parametrize("rounded", [True, False])
-def test_who_steps_alone_does_it_as_others_will_read_it(rounded: bool) -> None:
+def test_peer_alone_steps_with_the_values_that_others_will_receive(rounded: bool) -> None:
     """Adam's first step has one length for every gradient that is not nothing: in float16 some of these are nothing."""
     donor, late = Loose(Float16Compression(), None), Loose(Float16Compression(), None)
     for tensor in donor.averaged:
@@ -145,7 +145,7 @@ def test_who_steps_alone_does_it_as_others_will_read_it(rounded: bool) -> None:
     ("change", "why"),
     [("shapes", "factors of"), ("epoch", "to epoch 1 at epoch 1"), ("lineage", "after '', not 'alone'")],
 )
-def test_what_does_not_fit_changes_nothing(change: str, why: str) -> None:
+def test_update_that_does_not_fit_changes_nothing(change: str, why: str) -> None:
     donor, late = Loose(NoCompression()), Loose(NoCompression())
     donor.round(a_round(donor, 1))
     taken = donor.gives()
@@ -163,7 +163,7 @@ def test_what_does_not_fit_changes_nothing(change: str, why: str) -> None:
     assert all(map(torch.equal, late.weights, before))
 
 
-def test_the_average_of_another_round_than_the_last_step_is_not_handed_on() -> None:
+def test_factors_of_another_round_are_not_served() -> None:
     donor = Loose(NoCompression())
     donor.round(a_round(donor, 1))
     donor.gives()
@@ -185,7 +185,7 @@ def test_the_average_of_another_round_than_the_last_step_is_not_handed_on() -> N
         (RANK, torch.bool),
     ],
 )
-def test_strange_factors_are_refused_and_change_nothing(rank: Any, dtype: torch.dtype) -> None:
+def test_invalid_factors_are_refused_and_change_nothing(rank: Any, dtype: torch.dtype) -> None:
     donor, late = Loose(NoCompression()), Loose(NoCompression())
     donor.round(a_round(donor, 1))
     taken = donor.gives()
@@ -205,7 +205,7 @@ def test_strange_factors_are_refused_and_change_nothing(rank: Any, dtype: torch.
     assert equal(donor, late)
 
 
-def test_factors_are_refused_where_rounds_average_none() -> None:
+def test_factors_are_refused_without_powersgd() -> None:
     donor, late = Loose(NoCompression()), Loose(NoCompression(), None)
     donor.round(a_round(donor, 1))
     with pytest.raises(DownloadError, match="factors of rank 2, not None"):
@@ -238,7 +238,7 @@ def in_another_process(last: LastFactors, puts: Sequence[tuple[Factors, str]]) -
         process.join()
 
 
-def test_the_averagers_process_leaves_the_last_factors_to_the_peers() -> None:
+def test_last_factors_are_shared_between_the_processes() -> None:
     first, second = (a_round(Loose(NoCompression()), seed) for seed in (1, 2))
     last = LastFactors(SHAPES, RANK)
     assert last.get("") is None

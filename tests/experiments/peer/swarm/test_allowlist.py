@@ -38,7 +38,7 @@ def window(swarm: ClosedSwarm, seconds: float) -> tuple[float, float]:
     return min(made) / (time.monotonic() - began), began_s
 
 
-def test_strangers_get_nothing_and_stall_nobody(swarm: ClosedSwarm) -> None:
+def test_strangers_get_nothing_and_do_not_stall_the_swarm(swarm: ClosedSwarm) -> None:
     swarm.gather("a", "b")
     strangers = [Stranger(swarm, what, _WINDOW_S) for what in ("calls", "join", "flood")]
     try:

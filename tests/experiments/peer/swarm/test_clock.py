@@ -38,7 +38,7 @@ class Machine:
 @given(
     st.floats(-MAX_SKEW_S, MAX_SKEW_S), st.floats(0.0, 3.0), st.floats(0.0, 3.0), st.floats(-7200.0, 7200.0)
 )
-def test_a_newcomer_takes_the_swarms_time_over_and_no_jump_of_its_own_clock_changes_it(
+def test_joining_peer_adopts_the_swarm_time_and_ignores_jumps_of_its_own_clock(
     skew_s: float, trip_s: float, back_s: float, jump_s: float
 ) -> None:
     """The answer comes from a peer with the right time, `back_s` ago."""
@@ -49,7 +49,7 @@ def test_a_newcomer_takes_the_swarms_time_over_and_no_jump_of_its_own_clock_chan
     assert abs(machine.clock.now_s() - (NOW_S + 1000.0)) <= (trip_s + back_s) / 2 + 1e-6
 
 
-def test_later_answers_make_it_exact_and_move_it_no_further_than_the_first_left_open() -> None:
+def test_later_responses_refine_the_clock_within_the_first_error_bounds() -> None:
     machine = Machine(-1000.0)
     assert not machine.clock.adopted
     machine.hears(NOW_S - 0.2, 1.8, 0.2)  # a slow way there: 0.8 s wrong, 1 s possible
@@ -63,7 +63,7 @@ def test_later_answers_make_it_exact_and_move_it_no_further_than_the_first_left_
 
 
 @pytest.mark.parametrize("theirs_s", [NOW_S + 3700.0, NOW_S - 3700.0, 1.0, 1e300, math.nan, math.inf])
-def test_a_clock_too_far_away_is_not_followed(theirs_s: float) -> None:
+def test_clock_with_too_large_a_skew_is_not_adopted(theirs_s: float) -> None:
     machine = Machine(0.0)
     skew_s = machine.hears(theirs_s, 0.1, 0.1)
     assert skew_s is not None
@@ -72,7 +72,7 @@ def test_a_clock_too_far_away_is_not_followed(theirs_s: float) -> None:
     assert machine.clock.now_s() == NOW_S
 
 
-def test_what_a_controller_told_is_the_time_from_then_on() -> None:
+def test_clock_continues_from_the_time_passed_by_the_controller() -> None:
     now_s = told_time("1790000000.25 12.5", lambda: 5.0, lambda: 20.0)
     assert now_s() == NOW_S + 0.25 + 7.5
     for text in ("", "x", "1790000000", "1790000000 1e9", "nan 1", "inf 1", "1 2 3", "1790000000 -1"):
@@ -130,7 +130,7 @@ def _three_nodes(folder: Path) -> list[tuple[float, dict[str, int]]]:
 
 @pytest.mark.processes
 @pytest.mark.timeout(120)
-def test_nodes_on_machines_an_hour_apart_make_one_swarm_and_read_each_others_records() -> None:
+def test_nodes_with_clocks_an_hour_apart_form_one_swarm() -> None:
     for off_s, said in apart(_three_nodes, 100.0):
         assert abs(off_s) < 3.0  # what Hivemind allows
         assert said == {"0": 0, "1": 1, "2": 2}

@@ -82,7 +82,7 @@ print(json.dumps(apart(run, 80)))
 """
 
 
-def test_of_a_pair_that_does_not_train_one_reconnects():
+def test_exactly_one_peer_of_an_idle_pair_reconnects():
     for one, other in ((A, B), (A, C), (B, C)):
         acting = [
             me
@@ -95,7 +95,7 @@ def test_of_a_pair_that_does_not_train_one_reconnects():
             assert list(pairs) == [them], "a peer that trains is not asked to"
 
 
-def test_whom_nobody_named_a_neighbour_is_left_as_it_is():
+def test_only_named_neighbours_reconnect():
     assert to_reconnect(C, {B: "10.0.0.2"}, MADDRS, frozenset()) == {
         B: ("/ip4/10.0.0.2/tcp/31000", "/ip4/203.0.113.2/tcp/31000")
     }
@@ -105,7 +105,7 @@ def test_whom_nobody_named_a_neighbour_is_left_as_it_is():
     assert at_internal(MADDRS[A], "10.0.0.7") == "/ip4/10.0.0.7/tcp/31000"
 
 
-def test_a_file_with_anything_in_it_is_read(tmp_path: Path):
+def test_invalid_lines_in_the_file_are_skipped(tmp_path: Path):
     path = tmp_path / "neighbours"
     assert read_neighbours(path) == {}
     lines = [f"{A} 10.0.0.1", B, f"{B} 10.0.0.300", "no-peer 10.0.0.2", f"{C} ::1", "", f"{C} 10.0.0.3\r"]
@@ -122,7 +122,7 @@ def test_link_local_and_loopback_traffic_is_no_egress():
 
 @pytest.mark.processes
 @pytest.mark.timeout(150)
-def test_a_pair_connects_internally_and_who_cannot_stays_at_its_public_address():
+def test_pair_connects_internally_or_stays_at_public_addresses():
     unshare = shutil.which("unshare")
     if unshare is None or subprocess.run([unshare, "-Urn", "true"], capture_output=True).returncode:
         pytest.skip("this host lets nobody make a network namespace")

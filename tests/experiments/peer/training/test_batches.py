@@ -51,7 +51,7 @@ def test_two_slots_never_begin_with_the_same_shard(sources: dict[str, tuple[Sour
     assert set(first) <= set(SHARDS)
 
 
-def test_batches_that_never_began_are_closed(sources: dict[str, tuple[Source, Batches]]) -> None:
+def test_batches_that_were_never_started_can_be_closed(sources: dict[str, tuple[Source, Batches]]) -> None:
     source, batches = sources["a"]
     batches.close()
     assert not source.read.is_set()
