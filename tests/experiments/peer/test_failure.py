@@ -1,4 +1,4 @@
-"""What a peer says when it fails, and what the controller makes of it."""
+"""A failing peer's status and how the controller interprets it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real peer on a machine whose clock is wrong, and is set while it trains."""
+"""A real peer on a machine whose clock is wrong and is set during training."""
 
 from __future__ import annotations
 

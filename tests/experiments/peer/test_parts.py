@@ -1,4 +1,4 @@
-"""The peer's pure parts: loss reasons, egress differences, members, models, config, status."""
+"""Pure components of the peer: loss reasons, egress differences, members, models, config, status."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ def test_egress_is_the_difference_of_two_readings() -> None:
 
 
 def test_initial_peers_come_from_the_config_or_the_environment() -> None:
-    told = {"PEERS": " /ip4/1.2.3.4/tcp/1/p2p/A\n/ip4/1.2.3.5/tcp/1/p2p/B ", "FIRST": "alone\n"}
-    assert first_peers(("/a", "/b"), told) == ("/a", "/b")
-    assert first_peers((), told) == ()
-    assert first_peers(("env:PEERS",), told) == ("/ip4/1.2.3.4/tcp/1/p2p/A", "/ip4/1.2.3.5/tcp/1/p2p/B")
-    assert first_peers(("env:FIRST",), told) == ()
+    environ = {"PEERS": " /ip4/1.2.3.4/tcp/1/p2p/A\n/ip4/1.2.3.5/tcp/1/p2p/B ", "FIRST": "alone\n"}
+    assert first_peers(("/a", "/b"), environ) == ("/a", "/b")
+    assert first_peers((), environ) == ()
+    assert first_peers(("env:PEERS",), environ) == ("/ip4/1.2.3.4/tcp/1/p2p/A", "/ip4/1.2.3.5/tcp/1/p2p/B")
+    assert first_peers(("env:FIRST",), environ) == ()
     with pytest.raises(PeerConfigError, match="OTHER is not set"):  # never a second swarm by mistake
-        first_peers(("env:OTHER",), told)
+        first_peers(("env:OTHER",), environ)
 
 
 def test_serving_slots_get_no_data() -> None:

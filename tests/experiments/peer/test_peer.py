@@ -1,4 +1,4 @@
-"""The course of a peer and the order of its end, with fakes for its parts."""
+"""The course of a peer and the order of its shutdown, with fake components."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from metrics.records import EpochRecord, IngressRecord
 
 @dataclass
 class Parts:
-    """Stands for each part of a peer; notes what is called, in order."""
+    """A fake for all components of a peer, which records the calls in order."""
 
     calls: list[str] = field(default_factory=list)
     began: str = "ready"
@@ -172,7 +172,7 @@ def test_all_components_end_although_one_fails(parts: Parts, tmp_path: Path) -> 
 def test_failure_in_training_does_not_end_components(
     parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process ends, and with it all connections: the others see at once that this peer is gone."""
+    """The process ends and with it all connections, so the others notice at once."""
 
     def fail(_: Any) -> bool:
         raise ValueError("no")

@@ -1,4 +1,4 @@
-"""Peers that agree whether a round counts, whoever dies when."""
+"""Agreement on the outcome of a round, with peers dying at any time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def group(size: int) -> Group:
 
 
 def ask(peers: Group, asking: int, other: int) -> None:
-    """A call that arrives, or finds the other dead."""
+    """A call that succeeds, or finds the other peer dead."""
     poll = peers[asking].poll
     if other not in peers:
         peers[asking].lost(other)
@@ -25,7 +25,7 @@ def ask(peers: Group, asking: int, other: int) -> None:
 
 
 def settle(peers: Group) -> None:
-    """All that live ask whom they need to hear from, until nobody does."""
+    """Let all live peers ask those from which they need a response, until none does."""
     for _ in range(20):
         for asking in peers:
             for other in sorted(peers[asking].others):
@@ -73,9 +73,9 @@ def test_peers_in_doubt_commit_if_one_committed_before_the_loss() -> None:
     for agreement in peers.values():
         agreement.completed()
     ask(peers, 0, 1)
-    ask(peers, 0, 2)  # 0 heard both, and keeps it
+    ask(peers, 0, 2)  # 0 received both states and commits
     assert peers[0].state is State.COMMITTED
-    del peers[2]  # 1 never heard 2
+    del peers[2]  # 1 never received 2's state
     ask(peers, 1, 2)
     assert peers[1].state is State.DOUBT
     ask(peers, 1, 0)
@@ -91,7 +91,7 @@ def test_all_live_peers_in_doubt_abort() -> None:
     assert peers[2].state is State.COMMITTED
     del peers[2]
     peers[0].lost(2)
-    assert peers[0].state is State.READY  # it has heard 2: what is missing is 1's word
+    assert peers[0].state is State.READY  # it has 2's state: only 1's is missing
     ask(peers, 0, 1)
     assert states(peers) == {State.COMMITTED}
 
@@ -150,7 +150,7 @@ def test_survivors_always_agree(size: int, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("size", [2, 8])
 def test_peer_that_calls_nobody_is_called(size: int) -> None:
-    """One whose calls all fail to begin still learns the end from the others' calls."""
+    """A peer whose own calls all fail learns the outcome from the others' calls."""
     peers = group(size)
     for agreement in peers.values():
         agreement.completed()

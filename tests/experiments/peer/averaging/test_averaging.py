@@ -1,4 +1,4 @@
-"""Which averager a peer's config asks for."""
+"""The averager selected by a peer's config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients in 8 bits: what is read is near what was written, in Hivemind's own formats and by its own functions."""
+"""8-bit gradients: small decoding errors, in Hivemind's own formats and with its own functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = ("uniform8bit", "blockwise8bit")
 
 
 def there_and_back(name: str, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """By the functions that a round calls; and the bytes of it."""
+    """Encode and decode with the functions that a round calls; returns the tensor and its bytes."""
     written = serialize_torch_tensor(tensor, compression_of(name).compression_type)
     return deserialize_torch_tensor(runtime_pb2.Tensor.FromString(written.SerializeToString())), len(
         written.buffer

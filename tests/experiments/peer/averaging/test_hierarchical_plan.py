@@ -1,4 +1,4 @@
-"""The plan of averaging in two levels: who averages what, and what it costs between the regions."""
+"""The plan of two-level averaging: which peer averages which part, and the traffic between regions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a peer does about a round that was prepared when it goes, and what it tells the swarm in a pause."""
+"""Leaving with a prepared round, waiting for attempts, and progress reports in a pause."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def test_failing_round_does_not_keep_the_peer(error: Exception) -> None:
 
 
 class Clock:
-    """Time that passes where a control is waited for."""
+    """A clock that advances while a control is awaited."""
 
     now = 0.0
 
 
 class Slow(Control):
-    """An attempt that finds a group and ends at the given times; never, without."""
+    """An attempt that finds a group and ends at the given times, or never."""
 
     def __init__(self, clock: Clock, group_s: float = 1e9, end_s: float = 1e9) -> None:
         super().__init__(AveragingStage.LOOKING_FOR_GROUP, triggered=True)
@@ -146,7 +146,7 @@ def test_failed_attempt_is_ended(stage: AveragingStage, did: list[str]) -> None:
 
 
 class Tracker(PunctualTracker):
-    """Without a thread and a DHT."""
+    """A tracker without a thread and a DHT."""
 
     def __init__(self) -> None:
         pass
@@ -172,13 +172,13 @@ def test_a_held_peer_reports_its_samples_with_the_rate_0() -> None:
     tracker.hold(True)
     tracker.hold(True)
     tracker.hold(False)
-    said = [(p.epoch, p.samples_accumulated, p.samples_per_second) for p in reports]
-    assert said == [(3, 128, 0.0), (3, 128, 0.0), (3, 128, 40.0)]
+    found = [(p.epoch, p.samples_accumulated, p.samples_per_second) for p in reports]
+    assert found == [(3, 128, 0.0), (3, 128, 0.0), (3, 128, 40.0)]
     assert tracker.global_progress.samples_accumulated == 500  # nothing counts twice
 
 
 class Stores:
-    """A DHT that takes what is stored, or fails."""
+    """A DHT whose stores succeed or fail."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.values: list[object] = []

@@ -1,4 +1,4 @@
-"""The dead are known at once, and their samples are not waited for; how long a round may take. No process, no DHT."""
+"""Dead peers are detected at once and their samples not awaited; limits of a round. No process, no DHT."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def maddr(name: str) -> str:
 class Node:
     """A DHT node whose p2pd has some connections; "reachable" can be connected to, "silent" never answers.
 
-    "frozen" and "stopped" are connected, and do not answer a ping: they stand still, or their machines are gone."""
+    "frozen" and "stopped" are connected but do not respond to pings: stopped processes, or machines that are gone."""
 
     def __init__(self) -> None:
         self.tried: list[str] = []
@@ -120,7 +120,7 @@ def test_dead_peers_are_not_counted_as_training() -> None:
 
 
 def membership_of(*names: str, node: Node | None = None) -> Membership:
-    """This peer's, who knows that those train at epoch 5; what it asks of the DHT is asked of `node`."""
+    """This peer's membership, with the given peers training at epoch 5; DHT calls go to `node`."""
     config = SimpleNamespace(run_id="r", vm="me", initial_peers=(), dht_timeout_s=0.05)
     dht = SimpleNamespace(
         run_coroutine=lambda ask, return_future: SimpleNamespace(
@@ -136,7 +136,9 @@ def membership_of(*names: str, node: Node | None = None) -> Membership:
 def test_silent_peers_are_not_expected_until_announced_again() -> None:
     membership = membership_of("connected", "frozen")
     assert membership.others_training(5) == 2
-    assert membership.others_left(5, until="known") == 2  # else this peer might take itself for the last one
+    assert (
+        membership.others_left(5, until="known") == 2
+    )  # otherwise this peer might believe to be the last one
     assert membership.others_training(5) == 1
     assert membership.gone == frozenset()
     membership._check_connections()  # the next one, without a ping
@@ -158,7 +160,7 @@ def test_late_peers_are_excluded_when_enough_have_responded(monkeypatch: pytest.
     node = Node()
     peers = [PEERS[name] for name in ("frozen", "connected", "killed")]
     assert asyncio.run(enough_answer(None, node, peers, enough=1, answer_s=60.0))
-    assert node.banned == node.forgotten == ["frozen", "killed"]  # who is not connected is not even asked
+    assert node.banned == node.forgotten == ["frozen", "killed"]  # unconnected peers are not pinged
     assert (node.cleared, node.tried) == (["connected"], [])
 
 
@@ -190,7 +192,7 @@ def test_peer_that_reconnected_during_the_pings_is_not_dead() -> None:
 
 
 def test_next_attempt_begins_when_more_than_half_respond() -> None:
-    """Who is silent is found out meanwhile."""
+    """Silent peers are determined meanwhile."""
     membership = membership_of("connected", "frozen")
     held, look = threading.Event(), membership._check_connections
 
@@ -208,7 +210,7 @@ def test_next_attempt_begins_when_more_than_half_respond() -> None:
 
 
 def test_no_wait_after_a_too_small_group() -> None:
-    """Else two such groups, each looking around while the other one gathers, would never meet."""
+    """Otherwise two such groups, each checking peers while the other one gathers, would never merge."""
     node, held, asked = Node(), threading.Event(), list[list[str]]()
     membership = membership_of("connected", "frozen", node=node)
     look = membership._check_connections
@@ -295,11 +297,11 @@ def test_ready_peers_are_expected_in_the_first_round_only() -> None:
     membership._members = tuple(Member(n, n, "ready", 0, maddr(n)) for n in ("me", "connected"))
     assert membership.others_training(0) == 1
     assert membership.others_training(1) == 0
-    assert membership.others_training_at(0, seen=0) == 0  # a round is not said to have missed it
+    assert membership.others_training_at(0, seen=0) == 0  # so no round reports it as missing
 
 
 def test_ready_peers_are_looked_up_before_stepping_alone() -> None:
-    """Announcements are read each 10 s: a first epoch that is shorter ends with what was known before it."""
+    """Announcements are read every 10 s, so a shorter first epoch ends with the knowledge from before it."""
     config = SimpleNamespace(run_id="r", vm="me", initial_peers=(), dht_timeout_s=1.0)
     membership = Membership(cast(Any, None), cast(Any, config), maddr("me"), lambda _: None, subkey=b"")
 
@@ -317,7 +319,7 @@ def test_ready_peers_are_looked_up_before_stepping_alone() -> None:
 
 
 def progress(kind: type[ProgressTracker], gone: frozenset[bytes]) -> Any:
-    """What a tracker makes of two peers' reports, the killed one's some seconds old."""
+    """A tracker's progress from two peers' reports; the killed one's is some seconds old."""
     tracker: Any = object.__new__(kind)
     known: dict[str, Any] = {
         "prefix": "r", "target_batch_size": 1000, "status_loglevel": 0, "expected_drift_peers": 3,
@@ -349,7 +351,7 @@ def test_samples_of_dead_peers_end_no_epoch() -> None:
 
 
 def test_hivemind_extrapolates_dead_peers() -> None:
-    """If this fails, Hivemind no longer adds samples in the name of who is silent."""
+    """If this fails, Hivemind no longer extrapolates the samples of silent peers."""
     found = progress(ProgressTracker, frozenset({raw("killed")}))
     assert found.num_peers == 2
     assert found.eta_next_epoch - get_dht_time() == pytest.approx((1000 - 200 - 200) / 20, abs=1.0)
@@ -387,6 +389,6 @@ def test_round_limit_is_four_expected_durations_and_a_silence(
 
 
 def test_limits_of_the_papers_longest_and_shortest_rounds() -> None:
-    """NLP C-8 is expected to communicate for 41 s, CV A-2 for 8: neither is waited for 300 s."""
+    """NLP C-8 is expected to communicate for 41 s and CV A-2 for 8 s: neither is awaited for 300 s."""
     assert averaging_timeout_s(300.0, 41.0, 5.0, 20.0) == 164.0
     assert averaging_timeout_s(300.0, 8.0, 5.0, 20.0) == 61.0

@@ -1,4 +1,4 @@
-"""A peer whose weights have become its own finds out in the middle of an epoch, without waiting for anybody."""
+"""A peer with diverged weights notices in the middle of an epoch, without waiting for other peers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from experiments.peer.state.catch_up import Offer
 
 
 class Peer:
-    """What `is_astray` reads: at epoch 4, its samples, and what it asked."""
+    """The data that `is_astray` reads, at epoch 4, and the queries it made."""
 
     def __init__(self) -> None:
         self.local_epoch, self._asked, self._asked_at = 4, None, -1

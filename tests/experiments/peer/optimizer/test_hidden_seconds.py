@@ -1,4 +1,4 @@
-"""Where the seconds, samples and bytes of a round behind calculation go in the epoch's records."""
+"""Seconds, samples and bytes of an overlapped round in the epoch's records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from metrics.records import PHASES, StepRecord
 
 
 def step(sync_s: float = 0.0, local_s: float = 0.0, samples: int = 8) -> StepRecord:
-    """A second of calculation, and the optimizer's time."""
+    """A step with one second of calculation and the given optimizer time."""
     seconds = dict.fromkeys((f"{name}_s" for name in PHASES), 0.0)
     seconds |= {"forward_s": 1.0, "optimizer_sync_s": sync_s, "optimizer_local_s": local_s}
     return StepRecord(
@@ -19,7 +19,7 @@ def step(sync_s: float = 0.0, local_s: float = 0.0, samples: int = 8) -> StepRec
 
 
 class Meter:
-    """A thousand bytes a second of whatever is going on."""
+    """A meter that always counts a thousand bytes per second."""
 
     sent = 0
 

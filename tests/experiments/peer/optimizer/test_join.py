@@ -1,4 +1,4 @@
-"""What a newcomer's record says of its download."""
+"""The join record of a peer's initial download."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MEMBERS = [Member("run-a-0", "a", "training", 7, "/ip4/10.0.0.2/tcp/1/p2p/QmA")]
 
 
 class Optimizer:
-    """Catches up as it is told."""
+    """An optimizer that returns a given catch-up result."""
 
     def __init__(self, caught: CatchUpResult) -> None:
         self.local_epoch, self.caught, self.did = 7, caught, list[str]()
@@ -24,7 +24,7 @@ class Optimizer:
         return self.caught
 
     def take_round(self) -> SimpleNamespace:
-        self.did.append("take round")  # what it cost is no part of the first epoch
+        self.did.append("take round")  # its cost is not part of the first epoch
         return SimpleNamespace()
 
 

@@ -76,9 +76,9 @@ def test_round_that_failed_for_all_is_retried_after_a_delay(
 
 @pytest.mark.parametrize("news_s", [0.01, 0.0])
 def test_epoch_reported_by_a_dead_peer_does_not_count(monkeypatch: pytest.MonkeyPatch, news_s: float) -> None:
-    """It told the next epoch and was killed: the survivor of the pair would wait for a state that nobody has.
+    """It reported the next epoch and was killed: the survivor of the pair would wait for a state that no peer has.
 
-    With overlap, where epochs are told before the weights are there, nobody is left unasked.
+    With overlap, where epochs are reported before the weights are available, all peers are checked.
     """
     asked: list[str] = []
     swarm = SimpleNamespace(epoch=1)
@@ -86,7 +86,7 @@ def test_epoch_reported_by_a_dead_peer_does_not_count(monkeypatch: pytest.Monkey
 
     def found_dead(_: int, until: str = "enough answered") -> int:
         asked.append(until)
-        swarm.epoch = 0  # the tracker leaves the dead out
+        swarm.epoch = 0  # the tracker excludes dead peers
         return 0
 
     monkeypatch.setattr(peer._others, "others_left", found_dead)

@@ -66,9 +66,9 @@ def test_peers_with_overlapped_rounds_stay_one_swarm(start) -> None:
     at = a.status()["epoch"]
     joins = start("d")
     for peer in (a, b, joins):
-        said = peer.wait_for(lambda s: s["phase"] == "done")
-        assert said["epoch"] == EPOCHS
-        assert not [text for text in said["warnings"] if "given up" in text], said
+        status = peer.wait_for(lambda s: s["phase"] == "done")
+        assert status["epoch"] == EPOCHS
+        assert not [text for text in status["warnings"] if "given up" in text], status
     assert a.status()["parameters_sha"] == b.status()["parameters_sha"]  # bit by bit
     assert np.allclose(parameters(joins), parameters(a), atol=2e-3)  # its state came in float16
     rounds = [tuple(map(float, found)) for found in EPOCH.findall(log_of(a))]

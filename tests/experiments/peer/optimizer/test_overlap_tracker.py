@@ -1,4 +1,4 @@
-"""What a peer with a round behind its calculation makes of the swarm's progress: its real tracker, without its thread."""
+"""The swarm's progress as seen by a peer with an overlapped round: its real tracker, without its thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from experiments.peer.optimizer.progress_tracker import PunctualTracker
 
 
 def tracker_of(own_sps: float, **others: float) -> Any:
-    """A real tracker without its thread; `others`: what peers of such ids report."""
+    """A real tracker without its thread; `others`: reported rates by peer id."""
     tracker: Any = object.__new__(PunctualTracker)
     known: dict[str, Any] = {
         "dht": SimpleNamespace(peer_id=SimpleNamespace(to_bytes=lambda: b"me")), "is_alive": lambda: False,
@@ -78,7 +78,7 @@ def test_estimate_is_the_start_of_the_overlapped_round() -> None:
 
 
 class SlowDht:
-    """Answers with nothing, after a while; counts the questions."""
+    """Returns nothing, after a delay, and counts the queries."""
 
     peer_id, client_mode = SimpleNamespace(to_bytes=lambda: b"me"), False
 

@@ -1,4 +1,4 @@
-"""The accounting of egress: any order of births, growth and deaths gives the true totals."""
+"""Accounting of egress: correct totals for any order of socket creation, growth and closing."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _STEPS = st.lists(
 
 @given(steps=_STEPS, watched=st.booleans())
 def test_totals_are_correct_and_never_decrease(steps, watched):
-    """A model kernel: five places for sockets, each life a new cookie; readings at any time."""
+    """A model of the kernel: five socket places, each new socket with a new cookie; readings at any time."""
     tally, alive, born, truth = EgressTally(), {}, 0, defaultdict(int)
     before: dict[str, int] = {}
     for place, what, count in steps:

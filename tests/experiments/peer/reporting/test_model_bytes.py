@@ -1,4 +1,4 @@
-"""The ledger of what a peer hands over of the model: shared by its processes, exact over real streams."""
+"""Model bytes sent by a peer: shared by its processes, exact over real streams."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_without_a_ledger_model_bytes_are_unknown(tmp_path: Path) -> None:
 
 @pytest.fixture
 def streams(monkeypatch: pytest.MonkeyPatch) -> ModelBytes:
-    """Hivemind's streams counting, and as they were afterwards."""
+    """Hivemind's streams with counting, restored afterwards."""
     for name in ("_add_protobuf_stream_handler", "_iterate_protobuf_stream_handler"):
         monkeypatch.setattr(P2P, name, getattr(P2P, name))
     ledger = ModelBytes()
@@ -133,7 +133,7 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> ModelBytes:
 @pytest.mark.processes  # p2pd's; two seconds
 @pytest.mark.timeout(60)
 def test_model_bytes_of_a_round_match_the_formula(streams: ModelBytes) -> None:
-    """2 (n-1)/n x parameters x 2 bytes a peer, whatever the parts; the envelopes are not in it."""
+    """2 (n-1)/n x parameters x 2 bytes per peer, for any part size, without message headers."""
     values, peers = 30_000, 3
 
     async def average() -> list[str]:

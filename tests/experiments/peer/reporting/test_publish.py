@@ -1,4 +1,4 @@
-"""The publisher: what it hands to the DHT, that it tries again, that it never holds up the caller."""
+"""The publisher: stored values, retries, and that it never blocks the caller."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VM = "run-a-0"
 
 
 class _Dht:
-    """Stands in for hivemind.DHT: takes coroutines, answers as told (the real one: test_monitor_processes)."""
+    """A fake hivemind.DHT that runs coroutines with given results (the real one: test_monitor_processes)."""
 
     def __init__(self, answers=()):
         self.answers = list(answers)
@@ -109,7 +109,7 @@ def test_value_holds_the_last_epochs_with_increasing_sequence(start, record_key)
 
 
 def test_keep_sets_the_number_of_published_epochs(start):
-    """A second's look of the monitor, or five, meets them all; the value stays small enough for Hivemind's pipe."""
+    """A monitor that reads every second, or every five, sees all of them; the value fits Hivemind's pipe."""
     dht = _Dht()
     publisher = start(dht, keep=MOST_EPOCHS)
     for number in range(1, 41):

@@ -1,4 +1,4 @@
-"""What a peer does last, by the orderly end and by the watchdog."""
+"""The last steps of a peer, in an orderly shutdown and run by the watchdog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a peer goes: notices, leases, the round it may still finish; what a pause does to its account."""
+"""When a peer leaves: notices, leases, the round it may still finish; accounting of pauses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOW_S = 1_000_000.0
 
 @dataclass
 class FakeDeparture:
-    """Remembers how long this peer may stay."""
+    """Records how long this peer may stay."""
 
     stop: threading.Event
     soft_left_s: float = math.inf
@@ -43,7 +43,7 @@ class FakeDeparture:
 
 
 class Rig:
-    """A policy with a clock, a lease and a departure of the test's."""
+    """A policy with the test's clock, lease and departure."""
 
     def __init__(self, folder: Path) -> None:
         self.now_s, self.until_s, self.stop = NOW_S, math.inf, threading.Event()
@@ -56,7 +56,7 @@ class Rig:
     def lease_left_s(self) -> float:
         return self.until_s - self.now_s
 
-    def said(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         return self.status._fields
 
 
@@ -112,7 +112,7 @@ def test_a_notice_before_training_ends_the_peer_at_once(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.policy.on_notice(Notice(NOW_S + 120.0, "terminate"))
     assert rig.stop.is_set()
-    assert (rig.said()["phase"], rig.said()["notice_at_s"]) == ("leaving", NOW_S + 120.0)
+    assert (rig.fields()["phase"], rig.fields()["notice_at_s"]) == ("leaving", NOW_S + 120.0)
     assert (rig.departure.limit_s, rig.departure.code) == (20.0, 0)
     assert rig.policy.urgent
 
@@ -125,7 +125,7 @@ def test_notice_on_a_machine_with_a_wrong_clock_leaves_time_to_shut_down(
     rig.now_s = NOW_S + off_s
     rig.policy.on_notice(Notice(NOW_S + 120.0, "terminate"))  # by the cloud's clock
     assert rig.departure.limit_s == 20.0
-    assert NOW_S + off_s + 20.0 < rig.said()["notice_at_s"] <= NOW_S + off_s + 900.0
+    assert NOW_S + off_s + 20.0 < rig.fields()["notice_at_s"] <= NOW_S + off_s + 900.0
 
 
 def test_notice_is_reported_in_swarm_time(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_notice_is_reported_in_swarm_time(tmp_path: Path) -> None:
         rig, cast(Departure, rig.departure), rig.status, rig.stop, lambda: NOW_S, lambda: -700.0
     )  # this machine is ahead
     policy.on_notice(Notice(NOW_S + 120.0, "terminate"))
-    assert rig.said()["notice_at_s"] == NOW_S - 580.0
+    assert rig.fields()["notice_at_s"] == NOW_S - 580.0
     assert rig.departure.limit_s == 20.0
 
 
@@ -172,7 +172,7 @@ def test_expired_lease_ends_the_peer_within_seconds(tmp_path: Path) -> None:
     rig.now_s += 0.2
     assert rig.policy.check()
     assert rig.stop.is_set()
-    assert (rig.said()["phase"], rig.said()["error"]) == ("leaving", "lease expired")
+    assert (rig.fields()["phase"], rig.fields()["error"]) == ("leaving", "lease expired")
     assert rig.departure.code == LEASE_EXPIRED == 3
     assert rig.departure.limit_s <= 5.0
 
@@ -191,12 +191,12 @@ def test_a_peer_that_is_done_stays_done(tmp_path: Path, phase: str) -> None:
     rig = Rig(tmp_path)
     rig.status.set(phase=phase)
     rig.policy.on_notice(Notice(NOW_S + 120.0, "terminate"))
-    assert (rig.said()["phase"], rig.said()["notice_at_s"]) == (phase, NOW_S + 120.0)
+    assert (rig.fields()["phase"], rig.fields()["notice_at_s"]) == (phase, NOW_S + 120.0)
     assert rig.stop.is_set()
 
 
 class FakeOptimizer:
-    """Averages each third step; says whether it was held."""
+    """Averages every third step; records whether it was held."""
 
     def __init__(self, on_step: Callable[[int], None]) -> None:
         self.local_epoch = self.steps = 0
@@ -244,7 +244,7 @@ def trainer_of(
 
 
 def test_no_step_runs_in_a_pause_and_its_time_is_not_counted() -> None:
-    """A pause after the fourth step, over when it was looked at three times."""
+    """A pause after the fourth step, which ends after three checks."""
     looks = [0]
 
     def paused() -> bool:

@@ -1,4 +1,4 @@
-"""The provider's notice: three clouds' metadata endpoints on loopback, their errors, a watch that never dies."""
+"""Preemption notices: metadata endpoints of three clouds on loopback, their errors, and a watch that survives them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def endpoint(answer: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[s
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             status, text = answer(self.command, self.path, {k.lower(): v for k, v in self.headers.items()})
-            with contextlib.suppress(OSError):  # the one who asked may have gone
+            with contextlib.suppress(OSError):  # the client may have disconnected
                 self.send_response(status)
                 self.end_headers()
                 self.wfile.write(text.encode())
@@ -57,7 +57,7 @@ def source(kind: str, base: str, timeout_s: float = 1.0) -> Source:
 
 
 class Imds:
-    """AWS's service: tokens, of which only the last one is good."""
+    """AWS's metadata service, where only the last token is valid."""
 
     def __init__(self, action: Answer = (404, "")) -> None:
         self.action, self.tokens, self.valid = action, 0, ""

@@ -1,4 +1,4 @@
-"""Who downloads what from whom: the nearest of the newest, once; and a chase that ends, whatever the link."""
+"""Decisions of catching up: one state from the nearest of the newest peers, and termination for any link."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_at_the_start_there_is_nothing_to_download() -> None:
 
 @dataclass
 class Swarm:
-    """One donor that ends an epoch each `epoch_s`, the last `round_s` of it averaging; its taker has one link."""
+    """One donor that ends an epoch every `epoch_s`, averaging in the last `round_s`; the receiver has one link."""
 
     epoch_s: float
     round_s: float
@@ -119,7 +119,7 @@ class Swarm:
 def test_one_state_is_enough_where_an_update_takes_less_than_an_epoch(
     epoch_s: float, round_share: float, state_epochs: float, update_share: float, began_s: float
 ) -> None:
-    """As long as the state takes no more epochs than updates are kept."""
+    """As long as the state download takes no more epochs than there are kept updates."""
     swarm = Swarm(epoch_s, round_share * epoch_s, state_epochs * epoch_s, update_share * epoch_s, began_s)
     caught = catch_up(swarm, replace(LIMITS, round_s=200.0), lambda: swarm.at, swarm.sleep)
     assert swarm.took.count("state") == caught.states == 1
@@ -128,7 +128,7 @@ def test_one_state_is_enough_where_an_update_takes_less_than_an_epoch(
 
 
 def test_wait_for_rounds_is_limited_when_each_update_ends_in_one() -> None:
-    """An update takes 0.7 of an epoch, and the last 0.6 of each is averaging, as when it has its state."""
+    """An update takes 0.7 of an epoch, the last 0.6 of which is averaging, so each download ends during a round."""
     swarm = Swarm(20.0, 12.0, 10.0, 14.0)
     caught = catch_up(swarm, LIMITS, lambda: swarm.at, swarm.sleep)
     assert caught.states == 1
@@ -152,7 +152,7 @@ def test_state_is_downloaded_when_an_update_does_not_fit() -> None:
 
 @dataclass
 class Silent(Swarm):
-    """Nobody answers."""
+    """No peer responds."""
 
     def offers(self) -> list[Offer]:
         self.at += 10.0

@@ -1,4 +1,4 @@
-"""A download that is cut goes on where it was, from whoever has the same bytes, one stream at a time."""
+"""An interrupted download resumes from any donor with the same bytes, one stream at a time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def blob_of(epoch: int, seed: int = 0, size: int = 20) -> Blob:
 
 @dataclass
 class Donor:
-    """Streams its blob; `cuts`: after how many chunks each stream ends, the last ones whole."""
+    """Streams its blob; `cuts`: number of chunks after which each stream ends; later streams are complete."""
 
     blob: Blob | None
     cuts: list[int] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Donor:
 
 
 class Streams:
-    """Opens them, and knows how many are open."""
+    """Opens streams and counts the open ones."""
 
     def __init__(self) -> None:
         self.open = self.most = 0
@@ -89,7 +89,7 @@ def test_interrupted_download_resumes_at_its_offset() -> None:
 
 
 def test_another_donor_of_the_epoch_sends_the_rest() -> None:
-    """Its numbers are its own: equal up to what float16 averaging rounds, so not bit by bit."""
+    """Its numbers are equal only up to the rounding of float16 averaging, not bitwise."""
     dies, other = Donor(blob_of(3), cuts=[2, 0, 0]), Donor(blob_of(3, seed=100))
     blob, _ = downloaded(dies, other)
     assert blob.donor is other

@@ -1,4 +1,4 @@
-"""Real averagers give each other states and updates: whole, once, and going on where a download was cut."""
+"""Real averagers exchange states and updates: complete, once, and with resumed downloads."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ Cuts.__name__ = Slow.__name__ = StateDonor.__name__  # Hivemind calls by the cla
 
 
 def steps_while_it_downloads(folder: Path) -> dict[str, Any]:
-    """A goes on stepping, an epoch in half a download."""
+    """A keeps stepping: two epochs per download."""
     a = Peer(folder, "a")
     for seed in (1, 2):
         a.step(seed)

@@ -1,4 +1,4 @@
-"""What a donor hands on of a round, and the step a receiver takes with it: two donors without processes or a network."""
+"""Served updates and the steps taken with them: two donors without processes and network."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VALUES, WIRE = 24 * 30 + 7 + 16 * 30 + 6, 2 * (24 + 30 + 16 + 30) + 7 + 6
 
 
 class Loose(StateDonor):
-    """As it is in the peer's own process, without the averager's."""
+    """As in the peer's own process, without the averager's process."""
 
     def __init__(self, compression: Any, rank: int | None = RANK) -> None:
         self._parent_pid = -1  # none: there is nothing to shut down
@@ -49,15 +49,15 @@ class Loose(StateDonor):
         self.optimizer: Any = torch.optim.Adam(self.weights, lr=0.01)
 
     def say(self, *, averaging: bool) -> None:
-        """Nobody asks."""
+        """Do nothing: no peer asks."""
 
     def step(self, *args: Any, **kwargs: Any) -> None:
-        """The optimizer's."""
+        """Take the optimizer's step."""
         self.optimizer.step()
         self._before, self.local_epoch = self.lineage, self.local_epoch + 1
 
     def round(self, factors: Factors | None, lineage: str = "") -> None:
-        """Its round is over, and its step; of factors, or of what `averaged` holds."""
+        """End a round with a step, from factors or from `averaged`."""
         for weight, gradient in zip(self.weights, self.averaged, strict=True):
             weight.grad = gradient.clone()
         self.step()
@@ -75,7 +75,7 @@ class Loose(StateDonor):
 
 
 def a_round(donor: Loose, seed: int) -> Factors:
-    """Of one peer: what it averages is in `averaged` then."""
+    """A round of one peer; its average is in `averaged` afterwards."""
     generator = torch.Generator().manual_seed(seed)
     for tensor in donor.averaged:
         tensor.copy_(torch.randn(tensor.shape, generator=generator) / 64)
@@ -127,7 +127,7 @@ def test_average_of_another_compression_is_served_as_gradients() -> None:
 
 @pytest.mark.parametrize("rounded", [True, False])
 def test_peer_alone_steps_with_the_values_that_others_will_receive(rounded: bool) -> None:
-    """Adam's first step has one length for every gradient that is not nothing: in float16 some of these are nothing."""
+    """Adam's first step has the same length for every non-zero gradient, and some of these are zero in float16."""
     donor, late = Loose(Float16Compression(), None), Loose(Float16Compression(), None)
     for tensor in donor.averaged:
         tensor.copy_(torch.randn(tensor.shape) * 1e-7)

@@ -1,4 +1,4 @@
-"""Peers whose machines' clocks differ share the swarm's time: taken over from whom they join, and monotonic from then on."""
+"""Peers with different machine clocks share the swarm's time: adopted when joining, monotonic afterwards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOW_S = 1_790_000_000.0
 
 
 class Machine:
-    """A machine with a clock that may be wrong and be set; `passed_s`: how long it has been up, really."""
+    """A machine with a clock that may be wrong and be set; `passed_s`: its true uptime."""
 
     def __init__(self, skew_s: float) -> None:
         self.skew_s, self.passed_s = skew_s, 0.0
@@ -80,7 +80,7 @@ def test_clock_continues_from_the_time_passed_by_the_controller() -> None:
 
 
 def _a_machine_off(by_s: float) -> Callable[[], float]:
-    """From now on Hivemind's time is a wrong machine's, which is returned."""
+    """Make Hivemind use the wrong clock of a machine; returns that clock."""
     from hivemind.utils import timed_storage
 
     original = timed_storage.get_dht_time
@@ -95,7 +95,7 @@ def _a_machine_off(by_s: float) -> Callable[[], float]:
 
 
 async def _times(_dht: Any, node: Any) -> float:
-    """In the DHT's process: the time as its storage sees it."""
+    """Return the time used by the DHT's storage. Runs in the DHT's process."""
     from hivemind.utils import timed_storage
 
     return timed_storage.get_dht_time()
@@ -119,18 +119,18 @@ def _three_nodes(folder: Path) -> list[tuple[float, dict[str, int]]]:
         nodes.append(dht)
         maddrs.append(maddr)
     for number, (dht, clock) in enumerate(zip(nodes, clocks, strict=True)):
-        assert dht.store("said", subkey=f"{number}", value=number, expiration_time=clock.now_s() + 30.0)
+        assert dht.store("records", subkey=f"{number}", value=number, expiration_time=clock.now_s() + 30.0)
     found = []
     for dht in nodes:
         at_s = dht.run_coroutine(_times) - time.time()
-        said = dht.get("said", latest=True).value
-        found.append((at_s, {key: entry.value for key, entry in said.items()}))
+        records = dht.get("records", latest=True).value
+        found.append((at_s, {key: entry.value for key, entry in records.items()}))
     return found
 
 
 @pytest.mark.processes
 @pytest.mark.timeout(120)
 def test_nodes_with_clocks_an_hour_apart_form_one_swarm() -> None:
-    for off_s, said in apart(_three_nodes, 100.0):
+    for off_s, records in apart(_three_nodes, 100.0):
         assert abs(off_s) < 3.0  # what Hivemind allows
-        assert said == {"0": 0, "1": 1, "2": 2}
+        assert records == {"0": 0, "1": 1, "2": 2}

@@ -1,4 +1,4 @@
-"""Peers of one network connect at their internal addresses before they train, and at public ones where they cannot."""
+"""Peers of one network connect at internal addresses before they train, or else at public ones."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def run(folder):
         time.sleep(0.1)
     for one in members:
         one.wait_for_internal_connections(30, threading.Event())
-    time.sleep(3)  # further rounds find what the other ends did meanwhile
+    time.sleep(3)  # further rounds detect what the other ends did meanwhile
     return {
         "ids": [peer_of(maddr) for _, _, maddr in nodes],
         "before": before,
@@ -114,7 +114,7 @@ def test_invalid_lines_in_the_file_are_skipped(tmp_path: Path):
 
 
 def test_link_local_and_loopback_traffic_is_no_egress():
-    """A cloud's metadata service is asked every few seconds."""
+    """A cloud's metadata service is polled every few seconds."""
     leaves = {a: _leaves_host(a) for a in ("127.0.0.1", "169.254.169.254", "::1", "fe80::1")}
     assert not any(leaves.values())
     assert all(_leaves_host(a) for a in ("10.0.0.1", "203.0.113.1", "2001:db8::1"))
@@ -136,18 +136,18 @@ def test_pair_connects_internally_or_stays_at_public_addresses():
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    said = json.loads(done.stdout.splitlines()[-1])
-    one, two, three = said["ids"]
+    found = json.loads(done.stdout.splitlines()[-1])
+    one, two, three = found["ids"]
     # Both ends are on one machine: the accepting end sees the address that was dialled.
-    assert said["before"][1][one] == ["203.0.113.1"], "else there was nothing to be done"
-    assert {peer: ip for known in said["inside"] for peer, ip in known.items()}.items() <= {
+    assert found["before"][1][one] == ["203.0.113.1"], "else there was nothing to be done"
+    assert {peer: ip for known in found["inside"] for peer, ip in known.items()}.items() <= {
         (one, "10.0.0.1"),
         (two, "10.0.0.2"),
     }
-    assert said["heals"] == [0, 0, 0], "no link was lost"
+    assert found["heals"] == [0, 0, 0], "no link was lost"
     for n, other in ((0, two), (1, one)):
-        assert {address[:7] for address in said["after"][n][other]} == {"10.0.0."}
-    for n, own in enumerate((one, two)):  # at the third one's internal address nobody answers
+        assert {address[:7] for address in found["after"][n][other]} == {"10.0.0."}
+    for n, own in enumerate((one, two)):  # the third one's internal address is unreachable
         tried = own < three
-        assert (three in said["outside"][n]) is tried
-        assert {a[:6] for a in said["after"][n][three]} == {"203.0." if tried else "10.0.0"}
+        assert (three in found["outside"][n]) is tried
+        assert {a[:6] for a in found["after"][n][three]} == {"203.0." if tried else "10.0.0"}

@@ -1,4 +1,4 @@
-"""What a peer obeys: the newest orders by the run's key, wherever they come from; and its list of the allowed."""
+"""Orders: a peer obeys the newest ones signed with the run's key, from any source; and the allowlist."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_the_first_orders_come_from_the_config_and_their_lease_runs_from_the_sta
 @pytest.mark.parametrize("controller_s", [-3600.0, -700.0, -31.0, 0.0, 31.0, 700.0, 3600.0])
 @pytest.mark.parametrize("jump_s", [-3600.0, 0.0, 3600.0])
 def test_leases_run_on_the_peers_monotonic_clock_from_receipt(controller_s: float, jump_s: float) -> None:
-    """Whatever the controller's clock says, and wherever it is set in mid-run: its orders of each 150 s keep a lease of
-    600 s alive, and 600 s after the last ones it is over."""
+    """Whatever the controller's clock shows, and wherever it is set in mid-run: orders every 150 s keep a lease of 600 s
+    alive, and it expires 600 s after the last ones."""
     ticks = [50.0]
 
     def given_at(version: int) -> bytes:
@@ -95,7 +95,7 @@ def test_leases_run_on_the_peers_monotonic_clock_from_receipt(controller_s: floa
 def test_late_orders_extend_the_lease_only_by_the_remaining_time(
     controller_s: float, cut_s: float, given_s: float
 ) -> None:
-    """The last orders were given at some moment while the peer was cut off, and then the controller was lost."""
+    """The last orders were issued while the peer was cut off, and then the controller was lost."""
     ticks = [0.0]
     lease = Lease(600.0, NOW_S + controller_s, lambda: ticks[0])
     ticks[0] = cut_s
@@ -174,7 +174,7 @@ def test_nodes_keep_only_orders_under_the_orders_key() -> None:
     assert not validator.validate(record_of(b"x" * 20_000, until_s))
     assert not validator.validate(
         record_of(blob_of(5, A), until_s + 1e6)
-    )  # nobody parks an old copy for ever
+    )  # an old copy cannot be kept forever
     assert not validator.validate(record_of(blob_of(5, A), until_s, subkey="mine"))
     assert validator.validate(record_of(blob_of(5, A), until_s))
     assert validator.validate(record_of(blob_of(5, A), until_s))
@@ -238,7 +238,7 @@ def test_strangers_are_not_called() -> None:
 
 
 async def _keep(_dht: Any, node: Any, blob: bytes, until_s: float) -> None:
-    """What the monitor does to a node that it reaches."""
+    """Store the orders on a node, as the monitor does."""
     key_id = DHTID.generate(source=orders_key(RUN))
     node.protocol.storage.store(key_id, MSGPackSerializer.dumps(blob), until_s)
 

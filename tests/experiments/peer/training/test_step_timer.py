@@ -1,4 +1,4 @@
-"""The step clock's phases add up to the wall; padding stretches its own phase and nothing else."""
+"""Phases of the step clock add up to the wall time; padding affects only its own phase."""
 
 from __future__ import annotations
 
