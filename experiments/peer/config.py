@@ -74,9 +74,8 @@ class PeerConfig:
     # files in the config's folder
     identity_file: str = "identity.key"  # libp2p private key (PEM as Hivemind writes it)
     record_key_file: str = "record.key"  # RSA key (PEM) that signs what this peer publishes
-    environment: Mapping[str, str] = field(
-        default_factory=dict, repr=False
-    )  # the store's AWS_* variables: secret
+    # the store's AWS_* variables: secret
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON types."""

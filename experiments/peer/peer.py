@@ -221,9 +221,8 @@ class Peer:
             self._join(took_over=began == "joined")
             finished = self._train()
         self.steps.close()
-        if (
-            self.departure.requested and not finished
-        ):  # the round first: others may be about to wait for this peer
+        if self.departure.requested and not finished:
+            # the round first: others may be about to wait for this peer
             self.status.leaving()
             self.optimizer.leave_round(max(0.0, self.departure.soft_left_s - _TELL_SWARM_S))
         self._evaluate()

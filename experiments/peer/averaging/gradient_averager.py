@@ -234,9 +234,8 @@ class RoundAverager(AsideAverager):
         self._patient = patient(group)
         own = group[self.peer_id]
         if own is not None and astray(group, own):
-            kwargs["weight"] = (
-                0.0  # gradients of other parameters, but the group still needs this peer as a reducer
-            )
+            # gradients of other parameters, but the group still needs this peer as a reducer
+            kwargs["weight"] = 0.0
         _log.info("Averaging begins with %d peers", len(group) - 1)
         self._aggregating = asyncio.current_task()
         try:

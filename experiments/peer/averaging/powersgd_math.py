@@ -145,9 +145,8 @@ class LowRankRound:
             return Kept(lineage, tuple(self._wanted), rights, self._weight)
         for wanted, rest in zip(self._wanted, kept.remainders, strict=True):
             wanted.add_(rest, alpha=self._later).mul_(self._weight / kept.weight)
-        return Kept(
-            lineage, tuple(self._wanted), rights, kept.weight
-        )  # the limit applies again in the next round
+        # with the old weight, so that the limit applies again in the next round
+        return Kept(lineage, tuple(self._wanted), rights, kept.weight)
 
     def forget(self) -> None:
         """Release the references to tensors as large as the model. Those returned by `finish` stay valid."""

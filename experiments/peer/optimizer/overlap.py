@@ -39,9 +39,8 @@ class OverlappedOptimizer(SwarmOptimizer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._hidden: BackgroundRound[Group | None] | None = None
         self._ahead = Ahead()
-        self._look_early = (
-            False  # schedule the next round early: most of the epoch was calculated before it began
-        )
+        # whether to schedule the next round early: most of the epoch was calculated before it began
+        self._look_early = False
         super().__init__(*args, **kwargs)
 
     def step(self, closure: Any = None, batch_size: int | None = None, grad_scaler: Any = None) -> Any:

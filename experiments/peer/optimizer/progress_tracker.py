@@ -31,9 +31,8 @@ class PunctualTracker(ProgressTracker):
     gone: Callable[[], Collection[bytes]] = staticmethod(tuple)  # peer ids known to be dead
     is_member: IsMember = staticmethod(anybody)
     _fetched_s = float("-inf")
-    _rates: Mapping[bytes, float] = MappingProxyType(
-        {}
-    )  # samples per second by peer id, as of the last fetch
+    # samples per second by peer id, as of the last fetch
+    _rates: Mapping[bytes, float] = MappingProxyType({})
     _credited_s = float("-inf")
     _round_since: float | None = None  # start (DHT time) of a round that overlaps with calculation
     held = False  # paused: this peer adds no samples to the epoch

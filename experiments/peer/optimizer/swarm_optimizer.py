@@ -46,10 +46,7 @@ __all__ = ["Round", "SwarmOptimizer"]
 _log = logging.getLogger(__name__)
 _PASSED_OVER = "passed over"  # lineage event of a round without a step
 _LEAST_S = 1.0  # minimum duration of an attempt, so that immediate failures are not retried at once
-_GIVE_UP_S, _LOOK_S = (
-    5.0,
-    0.25,
-)  # timeout of waiting for the others' step, and period of DHT queries meanwhile
+_GIVE_UP_S, _LOOK_S = 5.0, 0.25  # timeout of waiting for the others' step, and DHT query period meanwhile
 _LAST_RESORT = 2 / 3  # of the averaging timeout: from then on any group is accepted
 
 
@@ -73,9 +70,8 @@ class SwarmOptimizer(hivemind.Optimizer):
     """
 
     state_averager: StateDonor
-    waits_for_rounds = (
-        False  # whether catching up waits for running rounds, since the others do not wait for this peer
-    )
+    # whether catching up waits for running rounds, since the others do not wait for this peer
+    waits_for_rounds = False
     news_s = 0.0  # wait after a failed attempt, so that peers for which it succeeded have reported it
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -59,9 +59,8 @@ class StateDonor(TrainingStateAverager):
         # factors of the last round, if it led to weights of that lineage
         self.last_factors: Callable[[str], Factors | None] = lambda lineage: None
         self._offer: Any = _FORK.Array("c", _OFFER_BYTES)  # JSON, read in the averager's process
-        self._requests, self._requests_out = (
-            _FORK.Pipe()
-        )  # the averager's process requests blobs from the peer's
+        # through which the averager's process requests blobs from the peer's
+        self._requests, self._requests_out = _FORK.Pipe()
         self._weights_lock = threading.RLock()  # held while weights change or are packed
         self._cache = SnapshotCache()
         self._before = ""  # the lineage before the last round
@@ -156,9 +155,8 @@ class StateDonor(TrainingStateAverager):
     def _use_update(self, about: dict[str, Any], tensors: list[torch.Tensor]) -> None:
         if about["epoch"] != self.local_epoch + 1:
             raise ValueError(f"an update to epoch {about['epoch']} at epoch {self.local_epoch}")
-        if (
-            about["after"] != self.lineage
-        ):  # this peer stepped alone or with others; the split would stay undetected
+        if about["after"] != self.lineage:
+            # this peer stepped alone or with others; the split would stay undetected
             raise ValueError(f"an update of the weights after {about['after']!r}, not {self.lineage!r}")
         load_update(self._parameters(), about, tensors, self.rank)
         with self._weights_lock:

@@ -20,9 +20,8 @@ from cloud.clock import MAX_SKEW_S, SET_THE_CLOCK, ticks_s
 
 _log = logging.getLogger(__name__)
 
-CLOCK_VARIABLE = (
-    "ORCH_CLOCK"  # set by the controller: "<unix s> <s of this machine's monotonic clock at that time>"
-)
+# set by the controller: "<unix s> <s of this machine's monotonic clock at that time>"
+CLOCK_VARIABLE = "ORCH_CLOCK"
 
 
 def told_time(

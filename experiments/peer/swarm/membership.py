@@ -72,9 +72,8 @@ class Membership(threading.Thread):
         self._phase, self._epoch = "ready", 0
         self._members: tuple[Member, ...] = ()
         self._gone: frozenset[bytes] = frozenset()
-        self._silent: dict[
-            bytes, float
-        ] = {}  # peer -> expiration of its announcement when it did not respond
+        # peer -> expiration of its announcement when it did not respond
+        self._silent: dict[bytes, float] = {}
         self._pinging: threading.Thread | None = None
         self._known: dict[str, str] = {peer_of(m): m for m in config.initial_peers}
         self._linked: set[str] = set()
@@ -131,9 +130,8 @@ class Membership(threading.Thread):
         epoch those last known as ready are training by now.
         """
         if self._count_others(epoch, _expected_at(epoch)) > seen:
-            self._log_errors(
-                self._check_connections
-            )  # first: DHT calls would wait for the dead peers it finds
+            # first: DHT calls would wait for the dead peers it finds
+            self._log_errors(self._check_connections)
             self._log_errors(partial(self._read, self._config.dht_timeout_s))
         return self._count_others(epoch, ("training",))
 

@@ -33,9 +33,8 @@ from experiments.wire.orders import (
 _log = logging.getLogger(__name__)
 
 _PERIOD_S = 2.0
-_WIDE_EVERY = (
-    8  # lookups: the monitor stores the orders on every node it reaches; other nodes query their neighbours
-)
+# Lookups; the monitor stores the orders on every node it reaches, the others find them with wide lookups.
+_WIDE_EVERY = 8
 
 
 class OrdersWatch:

@@ -53,9 +53,8 @@ class Trainer:
     hooks: Hooks
     stop: threading.Event
     joining_s: float = 0.0  # time for which the meter had been counting when this trainer was created
-    model_bytes: Callable[[], dict[str, int] | None] = lambda: (
-        None
-    )  # model data among them; None: not counted
+    # model data among the bytes sent; None: not counted
+    model_bytes: Callable[[], dict[str, int] | None] = lambda: None
     paused: Callable[[], bool] = lambda: False  # whether the controller has paused training
     unix_s: Callable[[], float] = time.time  # read once: records use the swarm's clock
     padding: Padding = field(init=False)

@@ -99,9 +99,8 @@ def test_connected_unresponsive_peer_is_silent() -> None:
     assert dead == [PEERS["killed"], PEERS["silent"]]
     assert silent == [PEERS["frozen"]]
     assert sorted(node.pinged) == ["connected", "frozen"]
-    assert (
-        node.forgotten == node.banned == ["frozen", "killed", "silent"]
-    )  # by the DHT, whose calls waited for them
+    # by the DHT, whose calls waited for them
+    assert node.forgotten == node.banned == ["frozen", "killed", "silent"]
 
 
 def raw(name: str) -> bytes:
@@ -136,9 +135,8 @@ def membership_of(*names: str, node: Node | None = None) -> Membership:
 def test_silent_peers_are_not_expected_until_announced_again() -> None:
     membership = membership_of("connected", "frozen")
     assert membership.others_training(5) == 2
-    assert (
-        membership.others_left(5, until="known") == 2
-    )  # otherwise this peer might believe to be the last one
+    # otherwise this peer might consider itself the last one
+    assert membership.others_left(5, until="known") == 2
     assert membership.others_training(5) == 1
     assert membership.gone == frozenset()
     membership._check_connections()  # the next one, without a ping

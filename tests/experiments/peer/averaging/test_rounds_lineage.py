@@ -104,9 +104,8 @@ def group(*versions: tuple[int, int]) -> dict[int, PeerVersion | None]:
 def test_partial_group_is_refused_at_first_and_a_minority_always() -> None:
     assert expected_peers(group((2, 1), (4, 1))) == 4  # one of them knows of two others
     assert expected_peers(group((2, 1), (2, 1))) is None
-    assert (
-        expected_peers(group((1, 1), (1, 1))) is None
-    )  # a peer that does not know the other counts only itself
+    # a peer that does not know the other counts only itself
+    assert expected_peers(group((1, 1), (1, 1))) is None
     assert expected_peers(group((4, 2), (4, 1))) == 4  # the other two may be a group as well
     assert expected_peers(group((4, 2), (4, 1), (4, 2))) is None  # a missing peer is waited for only once
     assert expected_peers(group((3, 2), (3, 2))) is None
