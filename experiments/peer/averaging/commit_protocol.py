@@ -26,7 +26,7 @@ class Attempt:
         self._agreement = Agreement(others)
         self._ask, self._timeout_s, self._retry_s = ask, timeout_s, retry_s
         self._changed = asyncio.Event()
-        self._asking: list[asyncio.Task[None]] = []
+        self._asking: list[asyncio.Task[None]] = []  # references, since asyncio keeps tasks weakly
 
     @property
     def state(self) -> State:

@@ -83,7 +83,7 @@ class TwoLevelRound:
         timeout_s: float,
     ) -> None:
         """`me`: this peer's number; `weight`: its samples; `timeout_s`: silence after which a peer is lost."""
-        self._me, self._hierarchy, self._parts, self._call = me, hierarchy, parts, call
+        self._parts, self._call = parts, call
         self._flat = [tensor.detach().view(-1) for tensor in tensors]
         self._infos, self._compression, self._part_values = infos, compression, part_values
         self._weight, self._timeout_s = weight, timeout_s
