@@ -1,1 +1,1 @@
-"""The program that runs on a VM: joins the swarm, streams shards, trains, meters, publishes."""
+"""The peer program, run on each VM: joins the swarm, streams shards, trains, meters egress and publishes records."""

@@ -1,4 +1,4 @@
-"""`python -m experiments.peer CONFIG`: one peer, in the foreground."""
+"""Run one peer in the foreground: `python -m experiments.peer CONFIG`."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ if __name__ == "__main__":
         sys.exit(2)
     code = main(sys.argv[1])
     sys.stdout.flush()
-    os._exit(code)  # no exit handlers: Hivemind's would wait for processes that are gone
+    os._exit(code)  # skips exit handlers: Hivemind's would wait for processes that no longer exist

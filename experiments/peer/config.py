@@ -1,4 +1,4 @@
-"""The peer's one JSON config: what the controller writes, what the peer reads. Nothing else is shared."""
+"""The peer's JSON config, written by the controller and read by the peer. The two share nothing else."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import Any
 
 
 class PeerConfigError(Exception):
-    """The config is not one this peer can read."""
+    """The config is invalid or unreadable."""
 
 
 @dataclass(frozen=True)
 class PeerConfig:
-    """All times in real (wall) seconds of this machine, all sizes already scaled: the peer knows no scales.
+    """Settings of one peer. Times are wall-clock seconds of this machine; all times and sizes are already scaled.
 
-    Paths are relative to the folder the config lies in, which is also where the peer writes
-    status.json, steps.csv and peer.log.
+    Paths are relative to the config's folder, where the peer also writes status.json, steps.csv and peer.log.
     """
 
     run_id: str
@@ -26,14 +25,14 @@ class PeerConfig:
     slot: str
     generation: int
     # swarm
-    listen_address: str  # IP to listen on; "" lets the VM choose (its default route's)
+    listen_address: str  # IP to listen on; "": the address of the VM's default route
     listen_port: int
-    # multiaddrs of peers already up; empty: this is the first. "env:NAME": what that variable says, or "alone"
+    # Multiaddrs of running peers; empty for the first peer. "env:NAME": read from that variable, which may hold "alone".
     initial_peers: tuple[str, ...]
-    expected_peers: int  # training starts when so many are ready, or the swarm is already training
+    expected_peers: int  # training starts once this many are ready, or the swarm is already training
     barrier_timeout_s: float
     target_batch_size: int
-    batch_size: int  # samples an accelerator step
+    batch_size: int  # samples per accelerator step
     coalesce: int  # accelerator steps per reported optimizer step (about one progress report a second)
     max_epochs: int  # stop after this hivemind epoch
     compression: str  # "none" | "float16" | "uniform8bit" | "blockwise8bit" | "powersgd:<rank>"
@@ -46,55 +45,56 @@ class PeerConfig:
     part_size_bytes: int
     # model
     model: str  # name in experiments/models.csv
-    emulated: bool  # True: small real network + ballast + padding; False: the model itself
-    parameters: int  # emulated: parameters to average in all (network + ballast), after bytes_scale
+    emulated: bool  # True: small real network + ballast + padding; False: the actual model
+    parameters: int  # emulated: total parameters to average (network + ballast), after bytes_scale
     forward_s: float  # emulated: wall seconds the accelerator's forward takes (0: no padding)
     backward_s: float
     sync_work_s: float  # emulated: the real VM's own work around a round (gradient copies, optimizer)
     seed: int
     # data
-    endpoint: str  # "" = boto3's own chain
+    endpoint: str  # "": boto3's default endpoint resolution
     region: str
-    shards: tuple[str, ...]  # all shards, s3://bucket/key; the slot reads its own share
+    shards: tuple[str, ...]  # all shards, s3://bucket/key; each slot reads its own share
     heldout_shards: tuple[str, ...]
     cache_bytes: int
     samples_limit: int | None = None
-    # emulated: rows and columns of the ballast's matrices; what it has else are vectors
+    # emulated: rows and columns of the ballast's matrices; the rest of the ballast consists of vectors
     matrices: tuple[tuple[int, int], ...] = ()
     averaging: str = "flat"  # "flat" | "hierarchical"
-    averaging_region: str = ""  # hierarchical: peers of equal regions average among themselves first
-    overlap: str = "none"  # "none" | "delayed": a round goes on behind the next epoch's calculation
-    plain: bool = False  # a plain torch loop: no averaging, this is the only peer
+    averaging_region: str = ""  # hierarchical: peers of the same region average among themselves first
+    overlap: str = "none"  # "none" | "delayed": a round overlaps with the next epoch's calculation
+    plain: bool = False  # a plain torch loop without averaging; this is the only peer
     # closed swarm (experiments/wire/orders.py)
     orders_public_key: str = ""  # OpenSSH text of the run's key; "" = open swarm
     orders: str = ""  # the first orders, base64
-    # where the provider's notice is read (experiments/peer/shutdown/preemption_notices.py)
-    notice_url: str = ""  # aws, gcp, azure, http(s)://... or file://...; "": nowhere
-    # the IP others reach this VM at where it is not the one listened on; "env:NAME": that variable's value; "": same
+    # source of preemption notices (experiments/peer/shutdown/preemption_notices.py)
+    notice_url: str = ""  # aws, gcp, azure, http(s)://... or file://...; "": none
+    # IP at which others reach this VM if it differs from the listen address; "env:NAME": that variable's value
     announce_address: str = ""
-    # files beside the config
+    # files in the config's folder
     identity_file: str = "identity.key"  # libp2p private key (PEM as Hivemind writes it)
     record_key_file: str = "record.key"  # RSA key (PEM) that signs what this peer publishes
-    environment: Mapping[str, str] = field(default_factory=dict, repr=False)  # AWS_* of the store: secret
+    # the store's AWS_* variables: secret
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON types."""
+        """Convert to plain JSON types."""
         return json.loads(json.dumps(asdict(self)))
 
     @classmethod
     def load(cls, path: Path) -> PeerConfig:
-        """Read a config. Raises PeerConfigError naming the file and what is wrong."""
+        """Read a config. Raises PeerConfigError with the file and the problem."""
         try:
             raw = json.loads(path.read_text())
         except (OSError, ValueError) as error:
             raise PeerConfigError(f"{path}: cannot read the peer's config: {error}") from error
         if not isinstance(raw, dict):
-            raise PeerConfigError(f"{path}: the peer's config is no JSON object")
+            raise PeerConfigError(f"{path}: the peer's config is not a JSON object")
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(raw) - known)
         if unknown:
             raise PeerConfigError(
-                f"{path}: unknown keys {', '.join(unknown)}: controller and peer differ in version"
+                f"{path}: unknown keys {', '.join(unknown)}: controller and peer have different versions"
             )
         for name in ("initial_peers", "shards", "heldout_shards"):
             raw[name] = tuple(raw.get(name, ()))

@@ -1,4 +1,4 @@
-"""The peer's program: environment, temporary folder, exit codes. `python -m experiments.peer CONFIG`."""
+"""Entry point of the peer program: environment, temporary folder, exit codes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from experiments.wire.hivemind.sockets import SocketFolderError
 
 
 def main(config_path: str) -> int:
-    """Run one peer to its end. Returns 0 (done, or left on request), 1 (failed), 2 (config wrong) or 3 (its lease
+    """Run one peer to completion. Returns 0 (done, or left on request), 1 (failed), 2 (invalid config) or 3 (lease
     expired).
 
-    Meant to be the only thing its process does: it sets environment, signal handlers and thread
-    limits, and everything it starts is gone when it returns.
+    Must be the only work of its process: it sets the environment, signal handlers and thread limits, and kills
+    all processes it started before it returns.
     """
     path = Path(config_path).absolute()
     status = Status(path.with_name("status.json"))
@@ -29,8 +29,8 @@ def main(config_path: str) -> int:
         status.set(phase="failed", error=str(error))
         return 2
     try:
-        # The only local import of this program. It loads torch, which reads the thread limits set above, and takes
-        # seconds, which a wrong config need not wait for. Forked from a warm host process it is quick.
+        # Imported here because it loads torch, which reads the thread limits set above and takes seconds that an
+        # invalid config should not have to wait for. In a process forked from a warm host it is fast.
         from experiments.peer.peer import run
 
         return run(config, path.parent, temporary, status)
@@ -41,7 +41,7 @@ def main(config_path: str) -> int:
 
 def _set_environment(config: PeerConfig) -> None:
     os.environ.update(config.environment)
-    os.environ.setdefault("GOLOG_LOG_LEVEL", "error")  # p2pd's debug log alone loads a host
+    os.environ.setdefault("GOLOG_LOG_LEVEL", "error")  # p2pd's debug log alone would overload a host
     if config.emulated:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "GOMAXPROCS"):
             os.environ[name] = "1"

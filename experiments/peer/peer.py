@@ -1,4 +1,4 @@
-"""One peer: `assemble` starts its parts, `Peer` joins the swarm, trains, publishes and leaves."""
+"""One peer: `assemble` starts its components, `Peer` joins the swarm, trains, publishes and leaves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from experiments.peer.optimizer.build import build_optimizer
 from experiments.peer.optimizer.join import Download, take_over
 from experiments.peer.optimizer.single_peer import PlainOptimizer, build_plain
 from experiments.peer.optimizer.swarm_optimizer import SwarmOptimizer
-from experiments.peer.processes import Departure, children_die_with_us, note_descendants, run_within
+from experiments.peer.processes import Departure, kill_children_with_parent, note_descendants, run_within
 from experiments.peer.reporting.loss_log import LossWatch, set_up_logging
 from experiments.peer.reporting.model_bytes import ModelBytes, count_tensors
 from experiments.peer.reporting.publish import Publisher, PublishError, use_record_key
@@ -31,7 +31,7 @@ from experiments.peer.shutdown.policy import ShutdownPolicy
 from experiments.peer.state.catch_up import CatchUpError, NoStateError
 from experiments.peer.status import Status
 from experiments.peer.swarm.allowlist import Allowlist
-from experiments.peer.swarm.clock import CLOCK_VARIABLE, SwarmClock, follow, told_time
+from experiments.peer.swarm.clock import CLOCK_VARIABLE, SwarmClock, install_clock, told_time
 from experiments.peer.swarm.dht_node import SwarmError, first_peers, start_dht
 from experiments.peer.swarm.internal_addresses import FILE as NEIGHBOURS
 from experiments.peer.swarm.internal_addresses import read_neighbours
@@ -48,16 +48,16 @@ from experiments.wire.hivemind.patches import apply as apply_patches
 from metrics.records import EgressRecord, EpochRecord, IngressRecord, JoinRecord
 
 _log = logging.getLogger("experiments.peer")
-_SERVE_S = 120.0  # how long a peer that is done hands its state out
+_SERVE_S = 120.0  # how long a finished peer serves its state
 _LEAVE_S, _LEAVE_SOFT_S = 9.5, 6.0  # after a signal
-_TELL_SWARM_S = 2.0  # of the time to leave, kept for what follows the round
+_TELL_SWARM_S = 2.0  # reserved from the leave time for the steps after the round
 _FLUSH_S, _FLUSH_AT_THE_END_S = 1.5, 5.0
-_OPTIMIZER_S = 3.0  # for Hivemind's shutdown, which may wait for a whole round
-_INSIDE_S = 10.0  # for the connections to the peers of this network
+_OPTIMIZER_S = 3.0  # for Hivemind's shutdown, which may otherwise wait for a whole round
+_INTERNAL_S = 10.0  # for the internal connections to the peers of this network
 
 
 def run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> int:
-    """Run one peer; every end becomes a status and the process's exit code, as `main.main` lists them."""
+    """Run one peer. Every outcome is written to the status and returned as the exit code (see `main.main`)."""
     try:
         return assemble(config, folder, temporary, status).run()
     except (PeerConfigError, ModelSizeError, PublishError) as error:
@@ -71,7 +71,7 @@ def run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> in
         _log.exception("failed")
         status.set(phase="failed", error=str(error))
         return 1
-    except Exception as error:  # noqa: BLE001 - the process's last line: nothing above could tell the user
+    except Exception as error:  # noqa: BLE001 - last resort: no caller could report it to the user
         _log.exception("failed")
         log = folder / "peer.log"
         status.set(phase="failed", error=f"{type(error).__name__}: {error}; {log} has the traceback")
@@ -79,14 +79,15 @@ def run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> in
 
 
 def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> Peer:
-    """Start a peer's parts, each after those it needs, and put its end on the peer's stack.
+    """Start a peer's components in dependency order and register their shutdown on the peer's exit stack.
 
-    Raises what the parts raise; what was started then ends with the process (`main.main`), as after a failure later.
+    Raises what the components raise. Components already started then end with the process (`main.main`), as after a
+    later failure.
     """
     losses = _prepare_process(config, folder)
     config = replace(config, initial_peers=first_peers(config.initial_peers, os.environ))
     parts = ExitStack()
-    orders = OrdersWatch(config)  # the lease begins
+    orders = OrdersWatch(config)  # the lease starts here
     admission = Admission(orders, Allowlist(), status.warn)
     admission.install()  # before anything listens
     use_record_key(folder / config.record_key_file)
@@ -101,8 +102,8 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
     leave = LeaveSequence(status, traffic.write_final, temporary)
     departure = Departure(stop, leave.cut_short, soft_s=_LEAVE_SOFT_S, limit_s=_LEAVE_S)
     clock = SwarmClock(told_time(os.environ.get(CLOCK_VARIABLE, "")))
-    follow(clock)
-    # Notices are by the cloud's clock, which sets this machine's, in the middle of a run too.
+    install_clock(clock)
+    # Notices use the cloud's clock, which also sets this machine's clock, even in the middle of a run.
     policy = ShutdownPolicy(orders, departure, status, stop, time.time, lambda: clock.now_s() - time.time())
     policy.start()
     policy.watch_notices(config.notice_url)
@@ -124,7 +125,7 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
         config.slot,
         config.generation,
         folder / config.record_key_file,
-        keep=MOST_EPOCHS if config.plain else KEEP_EPOCHS,  # a plain loop's epochs may be over in no time
+        keep=MOST_EPOCHS if config.plain else KEEP_EPOCHS,  # epochs of a plain loop may be very short
         unix_time=clock.now_s,
     )
     parts.callback(_close_publisher, publisher, status)
@@ -142,7 +143,7 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
     parts.callback(run_within, _OPTIMIZER_S, optimizer.shutdown)
     note_descendants()
     leave.add(
-        partial(optimizer.take_back_progress, _TELL_SWARM_S / 2),
+        partial(optimizer.withdraw_progress, _TELL_SWARM_S / 2),
         partial(publisher.flush, _FLUSH_S),
         membership.stop,
     )
@@ -173,9 +174,9 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
 
 
 def _prepare_process(config: PeerConfig, folder: Path) -> LossWatch:
-    """Set up what the forked processes of Hivemind inherit: log, death with this process, patches."""
+    """Set up what Hivemind's forked processes inherit: logging, being killed with this process, patches."""
     losses = set_up_logging(folder / "peer.log")
-    children_die_with_us()
+    kill_children_with_parent()
     if config.emulated:
         torch.set_num_threads(1)
     apply_patches("peer")
@@ -190,13 +191,13 @@ def _close_publisher(publisher: Publisher, status: Status) -> None:
 
 @dataclass
 class Peer:
-    """A peer whose parts run. `parts` ends them in reverse order; after a failure they end with the process."""
+    """A peer whose components run. `parts` ends them in reverse order; after a failure they end with the process."""
 
     config: PeerConfig
     folder: Path
     status: Status
     parts: ExitStack
-    stop: threading.Event  # no more training
+    stop: threading.Event  # set to end training
     departure: Departure
     policy: ShutdownPolicy
     orders: OrdersWatch
@@ -209,20 +210,19 @@ class Peer:
     task: Task
     batches: Batches
     heldout: Batch | None
-    counter: ByteCounter  # of what was read from the store
+    counter: ByteCounter  # bytes read from the store
     steps: StepLog
 
     def run(self) -> int:
-        """Train until the end of the run or until `stop`, then leave. Returns the process's exit code."""
+        """Train until the run ends or `stop` is set, then leave. Returns the process's exit code."""
         began = self._wait_for_swarm()
         finished = False
         if not self.stop.is_set():
             self._join(took_over=began == "joined")
             finished = self._train()
         self.steps.close()
-        if (
-            self.departure.asked and not finished
-        ):  # first the round: others may be about to wait for this peer
+        if self.departure.requested and not finished:
+            # the round first: others may be about to wait for this peer
             self.status.leaving()
             self.optimizer.leave_round(max(0.0, self.departure.soft_left_s - _TELL_SWARM_S))
         self._evaluate()
@@ -235,7 +235,7 @@ class Peer:
         return self.departure.code
 
     def _wait_for_swarm(self) -> str:
-        """Announce this peer and wait until training may start; returns `Membership.wait_for_start`'s answer."""
+        """Announce this peer and wait until training may start. Returns the result of `Membership.wait_for_start`."""
         config, membership = self.config, self.membership
         if isinstance(self.optimizer, SwarmOptimizer):
             self.optimizer.watch_others(membership, self._attempt_failed)
@@ -243,17 +243,17 @@ class Peer:
         self.status.set(phase="ready")
         began = membership.wait_for_start(config.expected_peers, config.barrier_timeout_s, self.stop)
         if began == "timeout":
-            seen, wanted, wait_s = len(membership.members), config.expected_peers, config.barrier_timeout_s
-            self.status.warn("barrier", f"started with {seen} of {wanted} peers after {wait_s:g} s")
-        membership.wait_until_inside(_INSIDE_S, self.stop)
-        if outside := len(membership.outside):
+            seen, expected, wait_s = len(membership.members), config.expected_peers, config.barrier_timeout_s
+            self.status.warn("barrier", f"started with {seen} of {expected} peers after {wait_s:g} s")
+        membership.wait_for_internal_connections(_INTERNAL_S, self.stop)
+        if public_only := len(membership.public_only):
             self.status.warn(
-                "inside", f"{outside} peers of this network are reached at their public addresses only"
+                "inside", f"{public_only} peers of this network are reachable at their public addresses only"
             )
         return began
 
     def _join(self, took_over: bool) -> None:
-        """Take over the state of a swarm that trains already, and report the join."""
+        """Download the state of a swarm that is already training, and report the join."""
         optimizer, download = self.optimizer, Download()
         if took_over and isinstance(optimizer, SwarmOptimizer):
             download = take_over(optimizer, lambda: self.membership.members)
@@ -271,7 +271,7 @@ class Peer:
         self.status.set(phase="training", epoch=epoch, join=asdict(joined))
 
     def _train(self) -> bool:
-        """Train; True when the run is over for this peer, False when it was stopped."""
+        """Train. Returns True if the run is over for this peer, False if it was stopped."""
         tracker = self.optimizer.tracker
         self._next_share()
         self.batches.start()
@@ -293,7 +293,7 @@ class Peer:
             hooks,
             self.stop,
             self.traffic.counting_s,
-            handed=self.traffic.model_bytes,
+            model_bytes=self.traffic.model_bytes,
             paused=lambda: self.orders.paused,
             unix_s=self.clock.now_s,
         )
@@ -303,10 +303,10 @@ class Peer:
         return finished
 
     def _attempt_failed(self, reason: str) -> None:
-        self.losses.take()  # what the failed attempt lost, the next one averages
+        self.losses.take()  # the next attempt averages what the failed one lost
         epoch = self.optimizer.local_epoch
         self.status.warn(
-            f"retry {epoch}", f"epoch {epoch + 1}: an attempt failed and was made again: {reason}"
+            f"retry {epoch}", f"epoch {epoch + 1}: an averaging attempt failed and was retried: {reason}"
         )
 
     def _epoch_ended(self, epoch: EpochRecord, egress: list[EgressRecord], ingress: IngressRecord) -> None:
@@ -323,13 +323,13 @@ class Peer:
 
     def _next_share(self) -> None:
         members, slot = self.membership.members, self.config.slot
-        self.traffic.locate((m.maddr for m in members), self.membership.inside)
+        self.traffic.locate((m.maddr for m in members), self.membership.internal)
         if self.batches.share_among(slot, alive_slots(members, slot), self.config.shards):
-            _log.info("this slot's share of the shards changed")
+            _log.info("this slot's share of shards changed")
 
     def _evaluate(self) -> None:
         epoch = self.optimizer.local_epoch
-        if self.heldout is None or epoch == 0 or self.policy.in_a_hurry:
+        if self.heldout is None or epoch == 0 or self.policy.urgent:
             return
         samples = len(self.heldout[1])
         accuracy, loss = self.task.evaluate(self.heldout)
@@ -337,9 +337,9 @@ class Peer:
         self.publisher.evaluation(epoch, accuracy, loss, samples)
 
     def _serve(self) -> None:
-        """Report the end, then hand the state out until somebody ends this peer."""
+        """Report completion, then serve the state until the peer is stopped."""
         self.publisher.flush(_FLUSH_AT_THE_END_S)
-        self.traffic.write_final()  # again at the end; should this VM be killed first, most of it is recorded
+        self.traffic.write_final()  # written again at the end; if the VM is killed first, most of it is recorded
         sha = parameters_sha(self.task.parameters())
         write_sample(self.folder / "parameters.f32", self.task.parameters())
         epoch = self.optimizer.local_epoch

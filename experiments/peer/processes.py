@@ -1,4 +1,4 @@
-"""This peer's processes: Hivemind's children are killed when it ends, however it ends."""
+"""Process management: Hivemind's child processes are killed when the peer ends, whatever the reason."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ _log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
 _SHARED_MEMORY = Path("/dev/shm")
-_family: set[int] = set()  # this process and all below it that were ever noted
+_recorded_pids: set[int] = set()  # this process and all descendants ever recorded
 
 
-def children_die_with_us() -> None:
-    """Make the kernel kill every child forked from now on with this process; the children ignore SIGTERM and SIGINT.
+def kill_children_with_parent() -> None:
+    """Make the kernel kill every child forked from now on when this process dies.
 
-    A signal to the whole group must not kill the DHT before this process has left the swarm through it.
+    The children ignore SIGTERM and SIGINT: a signal to the process group must not kill the DHT before this process
+    has used it to leave the swarm.
     """
     parent = os.getpid()
     libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -45,7 +46,7 @@ def children_die_with_us() -> None:
 
 
 def descendants(of: int) -> list[int]:
-    """Process ids below `of`, deepest last; empty where there is no /proc."""
+    """List the process ids of all descendants of `of`, deepest last; empty without /proc."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{of}/task").iterdir():
@@ -55,30 +56,30 @@ def descendants(of: int) -> list[int]:
 
 
 def note_descendants() -> None:
-    """Remember the processes below this one; call it once all are started (some end before we look again)."""
-    _family.update({os.getpid(), *descendants(os.getpid())})
+    """Record this process's descendants. Call it once all are started: some end before the next call."""
+    _recorded_pids.update({os.getpid(), *descendants(os.getpid())})
 
 
 def kill_descendants() -> None:
-    """SIGKILL everything below this process and remove the shared memory that all of them leave.
+    """SIGKILL all descendants of this process and remove the shared memory they leave behind.
 
-    Hivemind shares tensors through named files (torch_<pid>_...), which torch's own manager process
-    would remove, were it not killed too.
+    Hivemind shares tensors through named files (torch_<pid>_...). Torch's manager process would remove them, but it is
+    killed too.
     """
     note_descendants()
     for pid in descendants(os.getpid()):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    for pid in _family if _SHARED_MEMORY.is_dir() else ():
+    for pid in _recorded_pids if _SHARED_MEMORY.is_dir() else ():
         for file in _SHARED_MEMORY.glob(f"torch_{pid}_*"):
             with contextlib.suppress(OSError):
                 file.unlink()
 
 
 def own_temporary_folder() -> Path:
-    """Make a folder below TMPDIR, use it as TMPDIR from now on, Hivemind's sockets included.
+    """Create a folder below TMPDIR and use it as TMPDIR from now on, also for Hivemind's sockets.
 
-    Raises SocketFolderError when its path is too long for a socket.
+    Raises SocketFolderError if its path is too long for a socket.
     """
     folder = Path(tempfile.mkdtemp(prefix="p-"))
     os.environ["TMPDIR"] = str(folder)
@@ -92,12 +93,12 @@ def own_temporary_folder() -> Path:
 
 
 def run_within(seconds: float, work: Callable[[], None]) -> None:
-    """Run `work` in a thread and wait for it at most `seconds`; an error of it is logged."""
+    """Run `work` in a thread and wait at most `seconds` for it. Its errors are logged."""
 
     def guarded() -> None:
         try:
             work()
-        except Exception as error:  # noqa: BLE001 - on the way out: the other parts still have to be stopped
+        except Exception as error:  # noqa: BLE001 - during shutdown: the other components still have to be stopped
             _log.warning("leaving: %r", error)
 
     thread = threading.Thread(target=guarded, daemon=True)
@@ -106,56 +107,56 @@ def run_within(seconds: float, work: Callable[[], None]) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove the folder with what is in it."""
+    """Remove the folder and its contents; errors are ignored."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 class Departure:
-    """Ends this peer on request: SIGTERM or SIGINT, the provider's notice, an expired lease.
+    """Ends this peer on request: SIGTERM or SIGINT, a preemption notice, an expired lease.
 
-    `stop` is set at once, or by whoever sees that the round under way is over. If the process has not ended
-    `soft_s` after the request, `cut_short` runs in the watchdog's thread, then the process exits;
-    `limit_s` after the request it exits in any case. Of several requests the earliest end counts.
+    `stop` is set at once, or by the caller once the running round is over. If the process has not ended `soft_s` after
+    the request, `cut_short` runs in the watchdog thread, then the process exits. `limit_s` after the request it exits
+    in any case. Of several requests the earliest deadline counts.
     """
 
     def __init__(
         self, stop: threading.Event, cut_short: Callable[[], None], soft_s: float, limit_s: float
     ) -> None:
-        """`soft_s`, `limit_s`: of a signal."""
+        """`soft_s`, `limit_s`: the deadlines for a signal."""
         self._stop, self._cut_short = stop, cut_short
         self._signal_s = (soft_s, limit_s)
         self._soft_at = self._hard_at = math.inf
         self.code = 0  # the process's exit code
-        self._asked = threading.Event()
+        self._requested = threading.Event()
         threading.Thread(target=self._watch, name="departure", daemon=True).start()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._handle)
 
     @property
-    def asked(self) -> bool:
-        """Whether this peer was told to leave."""
-        return self._asked.is_set()
+    def requested(self) -> bool:
+        """Whether this peer was asked to leave."""
+        return self._requested.is_set()
 
     @property
     def soft_left_s(self) -> float:
-        """Seconds until `cut_short` runs; infinite when nobody asked."""
+        """Seconds until `cut_short` runs; infinite without a request."""
         return self._soft_at - time.monotonic()
 
     def leave(self, soft_s: float, limit_s: float, *, code: int = 0, at_once: bool = True) -> None:
-        """Be gone within `limit_s`. Not `at_once`: whoever asks sets `stop` when the time has come."""
+        """Request this process to end within `limit_s`. Without `at_once` the caller sets `stop` itself later."""
         now = time.monotonic()
         self._soft_at, self._hard_at = min(self._soft_at, now + soft_s), min(self._hard_at, now + limit_s)
         self.code = self.code or code
         if at_once:
             self._stop.set()
-        self._asked.set()
+        self._requested.set()
 
     def _handle(self, _number: int, _frame: object) -> None:
         self.leave(*self._signal_s)
 
     def _watch(self) -> None:
-        self._asked.wait()
-        threading.Thread(target=self._end_at_last, name="departure-limit", daemon=True).start()
+        self._requested.wait()
+        threading.Thread(target=self._enforce_limit, name="departure-limit", daemon=True).start()
         while time.monotonic() < self._soft_at:
             time.sleep(0.05)
         try:
@@ -163,7 +164,7 @@ class Departure:
         finally:
             _end_now(self.code)
 
-    def _end_at_last(self) -> None:
+    def _enforce_limit(self) -> None:
         while time.monotonic() < self._hard_at:
             time.sleep(0.05)
         _end_now(self.code)

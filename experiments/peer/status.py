@@ -1,4 +1,4 @@
-"""status.json: how this peer is, for whoever watches the VM's folder."""
+"""status.json: the peer's state, read by the controller from the VM's folder."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 
 class Status:
-    """The peer's status.json. Every change is written to a temporary name and renamed; thread-safe.
+    """The peer's status.json. Every change is written to a temporary file and renamed; thread-safe.
 
-    A folder that has become unwritable (disk full, deleted under us) must not end a training run:
-    the last failure is kept in `write_error`, and `main` turns it into the exit code at the end.
+    A folder that becomes unwritable (disk full, deleted) must not end a training run: the last error is kept in
+    `write_error`, and `Peer.run` turns it into the exit code at the end.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
@@ -28,11 +28,11 @@ class Status:
             "peer_id": None,
             "epoch": 0,
             "error": None,
-            "hopeless": False,  # the same would happen to every other VM of the run
+            "hopeless": False,  # unrecoverable: the same would happen on every other VM of the run
             "ran": None,
-            "notice_at_s": None,  # unix time at which the provider will take this VM, once it has said so
+            "notice_at_s": None,  # unix time at which the provider will take this VM, once announced
             "parameters_sha": None,  # of the parameters rounded to float16, once this peer is done
-            "join": None,  # metrics.records.JoinRecord's fields, once this peer trains
+            "join": None,  # fields of metrics.records.JoinRecord, once this peer trains
         }
         self.write_error: OSError | None = None
 
@@ -42,7 +42,7 @@ class Status:
         return str(self._fields["phase"])
 
     def set(self, **fields: Any) -> None:
-        """Change some of the fields and write the file."""
+        """Update some fields and write the file. Raises KeyError for an unknown field."""
         unknown = set(fields) - set(self._fields)
         if unknown:
             raise KeyError(f"status.json has no field {', '.join(sorted(unknown))}")
@@ -51,12 +51,12 @@ class Status:
             self._write()
 
     def leaving(self, **fields: Any) -> None:
-        """This peer goes; one that is done or has failed stays what it is. `fields` as in `set`."""
+        """Set the phase to "leaving", unless the peer is done or has failed. `fields` as in `set`."""
         ended = self.phase in ("done", "failed")
         self.set(**fields, **({} if ended else {"phase": "leaving"}))
 
     def warn(self, key: str, text: str) -> None:
-        """Add the warning, or replace the one of the same key (for counters)."""
+        """Add a warning, or replace the one with the same key (for counters)."""
         with self._lock:
             self._warnings[key] = text
             self._fields["at_s"] = self._clock()

@@ -1,6 +1,6 @@
-"""A peer on a machine whose clock is wrong, and is set while it trains: `peer_off_clock.py CONFIG AHEAD_S SET_BY_S FLAG`.
+"""A peer with a wrong machine clock that is set during training: `peer_off_clock.py CONFIG AHEAD_S SET_BY_S FLAG`.
 
-The clock is ahead by AHEAD_S, and from the moment in which the file FLAG exists by SET_BY_S more.
+The clock is ahead by AHEAD_S, and by SET_BY_S more once the file FLAG exists.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if __name__ == "__main__":
     def wrong_s() -> float:
         return right_s() + ahead_s + (set_by_s if os.path.exists(flag) else 0.0)
 
-    time.time = wrong_s  # before Hivemind takes it for the time of all
+    time.time = wrong_s  # before Hivemind imports it
     from experiments.peer.main import main
 
     code = main(config)

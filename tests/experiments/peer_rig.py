@@ -1,4 +1,4 @@
-"""What the peer's process tests share: an S3 endpoint of files, keys, configs, peers as processes."""
+"""Helpers of the peer's process tests: an S3 endpoint for files, keys, configs, peer processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RUN = "peer-test"
 
 
 def kill_group(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
-    """SIGKILL for a process and all of its group; the shared memory of torch's that none of them can remove goes too."""
+    """SIGKILL a process and its group, and remove torch's shared memory, which they can no longer remove."""
     pids = [process.pid, *(pid for pid in descendants(process.pid) if _group_of(pid) == process.pid)]
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -156,7 +156,7 @@ class PeerProcess:
         return json.loads(path.read_text()) if path.exists() else {"phase": "none", "epoch": 0}
 
     def wait_for(self, what: Callable[[dict], bool], timeout_s: float = 60.0) -> dict:
-        """Until `what(status)`; fails with the peer's log when it does not come."""
+        """Wait until `what(status)` holds; fails with the peer's log otherwise."""
         deadline = time.monotonic() + timeout_s
         while not what(status := self.status()):
             if status["phase"] == "failed" or self.process.poll() is not None or time.monotonic() > deadline:
@@ -169,7 +169,7 @@ class PeerProcess:
         return status
 
     def leave(self) -> float:
-        """SIGTERM; returns the seconds until it ended."""
+        """Send SIGTERM; returns the seconds until the process ended."""
         began = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(20)

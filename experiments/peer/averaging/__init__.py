@@ -1,1 +1,1 @@
-"""Gradient averagers and the protocol that makes a round all-or-nothing."""
+"""Gradient averagers and the commit protocol that makes a round all-or-nothing."""

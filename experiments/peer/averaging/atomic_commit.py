@@ -1,15 +1,14 @@
-"""Whether a round counts: all peers of a group that live keep its result, or none does.
+"""Atomic commit of a round: either all live peers of a group keep its result, or none does.
 
-A result that some peers keep and others lose makes two swarms of one. So a peer that has all parts says READY and
-keeps the result only when it heard READY, or COMMITTED, from everybody else; a peer that misses something says
-ABORTED at once, and nobody can have kept the result without its READY. Only a peer that was READY and lost another
-is in DOUBT: the lost one may have kept the result, and told others. It asks all the others again, who stop hoping
-for the lost peer's word when they are asked: if one of them kept the result, it does so too; when all of them are as
-much in the dark, nobody alive did.
+If some peers kept the result and others lost it, the swarm would split in two. So a peer with all parts reports READY
+and keeps the result only after READY or COMMITTED from all others. A peer that misses a part reports ABORTED at once,
+and no peer can have kept the result without its READY. Only a peer that was READY and lost another one is in DOUBT: the
+lost peer may have kept the result and informed others. It asks all others again, which makes them stop waiting for the
+lost peer. If one of them kept the result, so does this peer; if all of them are in DOUBT, no live peer kept it.
 
-This is atomic commitment without a coordinator, for peers that die but do not lie (Bernstein, Hadzilacos, Goodman,
-"Concurrency Control and Recovery in Database Systems", 1987, chapter 7: the cooperative termination protocol).
-Pure: what is heard comes in as calls.
+This is atomic commitment without a coordinator, for peers that may crash but do not lie (Bernstein, Hadzilacos,
+Goodman, "Concurrency Control and Recovery in Database Systems", 1987, chapter 7: the cooperative termination protocol).
+Pure: messages are passed in as calls.
 """
 
 from __future__ import annotations
@@ -22,60 +21,60 @@ Peer = TypeVar("Peer", bound=Hashable)
 
 
 class State(IntEnum):
-    """The state of a round that one peer reports."""
+    """State of a round as reported by one peer."""
 
     WORKING = 0
     READY = 1  # has all parts
-    DOUBT = 2  # has all parts, but somebody who may have kept the result is lost
+    DOUBT = 2  # has all parts, but lost a peer that may have kept the result
     COMMITTED = 3  # keeps the result
-    ABORTED = 4  # does not
+    ABORTED = 4  # drops the result
 
 
 class Agreement(Generic[Peer]):
-    """One peer's view of a round. `state` is what it reports; once COMMITTED or ABORTED it stays so."""
+    """One peer's view of a round. `state` is the state it reports; COMMITTED and ABORTED are final."""
 
     def __init__(self, others: Iterable[Peer]) -> None:
         self.others = frozenset(others)
         self.state = State.WORKING
-        self.poll = 0  # an answer counts for the poll in which it was asked for
+        self.poll = 0  # a response counts only in the poll for which it was requested
         self._ready: set[Peer] = set()
         self._lost: set[Peer] = set()
-        self._doubting: set[Peer] = set()  # answered so in this poll
+        self._doubting: set[Peer] = set()  # responded DOUBT in this poll
 
     @property
     def final(self) -> bool:
-        """Whether it is decided."""
+        """Whether the outcome is decided."""
         return self.state >= State.COMMITTED
 
     def to_ask(self, other: Peer) -> bool:
-        """Whether this peer needs to hear from `other`."""
+        """Whether this peer needs a response from `other`."""
         if other in self._lost or self.final:
             return False
         return other not in (self._ready if self.state < State.DOUBT else self._doubting)
 
     def completed(self) -> None:
-        """This peer has all parts."""
+        """Call when this peer has all parts."""
         if self.state is State.WORKING:
             self.state = State.READY
             self._decide()
 
     def failed(self) -> None:
-        """This peer misses a part, and will not get it."""
+        """Call when a part will not arrive."""
         if self.state is State.WORKING:
             self.state = State.ABORTED
 
     def received(self, other: Peer, state: State) -> State:
-        """Take the state that `other` reports; returns the answer."""
+        """Process the state reported by `other`. Returns this peer's state as the response."""
         if other in self.others:
             self._hear(other, state, self.poll)
         return self.state
 
     def answered(self, other: Peer, state: State, poll: int) -> None:
-        """`other` answered so what it was asked when `self.poll` was `poll`."""
+        """Process the response of `other` to a request made when `self.poll` was `poll`."""
         self._hear(other, state, poll)
 
     def lost(self, other: Peer) -> None:
-        """`other` cannot be reached any more."""
+        """Call when `other` has become unreachable."""
         if other in self._lost or self.final:
             return
         self._lost.add(other)
@@ -90,13 +89,13 @@ class Agreement(Generic[Peer]):
         if state is State.COMMITTED and self.state is not State.WORKING:
             self.state = State.COMMITTED
         elif state >= State.COMMITTED or (state is State.WORKING and self.state is State.DOUBT):
-            self.state = State.ABORTED  # nobody can have kept it
+            self.state = State.ABORTED  # no peer can have kept the result
         elif state is State.DOUBT:
             if self.state is State.WORKING:
                 self.state = State.ABORTED
                 return
             if self.state is State.READY:
-                self._doubt()  # a poll of its own: what `other` says now was asked by itself
+                self._doubt()  # starts a new poll: this message was not a response to one of this peer's polls
             elif poll == self.poll:
                 self._doubting.add(other)
         elif state is State.READY:

@@ -1,4 +1,4 @@
-"""One attempt at a round in two levels: the parts are exchanged, then the peers agree whether it counts."""
+"""One attempt at a hierarchical round: exchange the parts, then agree on whether to commit the result."""
 
 from __future__ import annotations
 
@@ -12,36 +12,35 @@ from experiments.peer.averaging.hierarchical_exchange import RoundFailedError, T
 
 _log = logging.getLogger(__name__)
 
-Ask = Callable[
-    [int, State], Awaitable[State]
-]  # (peer, this peer's state) -> the peer's; raises where it is lost
+# (peer, this peer's state) -> the peer's state; raises if the peer is lost
+Ask = Callable[[int, State], Awaitable[State]]
 
 
 class Attempt:
-    """Runs the round and the agreement; afterwards it still answers those who ask what became of it."""
+    """Runs the round and the agreement. Afterwards it still answers requests for the outcome."""
 
     def __init__(self, others: Iterable[int], ask: Ask, timeout_s: float, retry_s: float = 0.5) -> None:
-        """`others`: the group without this peer; `timeout_s`: a peer that does not answer for so long is lost;
-        `retry_s`: a call that failed otherwise is tried once more after it.
+        """`others`: the group without this peer; `timeout_s`: a peer that does not respond within it is lost; `retry_s`:
+        delay before the only retry of a call that failed for another reason.
         """
         self._agreement = Agreement(others)
         self._ask, self._timeout_s, self._retry_s = ask, timeout_s, retry_s
         self._changed = asyncio.Event()
-        self._asking: list[asyncio.Task[None]] = []
+        self._asking: list[asyncio.Task[None]] = []  # references, since asyncio keeps tasks weakly
 
     @property
     def state(self) -> State:
-        """The state that this peer reports."""
+        """The state this peer reports."""
         return self._agreement.state
 
     def received(self, other: int, state: State) -> State:
-        """Take the state that `other` reports; returns this peer's."""
+        """Process the state reported by `other`. Returns this peer's state."""
         answer = self._agreement.received(other, state)
         self._wake()
         return answer
 
     async def run(self, round_: TwoLevelRound) -> None:
-        """Returns when the result counts, for all. Raises RoundFailedError when it does for nobody."""
+        """Return when all peers commit the result. Raises RoundFailedError if none does."""
         exchange = asyncio.ensure_future(round_.run())
         why = "given up by another peer"
         try:
@@ -60,9 +59,10 @@ class Attempt:
             while not self._agreement.final:
                 await self._change()
                 if self._agreement.state is State.DOUBT:
-                    why = "a peer was lost when all parts were there"
+                    why = "a peer was lost after all parts had arrived"
         except asyncio.CancelledError:
-            self._agreement.failed()  # who was READY may be taken at its word: then it is an epoch behind, and downloads
+            # If this peer was READY, the others may commit. Then it is an epoch behind and downloads the state.
+            self._agreement.failed()
             raise
         finally:
             exchange.cancel()
@@ -73,13 +73,13 @@ class Attempt:
             raise RoundFailedError(why)
 
     async def _talk_to(self, other: int) -> None:
-        """Tell `other` this peer's state, and again when it changed or the answer was not enough."""
+        """Send this peer's state to `other`, and again when it has changed or the response was not sufficient."""
         agreement, failures = self._agreement, 0
         while True:
             state, poll = agreement.state, agreement.poll
             try:
                 answer = await asyncio.wait_for(self._ask(other, state), self._timeout_s)
-            except Exception as error:  # noqa: BLE001 - however a call fails: the other is asked once more, then lost
+            except Exception as error:  # noqa: BLE001 - however a call fails, there is one retry before the peer is lost
                 failures += 1
                 if failures == 2 or isinstance(error, TimeoutError):
                     _log.warning("averaging: peer %d is lost: %r", other, error)
@@ -92,7 +92,7 @@ class Attempt:
             agreement.answered(other, answer, poll)
             self._wake()
             if agreement.final and (state is agreement.state or agreement.state is State.COMMITTED):
-                return  # who was told READY needs no more of a peer that keeps the result
+                return  # a peer that received READY does not need COMMITTED
             if (state, poll) == (agreement.state, agreement.poll):
                 patience_s = self._timeout_s / 2 if agreement.to_ask(other) else None
                 with contextlib.suppress(TimeoutError):
@@ -106,6 +106,6 @@ class Attempt:
         await self._changed.wait()
 
     def _wake(self) -> None:
-        """Let all that wait for news look again."""
+        """Wake all tasks that wait for a change."""
         self._changed.set()
         self._changed = asyncio.Event()

@@ -1,7 +1,7 @@
-"""hivemind's GradientAverager with a second set of gradient buffers: a round's, while backward fills the next epoch's.
+"""Hivemind's GradientAverager with two sets of gradient buffers: a round uses one while backward fills the other.
 
-All of it runs in the peer's own process. A round that is tried again loads its gradients anew, so they must stay as they
-were; nothing is copied for it, the buffers change places.
+All of it runs in the peer's own process. A retried round loads its gradients again, so they must not change meanwhile.
+Instead of copying them, the buffers are swapped.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from hivemind.optim.grad_averager import GradientAverager
 
 
 class AsideAverager(GradientAverager):
-    """Made with `reuse_grad_buffers=True`; until `set_aside` is called it is Hivemind's."""
+    """Requires `reuse_grad_buffers=True`. Behaves like Hivemind's until `set_aside` is called."""
 
-    _aside: list[torch.Tensor] | None = None  # a round's gradients, as they were accumulated
+    _aside: list[torch.Tensor] | None = None  # a round's accumulated gradients
     _spare: list[torch.Tensor] | None = None  # zeros
 
     def set_aside(self) -> None:
-        """What was accumulated is a round's from now on; what backward adds goes into other buffers."""
+        """Reserve the accumulated gradients for a round; backward accumulates in the other buffers from now on."""
         spare = self._spare or [torch.zeros_like(gradient) for gradient in self._grads_from_parameters()]
         self._aside, self._spare = self._exchanged(spare), None
 
     @contextlib.contextmanager
     def aside_in_place(self) -> Iterator[None]:
-        """For the optimizer's step: the round's buffers are the parameters' `.grad` meanwhile."""
+        """Make the round's buffers the parameters' `.grad`, for the optimizer's step."""
         assert self._aside is not None, "no round's gradients are set aside"
         ahead = self._exchanged(self._aside)
         try:
@@ -35,7 +35,7 @@ class AsideAverager(GradientAverager):
             self._exchanged(ahead)
 
     def begin_with(self, samples: int, times: int) -> None:
-        """The round's gradients are used or dropped; in `times` steps `samples` were accumulated since it began."""
+        """Release the round's gradients, used or dropped. Since the round began, `times` steps accumulated `samples`."""
         assert self._aside is not None, "no round's gradients are set aside"
         for gradient in self._aside:
             gradient.zero_()
@@ -44,7 +44,7 @@ class AsideAverager(GradientAverager):
         self._accumulators_used_in_step, self._anchor_batch_size = False, None
 
     def _exchanged(self, buffers: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Let these be the parameters' gradients; returns those that were."""
+        """Make these buffers the parameters' gradients. Returns the previous ones."""
         before = list(self._grads_from_parameters())
         for parameter, buffer in zip(self.parameters, buffers, strict=True):
             parameter.grad = buffer

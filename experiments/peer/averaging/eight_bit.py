@@ -1,8 +1,8 @@
-"""Gradients in 8 bits on the wire, in Hivemind's two formats: what their own classes can't do here.
+"""8-bit gradient compression in Hivemind's two wire formats, reimplemented since Hivemind's classes do not work here.
 
-Hivemind 1.1.12 reads both by `int()` of an array of one value, which NumPy 2.4 refuses, and its blockwise format wants
-bitsandbytes in every peer (125 MB on the disk, 120 MB in memory and 2 s to load in the middle of the first round). The bytes are
-those that Hivemind's classes write and read, so a peer with them understands these.
+Hivemind 1.1.12 calls `int()` on arrays of one value when it reads them, which NumPy 2.4 refuses, and its blockwise
+format requires bitsandbytes in every peer (125 MB of disk, 120 MB of memory and 2 s to load in the middle of the first
+round). The bytes are the same as those of Hivemind's classes, so both implementations can communicate.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _LEVELS = 256
 
 
 class Uniform8Bit(Uniform8BitQuantization):
-    """256 levels of one width over 6 standard deviations around the mean; a level is read as the mean of its values."""
+    """256 equal levels over 6 standard deviations around the mean; each level decodes to the mean of its values."""
 
     def quantize(self, tensor: torch.Tensor, allow_inplace: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """(levels, of the tensor's shape; values of the 256 levels). Equal values, zeros too, stay what they are."""
+        """Return (level indices in the tensor's shape, values of the 256 levels). Tensors of equal values are exact."""
         values = tensor.detach().float()
         centred = values - values.mean()
         deviation = centred.norm() / max(1, values.numel() - 1) ** 0.5
@@ -34,7 +34,7 @@ class Uniform8Bit(Uniform8BitQuantization):
         return indices.numpy(), average_buckets(values, indices, _LEVELS).numpy()
 
     def extract(self, serialized_tensor: Any) -> torch.Tensor:
-        """The tensor. Raises ValueError when the bytes are not this format's."""
+        """Decode the tensor. Raises ValueError for invalid bytes."""
         (size,), levels, indices = _read(serialized_tensor.buffer, 1)
         if size != _LEVELS:
             raise ValueError(f"uniform8bit: {size} levels instead of {_LEVELS}")
@@ -42,14 +42,14 @@ class Uniform8Bit(Uniform8BitQuantization):
 
 
 class Blockwise8Bit(BlockwiseQuantization):
-    """256 levels with exponents, scaled by the largest value of each block of 4,096: small values keep their digits.
+    """256 levels with exponents, scaled by the largest value of each block of 4,096, so small values keep precision.
 
     Dettmers, "8-Bit Approximations for Parallelism in Deep Learning", arXiv 1511.04561; Dettmers et al., "8-bit Optimizers
     via Block-wise Quantization", arXiv 2110.02861.
     """
 
     def quantize(self, tensor: torch.Tensor, allow_inplace: bool = False) -> Any:
-        """(levels, of the tensor's shape; (largest value of each block, the 256 levels))."""
+        """Return (level indices in the tensor's shape, (largest value of each block, the 256 levels))."""
         values = tensor.detach().float().flatten()
         blocks = torch.nn.functional.pad(values, (0, -values.numel() % BLOCK)).view(-1, BLOCK)
         largest = blocks.abs().amax(dim=1)
@@ -58,7 +58,7 @@ class Blockwise8Bit(BlockwiseQuantization):
         return indices.view(tensor.shape).numpy(), (largest.numpy(), _CODE.numpy())
 
     def extract(self, serialized_tensor: Any) -> torch.Tensor:
-        """The tensor. Raises ValueError when the bytes are not this format's."""
+        """Decode the tensor. Raises ValueError for invalid bytes."""
         (blocks, size), floats, indices = _read(serialized_tensor.buffer, 2)
         if size != _LEVELS or blocks != -(-len(indices) // BLOCK):
             raise ValueError(f"blockwise8bit: {blocks} blocks and {size} levels for {len(indices)} values")
@@ -67,7 +67,7 @@ class Blockwise8Bit(BlockwiseQuantization):
 
 
 def _code() -> torch.Tensor:
-    """0, 1, and both signs of 10^-k times the middles of 2^(6-k) equal parts of 0.1 to 1, k = 0 to 6; ascending."""
+    """Levels in ascending order: 0, 1, and ±10^-k times the middles of 2^(6-k) equal parts of [0.1, 1], k = 0 to 6."""
     positive: list[float] = []
     for bits in range(7):
         edges = torch.linspace(0.1, 1, 2**bits + 1, dtype=torch.float64)
@@ -81,7 +81,7 @@ _BORDERS = (_CODE[:-1] + _CODE[1:]) / 2
 
 
 def _read(buffer: bytes, sizes: int) -> tuple[list[int], torch.Tensor, torch.Tensor]:
-    """The counts that lead the bytes, as many float32 as they sum up to, and the levels' indices. Raises ValueError."""
+    """Split into the leading counts, as many float32 values as their sum, and the level indices. Raises ValueError."""
     if len(buffer) < 8 * sizes:
         raise ValueError(f"8-bit gradients of {len(buffer)} bytes")
     counts = [int(count) for count in np.frombuffer(buffer, dtype=np.int64, count=sizes)]
@@ -93,7 +93,7 @@ def _read(buffer: bytes, sizes: int) -> tuple[list[int], torch.Tensor, torch.Ten
 
 
 def _shaped(values: torch.Tensor, serialized_tensor: Any) -> torch.Tensor:
-    """Raises ValueError where there are not as many values as the shape wants."""
+    """Restore shape and type. Raises ValueError if the number of values does not match the shape."""
     shape = tuple(serialized_tensor.size)
     if values.numel() != math.prod(shape):
         raise ValueError(f"8-bit gradients: {values.numel()} values for shape {shape}")
@@ -102,6 +102,6 @@ def _shaped(values: torch.Tensor, serialized_tensor: Any) -> torch.Tensor:
 
 
 def use_eight_bit_formats() -> None:
-    """Let this process, and those it forks from now on, read and write both by these classes."""
+    """Make this process, and those forked from it later, use these classes for both formats."""
     known = serialization._BASE_COMPRESSION_TYPES
     known["UNIFORM_8BIT"], known["BLOCKWISE_8BIT"] = Uniform8Bit(), Blockwise8Bit()

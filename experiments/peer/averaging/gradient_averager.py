@@ -1,7 +1,7 @@
-"""hivemind's GradientAverager with rounds that fail as a whole, at once and for a reason.
+"""Hivemind's GradientAverager with rounds that fail as a whole, at once and with a reason.
 
-What is below runs in the averager's own process, except `schedule_step`, `step` and `give_up`.
-docs/hivemind.md tells what Hivemind 1.1.12 does instead, and how that stalls or splits a swarm.
+The code runs in the averager's process, except `schedule_step`, `step` and `give_up`. docs/hivemind.md describes what
+Hivemind 1.1.12 does instead, and how that stalls or splits a swarm.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hivemind.averaging.partition import BannedException
 from hivemind.compression import deserialize_torch_tensor, serialize_torch_tensor
 from hivemind.p2p import P2PContext
 
-# generated when it is imported: nobody can read its names before
+# generated at import time, so type checkers do not know its names
 from hivemind.proto.averaging_pb2 import AVERAGED_PART, BAD_GROUP_ID, AveragingData  # type: ignore[attr-defined]
 from hivemind.utils import get_dht_time
 from hivemind.utils.asyncio import achain, amap_in_executor, anext, as_aiter, azip
@@ -41,31 +41,30 @@ _log = logging.getLogger(__name__)
 
 
 class EqualRunner(AllReduceRunner):
-    """An all-reduce after which all peers hold the same bits, or some of them none.
+    """An all-reduce that gives all peers bitwise equal results, or none to some of them.
 
-    Hivemind's reducers send each peer the difference to what it sent, compressed: each peer's average has its own
-    rounding, and parameters that were equal drift apart. Here they send the average, compressed once for all,
-    and use it themselves as the others will read it. It must be iterated with `azip` over whole tensors:
-    what it yields are averages, no differences. Raises AllreduceException when a part will not come: at once, and who
-    fails is a sender that the others lose, so they do not wait either; when it is `patient`, never: look at `lost`
-    after the last tensor.
+    Hivemind's reducers send each peer the compressed delta to what it sent: each peer's average is rounded differently,
+    and equal parameters drift apart. Here reducers send the average, compressed once for all peers, and use the
+    decompressed values themselves. It must be iterated with `azip` over whole tensors, since it yields averages instead
+    of deltas. Raises AllreduceException at once if a part will not arrive. A peer that fails is a lost sender to the
+    others, so they do not wait either. If `patient`, it never raises: check `lost` after the last tensor.
     """
 
     def __init__(self, patient: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.tensor_part_container.return_deltas = False  # a part nobody averaged stays as it is
+        self.tensor_part_container.return_deltas = False  # a part without an average stays unchanged
         self._patient = patient
-        self._wire: dict[int, asyncio.Task[Any]] = {}  # part -> its average as it is sent
-        self._loss: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # why to stop at once
+        self._wire: dict[int, asyncio.Task[Any]] = {}  # part -> its average as sent
+        self._loss: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # reason to stop at once
 
     @property
     def lost(self) -> float:
-        """The share of the results that will not come."""
+        """Fraction of the results that will not arrive."""
         container = self.tensor_part_container
         return container.failed_size / max(1, container.total_size)
 
     async def run(self) -> AsyncIterates[torch.Tensor]:
-        """Yields the averages of the tensors, one after the other."""
+        """Yield the averages of the tensors, one after the other."""
         averages: Any = super().run()
         reading = asyncio.ensure_future(anext(averages))
         try:
@@ -84,7 +83,7 @@ class EqualRunner(AllReduceRunner):
             await asyncio.gather(reading, return_exceptions=True)
             await averages.aclose()
             if self._future.done() and not self._future.cancelled():
-                self._future.exception()  # told by this method: else the loop complains that nobody looked at it
+                self._future.exception()  # already raised here; retrieved so that the event loop does not warn
 
     def _lose(self, peer_id: Any, why: str) -> None:
         if not self._patient and not self._loss.done():
@@ -99,19 +98,19 @@ class EqualRunner(AllReduceRunner):
         except Exception as error:
             if self.lost:
                 self._lose(peer_id, f"does not average its share: {error!r}")
-            # who does not average its part will not send this peer's either: without this it is waited for
+            # a peer that does not average its share will not send its own parts either; without this it is awaited
             await self._ban_sender(peer_id)
             raise
 
     async def _ban_sender(self, peer_id: Any) -> None:
-        """It is silent, or gone."""
+        """Ban a sender that is silent or dead."""
         reducer, index = self.tensor_part_reducer, self.sender_peer_ids.index(peer_id)
         if not self._patient and reducer.num_parts_received[index] < reducer.num_parts:
             self._lose(peer_id, "does not send its parts")
-            return  # nobody is to get an average without its parts any more
+            return  # no peer may get an average without its parts
         await super()._ban_sender(peer_id)
         if not set(self.sender_peer_ids) - self.active_senders - self.banned_senders:
-            self.all_senders_started.set()  # else the round's end waits a chunk's time-out for the banned
+            self.all_senders_started.set()  # otherwise the end of the round waits a chunk timeout for banned senders
 
     async def _average_own_parts(self) -> None:
         own, kind = self.sender_peer_ids.index(self.peer_id), self.tensor_part_container.compression
@@ -126,7 +125,7 @@ class EqualRunner(AllReduceRunner):
             )
 
     async def _sent(self, part_index: int, average: torch.Tensor, kind: Any) -> Any:
-        """The part's average as every peer will read it; compressed by whoever asks first."""
+        """Return the part's average as sent to all peers, compressed on the first call."""
         if part_index not in self._wire:
             loop = asyncio.get_running_loop()
             compressing = loop.run_in_executor(None, serialize_torch_tensor, average, kind)
@@ -166,25 +165,25 @@ async def _result_of(future: asyncio.Future[Any]) -> Any:
 
 
 class RoundAverager(AsideAverager):
-    """A round has all of its results or none; gradients stay where they were accumulated until they are used.
+    """An averager whose rounds have all results or none. Accumulated gradients are kept until they are used.
 
     `version` (in the peer's process) returns the `PeerVersion` of the next attempt.
     """
 
-    _rpc_handlers = None  # else Hivemind takes those of a class above, should it have served or called before
+    _rpc_handlers = None  # otherwise Hivemind uses a parent class's if that has served or called before
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.version: Callable[[], PeerVersion] = lambda: PeerVersion(0, FIRST, "")
-        self._control: StepControl | None = None  # of the attempt under way
+        self._control: StepControl | None = None  # of the running attempt
         self._aggregating: asyncio.Task[Any] | None = None
-        self._patient = False  # the group's round
+        self._patient = False  # whether the group's round is patient
         self._registered = asyncio.Event()  # replaced at each registration
         super().__init__(*args, **kwargs)
 
     # in the peer's process
 
     def schedule_step(self, scheduled_time: float | None = None, **kwargs: Any) -> StepControl:
-        """As Hivemind's; a failed attempt is not tried again with tensors that it may have changed."""
+        """Like Hivemind's, but without retries, which would use tensors that the failed attempt may have changed."""
         kwargs.setdefault("gather", self.version().as_list())
         return super().schedule_step(scheduled_time, **{**kwargs, "allow_retries": False})
 
@@ -197,11 +196,11 @@ class RoundAverager(AsideAverager):
         wait: bool = True,
         **kwargs: Any,
     ) -> Any:
-        """As Hivemind's, but what was accumulated stays: for the next attempt, should this one fail."""
+        """Like Hivemind's, but the accumulated gradients are kept, in case this attempt fails."""
         return super().step(weight, False, control, timeout, wait, **kwargs)
 
     def give_up(self) -> None:
-        """End the all-reduce under way, if any: it fails. Returns at once."""
+        """Make a running all-reduce fail. Returns at once."""
         self._outer_pipe.send(("_give_up", [], {}))
 
     # in the averager's process
@@ -224,7 +223,7 @@ class RoundAverager(AsideAverager):
                 yield
             finally:
                 if not runner.done():
-                    runner.cancel()  # whoever waits for it is answered
+                    runner.cancel()  # so that calls waiting for it get a response
 
     async def _aggregate_with_group(self, group_info: GroupInfo, *args: Any, **kwargs: Any) -> Any:
         load: Any = self.serializer.loads
@@ -235,9 +234,8 @@ class RoundAverager(AsideAverager):
         self._patient = patient(group)
         own = group[self.peer_id]
         if own is not None and astray(group, own):
-            kwargs["weight"] = (
-                0.0  # these gradients are of other parameters; the others need this peer all the same
-            )
+            # gradients of other parameters, but the group still needs this peer as a reducer
+            kwargs["weight"] = 0.0
         _log.info("Averaging begins with %d peers", len(group) - 1)
         self._aggregating = asyncio.current_task()
         try:
@@ -270,14 +268,14 @@ class RoundAverager(AsideAverager):
             tensor.copy_(average)
             self.last_updated = get_dht_time()
             self._state_updated.set()
-        # not at the runner's own end: azip ends with the last tensor, and nobody would hear of it
+        # checked here and not in the runner: azip ends with the last tensor, so an error there would go unnoticed
         if runner.lost:
             raise AllreduceException(f"received {100.0 * (1.0 - runner.lost):.1f} % of the results")
 
     async def rpc_aggregate_part(
         self, stream: AsyncIterator[AveragingData], context: P2PContext
     ) -> AsyncIterator[AveragingData]:
-        """A groupmate's parts; it is told so when this peer is not in its group."""
+        """Process a groupmate's parts; responds BAD_GROUP_ID if this peer is not in its group."""
         request: Any = await anext(stream)
         runner = await self._runner_of(request.group_id)
         if runner is None:
@@ -287,11 +285,11 @@ class RoundAverager(AsideAverager):
             yield message
 
     async def _runner_of(self, group_id: bytes) -> Any:
-        """The group's all-reduce, once it is there; None when this peer has none with that group.
+        """Wait for the group's all-reduce and return it; None if this peer has none with that group.
 
-        Groupmates' first parts may be here before this peer's all-reduce: before its leader's word, which can stand
-        in line behind the parts that the leader sends (3.1 s seen at 8 peers), or while this peer ends its last step.
-        Half a chunk's time-out is waited for the word, so that the groupmates have their answer before their own ends.
+        Groupmates' first parts may arrive before this peer's all-reduce begins: before the leader's message, which may be
+        queued behind the parts that the leader sends (3.1 s seen with 8 peers), or while this peer finishes its last step.
+        The wait for the message is limited to half a chunk timeout, so that groupmates get a response within their own.
         """
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + max(self.request_timeout, (self.next_chunk_timeout or 0.0) / 2)
@@ -303,7 +301,6 @@ class RoundAverager(AsideAverager):
                 return None
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._registered.wait(), 0.25)
-        await asyncio.wait(
-            {future}
-        )  # not awaited itself: cancelling one groupmate's call would cancel it for all
+        # `wait` instead of awaiting the future: cancelling one groupmate's call would cancel it for all
+        await asyncio.wait({future})
         return None if future.cancelled() else future.result()

@@ -1,9 +1,9 @@
-"""Hivemind's gradient averager, averaging first within a region, once between the regions, and back.
+"""Hivemind's gradient averager with hierarchical averaging: within each region, then between the regions, and back.
 
-The peers find each other as ever, in one group; in what matchmaking gathers each says its region, so all of them make the
-same plan (`hierarchy`). The exchange (`two_level`) and the agreement whether it counts (`agreement`) replace the
-all-reduce; a failed attempt leaves the gradients whole, and is tried again as any other. What is below runs in the
-averager's own process, except `schedule_step`.
+Matchmaking is unchanged and forms one group. Each peer sends its region in the gathered data, so all of them make the
+same plan (`hierarchical_plan`). The exchange (`hierarchical_exchange`) and the agreement on its outcome
+(`commit_protocol`) replace the all-reduce. A failed attempt leaves the gradients unchanged and is retried like any
+other. The code runs in the averager's process, except `schedule_step`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hivemind.averaging.group_info import GroupInfo
 from hivemind.compression import CompressionInfo
 from hivemind.p2p import P2PContext
 
-# generated when it is imported: nobody can read its names before
+# generated at import time, so type checkers do not know its names
 from hivemind.proto.averaging_pb2 import AveragingData, MessageCode  # type: ignore[attr-defined]
 from hivemind.utils import get_dht_time
 
@@ -30,29 +30,27 @@ from experiments.peer.averaging.gradient_averager import RoundAverager
 from experiments.peer.averaging.hierarchical_exchange import Level, Messages, RoundFailedError, TwoLevelRound
 from experiments.peer.averaging.hierarchical_plan import Hierarchy, cut
 
-_REMEMBERED = 4  # attempts whose end others may still ask for
-_PATIENCE_S = 60.0  # where no chunk time-out is set
+_REMEMBERED = 4  # attempts whose outcome others may still request
+_PATIENCE_S = 60.0  # if no chunk timeout is set
 _PART, _AVERAGE = MessageCode.Value("PART_FOR_AVERAGING"), MessageCode.Value("AVERAGED_PART")
 _REFUSED = MessageCode.Value("PROTOCOL_VIOLATION")
-_GROUP_IDS = {
-    Level.REGION: b"",
-    Level.BETWEEN: b".between",
-}  # what follows the group's id in a stream's first message
+# suffix of the group id in a stream's first message
+_GROUP_IDS = {Level.REGION: b"", Level.BETWEEN: b".between"}
 
 
 class HierarchicalAverager(RoundAverager):
-    """A `RoundAverager` with `region`: peers of equal regions average among themselves first."""
+    """A `RoundAverager` with `region`: peers of the same region average among themselves first."""
 
-    _rpc_handlers = None  # Hivemind takes a class's from a class above once that has served or called
+    _rpc_handlers = None  # otherwise Hivemind uses a parent class's if that has served or called before
 
     def __init__(self, *args: Any, region: str, **kwargs: Any) -> None:
         self._region = region
-        self._regions: list[str] = []  # of the group under way, in its order
+        self._regions: list[str] = []  # of the current group, in its order
         self._attempts: dict[bytes, tuple[Sequence[Any], Attempt]] = {}
         super().__init__(*args, **kwargs)
 
     def schedule_step(self, scheduled_time: float | None = None, **kwargs: Any) -> StepControl:
-        """As RoundAverager's; the group learns this peer's region."""
+        """Like RoundAverager's; also sends this peer's region to the group."""
         kwargs.setdefault("gather", [self.version().as_list(), self._region])
         return super().schedule_step(scheduled_time, **kwargs)
 
@@ -73,7 +71,10 @@ class HierarchicalAverager(RoundAverager):
         return await super()._aggregate_with_group(group_info, *args, **kwargs)
 
     def _unwrapped(self, group_info: GroupInfo) -> tuple[list[str], tuple[bytes, ...]]:
-        """The region of each peer, its own for one that says none; the rest as RoundAverager reads it."""
+        """Split the gathered data into regions and the data that RoundAverager expects.
+
+        A peer that sent no region gets one of its own.
+        """
         load: Any = self.serializer.loads
         regions: list[str] = []
         reported: list[bytes] = []
@@ -140,7 +141,7 @@ class HierarchicalAverager(RoundAverager):
             del self._attempts[next(iter(self._attempts))]
 
     async def rpc_agree(self, request: AveragingData, context: P2PContext) -> AveragingData:
-        """A groupmate says its state of a round (as the message's weight) and learns this peer's."""
+        """Exchange the states of a round (in the messages' weight) with a groupmate."""
         peers, attempt = self._attempts.get(request.group_id, ((), None))
         if attempt is None or context.remote_id not in peers:
             return AveragingData(weight=float(State.WORKING))
@@ -149,7 +150,7 @@ class HierarchicalAverager(RoundAverager):
 
 
 class _Calls:
-    """What a peer asks of its groupmates, as Hivemind's calls."""
+    """Requests to groupmates, as Hivemind RPCs."""
 
     def __init__(self, averager: HierarchicalAverager, group_id: bytes, peers: Sequence[Any]) -> None:
         self._averager, self._group_id, self._peers = averager, group_id, peers
@@ -159,12 +160,12 @@ class _Calls:
         return type(averager).get_stub(averager._p2p, self._peers[peer], namespace=averager.prefix)
 
     async def open(self, level: Level, peer: int, messages: Messages) -> Messages:
-        """A stream to `peer`."""
+        """Open a stream to `peer`."""
         stream = await self._stub(peer).rpc_aggregate_part(self._wrapped(level, messages))
         return _results(stream)
 
     async def ask(self, peer: int, state: State) -> State:
-        """Tell `peer` this peer's state; its answer."""
+        """Send this peer's state to `peer` and return that peer's state."""
         request = AveragingData(group_id=self._group_id, weight=float(state))
         return State(int((await self._stub(peer).rpc_agree(request)).weight))
 
@@ -172,24 +173,24 @@ class _Calls:
         group_id = self._group_id + _GROUP_IDS[level]
         async for part, weight in messages:
             yield AveragingData(code=_PART, group_id=group_id, tensor_part=part, weight=weight)
-            group_id = b""  # the first message tells it
+            group_id = b""  # only the first message has it
 
 
 async def _results(stream: AsyncIterator[Any]) -> Messages:
     async for message in stream:
         if message.code != _AVERAGE:
-            raise RoundFailedError(f"answered {MessageCode.Name(message.code)}")
+            raise RoundFailedError(f"the peer responded {MessageCode.Name(message.code)}")
         yield message.tensor_part, 0.0
 
 
 class _Served:
-    """One level of a round, as Hivemind's averager finds it when a groupmate's stream comes in."""
+    """One level of a round, with the interface that Hivemind's averager expects for incoming streams."""
 
     def __init__(self, round_: TwoLevelRound, level: Level, peers: Sequence[Any]) -> None:
         self._round, self._level, self._peers = round_, level, peers
 
     async def rpc_aggregate_part(self, stream: AsyncIterator[Any], context: P2PContext) -> AsyncIterator[Any]:
-        """Take a groupmate's parts, give the results."""
+        """Receive a groupmate's parts and send the results."""
         if context.remote_id not in self._peers:
             yield AveragingData(code=_REFUSED)
             return

@@ -1,9 +1,8 @@
-"""One averaging round in two levels, as one peer of the group lives it (the plan: `hierarchy`).
+"""One peer's side of a two-level averaging round (planned in `hierarchical_plan`).
 
-A part flows from a region's peers to its representative there, from the representatives to the part's home, and back
-the same way; the next part follows before the first is back, so all links are busy at once. What comes back are the
-same bytes for everybody, so all peers end with equal results. Nothing is changed until `write`: a round that failed
-leaves the tensors as they were.
+Each part is sent by a region's peers to its representative there, by the representatives to the part's home, and back
+the same way. The next part follows before the first one is back, so all links are busy at once. The results are the
+same bytes for all peers. The tensors do not change until `write`, so a failed round leaves them as they were.
 """
 
 from __future__ import annotations
@@ -19,29 +18,29 @@ from hivemind.utils.asyncio import aiter_with_timeout, amap_in_executor
 
 from experiments.peer.averaging.hierarchical_plan import Hierarchy, Part
 
-_BETWEEN_PATIENCE = 1.5  # of the time-out: what a region sends on waited for its own peers first
+_BETWEEN_PATIENCE = 1.5  # times the timeout: a region's mean is delayed by waiting for that region's peers
 _RESULT_PATIENCE = 2.0
 
-Messages = AsyncIterator[tuple[Any, float]]  # a serialized part, and the weight of what it is the mean of
+Messages = AsyncIterator[tuple[Any, float]]  # (serialized part, weight of the mean it holds)
 
 
 class Level(Enum):
-    """To whom a stream brings parts."""
+    """The level of a stream: its sender and receiver."""
 
     REGION = "region"  # a peer to its region's representative
     BETWEEN = "between"  # a representative to the part's home
 
 
-# Opens a stream to a peer of the group: (level, peer, what is sent) -> what comes back.
+# Opens a stream to a peer of the group: (level, peer, messages to send) -> received messages.
 Call = Callable[[Level, int, Messages], Awaitable[Messages]]
 
 
 class RoundFailedError(Exception):
-    """Parts of the round are missing, and will not come."""
+    """Parts of the round are missing and will not arrive."""
 
 
 class _Sum:
-    """What a part's other senders gave so far, weighted; `full` when all of them did."""
+    """Weighted sum of a part from the other senders; `full` is done when all of them have sent it."""
 
     def __init__(self, senders: int) -> None:
         self._missing = senders
@@ -59,7 +58,7 @@ class _Sum:
             self.full.set_result(None)
 
     def mean_with(self, own: torch.Tensor, weight: float) -> tuple[torch.Tensor, float]:
-        """Of all senders and this peer. Nobody's samples: the weight is 0 and the mean nothing to go by."""
+        """Return the mean over all senders and this peer, and its weight. If the weight is 0, the mean is meaningless."""
         total = self._weight + weight
         if self._sum is None or total == 0.0:
             return own, total
@@ -67,7 +66,7 @@ class _Sum:
 
 
 class TwoLevelRound:
-    """The streams, sums and results of one peer. Make it and call `run` in one event loop."""
+    """The streams, sums and results of one peer. Create it and call `run` in the same event loop."""
 
     def __init__(
         self,
@@ -83,20 +82,18 @@ class TwoLevelRound:
         call: Call,
         timeout_s: float,
     ) -> None:
-        """`me`: this peer's number; `weight`: its samples; `timeout_s`: a peer silent for so long is lost."""
-        self._me, self._hierarchy, self._parts, self._call = me, hierarchy, parts, call
+        """`me`: this peer's number; `weight`: its samples; `timeout_s`: silence after which a peer is lost."""
+        self._parts, self._call = parts, call
         self._flat = [tensor.detach().view(-1) for tensor in tensors]
         self._infos, self._compression, self._part_values = infos, compression, part_values
         self._weight, self._timeout_s = weight, timeout_s
         region = hierarchy.region_of(me)
-        self._outgoing: dict[tuple[Level, int], list[int]] = {}  # parts, by whom they are brought to
-        self._incoming: dict[tuple[Level, int], list[int]] = {}  # by whom they come from
+        self._outgoing: dict[tuple[Level, int], list[int]] = {}  # parts by receiver
+        self._incoming: dict[tuple[Level, int], list[int]] = {}  # parts by sender
         self._sums: dict[tuple[Level, int], _Sum] = {}
         new = asyncio.get_running_loop().create_future
         self._region_means: dict[int, asyncio.Future[tuple[torch.Tensor, float]]] = {}
-        self._results: list[asyncio.Future[Any]] = [
-            new() for _ in parts
-        ]  # serialized, as everybody gets them
+        self._results: list[asyncio.Future[Any]] = [new() for _ in parts]  # serialized, as sent to all peers
         self._broken: asyncio.Future[None] = new()
         self._begun: set[tuple[Level, int]] = set()
         for i, part in enumerate(parts):
@@ -119,7 +116,7 @@ class TwoLevelRound:
             self._incoming.setdefault((level, sender), []).append(part)
 
     async def run(self) -> None:
-        """Until every part's result is here. Raises RoundFailedError; then nobody gets more from this peer."""
+        """Run until the results of all parts have arrived. Raises RoundFailedError; this peer sends nothing afterwards."""
         work = [
             self._average_in_region(),
             self._average_between(),
@@ -147,7 +144,7 @@ class TwoLevelRound:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def give_up(self, why: str) -> None:
-        """Nothing comes of this round: all that wait for it fail, here and at the others' ends of the streams."""
+        """Abort the round: everything waiting for it fails, here and at the other ends of the streams."""
         for future in (
             self._broken,
             *self._results,
@@ -156,13 +153,13 @@ class TwoLevelRound:
         ):
             if not future.done():
                 future.set_exception(RoundFailedError(why))
-                future.exception()  # looked at: whoever awaits it still gets it
+                future.exception()  # marks it as retrieved; awaiting the future still raises it
 
     async def serve(self, level: Level, sender: int, stream: Messages) -> Messages:
-        """Answer a stream that `sender` opened: takes its parts, gives the results."""
+        """Serve a stream opened by `sender`: receive its parts, yield the results."""
         expected = self._incoming.get((level, sender))
         if expected is None or (level, sender) in self._begun:
-            raise RoundFailedError(f"peer {sender} has nothing to bring for {level.name}")
+            raise RoundFailedError(f"peer {sender} has no parts to send at level {level.name}")
         self._begun.add((level, sender))
         taking = asyncio.ensure_future(self._take(level, sender, expected, stream))
         given = 0
@@ -191,12 +188,12 @@ class TwoLevelRound:
                 self._sums[level, expected[taken]].add(part, weight)
                 taken += 1
             if taken < len(expected):
-                raise RoundFailedError(f"{taken} of {len(expected)} parts")
-        except Exception as error:  # noqa: BLE001 - whatever it is, this part will not come: the round says why
+                raise RoundFailedError(f"received {taken} of {len(expected)} parts")
+        except Exception as error:  # noqa: BLE001 - whatever the error is, the part will not arrive: the round reports it
             self.give_up(f"peer {sender}: {type(error).__name__} {error}")
 
     async def _miss_senders(self) -> None:
-        """Give up when somebody who should bring parts does not begin in time."""
+        """Give up if a peer does not begin to send its parts in time."""
         await asyncio.sleep(self._timeout_s)
         late = [key for key in self._incoming if key not in self._begun]
         if all(level is Level.BETWEEN for level, _ in late):
@@ -219,22 +216,22 @@ class TwoLevelRound:
             own, weight = await asyncio.shield(self._region_means[i])
             mean, total = sums.mean_with(own, weight)
             if total <= 0.0:
-                raise RoundFailedError("nobody has samples")
+                raise RoundFailedError("no peer has samples")
             loop = asyncio.get_running_loop()
             self._results[i].set_result(await loop.run_in_executor(None, self._packed, i, mean))
 
     async def _exchange(self, level: Level, peer: int, parts: Sequence[int]) -> None:
-        """Bring parts to `peer` and take their results."""
+        """Send parts to `peer` and receive their results."""
         taken = 0
         stream = await self._call(level, peer, self._messages(level, parts))
         async for packed, _ in aiter_with_timeout(stream, self._timeout_s * _RESULT_PATIENCE):
             if taken == len(parts):
-                raise RoundFailedError(f"peer {peer} gave more results than parts")
+                raise RoundFailedError(f"peer {peer} sent more results than parts")
             self._check(parts[taken], packed)
             self._results[parts[taken]].set_result(packed)
             taken += 1
         if taken < len(parts):
-            raise RoundFailedError(f"peer {peer} gave {taken} of {len(parts)} results")
+            raise RoundFailedError(f"peer {peer} sent {taken} of {len(parts)} results")
 
     async def _messages(self, level: Level, parts: Sequence[int]) -> Messages:
         try:
@@ -243,7 +240,7 @@ class TwoLevelRound:
             )
             async for message in packed:
                 yield message
-        except Exception as error:  # noqa: BLE001 - it ends in a task of Hivemind's that nobody asks
+        except Exception as error:  # noqa: BLE001 - it would be lost in a Hivemind task that is never awaited
             self.give_up(f"{type(error).__name__}: {error}")
 
     async def _known(
@@ -257,7 +254,7 @@ class TwoLevelRound:
                 yield i, mean, weight
 
     def write(self) -> None:
-        """Put the results into the tensors; `run` has returned."""
+        """Write the results to the tensors. Call it after `run`."""
         for i, result in enumerate(self._results):
             self._values(i).copy_(deserialize_torch_tensor(result.result()).view(-1))
 
@@ -273,5 +270,5 @@ class TwoLevelRound:
     def _check(self, i: int, packed: Any) -> None:
         if list(packed.size) != [self._parts[i].values]:
             raise RoundFailedError(
-                f"a part of {list(packed.size)} values where {self._parts[i].values} belong"
+                f"received a part of {list(packed.size)} values, expected {self._parts[i].values}"
             )

@@ -1,9 +1,9 @@
-"""Averaging in two levels, as a plan: who averages which part within a region, and who between the regions.
+"""Plan of two-level averaging: which peer averages which part within a region, and which one between the regions.
 
-The vector is cut into parts. Of each part every region has one representative, which averages the part over its
-region; one of the representatives, the part's home, averages what the regions give it. So each part crosses between
-regions once in each direction for every region but the home: 2 (R - 1) vectors in all, where Hivemind's flat
-all-reduce sends 2 / n of a vector from each peer to each other. Pure.
+The vector is cut into parts. Each region has a representative for each part, which averages the part over its region.
+One of the representatives, the part's home, averages the means of the regions. So each part crosses regions once in
+each direction for every region except the home: 2 (R - 1) vectors in total. Hivemind's flat all-reduce sends 2 / n of a
+vector from each peer to each other. Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Traffic = dict[tuple[int, int], float]  # values sent, by (sender, receiver)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Values `start` to `stop` of one flattened tensor, the shard they belong to, and the region that is their home."""
+    """Values `start` to `stop` of one flattened tensor, their shard, and their home region."""
 
     tensor: int
     number: int  # within the tensor
@@ -27,19 +27,19 @@ class Part:
 
     @property
     def values(self) -> int:
-        """How many."""
+        """Number of values."""
         return self.stop - self.start
 
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """The regions of a group. Peers are numbers: their places in the group's order, the same to all of them."""
+    """The regions of a group. Peers are numbered by their position in the group, which is the same on all of them."""
 
-    regions: tuple[tuple[int, ...], ...]  # the peers of each
+    regions: tuple[tuple[int, ...], ...]  # peers of each region
 
     @classmethod
     def of(cls, regions: Sequence[str]) -> Hierarchy:
-        """From the region of each peer of the group. Raises ValueError for an empty group."""
+        """Create it from the region of each peer of the group. Raises ValueError for an empty group."""
         if not regions:
             raise ValueError("a group has at least one peer")
         names = sorted(set(regions))
@@ -47,27 +47,27 @@ class Hierarchy:
 
     @property
     def shards(self) -> int:
-        """As many as the largest region has peers, so that all of its peers represent it."""
+        """Number of shards: the size of the largest region, so that all of its peers are representatives."""
         return max(len(members) for members in self.regions)
 
     def region_of(self, peer: int) -> int:
-        """The number of the peer's region."""
+        """Return the number of the peer's region."""
         return next(r for r, members in enumerate(self.regions) if peer in members)
 
     def representative(self, region: int, shard: int) -> int:
-        """The peer that averages the shard's parts for the region."""
+        """Return the peer that averages the shard's parts for the region."""
         members = self.regions[region]
         return members[shard % len(members)]
 
     def home(self, part: Part) -> int:
-        """The peer that averages the part over all regions."""
+        """Return the peer that averages the part over all regions."""
         return self.representative(part.home, part.shard)
 
 
 def cut(sizes: Sequence[int], part_values: Sequence[int], hierarchy: Hierarchy) -> tuple[Part, ...]:
-    """Tensors of so many values, cut into parts of at most so many each, in order.
+    """Cut tensors of the given `sizes` into parts of at most `part_values` values each (per tensor), in order.
 
-    Each next part goes to the shard and home that have the least so far: their sums differ by one part at most.
+    Each part is assigned to the shard and home with the smallest load, so that their loads differ by one part at most.
     """
     load = [[0] * hierarchy.shards for _ in hierarchy.regions]
     parts: list[Part] = []
@@ -84,7 +84,7 @@ def cut(sizes: Sequence[int], part_values: Sequence[int], hierarchy: Hierarchy) 
 
 
 def traffic(hierarchy: Hierarchy, parts: Sequence[Part]) -> Traffic:
-    """Values each peer sends each other in a round."""
+    """Compute the number of values that each peer sends to each other one in a round."""
     sent: Traffic = {}
 
     def both_ways(a: int, b: int, values: int) -> None:
@@ -102,6 +102,6 @@ def traffic(hierarchy: Hierarchy, parts: Sequence[Part]) -> Traffic:
 
 
 def flat_traffic(peers: int, values: int) -> Traffic:
-    """The same of Hivemind's all-reduce: 2 / n of the vector from each peer to each other."""
+    """Compute the same for Hivemind's all-reduce: 2 / n of the vector from each peer to each other."""
     pairs = [(a, b) for a in range(peers) for b in range(peers) if a != b]
     return dict.fromkeys(pairs, 2 * values / peers)

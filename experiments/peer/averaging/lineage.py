@@ -1,7 +1,7 @@
-"""Which rounds a peer's parameters have been through: equal lineages, equal parameters.
+"""Lineages: hashes over the rounds that led to a peer's parameters. Equal lineages mean equal parameters.
 
-Pure. The peers of a group exchange epoch and lineage in the data that matchmaking gathers anyway. A peer that missed a
-round, or went through another one, learns it before it can affect the others.
+Pure. The peers of a group exchange epoch and lineage in the data that matchmaking gathers anyway. So a peer that missed
+a round, or took part in a different one, notices it before it can affect the others.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ _DIGITS = 16
 
 @dataclass(frozen=True, order=True)
 class PeerVersion:
-    """The version of a peer's parameters, and what else its group needs to know, sent while matchmaking."""
+    """Version of a peer's parameters and further data for its group, sent during matchmaking."""
 
     epoch: int
     lineage: str
-    nonce: str  # new for each attempt: no two rounds have the same
-    peers: int = 1  # that it knows to be training, itself included
-    attempt: int = 1  # at this epoch's round
-    lost: int = 0  # of those that went before: began, and missed a part
+    nonce: str  # new for each attempt, so that no two rounds have the same nonces
+    peers: int = 1  # number of peers known to be training, including itself
+    attempt: int = 1  # number of the attempt at this epoch's round
+    lost: int = 0  # number of previous attempts that began to average and lost a part
 
     def as_list(self) -> list[Any]:
-        """For the wire."""
+        """Convert to a list for the wire."""
         return list(astuple(self))
 
 
 def parse_version(value: Any) -> PeerVersion | None:
-    """Parse what a peer sent; None for anything else."""
+    """Parse a version sent by a peer; None if it is invalid."""
     kinds = (int, str, str, int, int, int)
     if not isinstance(value, list | tuple) or len(value) != len(kinds):
         return None
@@ -40,12 +40,12 @@ def parse_version(value: Any) -> PeerVersion | None:
 
 
 def extended(lineage: str, event: str) -> str:
-    """The lineage after `event` changed the parameters, or passed over a round without a change."""
+    """Return the lineage after `event`, which changed the parameters or skipped a round."""
     return hashlib.sha256(f"{lineage}/{event}".encode()).hexdigest()[:_DIGITS]
 
 
 def alone(lineage: str, peer: object) -> str:
-    """The lineage after the peer of that id stepped with its own gradients only."""
+    """Return the lineage after the peer with this id stepped with its own gradients only."""
     return extended(lineage, f"alone {peer}")
 
 
@@ -56,11 +56,12 @@ def reference(group: Mapping[Any, PeerVersion | None]) -> tuple[int, str] | None
 
 
 def expected_peers(group: Mapping[Any, PeerVersion | None]) -> int | None:
-    """How many peers the group should have, if it is to be refused for having fewer; all members find the same.
+    """Return the number of peers the group should have if it is too small, else None. The same on all members.
 
-    A first attempt: all. Two groups that formed apart find together, and one who does not come is waited for once.
-    Later ones: more than half, so that no two groups average apart that know of the same peers. The dead are not known as
-    training soon after; and a peer with little time left reports that it knows of nobody, so that any group is accepted.
+    The first attempt requires all peers, so that two separately formed groups merge; a missing peer is waited for once.
+    Later attempts require more than half, so that two groups that know of the same peers never average separately. Dead
+    peers soon stop counting as training, and a peer with little time left reports that it knows of no others, so that
+    any group is accepted.
     """
     known = [version for version in group.values() if version is not None]
     most = max((version.peers for version in known), default=0)
@@ -69,20 +70,21 @@ def expected_peers(group: Mapping[Any, PeerVersion | None]) -> int | None:
 
 
 def patient(group: Mapping[Any, PeerVersion | None]) -> bool:
-    """Whether the group's round goes on for those whom it may succeed for when a part is lost; all members find the same.
+    """Whether the group's round continues after the loss of a part, for peers that can still succeed. The same on all
+    members.
 
-    The first one is over for all, to begin anew at once without who was lost. Where two of a group cannot reach each other,
-    it would be over as soon as it began, again and again: whoever has lost one lets the next one go on.
+    The first attempt ends for all peers, so that they retry at once without the lost one. But if two peers of a group
+    cannot reach each other, every attempt would end that way. So after an attempt that lost a part, the next one continues.
     """
     return any(version.lost > 0 for version in group.values() if version is not None)
 
 
 def astray(group: Mapping[Any, PeerVersion | None], own: PeerVersion) -> bool:
-    """Whether this peer's parameters are not those that the group's round is for."""
+    """Whether this peer's parameters differ from those for which the group averages."""
     return reference(group) not in (None, (own.epoch, own.lineage))
 
 
 def after_round(group: Mapping[Any, PeerVersion | None], own: PeerVersion) -> str:
-    """The lineage of all that took part in the group's round and were not astray."""
+    """Return the lineage after the group's round, for members that were not astray."""
     members = sorted(version for version in group.values() if version is not None)
     return extended(own.lineage, "/".join(f"{version.epoch}:{version.nonce}" for version in members))

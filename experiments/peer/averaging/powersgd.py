@@ -1,9 +1,8 @@
-"""A gradient averager that sends large matrices as PowerSGD's factors, in two all-reduces that count together or not at all.
+"""A gradient averager that sends large matrices as PowerSGD factors, in two all-reduces that succeed or fail together.
 
-The group, its retries and its time-outs are RoundAverager's. Hivemind's own PowerSGDGradientAverager takes its first right
-factors from the process's random numbers, adds to the remainder before the round (an attempt that is made again adds
-twice), and computes in the event loop. What is below runs in the averager's own process, except `schedule_step` and
-`factors`.
+Groups, retries and timeouts are RoundAverager's. Hivemind's PowerSGDGradientAverager draws its first right factors from
+the process's random numbers, updates the remainder before the round (so that a retried attempt adds twice), and computes
+in the event loop. The code runs in the averager's process, except `schedule_step` and `factors`.
 """
 
 from __future__ import annotations
@@ -29,38 +28,38 @@ from experiments.peer.averaging.powersgd_math import Factors, LowRankRound, Memo
 
 _log = logging.getLogger(__name__)
 _FORK = multiprocessing.get_context("fork")
-_SAID_BYTES = 64  # two lineages
-_LEFT = b".left"  # what follows the group's id in the first all-reduce
+_HELD_BYTES = 64  # two lineages
+_LEFT = b".left"  # suffix of the group id in the first all-reduce
 
 Found = TypeVar("Found")
 
 
 class PowerSgdAverager(RoundAverager):
-    """A `RoundAverager` with `rank` and `seed`: the same at each peer of the swarm."""
+    """A `RoundAverager` with `rank` and `seed`, which must be the same on all peers of the swarm."""
 
-    _rpc_handlers = None  # not those of a class above
+    _rpc_handlers = None  # not inherited from a parent class
 
     def __init__(
         self, parameters: Iterable[torch.nn.Parameter], *args: Any, rank: int, seed: int, **kwargs: Any
     ) -> None:
         self._rank, self._seed = rank, seed
         self._memory = Memory()
-        self._said: Any = _FORK.Array("c", _SAID_BYTES)  # the lineages that `_memory` has something for
-        self._versions: dict[Any, PeerVersion | None] = {}  # of the group under way
+        self._held_lineages: Any = _FORK.Array("c", _HELD_BYTES)  # lineages for which `_memory` holds data
+        self._versions: dict[Any, PeerVersion | None] = {}  # of the current group
         self._warm = False
         parameters = list(parameters)
         self._last_factors = LastFactors([tuple(parameter.shape) for parameter in parameters], rank)
         super().__init__(parameters, *args, **kwargs)
 
     def schedule_step(self, scheduled_time: float | None = None, **kwargs: Any) -> StepControl:
-        """As RoundAverager's; the group learns whether this peer holds the last round's factors."""
+        """Like RoundAverager's; also tells the group whether this peer holds the last round's factors."""
         version = self.version()
-        holds = version.lineage in self._said.value.decode().split()
+        holds = version.lineage in self._held_lineages.value.decode().split()
         kwargs.setdefault("gather", [version.as_list(), holds])
         return super().schedule_step(scheduled_time, **kwargs)
 
     def factors(self, lineage: str) -> Factors | None:
-        """What the last round averaged, if that led to weights of that lineage."""
+        """Return the factors of the last round, if it led to weights of that lineage."""
         return self._last_factors.get(lineage)
 
     @contextlib.contextmanager
@@ -105,9 +104,9 @@ class PowerSgdAverager(RoundAverager):
         if own is None or newest is None:
             raise AllreduceException("this peer's own version is not in its group")
         kept = self._memory.begin(own.lineage)
-        self._say()
+        self._publish_lineages()
         if self._warm and kept is None:
-            raise AllreduceException("the last round's factors are not here any more")
+            raise AllreduceException("the last round's factors are no longer available")
         round_ = LowRankRound(
             tensors,
             self._rank,
@@ -118,17 +117,17 @@ class PowerSgdAverager(RoundAverager):
             epoch=newest[0],
         )
         try:
-            left = await _aside(round_.left)
+            left = await _in_thread(round_.left)
             if len(left):
                 await self._average(left, group_info, group_info.group_id + _LEFT, kwargs)
-            right = await _aside(lambda: round_.right(left))
+            right = await _in_thread(lambda: round_.right(left))
             await self._average(right, group_info, group_info.group_id, kwargs)
             lineage = after_round(self._versions, own)
-            self._memory.keep(await _aside(lambda: round_.finish(right, lineage)))
+            self._memory.keep(await _in_thread(lambda: round_.finish(right, lineage)))
             self._last_factors.put(Factors(self._rank, left, right), lineage)
         finally:
-            round_.forget()  # a failed attempt's error is kept, and with it all that its frames hold
-        self._say()
+            round_.forget()  # the error of a failed attempt is kept, and with it everything its frames refer to
+        self._publish_lineages()
         _log.info(
             "averaged %d values for %d, %s", len(left) + len(right), self.total_size,
             "from the last round's factors" if self._warm else "from new factors",
@@ -137,7 +136,7 @@ class PowerSgdAverager(RoundAverager):
     async def _average(
         self, flat: torch.Tensor, group_info: GroupInfo, group_id: bytes, kwargs: dict[str, Any]
     ) -> None:
-        """In place; in equal parts, since those of a tensor much smaller than the model would be few and uneven."""
+        """Average in place, in equal parts: with the usual part size, a small tensor would have few and uneven parts."""
         info = CompressionInfo.from_tensor(flat, key=0)
         value_bytes = flat.element_size() * kwargs["compression"].estimate_compression_ratio(info)
         share = math.ceil(len(flat) / len(group_info.peer_ids))
@@ -145,27 +144,28 @@ class PowerSgdAverager(RoundAverager):
         changed = {"tensor_infos": (info,), "part_size_bytes": math.ceil(share / parts) * value_bytes}
         await super()._run_allreduce_inplace_([flat], group_info, group_id, **{**kwargs, **changed})
 
-    def _say(self) -> None:
-        self._said.value = " ".join(self._memory.lineages).encode()
+    def _publish_lineages(self) -> None:
+        """Make the held lineages readable in the peer's process."""
+        self._held_lineages.value = " ".join(self._memory.lineages).encode()
 
 
 def all_hold(reported: Iterable[tuple[PeerVersion | None, bool]]) -> bool:
-    """Whether all of a group, each with its version and whether it holds factors for it, hold those of one round.
+    """Whether all members of a group, given as (version, holds factors for it), hold the factors of the same round.
 
-    They do not where one has joined, missed a round or came another way: then all begin anew.
+    If one has joined, missed a round or has another lineage, they do not, and all begin with new factors.
     """
     members = list(reported)
     lineages = {version.lineage for version, _ in members if version is not None}
     return len(lineages) == 1 and all(version is not None and holds for version, holds in members)
 
 
-async def _aside(work: Callable[[], Found]) -> Found:
-    """In a thread. A round that is given up meanwhile ends after it: it may write where the next one would read."""
-    doing = asyncio.get_running_loop().run_in_executor(None, work)
+async def _in_thread(work: Callable[[], Found]) -> Found:
+    """Run `work` in a thread. If cancelled, wait for its end first: it may write to memory that the next round reads."""
+    running = asyncio.get_running_loop().run_in_executor(None, work)
     try:
-        return await asyncio.shield(doing)
+        return await asyncio.shield(running)
     except asyncio.CancelledError:
-        while not doing.done():  # cancelled once more: all the same
+        while not running.done():  # also if cancelled again
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait({doing})
+                await asyncio.wait({running})
         raise

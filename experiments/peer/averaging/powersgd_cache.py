@@ -1,7 +1,7 @@
-"""The factors of the last round, in memory that the averager's process writes and the peer's own reads.
+"""Factors of the last round, in shared memory written by the averager's process and read by the peer's.
 
-A donor hands them on instead of the average (state/server.py): both processes may come to them at one time, so they are
-marked with the lineage that they lead to, and with none while they are written.
+A donor serves them instead of the average (state/server.py). Both processes may access them at the same time, so they
+are marked with the lineage of the weights they lead to, and with an empty one while they are written.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _LINEAGE_BYTES = 32
 
 
 class LastFactors:
-    """Made before the averager is forked."""
+    """The last round's factors. Create it before the averager's process is forked."""
 
     def __init__(self, shapes: Sequence[Sequence[int]], rank: int) -> None:
-        """Of gradients of these shapes."""
+        """`shapes`: of the gradients."""
         wire = sent([(shape, 1) for shape in shapes], rank)
         self._rank = rank
         self._left = torch.zeros(rank * wire.rows).share_memory_()
@@ -31,14 +31,14 @@ class LastFactors:
         self._lineage: Any = _FORK.Array("c", _LINEAGE_BYTES)
 
     def put(self, factors: Factors, lineage: str) -> None:
-        """`lineage`: of the weights that they lead to. In the averager's process."""
+        """Store factors with the `lineage` of the weights they lead to. Called in the averager's process."""
         self._lineage.value = b""
         self._left.copy_(factors.left)
         self._right.copy_(factors.right)
         self._lineage.value = lineage.encode()
 
     def get(self, lineage: str) -> Factors | None:
-        """A copy of those that lead to weights of that lineage; None: it had another last round. In the peer's process."""
+        """Return a copy of the factors if they lead to weights of that lineage. Called in the peer's process."""
         if not lineage or self._lineage.value != lineage.encode():
             return None
         found = Factors(self._rank, self._left.clone(), self._right.clone())

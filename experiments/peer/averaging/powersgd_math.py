@@ -1,16 +1,16 @@
-"""PowerSGD's arithmetic on one peer: what it sends in a round's two halves, and what it keeps for the next round.
+"""PowerSGD arithmetic on one peer: the two halves it sends in a round, and the data it keeps for the next round.
 
-Vogels, Karimireddy, Jaggi, NeurIPS 2019 (arXiv:1905.13727), algorithms 1 and 2. Each peer adds to its gradient M (rows x
-columns) what earlier rounds did not send of its own; M Q is averaged, its columns made orthonormal: P; the average of
-M' P is the right factor, and P times it the gradient that all step with. What of M is not in P's columns is kept:
-here each peer's own remainder M - P (M' P)', so that it holds nothing of others; the paper's text has it so, its code
-(and Hivemind) subtracts the average of all. Both keep the mean of all gradients whole over the rounds.
+Vogels, Karimireddy, Jaggi, NeurIPS 2019 (arXiv:1905.13727), algorithms 1 and 2. Each peer adds the remainder of earlier
+rounds to its gradient M (rows x columns). M Q is averaged and orthonormalised, which gives the left factor P. The average
+of M' P is the right factor, and P times it is the gradient with which all peers step. Each peer keeps its own remainder
+M - P (M' P)', as in the text of that publication; its code (and Hivemind) subtracts the average over all peers. Both
+preserve the mean of all gradients over the rounds.
 
-A round averages sum(w_i M_i) / W: w_i are a peer's samples, W is their sum. A remainder e_i stands for what w_i e_i is of
-them, and added as (w_then / w_now) e_i it does so again: W times each round's average, summed up, and w_i e_i of each peer
-at the end make up the gradients of all samples, whatever weights the peers have in each round.
+A round averages sum(w_i M_i) / W, where w_i are the samples of a peer and W is their sum. A remainder e_i represents
+w_i e_i of that sum. Adding it as (w_then / w_now) e_i preserves this: W times the average, summed over all rounds, plus
+the final w_i e_i of each peer equals the gradients of all samples, whatever weights the peers have in each round.
 
-No thread, no clock, no network. All is float32 on the CPU, `orthonormal` float64.
+No threads, clocks or network. Everything is float32 on the CPU, except float64 in `orthonormal`.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ import torch
 
 from experiments.averaging.powersgd import factored, sent
 
-MOST_TIMES = 4.0  # a remainder counts in a round so often at most: float16 ends at 65504
-_NOISE = 1e-3  # of a column: what float16 leaves of one that is the sum of others
+MOST_TIMES = 4.0  # maximum factor of a remainder in a round: float16 ends at 65504
+_NOISE = 1e-3  # relative norm that float16 rounding leaves of a column that is a linear combination of others
 _SMALL = 1e-30
 
 
 @dataclass(frozen=True)
 class Factors:
-    """A round's two averages as they came over the wire, of which all have made the same gradients (`rebuild`)."""
+    """A round's two averages as received, from which all peers build the same gradients (`rebuild`)."""
 
     rank: int
     left: torch.Tensor  # one dimension: the left factors, not yet orthonormal
-    right: torch.Tensor  # one dimension: the right factors, then what is sent whole
+    right: torch.Tensor  # one dimension: the right factors, then the gradients that are sent whole
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What a round leaves for the next one of the same weights; per factored gradient, in their order."""
+    """Data that a round leaves for the next one with the resulting weights; one entry per factored gradient."""
 
-    lineage: str  # of the weights after it, if it counts
-    remainders: tuple[torch.Tensor, ...]  # of this peer: rows x columns
-    rights: tuple[torch.Tensor, ...]  # of all: columns x rank, the same bits at each peer
-    weight: float  # of this peer in the round that the remainders are left of
+    lineage: str  # of the weights after the round, if it succeeded
+    remainders: tuple[torch.Tensor, ...]  # this peer's own: rows x columns
+    rights: tuple[torch.Tensor, ...]  # averaged: columns x rank, bitwise equal on all peers
+    weight: float  # this peer's weight in the round that left the remainders
 
 
 class Memory:
-    """What the last round left, and the one before it: a peer learns after a round whether it counts.
+    """Data left by the last two rounds: a peer learns only after a round whether it succeeded.
 
-    It does when the peer comes to its next round with the lineage that the round made. A peer that failed comes with the
-    lineage it had, and tries again with what it had then; one that took the others' state comes with another one.
+    It succeeded if the peer enters its next round with the lineage that the round produced. A peer for which it failed has
+    its previous lineage and retries with its previous data. One that downloaded the state has another lineage.
     """
 
     def __init__(self) -> None:
@@ -60,21 +60,21 @@ class Memory:
 
     @property
     def lineages(self) -> list[str]:
-        """Of what is kept, at most two."""
+        """Lineages of the kept data, at most two."""
         return [kept.lineage for kept in self._kept]
 
     def begin(self, lineage: str) -> Kept | None:
-        """For a round with weights of that lineage: what is kept for it; all else is dropped."""
+        """Return the data kept for a round with weights of that lineage, and drop all other data."""
         self._kept = [kept for kept in self._kept if kept.lineage == lineage][:1]
         return self._kept[0] if self._kept else None
 
     def keep(self, kept: Kept) -> None:
-        """What a round left that may count."""
+        """Keep the data of a round that may succeed."""
         self._kept.append(kept)
 
 
 class LowRankRound:
-    """One attempt at a round: `left`, average it, `right`, average it, `finish`. Until then nothing is changed."""
+    """One attempt at a round: `left`, average it, `right`, average it, `finish`. The gradients change in `finish` only."""
 
     def __init__(
         self,
@@ -87,17 +87,17 @@ class LowRankRound:
         seed: int,
         epoch: int,
     ) -> None:
-        """`weight`: this peer's in the averages. `warm`: begin with the right factors of `kept`, as all of the group do; else
-        with those of seed and epoch.
+        """`weight`: this peer's weight in the averages. `warm`: begin with the right factors of `kept`, like the whole group;
+        otherwise with those derived from seed and epoch.
 
-        Raises ValueError when there are none to begin with.
+        Raises ValueError if `warm` and there are none.
         """
         if warm and kept is None:
-            raise ValueError("the last round's factors are not here")
+            raise ValueError("the last round's factors are not available")
         self._gradients, self._rank, self._kept, self._weight = gradients, rank, kept, weight
         times = kept.weight / weight if kept is not None and weight > 0 else 0.0
         self._times = min(MOST_TIMES, times)
-        self._later = times - self._times  # what is too much for this round stays in the remainder
+        self._later = times - self._times  # the excess over the limit stays in the remainder
         self._seed, self._epoch, self._warm = seed, epoch, warm
         self._wanted: list[torch.Tensor] = []
         self._lefts: list[torch.Tensor] = []
@@ -105,7 +105,7 @@ class LowRankRound:
 
     @torch.no_grad()
     def left(self) -> torch.Tensor:
-        """The left factors' values, one after the other: the first half to average."""
+        """Return the concatenated left factors: the first half to average."""
         found: list[torch.Tensor] = []
         for at, (index, (rows, columns)) in enumerate(self._factored()):
             wanted = self._gradients[index].to(torch.float32).reshape(rows, columns)
@@ -120,11 +120,11 @@ class LowRankRound:
         if not self._warm or self._kept is None:
             return first
         last = orthonormal(self._kept.rights[at])
-        return torch.where(last.abs().amax(0) > 0, last, first)  # a column of zeros would stay one for ever
+        return torch.where(last.abs().amax(0) > 0, last, first)  # a column of zeros would stay zero forever
 
     @torch.no_grad()
     def right(self, left: torch.Tensor) -> torch.Tensor:
-        """The right factors' values and the gradients that are sent whole: the second half. `left`: the average."""
+        """Return the right factors and the gradients sent whole: the second half. `left`: the first half's average."""
         self._lefts = _lefts([sides for _, sides in self._factored()], self._rank, left)
         self._rights = [m.T @ p for m, p in zip(self._wanted, self._lefts, strict=True)]
         whole = [gradient.to(torch.float32) for gradient in _whole(self._gradients, self._rank)]
@@ -132,10 +132,10 @@ class LowRankRound:
 
     @torch.no_grad()
     def finish(self, right: torch.Tensor, lineage: str) -> Kept:
-        """Put the average into the gradients. `right`: the second half's average; `lineage`: of the weights it leads to."""
+        """Write the average to the gradients. `right`: the second half's average; `lineage`: of the resulting weights."""
         rights = tuple(_put(self._gradients, self._rank, self._lefts, right))
         kept = self._kept
-        if self._weight <= 0:  # the averages have nothing of this peer: it still has all that it had
+        if self._weight <= 0:  # this peer did not contribute to the averages, so its remainder is unchanged
             if kept is not None:
                 return Kept(lineage, kept.remainders, rights, kept.weight)
             return Kept(lineage, tuple(wanted.zero_() for wanted in self._wanted), rights, 0.0)
@@ -145,10 +145,11 @@ class LowRankRound:
             return Kept(lineage, tuple(self._wanted), rights, self._weight)
         for wanted, rest in zip(self._wanted, kept.remainders, strict=True):
             wanted.add_(rest, alpha=self._later).mul_(self._weight / kept.weight)
-        return Kept(lineage, tuple(self._wanted), rights, kept.weight)  # its limit is the next round's too
+        # with the old weight, so that the limit applies again in the next round
+        return Kept(lineage, tuple(self._wanted), rights, kept.weight)
 
     def forget(self) -> None:
-        """Let go of what is as large as the model. What `finish` returned keeps its own."""
+        """Release the references to tensors as large as the model. Those returned by `finish` stay valid."""
         self._wanted, self._lefts, self._rights = [], [], []
 
     def _factored(self) -> list[tuple[int, tuple[int, int]]]:
@@ -157,9 +158,9 @@ class LowRankRound:
 
 @torch.no_grad()
 def rebuild(gradients: Sequence[torch.Tensor], factors: Factors) -> None:
-    """Put into the gradients what the round's peers have put into theirs, by the same code; what is in them does not count.
+    """Overwrite the gradients with those that the round's peers computed, using the same code.
 
-    Raises ValueError, and changes nothing, when the factors are not those of gradients of these shapes.
+    Raises ValueError, without changing anything, if the factors do not fit gradients of these shapes.
     """
     rank = factors.rank
     wire = sent([(tuple(gradient.shape), 1) for gradient in gradients], rank)
@@ -171,22 +172,23 @@ def rebuild(gradients: Sequence[torch.Tensor], factors: Factors) -> None:
 
 
 def first_right(seed: int, epoch: int, tensor: int, columns: int, rank: int) -> torch.Tensor:
-    """A right factor to begin with (columns x rank), its columns about 1 long: equal at peers that agree on the arguments.
+    """Return an initial right factor (columns x rank) with columns of norm about 1, equal on peers with equal arguments.
 
-    Uniform numbers, whose bits are the same on every processor; normal ones are not.
+    Uses uniform random numbers, which are bitwise equal on every processor; normal ones are not.
     """
-    said = hashlib.sha256(f"powersgd/{seed}/{epoch}/{tensor}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(said[:7]))
+    digest = hashlib.sha256(f"powersgd/{seed}/{epoch}/{tensor}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:7]))
     made = torch.rand((columns, rank), generator=generator)
     return made.sub_(0.5).mul_(math.sqrt(12 / columns))
 
 
 def orthonormal(matrix: torch.Tensor) -> torch.Tensor:
-    """An orthonormal basis of the columns; zeros for one that is, but for the wire's rounding, a sum of those before it.
+    """Return an orthonormal basis of the columns. A column that, except for the wire's rounding, is a linear combination of
+    previous ones becomes zero.
 
-    Such a remainder is noise, in a direction that each processor would round differently. Gram-Schmidt, each column
-    twice (Giraud, Langou, Rozloznik 2005: twice is enough). No number stays none. In float64: what processors round
-    differently there is far too little to make one keep a column that another drops.
+    What remains of such a column is noise, in a direction that each processor would round differently. Gram-Schmidt,
+    applied twice to each column (Giraud, Langou, Rozloznik 2005: twice is enough). NaNs are preserved. In float64,
+    differences between processors are far too small to make one keep a column that another drops.
     """
     basis = matrix.T.to(torch.float64, memory_format=torch.contiguous_format, copy=True)
     for k, column in enumerate(basis):
@@ -202,7 +204,7 @@ def orthonormal(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def _factored(tensors: Sequence[torch.Tensor], rank: int) -> list[tuple[int, tuple[int, int]]]:
-    """Each that is sent as factors: where it stands, and its sides."""
+    """Return the index and the sides of each tensor that is sent as factors."""
     found = [(index, factored(tensor.shape, rank)) for index, tensor in enumerate(tensors)]
     return [(index, sides) for index, sides in found if sides is not None]
 
@@ -212,14 +214,14 @@ def _whole(tensors: Sequence[torch.Tensor], rank: int) -> list[torch.Tensor]:
 
 
 def _lefts(sides: Sequence[tuple[int, int]], rank: int, left: torch.Tensor) -> list[torch.Tensor]:
-    """The first half's average as orthonormal factors."""
+    """Convert the first half's average to orthonormal left factors."""
     return [orthonormal(factor) for factor in _unflattened(left, [(rows, rank) for rows, _ in sides])]
 
 
 def _put(
     gradients: Sequence[torch.Tensor], rank: int, lefts: Sequence[torch.Tensor], right: torch.Tensor
 ) -> list[torch.Tensor]:
-    """The average into the gradients. Returns the right factors: copies, that they lie alike in memory wherever this runs."""
+    """Write the average to the gradients. Returns copies of the right factors, whose memory layout is then always equal."""
     at, whole = _factored(gradients, rank), _whole(gradients, rank)
     shapes: list[Sequence[int]] = [(columns, rank) for _, (_, columns) in at]
     averages = _unflattened(right, [*shapes, *(gradient.shape for gradient in whole)])

@@ -1,4 +1,4 @@
-"""What can become of an averaging round, and who has a say in it."""
+"""Outcomes of an averaging round, and functions to wait for, end and leave one."""
 
 from __future__ import annotations
 
@@ -13,71 +13,69 @@ from hivemind.averaging.control import AveragingStage, StepControl
 from hivemind.averaging.partition import AllreduceException
 
 _log = logging.getLogger(__name__)
-_LET_GO_S = 5.0  # for the averager's process to end an attempt
+_END_S = 5.0  # for the averager's process to end an attempt
 
 
-Until = Literal["now", "enough answered", "known"]  # how long to look for others
+Until = Literal["now", "enough answered", "known"]  # when to stop looking for others
 
 
 class Others(Protocol):
-    """Who else there is: `experiments.peer.swarm.membership.Membership`."""
+    """The other peers: `experiments.peer.swarm.membership.Membership`."""
 
     @property
-    def gone(self) -> Collection[bytes]: ...  # libp2p ids of the dead
+    def gone(self) -> Collection[bytes]: ...  # libp2p ids of dead peers
 
     def is_member(self, vm: str, record_key: str, peer_id: str) -> bool: ...  # `members.IsMember`
 
-    def others_training(self, epoch: int) -> int: ...  # at about this epoch, as known
+    def others_training(self, epoch: int) -> int: ...  # at about this epoch, as currently known
 
-    def others_left(
-        self, epoch: int, until: Until = "enough answered"
-    ) -> int: ...  # for another attempt at its round, asked for now
+    # expected in another attempt at the epoch's round; checks which peers are alive
+    def others_left(self, epoch: int, until: Until = "enough answered") -> int: ...
 
-    def others_coming(self) -> int: ...  # that take the swarm's state over, as known
+    def others_coming(self) -> int: ...  # about to download the swarm's state, as currently known
 
     def announce(self, phase: str, epoch: int) -> None: ...
 
 
 class NoGroupError(Exception):
-    """Nobody to average with was found in time, although others are training."""
+    """No group was found in time, although others are training."""
 
 
 class TooFewError(AllreduceException):
-    """A group was found, and is too small to average in."""
+    """The group that was found is too small."""
 
 
 class BehindError(Exception):
-    """This peer's parameters are not the swarm's: its gradients are of no use, it needs the state."""
+    """This peer's parameters are not the swarm's: it must load the state, and its gradients are useless."""
 
 
 class GivenUpError(Exception):
-    """The round could not be averaged in time, by this peer and as far as it knows by nobody."""
+    """The round could not be averaged in time, by this peer or, as far as it knows, by any other."""
 
 
 @dataclass
 class Round:
-    """What one call of `SwarmOptimizer.step` did about synchronising."""
+    """Synchronisation done by one call of `SwarmOptimizer.step`."""
 
-    group_size: int = 0  # peers averaged together; 1: alone, or nobody's gradients were used; 0: no round
+    group_size: int = 0  # peers averaged together; 1: alone, or no gradients were used; 0: no round
     state_loads: int = 0
     losses: list[str] = field(default_factory=list)
-    swarm_peers: int = 0  # peers the tracker knew of when the round began
-    failed: list[str] = field(default_factory=list)  # why attempts failed, in their order
-    lost: int = 0  # of these: had begun to average
-    # of a round behind calculation (optimizer/overlap.py)
-    busied: bool = False  # it took this call's time: it was begun, waited for or taken over
-    hidden_s: float = 0.0  # of the round that ended, in which the peer calculated
-    ahead: int = 0  # samples calculated meanwhile: the next epoch's
+    swarm_peers: int = 0  # peers known to the tracker when the round began
+    failed: list[str] = field(default_factory=list)  # reasons of failed attempts, in order
+    lost: int = 0  # number of failed attempts that had begun to average
+    # of a round that overlaps with calculation (optimizer/overlap.py)
+    blocked: bool = False  # the call spent time on the round: it was begun, awaited or applied
+    hidden_s: float = 0.0  # part of the finished round during which the peer calculated
+    ahead: int = 0  # samples calculated meanwhile, for the next epoch
 
 
 def result_of(
-    control: StepControl, left_s: float, matchmaking_s: float, others_went_on: Callable[[], bool]
+    control: StepControl, left_s: float, matchmaking_s: float, others_advanced: Callable[[], bool]
 ) -> Any:
-    """An attempt's result, in at most `left_s`. Raises what it failed with, TimeoutError or NoGroupError.
+    """Wait for an attempt's result, at most `left_s`. Raises the attempt's error, TimeoutError or NoGroupError.
 
-    It does not look for a group for as long as Hivemind does: a peer that was killed may be counted
-    for a while, and the survivors of a pair would look for it for minutes; and whoever missed the others'
-    round would look until they come to their next.
+    Matchmaking ends earlier than Hivemind's: a killed peer may still be counted for a while, and the survivor of a pair
+    would look for it for minutes; and a peer that missed the others' round would look until their next one.
     """
     began = time.monotonic()
     patience_s = max(3.0 * matchmaking_s, 6.0)
@@ -87,15 +85,15 @@ def result_of(
         except FutureTimeoutError:
             if control.done():
                 raise
-        if control.stage == AveragingStage.LOOKING_FOR_GROUP and others_went_on():
+        if control.stage == AveragingStage.LOOKING_FOR_GROUP and others_advanced():
             raise NoGroupError("the others have averaged without this peer")
     if control.stage == AveragingStage.LOOKING_FOR_GROUP:
         raise NoGroupError(f"no group within {min(patience_s, left_s):g} s")
     return control.result(max(0.0, began + left_s - time.monotonic()))
 
 
-def let_go(control: StepControl | None, averager: Any) -> None:
-    """End a failed attempt of the `RoundAverager`: until it ends, its process keeps the gradients locked."""
+def end_attempt(control: StepControl | None, averager: Any) -> None:
+    """End a failed attempt of the `RoundAverager`, whose process otherwise keeps the gradients locked."""
     if control is None or control.done():
         return
     if control.stage in (AveragingStage.LOOKING_FOR_GROUP, AveragingStage.AWAITING_TRIGGER):
@@ -103,15 +101,15 @@ def let_go(control: StepControl | None, averager: Any) -> None:
         return
     averager.give_up()
     try:
-        control.result(_LET_GO_S)
-    except Exception as error:  # noqa: BLE001 - it was to fail
+        control.result(_END_S)
+    except Exception as error:  # noqa: BLE001 - it is meant to fail
         _log.info("the attempt ended with %r", error)
 
 
 def leave(control: StepControl | None, timeout_s: float) -> None:
-    """Before this peer goes: a round that has its group is finished with weight 0, any other given up.
+    """Leave a round before this peer shuts down: finish it with weight 0 if it has its group, else cancel it.
 
-    A group that lost a member it was formed with would wait for it, and miss its part of the average.
+    A group that lost one of its members would wait for it and miss its part of the average.
     """
     if control is None or control.done():
         return
@@ -123,5 +121,5 @@ def leave(control: StepControl | None, timeout_s: float) -> None:
         control.allow_allreduce()
     try:
         control.result(timeout_s)
-    except Exception as error:  # noqa: BLE001 - whatever became of the round: this peer leaves
-        _log.warning("left a round that was under way: %r", error)
+    except Exception as error:  # noqa: BLE001 - this peer leaves, whatever the round's outcome
+        _log.warning("left a running round: %r", error)

@@ -1,4 +1,4 @@
-"""A round in a thread of its own; what it came to is kept for the training thread."""
+"""A round in a thread of its own, whose result is kept for the training thread."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Generic, TypeVar
 Result = TypeVar("Result")
 
 
-class HiddenRound(threading.Thread, Generic[Result]):
-    """Runs `average` once. A daemon: a peer that has to go does not wait for it."""
+class BackgroundRound(threading.Thread, Generic[Result]):
+    """Runs `average` once. A daemon thread, so that a peer that has to leave does not wait for it."""
 
     def __init__(self, average: Callable[[], Result], clock: Callable[[], float]) -> None:
-        """`clock`: seconds, as the training loop's."""
+        """`clock`: the training loop's clock, in seconds."""
         super().__init__(name="round", daemon=True)
         self._average, self._clock = average, clock
         self._over = threading.Event()
@@ -24,36 +24,36 @@ class HiddenRound(threading.Thread, Generic[Result]):
 
     @property
     def over(self) -> bool:
-        """Whether it ended, in whatever way."""
+        """Whether the round has ended, with or without an error."""
         return self._over.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it ended within `seconds`."""
+        """Wait at most `seconds`. Returns whether the round has ended."""
         return self._over.wait(seconds)
 
     def result(self) -> Result | None:
-        """What `average` returned, once it is over. Raises what it raised."""
+        """Return what `average` returned, or raise what it raised. The round must be over."""
         assert self.over
         if self._error is not None:
             raise self._error
         return self._result
 
-    def calculating_from_now(self) -> None:
-        """The peer begins to calculate beside it; the first call counts."""
+    def calculation_begins(self) -> None:
+        """Call when the peer begins to calculate during the round. Only the first call counts."""
         if self._calculating_s is None:
             self._calculating_s = self._clock()
 
     def hidden_s(self, until_s: float) -> float:
-        """Seconds of the round in which the peer calculated, when it stopped for it at `until_s`; it is over."""
+        """Seconds of the finished round during which the peer calculated; it stopped calculating at `until_s`."""
         if self._calculating_s is None:
             return 0.0
         return max(0.0, min(until_s, self._ended_s) - self._calculating_s)
 
     def run(self) -> None:
-        """In its thread."""
+        """Run the round in its thread."""
         try:
             self._result = self._average()
-        except BaseException as error:  # noqa: BLE001 - the training thread raises it where it takes the result
+        except BaseException as error:  # noqa: BLE001 - raised in the training thread by `result`
             self._error = error
         finally:
             self._ended_s = self._clock()

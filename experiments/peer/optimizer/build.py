@@ -1,4 +1,4 @@
-"""Builds the peer's hivemind.Optimizer: every setting of docs/hivemind.md, from the peer's config."""
+"""Builds the peer's hivemind.Optimizer from its config, with the settings of docs/hivemind.md."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from experiments.peer.optimizer.overlap import OverlappedOptimizer
 from experiments.peer.optimizer.swarm_optimizer import SwarmOptimizer
 
 _NEVER = 10**9
-_FIRST_ATTEMPT = 0.7  # of the averaging time-out, for one all-reduce: the rest is for trying again
-# By the names that the records of `experiments.averaging` give.
+_FIRST_ATTEMPT = 0.7  # of the averaging timeout, for one all-reduce; the rest is for a retry
+# Codecs, optimizers and averagers by their names in the records of `experiments.averaging`.
 _CODECS: dict[str, Callable[[], CompressionBase]] = {
     "NoCompression": NoCompression,
     "Float16Compression": Float16Compression,
@@ -47,7 +47,7 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 def method_of_config(config: PeerConfig) -> AveragingMethod:
-    """The averaging method that the config names. Raises PeerConfigError."""
+    """Return the averaging method named in the config. Raises PeerConfigError."""
     try:
         method = methods.method_of(**{key: getattr(config, key) for key in methods.METHOD_KEYS})
     except methods.UnknownMethodError as error:
@@ -58,9 +58,9 @@ def method_of_config(config: PeerConfig) -> AveragingMethod:
 
 
 def compression_of(name: str) -> CompressionBase:
-    """Hivemind's compression by its name in the config; of PowerSGD, what its factors are sent in.
+    """Return Hivemind's compression by its name in the config; for PowerSGD, the compression of its factors.
 
-    Raises PeerConfigError for another name. From then on this process writes and reads 8 bits by our own classes.
+    Raises PeerConfigError for an unknown name. Also makes this process use our classes for the 8-bit formats.
     """
     try:
         compression = methods.compression_of(name)
@@ -71,20 +71,21 @@ def compression_of(name: str) -> CompressionBase:
 
 
 def state_compression() -> CompressionBase:
-    """Of the state that a joiner downloads: weights in float16, 2 bytes, what the optimizer remembers whole, 4 bytes.
+    """Compression of the state that a joiner downloads: weights as float16 (2 bytes), optimizer statistics uncompressed
+    (4 bytes).
 
-    Adam's and LAMB's mean squares are those of gradients: below 6e-8 float16 has only zero, and a step divided by
-    its root throws the joiner's weights far away.
+    The mean squares of Adam and LAMB are those of gradients. Below 6e-8 float16 has only zero, and a step divided by the
+    root of zero would throw the joiner's weights far away.
     """
     return RoleAdaptiveCompression(parameter=Float16Compression(), default=NoCompression())
 
 
 def torch_optimizer_of(settings: Mapping[str, Any]) -> Callable[[Iterable[Any]], torch.optim.Optimizer]:
-    """A factory of the torch optimizer from `{"name": ..., "lr": ..., ...}`; raises PeerConfigError."""
+    """Return a torch optimizer factory for `{"name": ..., "lr": ..., ...}`. Raises PeerConfigError."""
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
     name = str(options.pop("name", ""))
     if name not in _OPTIMIZERS:
-        raise PeerConfigError(f"optimizer.name: {name!r} is none of {', '.join(_OPTIMIZERS)}")
+        raise PeerConfigError(f"optimizer.name: {name!r} is not one of {', '.join(_OPTIMIZERS)}")
     factory = partial(_OPTIMIZERS[name], **options)
     try:
         factory([torch.nn.Parameter(torch.zeros(1))])
@@ -121,7 +122,7 @@ def _optimizer_of(config: PeerConfig) -> type[SwarmOptimizer]:
 def build_optimizer(
     config: PeerConfig, dht: hivemind.DHT, parameters: Iterable[torch.nn.Parameter]
 ) -> SwarmOptimizer:
-    """The Optimizer with the settings of docs/hivemind.md. Raises PeerConfigError for unknown names."""
+    """Build the optimizer with the settings of docs/hivemind.md. Raises PeerConfigError for unknown names."""
     method = method_of_config(config)
     timeout = config.averaging_timeout_s
     optimizer = _optimizer_of(config)(
@@ -144,7 +145,7 @@ def build_optimizer(
         average_state_every=_NEVER,
         grad_compression=compression_of(config.compression),
         load_state_compression=state_compression(),
-        # hivemind.Optimizer passes neither request_timeout nor part_size_bytes on: by factory
+        # a factory, since hivemind.Optimizer passes on neither request_timeout nor part_size_bytes
         grad_averager_factory=partial(
             _averager_of(config),
             request_timeout=config.request_timeout_s,
@@ -154,10 +155,10 @@ def build_optimizer(
         averager_opts={
             "request_timeout": config.request_timeout_s,
             "ask_timeout_s": config.dht_timeout_s,
-            # an average that was sent in float16 is given on in it as it is; factors too (below); any other whole
+            # averages and factors (below) received as float16 are served as float16, without loss; others uncompressed
             "update_compression": _CODECS[method.compression.update_codec](),
         },
-        # the default, 3 s, before anybody is seen is longer than a short first epoch: peers would step alone
+        # with the default refresh period of 3 s, peers would not see each other in a short first epoch and step alone
         tracker_opts={"default_refresh_period": 0.5, "max_refresh_period": 5.0, "metadata_expiration": 30.0},
         verbose=True,
         shutdown_timeout=2,

@@ -1,4 +1,4 @@
-"""A late peer takes over the swarm's state, and what that cost it."""
+"""Download of the swarm's state by a joining peer, with its statistics."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Download:
-    """The state this peer began with. Nothing was downloaded: zero, and no donor."""
+    """Statistics of the initial download; zeros and no donor if nothing was downloaded."""
 
     seconds: float = 0.0
-    bytes: int = 0  # of weights, statistics and averaged gradients that arrived, those thrown away included
-    donor: str = ""  # VM
-    resumed: int = 0  # how often a cut download went on where it was
+    bytes: int = 0  # received weights, optimizer statistics and averaged gradients, including discarded ones
+    donor: str = ""  # name of the VM
+    resumed: int = 0  # number of times an interrupted download was resumed
 
 
 def take_over(optimizer: SwarmOptimizer, members: Callable[[], Iterable[Member]]) -> Download:
-    """Bring this peer to where the swarm is before its first step, outside any epoch and any round.
+    """Load the swarm's state before this peer's first step, outside any epoch and round.
 
     Raises NoStateError and CatchUpError of state/catch_up.py.
     """
-    caught = optimizer.load_state_from_peers(joining=True)
+    result = optimizer.load_state_from_peers(joining=True)
     optimizer.take_round()
-    if not caught.received:
+    if not result.received:
         return Download()
-    donor = next((m.vm for m in members() if m.maddr.endswith(f"/p2p/{caught.donor}")), caught.donor)
-    _log.info("took over epoch %d from %s in %.1f s", optimizer.local_epoch, donor, caught.seconds)
-    return Download(caught.seconds, caught.received, donor, caught.resumed)
+    donor = next((m.vm for m in members() if m.maddr.endswith(f"/p2p/{result.donor}")), result.donor)
+    _log.info("loaded the state of epoch %d from %s in %.1f s", optimizer.local_epoch, donor, result.seconds)
+    return Download(result.seconds, result.received, donor, result.resumed)

@@ -1,4 +1,4 @@
-"""LAMB, the study's optimizer for large batches (You et al., 2020, algorithm 2)."""
+"""LAMB, the paper's optimizer for large batches (You et al., 2020, algorithm 2)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Lamb(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update from the `.grad` buffers."""
+        """Update the parameters from the `.grad` buffers."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

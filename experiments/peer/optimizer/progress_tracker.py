@@ -1,4 +1,4 @@
-"""hivemind.ProgressTracker that ends an epoch with the right step, and reports pauses and the peer's end."""
+"""A hivemind.ProgressTracker that ends epochs with the right step and reports pauses and shutdown."""
 
 from __future__ import annotations
 
@@ -14,67 +14,68 @@ from hivemind.utils.timed_storage import get_dht_time
 from experiments.peer.swarm.members import IsMember, anybody, sound_reports
 
 _log = logging.getLogger(__name__)
-_LATE_S = 3.0  # a DHT that answers late is no standstill
-_CREDITS_COME_S = 5.0  # after an own credit
+_LATE_S = 3.0  # tolerance for slow DHT responses, which are not a standstill
+_CREDITS_COME_S = 5.0  # time after an own credit in which those of the others arrive
 
 
 class PunctualTracker(ProgressTracker):
     """Ends an epoch with the step that reaches the target, not with the one after it.
 
-    Peers in step finish their last steps at the estimated end of the epoch, some milliseconds
-    before or after it; their reports arrive later. Hivemind compares the clock with the estimate
-    exactly, so about every second epoch a peer starts another step and the others wait for it.
-    Half a step of tolerance decides it. Nothing else is earlier: a step sooner, half is not enough.
+    Synchronised peers finish their last steps at the estimated end of the epoch, some milliseconds before or after it,
+    and their reports arrive later. Hivemind compares the clock with the estimate exactly, so in about every second epoch
+    a peer starts another step and the others wait for it. A tolerance of half a step avoids this and cannot end an epoch
+    a step too early.
     """
 
     samples_per_step = 0
-    gone: Callable[[], Collection[bytes]] = staticmethod(tuple)  # peer ids that are known to be dead
+    gone: Callable[[], Collection[bytes]] = staticmethod(tuple)  # peer ids known to be dead
     is_member: IsMember = staticmethod(anybody)
-    _looked_s = float("-inf")
-    _rates: Mapping[bytes, float] = MappingProxyType({})  # by peer id, as of the last look
+    _fetched_s = float("-inf")
+    # samples per second by peer id, as of the last fetch
+    _rates: Mapping[bytes, float] = MappingProxyType({})
     _credited_s = float("-inf")
-    _round_since: float | None = None  # DHT time; a round goes on beside calculation
-    held = False  # paused: this peer adds no samples to the epoch until it goes on
+    _round_since: float | None = None  # start (DHT time) of a round that overlaps with calculation
+    held = False  # paused: this peer adds no samples to the epoch
 
     def hold(self, held: bool) -> None:
-        """Tell the swarm again what this peer has of the epoch, and whether it is adding to it.
+        """Report this peer's samples of the epoch again, and whether it is adding more.
 
-        The others reckon with a peer's last rate for as long as they hear nothing newer: without this the
-        epoch would be over, with too few samples, when the pause is.
+        The others extrapolate a peer's last rate until they receive a newer report. Without this, the epoch would be
+        over, with too few samples, when the pause ends.
         """
         self.held = held
         self.report_local_progress(self.local_progress.epoch, self.local_progress.samples_accumulated)
 
     def round_begins(self, limit_s: float) -> None:
-        """A round goes on beside calculation, at most for `limit_s`. For use inside `pause_updates`.
+        """Call when a round that overlaps with calculation begins, for at most `limit_s`. Inside `pause_updates` only.
 
-        Until `round_ends` nothing is fetched: a fetch that waited for the pause's end would make the update wait for it.
+        Nothing is fetched until `round_ends`: a fetch waiting for the end of the pause would delay the update.
         """
         self._round_since = get_dht_time()
         self.global_progress.next_fetch_time = self._round_since + limit_s
         self.global_state_updated.set()
 
     def tell_epoch(self, epoch: int) -> None:
-        """Tell the swarm that this peer is at `epoch`, with no samples of it. What it knows of the swarm stays."""
+        """Report that this peer is at `epoch` without samples. The known progress of the swarm is kept."""
         self.local_progress = self._get_local_progress(epoch, 0)
         self.should_report_progress.set()
 
     def round_ends(self) -> None:
-        """The swarm is looked at again."""
+        """Call when the overlapped round ends: the swarm's progress is fetched again."""
         self._round_since = None
         self.global_progress.next_fetch_time = get_dht_time() + self.min_refresh_period
         self.global_state_updated.set()
 
     @property
     def estimated_next_update_time(self) -> float:
-        """As Hivemind's; while a round goes on beside calculation, when that began."""
+        """Like Hivemind's; while a round overlaps with calculation, the time at which the round began."""
         since = self._round_since
         return super().estimated_next_update_time if since is None else since
 
     def credit(self, epoch: int, samples: int) -> None:
-        """Tell the swarm of samples that this peer calculated before `epoch` began. For use inside `pause_updates`.
+        """Report samples that this peer calculated before `epoch` began. For use inside `pause_updates`.
 
-        Their pace was counted when they were calculated.
+        The step rate was already updated when they were calculated.
         """
         if epoch == self.global_progress.epoch:
             self.global_progress.samples_accumulated += samples
@@ -86,33 +87,35 @@ class PunctualTracker(ProgressTracker):
 
     @property
     def stale(self) -> bool:
-        """Whether the swarm's progress was not looked at for longer than it ever is: this process stood still."""
-        return time.monotonic() - self._looked_s > self.max_refresh_period + _LATE_S
+        """Whether the last fetch of the swarm's progress is older than ever in normal operation, as after a standstill of
+        this process.
+        """
+        return time.monotonic() - self._fetched_s > self.max_refresh_period + _LATE_S
 
     def ask(self, timeout_s: float = 10.0) -> GlobalTrainingProgress:
-        """The swarm's progress as the DHT has it now; what was known before when it does not answer in time.
+        """Fetch the swarm's progress; returns the last known one if the DHT does not respond in time.
 
         For use inside `pause_updates`, where nothing else refreshes it.
         """
         dht: Any = self.dht
         try:
             found = dht.get(self.training_progress_key, latest=True, return_future=True).result(timeout_s)
-        except Exception as error:  # noqa: BLE001 - a slow DHT: what was known holds
-            _log.warning("the swarm's progress is not to be had: %r", error)
+        except Exception as error:  # noqa: BLE001 - a slow DHT: the last known progress is used
+            _log.warning("cannot fetch the swarm's progress: %r", error)
             return self.global_progress
         self.global_progress = self._parse_swarm_progress_data(found.value if found is not None else None)
         return self.global_progress
 
     def _parse_swarm_progress_data(self, metadata: Any) -> GlobalTrainingProgress:
-        self._looked_s = time.monotonic()
+        self._fetched_s = time.monotonic()
         metadata = sound_reports(metadata, self.is_member)
         if isinstance(metadata, dict) and (gone := self.gone()):
             metadata = {key: entry for key, entry in metadata.items() if _peer_of(entry) not in gone}
-        known: Any = metadata  # Hivemind's annotation says what the dictionary was validated by
+        known: Any = metadata  # Hivemind's annotation is the type that validated the dictionary
         progress = super()._parse_swarm_progress_data(known)
         entries = metadata.values() if isinstance(metadata, dict) else ()
         self._rates = {peer: e.value["samples_per_second"] for e in entries if (peer := _peer_of(e))}
-        # the others' credits change the estimate at once
+        # the others' credits change the estimate immediately
         if time.monotonic() - self._credited_s < _CREDITS_COME_S:
             soon = get_dht_time() + self.min_refresh_period
             progress.next_fetch_time = min(progress.next_fetch_time, soon)
@@ -120,22 +123,22 @@ class PunctualTracker(ProgressTracker):
 
     @property
     def part(self) -> float | None:
-        """This peer's share of the swarm's samples a second; None: nobody else said how fast it is."""
+        """This peer's share of the swarm's samples per second; None if no other peer has reported its rate."""
         own, rate = self.dht.peer_id.to_bytes(), self.performance_ema.samples_per_second
         others = [sps for peer, sps in self._rates.items() if peer != own]
         return rate / (rate + sum(others)) if others and self.performance_ema.num_updates else None
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Stop reporting, take the last report back and wait until the DHT has it; once.
+        """Stop reporting, withdraw the last report and wait until the DHT has stored that. Repeated calls do nothing.
 
-        Hivemind does not wait, and its DHT is shut down before the word is out: the others then reckon with this
-        peer until its report expires, and the survivor of a pair looks for it in every round.
+        Hivemind does not wait, and its DHT is shut down before the store is sent: the others then expect this peer
+        until its report expires, and the survivor of a pair looks for it in every round.
         """
         if self.shutdown_triggered.is_set():
             return
         super().shutdown(timeout)
         expiration = get_dht_time() + self.metadata_expiration
-        dht: Any = self.dht  # its methods' types cannot say that return_future=True returns a future
+        dht: Any = self.dht  # its types do not express that return_future=True returns a future
         try:
             dht.store(
                 self.training_progress_key,
@@ -144,8 +147,8 @@ class PunctualTracker(ProgressTracker):
                 expiration_time=expiration,
                 return_future=True,
             ).result(timeout)
-        except Exception as error:  # noqa: BLE001 - on the way out: nobody may be listening any more
-            _log.warning("this peer's progress was not taken back: %r", error)
+        except Exception as error:  # noqa: BLE001 - during shutdown: there may be no peers left
+            _log.warning("this peer's progress report was not withdrawn: %r", error)
 
     def _get_local_progress(self, local_epoch: int, samples_accumulated: int) -> LocalTrainingProgress:
         progress = super()._get_local_progress(local_epoch, samples_accumulated)

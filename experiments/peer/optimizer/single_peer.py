@@ -1,4 +1,4 @@
-"""A plain training loop of one peer: torch's own optimizer, nothing averaged, nobody to meet."""
+"""Optimizer for a plain training loop with a single peer: a torch optimizer without averaging."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from experiments.peer.optimizer.swarm_optimizer import Round
 
 
 class _Progress(Protocol):
-    """What of `PunctualTracker` a plain loop uses: telling the run's watcher how far it is."""
+    """The part of `PunctualTracker` used by a plain loop to report its progress to the monitor."""
 
     def report_local_progress(self, local_epoch: int, samples_accumulated: int) -> None: ...
     def update_epoch(self, new_epoch: int) -> int: ...
@@ -26,19 +26,19 @@ class _Progress(Protocol):
 
 
 class PlainOptimizer:
-    """A torch optimizer with as much of `SwarmOptimizer`'s face as the training loop sees.
+    """A torch optimizer with the part of `SwarmOptimizer`'s interface that the training loop uses.
 
-    Gradients add up in the .grad buffers; when the target batch size is reached, the optimizer steps with their
-    mean and an epoch is over. No step synchronises anything: an epoch has calculation only.
+    Gradients accumulate in the .grad buffers. When the target batch size is reached, the optimizer steps with their mean
+    and the epoch ends. Nothing is synchronised: an epoch consists of calculation only.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, tracker: Any, target_batch_size: int) -> None:
-        """`tracker`: a `hivemind.ProgressTracker`, which the run's watcher hears."""
+        """`tracker`: a `hivemind.ProgressTracker`, whose reports the monitor reads."""
         self.tracker = tracker
         self._progress: _Progress = tracker
         self._optimizer, self._target = optimizer, target_batch_size
         self.local_epoch, self._samples, self._steps = 0, 0, 0
-        # never called: there are no rounds
+        # never called, since there are no rounds
         self.on_round_begins: Callable[[], None] | None = None
         self.stopped: Callable[[], bool] = lambda: False
         self._ended = False
@@ -59,31 +59,31 @@ class PlainOptimizer:
             self.local_epoch = self._progress.update_epoch(self.local_epoch + 1)
 
     def take_round(self) -> Round:
-        """What happened since the last call: a group of one where an epoch ended."""
+        """Return what happened since the last call: a group of one if an epoch ended."""
         ended, self._ended = self._ended, False
         return Round(group_size=1 if ended else 0)
 
     def prepare_round(self) -> None:
-        """There is none."""
+        """Do nothing: there are no rounds."""
 
     @property
     def round_scheduled(self) -> bool:
-        """Nobody ever waits for this peer."""
+        """Always False: there are no rounds."""
         return False
 
     def hold(self, held: bool) -> None:
-        """Tell the run's watcher whether samples are being added."""
+        """Report to the monitor whether samples are being added."""
         self._progress.hold(held)
 
     def leave_round(self, timeout_s: float) -> None:
-        """There is none."""
+        """Do nothing: there are no rounds."""
 
-    def take_back_progress(self, timeout_s: float) -> None:
-        """From now on nobody reckons with this peer; it may not train again."""
+    def withdraw_progress(self, timeout_s: float) -> None:
+        """Withdraw this peer's progress report. It must not train afterwards."""
         self._progress.shutdown(timeout_s)
 
     def shutdown(self) -> None:
-        """Stop telling."""
+        """Stop reporting."""
         self._progress.shutdown(2.0)
 
     def _parameters(self) -> Iterable[torch.nn.Parameter]:
@@ -93,7 +93,7 @@ class PlainOptimizer:
 def build_plain(
     config: PeerConfig, dht: hivemind.DHT, parameters: Iterable[torch.nn.Parameter]
 ) -> PlainOptimizer:
-    """The plain loop's optimizer; its progress is told as a swarm's is. Raises PeerConfigError."""
+    """Build the plain loop's optimizer. It reports progress like a swarm's peer. Raises PeerConfigError."""
     optimizer = torch_optimizer_of(config.optimizer)(list(parameters))
     tracker = PunctualTracker(
         dht=dht,

@@ -1,6 +1,6 @@
-"""hivemind.Optimizer whose rounds end in time, and leave all peers with the same parameters.
+"""A hivemind.Optimizer whose rounds end in time and leave all peers with the same parameters.
 
-It also replaces Hivemind's download of the state (state/catch_up.py, state/server.py).
+It also replaces Hivemind's state download (state/catch_up.py, state/server.py).
 """
 
 from __future__ import annotations
@@ -33,46 +33,46 @@ from experiments.peer.averaging.rounds import (
     Round,
     TooFewError,
     Until,
+    end_attempt,
     leave,
-    let_go,
     result_of,
 )
 from experiments.peer.optimizer.progress_tracker import PunctualTracker
-from experiments.peer.state.catch_up import Caught, Get, Limits, catch_up, decide
+from experiments.peer.state.catch_up import CatchUpResult, Get, Limits, catch_up, decide
 from experiments.peer.state.server import StateDonor
 
 __all__ = ["Round", "SwarmOptimizer"]
 
 _log = logging.getLogger(__name__)
-_PASSED_OVER = "passed over"  # the lineage of a round without a step
-_LEAST_S = 1.0  # of an attempt: what fails at once is not tried again at once
-_GIVE_UP_S, _LOOK_S = 5.0, 0.25  # for the others' step, and how often the DHT is asked meanwhile
-_LAST_RESORT = 2 / 3  # of the averaging time-out: from then on any group is better than none
+_PASSED_OVER = "passed over"  # lineage event of a round without a step
+_LEAST_S = 1.0  # minimum duration of an attempt, so that immediate failures are not retried at once
+_GIVE_UP_S, _LOOK_S = 5.0, 0.25  # timeout of waiting for the others' step, and DHT query period meanwhile
+_LAST_RESORT = 2 / 3  # of the averaging timeout: from then on any group is accepted
 
 
 class SwarmOptimizer(hivemind.Optimizer):
-    """Tries a failed round again with the gradients kept, and never steps with what others do not step with.
+    """Retries failed rounds with the same gradients, and never takes a step that the others do not take.
 
-    A round ends, at most `averaging_timeout` after it was begun, in one of four ways: all results are here
-    (the optimizer steps); nobody else trains (it steps with its own mean); others went on without this peer
-    (it loads their state); it is given up: the epoch ends without a step, here as with everybody whom it failed
-    for.
+    A round ends within `averaging_timeout` in one of four ways: all results have arrived (the optimizer steps); no other
+    peer trains (it steps with its own mean gradient); the others advanced without this peer (it loads their state); the
+    round is given up, and the epoch ends without a step on all peers for which it failed.
 
-    With `reuse_grad_buffers=True, offload_optimizer=False`, Hivemind 1.1.12 alone and without a
-    pre-scheduled round steps with the *sum* of the accumulated gradients; here with their mean.
+    With `reuse_grad_buffers=True, offload_optimizer=False`, Hivemind 1.1.12 steps with the *sum* of the accumulated
+    gradients if it is alone and has no pre-scheduled round; this class uses their mean.
 
-    The state is taken over and handed out by calls of our own, since Hivemind's download
+    The state is served and downloaded with own RPCs, since Hivemind's download
 
-    - picks a donor at random, and after a time-out begins one more download while the old ones go on;
-    - hands out weights while a step changes them;
-    - calls a peer with the state of epoch e up to date once the others are at e + 1: its weights lack an update
-      for good where parameters are not averaged;
-    - downloads for ever where an epoch is shorter than a download.
+    - picks a random donor, and after a timeout begins another download while the old ones continue;
+    - sends weights while a step changes them;
+    - considers a peer with the state of epoch e up to date when the others are at e + 1: without parameter averaging its
+      weights lack an update permanently;
+    - never finishes if an epoch is shorter than a download.
     """
 
     state_averager: StateDonor
-    waits_for_rounds = False  # whether nobody waits for a peer that fell behind until it is back
-    news_s = 0.0  # after a failed attempt, until somebody for whom it succeeded has surely said so
+    # whether catching up waits for running rounds, since the others do not wait for this peer
+    waits_for_rounds = False
+    news_s = 0.0  # wait after a failed attempt, so that peers for which it succeeded have reported it
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.round = Round()
@@ -82,10 +82,10 @@ class SwarmOptimizer(hivemind.Optimizer):
         self._on_retry: Callable[[str], None] = lambda reason: None
         self._lineage, self._version = FIRST, PeerVersion(0, FIRST, "")
         self._local_gradients_loaded = False
-        self._update_is_here = False  # the gradient averager holds what the last step was made with
-        self._asked: Any = None  # the question under way about the others' lineages
-        self._asked_at = -1  # the epoch it is about
-        self._any_group_at_s = float("inf")  # of this round
+        self._update_is_here = False  # the gradient averager holds the gradients of the last step
+        self._asked: Any = None  # future of the running query of the others' lineages
+        self._asked_at = -1  # epoch of that query
+        self._any_group_at_s = float("inf")  # time from which this round accepts any group
         self._leaving = False
         self.stopped: Callable[[], bool] = lambda: False  # whether to stop waiting for a round
         super().__init__(*args, **kwargs)
@@ -94,7 +94,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         self.state_averager.next_lineage = lambda: self._lineage
 
     def _make_state_averager(self, **kwargs: Any) -> StateDonor:
-        """As Hivemind's own, which names its class outright."""
+        """Like Hivemind's, which hard-codes its class."""
         donor = StateDonor(
             dht=self.dht,
             prefix=f"{self.run_id}_state_averager",
@@ -128,13 +128,13 @@ class SwarmOptimizer(hivemind.Optimizer):
         return tracker
 
     def watch_others(self, others: Others, on_retry: Callable[[str], None]) -> None:
-        """Ask `others` who trains and who is dead; call `on_retry` with the reason of each failed attempt."""
+        """Use `others` to find training and dead peers; call `on_retry` with the reason of each failed attempt."""
         self._others, self._on_retry = others, on_retry
         self.progress.gone = lambda: others.gone
         self.progress.is_member = others.is_member
 
     def take_round(self) -> Round:
-        """What happened since the last call of this method."""
+        """Return what happened since the last call."""
         taken, self.round = self.round, Round()
         return taken
 
@@ -150,14 +150,14 @@ class SwarmOptimizer(hivemind.Optimizer):
         return 0 if self._others is None else self._others.others_training(self.local_epoch)
 
     def _should_load_state_from_peers(self) -> bool:
-        """Whether others have ended an epoch without this peer.
+        """Whether the others have ended an epoch without this peer.
 
-        Hivemind lets a peer that is one epoch behind step with its own gradients and call that caught up.
+        Hivemind lets a peer that is one epoch behind step with its own gradients and considers it caught up.
         """
         return self.is_astray() or self.local_epoch < self.tracker.global_epoch
 
     def _update_global_epoch(self, grad_scaler: Any) -> None:
-        if self.progress.stale:  # after a standstill the own estimate says that the epoch is over
+        if self.progress.stale:  # after a standstill this peer's own estimate says that the epoch is over
             with self.tracker.pause_updates():
                 self.progress.ask()
         if self._should_load_state_from_peers():
@@ -170,11 +170,11 @@ class SwarmOptimizer(hivemind.Optimizer):
         self._run_round(grad_scaler)
 
     def _run_round(self, grad_scaler: Any) -> None:
-        """From the epoch's last gradients to the next epoch."""
+        """Average the epoch's gradients and transition to the next epoch."""
         try:
             super()._update_global_epoch(grad_scaler)
         except BehindError as error:
-            self._went_on_without(error)
+            self._catch_up_after(error)
         except GivenUpError as error:
             with self.tracker.pause_updates():
                 self._give_up(error)
@@ -182,12 +182,12 @@ class SwarmOptimizer(hivemind.Optimizer):
         else:
             self.round_ended(stepped=True)
 
-    def _went_on_without(self, error: BehindError) -> None:
-        _log.warning("the others went on without this peer: %s", error)
+    def _catch_up_after(self, error: BehindError) -> None:
+        _log.warning("the others advanced without this peer: %s", error)
         self.load_state_from_peers()
 
     def _give_up(self, error: GivenUpError) -> None:
-        """End the epoch without a step; all whom the round failed for do the same. For use inside `pause_updates`."""
+        """End the epoch without a step, as all peers do for which the round failed. For use inside `pause_updates`."""
         self.round.losses.append(f"round given up: gradients dropped ({error})")
         _log.warning("the round is given up: %s", error)
         averager: Any = self.grad_averager
@@ -198,7 +198,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         averager.reset_accumulated_grads_()
 
     def _epoch_begins(self) -> None:
-        """The weights are another epoch's: tell the swarm."""
+        """Report to the swarm that the weights are those of a new epoch."""
         self.tracker.update_epoch(new_epoch=self.state_averager.local_epoch)
         self.state_averager.state_sharing_priority = self.local_epoch
 
@@ -208,7 +208,7 @@ class SwarmOptimizer(hivemind.Optimizer):
             self._first_attempt()
             return True
         self.scheduled_grads = self._take_scheduled()
-        super()._begin_averaging_gradients(grad_scaler)  # with nobody: it cancels what was scheduled
+        super()._begin_averaging_gradients(grad_scaler)  # without other peers it cancels the scheduled round
         self._step_alone()
         return False
 
@@ -216,17 +216,17 @@ class SwarmOptimizer(hivemind.Optimizer):
         return max(self.round.swarm_peers - 1, self._others_known()) > 0
 
     def _take_scheduled(self) -> StepControl | None:
-        """The round that was prepared, if it is still of use."""
+        """Return the pre-scheduled round if it is still usable."""
         control, self.scheduled_grads = self.scheduled_grads, None
         early = control is not None and (control.triggered or control.done())
-        return None if early else control  # its attempt failed early: a new one begins
+        return None if early else control  # None: the attempt failed early and a new one begins
 
     def _first_attempt(self) -> None:
         control = self._take_scheduled()
         try:
             self.scheduled_grads = self._attempt(control, float(self.averaging_timeout or 60.0))
-        except Exception as error:  # noqa: BLE001 - whatever keeps it from beginning: it is tried again
-            _log.warning("an attempt to average could not begin: %r", error)
+        except Exception as error:  # noqa: BLE001 - whatever the error is, it is retried
+            _log.warning("could not begin an averaging attempt: %r", error)
 
     def _step_alone(self) -> None:
         self.round.group_size = 1
@@ -235,10 +235,11 @@ class SwarmOptimizer(hivemind.Optimizer):
         self._lineage = alone(self._lineage, self.dht.peer_id)
 
     def _load_local_gradients_into_optimizer(self) -> None:
-        """Round local gradients through the wire format before stepping: peers that receive this update later see only the rounded
-        values.
+        """Round local gradients through the wire format before stepping: peers that download this update later receive the
+        rounded values only.
 
-        Unrounded, a gradient that is 0 in float16 would move a weight here, in Adam's first step as far as any other.
+        Without rounding, a gradient that is 0 in float16 would still move a weight here, in Adam's first step as far as
+        any other.
         """
         _log.info("Proceeding with local gradients")
         averager: Any = self.grad_averager
@@ -249,7 +250,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         self._local_gradients_loaded = True
 
     def _average_gradients_and_load_into_optimizer(self, maybe_step_control: StepControl | None) -> None:
-        """Average, and put the average where the optimizer finds it. Raises as `_average`."""
+        """Average and load the result into the optimizer. Raises as `_average`."""
         group = self._average(maybe_step_control)
         if group is None:
             self._step_alone()
@@ -257,9 +258,9 @@ class SwarmOptimizer(hivemind.Optimizer):
             self._take_over(group)
 
     def _average(self, control: StepControl | None) -> dict[Any, PeerVersion | None] | None:
-        """Average, trying again while there is time: the group whose average is here. None: nobody else trains.
+        """Average, retrying while there is time. Returns the versions of the group; None if no other peer trains.
 
-        Raises BehindError or GivenUpError, the gradients untouched.
+        Raises BehindError or GivenUpError, with the gradients unchanged.
         """
         limit_s = float(self.averaging_timeout or 60.0)
         give_up_at = time.monotonic() + limit_s
@@ -269,76 +270,82 @@ class SwarmOptimizer(hivemind.Optimizer):
             try:
                 control = self.scheduled_grads = control or self._attempt(None, give_up_at - time.monotonic())
                 group = result_of(
-                    control, give_up_at - time.monotonic(), self.matchmaking_time or 5.0, self._others_went_on
+                    control,
+                    give_up_at - time.monotonic(),
+                    self.matchmaking_time or 5.0,
+                    self._others_advanced,
                 )
-            except Exception as error:  # noqa: BLE001 - any failure of an attempt: what can be done about it follows
+            except Exception as error:  # noqa: BLE001 - any failure of an attempt is handled below
                 too_few = isinstance(error, TooFewError)
                 reason = f"averaging failed ({type(error).__name__}: {error})"
-                _log.warning("an attempt to average failed with %r", error)
-                # as Hivemind calls an all-reduce's end
+                _log.warning("an averaging attempt failed: %r", error)
+                # Hivemind raises this type when an all-reduce fails
                 self.round.lost += isinstance(error, MatchmakingException)
             else:
                 return self._of_this_lineage(group)
-            let_go(control, self.grad_averager)
+            end_attempt(control, self.grad_averager)
             control = None
             self.round.failed.append(reason)
             if self._leaving:
                 raise GivenUpError(f"this peer leaves; {reason}")
             time.sleep(self.news_s)
-            # first: the DHT waits for who is silent; and thoroughly where epochs are told before the weights are there,
-            # since what a dead peer told is nobody's. Groups that are too small would never meet if each first looked around
+            # Check the others before querying the DHT, whose calls wait for silent peers. The check must be complete if
+            # epochs are reported before the weights are available: an epoch reported by a peer that then died has no
+            # weights. After a too small group it must be short: small groups would never merge if each checked first.
             until: Until = "known" if self.news_s > 0.0 else "now" if too_few else "enough answered"
             others = self._look_for_others(until)
-            if self._others_went_on(_LEAST_S if too_few else None):
-                raise GivenUpError(reason) if self._passed_over() else BehindError(reason)
+            if self._others_advanced(_LEAST_S if too_few else None):
+                raise GivenUpError(reason) if self._others_gave_up() else BehindError(reason)
             if not others:
                 return None
             time.sleep(max(0.0, began + _LEAST_S - time.monotonic()))
             if give_up_at - time.monotonic() < float(self.matchmaking_time or 5.0):
-                if self._others_go_on_before(give_up_at):
+                if self._others_advance_before(give_up_at):
                     raise BehindError(reason)
                 raise GivenUpError(reason)
             self._on_retry(reason)
 
     def _of_this_lineage(self, group: dict[Any, Any]) -> dict[Any, PeerVersion | None]:
-        """The versions of the group's members. Raises BehindError when its average is for other parameters than this peer's."""
+        """Parse the versions of the group's members. Raises BehindError if its average is for other parameters."""
         versions = {peer: parse_version(value) for peer, value in group.items()}
         if astray(versions, self._version):
             self._wait_for_epoch(1 + max(one.epoch for one in versions.values() if one is not None))
-            raise BehindError("its parameters are of another lineage than the group's")
+            raise BehindError("this peer's parameters have another lineage than the group's")
         return versions
 
     def _take_over(self, group: dict[Any, PeerVersion | None]) -> None:
-        """The group's average is here: load it."""
+        """Load the group's average."""
         self._lineage = after_round(group, self._version)
         self.round.group_size = len(group)
         _log.info("Averaged gradients with %d peers", len(group))
         self._load_averaged_gradients_into_optimizer_()
-        # within the step, where the tracker's estimate of the step rate is paused: slept after the step, it
-        # made every estimate of the epoch's end late, and averaging waited a step longer for its schedule
+        # Within the step, where the tracker's estimate of the step rate is paused. Sleeping after the step made every
+        # estimate of the epoch's end late, and averaging waited one step longer for its schedule.
         time.sleep(self.sync_work_s)
 
     def _wait_for_epoch(self, epoch: int) -> None:
-        """Until somebody has ended its round: its state is of use then, or another one is needed at once."""
+        """Wait until a peer has reached the epoch, so that its state can be loaded."""
         give_up_at = time.monotonic() + self.sync_work_s + _GIVE_UP_S
         while self.progress.ask().epoch < epoch and time.monotonic() < give_up_at:
             time.sleep(_LOOK_S)
 
-    def _others_went_on(self, limit_s: float | None = None) -> bool:
-        """As far as the DHT says so in time: it may wait for one that is silent, and the next attempt asks again."""
+    def _others_advanced(self, limit_s: float | None = None) -> bool:
+        """Whether the others are at a later epoch, as far as the DHT responds in time. It may wait for silent peers; the
+        next attempt asks again.
+        """
         limit_s = float(self.matchmaking_time or 5.0) if limit_s is None else limit_s
         return self.progress.ask(limit_s).epoch > self.local_epoch
 
-    def _passed_over(self) -> bool:
-        """Whether all that others did about this epoch was to give its round up: nothing is to be had of them then."""
+    def _others_gave_up(self) -> bool:
+        """Whether the others only gave up this epoch's round, so that they have no newer weights."""
         passed = extended(self._lineage, _PASSED_OVER)
         newer = [one.lineage for one in self.state_averager.offers() if one.epoch > self.local_epoch]
         return bool(newer) and all(lineage == passed for lineage in newer)
 
-    def _others_go_on_before(self, end_s: float) -> bool:
-        """Their last attempt may succeed while this peer has no time for another one."""
+    def _others_advance_before(self, end_s: float) -> bool:
+        """Wait whether the others' last attempt succeeds when this peer has no time for another one."""
         while (left_s := end_s - time.monotonic()) > 0.0 and not self._leaving:
-            if self.progress.ask(left_s).epoch > self.local_epoch and not self._passed_over():
+            if self.progress.ask(left_s).epoch > self.local_epoch and not self._others_gave_up():
                 return True
             time.sleep(min(_LOOK_S, max(0.0, end_s - time.monotonic())))
         return False
@@ -349,26 +356,26 @@ class SwarmOptimizer(hivemind.Optimizer):
         return self._others.others_left(self.local_epoch, until)
 
     def _attempt(self, control: StepControl | None, left_s: float) -> StepControl:
-        """Begin a round with a copy of the gradients, in the group of `control` or in a new one.
+        """Begin an attempt with a copy of the gradients, in the group of `control` or in a new one.
 
-        Raises NoGroupError when there is no time for a new one.
+        Raises NoGroupError if there is no time for a new group.
         """
         if control is None and left_s <= float(self.matchmaking_time or 5.0):
             raise NoGroupError(f"{left_s:.1f} s are left")
         averager: Any = self.grad_averager
-        averager.notify_used_averaged_gradients()  # else it warns that nobody used the failed attempt's
+        averager.notify_used_averaged_gradients()  # otherwise it warns that the failed attempt's were not used
         control = control or averager.schedule_step(timeout=left_s)
         return averager.step(control=control, wait=False)
 
     def prepare_round(self) -> None:
-        """Before a step: look for a group that the tracker's estimate would have this peer look for too late."""
+        """Hook before each step for scheduling a round that the tracker's estimate would schedule too late."""
 
     def hold(self, held: bool) -> None:
-        """`PunctualTracker.hold`."""
+        """See `PunctualTracker.hold`."""
         self.progress.hold(held)
 
-    def take_back_progress(self, timeout_s: float) -> None:
-        """Withdraw this peer's progress report; it may not train again."""
+    def withdraw_progress(self, timeout_s: float) -> None:
+        """Withdraw this peer's progress report. It must not train afterwards."""
         self.progress.shutdown(timeout_s)
 
     @property
@@ -377,7 +384,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         return self.scheduled_grads is not None and not self.scheduled_grads.done()
 
     def leave_round(self, timeout_s: float) -> None:
-        """Before this peer goes: `rounds.leave`."""
+        """Leave the running round before this peer shuts down; see `rounds.leave`."""
         control, self.scheduled_grads = self.scheduled_grads, None
         if control is not None:
             self.withdraw_update()
@@ -388,30 +395,31 @@ class SwarmOptimizer(hivemind.Optimizer):
         return gradients._averaged_tensors if self._update_is_here else None
 
     def round_begins(self) -> None:
-        """From here on the averaged gradients are the next round's."""
+        """Call when a round begins: the averager's gradients belong to the new round from here on."""
         self._update_is_here = False
         self.state_averager.say(averaging=True)
 
     def withdraw_update(self) -> None:
-        """Before a round that this peer takes no step with: it may be written where the last update is.
+        """Stop serving the last update before a round in which this peer takes no step, since that round may overwrite it.
 
-        When this returns nobody reads it there any more.
+        When this returns, the update is no longer being read.
         """
         if self._update_is_here:
             self._update_is_here = False
             self.state_averager.say(averaging=False)
 
     def round_ended(self, stepped: bool) -> None:
-        """The epoch is the next one; `stepped`: with what the gradient averager holds."""
+        """Call when the epoch has advanced. `stepped`: whether with the gradients that the averager holds."""
         self._update_is_here = stepped
         self.state_averager.round_ended()
         self._log_lineage()
 
     def is_astray(self, ahead_too: bool = True) -> bool:
-        """Whether other weights count than this peer's. The others are asked once an epoch, in its middle; returns at once.
+        """Whether the swarm converges on other weights than this peer's. Returns at once.
 
-        Two groups that lost each other in a round may be at one epoch with weights of their own, and would never notice.
-        `ahead_too`: False after this peer's round, which others may have taken over before.
+        The others are asked once per epoch, in its middle. Otherwise two groups that lost each other in a round could stay
+        at the same epoch with different weights, unnoticed. `ahead_too`: also consider peers at later epochs; False right
+        after this peer's round, whose result others may already have applied.
         """
         donor, progress = self.state_averager, self.tracker.global_progress
         middle = 2 * progress.samples_accumulated >= progress.target_batch_size
@@ -425,8 +433,8 @@ class SwarmOptimizer(hivemind.Optimizer):
             decide(self.local_epoch, donor.lineage, offers), Get
         )
 
-    def load_state_from_peers(self, joining: bool = False, **kwargs: Any) -> Caught:
-        """`catch_up`, and what was prepared for a round is left."""
+    def load_state_from_peers(self, joining: bool = False, **kwargs: Any) -> CatchUpResult:
+        """Leave a prepared round and `catch_up`."""
         if self.on_round_begins is not None:
             self.on_round_begins()
         self.round.state_loads += 1
@@ -434,33 +442,33 @@ class SwarmOptimizer(hivemind.Optimizer):
         if self.scheduled_grads is not None and not self.scheduled_grads.done():
             self._tag_along_with_zero_weight(self.scheduled_grads)
         self.scheduled_grads = None
-        caught = self.catch_up(joining)
+        result = self.catch_up(joining)
         self._lineage = self.state_averager.lineage
         self._log_lineage()
-        return caught
+        return result
 
     def _log_lineage(self) -> None:
-        """Equal at equal epochs: equal weights. benchmarks/robustness.py reads it."""
+        """Log the lineage: the same lineage at the same epoch means equal weights. Parsed by benchmarks/robustness.py."""
         _log.info("epoch %d is of lineage %s", self.local_epoch, self._lineage)
 
     def _tag_along_with_zero_weight(self, control: StepControl) -> None:
-        """As Hivemind's; a round without a group is left, not waited for."""
+        """Like Hivemind's, but a round without a group is cancelled instead of awaited."""
         if control.stage == AveragingStage.LOOKING_FOR_GROUP:
             control.cancel()
             return
         self.withdraw_update()
         super()._tag_along_with_zero_weight(control)
 
-    def catch_up(self, joining: bool) -> Caught:
-        """Take over the others' state; own gradients are dropped.
+    def catch_up(self, joining: bool) -> CatchUpResult:
+        """Load the swarm's state and drop this peer's gradients.
 
-        `joining`, or `waits_for_rounds`: also wait until none of the newest epoch is in a round. One that others may be
-        waiting for in that round must not.
+        If `joining` or `waits_for_rounds`, also wait until no peer of the newest epoch is in a round. A peer for which
+        others may be waiting in that round must not wait.
 
-        The lineage is `state_averager.lineage` afterwards. Raises NoStateError and CatchUpError of state/catch_up.py.
+        Afterwards the lineage is `state_averager.lineage`. Raises NoStateError and CatchUpError of state/catch_up.py.
         """
         donor, gradients = self.state_averager, self.grad_averager
-        assert gradients is not None, "local updates are not what this optimizer is for"
+        assert gradients is not None, "this optimizer does not support local updates"
         donor.step(wait_for_delayed_updates=True)
         self._update_is_here = False
         donor.say(averaging=False)
@@ -470,10 +478,10 @@ class SwarmOptimizer(hivemind.Optimizer):
             round_s=timeout_s if joining or self.waits_for_rounds else 0.0,
         )
         with self.tracker.pause_updates():
-            caught = catch_up(donor, limits, time.monotonic, time.sleep)
-            self.tracker.update_epoch(self.local_epoch)  # what was known of the swarm is fetched anew
+            result = catch_up(donor, limits, time.monotonic, time.sleep)
+            self.tracker.update_epoch(self.local_epoch)  # fetches the swarm's progress again
             donor.state_sharing_priority = self.local_epoch
             gradients.reset_accumulated_grads_()
             gradients.state_sharing_priority = self.local_epoch
         self._should_check_synchronization_on_update = True
-        return caught
+        return result

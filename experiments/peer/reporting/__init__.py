@@ -1,1 +1,1 @@
-"""What a peer reports: epochs through the DHT, egress by destination, lost averaging parts."""
+"""Reporting of a peer: epochs through the DHT, egress by destination, losses in averaging rounds."""

@@ -1,8 +1,7 @@
 """Egress by destination, from the kernel's counters of this VM's TCP sockets.
 
-`EgressTally` is the accounting, pure; `EgressMeter` reads the kernel once a second, and on demand,
-and feeds it. Counted is every TCP socket of the network namespace: what a cloud bills is the VM's
-traffic, not one process's.
+`EgressTally` is the pure accounting; `EgressMeter` feeds it with kernel readings once a second and on demand. All TCP
+sockets of the network namespace are counted, since a cloud bills the traffic of the VM, not of one process.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 
 from experiments.peer.reporting.socket_counters import InetDiag, InetDiagError, SocketCounters
 
-_FORGET_AFTER_READS = 120  # a dump may skip a socket that is being moved; this long, it is gone
+_FORGET_AFTER_READS = 120  # a dump may skip a socket that is being moved; after this many readings it is gone
 
 
 @dataclass
@@ -25,38 +24,38 @@ class _Socket:
 
 
 class EgressTally:
-    """IP bytes by destination, from readings in any order of a socket's life. Totals never go back.
+    """IP bytes by destination, accumulated from readings of sockets in any order. Totals never decrease.
 
-    A socket counts from its birth, also what it sent before the first reading.
+    Everything a socket has sent counts, including what it sent before its first reading.
     """
 
     def __init__(self) -> None:
         self.totals: dict[str, int] = {}
-        self.without_tail = 0  # sockets that vanished without last counters
+        self.without_tail = 0  # sockets that vanished without their final counters
         self._alive: dict[int, _Socket] = {}
 
     def read(self, sockets: Iterable[SocketCounters]) -> None:
-        """A dump of all sockets alive."""
+        """Process a dump of all open sockets."""
         seen: set[int] = set()
         for counters in sockets:
             seen.add(counters.cookie)
-            self._grow(counters)
+            self._update(counters)
         for cookie in [c for c in self._alive if c not in seen]:
             self._alive[cookie].missing_reads += 1
             if self._alive[cookie].missing_reads >= _FORGET_AFTER_READS:
                 del self._alive[cookie]
                 self.without_tail += 1
 
-    def died(self, counters: SocketCounters) -> None:
-        """The last counters of one socket, whether or not a dump ever showed it."""
-        self._grow(counters)
+    def closed(self, counters: SocketCounters) -> None:
+        """Process the final counters of a socket, which may not have been in any dump."""
+        self._update(counters)
         del self._alive[counters.cookie]
 
-    def _grow(self, counters: SocketCounters) -> None:
+    def _update(self, counters: SocketCounters) -> None:
         known = self._alive.get(counters.cookie)
         sent = counters.ip_bytes_sent
         if known is None or known.dst != counters.dst or sent < known.ip_bytes:
-            # new, or another socket under an old name: the old one's bytes stay counted
+            # a new socket, or another one with a reused cookie: the old one's bytes stay counted
             known = self._alive[counters.cookie] = _Socket(counters.dst, 0)
         self.totals[counters.dst] = self.totals.get(counters.dst, 0) + sent - known.ip_bytes
         known.ip_bytes = sent
@@ -64,10 +63,10 @@ class EgressTally:
 
 
 class EgressMeter:
-    """IP bytes sent by destination address, cumulative. Make it inside the VM's network namespace."""
+    """Cumulative IP bytes sent, by destination address. Create it inside the VM's network namespace."""
 
     def __init__(self, period_s: float = 1.0) -> None:
-        """Starts a daemon thread. Raises InetDiagError when the kernel gives no socket counters."""
+        """Start a daemon thread. Raises InetDiagError if the kernel provides no socket counters."""
         self._kernel = InetDiag()
         self._tally = EgressTally()
         self._lock = threading.Lock()
@@ -80,41 +79,41 @@ class EgressMeter:
 
     @property
     def tail(self) -> str:
-        """ "counted": what a socket sent between the last read and its end is counted; else "unknown"."""
+        """ "counted" if what sockets send between the last reading and their end is counted; else "unknown"."""
         return "unknown" if self._kernel.lost_notices else self._kernel.tail
 
     @property
     def warnings(self) -> list[str]:
-        """What makes the counts incomplete, one sentence each."""
-        said: list[str] = []
+        """Reasons why the counts are incomplete, one sentence each."""
+        found: list[str] = []
         if self._kernel.refusal:
-            said.append(
-                f"egress: {self._kernel.refusal}; what sockets send just before they close is missing"
+            found.append(
+                f"egress: {self._kernel.refusal}; bytes that sockets send just before they close are not counted"
             )
         if self._kernel.lost_notices:
-            said.append(
+            found.append(
                 f"egress: the kernel dropped notices of closing sockets {self._kernel.lost_notices} times;"
-                " what those sent in their last second is missing"
+                " bytes that those sockets sent in their last second are not counted"
             )
         if self._tally.without_tail and not self._kernel.refusal:
-            said.append(f"egress: {self._tally.without_tail} sockets vanished without their last counters")
+            found.append(f"egress: {self._tally.without_tail} sockets vanished without their final counters")
         if self._failure:
-            said.append(f"egress: {self._failure}")
-        return said
+            found.append(f"egress: {self._failure}")
+        return found
 
     def snapshot(self) -> dict[str, int]:
-        """Read now: IP bytes (headers, retransmissions) by destination address, loopback and link-local left out.
+        """Read the cumulative IP bytes (with headers and retransmissions) by destination address.
 
-        Link-local addresses (a cloud's metadata service) are answered by the VM's own host, and nobody bills them.
-        Cumulative: subtract two snapshots for an interval. Raises InetDiagError.
+        Loopback and link-local addresses are excluded: the latter (a cloud's metadata service) are served by the VM's
+        host and never billed. Subtract two snapshots for an interval. Raises InetDiagError.
         """
         with self._lock:
             self._poll()
             totals = dict(self._tally.totals)
-        return {dst: count for dst, count in totals.items() if _leaves_the_host(dst)}
+        return {dst: count for dst, count in totals.items() if _leaves_host(dst)}
 
     def close(self) -> None:
-        """Ends the thread and closes the sockets."""
+        """End the thread and close the netlink sockets."""
         self._stop.set()
         self._thread.join(timeout=2 * self._period_s + 5)
         with self._lock:
@@ -130,10 +129,10 @@ class EgressMeter:
 
     def _poll(self) -> None:
         self._tally.read(self._kernel.read())
-        for counters in self._kernel.deaths():
-            self._tally.died(counters)
+        for counters in self._kernel.closed():
+            self._tally.closed(counters)
 
 
-def _leaves_the_host(address: str) -> bool:
+def _leaves_host(address: str) -> bool:
     ip = ipaddress.ip_address(address)
     return not (ip.is_loopback or ip.is_link_local)

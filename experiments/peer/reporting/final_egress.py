@@ -1,7 +1,7 @@
 """egress.csv: bytes sent since the last published epoch record, shutdown traffic included.
 
-Epoch records go through the DHT. What is sent after the last of them cannot: the controller collects this file
-with the step log.
+Epoch records are published in the DHT. Bytes sent after the last one are written to this file, which the controller
+collects together with the step log.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from metrics.records import EgressRecord
 
 
 class FinalEgress:
-    """The difference between the meter and the records published so far. Safe to write several times."""
+    """Difference between the meter and the records published so far. May be written several times."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class FinalEgress:
         clock: Callable[[], float] = time.monotonic,
         model_bytes: Callable[[], dict[str, int] | None] = lambda: None,
     ) -> None:
-        """`snapshot`: IP bytes sent by destination since the meter's start; `model_bytes`: the model's among them."""
+        """`snapshot`: IP bytes sent by destination since the meter's start; `model_bytes`: model bytes among them."""
         self._vm, self._path, self._snapshot, self._clock = vm, path, snapshot, clock
         self._epoch = 0
         self._since = clock()
@@ -35,7 +35,7 @@ class FinalEgress:
         self._published_model: dict[str, int] = {}
 
     def published(self, epoch: int, records: Iterable[EgressRecord]) -> None:
-        """Subtract these records of the epoch that just ended."""
+        """Subtract the published records of the epoch that just ended."""
         self._epoch, self._since = epoch, self._clock()
         for record in records:
             address = record.dst_address
@@ -43,7 +43,7 @@ class FinalEgress:
             self._published_model[address] = self._published_model.get(address, 0) + (record.model_bytes or 0)
 
     def rows(self) -> list[EgressRecord]:
-        """Read the meter now. Phase "leaving", or "joining" for a peer that ended no epoch."""
+        """Read the meter. The phase is "leaving", or "joining" for a peer that completed no epoch."""
         phase = "leaving" if self._epoch else "joining"
         seconds = self._clock() - self._since
         left = {address: n - self._published.get(address, 0) for address, n in self._snapshot().items()}

@@ -1,4 +1,4 @@
-"""Notices lost parts of averaging rounds in Hivemind's own log, whichever process wrote it."""
+"""Detects lost parts of averaging rounds in Hivemind's log messages, in whichever process they are written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from experiments.log_file import LogFile
 
-# Hivemind says these in the averager's process; no result or exception tells of them.
+# Hivemind logs these in the averager's process; no result or exception reports them.
 _LOSSES = (
     (re.compile(r"Averaging: received ([\d.]+)% results"), "received {0} % of results"),
     (re.compile(r"Reducer: received ([\d.]+)% of input tensors"), "received {0} % of inputs"),
@@ -19,7 +19,7 @@ _LOSSES = (
 
 
 def loss_reason(message: str) -> str | None:
-    """Why part of a round was lost, if this log message of Hivemind says so."""
+    """Return the reason why part of a round was lost, if this Hivemind log message reports one."""
     for pattern, text in _LOSSES:
         if found := pattern.search(message):
             return text.format(*found.groups())
@@ -27,11 +27,11 @@ def loss_reason(message: str) -> str | None:
 
 
 class LossWatch(logging.Handler):
-    """Carries loss reasons from every forked process to the one that asks, through a pipe.
+    """Log handler that sends loss reasons from all forked processes to the parent through a pipe.
 
-    Averaging runs in a process forked after this handler was installed; a record emitted there
-    reaches the parent as one line (shorter than PIPE_BUF, so lines do not mix). A full pipe
-    (nobody asks) drops lines instead of blocking the averager.
+    Averaging runs in a process forked after this handler was installed. A record emitted there reaches the parent as
+    one line, shorter than PIPE_BUF, so lines do not mix. If the pipe is full because it is not read, lines are dropped
+    instead of blocking the averager.
     """
 
     def __init__(self) -> None:
@@ -42,14 +42,14 @@ class LossWatch(logging.Handler):
         self._rest = b""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the reason, if the record tells of a loss."""
+        """Write the reason if the record reports a loss."""
         reason = loss_reason(record.getMessage())
         if reason is not None:
             with contextlib.suppress(BlockingIOError, BrokenPipeError):
                 os.write(self._write_end, reason.encode()[:200] + b"\n")
 
     def take(self) -> list[str]:
-        """The reasons since the last call, in order, each once."""
+        """Return the reasons since the last call, in order, without duplicates."""
         data = self._rest
         with contextlib.suppress(BlockingIOError):
             while chunk := os.read(self._read_end, 65536):
@@ -66,10 +66,10 @@ class LossWatch(logging.Handler):
 
 
 def set_up_logging(path: Path) -> LossWatch:
-    """Send this process's log, Hivemind's included, to `path`; returns the watch over losses.
+    """Write this process's log, including Hivemind's, to `path`. Returns the handler that watches for losses.
 
-    Must run before any Hivemind process is forked: they inherit the handlers. The file is opened
-    for appending, so lines of several processes do not overwrite each other.
+    Must run before Hivemind forks processes, which inherit the handlers. The file is opened for appending, so lines of
+    several processes do not overwrite each other.
     """
     from hivemind.utils.logging import use_hivemind_log_handler
 

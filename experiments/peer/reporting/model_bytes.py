@@ -1,9 +1,9 @@
-"""What this peer hands over of the model, by destination: a ledger beside the kernel's.
+"""Bytes of model data (gradients and states) sent, by destination, counted in addition to the kernel's counters.
 
-The kernel counts every byte that leaves this VM; which of them are gradients or a state, and which the DHT's, it cannot
-say. In an emulated run only the first grow with the model. All of them pass Hivemind's streams as tensors, whatever
-averages and whoever downloads; so they are counted there, as they are handed to p2pd, without headers and without what
-says what they are. The averagers are processes forked from the peer's: the counts lie in memory shared with them.
+The kernel counts every byte that leaves this VM but cannot distinguish model data from DHT traffic. In an emulated run
+only the model data grow with the model. All of them pass through Hivemind's streams as tensors, whatever the averaging
+method or download. So they are counted there, when they are passed to p2pd, without headers and metadata. The averagers
+run in processes forked from the peer's, so the counts are kept in memory shared with them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 from hivemind.p2p import P2P, PeerID
 
 _ENTRY = struct.Struct("<B47pQ")  # (used, peer id, bytes)
-_PEERS = 512  # twice the addresses that an emulated cloud has
-_LAST = _ENTRY.size * (_PEERS - 1)  # where all are counted for whom there is no room
+_PEERS = 512  # twice the number of addresses of an emulated cloud
+_LAST = _ENTRY.size * (_PEERS - 1)  # the entry shared by all peers for which there is no room
 
 
 class ModelBytes:
-    """Bytes by peer, cumulative; the same in this process and those forked from it. Without room: unknown."""
+    """Cumulative bytes by peer, shared by this process and those forked from it. Unknown if there are too many peers."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _ENTRY.size * _PEERS)
@@ -32,14 +32,14 @@ class ModelBytes:
         self._places: dict[bytes, int] = {}
 
     def add(self, peer_id: bytes, count: int) -> None:
-        """So many more went to that peer (its id's bytes)."""
+        """Add `count` bytes sent to a peer (raw peer id)."""
         with self._lock:
             at = self._place(peer_id)
             _, _, before = _ENTRY.unpack_from(self._memory, at)
             _ENTRY.pack_into(self._memory, at, 1, peer_id, before + count)
 
     def _place(self, peer_id: bytes) -> int:
-        if peer_id not in self._places:  # another process may have made it
+        if peer_id not in self._places:  # another process may have added it
             for at in range(0, _LAST, _ENTRY.size):
                 used, found, _ = _ENTRY.unpack_from(self._memory, at)
                 if not used or found == peer_id:
@@ -48,7 +48,7 @@ class ModelBytes:
         return self._places.get(peer_id, _LAST)
 
     def by_peer(self) -> dict[str, int] | None:
-        """Bytes so far by peer id (base58); None: there were more peers than there is room for."""
+        """Bytes by peer id (base58); None if there were more peers than entries."""
         with self._lock:
             rows = list(_ENTRY.iter_unpack(self._memory[:]))
         if rows[-1][0]:
@@ -57,12 +57,12 @@ class ModelBytes:
 
 
 def count_tensors(ledger: ModelBytes) -> None:
-    """From now on Hivemind's streams, in this process and those forked from it, count the tensors they send."""
+    """Make Hivemind's streams, in this process and those forked from it, count the tensors they send."""
     streams: Any = P2P
     add_handler, open_stream = streams._add_protobuf_stream_handler, streams._iterate_protobuf_stream_handler
 
     async def counted(peer: Any, messages: Any) -> AsyncIterator[Any]:
-        # a generator is closed with this one, not when it is collected
+        # close the inner generator together with this one, not when it is garbage-collected
         async with contextlib.aclosing(messages) if hasattr(messages, "aclose") else contextlib.nullcontext():
             async for message in messages:
                 if size := _tensor_bytes(message):
@@ -87,7 +87,7 @@ def count_tensors(ledger: ModelBytes) -> None:
 
 
 def by_address(counted: dict[str, int], addresses: dict[str, str]) -> dict[str, int]:
-    """Bytes by IP address, loopback left out as the meter does; a peer without a known one until it has one."""
+    """Sum up bytes by IP address. Loopback is excluded, as in the meter, and so are peers whose address is unknown."""
     found: dict[str, int] = {}
     for peer, count in counted.items():
         address = addresses.get(peer)
@@ -97,7 +97,7 @@ def by_address(counted: dict[str, int], addresses: dict[str, str]) -> dict[str, 
 
 
 def address_of(maddrs: Iterable[str]) -> dict[str, str]:
-    """Peer id -> IP address, from addresses like /ip4/10.0.0.2/tcp/31000/p2p/Qm...; others are passed over."""
+    """Map peer ids to IP addresses, from multiaddrs like /ip4/10.0.0.2/tcp/31000/p2p/Qm...; others are skipped."""
     found: dict[str, str] = {}
     for maddr in maddrs:
         parts = maddr.split("/")

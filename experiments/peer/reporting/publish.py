@@ -1,8 +1,8 @@
-"""Publishes this peer's epochs and evaluations to the DHT, signed, without holding up training.
+"""Publishes this peer's signed epoch and evaluation records in the DHT without blocking training.
 
-Order in a peer: `use_record_key(path)` right after the fork, then `hivemind.DHT`, `Publisher`,
-`hivemind.Optimizer`. Hivemind signs its own progress reports with its process-wide key; when that is
-the record key, the monitor knows from the roster whose progress it reads.
+Order of calls in a peer: `use_record_key(path)` right after the fork, then `hivemind.DHT`, `Publisher`,
+`hivemind.Optimizer`. Hivemind signs its progress reports with its process-wide key. With the record key as that key,
+the monitor can match each progress report to a peer of the roster.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _log = logging.getLogger(__name__)
 
 _STORE_TIMEOUT_S = 15.0
 _RETRY_S = 0.5
-_REFRESH_S = 20.0  # stored again so often: replicas die with their VMs, split swarms are healed
-# Hivemind's pipe to its DHT process is not locked: above 16 KiB Python writes in two parts, and two
-# threads' requests could mix. The oldest epochs of a value are left out before that.
+_REFRESH_S = 20.0  # period of re-storing: replicas are lost with their VMs, and split swarms reconnect
+# Hivemind's pipe to its DHT process is not locked: above 16 KiB Python writes in two parts, and the requests of two
+# threads could mix. The oldest epochs of a value are dropped before that.
 _SOFT_LIMIT_BYTES = 12 * 1024
 
 
@@ -52,8 +52,8 @@ class PublishError(Exception):
 def use_record_key(path: Path) -> Any:
     """Make the key in `path` (PEM) Hivemind's process-wide key and return it (a Hivemind RSAPrivateKey).
 
-    Call it after the fork, before DHT and Optimizer; again with the same key it does nothing. Raises
-    PublishError when the file is no RSA key, or when Hivemind already made a key of its own here.
+    Call it after the fork, before DHT and Optimizer. Repeated calls with the same key have no effect. Raises
+    PublishError if the file is not an RSA key, or if Hivemind has already created another key in this process.
     """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import rsa
@@ -67,7 +67,7 @@ def use_record_key(path: Path) -> Any:
         ) from error
     if not isinstance(loaded, rsa.RSAPrivateKey):
         raise PublishError(
-            f"{path}: not an RSA key; write what experiments.wire.record_keys.generate_record_key gives"
+            f"{path}: not an RSA key; create it with experiments.wire.record_keys.generate_record_key"
         )
     key = RSAPrivateKey.__new__(RSAPrivateKey)
     key._private_key = loaded
@@ -76,14 +76,14 @@ def use_record_key(path: Path) -> Any:
         RSAPrivateKey._process_wide_key = key
     elif present.to_bytes() != key.to_bytes():
         raise PublishError(
-            f"{path}: Hivemind has another key already; call use_record_key before DHT and Optimizer"
+            f"{path}: Hivemind already uses another key; call use_record_key before DHT and Optimizer"
         )
     return key
 
 
 @dataclass
-class _Slate:
-    """What is to be seen in the DHT under one field, and how much of it is accepted."""
+class _Field:
+    """The value to publish under one DHT field, and the version the DHT has accepted."""
 
     value: dict[str, Any] | None = None
     version: int = 0
@@ -94,7 +94,7 @@ class _Slate:
 
 
 class Publisher:
-    """Stores the last epochs of this peer under its own signed subkey, from a thread, until accepted."""
+    """Stores this peer's latest records under its signed subkey, in a thread that retries until they are accepted."""
 
     def __init__(
         self,
@@ -108,9 +108,9 @@ class Publisher:
         keep: int = KEEP_EPOCHS,
         unix_time: Callable[[], float] = time.time,
     ) -> None:
-        """Adds validators to `dht`, starts a daemon thread. Raises PublishError, RecordError (VM's name).
+        """Add validators to `dht` and start a daemon thread. Raises PublishError, and RecordError for the VM's name.
 
-        `keep`: so many epochs can be read at a time, at most MOST_EPOCHS.
+        `keep`: number of epochs readable at a time, at most MOST_EPOCHS.
         """
         from hivemind.dht.crypto import RSASignatureValidator
         from hivemind.dht.schema import SchemaValidator
@@ -121,8 +121,8 @@ class Publisher:
         self._dht, self._run_key = dht, run_key
         self._vm, self._slot, self._generation = vm, slot, generation
         self._unix_time, self._keep = unix_time, keep
-        self._sequence = int(unix_time() * 1000)  # above the last one, should this program be started again
-        self._slates = {EPOCHS_FIELD: _Slate(), EVALUATIONS_FIELD: _Slate()}
+        self._sequence = int(unix_time() * 1000)  # so that it increases across restarts of this program
+        self._fields = {EPOCHS_FIELD: _Field(), EVALUATIONS_FIELD: _Field()}
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
@@ -130,47 +130,47 @@ class Publisher:
 
     @property
     def subkey(self) -> bytes:
-        """The one subkey that this VM may write."""
+        """The only subkey this VM may write."""
         return self._subkey
 
     @property
     def warnings(self) -> list[str]:
-        """What the DHT has refused for a while, one sentence each."""
+        """Values the DHT has repeatedly not accepted, one sentence each."""
         with self._changed:
             return [
-                f"publish: the DHT did not accept {name} {slate.failures} times in a row"
-                for name, slate in self._slates.items()
-                if slate.failures >= 3
+                f"publish: the DHT did not accept {name} {entry.failures} times in a row"
+                for name, entry in self._fields.items()
+                if entry.failures >= 3
             ]
 
     def epoch(self, epoch: EpochRecord, egress: Sequence[EgressRecord], ingress: IngressRecord) -> None:
-        """Hand one epoch over; returns at once. Raises RecordError when a reader would refuse it."""
+        """Queue one epoch and return at once. Raises RecordError if a reader would refuse it."""
         report = EpochReport(epoch, tuple(egress), ingress)
         self._check(encode_epochs(self._slot, self._generation, 0, [report]), decode_epochs)
         self._put(EPOCHS_FIELD, report, encode_epochs)
 
     def evaluation(self, epoch: int, accuracy: float, loss: float, samples: int) -> None:
-        """Hand one evaluation over; returns at once. Raises RecordError when a reader would refuse it."""
+        """Queue one evaluation and return at once. Raises RecordError if a reader would refuse it."""
         row = Evaluation(self._vm, epoch, self._unix_time(), accuracy, loss, samples)
         self._check(encode_evaluations(self._slot, self._generation, 0, [row]), decode_evaluations)
         self._put(EVALUATIONS_FIELD, row, encode_evaluations)
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all that was published is accepted by the DHT; False when it was not in time."""
+        """Wait until the DHT has accepted everything published. Returns False on timeout."""
         with self._changed:
-            for slate in self._slates.values():
-                if slate.accepted < slate.version:
-                    slate.next_try = 0.0
+            for entry in self._fields.values():
+                if entry.accepted < entry.version:
+                    entry.next_try = 0.0
             self._changed.notify_all()
             accepted = self._changed.wait_for(
-                lambda: all(s.accepted >= s.version for s in self._slates.values()), timeout_s
+                lambda: all(entry.accepted >= entry.version for entry in self._fields.values()), timeout_s
             )
         if not accepted:
-            _log.warning("the last record was not accepted within %.1f s", timeout_s)
+            _log.warning("the DHT did not accept the last record within %.1f s", timeout_s)
         return accepted
 
     def close(self) -> None:
-        """End the thread (call `flush` before); a store under way is given up."""
+        """End the thread and abandon a running store. Call `flush` first."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -179,42 +179,44 @@ class Publisher:
     def _check(self, value: dict[str, Any], decode: Callable[..., Any]) -> None:
         decode(value, self._vm, self._slot, self._generation, self._unix_time())
         if _size(value) > _SOFT_LIMIT_BYTES:
-            raise RecordError("size", f"one record of {_size(value)} bytes, {_SOFT_LIMIT_BYTES} are allowed")
+            raise RecordError(
+                "size", f"a record of {_size(value)} bytes; at most {_SOFT_LIMIT_BYTES} are allowed"
+            )
 
     def _put(self, name: str, row: Any, encode: Callable[..., dict[str, Any]]) -> None:
         with self._changed:
-            slate = self._slates[name]
-            slate.rows = [*slate.rows, row][-self._keep :]
+            entry = self._fields[name]
+            entry.rows = [*entry.rows, row][-self._keep :]
             self._sequence += 1
-            slate.value = encode(self._slot, self._generation, self._sequence, slate.rows)
-            while _size(slate.value) > _SOFT_LIMIT_BYTES:
-                slate.rows = slate.rows[1:]
-                slate.value = encode(self._slot, self._generation, self._sequence, slate.rows)
-            slate.version, slate.next_try, slate.failures = slate.version + 1, 0.0, 0
+            entry.value = encode(self._slot, self._generation, self._sequence, entry.rows)
+            while _size(entry.value) > _SOFT_LIMIT_BYTES:
+                entry.rows = entry.rows[1:]
+                entry.value = encode(self._slot, self._generation, self._sequence, entry.rows)
+            entry.version, entry.next_try, entry.failures = entry.version + 1, 0.0, 0
             self._changed.notify_all()
 
     def _run(self) -> None:
         while True:
             with self._changed:
                 now = time.monotonic()
-                due = [(n, s) for n, s in self._slates.items() if s.value is not None]
-                name, slate = min(due, key=lambda item: item[1].next_try, default=(None, None))
+                due = [(n, e) for n, e in self._fields.items() if e.value is not None]
+                name, entry = min(due, key=lambda item: item[1].next_try, default=(None, None))
                 if self._closed:
                     return
-                if name is None or slate is None or slate.next_try > now:
-                    self._changed.wait(_REFRESH_S if slate is None else slate.next_try - now)
+                if name is None or entry is None or entry.next_try > now:
+                    self._changed.wait(_REFRESH_S if entry is None else entry.next_try - now)
                     continue
-                value, version = slate.value, slate.version
+                value, version = entry.value, entry.version
             stored = self._store(name, value)
             with self._changed:
                 if stored:
-                    slate.accepted, slate.failures = max(slate.accepted, version), 0
+                    entry.accepted, entry.failures = max(entry.accepted, version), 0
                     wait_s = _REFRESH_S
                 else:
-                    slate.failures += 1
-                    wait_s = min(_RETRY_S * 2**slate.failures, 5.0)
-                if slate.version == version:
-                    slate.next_try = time.monotonic() + wait_s
+                    entry.failures += 1
+                    wait_s = min(_RETRY_S * 2**entry.failures, 5.0)
+                if entry.version == version:
+                    entry.next_try = time.monotonic() + wait_s
                 self._changed.notify_all()
 
     def _store(self, name: str, value: dict[str, Any] | None) -> bool:
@@ -223,17 +225,17 @@ class Publisher:
             return bool(self._dht.run_coroutine(work, return_future=True).result(timeout=_STORE_TIMEOUT_S))
         except FutureTimeoutError:
             _log.warning("the DHT did not answer a store of %s in %.0f s", name, _STORE_TIMEOUT_S)
-        except Exception as error:  # noqa: BLE001 - the DHT's process sends back whatever broke it; tried again
+        except Exception as error:  # noqa: BLE001 - the DHT's process returns any error; the store is retried
             _log.warning("cannot store %s in the DHT: %r", name, error)
         return False
 
 
 async def _store_on_replicas(key: str, subkey: bytes, value: Any, _dht: Any, node: Any) -> bool:
-    """In the DHT's process: sign, store here and on the nodes nearest the key.
+    """Sign a record and store it here and on the nodes nearest the key. Runs in the DHT's process.
 
-    True when another node took it, or when all that there are answered and refused: trying again would
-    change nothing. `DHTNode.store` reports what the last replica said instead; one node that refuses
-    honest records (it may hold a forged one that expires later) would make every store look failed.
+    Returns True if another node accepted it, or if all nodes responded with a refusal, so that a retry would change
+    nothing. `DHTNode.store` returns the result of the last replica instead: a single node that refuses valid records
+    (it may hold a forged one that expires later) would make every store look failed.
     """
     from hivemind.dht.routing import DHTID
     from hivemind.dht.validation import DHTRecord

@@ -1,16 +1,15 @@
 """Counters of this network namespace's TCP sockets, read from the kernel (INET_DIAG over netlink).
 
-Two sources, both of the namespace in which `InetDiag` was made:
-- a dump of the sockets alive now (SOCK_DIAG_BY_FAMILY for IPv4 and IPv6);
-- the destroy groups (SKNLGRP_INET_TCP_DESTROY, SKNLGRP_INET6_TCP_DESTROY), to which the kernel sends a
-  socket's last `tcp_info` as it frees it: what a socket sent after the last dump, or in a life between
-  two dumps, is in there.
+Two sources, both of the namespace in which `InetDiag` was created:
+- a dump of the currently open sockets (SOCK_DIAG_BY_FAMILY for IPv4 and IPv6);
+- the destroy groups (SKNLGRP_INET_TCP_DESTROY, SKNLGRP_INET6_TCP_DESTROY), to which the kernel sends a socket's final
+  `tcp_info` when it frees the socket. They cover what a socket sent after the last dump, and sockets that existed only
+  between two dumps.
 
-What left the network card is counted by `tcpi_bytes_sent` (every payload byte handed to IP,
-retransmissions included; `tcpi_bytes_acked` would miss those and bytes in flight) plus one header per
-`tcpi_segs_out`: 20 bytes of TCP (12 more with timestamps, Linux's default: 52 with IPv4) and 20 of
-IPv4 or 40 of IPv6. Not in it: options of SYN and selective ACKs, segments sent for a socket in
-TIME_WAIT, UDP; together below 1 % of a training peer's traffic.
+Bytes on the wire are `tcpi_bytes_sent` (all payload bytes passed to IP, including retransmissions; `tcpi_bytes_acked`
+would miss those and bytes in flight) plus one header per `tcpi_segs_out`: 20 bytes of TCP (12 more with timestamps,
+Linux's default: 52 with IPv4) and 20 of IPv4 or 40 of IPv6. Not included: options of SYN and selective ACKs, segments
+sent for a socket in TIME_WAIT, UDP; together below 1 % of a training peer's traffic.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ _TCP_DESTROY_GROUPS = (1, 3)  # IPv4, IPv6
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _NLM_F_REQUEST, _NLM_F_DUMP = 0x1, 0x300
 _INET_DIAG_INFO = 2
-# All but SYN_RECV (3), TIME_WAIT (6) and LISTEN (10), NEW_SYN_RECV (12): those have no tcp_info to speak of
+# All except SYN_RECV (3), TIME_WAIT (6), LISTEN (10) and NEW_SYN_RECV (12), which have no useful tcp_info
 _STATES = 0xFFF & ~(1 << 3 | 1 << 6 | 1 << 10 | 1 << 12)
 _TCPI_OPT_TIMESTAMPS = 1
 _RECEIVE_BYTES = 1 << 18
-_QUEUE_BYTES = 4 << 20  # of destroy notices not read yet
+_QUEUE_BYTES = 4 << 20  # of unread destroy notices
 
 _HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
 _MESSAGE = struct.Struct("=BBBB2s2s16s16sIQIIIII")  # inet_diag_msg
@@ -45,12 +44,12 @@ _INFO_LENGTH = 208
 
 
 class InetDiagError(Exception):
-    """The kernel gives no socket counters."""
+    """The kernel provides no socket counters."""
 
 
 @dataclass(frozen=True, slots=True)
 class SocketCounters:
-    """One socket's counters at one moment; `cookie` names it for good, sequence numbers of this boot."""
+    """Counters of one socket at one moment. `cookie` identifies the socket uniquely within this boot."""
 
     cookie: int
     state: int
@@ -71,15 +70,15 @@ class SocketCounters:
 
 
 class InetDiag:
-    """Reads the counters; make it inside the namespace, use it from one thread at a time.
+    """Reads the counters. Create it inside the namespace and use it from one thread at a time.
 
-    `tail` is "counted" when the last counters of dying sockets arrive here, else "unknown" with the
-    reason in `refusal`. `lost_notices` counts the times the kernel's queue overflowed: what the
-    sockets in those notices sent since the last dump is missing.
+    `tail` is "counted" if final counters of closing sockets are received, else "unknown" with the reason in `refusal`.
+    `lost_notices` counts overflows of the kernel's queue: bytes that the sockets in the lost notices sent since the last
+    dump are missing.
     """
 
     def __init__(self) -> None:
-        """Raises InetDiagError when the kernel has no INET_DIAG."""
+        """Raises InetDiagError if the kernel has no INET_DIAG."""
         self.tail = "counted"
         self.refusal = ""
         self.lost_notices = 0
@@ -103,15 +102,15 @@ class InetDiag:
             raise
 
     def read(self) -> list[SocketCounters]:
-        """All TCP sockets that are connected now. Raises InetDiagError."""
+        """Return all currently connected TCP sockets. Raises InetDiagError."""
         found: dict[int, SocketCounters] = {}
         for family in (socket.AF_INET, socket.AF_INET6):
             for counters in self._dump(family):
                 found[counters.cookie] = counters
         return list(found.values())
 
-    def deaths(self) -> list[SocketCounters]:
-        """Last counters of the sockets that ended since the last call. Never blocks."""
+    def closed(self) -> list[SocketCounters]:
+        """Return the final counters of sockets closed since the last call. Never blocks."""
         found: list[SocketCounters] = []
         while self._notices is not None:
             try:
@@ -151,7 +150,7 @@ class InetDiag:
             while True:
                 for kind, sequence, payload in _messages(self._dumps.recv(_RECEIVE_BYTES)):
                     if sequence != self._sequence:
-                        continue  # what an earlier, broken-off dump left behind
+                        continue  # left over from an earlier, aborted dump
                     if kind == _NLMSG_DONE:
                         return
                     if kind == _NLMSG_ERROR:
@@ -182,7 +181,7 @@ def _subscribe() -> socket.socket:
 
 
 def _messages(data: bytes) -> Iterator[tuple[int, int, memoryview]]:
-    """(type, sequence, payload) of each netlink message in one datagram."""
+    """Yield (type, sequence, payload) of each netlink message in a datagram."""
     view, at = memoryview(data), 0
     while at + _HEADER.size <= len(data):
         length, kind, _, sequence, _ = _HEADER.unpack_from(data, at)
@@ -193,7 +192,7 @@ def _messages(data: bytes) -> Iterator[tuple[int, int, memoryview]]:
 
 
 def _parse(payload: memoryview) -> SocketCounters | None:
-    """One inet_diag_msg with its tcp_info; None when the socket has none (it never carried data)."""
+    """Parse one inet_diag_msg with its tcp_info; None if it has none (the socket never carried data)."""
     if len(payload) < _MESSAGE.size:
         return None
     family, state, _, _, sport, dport, src, dst, _, cookie, *_ = _MESSAGE.unpack_from(payload)
@@ -219,20 +218,20 @@ def _parse(payload: memoryview) -> SocketCounters | None:
     )
 
 
-def _attribute(payload: memoryview, wanted: int) -> memoryview | None:
+def _attribute(payload: memoryview, number: int) -> memoryview | None:
     at = _MESSAGE.size
     while at + _ATTRIBUTE.size <= len(payload):
         length, kind = _ATTRIBUTE.unpack_from(payload, at)
         if length < _ATTRIBUTE.size:
             return None
-        if kind == wanted:
+        if kind == number:
             return payload[at + _ATTRIBUTE.size : at + length]
         at += length + 3 & ~3
     return None
 
 
 def _address(family: int, raw: bytes) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """IPv4 also for an IPv6 socket that talks IPv4 (`::ffff:10.0.0.1`)."""
+    """Parse an address; an IPv4-mapped IPv6 address (`::ffff:10.0.0.1`) becomes IPv4."""
     if family == socket.AF_INET:
         return ipaddress.IPv4Address(raw[:4])
     address = ipaddress.IPv6Address(raw)

@@ -1,4 +1,4 @@
-"""The bytes this VM sends: the kernel's counters, of them the model's, and the rest that egress.csv records."""
+"""Bytes sent by this VM: the kernel's counters, the model data among them, and the final egress.csv."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Warn = Callable[[str, str], None]  # (key, text), as `Status.warn`
 
 
 def open_meter(warn: Warn) -> EgressMeter | None:
-    """Start the kernel's counters; None, with a warning, where they cannot be read: egress is unknown then."""
+    """Start the egress meter. Returns None, with a warning, if the kernel's counters cannot be read."""
     try:
         return EgressMeter()
     except InetDiagError as error:
@@ -25,10 +25,10 @@ def open_meter(warn: Warn) -> EgressMeter | None:
 
 
 class Traffic:
-    """Counts from its construction: make it before the first byte is sent."""
+    """Counts from its construction on: create it before the first byte is sent."""
 
     def __init__(self, vm: str, path: Path, meter: EgressMeter | None, model: ModelBytes, warn: Warn) -> None:
-        """`path`: of egress.csv; `meter`: None where egress is unknown; `model`: what `count_tensors` adds to."""
+        """`path`: of egress.csv; `meter`: None if egress is unknown; `model`: the counter passed to `count_tensors`."""
         self._meter, self._model, self._warn = meter, model, warn
         self._since = time.monotonic()
         self._addresses: dict[str, str] = {}
@@ -40,32 +40,32 @@ class Traffic:
         return time.monotonic() - self._since
 
     def sent(self) -> dict[str, int]:
-        """IP bytes sent so far by destination; empty where unknown. Raises InetDiagError."""
+        """IP bytes sent so far by destination; empty if unknown. Raises InetDiagError."""
         return {} if self._meter is None else self._meter.snapshot()
 
     def model_bytes(self) -> dict[str, int] | None:
-        """Bytes of the model sent so far by destination; None where unknown."""
+        """Bytes of model data sent so far by destination; None if unknown."""
         counted = None if self._meter is None else self._model.by_peer()
         return None if counted is None else by_address(counted, self._addresses)
 
     def locate(self, maddrs: Iterable[str], internal: Mapping[str, str]) -> None:
-        """Learn the peers' addresses: their multiaddrs, and by libp2p id the internal ones, which come first."""
+        """Record the peers' addresses from their multiaddrs. `internal` addresses, by libp2p id, take precedence."""
         self._addresses.update(address_of(maddrs))
         self._addresses.update(internal)
 
     def published(self, epoch: int, records: Iterable[EgressRecord]) -> None:
-        """Take these records of the epoch that just ended out of what egress.csv will hold."""
+        """Exclude the published records of the epoch that just ended from egress.csv."""
         self._final.published(epoch, records)
 
     def write_final(self) -> None:
-        """Replace egress.csv with what no epoch's record holds; a failure is a warning."""
+        """Write the bytes not in any epoch record to egress.csv. Errors become warnings."""
         try:
             self._final.write()
         except (OSError, InetDiagError) as error:
             self._warn("final egress", f"egress after the last epoch is unknown: {error}")
 
     def close(self) -> None:
-        """Write egress.csv for the last time and end the meter."""
+        """Write egress.csv for the last time and stop the meter."""
         self.write_final()
         if self._meter is not None:
             for text in self._meter.warnings:

@@ -1,4 +1,4 @@
-"""What this peer still does when it leaves the swarm, by the orderly end or by the watchdog."""
+"""Steps with which a peer leaves the swarm, in an orderly shutdown or run by the watchdog."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from experiments.peer.status import Status
 
 
 class LeaveSequence:
-    """Tells the swarm that this peer leaves. Each step has a time limit of its own.
+    """Tells the swarm that this peer leaves. Each step has its own time limit.
 
-    The orderly end calls `tell_swarm` among its other steps. `cut_short` is the watchdog's (`processes.Departure`),
-    for an orderly end that takes too long: it repeats all steps, since nobody knows where the other thread is.
+    An orderly shutdown calls `tell_swarm` among its other steps. The watchdog (`processes.Departure`) calls `cut_short`
+    when the orderly shutdown takes too long. It repeats all steps, since it cannot know which ones the other thread
+    has completed.
     """
 
     def __init__(self, status: Status, write_egress: Callable[[], None], temporary: Path) -> None:
-        """`write_egress`: the last reading of the meter; `temporary`: the folder removed at last."""
+        """`write_egress`: record the last meter reading; `temporary`: the folder to remove at the end."""
         self._status, self._write_egress, self._temporary = status, write_egress, temporary
         self._steps: list[Callable[[], object]] = []
 
     def add(self, *steps: Callable[[], object]) -> None:
-        """Add steps of `tell_swarm`, which runs them in the order in which they were added."""
+        """Add steps to `tell_swarm`, which runs them in the order added."""
         self._steps += steps
 
     def tell_swarm(self) -> None:
@@ -31,7 +32,7 @@ class LeaveSequence:
             step()
 
     def cut_short(self) -> None:
-        """Do only what others depend on; the rest ends with the process."""
+        """Run only what others depend on; the rest ends with the process."""
         self._status.leaving()
         self.tell_swarm()
         self._write_egress()

@@ -1,7 +1,7 @@
-"""The provider's notice that it will take this VM back, read on the VM itself.
+"""Reads the provider's preemption notice on the VM itself.
 
-The readers of the vendors' metadata services are in `cloud.vendors` (plain HTTP on the link-local address, none needs
-credentials). An URL `http://...` or `file://...` answers AWS's JSON: the emulated cloud, tests.
+The readers of the vendors' metadata services are in `cloud.vendors` (plain HTTP on the link-local address, without
+credentials). A URL `http://...` or `file://...` returns AWS's JSON; the emulated cloud and the tests use it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _METADATA = "http://169.254.169.254"
 _TIMEOUT_S = 1.0
 _PERIOD_S = 2.0
 _MAX_BYTES = 64 * 1024
-_FAILURES_TO_WARN = 3  # an endpoint that stays away, not one that hiccups
-# The metadata address is on the link: no proxy of the environment may be asked for it.
+_FAILURES_TO_WARN = 3  # in a row: warn about an endpoint that is down, not about a single failure
+# The metadata address is link-local, so the environment's proxy must not be used for it.
 _open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 
 class Source:
-    """Asks one source: a vendor's metadata service or an URL."""
+    """A source of preemption notices: a vendor's metadata service or a URL."""
 
     def __init__(
         self,
@@ -39,21 +39,21 @@ class Source:
         timeout_s: float = _TIMEOUT_S,
         metadata: str = _METADATA,
     ) -> None:
-        """`url`: a vendor that gives notices, http(s)://... or file://...; raises ValueError for another."""
+        """`url`: a vendor with preemption notices, http(s)://... or file://...; raises ValueError for anything else."""
         readers = {name: vendor.notices for name, vendor in VENDORS.items() if vendor.notices}
         scheme = urlsplit(url).scheme
         if url not in readers and scheme not in ("http", "https", "file"):
             known = ", ".join((*readers, "http://...", "file://..."))
-            raise ValueError(f"notice_url: {url!r} is none of {known}")
+            raise ValueError(f"notice_url: {url!r} is not one of {known}")
         self._url, self._metadata, self._timeout_s = url, metadata, timeout_s
         if url in readers:
-            self._look = readers[url](self._ask_metadata, unix_time)
+            self._read = readers[url](self._ask_metadata, unix_time)
         else:
-            self._look = self._file if scheme == "file" else self._plain
+            self._read = self._file if scheme == "file" else self._plain
 
-    def look(self) -> Notice | None:
-        """What is announced now; None: nothing. Raises NoticeError."""
-        return self._look()
+    def poll(self) -> Notice | None:
+        """Return the current notice, or None. Raises NoticeError."""
+        return self._read()
 
     def _plain(self) -> Notice | None:
         status, text = self._ask(self._url, {}, allowed=(404,))
@@ -86,12 +86,12 @@ class Source:
             if error.code in allowed:
                 return error.code, ""
             raise NoticeError(f"{url}: {error}") from error
-        except (OSError, HTTPException) as error:  # URLError, time-outs, lines that are no HTTP
+        except (OSError, HTTPException) as error:  # URLError, timeouts, responses that are not HTTP
             raise NoticeError(f"{url}: {error}") from error
 
 
 class NoticeWatch:
-    """Looks each `period_s` in a thread and calls `on_notice` once, there. Bad answers are warnings."""
+    """Polls a source every `period_s` in a thread and calls `on_notice` once, in that thread. Errors are warnings."""
 
     def __init__(
         self,
@@ -106,18 +106,18 @@ class NoticeWatch:
         threading.Thread(target=self._run, name="notices", daemon=True).start()
 
     def stop(self) -> None:
-        """End the thread; it is not waited for."""
+        """End the thread without waiting for it."""
         self._ended.set()
 
     def _run(self) -> None:
         failures = 0
         while not self._ended.is_set():
             try:
-                notice = self._source.look()
+                notice = self._source.poll()
             except NoticeError as error:
                 failures += 1
                 if failures == _FAILURES_TO_WARN:
-                    self._warn(f"the provider's notice cannot be read: {error}")
+                    self._warn(f"cannot read the provider's preemption notice: {error}")
             else:
                 failures = 0
                 if notice is not None:

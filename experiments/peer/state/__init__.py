@@ -1,1 +1,1 @@
-"""Transfer of model and optimizer state to late peers."""
+"""Transfer of model and optimizer state to joining and late peers."""

@@ -1,10 +1,10 @@
-"""How a late peer, or one that fell behind, comes to the state that the others have.
+"""Brings a joining peer, or one that fell behind, to the state of the swarm.
 
-One download of the whole state, from the nearest peer that has the newest one. What the others average while it runs
-is not downloaded as a state again: their averaged gradients are, a fifth of the bytes with Adam, and this peer takes
-the same optimizer steps with them. So a peer whose link carries one averaged gradient in less than an epoch, which
-averaging asks of it anyway, is in step at last; one that does not is told so instead of chasing the swarm for ever.
-It begins to train when nobody is in the middle of a round, so that the next round is one it can reach.
+The whole state is downloaded once, from the nearest peer that has the newest one. For rounds averaged meanwhile, the
+averaged gradients are downloaded instead of another state (with Adam a fifth of the bytes), and this peer takes the
+same optimizer steps with them. A peer whose link can transfer one averaged gradient in less than an epoch, which
+averaging requires anyway, therefore catches up; a slower one gets an error instead of downloading indefinitely. The
+peer starts to train when no round is running, so that it can take part in the next one.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from experiments.peer.state.client import Taken, TakingError
+from experiments.peer.state.client import DownloadError, ReceivedBlob
 from experiments.peer.state.snapshot_cache import KEPT_UPDATES
 
 _log = logging.getLogger(__name__)
 
-_STATES = 3  # downloads of the whole state, at most
+_STATES = 3  # maximum downloads of the whole state
 _LOOK_S = 0.5
 
 
 class NoStateError(Exception):
-    """The swarm trains, and nobody gave this peer its state."""
+    """The swarm trains, but no peer provided its state."""
 
 
 class CatchUpError(Exception):
-    """The swarm moves on faster than its state can be downloaded."""
+    """The swarm advances faster than its state can be downloaded."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What one peer answered. `oldest_update`: of the averaged gradients it can give, the lowest epoch; 0: none."""
+    """A peer's response to the request for its state."""
 
     donor: str  # its libp2p id
     rtt_s: float
     epoch: int
-    averaging: bool  # it is in the middle of a round
-    oldest_update: int = 0
-    lineage: str = ""  # which rounds its weights have been through
+    averaging: bool  # a round is running there
+    oldest_update: int = 0  # lowest epoch of the averaged gradients it can provide; 0: none
+    lineage: str = ""  # hash over the rounds that led to its weights
 
 
 @dataclass(frozen=True)
 class Get:
-    """Download this next, from the first of the donors that gives it."""
+    """The next download, from the first of the donors that provides it."""
 
     kind: str  # "state" or "update"
     epoch: int  # of an update, the epoch it leads to
@@ -54,26 +54,26 @@ class Get:
 
 @dataclass(frozen=True)
 class Wait:
-    """A round is under way: this peer could not reach it."""
+    """A round is running that this peer is too late for."""
 
 
 def decide(epoch: int, lineage: str, offers: Sequence[Offer], updates: bool = True) -> Get | Wait | None:
-    """What a peer with these weights does next; None: it has what counts. `updates`: whether those may be tried.
+    """Decide what a peer with these weights does next; None: it is up to date. `updates`: whether updates may be tried.
 
-    What counts: the weights of the newest epoch, there those of most peers, of those of the greatest lineage; this
-    peer is counted too. So all that have lost each other come to the same.
+    The version to converge on: newest epoch, then majority (including this peer), then largest lineage. So groups that
+    lost contact with each other all choose the same.
     """
     known = [(epoch, lineage), *((offer.epoch, offer.lineage) for offer in offers)]
-    newest, wanted = max(known, key=lambda one: (one[0], known.count(one), one[1]))
-    if newest == 0 or (newest, wanted) == (epoch, lineage):
+    newest, target = max(known, key=lambda one: (one[0], known.count(one), one[1]))
+    if newest == 0 or (newest, target) == (epoch, lineage):
         return Wait() if any(offer.averaging and offer.epoch == newest for offer in offers) else None
     nearest = sorted(offers, key=lambda offer: (offer.rtt_s, offer.donor))
     update = epoch + 1
     if updates and update <= newest:
-        givers = tuple(o.donor for o in nearest if 0 < o.oldest_update <= update <= o.epoch)
-        if givers:
-            return Get("update", update, givers)
-    return Get("state", newest, tuple(o.donor for o in nearest if (o.epoch, o.lineage) == (newest, wanted)))
+        donors = tuple(o.donor for o in nearest if 0 < o.oldest_update <= update <= o.epoch)
+        if donors:
+            return Get("update", update, donors)
+    return Get("state", newest, tuple(o.donor for o in nearest if (o.epoch, o.lineage) == (newest, target)))
 
 
 class Source(Protocol):
@@ -81,104 +81,103 @@ class Source(Protocol):
 
     @property
     def epoch(self) -> int:
-        """Of this peer's weights."""
+        """Epoch of this peer's weights."""
         ...
 
     @property
     def lineage(self) -> str:
-        """Which rounds they have been through."""
+        """Hash over the rounds that led to this peer's weights."""
         ...
 
     def offers(self) -> list[Offer]:
-        """Ask everybody; who does not answer is not in it."""
+        """Ask all peers; those that do not respond are left out."""
         ...
 
-    def fetch(self, get: Get) -> Taken:
-        """Download. Raises TakingError."""
+    def fetch(self, get: Get) -> ReceivedBlob:
+        """Download. Raises DownloadError."""
         ...
 
-    def use(self, get: Get, taken: Taken) -> None:
-        """Take it over. Raises TakingError where it does not fit."""
+    def use(self, get: Get, received: ReceivedBlob) -> None:
+        """Load a download into the weights. Raises DownloadError if it does not fit."""
         ...
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds that one may wait."""
+    """Maximum waiting times in seconds."""
 
-    without_state_s: float  # for anybody to give anything
-    round_s: float  # for rounds under way, all in all
+    without_state_s: float  # for any peer to provide anything
+    round_s: float  # for running rounds, in total
 
 
 @dataclass
-class Caught:
-    """What it took. `donor`: who gave the (last) state, or the updates where there was none; "": nobody was needed."""
+class CatchUpResult:
+    """Statistics of one catch-up."""
 
-    donor: str = ""
+    donor: str = ""  # of the last state, or of the updates if there was no state; "": nothing was needed
     states: int = 0
     updates: int = 0
     resumed: int = 0
     received: int = 0  # bytes
-    seconds: float = 0.0  # of downloading
+    seconds: float = 0.0  # spent downloading
 
 
 def catch_up(
     source: Source, limits: Limits, clock: Callable[[], float], sleep: Callable[[float], None]
-) -> Caught:
-    """Until this peer has what the others have and nobody averages.
+) -> CatchUpResult:
+    """Download until this peer is up to date and no round is running.
 
-    Raises NoStateError, and CatchUpError after the third state that was old when it was here.
+    Raises NoStateError, and CatchUpError if the third downloaded state was outdated on arrival.
     """
-    caught = Caught()
-    since, waited_s = (
-        clock(),
-        0.0,
-    )  # waited for rounds under way, all in all: updates may end in one again and again
-    why, updates = "nobody answered", True
+    result = CatchUpResult()
+    # The total wait for running rounds is limited: updates may again and again end in the next round.
+    since, waited_s = clock(), 0.0
+    why, updates = "no peer responded", True
     while True:
         asked = clock()
         offers = source.offers()
         next_ = decide(source.epoch, source.lineage, offers, updates)
         if isinstance(next_, Get):
-            if next_.kind == "state" and caught.states >= _STATES:
+            if next_.kind == "state" and result.states >= _STATES:
                 raise CatchUpError(
-                    f"the swarm is at epoch {next_.epoch}, this peer at {source.epoch}: the swarm overtook each of"
-                    f" {_STATES} downloads by more than {KEPT_UPDATES} epochs; this link is too slow for the experiment"
+                    f"the swarm is at epoch {next_.epoch}, this peer at {source.epoch}: during each of {_STATES} state"
+                    f" downloads the swarm advanced by more than {KEPT_UPDATES} epochs; this link is too slow for the"
+                    " experiment"
                 )
             began = clock()
             try:
-                taken = source.fetch(next_)
-                source.use(next_, taken)
-            except TakingError as error:
-                why, updates = str(error), False  # these weights may not be what the update belongs to
+                received = source.fetch(next_)
+                source.use(next_, received)
+            except DownloadError as error:
+                why, updates = str(error), False  # the update may belong to other weights
                 _log.warning("%s", error)
             else:
                 updates = True
                 since = clock()
-                _count(caught, next_, taken, since - began)
+                _count(result, next_, received, since - began)
                 continue
         elif next_ is None and offers:
-            return caught
+            return result
         elif isinstance(next_, Wait):
             since = clock()
             waited_s += since - asked + _LOOK_S
             if waited_s >= limits.round_s:
-                return caught
+                return result
         if clock() - since >= limits.without_state_s:
             if not offers and source.epoch > 0:
-                _log.warning("nobody is left who could give a state: going on with epoch %d", source.epoch)
-                return caught
+                _log.warning("no peer is left to provide a state: continuing with epoch %d", source.epoch)
+                return result
             raise NoStateError(f"no state within {limits.without_state_s:g} s: {why}")
         sleep(_LOOK_S)
 
 
-def _count(caught: Caught, get: Get, taken: Taken, seconds: float) -> None:
+def _count(result: CatchUpResult, get: Get, received: ReceivedBlob, seconds: float) -> None:
     state = get.kind == "state"
-    caught.states += state
-    caught.updates += not state
-    if state or not caught.states:
-        caught.donor = str(taken.donor)
-    caught.resumed += taken.resumed
-    caught.received += taken.received
-    caught.seconds += seconds
-    _log.info("took over %s %d from %s: %d bytes", get.kind, get.epoch, taken.donor, taken.received)
+    result.states += state
+    result.updates += not state
+    if state or not result.states:
+        result.donor = str(received.donor)
+    result.resumed += received.resumed
+    result.received += received.received
+    result.seconds += seconds
+    _log.info("loaded %s %d from %s: %d bytes", get.kind, get.epoch, received.donor, received.received)

@@ -1,4 +1,4 @@
-"""The client of a download: one stream at a time, gone on with where it was cut, from this donor or the next."""
+"""Download client: one stream at a time, resumed where it was interrupted, from the same donor or the next."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ import torch
 
 from experiments.peer.state.encoding import ALIGNMENT, key_of
 
-_PATIENCE = 2  # attempts of one donor that bring nothing, or another blob than the one begun
+_PATIENCE = 2  # attempts per donor that deliver nothing, or a different blob than the one begun
 
 
-class TakingError(Exception):
-    """No donor gave what was asked for."""
+class DownloadError(Exception):
+    """No donor provided the requested blob."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked of a donor. `epoch`: of an update, the epoch it leads to; of a state, the lowest that helps."""
+    """A request to a donor. `epoch`: of an update, the epoch it leads to; of a state, the lowest useful one."""
 
     kind: str  # "state" or "update"
     epoch: int
-    key: str = ""  # of the blob whose beginning is here already; "": none is
-    offset: int = 0  # bytes of it that are here
+    key: str = ""  # of the partially received blob to resume; "": none
+    offset: int = 0  # bytes of it already received
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """One message of a donor. The first has the header and the body's length."""
+    """One message from a donor. The first one holds the header and the body's length."""
 
     key: str = ""
     header: bytes = b""
@@ -40,94 +40,99 @@ class Chunk:
     offset: int = 0
     crc: int = 0
     data: bytes = b""
-    refused: str = ""  # why nothing comes
+    refused: str = ""  # reason of a refusal
 
 
 OpenStream = Callable[[Any, Wanted], Awaitable[AsyncIterator[Chunk]]]
 
 
 @dataclass
-class Taken:
-    """A whole blob. `received` counts every byte of state that arrived, thrown away ones included."""
+class ReceivedBlob:
+    """A downloaded blob and the statistics of its download."""
 
     key: str = ""
     header: bytes = b""
     body: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
     have: int = 0
-    donor: Any = None  # who gave the last byte
-    resumed: int = 0  # how often it went on in the middle
-    restarted: int = 0  # how often it had to begin again
+    donor: Any = None  # that sent the last byte
+    resumed: int = 0  # number of resumptions in the middle
+    restarted: int = 0  # number of restarts from the beginning
     accepted: int = 0  # chunks
-    received: int = 0
+    received: int = 0  # bytes of state, including discarded ones
     whole: bool = False
 
 
-async def take(
+async def download(
     open_stream: OpenStream,
     donors: Sequence[Any],
     wanted: Wanted,
     silence_s: float,
-    taken: Taken | None = None,
-) -> Taken:
-    """Download from the first donor, after a cut from it again or the next; `silence_s`: a chunk's time-out.
+) -> ReceivedBlob:
+    """Download from the first donor; after an interruption from it again or the next. `silence_s`: chunk timeout.
 
-    `taken` is filled in and returned, and holds what came so far when this raises TakingError: each donor
-    refused, or twice brought nothing or another blob than the one begun.
+    Raises DownloadError once each donor has refused, or has twice delivered nothing or a different blob than the one
+    begun.
     """
-    taken = taken if taken is not None else Taken()
+    blob = ReceivedBlob()
     reasons: dict[Any, str] = {}
     patience = dict.fromkeys(donors, _PATIENCE)
     while waiting := [donor for donor in donors if patience[donor] > 0]:
-        donor, before, restarted = waiting[0], taken.accepted, taken.restarted
+        donor, before, restarted = waiting[0], blob.accepted, blob.restarted
         try:
-            await _once(open_stream, donor, wanted, silence_s, taken)
+            await _attempt(open_stream, donor, wanted, silence_s, blob)
         except _Refused as error:
             patience[donor], reasons[donor] = 0, str(error)
-        except Exception as error:  # noqa: BLE001 - however a stream breaks, the next attempt goes on from there
+        except Exception as error:  # noqa: BLE001 - however a stream breaks, the next attempt resumes from there
             reasons[donor] = repr(error)
-        if taken.whole:
-            return taken
-        if taken.accepted == before or taken.restarted > restarted:
+        if blob.whole:
+            return blob
+        if blob.accepted == before or blob.restarted > restarted:
             patience[donor] -= 1
-    told = "; ".join(f"{donor}: {reason}" for donor, reason in reasons.items())
-    raise TakingError(f"no donor gave {wanted.kind} {wanted.epoch}: {told or 'there is none'}")
+    listed = "; ".join(f"{donor}: {reason}" for donor, reason in reasons.items())
+    raise DownloadError(f"no donor provided {wanted.kind} {wanted.epoch}: {listed or 'there is no donor'}")
 
 
 class _Refused(Exception):
-    """This donor has not got it."""
+    """This donor does not have the blob."""
 
 
-async def _once(open_stream: OpenStream, donor: Any, wanted: Wanted, silence_s: float, taken: Taken) -> None:
-    asked = Wanted(wanted.kind, wanted.epoch, taken.key, taken.have)
-    stream = await asyncio.wait_for(open_stream(donor, asked), silence_s)
-    async with aclosing(stream):  # type: ignore[type-var] # whatever is handed in is a generator: it is closed here
-        first = await asyncio.wait_for(anext(stream, Chunk(refused="it closed at once")), silence_s)
+async def _attempt(
+    open_stream: OpenStream, donor: Any, wanted: Wanted, silence_s: float, blob: ReceivedBlob
+) -> None:
+    request = Wanted(wanted.kind, wanted.epoch, blob.key, blob.have)
+    stream = await asyncio.wait_for(open_stream(donor, request), silence_s)
+    async with aclosing(stream):  # type: ignore[type-var] # it is always a generator, closed here
+        first = await asyncio.wait_for(
+            anext(stream, Chunk(refused="it closed the stream at once")), silence_s
+        )
         if first.refused:
             raise _Refused(first.refused)
         if first.key != key_of(first.header):
             raise ConnectionError("the header is damaged")
-        if first.key != taken.key or first.offset != taken.have:
-            taken.restarted += taken.have > 0
-            taken.key, taken.header, taken.have = first.key, first.header, 0
-            taken.body = torch.empty(first.total, dtype=torch.uint8)
-        began = taken.have
-        while taken.have < taken.body.numel():
+        if first.key != blob.key or first.offset != blob.have:
+            blob.restarted += blob.have > 0
+            blob.key, blob.header, blob.have = first.key, first.header, 0
+            blob.body = torch.empty(first.total, dtype=torch.uint8)
+        began = blob.have
+        while blob.have < blob.body.numel():
             chunk = await asyncio.wait_for(anext(stream, None), silence_s)
             if chunk is None:
-                raise ConnectionError(f"cut at {taken.have} of {taken.body.numel()} bytes")
-            taken.received += len(chunk.data)
-            at = taken.have
-            _add(taken, chunk)
-            taken.resumed += 0 < at == began
-            taken.donor = donor
-        taken.whole = True
+                raise ConnectionError(f"interrupted at {blob.have} of {blob.body.numel()} bytes")
+            blob.received += len(chunk.data)
+            at = blob.have
+            _add(blob, chunk)
+            blob.resumed += 0 < at == began
+            blob.donor = donor
+        blob.whole = True
 
 
-def _add(taken: Taken, chunk: Chunk) -> None:
-    end = taken.have + len(chunk.data)
-    if chunk.offset != taken.have or not chunk.data or end > taken.body.numel():
-        raise ConnectionError(f"{len(chunk.data)} bytes for {chunk.offset} came where {taken.have} was due")
+def _add(blob: ReceivedBlob, chunk: Chunk) -> None:
+    end = blob.have + len(chunk.data)
+    if chunk.offset != blob.have or not chunk.data or end > blob.body.numel():
+        raise ConnectionError(
+            f"received {len(chunk.data)} bytes at offset {chunk.offset}, expected offset {blob.have}"
+        )
     if len(chunk.data) % ALIGNMENT or zlib.crc32(chunk.data) != chunk.crc:
         raise ConnectionError(f"the bytes at {chunk.offset} are damaged")
-    taken.body[taken.have : end] = torch.frombuffer(bytearray(chunk.data), dtype=torch.uint8)
-    taken.have, taken.accepted = end, taken.accepted + 1
+    blob.body[blob.have : end] = torch.frombuffer(bytearray(chunk.data), dtype=torch.uint8)
+    blob.have, blob.accepted = end, blob.accepted + 1

@@ -1,8 +1,9 @@
-"""A state as bytes that every peer of one epoch lays out alike, so that a cut download goes on at another donor.
+"""Encoding of a state as bytes whose layout is the same on all peers of one epoch, so that an interrupted download can
+resume from another donor.
 
-The header names each tensor and where it lies; the body is the tensors one after the other, each as its
-compression made it. A tensor begins at a multiple of 8 bytes and chunks are cut there, so no number is ever
-put together from two donors' bytes. The donors' numbers differ by what float16 averaging rounds, and no more.
+The header describes each tensor and its size. The body holds the compressed tensors one after the other. Tensors
+start at multiples of 8 bytes and chunks are cut at such multiples, so no number is ever assembled from the bytes of
+two donors. The donors' numbers differ only by the rounding of float16 averaging.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from hivemind.compression import CompressionBase, CompressionInfo, deserialize_t
 from hivemind.proto import runtime_pb2
 from hivemind.utils import MSGPackSerializer
 
-_protobuf: Any = runtime_pb2  # generated: its names are not in its types
+_protobuf: Any = runtime_pb2  # generated code without type information
 ALIGNMENT = 8  # bytes
 CHUNK_BYTES = 64 * 1024
 
 
 class StateBytesError(Exception):
-    """What arrived is no state."""
+    """The received bytes are not a valid state."""
 
 
 @dataclass(frozen=True)
 class Blob:
-    """`key` is the header's digest: equal keys are equal layouts of the same kind and epoch."""
+    """An encoded state or update. `key` is the header's digest: equal keys mean equal layout, kind and epoch."""
 
     key: str
     header: bytes
@@ -41,7 +42,7 @@ def pack(
     infos: Sequence[CompressionInfo],
     compression: CompressionBase,
 ) -> Blob:
-    """The tensors compressed, with `about` (what MessagePack can hold) in the header."""
+    """Compress the tensors and store `about` (MessagePack types) in the header."""
     layout: list[tuple[bytes, int]] = []
     joined = bytearray()
     for tensor, info in zip(tensors, infos, strict=True):
@@ -56,18 +57,18 @@ def pack(
 
 
 def key_of(header: bytes) -> str:
-    """A `Blob`'s key."""
+    """Return the key of a `Blob` with this header."""
     return hashlib.sha256(header).hexdigest()[:32]
 
 
 def unpack(header: bytes, body: torch.Tensor) -> tuple[dict[str, Any], list[torch.Tensor]]:
-    """What `pack` was given, as exactly as its compression keeps it. Raises StateBytesError."""
+    """Decode `about` and the tensors that were packed. Raises StateBytesError."""
     try:
         read: Any = MSGPackSerializer.loads(header)
         about, layout = read
         sizes = [aligned(size) for _, size in layout]
         if sum(sizes) != body.numel():
-            raise StateBytesError(f"{body.numel()} bytes arrived, the header tells of {sum(sizes)}")
+            raise StateBytesError(f"received {body.numel()} bytes, the header announces {sum(sizes)}")
         tensors: list[torch.Tensor] = []
         at = 0
         for (described, size), room in zip(layout, sizes, strict=True):
@@ -78,15 +79,15 @@ def unpack(header: bytes, body: torch.Tensor) -> tuple[dict[str, Any], list[torc
         return dict(about), tensors
     except StateBytesError:
         raise
-    except Exception as error:  # whatever MessagePack, protobuf or torch say of strange bytes
+    except Exception as error:  # MessagePack, protobuf and torch raise many types of errors for invalid bytes
         raise StateBytesError(f"the state cannot be read: {error!r}") from error
 
 
 def shared(blob: Blob) -> Blob:
-    """The same, for other processes to read without a copy."""
+    """Move the body to shared memory, so that other processes can read it without a copy."""
     return Blob(blob.key, blob.header, blob.body.share_memory_())
 
 
 def aligned(size: int) -> int:
-    """How many bytes of the body a tensor of so many takes."""
+    """Round a tensor's size in bytes up to the alignment."""
     return -(-size // ALIGNMENT) * ALIGNMENT

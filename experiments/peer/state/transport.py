@@ -1,4 +1,4 @@
-"""Asking several peers at once, and `Chunk`s in Hivemind's messages: no protobuf of our own."""
+"""Queries to several peers at once, and `Chunk`s encoded in Hivemind's messages, without own protobuf definitions."""
 
 from __future__ import annotations
 
@@ -18,31 +18,35 @@ Answer = TypeVar("Answer")
 async def answers(
     calls: Iterable[Coroutine[Any, Any, Answer | None]], soon_s: float, late_s: float
 ) -> list[Answer]:
-    """What came soon; where nothing did, what came late. Who is dead is not waited for where anybody answers."""
-    asked = [asyncio.ensure_future(call) for call in calls]
-    waiting, found = set(asked), list[Answer]()
+    """Return the responses that arrive within `soon_s`; if there are none, those within another `late_s`.
+
+    So dead peers are not waited for if any other peer responds.
+    """
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    waiting, found = set(tasks), list[Answer]()
     for wait_s in (soon_s, late_s):
         if waiting and not found:
             _, waiting = await asyncio.wait(waiting, timeout=wait_s)
-            found = [answer for task in asked if task.done() and (answer := task.result()) is not None]
+            found = [answer for task in tasks if task.done() and (answer := task.result()) is not None]
     for task in waiting:
         task.cancel()
     return found
 
 
 def message_of(chunk: Chunk) -> Any:
-    """A DownloadData."""
-    said = (
+    """Encode a chunk as a DownloadData message."""
+    fields = (
         [chunk.refused] if chunk.refused else [chunk.key, chunk.header, chunk.total, chunk.offset, chunk.crc]
     )
-    message = DownloadData(metadata=MSGPackSerializer.dumps(said))
+    message = DownloadData(metadata=MSGPackSerializer.dumps(fields))
     message.tensor_part.buffer = chunk.data
     return message
 
 
 async def chunks_of(stream: Any) -> AsyncIterator[Chunk]:
-    """And back; closing it closes the call."""
+    """Decode the messages of a stream. Closing the generator closes the call."""
     async with contextlib.aclosing(stream):
         async for message in stream:
-            said: Any = MSGPackSerializer.loads(message.metadata)
-            yield Chunk(*said, data=message.tensor_part.buffer) if len(said) == 5 else Chunk(refused=said[0])
+            fields: Any = MSGPackSerializer.loads(message.metadata)
+            whole = len(fields) == 5
+            yield Chunk(*fields, data=message.tensor_part.buffer) if whole else Chunk(refused=fields[0])

@@ -1,7 +1,7 @@
-"""An update as bytes: of one round, what a peer that missed it needs to take the same step.
+"""Encoding of an update: what a peer that missed a round needs to take the same optimizer step.
 
-It is the averaged gradient, or where the round averaged factors (PowerSGD) those: as few bytes as one peer's gradients
-are on the wire, and exact, since what came over it was float16.
+It is the averaged gradient or, if the round averaged PowerSGD factors, those factors. It takes as many bytes as one
+peer's gradients in a round and is exact, since the averages were received as float16.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def pack_update(
     factors: Factors | None,
     compression: CompressionBase,
 ) -> Blob:
-    """The factors that the gradients were made of, or where there are none the gradients, in `compression`."""
+    """Pack the factors from which the gradients were built; without factors, the gradients in `compression`."""
     if factors is None:
         return pack(about, gradients, _infos(gradients), compression)
     tensors = [factors.left, factors.right]
@@ -37,7 +37,7 @@ def pack_update(
 
 @torch.no_grad()
 def round_for_update(gradients: Sequence[torch.Tensor], compression: CompressionBase) -> None:
-    """Make of them, in place, what `pack_update` in `compression` and `load_update` would leave of them."""
+    """Round the gradients in place to the values that `pack_update` with `compression` and `load_update` would yield."""
     if isinstance(compression, NoCompression):
         return
     for gradient, info in zip(gradients, _infos(gradients), strict=True):
@@ -50,17 +50,17 @@ def load_update(
     tensors: Sequence[torch.Tensor],
     rank: int | None,
 ) -> None:
-    """Put what `pack_update` was given, and `state_bytes.unpack` found, into the parameters' gradients.
+    """Load an update, as unpacked by `encoding.unpack`, into the parameters' gradients.
 
-    `rank`: of this swarm's factors, if it averages such. Raises ValueError, and changes no gradient, when it is that of
-    other parameters or of another rank, or no numbers that a round can have had.
+    `rank`: of this swarm's factors, None if it does not average factors. Raises ValueError, without changing a
+    gradient, if the update is for other parameters, of another rank or of an invalid type.
     """
-    if (said := about.get("rank")) is not None:
-        if type(said) is not int or said != rank:
-            raise ValueError(f"factors of rank {said!r}, not {rank}")
+    if (sent_rank := about.get("rank")) is not None:
+        if type(sent_rank) is not int or sent_rank != rank:
+            raise ValueError(f"factors of rank {sent_rank!r}, not {rank}")
         if (kinds := [tensor.dtype for tensor in tensors]) != [torch.float32] * 2:
             raise ValueError(f"factors of {kinds}, not two of {torch.float32}")
-        rebuild([_gradient_of(parameter) for parameter in parameters], Factors(said, *tensors))
+        rebuild([_gradient_of(parameter) for parameter in parameters], Factors(sent_rank, *tensors))
         return
     if [p.shape for p in parameters] != [tensor.shape for tensor in tensors]:
         raise ValueError("an update of other parameters")

@@ -1,9 +1,9 @@
-"""Peer allowlist: only listed peers reach Hivemind's calls, and only they are called.
+"""Peer allowlist: only listed peers can call this peer's Hivemind services, and only they are called.
 
-Hivemind's authorizer covers the DHT's calls alone. All calls of all its servicers (DHT, matchmaking,
-averaging, state) pass `ControlClient`, with the caller's peer id as libp2p's handshake proved it, so they are
-checked there. The averagers and the DHT are processes forked from the peer's, so the list is kept in memory
-shared with them.
+Hivemind's authorizer covers the DHT's calls only. All calls of all servicers (DHT, matchmaking, averaging, state)
+pass through `ControlClient`, with the caller's peer id authenticated by libp2p's handshake, so they are checked
+there. The averagers and the DHT run in processes forked from the peer's, so the list is kept in memory shared with
+them.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Any
 from hivemind.p2p import P2PDaemonError, PeerID
 from hivemind.p2p.p2p_daemon_bindings.control import ControlClient
 
-_HEADER = struct.Struct("<QI")  # version of the list, its bytes
+_HEADER = struct.Struct("<QI")  # version of the list, its size in bytes
 _COUNT = struct.Struct("<Q")
-# What is refused, by the call's name; "call" is a call of ours to a peer that is not listed.
+# Kinds of refusals: names of incoming calls; "call" is an outgoing call to a peer that is not listed.
 _KINDS = (
     *("ping", "store", "find", "join_group", "aggregate_part", "offer_state", "take_state"),
     *("other", "connection", "call"),
 )
 _LIST_AT = _HEADER.size + _COUNT.size * len(_KINDS)
-_MEMORY_BYTES = 64 * 1024  # about 1800 peers, ten times what orders can hold
+_MEMORY_BYTES = 64 * 1024  # about 1800 peers, ten times as many as orders can hold
 
 
 class Allowlist:
-    """Allowed peers, and how often others were refused; the same in this process and those forked from it."""
+    """Allowed peers and refusal counters, shared by this process and those forked from it."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _MEMORY_BYTES)
@@ -39,14 +39,14 @@ class Allowlist:
         self._listed: frozenset[str] | None = None
 
     def allow(self, peer_ids: frozenset[str]) -> None:
-        """Replace the list (base58 peer ids). Raises ValueError for a text that is no peer id."""
+        """Replace the list (base58 peer ids). Raises ValueError for an invalid peer id or too many peers."""
         if peer_ids == self._listed:
             return
         listed = b"".join(
             bytes([len(raw)]) + raw for raw in (PeerID.from_base58(p).to_bytes() for p in peer_ids)
         )
         if _LIST_AT + len(listed) > _MEMORY_BYTES:
-            raise ValueError(f"{len(peer_ids)} peers do not fit")
+            raise ValueError(f"{len(peer_ids)} peers do not fit into the allowlist")
         with self._lock:
             version, _ = _HEADER.unpack_from(self._memory)
             self._memory[_LIST_AT : _LIST_AT + len(listed)] = listed
@@ -68,42 +68,42 @@ class Allowlist:
         return peer_id.to_bytes() in self._allowed
 
     def refuse(self, kind: str) -> None:
-        """Count a refusal of that kind."""
+        """Count a refusal."""
         at = _HEADER.size + _COUNT.size * _KINDS.index(kind)
         with self._lock:
             _COUNT.pack_into(self._memory, at, _COUNT.unpack_from(self._memory, at)[0] + 1)
 
     @property
     def refused(self) -> dict[str, int]:
-        """Refusals so far by kind, without zeros."""
+        """Number of refusals by kind, without zeros."""
         counts = (
             _COUNT.unpack_from(self._memory, _HEADER.size + _COUNT.size * i)[0] for i in range(len(_KINDS))
         )
         return {kind: count for kind, count in zip(_KINDS, counts, strict=True) if count}
 
 
-_installed: Allowlist | None = None  # read by the forked processes
+_installed: Allowlist | None = None  # read in the forked processes
 
 
 def install_allowlist(allowlist: Allowlist) -> None:
     """Restrict Hivemind, in this process and those forked from it, to the listed peers.
 
-    A stranger's call is refused before its request is parsed, and its connection is closed; a call to a
-    stranger fails as one to an unreachable peer does (P2PDaemonError).
+    A call from an unlisted peer is refused before its request is parsed, and its connection is closed. A call to an
+    unlisted peer fails like one to an unreachable peer (P2PDaemonError).
     """
     global _installed
     _installed = allowlist
     client: Any = ControlClient
     add_unary, add_stream = client.add_unary_handler, client.stream_handler
     call_unary, open_stream, connect = client.call_unary_handler, client.stream_open, client.connect
-    leaving: set[bytes] = set()  # strangers being disconnected by this process
+    disconnecting: set[bytes] = set()  # unlisted peers being disconnected by this process
 
     def reject(control: Any, proto: str, peer_id: Any) -> None:
         allowlist.refuse(_kind_of(proto))
-        if (raw := peer_id.to_bytes()) not in leaving:
-            leaving.add(raw)
+        if (raw := peer_id.to_bytes()) not in disconnecting:
+            disconnecting.add(raw)
             task = asyncio.ensure_future(_disconnect(control, peer_id))
-            task.add_done_callback(lambda _: leaving.discard(raw))
+            task.add_done_callback(lambda _: disconnecting.discard(raw))
 
     async def add_unary_handler(self: Any, proto: str, handler: Any, balanced: bool = False) -> None:
         async def guarded(request: bytes, remote_id: Any) -> bytes:
@@ -150,7 +150,7 @@ def install_allowlist(allowlist: Allowlist) -> None:
 
 
 async def disconnect_strangers(node: Any) -> None:
-    """Close the connections of peers that are not listed (libp2p lets anybody connect). Runs in the DHT's process."""
+    """Close connections of unlisted peers (libp2p accepts any connection). Runs in the DHT's process."""
     if (allowlist := _installed) is None:
         return
     control = node.p2p._client.control
@@ -161,7 +161,7 @@ async def disconnect_strangers(node: Any) -> None:
 
 
 async def _disconnect(control: Any, peer_id: Any) -> None:
-    with contextlib.suppress(P2PDaemonError, OSError, asyncio.IncompleteReadError):  # it has gone already
+    with contextlib.suppress(P2PDaemonError, OSError, asyncio.IncompleteReadError):  # already disconnected
         await control.disconnect(peer_id)
 
 

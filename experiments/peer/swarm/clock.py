@@ -1,8 +1,8 @@
-"""The swarm's clock: what Hivemind's nodes take for the time, the same for all although their machines' clocks differ.
+"""The swarm's clock: one time for all Hivemind nodes, even if their machines' clocks differ.
 
-Hivemind stores everything until an absolute time by the writer's clock (`get_dht_time`, which is `time.time`), and a node
-that is more than 3 s off is refused at its start (docs/hivemind.md). Here a newcomer takes the time over from the peers it
-joins: each answer to a ping tells it. From then on it runs by the machine's monotonic clock, which nobody sets.
+Hivemind stores every record until an absolute time by the writer's clock (`get_dht_time`, which is `time.time`), and
+refuses to start a node that is more than 3 s off (docs/hivemind.md). Here a joining peer adopts the time of the peers
+it joins, from their ping responses. From then on the clock follows the machine's monotonic clock, which is never set.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ from cloud.clock import MAX_SKEW_S, SET_THE_CLOCK, ticks_s
 
 _log = logging.getLogger(__name__)
 
-CLOCK_VARIABLE = (
-    "ORCH_CLOCK"  # "<unix s> <s of the machine's monotonic clock at that time>", as the controller told
-)
+# set by the controller: "<unix s> <s of this machine's monotonic clock at that time>"
+CLOCK_VARIABLE = "ORCH_CLOCK"
 
 
 def told_time(
     text: str, wall_s: Callable[[], float] = time.time, ticks_s: Callable[[], float] = ticks_s
 ) -> Callable[[], float]:
-    """Unix time as a controller told it in `CLOCK_VARIABLE`; this machine's own where it told none."""
+    """Clock that continues the unix time passed in `CLOCK_VARIABLE`; this machine's clock if there is none."""
     try:
         unix_s, at_ticks = (float(part) for part in text.split())
     except ValueError:
@@ -39,12 +38,12 @@ def told_time(
 
 
 class SwarmClock:
-    """Unix seconds of the swarm; one clock for this process and those forked from it."""
+    """The swarm's unix time in seconds, shared by this process and those forked from it."""
 
     def __init__(
         self, wall_s: Callable[[], float] = time.time, ticks_s: Callable[[], float] = ticks_s
     ) -> None:
-        """`wall_s`: the time until a peer tells the swarm's; looked at once."""
+        """`wall_s`: the time used until the swarm's is adopted; read once."""
         self._ticks_s = ticks_s
         self._memory = mmap.mmap(-1, 16)
         self._offset_s = ctypes.c_double.from_buffer(self._memory, 0)
@@ -53,7 +52,7 @@ class SwarmClock:
         self._offset_s.value, self._error_s.value = self._own_s, math.inf
 
     def now_s(self) -> float:
-        """The swarm's time; this machine's as long as no peer has told it."""
+        """The swarm's time; this machine's time until a peer's has been adopted."""
         return self._ticks_s() + self._offset_s.value
 
     def ticks_s(self) -> float:
@@ -62,19 +61,19 @@ class SwarmClock:
 
     @property
     def adopted(self) -> bool:
-        """Whether a peer has told the time."""
+        """Whether the time of a peer has been adopted."""
         return math.isfinite(self._error_s.value)
 
     @property
     def skew_s(self) -> float:
-        """What this machine's clock was ahead of the swarm's when the program started."""
+        """Seconds by which this machine's clock was ahead of the swarm's when the program started."""
         return self._own_s - self._offset_s.value
 
-    def heard(self, theirs_s: float, asked_ticks: float, answered_ticks: float) -> float | None:
-        """A peer told `theirs_s` at some moment between these two of `ticks_s`.
+    def observe(self, theirs_s: float, asked_ticks: float, answered_ticks: float) -> float | None:
+        """Take a peer's time `theirs_s`, read at some moment between the two readings of `ticks_s`.
 
-        The first answer is taken, later ones only make it more exact within what it left open: nobody moves the clock of
-        a peer that has joined. Returns None, or the difference in seconds when it is above `MAX_SKEW_S`, which is not taken.
+        The first response is adopted. Later ones only refine it within its error bounds, so no peer can move the clock
+        of one that has joined. Returns None, or the difference in seconds if it exceeds `MAX_SKEW_S` and was rejected.
         """
         error_s = max(0.0, answered_ticks - asked_ticks) / 2
         offset_s = theirs_s - (asked_ticks + answered_ticks) / 2
@@ -91,7 +90,7 @@ class SwarmClock:
 
 
 class _TimedStub:
-    """A stub of Hivemind's for calls to one peer; the answers to its pings tell the time."""
+    """Hivemind's stub for calls to one peer, which also passes the time in ping responses to the clock."""
 
     def __init__(self, stub: Any, clock: SwarmClock) -> None:
         self._stub, self._clock = stub, clock
@@ -104,21 +103,21 @@ class _TimedStub:
         asked = self._clock.ticks_s()
         response = await self._stub.rpc_ping(*args, **kwargs)
         if response.dht_time and (
-            skew_s := self._clock.heard(response.dht_time, asked, self._clock.ticks_s())
+            skew_s := self._clock.observe(response.dht_time, asked, self._clock.ticks_s())
         ):
-            _log.warning("a peer's clock is not followed: this machine's is %+.0f s from it", skew_s)
+            _log.warning("ignored a peer's clock: this machine's clock is %+.0f s from it", skew_s)
         return response
 
 
-def follow(clock: SwarmClock) -> None:
-    """From now on Hivemind, in this process and those forked from it, takes the time from `clock`."""
+def install_clock(clock: SwarmClock) -> None:
+    """Make Hivemind, in this process and those forked from it, use `clock`."""
     from hivemind.dht import protocol
     from hivemind.utils import timed_storage
 
     original = timed_storage.get_dht_time
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get("get_dht_time") is original:
-            module.get_dht_time = clock.now_s  # pyright: ignore[reportAttributeAccessIssue] - Hivemind imports it by name
+            module.get_dht_time = clock.now_s  # pyright: ignore[reportAttributeAccessIssue] - imported by name
     node: Any = protocol.DHTProtocol
     call_ping = getattr(node.call_ping, "unpatched", node.call_ping)
     get_stub = getattr(node.get_stub, "unpatched", node.get_stub)
@@ -126,11 +125,11 @@ def follow(clock: SwarmClock) -> None:
     def timed_stub(self: Any, peer: Any) -> _TimedStub:
         return _TimedStub(get_stub(self, peer), clock)
 
-    # While a node begins, Hivemind measures by this clock how long it waits for the peers it joins: a clock that was far behind
-    # waits for the first answer only, one that was ahead until each call's own time-out. (To begin again leaves dead entries
-    # in the others' routing tables.)
+    # While a node starts, Hivemind uses this clock to measure how long it waits for the peers it joins: if the clock was far
+    # behind, it waits for the first response only; if it was ahead, until each call's own timeout. (Restarting the node
+    # would leave dead entries in the others' routing tables.)
     async def ping(self: Any, peer: Any, validate: bool = False, strict: bool = True) -> Any:
-        if validate and not clock.adopted:  # the one that validates compares the clocks
+        if validate and not clock.adopted:  # validation compares the clocks
             found = await call_ping(self, peer, validate=False)
             if found is not None and not clock.adopted:
                 raise protocol.ValidationError(

@@ -1,4 +1,4 @@
-"""Joining the swarm: this peer's addresses, its first peers, its DHT node."""
+"""Joining the swarm: this peer's addresses, its initial peers, its DHT node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import hivemind
 from experiments.peer.config import PeerConfig, PeerConfigError
 
 _log = logging.getLogger(__name__)
-_ATTEMPTS, _CLOSED_ATTEMPTS = 3, 10  # to join; seconds apart
+_ATTEMPTS, _CLOSED_ATTEMPTS = 3, 10  # to join an open or a closed swarm, seconds apart
 
 
 class SwarmError(Exception):
@@ -23,7 +23,7 @@ class SwarmError(Exception):
 
 
 def own_address() -> str:
-    """The address of this VM's default route; no packet is sent. Raises SwarmError without a route."""
+    """Return the address of this VM's default route, without sending a packet. Raises SwarmError without a route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # a documentation address: only the route is looked up
@@ -32,34 +32,36 @@ def own_address() -> str:
         return str(probe.getsockname()[0])
 
 
-def announced_address(wished: str, environ: Mapping[str, str]) -> str:
-    """The address of `PeerConfig.announce_address`; "" for none. Raises PeerConfigError."""
-    name = wished.removeprefix("env:")
-    address = environ.get(name, "") if name != wished else wished
-    if not wished:
+def announced_address(configured: str, environ: Mapping[str, str]) -> str:
+    """Resolve `PeerConfig.announce_address`; "" for none. Raises PeerConfigError."""
+    name = configured.removeprefix("env:")
+    address = environ.get(name, "") if name != configured else configured
+    if not configured:
         return ""
     try:
         return str(ipaddress.IPv4Address(address))
     except ValueError as error:
-        raise PeerConfigError(f"announce_address: {wished!r} is no IPv4 address ({address!r})") from error
+        raise PeerConfigError(
+            f"announce_address: {configured!r} is not an IPv4 address ({address!r})"
+        ) from error
 
 
-def first_peers(wished: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The multiaddrs of `PeerConfig.initial_peers`; none for the first peer. Raises PeerConfigError."""
-    if len(wished) != 1 or not wished[0].startswith("env:"):
-        return tuple(wished)
-    name = wished[0].removeprefix("env:")
-    told = environ.get(name, "").split()
-    if not told:
+def first_peers(configured: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Resolve `PeerConfig.initial_peers` to multiaddrs; none for the first peer. Raises PeerConfigError."""
+    if len(configured) != 1 or not configured[0].startswith("env:"):
+        return tuple(configured)
+    name = configured[0].removeprefix("env:")
+    peers = environ.get(name, "").split()
+    if not peers:
         raise PeerConfigError(f"initial_peers: {name} is not set (the peers to join, or 'alone')")
-    return () if told == ["alone"] else tuple(told)
+    return () if peers == ["alone"] else tuple(peers)
 
 
 def start_dht(config: PeerConfig, identity: Path) -> tuple[hivemind.DHT, str]:
-    """Start this VM's DHT node; returns it and its multiaddr. Raises SwarmError after some attempts.
+    """Start this VM's DHT node. Returns it and its multiaddr. Raises SwarmError after several attempts.
 
-    p2pd's start-up is retried: on a busy host it can miss even a long time-out, and a peer asked
-    to join may still be starting, or in a closed swarm not have heard of this one.
+    The start is retried: on a busy host p2pd can miss even a long timeout, and a peer to join may still be starting or,
+    in a closed swarm, may not have received orders that list this one.
     """
     attempts = _CLOSED_ATTEMPTS if config.orders_public_key else _ATTEMPTS
     for maddr in config.initial_peers:
@@ -87,7 +89,7 @@ def start_dht(config: PeerConfig, identity: Path) -> tuple[hivemind.DHT, str]:
                 start=True,
                 shutdown_timeout=2,
             )
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged, retried and raised at last
+        except Exception as error:  # noqa: BLE001 - any error is logged, retried and finally raised
             last = error
             _log.warning("DHT start-up, attempt %d of %d: %r", attempt, attempts, error)
             time.sleep(min(2.0 * attempt, 5.0))

@@ -1,9 +1,9 @@
-"""Connections to the peers of this VM's own network at their internal addresses, which clouds bill less or not at all.
+"""Connections to peers of this VM's network at internal addresses, whose traffic clouds bill less or not at all.
 
-The controller leaves, beside the config, whom this VM reaches inside (`neighbours`). libp2p keeps whichever connection
-came first and dials all addresses that it knows, so a pair connects again until its only connection is an internal one;
-before this peer trains, since a connection that ends takes its calls with it. What cannot be reached inside stays at its
-public address.
+The controller writes the peers reachable internally to a file next to the config (`neighbours`). libp2p keeps whichever
+connection came first and dials all addresses it knows, so a pair reconnects until its only connection is an internal
+one. This happens before this peer trains, since closing a connection aborts its calls. Peers that cannot be reached
+internally stay connected at their public address.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ from hivemind.utils.multiaddr import Multiaddr
 _log = logging.getLogger(__name__)
 FILE = "neighbours"
 _LARGEST_BYTES = 65_536
-_TRIES = 20  # of one pair in a row; the public address wins some of them
+_TRIES = 20  # per pair, in a row; the public address wins some of them
 _CONNECT_S = 2.0
-_SETTLED_S = 0.3  # the other end may be dialling, too, while there was no connection
+_SETTLED_S = 0.3  # the other end may have been dialling while there was no connection
 
 
 def read_neighbours(path: Path) -> dict[str, str]:
-    """Internal IPv4 address by libp2p id (base58), from lines "PEER_ID IP"; {} without a file. Other lines are left out."""
+    """Read internal IPv4 addresses by libp2p id (base58) from lines "PEER_ID IP"; {} without a file.
+
+    Invalid lines are skipped.
+    """
     try:
         with path.open("rb") as file:
             lines = file.read(_LARGEST_BYTES).decode(errors="replace").splitlines()
@@ -45,23 +48,23 @@ def read_neighbours(path: Path) -> dict[str, str]:
 
 
 def at_internal(maddr: str, address: str) -> str:
-    """The libp2p address /ip4/.../tcp/PORT[/p2p/ID] with another IP and without the id."""
+    """Replace the IP of the multiaddr /ip4/.../tcp/PORT[/p2p/ID] and drop the id."""
     parts = maddr.split("/")
     return f"/ip4/{address}/tcp/{parts[4]}"
 
 
 def ip_of(maddr: str) -> str:
-    """The IP address in /ip4/IP/tcp/..."""
+    """Return the IP address in /ip4/IP/tcp/..."""
     return maddr.split("/")[2]
 
 
 def to_reconnect(
     own: str, neighbours: Mapping[str, str], maddrs: Mapping[str, str], training: frozenset[str]
 ) -> dict[str, tuple[str, str]]:
-    """The pairs that this peer, which does not train yet, connects again: (internal, public) address by libp2p id.
+    """Peers to which this peer, not training yet, should reconnect: (internal, public) address by libp2p id.
 
-    `maddrs`: of the others, as they announce them. Of two that do not train the one with the smaller id does it; of
-    one that trains (`training`) this one.
+    `maddrs`: the announced addresses of the others. If neither peer of a pair trains, the one with the smaller id
+    reconnects; if the other one trains (`training`), this peer does.
     """
     return {
         peer: (at_internal(maddr, neighbours[peer]), maddr.rsplit("/p2p/", 1)[0])
@@ -71,36 +74,36 @@ def to_reconnect(
 
 
 async def connect_inside(_dht: Any, node: Any, pairs: Mapping[str, tuple[str, str]]) -> dict[str, bool]:
-    """In the DHT's process: whether each pair's connections are all internal ones, after some tries."""
-    found = await asyncio.gather(*(_inside(node, peer, *pair) for peer, pair in pairs.items()))
+    """Reconnect each pair internally; whether all of a pair's connections are internal now. Runs in the DHT's process."""
+    found = await asyncio.gather(*(_connect_pair(node, peer, *pair) for peer, pair in pairs.items()))
     return dict(zip(pairs, found, strict=True))
 
 
-async def _inside(node: Any, peer: str, internal: str, public: str) -> bool:
-    wanted = ip_of(internal)
+async def _connect_pair(node: Any, peer: str, internal: str, public: str) -> bool:
+    address = ip_of(internal)
     for _ in range(_TRIES):
-        if await _settled(node, peer, wanted):
+        if await _settled(node, peer, address):
             return True
         await node.p2p._client.control.disconnect(PeerID.from_base58(peer))
         if not await _connect(node, peer, internal):
             break
-    if await _settled(node, peer, wanted):
+    if await _settled(node, peer, address):
         return True
     if not await _addresses(node, peer):
         await _connect(node, peer, public)
     return False
 
 
-async def _settled(node: Any, peer: str, wanted: str) -> bool:
-    """Whether there is no connection but at this address, now and a moment later."""
-    if await _addresses(node, peer) != {wanted}:
+async def _settled(node: Any, peer: str, address: str) -> bool:
+    """Whether the peer is connected at this address only, now and a moment later."""
+    if await _addresses(node, peer) != {address}:
         return False
     await asyncio.sleep(_SETTLED_S)
-    return await _addresses(node, peer) == {wanted}
+    return await _addresses(node, peer) == {address}
 
 
 async def _addresses(node: Any, peer: str) -> set[str]:
-    """The other ends' IP addresses of all connections to a peer."""
+    """Remote IP addresses of all connections to a peer."""
     known = await node.p2p.list_peers()
     return {ip_of(str(a)) for info in known if str(info.peer_id) == peer for a in info.addrs}
 
@@ -110,7 +113,7 @@ async def _connect(node: Any, peer: str, maddr: str) -> bool:
         await asyncio.wait_for(
             node.p2p._client.connect(PeerID.from_base58(peer), [Multiaddr(maddr)]), _CONNECT_S
         )
-    except Exception as error:  # noqa: BLE001 - unreachable there: the caller takes the other address
-        _log.info("inside: %s at %s: %r", peer, maddr, error)
+    except Exception as error:  # noqa: BLE001 - unreachable there: the caller tries the other address
+        _log.info("internal connections: cannot connect to %s at %s: %r", peer, maddr, error)
         return False
     return True

@@ -1,4 +1,4 @@
-"""What peers say of themselves in the DHT, read without belief: whatever a record holds, nothing raises."""
+"""Parsing of peers' announcements and progress reports in the DHT. Records are untrusted: invalid ones never raise."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from cloud.vm_report import is_maddr
 from experiments.peer.swarm.reachability import peer_of
 from experiments.wire.dht_records import MEMBER_PHASES, RecordError, vm_and_key_of
 
-# Whether the VM of that name has this record key (OpenSSH text) and this libp2p id (base58).
+# (VM name, record key as OpenSSH text, libp2p id in base58) -> whether they belong together.
 IsMember = Callable[[str, str, str], bool]
-_MOST_AHEAD_S = 2 * 3600.0  # an announcement lives 30 s; the rest is what clocks may differ by
+_MOST_AHEAD_S = 2 * 3600.0  # an announcement is valid for 30 s; the rest allows for clock differences
 _MOST_SAMPLES, _MOST_SPS = 2**60, 1e9
 _MOST_EPOCH = 2**40
 
 
 @dataclass(frozen=True)
 class Member:
-    """A peer as it announces itself in the DHT."""
+    """A peer as announced in the DHT."""
 
     vm: str
     slot: str
     phase: str  # "ready", "training", "serving"
     epoch: int
     maddr: str
-    until_s: float = 0.0  # the announcement lives, DHT time: later in each new one
+    until_s: float = 0.0  # expiration of the announcement, DHT time: later in each new one
 
 
 def anybody(_vm: str, _key: str, _peer_id: str) -> bool:
-    """In an open swarm."""
+    """Accept every peer: the `IsMember` of an open swarm."""
     return True
 
 
 def parse_members(value: Any, now_s: float, is_member: IsMember = anybody) -> list[Member]:
-    """The members in a DHT dictionary record; what does not look like one, or is another's word, is left out.
+    """Parse the members in a DHT dictionary record. Invalid entries and those not written by their owner are skipped.
 
     `now_s`: DHT time. The DHT's nodes have checked the signatures (`experiments.wire.dht_records`).
     """
@@ -71,15 +71,15 @@ def _member(subkey: object, entry: Any, now_s: float, is_member: IsMember) -> Me
 
 
 def libp2p_id(text: str) -> PeerID | None:
-    """The peer id of a base58 text; None for what is none."""
+    """Parse a base58 peer id; None if it is invalid."""
     try:
         return PeerID.from_base58(text)
-    except Exception:  # noqa: BLE001 - base58's and multihash's errors are of many types
+    except Exception:  # noqa: BLE001 - base58 and multihash raise many types of errors
         return None
 
 
 def sound_reports(metadata: Any, is_member: IsMember = anybody) -> Mapping[Any, Any] | None:
-    """Of the swarm's progress reports those that Hivemind can work with, by members, each of itself."""
+    """Keep the progress reports that Hivemind can process and that members wrote about themselves."""
     if not isinstance(metadata, dict):
         return None
     return {subkey: e for subkey, e in metadata.items() if _is_sound(subkey, e, is_member)}
@@ -90,28 +90,28 @@ def _is_sound(subkey: object, entry: Any, is_member: IsMember) -> bool:
         return False
     value = entry.value
     if value is None:
-        return True  # taken back
+        return True  # withdrawn
     try:
-        said = LocalTrainingProgress.parse_obj(value)
-        peer_id = PeerID(said.peer_id).to_base58()
-    except Exception:  # noqa: BLE001 - pydantic's and libp2p's are of many types: it is no report
+        progress = LocalTrainingProgress.parse_obj(value)
+        peer_id = PeerID(progress.peer_id).to_base58()
+    except Exception:  # noqa: BLE001 - pydantic and libp2p raise many types of errors: not a report
         return False
     if not (isinstance(value, dict) and isinstance(value.get("samples_per_second"), int | float)):
         return False
-    numbers = math.isfinite(said.time) and 0.0 <= said.samples_per_second <= _MOST_SPS
-    small = said.epoch <= _MOST_EPOCH and said.samples_accumulated <= _MOST_SAMPLES
+    numbers = math.isfinite(progress.time) and 0.0 <= progress.samples_per_second <= _MOST_SPS
+    small = progress.epoch <= _MOST_EPOCH and progress.samples_accumulated <= _MOST_SAMPLES
     return numbers and small and is_member("", owner_key_of(subkey) or "", peer_id)
 
 
 def owner_key_of(subkey: object) -> str | None:
-    """The OpenSSH text of the key in a subkey of Hivemind's own, `[owner:ssh-rsa ...]`; None without one."""
+    """Return the key (OpenSSH text) in a Hivemind subkey `[owner:ssh-rsa ...]`; None for any other subkey."""
     if not isinstance(subkey, bytes) or not subkey.startswith(b"[owner:") or not subkey.endswith(b"]"):
         return None
     return subkey[len(b"[owner:") : -1].decode(errors="replace")
 
 
 def declared_peers(value: Any) -> Sequence[PeerID]:
-    """The peers in Hivemind's list of averagers that have not taken their names back."""
+    """Return the peers in Hivemind's list of averagers that have not withdrawn their declaration."""
     if not isinstance(value, dict):
         return []
     named = [raw for raw, entry in value.items() if getattr(entry, "value", None) is not None]

@@ -1,4 +1,4 @@
-"""Who is in the swarm, who of them is dead, and keeping its links from being forgotten."""
+"""Swarm membership: announces this peer, tracks the others and which are dead, and restores lost DHT links."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from experiments.peer.averaging.rounds import Until
 from experiments.peer.config import PeerConfig
 from experiments.peer.swarm.internal_addresses import connect_inside, ip_of, to_reconnect
 from experiments.peer.swarm.members import IsMember, Member, anybody, parse_members
-from experiments.peer.swarm.reachability import away, enough_answer, peer_of, relink
+from experiments.peer.swarm.reachability import enough_answer, find_dead_and_silent, peer_of, relink
 from experiments.wire.dht_records import MEMBERS_FIELD
 
 _log = logging.getLogger(__name__)
 _RECORD_LIFE_S = 30.0
-_LOOK_S, _CONNECT_S = 3.0, 2.0  # how often connections are looked at, and how long making one again may take
-_GOODBYE_S = 1.0
-_ROUNDS_OUTSIDE = 3  # after so many a neighbour stays at its public address
+_LOOK_S, _CONNECT_S = 3.0, 2.0  # period of connection checks; timeout of a reconnect
+_WITHDRAW_S = 1.0
+_MOST_FAILED_ROUNDS = 3  # after that a neighbour stays connected at its public address
 
 
 def alive_slots(members: Sequence[Member], own_slot: str) -> tuple[str, ...]:
-    """The slots that share the data now, in one order for all peers; this peer's is always among them."""
+    """Slots that share the data now, sorted, so the order is the same on all peers. Includes this peer's slot."""
     taking_part = {member.slot for member in members if member.phase in ("ready", "training")}
     return tuple(sorted(taking_part | {own_slot}))
 
 
 class Membership(threading.Thread):
-    """Announces this peer, knows the others, who of them is dead, and re-establishes links that the DHT forgot.
+    """Announces this peer, tracks the other members and which of them are dead, and restores links the DHT dropped.
 
-    Hivemind's routing table drops a node that missed one request, and never asks it again; with
-    two peers that is a swarm split for good. So this thread pings every known peer that is not in
-    the routing table: the ping puts each back into the other's. Announcements are signed with the VM's record key, which the
-    DHT's nodes and each reader check: nobody speaks for another.
+    Hivemind's routing table drops a node that missed one request and never contacts it again; with two peers the swarm
+    is split permanently. So this thread pings every known peer missing from the routing table, which puts each peer
+    back into the other's table. Announcements are signed with the VM's record key. The DHT's nodes and each reader
+    verify it, so a peer cannot announce another one.
 
-    A killed peer stays announced for half a minute, and its connections end at once. So between two periods this
-    thread asks the own p2pd, which costs no traffic, who is connected; who is not, and cannot be, is dead. Where a whole
-    machine is gone, nothing ends its connections: after an attempt to average that failed all are pinged, and
-    who does not answer is silent: dead or stopped. A round does without it; but what it said of its epoch holds, and nobody
-    takes itself for the last one because of it. When enough answer for a group,
-    another attempt begins; the rest is found out meanwhile.
+    A killed peer stays announced for half a minute, but its connections close at once. So between two periods this
+    thread asks its own p2pd, without network traffic, which peers are connected; a peer that is neither connected nor
+    reachable is dead. If a whole machine disappears, nothing closes its connections: after a failed averaging attempt
+    all peers are pinged, and those that do not respond are silent: dead or stopped. Rounds proceed without silent
+    peers, but their reported epochs stay valid, so no peer concludes from their silence that it is the last one. Once
+    enough peers for a group have responded, the next attempt begins; the rest is determined meanwhile.
     """
 
     def __init__(
@@ -61,8 +61,9 @@ class Membership(threading.Thread):
         period_s: float = 10.0,
         neighbours: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """`subkey`: the one that this VM may write (`dht_records.subkey_of`); `neighbours`: internal address by libp2p id, of
-        the peers of this VM's network (`inside.read_neighbours`)."""
+        """`subkey`: the only one this VM may write (`dht_records.subkey_of`). `neighbours`: internal addresses of the
+        peers in this VM's network, by libp2p id (`internal_addresses.read_neighbours`).
+        """
         super().__init__(name="membership", daemon=True)
         self._dht: Any = dht  # its methods' types cannot say that return_future=True returns a future
         self._config, self._maddr, self._on_heal = config, maddr, on_heal
@@ -71,74 +72,76 @@ class Membership(threading.Thread):
         self._phase, self._epoch = "ready", 0
         self._members: tuple[Member, ...] = ()
         self._gone: frozenset[bytes] = frozenset()
-        # peer -> until when its announcement lived when it did not answer
+        # peer -> expiration of its announcement when it did not respond
         self._silent: dict[bytes, float] = {}
         self._pinging: threading.Thread | None = None
         self._known: dict[str, str] = {peer_of(m): m for m in config.initial_peers}
         self._linked: set[str] = set()
         self._neighbours = neighbours
-        self._inside: dict[str, str] = {}  # peer -> the internal address that it is connected at
-        self._rounds_outside: dict[str, int] = {}  # peer -> how often it could not be
-        self._next_try: dict[str, tuple[float, float]] = {}  # peer -> (not before, wait after a failure)
+        self._internal: dict[str, str] = {}  # peer -> the internal address at which it is connected
+        self._failed_rounds: dict[str, int] = {}  # peer -> failed attempts to connect internally
+        self._next_try: dict[str, tuple[float, float]] = {}  # peer -> (time of the next ping, its delay)
         self._wake, self._ended = threading.Event(), threading.Event()
         self.heals = 0
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """Who announced itself lately, this peer included once its own record came back."""
+        """Recently announced peers, including this one once its own record has been read back."""
         return self._members
 
     @property
     def gone(self) -> frozenset[bytes]:
-        """The libp2p ids of peers that are announced and dead, as of the last look."""
+        """Libp2p ids of announced peers that were dead at the last check."""
         return self._gone
 
     def is_member(self, vm: str, record_key: str, peer_id: str) -> bool:
-        """As the orders say; `vm` "": whichever."""
+        """Whether the orders list this peer; `vm` "": under any name."""
         return self._is_member(vm, record_key, peer_id)
 
     @property
-    def inside(self) -> Mapping[str, str]:
-        """The internal addresses of the peers that this one has connected again there, by libp2p id."""
-        return dict(self._inside)
+    def internal(self) -> Mapping[str, str]:
+        """Internal addresses by libp2p id of the peers this one has reconnected to internally."""
+        return dict(self._internal)
 
     @property
-    def outside(self) -> tuple[str, ...]:
-        """The peers of this network that are connected at their public addresses after all."""
-        return tuple(sorted(p for p, n in self._rounds_outside.items() if n >= _ROUNDS_OUTSIDE))
+    def public_only(self) -> tuple[str, ...]:
+        """Peers of this network that stay connected at their public addresses."""
+        return tuple(sorted(p for p, n in self._failed_rounds.items() if n >= _MOST_FAILED_ROUNDS))
 
-    def wait_until_inside(self, limit_s: float, stop: threading.Event) -> None:
-        """Block until each neighbour is connected inside, or is given up, at most `limit_s`."""
+    def wait_for_internal_connections(self, limit_s: float, stop: threading.Event) -> None:
+        """Block until each neighbour is connected internally or given up, at most `limit_s`."""
         deadline = time.monotonic() + limit_s
         while not stop.is_set() and time.monotonic() < deadline:
-            if all(self._inside.get(p) == ip_of(pair[0]) for p, pair in self._to_reconnect().items()):
+            if all(self._internal.get(p) == ip_of(pair[0]) for p, pair in self._to_reconnect().items()):
                 return
             stop.wait(0.1)
 
     def announce(self, phase: str, epoch: int) -> None:
-        """Say from now on that this peer is in `phase` at `epoch`; a change is published at once."""
+        """Announce this peer in `phase` at `epoch` from now on. A change is published at once."""
         changed = (phase, epoch) != (self._phase, self._epoch)
         self._phase, self._epoch = phase, epoch
         if changed:
             self._wake.set()
 
     def others_training_at(self, epoch: int, seen: int) -> int:
-        """How many other peers are training within one epoch of `epoch`, by their announcements; the silent too.
+        """Number of other peers announced as training within one epoch of `epoch`, including silent ones.
 
-        When more than the `seen` ones are to be expected, the DHT is asked again: they may have left or died meanwhile,
-        and in the first epoch those last known to be ready train by now.
+        If more than `seen` are expected, the DHT is queried again: some may have left or died meanwhile, and in the first
+        epoch those last known as ready are training by now.
         """
         if self._count_others(epoch, _expected_at(epoch)) > seen:
-            self._warned(self._look)  # first: the DHT would wait for those that it finds
-            self._warned(partial(self._read, self._config.dht_timeout_s))
+            # first: DHT calls would wait for the dead peers it finds
+            self._log_errors(self._check_connections)
+            self._log_errors(partial(self._read, self._config.dht_timeout_s))
         return self._count_others(epoch, ("training",))
 
     def others_left(self, epoch: int, until: Until = "enough answered") -> int:
-        """How many others another attempt at the round of `epoch` may find, after one that failed; the silent too.
+        """Number of other peers that the next attempt at the round of `epoch` may find, including silent ones.
 
-        Returns at once ("now"; the rest is found out meanwhile), or as soon as more than half of all answer, this peer included: so
-        many a group needs (`expected_peers`). When they do not, and where all is to be "known", once it is known who is dead
-        and who is silent, and the DHT was asked again.
+        Call it after a failed attempt. "now" returns at once, and the peers are checked meanwhile. "enough answered" returns
+        as soon as more than half of all peers, including this one, have responded: a group needs that many
+        (`expected_peers`). Otherwise, and for "known", it returns once the dead and silent peers are known and the DHT
+        has been queried again.
         """
         awaited = self._others_at(epoch, _expected_at(epoch), self._gone)
         if not awaited:
@@ -147,50 +150,52 @@ class Membership(threading.Thread):
         began = self._pinging is None or not self._pinging.is_alive()
         if began:
             asked = peers if until == "now" else []
-            self._pinging = threading.Thread(target=self._find_out, args=(asked,), name="ping", daemon=True)
+            self._pinging = threading.Thread(
+                target=self._check_others, args=(asked,), name="ping", daemon=True
+            )
             self._pinging.start()
         if until == "now" or (until == "enough answered" and self._enough_answer(peers)):
             return len(awaited)
         if self._pinging is not None:
             self._pinging.join()
-        if not began:  # it had looked before this attempt failed
-            self._find_out([])
+        if not began:  # that check had begun before this attempt failed
+            self._check_others([])
         return self._count_others(epoch, ("training",))
 
-    def _find_out(self, peers: list[str]) -> None:
-        """Who is dead, who is silent, and then, without waiting for those, what the others announce; `peers`: are asked first."""
+    def _check_others(self, peers: list[str]) -> None:
+        """Find dead and silent peers, then read the announcements without waiting for those; pings `peers` first."""
         if peers:
             self._enough_answer(peers)
-        self._warned(partial(self._look, ping=True))
-        self._warned(partial(self._read, self._config.dht_timeout_s))
+        self._log_errors(partial(self._check_connections, ping=True))
+        self._log_errors(partial(self._read, self._config.dht_timeout_s))
 
     def _enough_answer(self, peers: list[str]) -> bool:
-        # as long as any call: the answer may stand behind what a failed round left
+        # the timeout of any call: responses may be queued behind data of a failed round
         answer_s = self._config.dht_timeout_s
         ask = partial(enough_answer, peers=peers, enough=(1 + len(peers)) // 2, answer_s=answer_s)
         try:
             return bool(self._dht.run_coroutine(ask, return_future=True).result(answer_s + _CONNECT_S))
-        except Exception as error:  # noqa: BLE001 - a slow DHT: what the ping finds out counts
+        except Exception as error:  # noqa: BLE001 - a slow DHT: the result of the ping counts
             _log.warning("membership: %r", error)
             return False
 
-    def _warned(self, ask: Callable[[], None]) -> None:
+    def _log_errors(self, query: Callable[[], None]) -> None:
         try:
-            ask()
-        except Exception as error:  # noqa: BLE001 - a slow DHT: what was known before holds
+            query()
+        except Exception as error:  # noqa: BLE001 - a slow DHT: the previous knowledge stays valid
             _log.warning("membership: %r", error)
 
     def others_training(self, epoch: int) -> int:
-        """How many other peers are to be expected in the round of `epoch`, as far as is known; returns at once.
+        """Number of other peers expected in the round of `epoch`, as currently known; returns at once.
 
-        In the first, all that are ready: they begin together, and the news of it travels a while. The silent are not,
-        until they answer a ping or announce themselves again.
+        In the first round this includes all ready peers: they begin together, and their announcements take a while to
+        propagate. Silent peers are excluded until they respond to a ping or announce themselves again.
         """
         silent = frozenset(p for p, member in self._others() if member.until_s <= self._silent.get(p, -1.0))
         return self._count_others(epoch, _expected_at(epoch), silent)
 
     def others_coming(self) -> int:
-        """How many other peers are about to take the swarm's state over, as far as is known; returns at once."""
+        """Number of other peers about to download the swarm's state, as currently known; returns at once."""
         return sum(member.phase == "ready" and peer not in self._gone for peer, member in self._others())
 
     def _count_others(
@@ -206,7 +211,7 @@ class Membership(threading.Thread):
         ]
 
     def _others(self) -> list[tuple[bytes, Member]]:
-        """The other members, each with its libp2p id."""
+        """Other members with their libp2p ids."""
         return [
             (PeerID.from_base58(peer_of(member.maddr)).to_bytes(), member)
             for member in self._members
@@ -214,7 +219,9 @@ class Membership(threading.Thread):
         ]
 
     def wait_for_start(self, expected: int, timeout_s: float, stop: threading.Event) -> str:
-        """Block until training may start: "ready" (all are), "joined" (it began), "timeout" or "stopped"."""
+        """Block until training may start. Returns "ready" (all peers are ready), "joined" (the swarm already trains),
+        "timeout" or "stopped".
+        """
         deadline = time.monotonic() + timeout_s
         while not stop.is_set():
             members = self._members
@@ -228,7 +235,7 @@ class Membership(threading.Thread):
         return "stopped"
 
     def run(self) -> None:
-        """Until `stop`: announce, read, heal, look. Faster while the peers gather."""
+        """Announce, read, restore links and check connections until `stop`. Faster while the peers gather."""
         next_round, period_s = 0.0, 0.5
         while not self._ended.is_set():
             try:
@@ -237,30 +244,30 @@ class Membership(threading.Thread):
                     period_s = 0.5 if self._phase == "ready" else self._period_s
                     next_round = time.monotonic() + period_s
                     self._round()
-                self._look()
-            except Exception as error:  # noqa: BLE001 - the DHT process may be shutting down; the next round tries
+                self._check_connections()
+            except Exception as error:  # noqa: BLE001 - the DHT process may be shutting down; retried in the next round
                 _log.warning("membership: %r", error)
             self._wake.wait(min(_LOOK_S, period_s))
 
-    def _look(self, ping: bool = False) -> None:
-        """Who of the others is dead: a peer whose connection stands is not, whatever it does. With `ping`, who is silent."""
+    def _check_connections(self, ping: bool = False) -> None:
+        """Find dead peers and, with `ping`, silent ones. A connected peer is not dead, even if it does not respond."""
         maddrs = {peer_of(member.maddr): member.maddr for _, member in self._others()}
         until_s = {peer: member.until_s for peer, member in self._others()}
-        answer_s = self._config.dht_timeout_s if ping else None  # as `_enough_answer`
-        look = partial(away, maddrs=maddrs, connect_s=_CONNECT_S, answer_s=answer_s)
+        answer_s = self._config.dht_timeout_s if ping else None  # as in `_enough_answer`
+        find = partial(find_dead_and_silent, maddrs=maddrs, connect_s=_CONNECT_S, answer_s=answer_s)
         timeout_s = 2.0 * self._config.dht_timeout_s + _CONNECT_S
-        dead, silent = self._dht.run_coroutine(look, return_future=True).result(timeout_s)
+        dead, silent = self._dht.run_coroutine(find, return_future=True).result(timeout_s)
         gone = _raw(dead)
         if gone - self._gone:
-            _log.warning("dead: %s", ", ".join(dead))
+            _log.warning("dead peers: %s", ", ".join(dead))
         self._gone = gone
         if ping:
             self._silent = {peer: until_s.get(peer, 0.0) for peer in _raw(silent)}
             if silent:
-                _log.warning("silent: %s", ", ".join(silent))
+                _log.warning("silent peers: %s", ", ".join(silent))
 
     def stop(self) -> None:
-        """Take this peer's announcement back, wait a moment until the DHT has it, and end the thread."""
+        """Withdraw this peer's announcement, wait briefly until the DHT has stored that, and end the thread."""
         self._ended.set()
         self._wake.set()
         now = get_dht_time()
@@ -271,9 +278,9 @@ class Membership(threading.Thread):
                 value=None,
                 expiration_time=now + _RECORD_LIFE_S,
                 return_future=True,
-            ).result(_GOODBYE_S)
-        except Exception as error:  # noqa: BLE001 - on the way out: nobody may be listening any more
-            _log.warning("membership: the announcement was not taken back: %r", error)
+            ).result(_WITHDRAW_S)
+        except Exception as error:  # noqa: BLE001 - during shutdown: there may be no peers left
+            _log.warning("membership: the announcement was not withdrawn: %r", error)
 
     def _round(self) -> None:
         timeout = 2.0 * self._config.dht_timeout_s
@@ -289,28 +296,28 @@ class Membership(threading.Thread):
             if member.vm != self._config.vm:
                 self._known[peer_of(member.maddr)] = member.maddr
         self._heal(timeout)
-        if self._phase == "ready":  # from then on a connection that ends would take a round with it
-            self._go_inside(timeout)
+        if self._phase == "ready":  # later, closing a connection would abort a round
+            self._connect_internally(timeout)
 
     def _to_reconnect(self) -> dict[str, tuple[str, str]]:
-        """The pairs that this peer looks after and has not given up."""
+        """Pairs for which this peer is responsible and that it has not given up."""
         maddrs = {peer_of(member.maddr): member.maddr for _, member in self._others()}
         training = frozenset(peer_of(member.maddr) for _, member in self._others() if member.phase != "ready")
         pairs = to_reconnect(peer_of(self._maddr), self._neighbours(), maddrs, training)
-        return {peer: pair for peer, pair in pairs.items() if peer not in self.outside}
+        return {peer: pair for peer, pair in pairs.items() if peer not in self.public_only}
 
-    def _go_inside(self, timeout: float) -> None:
-        """Look at all pairs in each round: the other end may have connected at the public address meanwhile."""
+    def _connect_internally(self, timeout: float) -> None:
+        """Check all pairs in each round: the other end may have connected at the public address meanwhile."""
         pairs = self._to_reconnect()
         if not pairs:
             return
         connect = partial(connect_inside, pairs=pairs)
-        for peer, inside in self._dht.run_coroutine(connect, return_future=True).result(4 * timeout).items():
-            if inside:
-                self._inside[peer] = ip_of(pairs[peer][0])
+        for peer, done in self._dht.run_coroutine(connect, return_future=True).result(4 * timeout).items():
+            if done:
+                self._internal[peer] = ip_of(pairs[peer][0])
             else:
-                self._inside.pop(peer, None)
-                self._rounds_outside[peer] = self._rounds_outside.get(peer, 0) + 1
+                self._internal.pop(peer, None)
+                self._failed_rounds[peer] = self._failed_rounds.get(peer, 0) + 1
 
     def _read(self, timeout: float) -> None:
         found = self._dht.get(self._key, latest=True, return_future=True).result(timeout)
@@ -325,7 +332,7 @@ class Membership(threading.Thread):
         wait_s = self._config.dht_timeout_s
         future = self._dht.run_coroutine(partial(relink, maddrs=due, timeout_s=wait_s), return_future=True)
         states = future.result(timeout + 2.0 * wait_s)
-        # While this peer and its neighbours connect again at internal addresses, nothing was forgotten.
+        # Links lost while this peer and its neighbours reconnect internally were not dropped by the DHT.
         reconnecting = self._neighbours() if self._phase == "ready" else {}
         healed = 0
         for peer, state in states.items():
@@ -338,12 +345,12 @@ class Membership(threading.Thread):
             self._linked.add(peer)
         if healed:
             self.heals += healed
-            _log.warning("the DHT had forgotten %d peer(s): linked again", healed)
+            _log.warning("the DHT had dropped %d peer(s): relinked", healed)
             self._on_heal(self.heals)
 
 
 def _expected_at(epoch: int) -> tuple[str, ...]:
-    """The phases of those who will come to the round."""
+    """Phases of the peers expected in the round."""
     return ("training",) if epoch else ("training", "ready")
 
 

@@ -1,4 +1,4 @@
-"""The orders this peer obeys: the newest that the run's controller signed, from the config or from the DHT."""
+"""The orders this peer obeys: the newest ones signed by the run's controller, from the config or the DHT."""
 
 from __future__ import annotations
 
@@ -33,37 +33,40 @@ from experiments.wire.orders import (
 _log = logging.getLogger(__name__)
 
 _PERIOD_S = 2.0
-_WIDE_EVERY = 8  # looks: the monitor brings the orders to every node it reaches; the others ask around
+# Lookups; the monitor stores the orders on every node it reaches, the others find them with wide lookups.
+_WIDE_EVERY = 8
 
 
 class OrdersWatch:
-    """Keeps the newest orders. Without a public key in the config the swarm is open: everybody is allowed.
+    """Keeps the newest orders. Without a public key in the config the swarm is open: every peer is allowed.
 
-    Leases run on this machine's monotonic clock (`experiments.wire.lease`): neither the controller's time of day nor this machine's
-    makes them shorter or longer.
+    Leases are measured on this machine's monotonic clock (`experiments.wire.lease`), so that neither the controller's
+    time of day nor this machine's can shorten or extend them.
     """
 
     def __init__(self, config: PeerConfig, *, ticks_s: Callable[[], float] = ticks_s) -> None:
-        """Takes the first orders from the config. Raises PeerConfigError when they are not the controller's."""
+        """Take the first orders from the config. Raises PeerConfigError if the run's controller did not sign them."""
         self._run_id, self._public_key = config.run_id, config.orders_public_key
         self._dht_timeout_s = config.dht_timeout_s
         self._current: Orders | None = None
         self._peer_ids: frozenset[str] = frozenset()
         self._lease: Lease | None = None
         self._ended = threading.Event()
-        self.refused: Counter[str] = Counter()  # orders, by reason
+        self.refused: Counter[str] = Counter()  # refused orders by reason
         if not self._public_key:
             return
         try:
             first = verify(base64.b64decode(config.orders, validate=True), self._public_key, self._run_id, -1)
         except (OrdersError, binascii.Error) as error:
-            raise PeerConfigError(f"orders: not this run's: {error}; the controller writes them") from error
+            raise PeerConfigError(
+                f"orders: not signed orders of this run: {error}; the controller writes them"
+            ) from error
         self._lease = Lease(first.lease_s, first.issued_s, ticks_s)
         self._take(first)
 
     @property
     def closed(self) -> bool:
-        """Whether only the peers on the orders belong to the swarm."""
+        """Whether only the peers listed in the orders belong to the swarm."""
         return bool(self._public_key)
 
     @property
@@ -73,12 +76,12 @@ class OrdersWatch:
 
     @property
     def paused(self) -> bool:
-        """Whether the controller wants nobody to step."""
+        """Whether the controller has paused training."""
         return self._current is not None and self._current.paused
 
     @property
     def peer_ids(self) -> frozenset[str]:
-        """The allowed peers' libp2p ids, base58; empty in an open swarm."""
+        """Libp2p ids (base58) of the allowed peers; empty in an open swarm."""
         return self._peer_ids
 
     def allowed(self, peer_id: str) -> bool:
@@ -86,7 +89,7 @@ class OrdersWatch:
         return not self._public_key or peer_id in self._peer_ids
 
     def is_member(self, vm: str, record_key: str, peer_id: str) -> bool:
-        """Whether the newest orders name that VM ("": any) with this record key and libp2p id; in an open swarm anybody."""
+        """Whether the newest orders list the VM ("": any) with this record key and libp2p id. True in an open swarm."""
         orders = self._current
         if not self._public_key or orders is None:
             return not self._public_key
@@ -95,11 +98,11 @@ class OrdersWatch:
         return any(vm in ("", peer.vm) for peer in known)
 
     def lease_left_s(self) -> float:
-        """Seconds to the lease's end; negative: expired; infinite in an open swarm."""
+        """Seconds until the lease ends; negative if expired, infinite in an open swarm."""
         return math.inf if self._lease is None else self._lease.left_s()
 
     def offer(self, blob: bytes) -> bool:
-        """Take what somebody says are the orders, if they are and are newer. Returns whether they were taken."""
+        """Verify orders from an untrusted source and take them if they are newer. Returns whether they were taken."""
         known = self._current.version if self._current is not None else -1
         try:
             orders = verify(blob, self._public_key, self._run_id, known)
@@ -115,9 +118,9 @@ class OrdersWatch:
         return True
 
     def watch(self, dht: Any, on_look: Callable[[], None], *, period_s: float = _PERIOD_S) -> None:
-        """Look in the DHT each `period_s` from now on, in a thread; `on_look` is called there after each look.
+        """Start a thread that looks up the orders in the DHT every `period_s` and then calls `on_look`.
 
-        Each look also closes the connections of strangers (`allowlist.disconnect_strangers`).
+        Each lookup also closes the connections of unlisted peers (`allowlist.disconnect_strangers`).
         """
         if not self._public_key:
             return
@@ -134,16 +137,16 @@ class OrdersWatch:
         self._current = orders
 
     def _run(self, dht: Any, on_look: Callable[[], None], period_s: float) -> None:
-        looks, seen = 0, b""
+        lookups, seen = 0, b""
         while not self._ended.wait(period_s):
-            wide = looks % _WIDE_EVERY == _WIDE_EVERY - 1
-            looks += 1
+            wide = lookups % _WIDE_EVERY == _WIDE_EVERY - 1
+            lookups += 1
             try:
                 future = dht.run_coroutine(
                     partial(_look, key=orders_key(self._run_id), wide=wide), return_future=True
                 )
                 blob = future.result(2.0 * self._dht_timeout_s if wide else self._dht_timeout_s)
-            except Exception as error:  # noqa: BLE001 - a busy or dying DHT process: the next look tries again
+            except Exception as error:  # noqa: BLE001 - the DHT process is busy or dying: the next lookup tries again
                 _log.warning("orders: the DHT did not answer: %r", error)
                 continue
             if blob is not None and blob != seen:
@@ -153,24 +156,24 @@ class OrdersWatch:
 
 
 class Admission:
-    """Keeps the allowlist equal to the newest orders, and warns of what was refused. In an open swarm it does nothing."""
+    """Keeps the allowlist in sync with the newest orders and warns about refusals. Does nothing in an open swarm."""
 
     def __init__(self, orders: OrdersWatch, allowlist: Allowlist, warn: Callable[[str, str], None]) -> None:
         """`warn`: (key, text), as `Status.warn`."""
         self._orders, self._allowlist, self._warn = orders, allowlist, warn
 
     def install(self) -> None:
-        """Restrict Hivemind's calls to the peers on the orders; call it before anything listens."""
+        """Restrict Hivemind's calls to the peers listed in the orders. Call it before anything listens."""
         if self._orders.closed:
             self._allowlist.allow(self._orders.peer_ids)
             install_allowlist(self._allowlist)
 
     def watch(self, dht: Any) -> None:
-        """Follow the orders in the DHT, in a thread, until `stop`."""
+        """Watch the orders in the DHT, in a thread, until `stop`."""
         self._orders.watch(dht, self.update)
 
     def update(self) -> None:
-        """Take the peers of the newest orders over, and report refusals."""
+        """Copy the peers of the newest orders to the allowlist, and report refusals."""
         self._allowlist.allow(self._orders.peer_ids)
         for key, refused in (("strangers", self._allowlist.refused), ("orders", dict(self._orders.refused))):
             if refused:
@@ -182,12 +185,12 @@ class Admission:
 
 
 class OrdersValidator(RecordValidatorBase):
-    """In the DHT's process: the run's orders are stored and believed only when its controller signed them.
+    """Accepts records of the run's orders only if its controller signed them. Runs in the DHT's process.
 
-    No other key has a value without subkeys: such a one, with a later expiration, would take the place of all that
-    others have stored under the key.
+    Values without subkeys are refused under all other keys: with a later expiration, such a value would replace
+    everything that others have stored under the key.
 
-    Their expiration follows from their version, to the digit: nobody can keep an old copy above a newer one.
+    The expiration of orders is determined exactly by their version, so an old copy cannot outlast a newer one.
     """
 
     def __init__(self, run_id: str, public_key: str) -> None:
@@ -196,7 +199,7 @@ class OrdersValidator(RecordValidatorBase):
         self._newest = -1
 
     def validate(self, record: DHTRecord) -> bool:
-        """Whether the record is one of a key with subkeys, or holds orders that are not older than known ones."""
+        """Whether the record has a subkey, or holds orders that are not older than the known ones."""
         plain = record.subkey == MSGPackSerializer.dumps(None)
         if record.key != self._key:
             return not plain
@@ -205,8 +208,8 @@ class OrdersValidator(RecordValidatorBase):
         try:
             blob: Any = MSGPackSerializer.loads(record.value)
             orders = verify(bytes(blob), self._public_key, self._run_id, self._newest)
-        except Exception as error:  # noqa: BLE001 - msgpack's errors are of many types; all mean "no orders"
-            _log.info("a record that is no orders: %r", error)
+        except Exception as error:  # noqa: BLE001 - msgpack raises many types of errors; all mean invalid orders
+            _log.info("refused a record that holds no valid orders: %r", error)
             return False
         if record.expiration_time != orders_expiration_s(orders.version):
             return False
@@ -215,10 +218,10 @@ class OrdersValidator(RecordValidatorBase):
 
 
 async def _look(_dht: Any, node: Any, key: str, wide: bool) -> bytes | None:
-    """In the DHT's process: the newest orders here, or (`wide`) on the nodes nearest the key."""
+    """Return the newest orders on this node or, with `wide`, on the nodes nearest the key. Runs in the DHT's process."""
     await disconnect_strangers(node)
     if wide:
-        await node.get(key, latest=True)  # what it finds is kept in the cache
+        await node.get(key, latest=True)  # its result is kept in the cache
     key_id = DHTID.generate(source=key)
     found = [
         e for e in (s.get(key_id) for s in (node.protocol.storage, node.protocol.cache)) if e is not None

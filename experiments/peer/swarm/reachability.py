@@ -1,4 +1,4 @@
-"""Who of the known peers is connected, who answers, and connecting to who is not. All of it runs in the DHT's process."""
+"""Checks which known peers are connected and responsive, and reconnects them. All of it runs in the DHT's process."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from hivemind.p2p import PeerID
 from hivemind.utils.multiaddr import Multiaddr
 
 _log = logging.getLogger(__name__)
-_GRACE_S = 1.0  # for the slower ones, once enough have answered
+_GRACE_S = 1.0  # for slower peers, once enough have responded
 
 
 def peer_of(maddr: str) -> str:
-    """The libp2p id, in base58, at the end of an address."""
+    """Return the libp2p id (base58) at the end of a multiaddr."""
     return maddr.rsplit("/p2p/", 1)[1]
 
 
 async def relink(_dht: Any, node: Any, maddrs: dict[str, str], timeout_s: float) -> dict[str, str]:
-    """Ping the peers missing in the routing table. Returns each one's state: "linked", "relinked" or "unreachable"."""
+    """Ping the peers missing from the routing table. Returns each one's state: "linked", "relinked" or "unreachable"."""
 
     async def one(peer: str, maddr: str) -> str:
         peer_id = PeerID.from_base58(peer)
@@ -28,7 +28,7 @@ async def relink(_dht: Any, node: Any, maddrs: dict[str, str], timeout_s: float)
             return "linked"
         try:
             await asyncio.wait_for(_connect(node, peer, maddr), timeout_s)
-        except Exception as error:  # noqa: BLE001 - dead peers are expected here; the state tells
+        except Exception as error:  # noqa: BLE001 - dead peers are expected here and reported as unreachable
             _log.info("membership: cannot reach %s: %r", maddr, error)
             return "unreachable"
         if await node.protocol.call_ping(peer_id) is None:
@@ -40,12 +40,13 @@ async def relink(_dht: Any, node: Any, maddrs: dict[str, str], timeout_s: float)
     return dict(zip(maddrs, states, strict=True))
 
 
-async def away(
+async def find_dead_and_silent(
     _dht: Any, node: Any, maddrs: dict[str, str], connect_s: float, answer_s: float | None
 ) -> tuple[list[str], list[str]]:
-    """Those of the peers that are not connected and cannot be; and those that are, and do not answer.
+    """Return the dead peers (not connected and unreachable) and the silent ones (connected but not responding).
 
-    `answer_s` None: nobody is asked. The DHT asks neither kind for a while: else each of its calls waits for them.
+    `answer_s` None: do not ping. Both kinds are excluded from DHT calls for a while, which would otherwise wait for
+    them.
     """
     connected = await _connected(node)
 
@@ -56,25 +57,25 @@ async def away(
             return "" if await _answers(node, peer, answer_s) else "silent"
         try:
             await asyncio.wait_for(_connect(node, peer, maddr), connect_s)
-        except Exception as error:  # noqa: BLE001 - refused, or nobody there: that is what is asked
+        except Exception as error:  # noqa: BLE001 - refused or unreachable: the peer is dead
             _log.info("membership: %s is dead: %r", maddr, error)
             return "dead"
         node.blacklist.register_success(PeerID.from_base58(peer))
         return ""
 
     found = dict(zip(maddrs, await asyncio.gather(*(one(*item) for item in maddrs.items())), strict=True))
-    back = await _connected(node)  # meanwhile: pings take longer than connecting
-    found = {peer: "" if how == "dead" and peer in back else how for peer, how in found.items()}
-    for peer in (peer for peer, how in found.items() if how):
-        await _leave_out(node, peer)
-    dead, silent = ([peer for peer, how in found.items() if how == one] for one in ("dead", "silent"))
+    back = await _connected(node)  # some may have reconnected meanwhile: pings take longer than connecting
+    found = {peer: "" if state == "dead" and peer in back else state for peer, state in found.items()}
+    for peer in (peer for peer, state in found.items() if state):
+        await _exclude(node, peer)
+    dead, silent = ([peer for peer, state in found.items() if state == one] for one in ("dead", "silent"))
     return dead, silent
 
 
 async def enough_answer(_dht: Any, node: Any, peers: Sequence[str], enough: int, answer_s: float) -> bool:
-    """Whether so many of the peers are connected and answer in time; returns soon after they do.
+    """Whether at least `enough` of the peers are connected and respond in time. Returns soon after they do.
 
-    The DHT asks the rest no more until they answer: the first call of each that asks one that is gone would wait for it.
+    The others are excluded from DHT calls until they respond: calls to a dead peer would wait for it.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -95,7 +96,7 @@ async def enough_answer(_dht: Any, node: Any, peers: Sequence[str], enough: int,
         here |= {peer for one, peer in asking.items() if one.done() and one.result()}
         for peer in peers:
             if peer not in here:
-                await _leave_out(node, peer)
+                await _exclude(node, peer)
         return True
     finally:
         for task in asking:
@@ -103,8 +104,8 @@ async def enough_answer(_dht: Any, node: Any, peers: Sequence[str], enough: int,
         await asyncio.gather(*asking, return_exceptions=True)
 
 
-async def _leave_out(node: Any, peer: str) -> None:
-    """The DHT asks it no more: until a ping is answered, or for some seconds."""
+async def _exclude(node: Any, peer: str) -> None:
+    """Exclude a peer from DHT calls until it responds to a ping, or for some seconds."""
     peer_id = PeerID.from_base58(peer)
     node.blacklist.register_failure(peer_id)
     await node.protocol.update_routing_table(None, peer_id, responded=False)
@@ -115,7 +116,7 @@ async def _connected(node: Any) -> set[str]:
 
 
 async def _answers(node: Any, peer: str, answer_s: float) -> bool:
-    """Whether it does in time; then nothing keeps the DHT from asking it."""
+    """Whether a peer responds to a ping in time. If so, the DHT may call it again."""
     peer_id = PeerID.from_base58(peer)
     try:
         if await asyncio.wait_for(node.protocol.call_ping(peer_id), answer_s) is None:

@@ -1,1 +1,1 @@
-"""Training loop, batches, models, and the accounting of steps and epochs."""
+"""Training loop, batches, models, and accounting of steps and epochs."""

@@ -1,4 +1,4 @@
-"""Batches for training, read ahead by a thread, from the share of the shards that is this slot's."""
+"""Training batches from this slot's share of the shards, prefetched in a thread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _AHEAD = 4  # batches
 
 
 class BatchSource(Protocol):
-    """An endless source of batches that may be given another share of the shards at any time."""
+    """An endless source of batches whose share of the shards can be changed at any time."""
 
     def next_batch(self, samples: int) -> Batch: ...
 
@@ -38,26 +38,26 @@ class BatchSource(Protocol):
 
 
 def open_shards(config: PeerConfig, folder: Path, warn: Callable[[str], None]) -> ShardOpener:
-    """The opener of this peer's shards, with a disk cache in `folder`. Raises StorageError."""
+    """Create the opener of this peer's shards, with a disk cache in `folder`. Raises StorageError."""
     cache = ShardCache(folder, config.cache_bytes, warn=warn) if config.cache_bytes > 0 else None
     client = ClientPerProcess(config.endpoint, region=config.region)
     return ShardOpener(client, endpoint=config.endpoint, cache=cache, counter=ByteCounter())
 
 
 class DigitSource:
-    """Digits of a share of the shards (at first: of all), in an order that follows from the seed."""
+    """Digits from a share of the shards (initially all), in an order determined by the seed."""
 
     def __init__(self, config: PeerConfig, opener: ShardOpener) -> None:
         shards = shards_for(config.slot, [config.slot], config.shards)
         self._reader = SampleReader(shards, opener.open, seed=config.seed, shuffle=_SHUFFLE_SAMPLES)
 
     def next_batch(self, samples: int) -> Batch:
-        """The next `samples` digits. Raises StorageError."""
+        """Read the next `samples` digits. Raises StorageError."""
         decoded = [decode_digit(next(self._reader)) for _ in range(samples)]
         return _stack(decoded)
 
     def set_shards(self, shards: Sequence[str]) -> None:
-        """Another share, from the next shard on."""
+        """Change the share; takes effect with the next shard."""
         self._reader.set_shards(shards)
 
     def close(self) -> None:
@@ -66,7 +66,7 @@ class DigitSource:
 
 
 def read_heldout(config: PeerConfig, opener: ShardOpener) -> Batch | None:
-    """All held-out digits, or None when the experiment has none. Raises StorageError."""
+    """Read all held-out digits; None if the experiment has none. Raises StorageError."""
     decoded = [
         decode_digit(s) for shard in config.heldout_shards for s in read_shard(shard, opener.open(shard))
     ]
@@ -79,10 +79,10 @@ def _stack(decoded: Sequence[tuple[np.ndarray, int]]) -> Batch:
 
 
 class Batches:
-    """Reads a source ahead in a thread, so that `next` seldom waits. It begins with `start`: once the share is known,
-    else all slots' first batches would be the same shard's.
+    """Prefetches batches from a source in a thread, so that `next` rarely waits.
 
-    An error of the source is raised by `next`, after the batches that were read before it.
+    Call `start` once the share is known; otherwise the first batches of all slots would come from the same shard. An
+    error of the source is raised by `next`, after the batches that were read before it.
     """
 
     def __init__(self, source: BatchSource, samples: int) -> None:
@@ -93,11 +93,11 @@ class Batches:
         self._thread = threading.Thread(target=self._read, name="batches", daemon=True)
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start prefetching."""
         self._thread.start()
 
     def next(self, ended: threading.Event | None = None) -> Batch | None:
-        """The next batch; None when `ended` was set while waiting. Raises what the source raised."""
+        """Return the next batch; None if `ended` was set while waiting. Raises what the source raised."""
         while True:
             try:
                 item = self._ready.get(timeout=0.2)
@@ -110,7 +110,7 @@ class Batches:
             return item
 
     def share_among(self, slot: str, slots: Sequence[str], shards: Sequence[str]) -> bool:
-        """Take this slot's share of `shards` among the `slots` alive; True when it changed."""
+        """Switch to this slot's share of `shards` among the live `slots`. Returns whether it changed."""
         share = shards_for(slot, slots, shards)
         if share == self._share:
             return False
@@ -119,7 +119,7 @@ class Batches:
         return True
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """End the thread; a read that hangs is left to the process's end."""
+        """End the thread. A read that hangs ends with the process."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
@@ -130,7 +130,7 @@ class Batches:
         while not self._ended.is_set():
             try:
                 item: Batch | Exception = self._source.next_batch(self._samples)
-            except Exception as error:  # noqa: BLE001 - handed over to the training thread, which raises it
+            except Exception as error:  # noqa: BLE001 - raised in the training thread
                 item = error
             while not self._ended.is_set():
                 try:

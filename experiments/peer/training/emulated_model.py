@@ -1,4 +1,4 @@
-"""The network that runs on the emulated cloud: small and real, with ballast to the modelled size."""
+"""The network that runs on the emulated cloud: a small real network with ballast up to the modelled size."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import nn
 
 BALLAST_TENSORS = 16
 DIGITS = ("digits", "digits-12m")
-"""Models of models.csv that are this network: as it is, and with ballast."""
+"""Models of models.csv that are this network: without and with ballast."""
 _PIXELS, _HIDDEN, _CLASSES = 64, 64, 10
 
 
 class ModelSizeError(Exception):
-    """The parameters asked for do not hold even the small network."""
+    """The requested number of parameters is smaller than that of the small network."""
 
 
 class DigitsNet(nn.Module):
@@ -32,10 +32,10 @@ class DigitsNet(nn.Module):
 
 
 class Emulated(nn.Module):
-    """A `DigitsNet` and ballast: parameters that are averaged as any others, but never used.
+    """A `DigitsNet` with ballast: parameters that are averaged like all others but never used.
 
-    The ballast's gradients are zeros from the start: Hivemind averages gradient buffers, and a
-    compressed zero is as long as any other number. It is vectors, but for the sides of `matrices`.
+    The ballast's gradients are always zero: Hivemind averages gradient buffers, and a compressed zero takes as many
+    bytes as any other number. The ballast consists of the given `matrices` (rows, columns) and of vectors.
     """
 
     def __init__(self, parameters: int, matrices: Sequence[tuple[int, int]] = ()) -> None:
@@ -45,8 +45,8 @@ class Emulated(nn.Module):
         rest = parameters - small - sum(math.prod(sides) for sides in matrices)
         if rest < 0:
             raise ModelSizeError(
-                f"parameters: {parameters} after bytes_scale, but the network that runs has {small}"
-                f"{' beside the matrices asked for' if matrices else ''}; lower emulation.bytes_scale"
+                f"parameters: {parameters} after bytes_scale, but the network itself has {small}"
+                f"{' in addition to the requested matrices' if matrices else ''}; lower emulation.bytes_scale"
             )
         share, extra = divmod(rest, BALLAST_TENSORS)
         sizes = [share + (i < extra) for i in range(BALLAST_TENSORS)]
@@ -56,12 +56,12 @@ class Emulated(nn.Module):
             tensor.grad = torch.zeros_like(tensor)
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Pixels (n, 64) -> logits (n, 10); the ballast takes no part."""
+        """Pixels (n, 64) -> logits (n, 10); the ballast is not used."""
         return self.net(pixels)
 
 
 def build_emulated(parameters: int, seed: int, matrices: Sequence[tuple[int, int]] = ()) -> Emulated:
-    """The emulated model with `parameters` in all. Equal seeds give equal replicas: peers start alike."""
+    """Build the emulated model with `parameters` in total. The same seed gives identical replicas on all peers."""
     generator_state = torch.random.get_rng_state()
     torch.manual_seed(seed)
     try:

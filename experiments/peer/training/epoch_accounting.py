@@ -1,4 +1,4 @@
-"""One epoch's account: phases, samples, loss, bytes; and why a round was not a whole one."""
+"""Accounting of epochs: phases, samples, loss, bytes, and reasons for incomplete rounds."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from metrics.records import EgressRecord, EpochRecord, IngressRecord, StepRecord
 
 
 def loss_reasons(done: Round, logged: Sequence[str], others_training: int) -> list[str]:
-    """Why the round lost a part; empty for a whole round and for a peer that is alone.
+    """Return the reasons why the round lost a part; empty for a complete round and for a peer that is alone.
 
-    `logged`: reasons from Hivemind's log; `others_training`: other peers announced as training at
-    about this epoch. A peer that saw nobody while others were training is a loss.
+    `logged`: reasons from Hivemind's log. `others_training`: number of other peers announced as training at about this
+    epoch. Seeing no other peer while others were training counts as a loss.
     """
     reasons = [*done.losses, *logged]
     expected = others_training + 1
@@ -34,9 +34,9 @@ def egress_between(
     after: dict[str, int],
     model: dict[str, int] | None = None,
 ) -> list[EgressRecord]:
-    """What was sent between two readings of the meter, a record for each destination with bytes.
+    """Return records of the bytes sent between two meter readings, one for each destination with any.
 
-    `model`: bytes of the model handed over meanwhile, by address; None: nobody counted.
+    `model`: bytes of model data sent meanwhile, by address; None: not counted.
     """
     sent = {address: 0 for address, count in (model or {}).items() if count > 0}
     sent |= {address: count - before.get(address, 0) for address, count in after.items()}
@@ -56,12 +56,12 @@ def egress_between(
 
 
 class EpochLedger:
-    """Adds up one epoch after the other. `snapshot`: bytes sent by address; `read`: data bytes.
+    """Accounts for one epoch after the other. `snapshot`: bytes sent by address; `read`: data bytes read.
 
-    Both count from this peer's start: what went before the first epoch stands in that epoch's records,
-    the bytes sent under the phase "joining", which took `joining_s`. A peer whose round is over goes on
-    serving the others' parts of it while it calculates: the bytes of the first half of the calculation after
-    a round are the phase "settling", so that "calc" holds control traffic only.
+    Both count from the peer's start. What precedes the first epoch is part of that epoch's records; its sent bytes have
+    the phase "joining", which took `joining_s`. A peer that has completed its round keeps sending parts of it to others
+    while it calculates. So bytes sent during the first half of the calculation after a round have the phase "settling",
+    and "calc" contains control traffic only.
     """
 
     def __init__(
@@ -71,19 +71,18 @@ class EpochLedger:
         read: Callable[[], BytesRead],
         ran: str,
         joining_s: float,
-        handed: Callable[[], dict[str, int] | None] = lambda: None,
+        model_bytes: Callable[[], dict[str, int] | None] = lambda: None,
     ) -> None:
-        """`handed`: bytes of the model by address, as `model_bytes` counts them; None: nobody counted."""
+        """`model_bytes`: bytes of model data sent by address (`reporting.model_bytes`); None: not counted."""
         self._vm, self._snapshot, self._read, self._ran = vm, snapshot, read, ran
-        self._joining_s, self._handed = joining_s, handed
-        self._handed_before: dict[str, int] = {}
-        self._joining: dict[str, int] | None = snapshot()  # until it is told
+        self._joining_s, self._model_bytes = joining_s, model_bytes
+        self._model_bytes_before: dict[str, int] = {}
+        self._joining: dict[str, int] | None = snapshot()  # until it is in a record
         self._at_end = self._joining
         self._at_round: dict[str, int] | None = None
-        self._settled: tuple[float, dict[str, int]] | None = (
-            None  # seconds outside rounds by then, the reading
-        )
-        self._steps_before = 0  # of the epoch before, until its round began
+        # seconds outside rounds until half of the steps, and the meter reading then
+        self._settled: tuple[float, dict[str, int]] | None = None
+        self._steps_before = 0  # of the previous epoch, until its round began
         self._steps_at_round = 0
         self._ahead = 0  # samples of the next epoch
         self._read_at_end = BytesRead(0, 0, 0)
@@ -92,7 +91,7 @@ class EpochLedger:
         self.reasons: list[str] = []  # why part of this epoch was lost
 
     def begin(self, began_s: float) -> None:
-        """A new epoch begins now (unix seconds); the meter's last reading is its first."""
+        """Begin a new epoch at this unix time. The meter's last reading becomes its first."""
         self._steps_before = self._steps_at_round + 1 if self._times.overlapped_s else self._times.steps
         self._times = EpochTimes(began_s, samples=self._ahead)
         self._ahead = 0
@@ -100,16 +99,16 @@ class EpochLedger:
         self.losses, self.reasons = [], []
 
     def round_begins(self) -> None:
-        """The synchronising part of a step begins: bytes from here on are the communication's."""
+        """Call when the synchronising part of a step begins: bytes sent from here on count as communication."""
         if self._at_round is None:
             self._at_round, self._steps_at_round = self._snapshot(), self._times.steps
 
     def round_ends(self) -> None:
-        """The synchronising step is over."""
+        """Call when the synchronising step is over."""
         self._at_end = self._snapshot()
 
     def add(self, step: StepRecord) -> None:
-        """Count a step. Halfway through the epoch's steps the peers have surely served each other's last parts."""
+        """Count a step. Halfway through the epoch's steps, all parts of the last round have been sent."""
         self._times.add(step)
         if (
             self._settled is None
@@ -119,20 +118,22 @@ class EpochLedger:
             self._settled = (self._times.calc_s + self._times.paused_s, self._snapshot())
 
     def add_pause(self, seconds: float) -> None:
-        """The controller's pause between two steps: neither calculation nor communication."""
+        """Add a pause between two steps, ordered by the controller: neither calculation nor communication."""
         self._times.paused_s += seconds
 
     def add_hidden(self, seconds: float, ahead: int) -> None:
-        """Of the round that ended, `seconds` passed while this peer calculated; `ahead` of its samples are the next epoch's."""
+        """Add the overlap of the round that ended: `seconds` passed while this peer calculated `ahead` samples for the
+        next epoch.
+        """
         self._times.overlapped_s += seconds
         self._ahead = ahead
 
     def discard_samples(self) -> None:
-        """The gradients so far were thrown away: their samples do not count."""
+        """Call when the accumulated gradients were discarded: their samples do not count."""
         self._times.samples = 0
 
     def end(self, epoch: int, group_size: int) -> tuple[EpochRecord, list[EgressRecord], IngressRecord]:
-        """The records of the epoch that ended with the last step added; `epoch` is the number it ends."""
+        """Return the records of the epoch that ended with the last step added. `epoch`: its number."""
         times, read = self._times, self._read()
         record = EpochRecord(
             vm=self._vm,
@@ -153,10 +154,10 @@ class EpochLedger:
         outside_s = times.calc_s + times.paused_s - times.overlapped_s
         settled_s, settled = self._settled or (0.0, self._at_begin)
         if self._settled is None and times.overlapped_s and self._steps_before:
-            # hardly a step between two rounds: none of it is control traffic only
+            # hardly any step between two rounds: no part of it is control traffic only
             settled_s, settled = outside_s, middle
         calculating_s = outside_s - settled_s
-        model = self._handed_since()
+        model = self._model_bytes_since()
         none = None if model is None else dict[str, int]()
         egress = [
             *egress_between(self._vm, epoch, "joining", self._joining_s, {}, self._joining or {}, none),
@@ -173,10 +174,10 @@ class EpochLedger:
         )
         return record, egress, ingress
 
-    def _handed_since(self) -> dict[str, int] | None:
-        """What was handed over since the last epoch's end, by address."""
-        handed, before = self._handed(), self._handed_before
-        if handed is None:
+    def _model_bytes_since(self) -> dict[str, int] | None:
+        """Bytes of model data sent since the end of the last epoch, by address."""
+        sent, before = self._model_bytes(), self._model_bytes_before
+        if sent is None:
             return None
-        self._handed_before = handed
-        return {address: count - before.get(address, 0) for address, count in handed.items()}
+        self._model_bytes_before = sent
+        return {address: count - before.get(address, 0) for address, count in sent.items()}

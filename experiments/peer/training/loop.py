@@ -1,4 +1,4 @@
-"""The training loop: gradient accumulation with hivemind.Optimizer, every second accounted for."""
+"""The training loop: gradient accumulation with hivemind.Optimizer, with full accounting of time."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ _log = logging.getLogger(__name__)
 _PAUSE_LOOK_S = 1.0
 
 
-class Leaving(Exception):
-    """This peer was told to leave in the middle of a step."""
+class StopTraining(Exception):
+    """This peer was asked to leave in the middle of a step."""
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """What the loop tells and asks; all return at once."""
+    """Callbacks of the loop; all return at once."""
 
     step: Callable[[StepRecord], None]
     epoch: Callable[[EpochRecord, list[EgressRecord], IngressRecord], None]
-    losses: Callable[[], list[str]]  # reasons from Hivemind's log since the last call
-    others_training_at: Callable[[int, int], int]  # (epoch, others averaged with) -> others training then
+    losses: Callable[[], list[str]]  # reasons in Hivemind's log since the last call
+    others_training_at: Callable[
+        [int, int], int
+    ]  # (epoch, others averaged with) -> others training at that epoch
     next_share: Callable[[], None]  # called between epochs
 
 
@@ -46,16 +48,17 @@ class Trainer:
     task: Task
     optimizer: SwarmOptimizer | PlainOptimizer
     batches: Batches
-    snapshot: Callable[[], dict[str, int]]  # the egress meter's reading: bytes sent by address
+    snapshot: Callable[[], dict[str, int]]  # egress meter reading: bytes sent by address
     counter: ByteCounter
     hooks: Hooks
     stop: threading.Event
-    joining_s: float = 0.0  # how long the meter had been counting when this trainer was made
-    handed: Callable[[], dict[str, int] | None] = lambda: None  # of these the model's; None: not counted
-    paused: Callable[[], bool] = lambda: False  # whether the controller wants nobody to step
-    unix_s: Callable[[], float] = time.time  # looked at once: records are by the clock of the swarm
+    joining_s: float = 0.0  # time for which the meter had been counting when this trainer was created
+    # model data among the bytes sent; None: not counted
+    model_bytes: Callable[[], dict[str, int] | None] = lambda: None
+    paused: Callable[[], bool] = lambda: False  # whether the controller has paused training
+    unix_s: Callable[[], float] = time.time  # read once: records use the swarm's clock
     padding: Padding = field(init=False)
-    samples: int = field(init=False, default=0)  # averaged by this peer, in all
+    samples: int = field(init=False, default=0)  # total averaged by this peer
 
     def __post_init__(self) -> None:
         self.padding = Padding(time.perf_counter, self._sleep)
@@ -63,11 +66,11 @@ class Trainer:
         self._clock = StepClock(time.perf_counter, self._now_s)
 
     def run(self) -> bool:
-        """Train; True when it ended by itself, False when told to stop. Raises what the source raises."""
+        """Train. Returns True if it ended by itself, False if it was stopped. Raises what the source raises."""
         config, optimizer = self.config, self.optimizer
-        optimizer.tracker.performance_ema.reset_timer()  # else its first interval holds the barrier's wait
+        optimizer.tracker.performance_ema.reset_timer()  # otherwise its first interval includes the barrier's wait
         ledger = EpochLedger(
-            config.vm, self.snapshot, self.counter.read, self.task.ran, self.joining_s, self.handed
+            config.vm, self.snapshot, self.counter.read, self.task.ran, self.joining_s, self.model_bytes
         )
         optimizer.on_round_begins, optimizer.stopped = ledger.round_begins, self.stop.is_set
         self.hooks.losses()
@@ -80,14 +83,14 @@ class Trainer:
                     return False
                 optimizer.prepare_round()
                 self._step(ledger)
-        except Leaving:
+        except StopTraining:
             return False
         finally:
             optimizer.on_round_begins = None
         return True
 
     def _wait_while_paused(self, ledger: EpochLedger) -> None:
-        """Between two steps, and not while others may be waiting for this peer in a round."""
+        """Wait during a pause, unless others may be waiting for this peer in a round."""
         if not self.paused() or self.optimizer.round_scheduled:
             return
         _log.info("paused")
@@ -112,7 +115,7 @@ class Trainer:
             after = optimizer.local_epoch
             if after != before:
                 ledger.round_ends()
-        synchronised = after != before or done.state_loads > 0 or done.busied
+        synchronised = after != before or done.state_loads > 0 or done.blocked
         if synchronised and not isinstance(optimizer, PlainOptimizer):
             clock.move_to_sync()
         if done.state_loads:
@@ -130,7 +133,7 @@ class Trainer:
         epoch, egress, ingress = ledger.end(after, done.group_size)
         self.samples += epoch.samples
         _log.info(
-            "epoch %d: group of %d, calc %.3f s, comm %.3f s, of it hidden %.3f s",
+            "epoch %d: group of %d, calc %.3f s, comm %.3f s, of which hidden %.3f s",
             after,
             done.group_size,
             epoch.calc_s,
@@ -142,19 +145,19 @@ class Trainer:
         ledger.begin(epoch.ended_s)
 
     def _accumulate(self) -> float:
-        """One accelerator step; gradients add up in the .grad buffers. Returns the loss."""
+        """Run one accelerator step, accumulating gradients in the .grad buffers. Returns the loss."""
         config, clock = self.config, self._clock
         with clock.phase("load"):
             batch = self.batches.next(self.stop)
         if batch is None:
-            raise Leaving
+            raise StopTraining
         with clock.phase("move"):
             batch = self.task.move(batch)
         with clock.phase("forward"), self.padding.to(config.forward_s):
             loss = self.task.loss(batch)
             self.task.wait()
         with clock.phase("backward"), self.padding.to(config.backward_s):
-            # Hivemind divides by its own count of steps, which are `coalesce` accelerator steps each
+            # Hivemind divides by its number of steps, each of which is `coalesce` accelerator steps
             (loss / config.coalesce).backward()
             self.task.wait()
             value = float(loss.detach())
@@ -165,4 +168,4 @@ class Trainer:
 
     def _sleep(self, seconds: float) -> None:
         if self.stop.wait(seconds):
-            raise Leaving
+            raise StopTraining

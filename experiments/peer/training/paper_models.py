@@ -1,4 +1,4 @@
-"""The study's models, randomly initialised from their configurations: nothing is downloaded."""
+"""The paper's models, randomly initialised from their configurations; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _whisper(width: int, layers: int, heads: int) -> nn.Module:
 
 
 class _Bottleneck(nn.Module):
-    """1x1, 3x3, 1x1 with a shortcut; the inner width is twice a ResNet's (Zagoruyko, Komodakis 2016)."""
+    """1x1, 3x3 and 1x1 convolutions with a shortcut; inner width twice a ResNet's (Zagoruyko, Komodakis 2016)."""
 
     def __init__(self, inputs: int, base: int, stride: int) -> None:
         super().__init__()
@@ -135,8 +135,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 
 def build_model(name: str, seed: int) -> nn.Module:
-    """The model of that name; equal seeds give equal replicas. Raises PeerConfigError for another name."""
+    """Build a model by name; the same seed gives identical replicas. Raises PeerConfigError for an unknown name."""
     if name not in MODELS:
-        raise PeerConfigError(f"model: {name!r} is none of {', '.join(MODELS)}")
+        raise PeerConfigError(f"model: {name!r} is not one of {', '.join(MODELS)}")
     torch.manual_seed(seed)
     return MODELS[name]()

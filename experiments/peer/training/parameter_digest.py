@@ -1,4 +1,4 @@
-"""What a peer's parameters are compared with other peers' by: a hash, and some of the values."""
+"""Digests for comparing the parameters of peers: a hash and a sample of the values."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import torch
 
-SAMPLED = 65_536  # values, at most
+SAMPLED = 65_536  # maximum number of values
 
 
 def parameters_sha(parameters: Iterable[torch.Tensor]) -> str:
-    """SHA-256 (hex) of the parameters rounded to float16, in their order; shapes do not count."""
+    """Return the SHA-256 (hex) of the parameters rounded to float16, in order; independent of shapes."""
     digest = hashlib.sha256()
     for parameter in parameters:
         digest.update(parameter.detach().to("cpu", torch.float16).contiguous().numpy().tobytes())
@@ -20,9 +20,9 @@ def parameters_sha(parameters: Iterable[torch.Tensor]) -> str:
 
 
 def write_sample(path: Path, parameters: Iterable[torch.Tensor]) -> None:
-    """Write evenly spread values, little-endian float32, for peers whose hashes differ by a rounding.
+    """Write evenly spaced values as little-endian float32, to compare peers whose hashes differ by rounding only.
 
-    Peers that downloaded a state have its weights in float16. Raises OSError.
+    Peers that downloaded a state received its weights in float16. Raises OSError.
     """
     flat = [parameter.detach().reshape(-1) for parameter in parameters]
     step = -(-sum(values.numel() for values in flat) // SAMPLED)

@@ -1,4 +1,4 @@
-"""steps.csv: one line a training step, written at the end of each epoch."""
+"""steps.csv: one line per training step, written at the end of each epoch."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class StepLog:
         self._file.flush()
 
     def write(self, step: StepRecord) -> None:
-        """Keep one step; it reaches the file with the next `flush`."""
+        """Buffer one step; it is written with the next `flush`."""
         self._writer.writerow([f"{v:.6f}" if isinstance(v, float) else v for v in astuple(step)])
 
     def flush(self) -> None:
-        """Write out what is kept."""
+        """Write the buffered steps."""
         self._file.flush()
 
     def close(self) -> None:
-        """Write out and close."""
+        """Write the buffered steps and close the file."""
         self._file.close()

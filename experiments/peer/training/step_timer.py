@@ -1,4 +1,4 @@
-"""Where the time of a step goes: marks on one clock, phases that add up to the step by construction."""
+"""Timing of training steps: phases measured on one clock, which add up to the step by construction."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from metrics.records import PHASES, StepRecord
 
 _TIMED = tuple(name for name in PHASES if name != "other")
-_STRETCHED = 0.02  # overrun, as a share of what was asked, that is worth a warning
+_STRETCHED = 0.02  # overrun, as a fraction of the requested time, above which there is a warning
 
 
 class StepClock:
-    """Times one training step after the other on one monotonic clock.
+    """Times consecutive training steps on one monotonic clock.
 
-    A step begins where the last one ended, so no time is lost between them. `phase(name)` charges
-    its block to that phase; what no phase claims is `other`. Phases do not nest.
+    A step begins where the last one ended, so no time is lost between steps. `phase(name)` charges its block to that
+    phase; the remaining time is `other`. Phases do not nest.
     """
 
     def __init__(self, clock: Callable[[], float], wall_clock: Callable[[], float]) -> None:
@@ -26,20 +26,20 @@ class StepClock:
         self.restart()
 
     def restart(self) -> None:
-        """Begin a step now: what passed since the last one ended belongs to none."""
+        """Begin a step now. The time since the end of the last step is not counted."""
         self._began, self._began_wall = self._clock(), self._wall_clock()
         self._seconds = dict.fromkeys(_TIMED, 0.0)
 
     @property
     def began(self) -> float:
-        """The running step's beginning, on the monotonic clock."""
+        """Start of the running step on the monotonic clock."""
         return self._began
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Charge the block to the phase `name`. Raises ValueError if phases would overlap."""
+        """Charge the block to the phase `name`. Raises ValueError for an unknown phase or nested phases."""
         if name not in self._seconds:
-            raise ValueError(f"{name!r} is no phase of a step: {', '.join(_TIMED)}")
+            raise ValueError(f"{name!r} is not a phase of a step: {', '.join(_TIMED)}")
         if self._inside is not None:
             raise ValueError(f"phase {name!r} inside phase {self._inside!r}: seconds would count twice")
         self._inside, began = name, self._clock()
@@ -50,12 +50,12 @@ class StepClock:
             self._inside = None
 
     def move_to_sync(self) -> None:
-        """The step turned out to be the synchronising one: its optimizer time is `optimizer_sync`."""
+        """Reassign the optimizer time of this step to `optimizer_sync`: it turned out to be the synchronising step."""
         self._seconds["optimizer_sync"] += self._seconds["optimizer_local"]
         self._seconds["optimizer_local"] = 0.0
 
     def finish(self, vm: str, epoch: int, samples: int) -> StepRecord:
-        """End the step here and begin the next. `samples`: this peer's samples of the step."""
+        """End the step and begin the next one. `samples`: this peer's samples in the step."""
         now, now_wall = self._clock(), self._wall_clock()
         wall = now - self._began
         self._number += 1
@@ -76,14 +76,14 @@ class StepClock:
 
 @dataclass
 class EpochTimes:
-    """Sums of the steps of one epoch; communication is the synchronising optimizer time, and what of a round was hidden."""
+    """Sums over the steps of one epoch. Communication is the synchronising optimizer time plus the hidden round time."""
 
     began_s: float  # unix time
     steps: int = 0
     samples: int = 0
     wall_s: float = 0.0
-    paused_s: float = 0.0  # between steps, by the controller's order
-    overlapped_s: float = 0.0  # of the round, while this peer calculated (`swarm.overlap`)
+    paused_s: float = 0.0  # between steps, ordered by the controller
+    overlapped_s: float = 0.0  # part of the round during which this peer calculated (`swarm.overlap`)
     phases_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
 
     def add(self, step: StepRecord) -> None:
@@ -96,21 +96,20 @@ class EpochTimes:
 
     @property
     def comm_s(self) -> float:
-        """Wall seconds of the round: those of the synchronising optimizer step, and those behind calculation."""
+        """Wall seconds of the round: the synchronising optimizer step plus the part overlapped with calculation."""
         return self.phases_s["optimizer_sync"] + self.overlapped_s
 
     @property
     def calc_s(self) -> float:
-        """All wall seconds of the epoch but those of the synchronising optimizer step."""
+        """Wall seconds of the epoch without the synchronising optimizer step."""
         return self.wall_s - self.phases_s["optimizer_sync"]
 
 
 class Padding:
-    """Stretches a phase to the modelled accelerator's time for it, and absorbs nothing else.
+    """Extends a phase to the time it takes on the modelled accelerator.
 
-    Each phase is padded from its own beginning. A phase that overruns is not made up for by the
-    next one: the overrun is real time, counted in `overrun_s` beside `asked_s`, so that a host
-    too slow for the emulation shows.
+    Each phase is padded from its own beginning. The next phase does not compensate for an overrun: it is real time,
+    counted in `overrun_s` next to `asked_s`, so that a host that is too slow for the emulation is detected.
     """
 
     def __init__(self, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
@@ -121,7 +120,7 @@ class Padding:
 
     @contextmanager
     def to(self, seconds: float) -> Iterator[None]:
-        """Run the block, then sleep until `seconds` after its beginning (0: no padding)."""
+        """Run the block, then sleep until `seconds` after its start (0: no padding)."""
         began = self._clock()
         yield
         if seconds <= 0.0:
@@ -135,8 +134,10 @@ class Padding:
 
     @property
     def warning(self) -> str | None:
-        """A sentence for the user where the host was too busy for the emulated times; else None."""
+        """Warning for the user if the host was too busy for the emulated times; else None."""
         if self.asked_s <= 0.0 or self.overrun_s <= _STRETCHED * self.asked_s:
             return None
         share, worst_ms = 100.0 * self.overrun_s / self.asked_s, 1000.0 * self.worst_s
-        return f"padded phases took {share:.1f} % longer than asked (worst {worst_ms:.0f} ms): host too busy"
+        return (
+            f"padded phases took {share:.1f} % longer than requested (worst {worst_ms:.0f} ms): host too busy"
+        )

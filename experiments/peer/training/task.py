@@ -1,4 +1,4 @@
-"""What is trained: the emulated small network, or a model of the study on this VM's accelerator."""
+"""The training task: the emulated small network, or a model of the paper on this VM's accelerator."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from experiments.peer.training.emulated_model import DIGITS, build_emulated
 from experiments.peer.training.paper_models import VISION, build_model
 
 _IMAGE_SIDE = 224
-_EVALUATION_SAMPLES = 64  # at once
+_EVALUATION_SAMPLES = 64  # per batch
 
 
 class Task:
-    """A network with its loss on a device; batches are digits (data.Batch)."""
+    """A network with its loss on a device; batches are digits (`batches.Batch`)."""
 
     def __init__(self, network: nn.Module, device: torch.device, ran: str, image_side: int | None) -> None:
         self.network = network.to(device)
@@ -30,7 +30,7 @@ class Task:
         return (parameter for parameter in self.network.parameters() if parameter.requires_grad)
 
     def move(self, batch: Batch) -> Batch:
-        """The batch on the device."""
+        """Move the batch to the device."""
         pixels, labels = batch
         moved = pixels.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
         self.wait()
@@ -41,13 +41,13 @@ class Task:
         return functional.cross_entropy(self._logits(batch[0]), batch[1])
 
     def wait(self) -> None:
-        """Until the accelerator has done what was asked: phases must not hide in a queue."""
+        """Wait for the accelerator, so that queued work is timed in the phase that issued it."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, float]:
-        """(accuracy from 0 to 1, mean loss) over all samples of the batch."""
+        """Return (accuracy from 0 to 1, mean loss) over all samples of the batch."""
         pixels, labels = batch
         self.network.eval()
         right, loss = 0, 0.0
@@ -69,7 +69,7 @@ class Task:
 
 
 def build_task(config: PeerConfig) -> Task:
-    """The task of the config. Raises PeerConfigError when it cannot run, ModelSizeError when too small."""
+    """Build the config's task. Raises PeerConfigError if it cannot run, ModelSizeError if `parameters` is too small."""
     if config.emulated:
         ran = "digits" if config.model in DIGITS else f"digits (emulates {config.model})"
         made = build_emulated(config.parameters, config.seed, config.matrices)
@@ -80,7 +80,7 @@ def build_task(config: PeerConfig) -> Task:
     network = build_model(config.model, config.seed)
     if config.model not in VISION:
         raise PeerConfigError(
-            f"model: {config.model} needs text or speech, and the shards this version streams hold images; "
+            f"model: {config.model} needs text or speech, but the shards of this version hold images; "
             f"use one of {', '.join(VISION)}, or emulate it"
         )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

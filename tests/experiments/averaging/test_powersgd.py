@@ -255,7 +255,7 @@ def test_who_took_the_others_state_begins_without_a_remainder_and_so_do_all_with
     joiner = Peer()
     joiner.lineage = "/0"
     a_round([*peers, joiner], [gradients(1), gradients(2), gradients(3)], 1)  # asserts that all get the same
-    with pytest.raises(ValueError, match="not here"):
+    with pytest.raises(ValueError, match="not available"):
         LowRankRound(gradients(1), 2, None, weight=1, warm=True, seed=1, epoch=0)
     peers[1].lineage = "another"
     assert peers[1].memory.begin("another") is None

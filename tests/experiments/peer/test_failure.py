@@ -1,4 +1,4 @@
-"""What a peer says when it fails, and what the controller makes of it."""
+"""A failing peer's status and how the controller interprets it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHARD = "s3://digits/train-000001.tar"
         (StoreUnreachableError(f"nobody gave a byte of {SHARD}"), False),
     ],
 )
-def test_wrong_data_end_the_run_and_a_silent_store_does_not(
+def test_corrupt_data_is_unrecoverable_and_an_unreachable_store_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: StorageError, hopeless: bool
 ):
     def assemble(*_: object) -> None:
@@ -42,7 +42,7 @@ def test_wrong_data_end_the_run_and_a_silent_store_does_not(
     assert SHARD in event.cause
 
 
-def test_a_killed_peer_is_not_blamed_for_what_it_said_before():
+def test_killed_peer_is_not_blamed_for_its_last_status():
     seen = Observed(
         "r-a-0", "failed", "gcp/us-central1", None, 1.0, 2.0, 3.0, "its program was killed by signal 9", None,
         {"phase": "training", "error": None, "hopeless": False},

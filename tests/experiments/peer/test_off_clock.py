@@ -1,4 +1,4 @@
-"""A real peer on a machine whose clock is wrong, and is set while it trains."""
+"""A real peer on a machine whose clock is wrong and is set during training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cloud.storage.digits import write_shards
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
 
-def test_a_peer_whose_clock_is_an_hour_off_and_is_set_in_mid_run_misses_no_round(
+def test_peer_with_a_wrong_clock_set_in_mid_run_misses_no_round(
     tmp_path: Path,
 ) -> None:
     made = write_shards(tmp_path / "shards", 4, samples_per_shard=256)

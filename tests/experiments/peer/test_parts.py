@@ -1,4 +1,4 @@
-"""The peer's pure parts: loss reasons, egress differences, members, models, config, status."""
+"""Pure components of the peer: loss reasons, egress differences, members, models, config, status."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def test_the_catalog_knows_which_models_learn_from_images() -> None:
         ("Averaged gradients with 8 peers", None),
     ],
 )
-def test_hivemind_s_own_words_are_understood(message: str, reason: str | None) -> None:
+def test_hivemind_loss_messages_are_parsed(message: str, reason: str | None) -> None:
     assert loss_reason(message) == reason
 
 
-def test_those_words_are_still_in_hivemind_s_source() -> None:
+def test_loss_messages_are_still_in_hiveminds_source() -> None:
     import inspect
 
     from hivemind.averaging import partition
@@ -67,12 +67,12 @@ def test_a_loss_logged_in_a_forked_process_reaches_the_parent() -> None:
         watch.close()
 
 
-def test_a_whole_round_and_a_lone_peer_lost_nothing() -> None:
+def test_complete_round_and_single_peer_have_no_losses() -> None:
     assert loss_reasons(Round(group_size=3, swarm_peers=3), [], 2) == []
     assert loss_reasons(Round(group_size=1, swarm_peers=0), [], 0) == []
 
 
-def test_each_way_to_lose_a_part_is_named() -> None:
+def test_each_kind_of_loss_has_a_reason() -> None:
     assert loss_reasons(Round(group_size=1), [], 1) == ["no other peers seen"]
     assert loss_reasons(Round(group_size=4), [], 7) == ["group of 4 of 8"]
     assert loss_reasons(Round(group_size=2), ["received 50.0 % of results"], 1) == [
@@ -87,22 +87,22 @@ def test_egress_is_the_difference_of_two_readings() -> None:
     assert [(r.dst_address, r.bytes, r.seconds, r.phase) for r in records] == [("10.0.0.2", 70, 2.5, "comm")]
 
 
-def test_whom_to_join_is_said_by_the_config_or_by_the_vm() -> None:
-    told = {"PEERS": " /ip4/1.2.3.4/tcp/1/p2p/A\n/ip4/1.2.3.5/tcp/1/p2p/B ", "FIRST": "alone\n"}
-    assert first_peers(("/a", "/b"), told) == ("/a", "/b")
-    assert first_peers((), told) == ()
-    assert first_peers(("env:PEERS",), told) == ("/ip4/1.2.3.4/tcp/1/p2p/A", "/ip4/1.2.3.5/tcp/1/p2p/B")
-    assert first_peers(("env:FIRST",), told) == ()
+def test_initial_peers_come_from_the_config_or_the_environment() -> None:
+    environ = {"PEERS": " /ip4/1.2.3.4/tcp/1/p2p/A\n/ip4/1.2.3.5/tcp/1/p2p/B ", "FIRST": "alone\n"}
+    assert first_peers(("/a", "/b"), environ) == ("/a", "/b")
+    assert first_peers((), environ) == ()
+    assert first_peers(("env:PEERS",), environ) == ("/ip4/1.2.3.4/tcp/1/p2p/A", "/ip4/1.2.3.5/tcp/1/p2p/B")
+    assert first_peers(("env:FIRST",), environ) == ()
     with pytest.raises(PeerConfigError, match="OTHER is not set"):  # never a second swarm by mistake
-        first_peers(("env:OTHER",), told)
+        first_peers(("env:OTHER",), environ)
 
 
-def test_slots_that_serve_only_read_no_data() -> None:
+def test_serving_slots_get_no_data() -> None:
     members = [Member("v0", "a", "serving", 9, ""), Member("v1", "b", "training", 9, "")]
     assert alive_slots(members, "c") == ("b", "c")
 
 
-def test_the_emulated_model_has_exactly_the_parameters_asked_for() -> None:
+def test_emulated_model_has_exactly_the_requested_parameters() -> None:
     for parameters in (4810, 4811, 5000, 197_767):
         model = build_emulated(parameters, seed=1)
         assert sum(p.numel() for p in model.parameters()) == parameters
@@ -151,13 +151,13 @@ def test_the_small_network_learns_digits() -> None:
         ("WhisperSmall", 241_734_912),
     ],
 )
-def test_the_study_s_models_have_their_published_sizes(name: str, parameters: int) -> None:
+def test_paper_models_have_their_published_sizes(name: str, parameters: int) -> None:
     with torch.device("meta"):
         model = MODELS[name]()
     assert sum(p.numel() for p in model.parameters()) == parameters
 
 
-def test_unknown_names_are_refused_with_the_known_ones() -> None:
+def test_errors_for_unknown_names_list_the_known_ones() -> None:
     with pytest.raises(PeerConfigError, match="float16"):
         compression_of("float8")
     with pytest.raises(PeerConfigError, match="adam, sgd, lamb"):
@@ -176,7 +176,7 @@ def test_lamb_goes_downhill() -> None:
     assert float((weight**2).sum().detach()) < 0.1
 
 
-def test_status_is_whole_and_replaces_warnings_of_one_key(tmp_path) -> None:
+def test_status_is_complete_and_replaces_warnings_with_the_same_key(tmp_path) -> None:
     status = Status(tmp_path / "status.json", clock=lambda: 5.0)
     status.warn("heal", "1 time")
     status.warn("heal", "2 times")

@@ -1,4 +1,4 @@
-"""The course of a peer and the order of its end, with fakes for its parts."""
+"""The course of a peer and the order of its shutdown, with fake components."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from metrics.records import EpochRecord, IngressRecord
 
 @dataclass
 class Parts:
-    """Stands for each part of a peer; notes what is called, in order."""
+    """A fake for all components of a peer, which records the calls in order."""
 
     calls: list[str] = field(default_factory=list)
     began: str = "ready"
     finished: bool = True
-    asked: bool = False
-    in_a_hurry: bool = False
+    requested: bool = False
+    urgent: bool = False
     code: int = 0
     local_epoch: int = 3
     soft_left_s: float = math.inf
     heldout: tuple[torch.Tensor, torch.Tensor] | None = (torch.zeros(2, 64), torch.zeros(2))
     members: tuple[Member, ...] = (Member("r-b-0", "b", "ready", 0, "/ip4/10.0.0.2/tcp/1/p2p/QmB"),)
-    outside: tuple[str, ...] = ()
+    public_only: tuple[str, ...] = ()
 
     def note(self, name: str) -> Any:
         return lambda *args, **_: self.calls.append(" ".join([name, *map(str, args)]))
@@ -50,7 +50,7 @@ class Parts:
 
     def wait_for_start(self, expected: int, timeout_s: float, stop: threading.Event) -> str:
         if self.began == "stopped":
-            self.asked = True
+            self.requested = True
             stop.set()
         return self.began
 
@@ -96,8 +96,8 @@ def peer_of(parts: Parts, folder: Path) -> Peer:
         publisher=part,
         membership=cast(Any, SimpleNamespace(
             start=parts.note("announced"), wait_for_start=parts.wait_for_start, members=parts.members,
-            wait_until_inside=lambda *_: None, inside={}, announce=parts.note("announce"),
-            outside=parts.outside, others_training_at=lambda *_: 0,
+            wait_for_internal_connections=lambda *_: None, internal={}, announce=parts.note("announce"),
+            public_only=parts.public_only, others_training_at=lambda *_: 0,
         )),
         optimizer=part, task=part,
         batches=cast(Any, SimpleNamespace(
@@ -112,7 +112,7 @@ def document(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "status.json").read_text())
 
 
-def test_a_run_that_ends_by_itself(parts: Parts, tmp_path: Path) -> None:
+def test_course_of_a_completed_run(parts: Parts, tmp_path: Path) -> None:
     assert peer_of(parts, tmp_path).run() == 0
     assert [call for call in parts.calls if not call.startswith("train <")] == [
         "announced", "announce training 3", "located ['/ip4/10.0.0.2/tcp/1/p2p/QmB']", "a of a,b", "reading",
@@ -126,7 +126,7 @@ def test_a_run_that_ends_by_itself(parts: Parts, tmp_path: Path) -> None:
 
 
 def test_a_stop_while_training_leaves_the_round_before_anything_ends(parts: Parts, tmp_path: Path) -> None:
-    parts.finished, parts.asked, parts.soft_left_s = False, True, 5.0
+    parts.finished, parts.requested, parts.soft_left_s = False, True, 5.0
     assert peer_of(parts, tmp_path).run() == 0
     at = parts.calls.index("leave_round 3.0")
     assert parts.calls[at - 1 :] == [
@@ -135,10 +135,8 @@ def test_a_stop_while_training_leaves_the_round_before_anything_ends(parts: Part
     assert document(tmp_path)["phase"] == "leaving"
 
 
-def test_a_hurry_leaves_the_evaluation_out_and_the_lease_has_its_exit_code(
-    parts: Parts, tmp_path: Path
-) -> None:
-    parts.finished, parts.asked, parts.in_a_hurry, parts.code = False, True, True, 3
+def test_urgent_shutdown_skips_the_evaluation_and_keeps_the_exit_code(parts: Parts, tmp_path: Path) -> None:
+    parts.finished, parts.requested, parts.urgent, parts.code = False, True, True, 3
     assert peer_of(parts, tmp_path).run() == 3
     assert not [call for call in parts.calls if call.startswith("evaluation")]
 
@@ -151,15 +149,15 @@ def test_a_stop_before_the_start_trains_nothing(parts: Parts, tmp_path: Path) ->
 
 
 def test_a_start_without_all_peers_is_a_warning(parts: Parts, tmp_path: Path) -> None:
-    parts.began, parts.outside = "timeout", ("QmB",)
+    parts.began, parts.public_only = "timeout", ("QmB",)
     peer_of(parts, tmp_path).run()
     assert document(tmp_path)["warnings"] == [
         "started with 1 of 2 peers after 9 s",
-        "1 peers of this network are reached at their public addresses only",
+        "1 peers of this network are reachable at their public addresses only",
     ]
 
 
-def test_all_parts_end_although_one_fails_and_the_failure_is_the_peers(parts: Parts, tmp_path: Path) -> None:
+def test_all_components_end_although_one_fails(parts: Parts, tmp_path: Path) -> None:
     peer = peer_of(parts, tmp_path)
 
     def fail() -> None:
@@ -171,10 +169,10 @@ def test_all_parts_end_although_one_fails_and_the_failure_is_the_peers(parts: Pa
     assert parts.calls[-2:] == ["end last started", "end first started"]
 
 
-def test_a_failure_in_training_ends_no_part(
+def test_failure_in_training_does_not_end_components(
     parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process ends, and with it all connections: the others see at once that this peer is gone."""
+    """The process ends and with it all connections, so the others notice at once."""
 
     def fail(_: Any) -> bool:
         raise ValueError("no")
@@ -203,7 +201,7 @@ def test_an_epoch_is_published_counted_announced_and_reported(parts: Parts, tmp_
     assert (found["epoch"], found["warnings"]) == (4, ["epoch 4 lost part of its round: group of 1 of 2"])
 
 
-def test_a_plain_loop_takes_no_state_over(parts: Parts, tmp_path: Path) -> None:
+def test_plain_loop_downloads_no_state(parts: Parts, tmp_path: Path) -> None:
     peer = peer_of(parts, tmp_path)
     peer.optimizer = PlainOptimizer(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]), parts, 8)
     peer._join(took_over=True)

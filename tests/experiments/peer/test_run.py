@@ -1,4 +1,4 @@
-"""Real peers on loopback: they average whole rounds, leave quickly, and leave nothing behind."""
+"""Real peers on loopback average complete rounds, leave quickly, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def alive_in(session: int) -> list[int]:
-    """Processes of the session, zombies left out."""
+    """List the processes of the session, without zombies."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -58,7 +58,7 @@ def check_steps(peer: PeerProcess) -> None:
     assert steps.groupby("epoch")["samples"].sum().min() > 0
 
 
-def test_two_peers_average_and_leave_nothing(tmp_path: Path, store) -> None:
+def test_two_peers_average_and_leave_nothing_behind(tmp_path: Path, store) -> None:
     endpoint, shards = store
     first = PeerProcess(tmp_path / "a", config_of("a", endpoint, shards, expected_peers=2))
     second = None
@@ -88,7 +88,7 @@ def test_two_peers_average_and_leave_nothing(tmp_path: Path, store) -> None:
 
 
 def test_sigterm_in_the_middle_and_sigkill_leave_no_process(tmp_path: Path, store) -> None:
-    """One is told to leave while both train; the other goes on alone and is then killed outright."""
+    """One peer gets SIGTERM while both train; the other continues alone and is then killed with SIGKILL."""
     endpoint, shards = store
     changes = {"expected_peers": 2, "max_epochs": 1000, "target_batch_size": 128}
     first = PeerProcess(tmp_path / "a", config_of("a", endpoint, shards, **changes))

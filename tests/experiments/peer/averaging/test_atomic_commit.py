@@ -1,4 +1,4 @@
-"""Peers that agree whether a round counts, whoever dies when."""
+"""Agreement on the outcome of a round, with peers dying at any time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def group(size: int) -> Group:
 
 
 def ask(peers: Group, asking: int, other: int) -> None:
-    """A call that arrives, or finds the other dead."""
+    """A call that succeeds, or finds the other peer dead."""
     poll = peers[asking].poll
     if other not in peers:
         peers[asking].lost(other)
@@ -25,7 +25,7 @@ def ask(peers: Group, asking: int, other: int) -> None:
 
 
 def settle(peers: Group) -> None:
-    """All that live ask whom they need to hear from, until nobody does."""
+    """Let all live peers ask those from which they need a response, until none does."""
     for _ in range(20):
         for asking in peers:
             for other in sorted(peers[asking].others):
@@ -37,7 +37,7 @@ def states(peers: Group) -> set[State]:
     return {agreement.state for agreement in peers.values()}
 
 
-def test_all_that_are_ready_keep_the_result() -> None:
+def test_all_ready_peers_commit() -> None:
     peers = group(3)
     for agreement in peers.values():
         assert agreement.state is State.WORKING
@@ -46,13 +46,13 @@ def test_all_that_are_ready_keep_the_result() -> None:
     assert states(peers) == {State.COMMITTED}
 
 
-def test_alone_it_keeps_what_it_has() -> None:
+def test_single_peer_commits() -> None:
     alone = Agreement[int](())
     alone.completed()
     assert alone.state is State.COMMITTED
 
 
-def test_nobody_keeps_it_when_one_misses_a_part() -> None:
+def test_no_peer_commits_when_one_misses_a_part() -> None:
     peers = group(3)
     peers[0].completed()
     peers[1].failed()
@@ -62,27 +62,27 @@ def test_nobody_keeps_it_when_one_misses_a_part() -> None:
     assert peers[2].state is State.ABORTED
 
 
-def test_who_is_still_working_gives_up_when_another_is_lost() -> None:
+def test_working_peer_aborts_when_another_is_lost() -> None:
     peers = group(2)
     peers[0].lost(1)
     assert peers[0].state is State.ABORTED
 
 
-def test_one_that_kept_the_result_before_a_loss_brings_the_doubting_along() -> None:
+def test_peers_in_doubt_commit_if_one_committed_before_the_loss() -> None:
     peers = group(3)
     for agreement in peers.values():
         agreement.completed()
     ask(peers, 0, 1)
-    ask(peers, 0, 2)  # 0 heard both, and keeps it
+    ask(peers, 0, 2)  # 0 received both states and commits
     assert peers[0].state is State.COMMITTED
-    del peers[2]  # 1 never heard 2
+    del peers[2]  # 1 never received 2's state
     ask(peers, 1, 2)
     assert peers[1].state is State.DOUBT
     ask(peers, 1, 0)
     assert peers[1].state is State.COMMITTED
 
 
-def test_the_lost_may_have_kept_it_but_nobody_alive_did() -> None:
+def test_all_live_peers_in_doubt_abort() -> None:
     peers = group(3)
     for agreement in peers.values():
         agreement.completed()
@@ -91,12 +91,12 @@ def test_the_lost_may_have_kept_it_but_nobody_alive_did() -> None:
     assert peers[2].state is State.COMMITTED
     del peers[2]
     peers[0].lost(2)
-    assert peers[0].state is State.READY  # it has heard 2: what is missing is 1's word
+    assert peers[0].state is State.READY  # it has 2's state: only 1's is missing
     ask(peers, 0, 1)
     assert states(peers) == {State.COMMITTED}
 
 
-def test_a_doubting_peer_asks_all_again_after_another_loss() -> None:
+def test_peer_in_doubt_polls_again_after_another_loss() -> None:
     peers = group(4)
     for agreement in peers.values():
         agreement.completed()
@@ -109,7 +109,7 @@ def test_a_doubting_peer_asks_all_again_after_another_loss() -> None:
     assert peers[0].to_ask(1)
 
 
-def test_an_answer_to_an_older_question_does_not_end_the_doubt() -> None:
+def test_response_to_an_older_poll_does_not_end_the_doubt() -> None:
     peers = group(3)
     peers[0].completed()
     peers[0].lost(1)
@@ -119,13 +119,13 @@ def test_an_answer_to_an_older_question_does_not_end_the_doubt() -> None:
     assert peers[0].state is State.ABORTED
 
 
-def test_a_stranger_changes_nothing() -> None:
+def test_messages_of_strangers_are_ignored() -> None:
     agreement = Agreement({1})
     assert agreement.received(7, State.ABORTED) is State.WORKING
 
 
 @given(size=st.integers(1, 5), data=st.data())
-def test_no_two_survivors_differ(size: int, data: st.DataObject) -> None:
+def test_survivors_always_agree(size: int, data: st.DataObject) -> None:
     """Any order of completions, failures, calls and deaths."""
     peers = group(size)
     for _ in range(data.draw(st.integers(0, 40))):
@@ -149,8 +149,8 @@ def test_no_two_survivors_differ(size: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 8])
-def test_who_calls_nobody_is_called(size: int) -> None:
-    """One whose calls all fail to begin still learns the end from the others' calls."""
+def test_peer_that_calls_nobody_is_called(size: int) -> None:
+    """A peer whose own calls all fail learns the outcome from the others' calls."""
     peers = group(size)
     for agreement in peers.values():
         agreement.completed()

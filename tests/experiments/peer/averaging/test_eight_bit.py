@@ -1,4 +1,4 @@
-"""Gradients in 8 bits: what is read is near what was written, in Hivemind's own formats and by its own functions."""
+"""8-bit gradients: small decoding errors, in Hivemind's own formats and with its own functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = ("uniform8bit", "blockwise8bit")
 
 
 def there_and_back(name: str, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """By the functions that a round calls; and the bytes of it."""
+    """Encode and decode with the functions that a round calls; returns the tensor and its bytes."""
     written = serialize_torch_tensor(tensor, compression_of(name).compression_type)
     return deserialize_torch_tensor(runtime_pb2.Tensor.FromString(written.SerializeToString())), len(
         written.buffer
@@ -26,7 +26,7 @@ def there_and_back(name: str, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape", [(1,), (7,), (BLOCK,), (BLOCK + 1,), (300, 40), (3, 2, 5)])
-def test_a_byte_a_value_near_the_value(name: str, shape: tuple[int, ...]) -> None:
+def test_each_value_takes_one_byte_with_a_small_error(name: str, shape: tuple[int, ...]) -> None:
     tensor = torch.randn(shape, generator=torch.Generator().manual_seed(0)) * 1e-3
     found, size = there_and_back(name, tensor)
     assert found.shape == tensor.shape
@@ -37,7 +37,7 @@ def test_a_byte_a_value_near_the_value(name: str, shape: tuple[int, ...]) -> Non
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("value", [0.0, 1.0, -3.5e-5, 2.0e30])
-def test_equal_values_stay_what_they_are(name: str, value: float) -> None:
+def test_equal_values_are_exact(name: str, value: float) -> None:
     found, _ = there_and_back(name, torch.full((BLOCK + 10,), value))
     assert torch.allclose(found, torch.full((BLOCK + 10,), value), rtol=0.01, atol=0.0)
 
@@ -45,7 +45,7 @@ def test_equal_values_stay_what_they_are(name: str, value: float) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=50, deadline=None)
 @given(values=st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=60))
-def test_any_values_have_a_bounded_error_and_are_read_alike_twice(name: str, values: list[float]) -> None:
+def test_error_is_bounded_and_decoding_is_deterministic(name: str, values: list[float]) -> None:
     tensor = torch.tensor(values)
     found, _ = there_and_back(name, tensor)
     again, _ = there_and_back(name, tensor)
@@ -60,13 +60,13 @@ def test_any_values_have_a_bounded_error_and_are_read_alike_twice(name: str, val
     assert float((found - tensor).abs().max()) <= limit + 1e-30
 
 
-def test_small_values_of_a_block_keep_their_digits() -> None:
+def test_small_values_of_a_block_keep_precision() -> None:
     tensor = torch.cat([torch.ones(1), torch.full((BLOCK - 1,), 1e-4)])
     found, _ = there_and_back("blockwise8bit", tensor)
     assert torch.allclose(found, tensor, rtol=0.3)
 
 
-def test_a_value_that_is_no_number_shows() -> None:
+def test_nan_is_not_hidden() -> None:
     for name in NAMES:
         found, _ = there_and_back(name, torch.tensor([1.0, float("nan"), 2.0]))
         assert found.isnan().any()
@@ -83,7 +83,7 @@ def test_a_value_that_is_no_number_shows() -> None:
         np.int64(256).tobytes() + bytes(256 * 4 + 3),
     ],
 )
-def test_strange_bytes_are_refused(name: str, buffer: bytes) -> None:
+def test_invalid_bytes_are_refused(name: str, buffer: bytes) -> None:
     written = serialize_torch_tensor(torch.ones(4), compression_of(name).compression_type)
     written.buffer = buffer
     with pytest.raises(ValueError, match=r"8bit|8-bit"):

@@ -1,4 +1,4 @@
-"""Real Hivemind averagers on loopback that average in two levels: six in three regions, of which one after the other dies."""
+"""Hierarchical averaging with real Hivemind averagers on loopback: six in three regions, dying one after the other."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _AT_THE_END = -1
 
 
 class Mortal(HierarchicalAverager):
-    """Stands still, ready to be killed, when the round comes to the phase that `doom` names."""
+    """Stops, ready to be killed, when the round reaches the phase named by `doom`."""
 
     def __init__(self, *args: Any, dht: Any, **kwargs: Any) -> None:
         self.doom = _FORK.Value("i", 0)
@@ -61,10 +61,10 @@ class Mortal(HierarchicalAverager):
             time.sleep(60)
 
     def kill(self, limit_s: float) -> None:
-        """From outside, with its p2p daemon, as soon as it has come to its phase.
+        """Kill a peer and its p2p daemon from outside, as soon as it has reached its phase.
 
-        Here all peers are children of one process and share Hivemind's locks: a process that died with one of them would
-        stop all others for ever. So whoever kills holds them.
+        Here all peers are children of one process and share Hivemind's locks: a process that died while holding one would
+        block all others forever. So the killer holds them.
         """
         deadline = time.monotonic() + limit_s
         while self.doom.value != _AT_THE_END:
@@ -99,9 +99,9 @@ class Found:
     """What each round left, by peer."""
 
     regions: int
-    errors: dict[str, float]  # largest difference from the mean in ulps of float16, by what was before
+    errors: dict[str, float]  # largest difference from the mean in ulps of float16, by the preceding event
     equal: dict[str, bool]
-    failed: dict[str, list[str]]  # what the survivors' failed attempts said, by phase
+    failed: dict[str, list[str]]  # errors of the survivors' failed attempts, by phase
     kept_whole: dict[str, bool]  # whether the failed attempt left the gradients as they were
     seconds: dict[str, float]
 
@@ -148,7 +148,7 @@ def make(folder: Path) -> list[Mortal]:
 
 
 def attempt(averagers: dict[int, Mortal]) -> dict[int, Any]:
-    """A round of them all: what each got, the group or an exception."""
+    """Run a round of all peers; returns the group or the exception of each."""
     controls = {
         peer: averager.step(wait=False, timeout=20.0, reset_accumulators=False, allow_retries=False)
         for peer, averager in averagers.items()
@@ -174,7 +174,7 @@ def tensors_of(averager: Mortal) -> list[torch.Tensor]:
 
 
 def error_ulps(peers: Sequence[int], found: list[torch.Tensor]) -> float:
-    """From the weighted mean, in ulps of the largest gradient's float16 (10 bits after the point)."""
+    """Deviation from the weighted mean, in float16 ulps of the largest gradient (10 fraction bits)."""
     total = sum(samples(p) for p in peers)
     known = {p: gradients(p) for p in peers}
     largest = max(float(g.abs().max()) for of_peer in known.values() for g in of_peer)
@@ -189,13 +189,13 @@ def rounds(pids: Path, folder: Path) -> Found:
     found = Found(len(Hierarchy.of(REGIONS).regions), {}, {}, {}, {}, {})
 
     def good(name: str) -> None:
-        deadline, said = time.monotonic() + 15, None
+        deadline, failures = time.monotonic() + 15, None
         while True:
             results = attempt(averagers)
             if all(isinstance(r, dict) and len(r) == len(averagers) for r in results.values()):
                 break
-            said = results
-            assert time.monotonic() < deadline, said
+            failures = results
+            assert time.monotonic() < deadline, failures
         kept = {p: tensors_of(a) for p, a in averagers.items()}
         first = next(iter(kept.values()))
         found.equal[name] = all(
@@ -240,7 +240,7 @@ def test_six_peers_in_three_regions_get_the_mean(found: Found) -> None:
 
 
 @pytest.mark.parametrize("phase", _PHASES[1:])
-def test_the_survivors_of_a_death_lose_the_round_together_and_repeat_it(found: Found, phase: str) -> None:
+def test_survivors_of_a_death_fail_and_retry_together(found: Found, phase: str) -> None:
     survivors = 5 - [p for _, p in DEATHS].index(phase)
     assert len(found.failed[phase]) in (0, survivors)
     if phase != "agreement":  # where all have all parts, the last words decide whether it counts
@@ -251,5 +251,5 @@ def test_the_survivors_of_a_death_lose_the_round_together_and_repeat_it(found: F
     assert found.equal[phase]
 
 
-def test_nobody_waits_longer_than_two_time_outs(found: Found) -> None:
+def test_no_peer_waits_longer_than_two_timeouts(found: Found) -> None:
     assert max(found.seconds.values()) < 1.5 + 1.0 + 2 * 3.0, found.seconds

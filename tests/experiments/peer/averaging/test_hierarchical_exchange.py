@@ -1,4 +1,4 @@
-"""Rounds in two levels among peers in one event loop: the result, and what becomes of it when any peer dies anywhere."""
+"""Two-level rounds of peers in one event loop: the result, also when any peer dies at any point."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _GONE = object()
 
 @dataclass
 class Net:
-    """Streams and calls between peers; `kills`: peer to kill when so many messages have passed."""
+    """Streams and calls between peers; `kills`: peers to kill after a number of messages."""
 
     kills: dict[int, int] = field(default_factory=dict)
-    silent: bool = False  # the dead break no connection: nothing comes from them any more
+    silent: bool = False  # dead peers keep their connections open but send nothing
     messages: int = 0
     dead: set[int] = field(default_factory=set)
     rounds: dict[int, TwoLevelRound] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Net:
             task.cancel()
 
     async def passes(self, kind: str, *ends: int) -> None:
-        """A message is about to pass. Where an end of its way is dead it raises, or does not come back."""
+        """Called before each message. If its sender or receiver is dead, it raises or never returns."""
         self.messages += 1
         self.kinds.append(kind)
         if (victim := self.kills.get(self.messages)) is not None:
@@ -108,7 +108,7 @@ class Outcome:
 
     @property
     def mean(self) -> list[torch.Tensor]:
-        """Of all, weighted."""
+        """The weighted mean of all peers."""
         total = sum(weight_of(p) for p in self.before)
         return [
             sum((weight_of(p) / total * t[i].double() for p, t in self.before.items()), torch.zeros(()))
@@ -116,7 +116,7 @@ class Outcome:
         ]
 
     def survivors_agree(self) -> bool:
-        """All kept the result, equal to the bit, or none did, and each still has what it had."""
+        """Whether all kept the result, bitwise equal, or none did and all tensors are unchanged."""
         if len({*self.kept.values()}) != 1:
             return False
         if not any(self.kept.values()):
@@ -199,7 +199,7 @@ async def a_round(
         ("a", "b", "b", "b", "b"),
     ],
 )
-def test_all_get_the_flat_mean_up_to_float16_and_equal_to_the_bit(regions: tuple[str, ...]) -> None:
+def test_result_is_the_flat_mean_and_bitwise_equal_on_all_peers(regions: tuple[str, ...]) -> None:
     outcome = virtual_time.run(a_round(regions))
     assert [*outcome.kept.values()] == [True] * len(regions)
     assert outcome.survivors_agree()
@@ -216,7 +216,7 @@ def test_without_compression_it_is_the_mean() -> None:
 
 
 def test_a_peer_that_leaves_gives_weight_0() -> None:
-    """The leaver's own samples are not in the mean, also when it is all of its region."""
+    """The leaving peer's samples are not in the mean, even if it is the only peer of its region."""
     regions = ("us", "us", "eu")
     leaver = virtual_time.run(
         a_round(regions, weights=lambda p: 0.0 if p == 2 else 1.0, compression=NoCompression())
@@ -226,14 +226,14 @@ def test_a_peer_that_leaves_gives_weight_0() -> None:
     assert leaver.survivors_agree()
 
 
-def test_nobody_keeps_the_mean_of_no_samples() -> None:
+def test_round_without_samples_fails() -> None:
     outcome = virtual_time.run(a_round(SIX, weights=lambda _: 0.0))
     assert not any(outcome.kept.values())
     assert outcome.survivors_agree()
 
 
-def test_a_groupmate_that_hangs_up_ends_the_round_at_once() -> None:
-    """As Hivemind tells it: the handler of its stream is cancelled."""
+def test_closed_stream_of_a_groupmate_ends_the_round_at_once() -> None:
+    """Hivemind signals it by cancelling the handler of the stream."""
 
     async def hung_up() -> None:
         hierarchy, tensor = Hierarchy.of(("us", "us")), torch.zeros(100)
@@ -269,7 +269,7 @@ def test_a_groupmate_that_hangs_up_ends_the_round_at_once() -> None:
 
 @pytest.mark.slow
 def test_a_peer_that_dies_at_any_message_leaves_the_others_in_agreement() -> None:
-    """A member or a representative, while parts come in, cross between regions or go back, or while they agree."""
+    """A member or a representative, while parts are collected, exchanged between regions or returned, or during agreement."""
 
     async def all_deaths() -> dict[str, set[bool]]:
         kinds = (await a_round(SIX)).net.kinds
@@ -284,7 +284,7 @@ def test_a_peer_that_dies_at_any_message_leaves_the_others_in_agreement() -> Non
 
     kept = virtual_time.run(all_deaths())
     assert {"to REGION", "to BETWEEN", "from BETWEEN", "from REGION", "ask", "answer"} == {*kept}
-    # as long as parts are missing nobody keeps a result; in the agreement the last words decide
+    # while parts are missing no peer keeps a result; during agreement the last messages decide
     assert kept["to REGION"] == kept["to BETWEEN"] == {False}
     assert True in kept["ask"] | kept["answer"]
 
@@ -293,8 +293,8 @@ def test_a_peer_that_dies_at_any_message_leaves_the_others_in_agreement() -> Non
 @pytest.mark.parametrize(
     "share", [0.0, 0.1, 0.3, 0.5, 0.7, 0.95], ids=lambda share: f"after {share:.0%} of the messages"
 )
-def test_a_peer_that_falls_silent_is_not_waited_for_long(share: float) -> None:
-    """A VM that is taken away closes no connection: the others have their time-outs, of 0.3 s here."""
+def test_silent_peer_is_awaited_only_briefly(share: float) -> None:
+    """A VM that is taken away closes no connection: the others rely on their timeouts, 0.3 s here."""
 
     async def timed() -> tuple[Outcome, float]:
         at = 1 + int(share * len((await a_round(SIX)).net.kinds))
@@ -309,7 +309,7 @@ def test_a_peer_that_falls_silent_is_not_waited_for_long(share: float) -> None:
 
 
 @pytest.mark.slow
-def test_two_that_die_one_after_the_other_leave_the_others_in_agreement() -> None:
+def test_two_consecutive_deaths_leave_the_others_in_agreement() -> None:
     async def deaths() -> None:
         for first in range(1, len((await a_round(SIX)).net.kinds), 5):
             for gap in (1, 4, 9):

@@ -1,4 +1,4 @@
-"""The plan of averaging in two levels: who averages what, and what it costs between the regions."""
+"""The plan of two-level averaging: which peer averages which part, and the traffic between regions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ def between(regions: tuple[str, ...], sent: dict[tuple[int, int], float]) -> flo
 
 
 @given(groups, tensors, st.integers(1, 64))
-def test_every_value_is_in_one_part_that_each_region_averages_once(
-    regions: list[str], sizes: list[int], most: int
-) -> None:
+def test_each_value_is_averaged_once_per_region(regions: list[str], sizes: list[int], most: int) -> None:
     hierarchy = Hierarchy.of(regions)
     parts = cut(sizes, [most] * len(sizes), hierarchy)
     for tensor, size in enumerate(sizes):
@@ -34,7 +32,7 @@ def test_every_value_is_in_one_part_that_each_region_averages_once(
 
 
 @given(groups)
-def test_every_peer_represents_its_region(regions: list[str]) -> None:
+def test_every_peer_is_a_representative(regions: list[str]) -> None:
     hierarchy = Hierarchy.of(regions)
     assert sorted(p for members in hierarchy.regions for p in members) == [*range(len(regions))]
     for region, members in enumerate(hierarchy.regions):
@@ -43,7 +41,7 @@ def test_every_peer_represents_its_region(regions: list[str]) -> None:
 
 
 @given(groups, tensors, st.integers(1, 64))
-def test_between_the_regions_go_two_vectors_for_each_but_one(
+def test_regions_exchange_two_vectors_for_each_region_but_one(
     regions: list[str], sizes: list[int], most: int
 ) -> None:
     hierarchy = Hierarchy.of(regions)
@@ -64,7 +62,7 @@ def test_homes_and_shards_are_balanced_to_one_part(regions: list[str], sizes: li
     assert max(load.values()) - min(load.values()) <= most
 
 
-def test_c8_sends_half_as_much_between_its_regions() -> None:
+def test_c8_sends_half_as_much_between_regions_as_flat() -> None:
     hierarchy = Hierarchy.of(C8)
     parts = cut([64_000] * 4, [1000] * 4, hierarchy)
     flat = flat_traffic(8, 256_000)
@@ -75,11 +73,11 @@ def test_c8_sends_half_as_much_between_its_regions() -> None:
 
 
 @pytest.mark.parametrize("regions", [("us", "eu", "asia", "aus"), ("us",) * 4])
-def test_with_one_peer_a_region_or_one_region_it_is_flat(regions: tuple[str, ...]) -> None:
+def test_one_region_or_one_peer_per_region_equals_flat(regions: tuple[str, ...]) -> None:
     hierarchy = Hierarchy.of(regions)
     assert traffic(hierarchy, cut([4000], [10], hierarchy)) == flat_traffic(4, 4000)
 
 
-def test_a_group_of_nobody_has_no_plan() -> None:
+def test_empty_group_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one peer"):
         Hierarchy.of([])

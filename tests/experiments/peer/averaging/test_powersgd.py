@@ -1,4 +1,4 @@
-"""Three real peers that send their matrices as factors: they stay one swarm, and learn."""
+"""Three real peers that send matrices as PowerSGD factors stay one swarm and learn."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def log_of(peer: PeerProcess) -> str:
     return (peer.folder / "peer.log").read_text()
 
 
-def test_peers_that_send_factors_stay_one_swarm_and_learn(start) -> None:
+def test_peers_with_powersgd_stay_one_swarm_and_learn(start) -> None:
     first = [start(slot) for slot in "abc"]
     for peer in first:
-        said = peer.wait_for(lambda s: s["phase"] == "done")
-        assert said["epoch"] == EPOCHS
-        assert not [text for text in said["warnings"] if "given up" in text], said
+        status = peer.wait_for(lambda s: s["phase"] == "done")
+        assert status["epoch"] == EPOCHS
+        assert not [text for text in status["warnings"] if "given up" in text], status
     assert len({peer.status()["parameters_sha"] for peer in first}) == 1  # bit by bit
     shapes = [(tuple(p.shape), 1) for p in build_emulated(PARAMETERS, 0, MATRICES).parameters()]
     rounds = ROUND.findall(log_of(first[0]))

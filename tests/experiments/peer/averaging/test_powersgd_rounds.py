@@ -33,12 +33,12 @@ PART_BYTES = 512
 
 
 class Loose(PowerSgdAverager):
-    """One peer's averager as it is inside its process, without one."""
+    """One peer's averager as inside its own process, but without a process."""
 
     def __init__(self, number: int, swarm: dict[PeerID, Loose]) -> None:
         self._parent_pid = -1  # none: there is nothing to shut down
         self._rank, self._seed, self._memory = RANK, SEED, Memory()
-        self._said = SimpleNamespace(value=b"")
+        self._held_lineages = SimpleNamespace(value=b"")
         self._versions, self._warm = {}, False
         self._last_factors = LastFactors(SHAPES, RANK)
         self._control: Any = SimpleNamespace(stage=AveragingStage.AWAITING_TRIGGER)
@@ -80,12 +80,14 @@ class Loose(PowerSgdAverager):
         await super()._average(flat, group_info, group_id, kwargs)
 
     def says(self) -> tuple[PeerVersion, bytes]:
-        """What matchmaking would gather of this peer, for a new attempt."""
+        """The data that matchmaking would gather from this peer for a new attempt."""
         self.attempts += 1
-        told = PeerVersion(self.epoch, self.lineage, f"{self.number}/{self.attempts}", attempt=self.attempts)
-        holds = self.lineage in self._said.value.decode().split()
-        packed = self.serializer.dumps([told.as_list(), holds])
-        return told, self.serializer.dumps([None, AveragingMode.NODE.value, packed])
+        version = PeerVersion(
+            self.epoch, self.lineage, f"{self.number}/{self.attempts}", attempt=self.attempts
+        )
+        holds = self.lineage in self._held_lineages.value.decode().split()
+        packed = self.serializer.dumps([version.as_list(), holds])
+        return version, self.serializer.dumps([None, AveragingMode.NODE.value, packed])
 
     async def attempt(self, group: GroupInfo) -> Any:
         with torch.no_grad():
@@ -99,7 +101,7 @@ class Loose(PowerSgdAverager):
 
 
 def targets() -> list[torch.Tensor]:
-    """What the weights are pulled to: matrices of rank 2."""
+    """The optimum of the weights: matrices of rank 2."""
     generator = torch.Generator().manual_seed(0)
     made: list[torch.Tensor] = []
     for shape in SHAPES:
@@ -109,7 +111,7 @@ def targets() -> list[torch.Tensor]:
 
 
 def gradients(peer: Any) -> list[torch.Tensor]:
-    """Towards the targets, with noise of this peer's own."""
+    """Gradients towards the targets, with noise specific to this peer."""
     generator = torch.Generator().manual_seed(100 * peer.epoch + peer.number)
     return [
         parameter.detach() - target + 0.05 * torch.randn(parameter.shape, generator=generator)
@@ -118,15 +120,15 @@ def gradients(peer: Any) -> list[torch.Tensor]:
 
 
 async def attempt(peers: list[Loose]) -> list[Any]:
-    """Of all of them; those that got the group's average are an epoch further, with new weights, if all did."""
-    said = [peer.says() for peer in peers]
+    """One attempt of all peers. Those that received the group's average advance an epoch with new weights, if all did."""
+    gathered = [peer.says() for peer in peers]
     group = GroupInfo(
-        bytes([len(peers), peers[0].attempts]), tuple(p.peer_id for p in peers), tuple(s[1] for s in said)
+        bytes([len(peers), peers[0].attempts]), tuple(p.peer_id for p in peers), tuple(s[1] for s in gathered)
     )
     results = await asyncio.gather(*(peer.attempt(group) for peer in peers), return_exceptions=True)
     if all(isinstance(result, dict) for result in results):
-        for peer, (told, _), result in zip(peers, said, results, strict=True):
-            peer.lineage = after_round({p: parse_version(v) for p, v in result.items()}, told)
+        for peer, (version, _), result in zip(peers, gathered, results, strict=True):
+            peer.lineage = after_round({p: parse_version(v) for p, v in result.items()}, version)
             peer.epoch += 1
             with torch.no_grad():
                 for parameter, gradient in zip(peer.parameters, peer._averaged_tensors, strict=True):
@@ -150,7 +152,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 class Reckoned:
-    """The same without a wire or a failure."""
+    """The expected result, without a network and failures."""
 
     def __init__(self, number: int) -> None:
         self.number, self.epoch = number, 0
@@ -176,7 +178,7 @@ def reckoned(peers: int, rounds: int) -> list[torch.Tensor]:
 
 
 @pytest.mark.slow  # failed attempts end with their time-outs
-def test_rounds_are_what_the_arithmetic_says_though_attempts_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_match_the_arithmetic_despite_failed_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     made_rounds: list[LowRankRound] = []
 
     class Watched(LowRankRound):
@@ -213,7 +215,7 @@ def test_rounds_are_what_the_arithmetic_says_though_attempts_fail(monkeypatch: p
     run(work())
 
 
-def test_a_joiner_makes_all_begin_anew_and_all_stay_equal() -> None:
+def test_joiner_makes_all_begin_with_new_factors_and_stay_equal() -> None:
     async def work() -> None:
         peers = made(4)
         first, joiner = peers[:3], peers[3]
@@ -248,7 +250,7 @@ def test_an_averager_has_room_for_the_factors_of_its_parameters() -> None:
     assert averager.factors("b") is None
 
 
-def test_who_missed_a_round_makes_the_same_bits_of_what_it_sent() -> None:
+def test_peer_that_missed_a_round_rebuilds_the_same_bits() -> None:
     async def work() -> None:
         peers = made(3)
         late = [torch.nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
@@ -274,7 +276,7 @@ def test_who_missed_a_round_makes_the_same_bits_of_what_it_sent() -> None:
     run(work())
 
 
-def test_each_peer_sends_its_share_of_the_factors_and_no_more() -> None:
+def test_each_peer_sends_only_its_share_of_the_factors() -> None:
     async def work() -> None:
         peers = made(3)
         results = await attempt(peers)

@@ -1,4 +1,4 @@
-"""What a peer does about a round that was prepared when it goes, and what it tells the swarm in a pause."""
+"""Leaving with a prepared round, waiting for attempts, and progress reports in a pause."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hivemind.averaging.control import AveragingStage
 from hivemind.optim.progress_tracker import LocalTrainingProgress
 
-from experiments.peer.averaging.rounds import NoGroupError, let_go, result_of
+from experiments.peer.averaging.rounds import NoGroupError, end_attempt, result_of
 from experiments.peer.optimizer.progress_tracker import PunctualTracker
 from experiments.peer.optimizer.swarm_optimizer import SwarmOptimizer
 
@@ -47,36 +47,36 @@ def leave(control: Control | None) -> list[str]:
     return control.did if control is not None else []
 
 
-def test_nothing_is_waited_for_without_a_round() -> None:
+def test_leave_without_a_round_returns_at_once() -> None:
     assert leave(None) == []
     assert leave(Control(AveragingStage.FINISHED)) == []
 
 
-def test_a_round_without_a_group_is_given_up() -> None:
+def test_round_without_a_group_is_cancelled() -> None:
     assert leave(Control(AveragingStage.LOOKING_FOR_GROUP)) == ["cancel"]
 
 
-def test_a_group_gets_this_peers_part_with_weight_0() -> None:
+def test_leaving_peer_finishes_its_group_with_weight_0() -> None:
     assert leave(Control(AveragingStage.AWAITING_TRIGGER)) == ["allow with weight 0", "wait 7 s"]
 
 
-def test_a_round_that_runs_is_waited_for() -> None:
+def test_running_round_is_awaited() -> None:
     assert leave(Control(AveragingStage.RUNNING_ALLREDUCE, triggered=True)) == ["wait 7 s"]
 
 
 @pytest.mark.parametrize("error", [TimeoutError(), RuntimeError("the averager's process is gone")])
-def test_a_round_that_fails_keeps_nobody(error: Exception) -> None:
+def test_failing_round_does_not_keep_the_peer(error: Exception) -> None:
     assert leave(Control(AveragingStage.RUNNING_ALLREDUCE, True, error)) == ["wait 7 s"]
 
 
 class Clock:
-    """Time that passes where a control is waited for."""
+    """A clock that advances while a control is awaited."""
 
     now = 0.0
 
 
 class Slow(Control):
-    """An attempt that finds a group and ends at the given times; never, without."""
+    """An attempt that finds a group and ends at the given times, or never."""
 
     def __init__(self, clock: Clock, group_s: float = 1e9, end_s: float = 1e9) -> None:
         super().__init__(AveragingStage.LOOKING_FOR_GROUP, triggered=True)
@@ -105,12 +105,12 @@ def wait(control: Slow, left_s: float, went_on_s: float = 1e9) -> Any:
     return result_of(cast(Any, control), left_s, 5.0, lambda: clock.now >= went_on_s)
 
 
-def test_an_attempt_that_averages_has_all_the_time_there_is(clock: Clock) -> None:
+def test_running_all_reduce_may_use_all_remaining_time(clock: Clock) -> None:
     assert wait(Slow(clock, group_s=4.0, end_s=55.0), 60.0) == "after 55 s"
 
 
 @pytest.mark.parametrize(("left_s", "after_s"), [(60.0, 15.0), (12.0, 12.0)])
-def test_a_group_is_looked_for_during_three_matchmakings_at_most(
+def test_matchmaking_is_limited_to_three_matchmaking_times(
     clock: Clock, left_s: float, after_s: float
 ) -> None:
     with pytest.raises(NoGroupError, match=f"no group within {after_s:g} s"):
@@ -118,13 +118,13 @@ def test_a_group_is_looked_for_during_three_matchmakings_at_most(
     assert clock.now == after_s
 
 
-def test_who_missed_the_others_round_does_not_look_for_a_group_any_longer(clock: Clock) -> None:
+def test_matchmaking_ends_when_the_others_have_advanced(clock: Clock) -> None:
     with pytest.raises(NoGroupError, match="without this peer"):
         wait(Slow(clock), 60.0, went_on_s=3.0)
     assert clock.now == 5.0
 
 
-def test_an_all_reduce_without_end_is_waited_for_as_long_as_there_is_time(clock: Clock) -> None:
+def test_endless_all_reduce_is_awaited_until_the_timeout(clock: Clock) -> None:
     with pytest.raises(FutureTimeoutError):
         wait(Slow(clock, group_s=2.0), 60.0)
     assert clock.now == 60.0
@@ -139,14 +139,14 @@ def test_an_all_reduce_without_end_is_waited_for_as_long_as_there_is_time(clock:
         (AveragingStage.RUNNING_ALLREDUCE, ["give up", "wait 5 s"]),
     ],
 )
-def test_a_failed_attempt_lets_the_gradients_go(stage: AveragingStage, did: list[str]) -> None:
+def test_failed_attempt_is_ended(stage: AveragingStage, did: list[str]) -> None:
     control = Control(stage, triggered=True, error=RuntimeError("given up"))
-    let_go(cast(Any, control), SimpleNamespace(give_up=lambda: control.did.append("give up")))
+    end_attempt(cast(Any, control), SimpleNamespace(give_up=lambda: control.did.append("give up")))
     assert control.did == did
 
 
 class Tracker(PunctualTracker):
-    """Without a thread and a DHT."""
+    """A tracker without a thread and a DHT."""
 
     def __init__(self) -> None:
         pass
@@ -172,13 +172,13 @@ def test_a_held_peer_reports_its_samples_with_the_rate_0() -> None:
     tracker.hold(True)
     tracker.hold(True)
     tracker.hold(False)
-    said = [(p.epoch, p.samples_accumulated, p.samples_per_second) for p in reports]
-    assert said == [(3, 128, 0.0), (3, 128, 0.0), (3, 128, 40.0)]
+    found = [(p.epoch, p.samples_accumulated, p.samples_per_second) for p in reports]
+    assert found == [(3, 128, 0.0), (3, 128, 0.0), (3, 128, 40.0)]
     assert tracker.global_progress.samples_accumulated == 500  # nothing counts twice
 
 
 class Stores:
-    """A DHT that takes what is stored, or fails."""
+    """A DHT whose stores succeed or fail."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.values: list[object] = []
@@ -197,7 +197,7 @@ class Stores:
 
 
 @pytest.mark.parametrize("error", [None, TimeoutError(), BrokenPipeError()])
-def test_a_goodbye_is_waited_for_once(error: Exception | None) -> None:
+def test_withdrawal_of_progress_is_awaited_once(error: Exception | None) -> None:
     tracker, dht = Tracker(), Stores(error)
     for name in ("shutdown_triggered", "should_report_progress", "global_state_updated", "shutdown_complete"):
         setattr(tracker, name, threading.Event())

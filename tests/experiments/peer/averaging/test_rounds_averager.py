@@ -1,4 +1,4 @@
-"""An all-reduce that fails at once, and as a whole: what Hivemind's does instead, shown beside ours without a network."""
+"""An all-reduce that fails at once and as a whole, compared with Hivemind's, without a network."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHUNK_S = 1.0
 
 
 class Id(str):
-    """A peer id that is its own name."""
+    """A peer id that equals its name."""
 
     def to_bytes(self) -> bytes:
         return self.encode()
@@ -38,7 +38,8 @@ class Id(str):
 class Network:
     """All-reduces of one group that call each other directly.
 
-    `outside` were left behind by matchmaking, `stopped` take what is sent and do nothing, those `apart` cannot reach each other.
+    `outside` peers were left out by matchmaking, `stopped` ones accept messages and do nothing, `apart` ones cannot reach
+    each other.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Network:
         return tensors[0]
 
     async def run(self) -> dict[str, Any]:
-        """The average of each peer, or why it has none."""
+        """Run the all-reduce; returns each peer's average or error."""
         inside = [peer for peer in PEERS if peer not in (*self.outside, *self.stopped)]
         for peer in inside:
             runner = self.kind(
@@ -112,7 +113,7 @@ class Network:
 
 
 async def served(answers: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    """Ends where the other peer's handler was cancelled, as a connection does."""
+    """Ends when the other peer's handler was cancelled, like a connection."""
     caller = asyncio.current_task()
     try:
         async for answer in answers:
@@ -128,7 +129,7 @@ async def never() -> AsyncIterator[Any]:
 
 
 def differing(results: dict[str, torch.Tensor]) -> int:
-    """In how many values the peers' results are not the same bits."""
+    """Number of values in which the peers' results are not bitwise equal."""
     first, *others = results.values()
     return int(sum((first != other) for other in others).count_nonzero())
 
@@ -146,14 +147,14 @@ def test_all_peers_hold_the_same_bits(compression: str, error: float) -> None:
     assert not torch.equal(results["a"], mean)  # it was compressed
 
 
-def test_with_hivemind_each_peers_average_has_its_own_rounding() -> None:
-    """If this fails, peers stay equal by themselves and `EqualRunner` may send differences again."""
+def test_hivemind_rounds_each_peers_average_differently() -> None:
+    """If this fails, Hivemind keeps peers equal and `EqualRunner` may send deltas again."""
     apply("peer")
     assert differing(virtual_time.run(Network(AllReduceRunner).run())) > VALUES / 10
 
 
 def timed(kind: type[AllReduceRunner], **how: Any) -> tuple[float, dict[str, Any]]:
-    """How long the all-reduce took, in chunk time-outs, and what each peer has."""
+    """Duration of the all-reduce in chunk timeouts, and the result of each peer."""
     apply("peer")
 
     async def measured() -> tuple[float, dict[str, Any]]:
@@ -167,7 +168,7 @@ def timed(kind: type[AllReduceRunner], **how: Any) -> tuple[float, dict[str, Any
     ("lost", "chunks", "why"),
     [("outside", 0.0, "does not average its share"), ("stopped", 1.0, "does not send")],
 )
-def test_the_round_is_over_for_all_as_soon_as_one_is_lost(lost: str, chunks: float, why: str) -> None:
+def test_round_ends_for_all_when_one_is_lost(lost: str, chunks: float, why: str) -> None:
     took, results = timed(EqualRunner, **{lost: ("d",)})
     assert took == pytest.approx(chunks, abs=0.1)
     assert len(results) == 3
@@ -177,7 +178,7 @@ def test_the_round_is_over_for_all_as_soon_as_one_is_lost(lost: str, chunks: flo
 
 
 @pytest.mark.parametrize(("lost", "chunks"), [("outside", 0.0), ("stopped", 2.0)])
-def test_a_patient_round_without_one_is_for_nobody(lost: str, chunks: float) -> None:
+def test_patient_round_without_one_peer_fails_for_all(lost: str, chunks: float) -> None:
     took, results = timed(EqualRunner, **{lost: ("d",)}, patient=True)
     assert took == pytest.approx(chunks, abs=0.1)
     assert len(results) == 3
@@ -185,7 +186,7 @@ def test_a_patient_round_without_one_is_for_nobody(lost: str, chunks: float) -> 
 
 
 def test_two_that_cannot_reach_each_other_do_not_stop_the_others() -> None:
-    """A round that is over with the first lost part is over for all; so the next one of that group is patient."""
+    """The first lost part ends the round for all peers, so the group's next round is patient."""
     took, results = timed(EqualRunner, apart=frozenset("ad"))
     assert took == pytest.approx(1.0, abs=0.1)
     assert all(isinstance(result, AllreduceException) for result in results.values())
@@ -195,8 +196,8 @@ def test_two_that_cannot_reach_each_other_do_not_stop_the_others() -> None:
     assert torch.equal(results["b"], results["c"])
 
 
-def test_who_is_lost_is_not_left_out_of_an_average_that_others_may_keep() -> None:
-    """Its share is there and a part of its own is not: the others had an average without it, this peer none."""
+def test_average_never_excludes_a_lost_peer() -> None:
+    """A peer that averaged its share but did not send all its parts: others would get an average without it."""
     apply("peer")
     network = Network(EqualRunner, outside=("d",))
 
@@ -209,8 +210,8 @@ def test_who_is_lost_is_not_left_out_of_an_average_that_others_may_keep() -> Non
 
 
 @pytest.mark.parametrize(("lost", "chunks"), [("outside", 1.0), ("stopped", 2.0)])
-def test_hivemind_waits_for_who_is_lost(lost: str, chunks: float) -> None:
-    """If this fails, Hivemind stops waiting for a peer that has refused it, or is silent, and `EqualRunner.run` can go."""
+def test_hivemind_waits_for_lost_peers(lost: str, chunks: float) -> None:
+    """If this fails, Hivemind no longer waits for refusing or silent peers, and `EqualRunner.run` can be removed."""
     took, results = timed(AllReduceRunner, **{lost: ("d",)})
     assert took > 0.9 * chunks
     assert differing(results) > VALUES / 10  # and calls that averaged: each has its own values of the share
@@ -224,7 +225,7 @@ CHUNK_S = 1.0
 
 
 class Parts:
-    """What both averagers need for a round, without processes, p2pd and DHT."""
+    """The parts of both averagers needed for a round, without processes, p2pd and DHT."""
 
     def make(self, kind: type[DecentralizedAverager]) -> Any:
         averager: Any = object.__new__(kind)
@@ -247,7 +248,7 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def first_answer(averager: Any, sender: str = "b") -> Any:
-    """What a groupmate hears to its first part."""
+    """The response to a groupmate's first part."""
     stream = as_aiter(AveragingData(group_id=b"group"))
     context = cast(Any, SimpleNamespace(remote_id=Id(sender)))
     async for message in averager.rpc_aggregate_part(stream, context):
@@ -256,7 +257,7 @@ async def first_answer(averager: Any, sender: str = "b") -> Any:
 
 
 class Attempt:
-    """What `_step` needs of a StepControl, within one process."""
+    """The part of a StepControl that `_step` needs, within one process."""
 
     stage, allow_retries, weight, triggered = AveragingStage.IDLE, False, 1.0, True
 
@@ -280,7 +281,7 @@ class Attempt:
 
 
 async def left_behind(kind: type[DecentralizedAverager], looks_on: bool) -> Any:
-    """A part of a group that this peer's matchmaking left it out of; None: no answer in a chunk's time-out."""
+    """The response to a part of a group without this peer; None if there is none within a chunk timeout."""
     parts = Parts()
     averager = parts.make(kind)
     future = SimpleNamespace(set_result=lambda _: None)
@@ -298,20 +299,20 @@ async def left_behind(kind: type[DecentralizedAverager], looks_on: bool) -> Any:
 
 
 @pytest.mark.parametrize("looks_on", [True, False])
-def test_a_part_of_a_group_without_this_peer_is_answered(looks_on: bool) -> None:
+def test_part_of_another_group_gets_a_response(looks_on: bool) -> None:
     answer = virtual_time.run(left_behind(RoundAverager, looks_on))
     assert answer is not None
     assert answer.code == BAD_GROUP_ID
 
 
 @pytest.mark.parametrize("looks_on", [True, False])
-def test_hivemind_never_answers_it(looks_on: bool) -> None:
-    """The first message of a new stream is lost: its sender waits for two chunk time-outs."""
+def test_hivemind_never_responds_to_it(looks_on: bool) -> None:
+    """The first message of a new stream is lost: its sender waits for two chunk timeouts."""
     assert virtual_time.run(left_behind(DecentralizedAverager, looks_on)) is None
 
 
 async def a_sender_dies_before_the_runner_is_there(kind: type[DecentralizedAverager]) -> str:
-    """Two groupmates' first parts wait for this peer's all-reduce; one of the groupmates is killed meanwhile."""
+    """The first parts of two groupmates wait for this peer's all-reduce; one groupmate is killed meanwhile."""
     averager = Parts().make(kind)
     group = SimpleNamespace(group_id=b"group")
     with averager._register_allreduce_group(group):
@@ -332,18 +333,18 @@ async def a_sender_dies_before_the_runner_is_there(kind: type[DecentralizedAvera
     return str(outcome)
 
 
-def test_a_sender_that_dies_early_breaks_nobodys_round() -> None:
+def test_sender_that_dies_early_does_not_break_the_round() -> None:
     assert virtual_time.run(a_sender_dies_before_the_runner_is_there(RoundAverager)) == "averages for c"
 
 
-def test_with_hivemind_it_breaks_all_of_them() -> None:
+def test_with_hivemind_it_breaks_all_rounds() -> None:
     """If this fails, Hivemind no longer awaits the runner's future in every call."""
     outcome = virtual_time.run(a_sender_dies_before_the_runner_is_there(DecentralizedAverager))
     assert outcome == "this peer's all-reduce broke"
 
 
 @pytest.mark.parametrize("when", ["while it waits for its step's end", "before its leader's word"])
-def test_a_first_part_waits_for_a_round_that_comes(when: str) -> None:
+def test_first_part_waits_for_the_all_reduce(when: str) -> None:
     async def run() -> Any:
         averager = Parts().make(RoundAverager)
         stage = "AWAITING_TRIGGER" if "step" in when else "LOOKING_FOR_GROUP"
@@ -361,7 +362,7 @@ def test_a_first_part_waits_for_a_round_that_comes(when: str) -> None:
     assert virtual_time.run(run()) == "averages"
 
 
-def test_who_waits_for_an_all_reduce_that_never_began_is_answered() -> None:
+def test_waiting_call_is_answered_if_the_all_reduce_never_begins() -> None:
     async def run() -> Any:
         averager = Parts().make(RoundAverager)
         with averager._register_allreduce_group(SimpleNamespace(group_id=b"group")):

@@ -1,4 +1,4 @@
-"""The dead are known at once, and their samples are not waited for; how long a round may take. No process, no DHT."""
+"""Dead peers are detected at once and their samples not awaited; limits of a round. No process, no DHT."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from experiments.averaging.round_limits import averaging_timeout_s
 from experiments.peer.optimizer.progress_tracker import PunctualTracker
 from experiments.peer.swarm.members import Member
 from experiments.peer.swarm.membership import Membership
-from experiments.peer.swarm.reachability import away, enough_answer
+from experiments.peer.swarm.reachability import enough_answer, find_dead_and_silent
 from experiments.wire.record_keys import generate_identity
 
 PEERS = {
@@ -37,7 +37,7 @@ def maddr(name: str) -> str:
 class Node:
     """A DHT node whose p2pd has some connections; "reachable" can be connected to, "silent" never answers.
 
-    "frozen" and "stopped" are connected, and do not answer a ping: they stand still, or their machines are gone."""
+    "frozen" and "stopped" are connected but do not respond to pings: stopped processes, or machines that are gone."""
 
     def __init__(self) -> None:
         self.tried: list[str] = []
@@ -81,9 +81,9 @@ class Node:
 KNOWN = {PEERS[name]: maddr(name) for name in PEERS if name not in ("me", "stopped")}
 
 
-def test_dead_is_who_is_not_connected_and_cannot_be() -> None:
+def test_unconnected_and_unreachable_peer_is_dead() -> None:
     node = Node()
-    dead, silent = asyncio.run(away(None, node, KNOWN, connect_s=0.05, answer_s=None))
+    dead, silent = asyncio.run(find_dead_and_silent(None, node, KNOWN, connect_s=0.05, answer_s=None))
     assert dead == [PEERS["killed"], PEERS["silent"]]
     assert (silent, node.pinged) == ([], [])  # it costs no traffic
     assert sorted(node.tried) == [
@@ -93,22 +93,21 @@ def test_dead_is_who_is_not_connected_and_cannot_be() -> None:
     ]  # whose connection stands is not even asked
 
 
-def test_who_is_connected_and_does_not_answer_is_silent_and_not_dead() -> None:
+def test_connected_unresponsive_peer_is_silent() -> None:
     node = Node()
-    dead, silent = asyncio.run(away(None, node, KNOWN, connect_s=0.05, answer_s=0.05))
+    dead, silent = asyncio.run(find_dead_and_silent(None, node, KNOWN, connect_s=0.05, answer_s=0.05))
     assert dead == [PEERS["killed"], PEERS["silent"]]
     assert silent == [PEERS["frozen"]]
     assert sorted(node.pinged) == ["connected", "frozen"]
-    assert (
-        node.forgotten == node.banned == ["frozen", "killed", "silent"]
-    )  # by the DHT, whose calls waited for them
+    # by the DHT, whose calls waited for them
+    assert node.forgotten == node.banned == ["frozen", "killed", "silent"]
 
 
 def raw(name: str) -> bytes:
     return PeerID.from_base58(PEERS[name]).to_bytes()
 
 
-def test_the_dead_are_not_counted_as_training() -> None:
+def test_dead_peers_are_not_counted_as_training() -> None:
     config = SimpleNamespace(run_id="r", vm="me", initial_peers=(), dht_timeout_s=1.0)
     membership = Membership(cast(Any, None), cast(Any, config), maddr("me"), lambda _: None, subkey=b"")
     membership._members = tuple(Member(n, n, "training", 5, maddr(n)) for n in ("me", "connected", "killed"))
@@ -120,7 +119,7 @@ def test_the_dead_are_not_counted_as_training() -> None:
 
 
 def membership_of(*names: str, node: Node | None = None) -> Membership:
-    """This peer's, who knows that those train at epoch 5; what it asks of the DHT is asked of `node`."""
+    """This peer's membership, with the given peers training at epoch 5; DHT calls go to `node`."""
     config = SimpleNamespace(run_id="r", vm="me", initial_peers=(), dht_timeout_s=0.05)
     dht = SimpleNamespace(
         run_coroutine=lambda ask, return_future: SimpleNamespace(
@@ -133,36 +132,37 @@ def membership_of(*names: str, node: Node | None = None) -> Membership:
     return membership
 
 
-def test_the_silent_are_not_waited_for_until_they_announce_themselves_again() -> None:
+def test_silent_peers_are_not_expected_until_announced_again() -> None:
     membership = membership_of("connected", "frozen")
     assert membership.others_training(5) == 2
-    assert membership.others_left(5, until="known") == 2  # else this peer might take itself for the last one
+    # otherwise this peer might consider itself the last one
+    assert membership.others_left(5, until="known") == 2
     assert membership.others_training(5) == 1
     assert membership.gone == frozenset()
-    membership._look()  # the next one, without a ping
+    membership._check_connections()  # the next one, without a ping
     assert membership.others_training(5) == 1
     membership._members = tuple(replace(member, until_s=30.0) for member in membership._members)
     assert membership.others_training(5) == 2
 
 
-def test_who_answers_is_silent_no_more() -> None:
+def test_responding_peer_is_no_longer_silent() -> None:
     membership = membership_of("connected", "frozen")
     membership._silent = {raw("connected"): 0.0}
     assert membership.others_training(5) == 1
-    membership._look(ping=True)
+    membership._check_connections(ping=True)
     assert membership._silent == {raw("frozen"): 0.0}
 
 
-def test_the_dht_leaves_out_who_is_late_when_enough_have_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_peers_are_excluded_when_enough_have_responded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("experiments.peer.swarm.reachability._GRACE_S", 0.05)
     node = Node()
     peers = [PEERS[name] for name in ("frozen", "connected", "killed")]
     assert asyncio.run(enough_answer(None, node, peers, enough=1, answer_s=60.0))
-    assert node.banned == node.forgotten == ["frozen", "killed"]  # who is not connected is not even asked
+    assert node.banned == node.forgotten == ["frozen", "killed"]  # unconnected peers are not pinged
     assert (node.cleared, node.tried) == (["connected"], [])
 
 
-def test_a_silent_one_that_announced_itself_meanwhile_is_counted() -> None:
+def test_silent_peer_that_announced_itself_meanwhile_is_counted() -> None:
     membership = membership_of("connected", "frozen")
     run = membership._dht.run_coroutine
 
@@ -171,11 +171,11 @@ def test_a_silent_one_that_announced_itself_meanwhile_is_counted() -> None:
         return run(look, return_future)
 
     membership._dht = SimpleNamespace(run_coroutine=announces)
-    membership._look(ping=True)
+    membership._check_connections(ping=True)
     assert membership.others_training(5) == 2
 
 
-def test_who_came_back_while_others_were_pinged_is_not_dead() -> None:
+def test_peer_that_reconnected_during_the_pings_is_not_dead() -> None:
     node = Node()
     looked = list[str]()
 
@@ -185,20 +185,20 @@ def test_who_came_back_while_others_were_pinged_is_not_dead() -> None:
         return [SimpleNamespace(peer_id=PeerID.from_base58(PEERS[n])) for n in names]
 
     node.p2p.list_peers = list_peers
-    dead, _ = asyncio.run(away(None, node, KNOWN, connect_s=0.05, answer_s=0.05))
+    dead, _ = asyncio.run(find_dead_and_silent(None, node, KNOWN, connect_s=0.05, answer_s=0.05))
     assert dead == [PEERS["silent"]]
 
 
-def test_when_more_than_half_answer_another_attempt_begins() -> None:
-    """Who is silent is found out meanwhile."""
+def test_next_attempt_begins_when_more_than_half_respond() -> None:
+    """Silent peers are determined meanwhile."""
     membership = membership_of("connected", "frozen")
-    held, look = threading.Event(), membership._look
+    held, look = threading.Event(), membership._check_connections
 
     def looks_late(ping: bool = False) -> None:
         held.wait()
         look(ping)
 
-    membership._look = looks_late  # type: ignore[method-assign]
+    membership._check_connections = looks_late  # type: ignore[method-assign]
     assert membership.others_left(5) == 2
     assert membership.others_training(5) == 2
     held.set()
@@ -207,18 +207,18 @@ def test_when_more_than_half_answer_another_attempt_begins() -> None:
     assert membership.others_training(5) == 1
 
 
-def test_after_a_group_that_was_too_small_nobody_is_waited_for() -> None:
-    """Else two such groups, each looking around while the other one gathers, would never meet."""
+def test_no_wait_after_a_too_small_group() -> None:
+    """Otherwise two such groups, each checking peers while the other one gathers, would never merge."""
     node, held, asked = Node(), threading.Event(), list[list[str]]()
     membership = membership_of("connected", "frozen", node=node)
-    look = membership._look
+    look = membership._check_connections
     membership._enough_answer = lambda peers: bool(asked.append(peers))  # type: ignore[method-assign]
 
     def looks_late(ping: bool = False) -> None:
         held.wait()
         look(ping)
 
-    membership._look = looks_late  # type: ignore[method-assign]
+    membership._check_connections = looks_late  # type: ignore[method-assign]
     assert membership.others_left(5, until="now") == 2
     held.set()
     assert membership._pinging is not None
@@ -229,15 +229,15 @@ def test_after_a_group_that_was_too_small_nobody_is_waited_for() -> None:
     ]  # in the background, where the late are left out of the DHT
 
 
-def test_when_half_are_silent_a_group_would_be_refused_until_they_are_known() -> None:
+def test_silent_peers_are_determined_when_half_are_silent() -> None:
     membership = membership_of("connected", "frozen", "stopped")
     assert membership.others_left(5) == 3
     assert membership.others_training(5) == 1
 
 
-def test_a_ping_that_began_before_the_attempt_failed_is_not_the_last_word() -> None:
+def test_ping_begun_before_the_failure_is_repeated() -> None:
     membership, looks = membership_of("frozen"), list[bool]()
-    membership._look = lambda ping=False: looks.append(ping)  # type: ignore[method-assign]
+    membership._check_connections = lambda ping=False: looks.append(ping)  # type: ignore[method-assign]
     held = threading.Event()
     membership._pinging = threading.Thread(target=held.wait)
     membership._pinging.start()
@@ -248,19 +248,19 @@ def test_a_ping_that_began_before_the_attempt_failed_is_not_the_last_word() -> N
 
 
 @pytest.mark.parametrize(("other", "left"), [("killed", 0), ("frozen", 1)])
-def test_when_nobody_answers_it_is_known_who_is_dead_before_the_next_attempt(other: str, left: int) -> None:
+def test_dead_peers_are_determined_when_none_respond(other: str, left: int) -> None:
     membership = membership_of(other)
     assert membership.others_left(5) == left
     assert membership.others_training(5) == 0
 
 
-def test_where_nobody_is_known_nobody_is_asked() -> None:
+def test_no_query_without_known_peers() -> None:
     node = Node()
     assert membership_of(node=node).others_left(5) == 0
     assert (node.pinged, node.tried) == ([], [])
 
 
-def test_a_dht_that_fails_does_not_end_the_round() -> None:
+def test_failing_dht_does_not_end_the_round() -> None:
     membership = membership_of("connected")
 
     def fails(*_: object, **__: object) -> Any:
@@ -279,7 +279,7 @@ def test_a_dht_that_fails_does_not_end_the_round() -> None:
         (("killed",), 1, False),
     ],
 )
-def test_enough_answer_of_those_who_are_connected(
+def test_only_connected_peers_count_as_responding(
     peers: tuple[str, ...], enough: int, answered: bool
 ) -> None:
     node = Node()
@@ -289,17 +289,17 @@ def test_enough_answer_of_those_who_are_connected(
     assert node.cleared == [name for name in peers if name == "connected"]
 
 
-def test_who_is_ready_is_expected_in_the_first_round_only() -> None:
+def test_ready_peers_are_expected_in_the_first_round_only() -> None:
     config = SimpleNamespace(run_id="r", vm="me", initial_peers=(), dht_timeout_s=1.0)
     membership = Membership(cast(Any, None), cast(Any, config), maddr("me"), lambda _: None, subkey=b"")
     membership._members = tuple(Member(n, n, "ready", 0, maddr(n)) for n in ("me", "connected"))
     assert membership.others_training(0) == 1
     assert membership.others_training(1) == 0
-    assert membership.others_training_at(0, seen=0) == 0  # a round is not said to have missed it
+    assert membership.others_training_at(0, seen=0) == 0  # so no round reports it as missing
 
 
-def test_who_was_ready_when_the_first_round_began_is_asked_for_before_a_peer_steps_alone() -> None:
-    """Announcements are read each 10 s: a first epoch that is shorter ends with what was known before it."""
+def test_ready_peers_are_looked_up_before_stepping_alone() -> None:
+    """Announcements are read every 10 s, so a shorter first epoch ends with the knowledge from before it."""
     config = SimpleNamespace(run_id="r", vm="me", initial_peers=(), dht_timeout_s=1.0)
     membership = Membership(cast(Any, None), cast(Any, config), maddr("me"), lambda _: None, subkey=b"")
 
@@ -310,14 +310,14 @@ def test_who_was_ready_when_the_first_round_began_is_asked_for_before_a_peer_ste
         membership._members = members("training")
 
     membership._members = members("ready")
-    membership._read, membership._look = read, lambda ping=False: None  # type: ignore[method-assign]
+    membership._read, membership._check_connections = read, lambda ping=False: None  # type: ignore[method-assign]
     assert membership.others_training_at(0, seen=0) == 1
     membership._members = members("ready")
     assert membership.others_training_at(1, seen=0) == 0
 
 
 def progress(kind: type[ProgressTracker], gone: frozenset[bytes]) -> Any:
-    """What a tracker makes of two peers' reports, the killed one's some seconds old."""
+    """A tracker's progress from two peers' reports; the killed one's is some seconds old."""
     tracker: Any = object.__new__(kind)
     known: dict[str, Any] = {
         "prefix": "r", "target_batch_size": 1000, "status_loglevel": 0, "expected_drift_peers": 3,
@@ -342,20 +342,20 @@ def progress(kind: type[ProgressTracker], gone: frozenset[bytes]) -> Any:
     return tracker._parse_swarm_progress_data(entries)
 
 
-def test_a_dead_peers_samples_end_no_epoch() -> None:
+def test_samples_of_dead_peers_end_no_epoch() -> None:
     found = progress(PunctualTracker, frozenset({raw("killed")}))
     assert (found.num_peers, found.samples_accumulated) == (1, 100)
     assert found.eta_next_epoch - get_dht_time() == pytest.approx(90.0, abs=1.0)
 
 
-def test_hivemind_goes_on_counting_what_the_dead_would_do() -> None:
-    """If this fails, Hivemind no longer adds samples in the name of who is silent."""
+def test_hivemind_extrapolates_dead_peers() -> None:
+    """If this fails, Hivemind no longer extrapolates the samples of silent peers."""
     found = progress(ProgressTracker, frozenset({raw("killed")}))
     assert found.num_peers == 2
     assert found.eta_next_epoch - get_dht_time() == pytest.approx((1000 - 200 - 200) / 20, abs=1.0)
 
 
-def test_nobody_left_but_this_peer() -> None:
+def test_progress_of_the_last_remaining_peer() -> None:
     found = progress(PunctualTracker, frozenset({raw("killed"), raw("me")}))
     assert (found.num_peers, found.epoch, found.samples_accumulated) == (0, 3, 100)
 
@@ -366,7 +366,7 @@ def test_progress_is_stale_after_a_standstill(monkeypatch: pytest.MonkeyPatch) -
     tracker: Any = object.__new__(PunctualTracker)
     tracker.is_alive, tracker.max_refresh_period = lambda: False, 5.0
     assert tracker.stale  # nothing was looked at so far
-    tracker._looked_s = 100.0
+    tracker._fetched_s = 100.0
     clock.now = 107.9
     assert not tracker.stale
     clock.now = 108.1
@@ -377,7 +377,7 @@ SECONDS = st.floats(0.1, 500.0)
 
 
 @given(SECONDS, SECONDS, SECONDS, SECONDS)
-def test_a_round_may_take_what_was_expected_four_times_and_a_silence(
+def test_round_limit_is_four_expected_durations_and_a_silence(
     longest_s: float, comm_s: float, matchmaking_s: float, chunk_s: float
 ) -> None:
     limit_s = averaging_timeout_s(longest_s, comm_s, matchmaking_s, chunk_s)
@@ -386,7 +386,7 @@ def test_a_round_may_take_what_was_expected_four_times_and_a_silence(
     assert limit_s == longest_s or limit_s >= 2.0 * chunk_s + matchmaking_s + 2.0 * comm_s - 1e-6
 
 
-def test_of_the_studys_longest_and_shortest_rounds() -> None:
-    """NLP C-8 is expected to communicate for 41 s, CV A-2 for 8: neither is waited for 300 s."""
+def test_limits_of_the_papers_longest_and_shortest_rounds() -> None:
+    """NLP C-8 is expected to communicate for 41 s and CV A-2 for 8 s: neither is awaited for 300 s."""
     assert averaging_timeout_s(300.0, 41.0, 5.0, 20.0) == 164.0
     assert averaging_timeout_s(300.0, 8.0, 5.0, 20.0) == 61.0

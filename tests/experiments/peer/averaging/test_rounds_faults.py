@@ -1,4 +1,4 @@
-"""Four real peers: one is killed while they average, one is stopped for longer than an epoch; the rest go on, and together."""
+"""Four real peers: one is killed during averaging, one is stopped for longer than an epoch; the others continue together."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def parameters(peer: PeerProcess) -> np.ndarray:
     return np.frombuffer((peer.folder / "parameters.f32").read_bytes(), dtype="<f4")
 
 
-def test_the_survivors_of_a_kill_and_of_a_standstill_end_together(peers: dict[str, PeerProcess]) -> None:
+def test_survivors_of_a_kill_and_a_standstill_end_together(peers: dict[str, PeerProcess]) -> None:
     killed = peers.pop("d")
     begun = rounds_begun(killed)
     while rounds_begun(killed) == begun:
@@ -66,13 +66,13 @@ def test_the_survivors_of_a_kill_and_of_a_standstill_end_together(peers: dict[st
     time.sleep(STOPPED_S)
     os.killpg(stopped.process.pid, signal.SIGCONT)
     for peer in peers.values():
-        said = peer.wait_for(lambda s: s["phase"] == "done")
-        assert said["epoch"] == EPOCHS
-        assert not [text for text in said["warnings"] if "given up" in text], said
+        status = peer.wait_for(lambda s: s["phase"] == "done")
+        assert status["epoch"] == EPOCHS
+        assert not [text for text in status["warnings"] if "given up" in text], status
         steps = pd.read_csv(peer.folder / "steps.csv")
         late_s = steps["optimizer_sync_s"].max()
-        print(f"{peer.config.slot}: the longest round {late_s:.1f} s; {said['warnings']}")
-        assert late_s < TIMEOUT_S  # nobody waited longer for the dead, or for who stood still
+        print(f"{peer.config.slot}: the longest round {late_s:.1f} s; {status['warnings']}")
+        assert late_s < TIMEOUT_S  # no peer waited longer for the dead or stopped one
     one, other = (peers[slot].status()["parameters_sha"] for slot in "ab")
     assert one == other  # bit by bit
     assert np.allclose(parameters(stopped), parameters(peers["a"]), atol=2e-3)  # its state came in float16

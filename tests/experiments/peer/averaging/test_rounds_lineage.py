@@ -1,4 +1,4 @@
-"""Who has missed a round, or has gone through another one, is found out in the next group; pure."""
+"""Peers that missed a round or took part in another one are detected in the next group; pure."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ PEERS = st.integers(2, 6)
 
 
 class Swarm:
-    """Peers that go through rounds, each with the parameters that its rounds gave it: a set of rounds."""
+    """Peers that take part in rounds; a peer's parameters are the set of its rounds."""
 
     def __init__(self, peers: int) -> None:
         self.epoch, self.lineage = [0] * peers, [FIRST] * peers
         self.truth: list[tuple[int, ...]] = [()] * peers  # the rounds its parameters have been through
         self.rounds = 0
 
-    def told(self, peer: int) -> PeerVersion:
+    def version(self, peer: int) -> PeerVersion:
         return PeerVersion(self.epoch[peer], self.lineage[peer], f"{peer}/{self.rounds}")
 
     def round(self, group: list[int], fails_for: set[int]) -> None:
-        """A round: who is astray loads the state of one who is not; for some it fails, they stay behind."""
+        """A round: peers that are astray load the state of one that is not; those for which it fails stay behind."""
         self.rounds += 1
-        said = {peer: self.told(peer) for peer in group}
-        good = [peer for peer in group if not astray(said, said[peer])]
+        versions = {peer: self.version(peer) for peer in group}
+        good = [peer for peer in group if not astray(versions, versions[peer])]
         averaged = [peer for peer in good if peer not in fails_for]
         for peer in averaged:
-            self.lineage[peer] = after_round(said, said[peer])
+            self.lineage[peer] = after_round(versions, versions[peer])
             self.epoch[peer] += 1
             self.truth[peer] = (*self.truth[peer], self.rounds)
         for peer in set(group) - set(good):
@@ -53,9 +53,7 @@ class Swarm:
 
 
 @given(st.data(), PEERS)
-def test_equal_lineages_mean_equal_parameters_whatever_splits_and_fails(
-    data: st.DataObject, peers: int
-) -> None:
+def test_equal_lineages_mean_equal_parameters(data: st.DataObject, peers: int) -> None:
     swarm = Swarm(peers)
     for _ in range(data.draw(st.integers(1, 8))):
         group = data.draw(st.sets(st.integers(0, peers - 1), min_size=1))
@@ -74,50 +72,49 @@ def test_equal_lineages_mean_equal_parameters_whatever_splits_and_fails(
         st.integers(), st.builds(PeerVersion, st.integers(0, 9), st.text("ab", max_size=1), st.text())
     )
 )
-def test_a_group_never_leaves_everybody_astray_and_its_order_does_not_matter(
+def test_some_member_is_never_astray_and_order_does_not_matter(
     group: dict[int, PeerVersion],
 ) -> None:
     if not group:
         return
     again = dict(reversed(group.items()))
-    fine = [peer for peer, told in group.items() if not astray(group, told)]
+    fine = [peer for peer, version in group.items() if not astray(group, version)]
     assert fine
-    assert {group[peer].epoch for peer in fine} == {max(told.epoch for told in group.values())}
+    assert {group[peer].epoch for peer in fine} == {max(version.epoch for version in group.values())}
     assert len({after_round(group, group[peer]) for peer in fine}) == 1
-    for told in group.values():
-        assert astray(group, told) == astray(again, told)
-        assert after_round(group, told) == after_round(again, told)
+    for version in group.values():
+        assert astray(group, version) == astray(again, version)
+        assert after_round(group, version) == after_round(again, version)
 
 
-def test_the_most_of_the_newest_epoch_are_right() -> None:
+def test_majority_of_newest_epoch_wins() -> None:
     group = {
         name: PeerVersion(4, lineage, name) for name, lineage in zip("abc", ("x", "y", "x"), strict=True)
     }
-    assert [astray(group, told) for told in group.values()] == [False, True, False]
+    assert [astray(group, version) for version in group.values()] == [False, True, False]
     group["d"] = PeerVersion(5, "z", "d")
-    assert [astray(group, told) for told in group.values()] == [True, True, True, False]
+    assert [astray(group, version) for version in group.values()] == [True, True, True, False]
 
 
-def group(*said: tuple[int, int]) -> dict[int, PeerVersion | None]:
-    """Of members that know so many peers and are at that attempt."""
-    return {i: PeerVersion(4, "x", str(i), peers, attempt) for i, (peers, attempt) in enumerate(said)}
+def group(*versions: tuple[int, int]) -> dict[int, PeerVersion | None]:
+    """A group whose members know the given numbers of peers and are at the given attempts."""
+    return {i: PeerVersion(4, "x", str(i), peers, attempt) for i, (peers, attempt) in enumerate(versions)}
 
 
-def test_a_part_of_the_swarm_is_refused_at_first_and_a_smaller_half_ever() -> None:
+def test_partial_group_is_refused_at_first_and_a_minority_always() -> None:
     assert expected_peers(group((2, 1), (4, 1))) == 4  # one of them knows of two others
     assert expected_peers(group((2, 1), (2, 1))) is None
-    assert expected_peers(group((1, 1), (1, 1))) is None  # who has not heard of the other counts itself
+    # a peer that does not know the other counts only itself
+    assert expected_peers(group((1, 1), (1, 1))) is None
     assert expected_peers(group((4, 2), (4, 1))) == 4  # the other two may be a group as well
-    assert (
-        expected_peers(group((4, 2), (4, 1), (4, 2))) is None
-    )  # one who does not come is not waited for twice
+    assert expected_peers(group((4, 2), (4, 1), (4, 2))) is None  # a missing peer is waited for only once
     assert expected_peers(group((3, 2), (3, 2))) is None
     assert expected_peers(group((2, 7))) == 2
     assert expected_peers({0: None, 1: None}) is None
 
 
 @given(st.integers(1, 9), st.data())
-def test_two_groups_that_form_apart_are_never_both_accepted(peers: int, data: st.DataObject) -> None:
+def test_two_separate_groups_are_never_both_accepted(peers: int, data: st.DataObject) -> None:
     one = data.draw(st.sets(st.integers(0, peers - 1)))
     other = (
         data.draw(st.sets(st.sampled_from(sorted(set(range(peers)) - one)))) if len(one) < peers else set()
@@ -131,7 +128,7 @@ def test_two_groups_that_form_apart_are_never_both_accepted(peers: int, data: st
     assert len(accepted) <= 1
 
 
-def test_what_is_no_peers_word_counts_for_nothing() -> None:
+def test_invalid_versions_are_ignored() -> None:
     assert parse_version(PeerVersion(3, "x", "n", 8, 2, 1).as_list()) == PeerVersion(3, "x", "n", 8, 2, 1)
     for nonsense in (
         None,
@@ -147,20 +144,20 @@ def test_what_is_no_peers_word_counts_for_nothing() -> None:
     assert not astray({"a": None, "b": None}, PeerVersion(0, FIRST, "n"))
 
 
-def test_a_round_is_patient_once_one_of_its_group_has_lost_one() -> None:
-    def told(*lost: int) -> dict[int, PeerVersion | None]:
+def test_round_is_patient_after_a_member_lost_an_attempt() -> None:
+    def versions(*lost: int) -> dict[int, PeerVersion | None]:
         return {i: PeerVersion(4, "x", str(i), lost=one) for i, one in enumerate(lost)}
 
-    assert not patient(told(0, 0, 0))
-    assert patient(told(0, 1, 0))
+    assert not patient(versions(0, 0, 0))
+    assert patient(versions(0, 1, 0))
     assert not patient({0: None})
 
 
-def test_passing_over_a_round_is_an_event_too() -> None:
+def test_skipped_round_changes_the_lineage() -> None:
     assert extended(FIRST, "passed over") == extended(FIRST, "passed over") != FIRST
 
 
-def test_the_sha_is_of_the_float16_values() -> None:
+def test_sha_is_computed_from_float16_values() -> None:
     one = [torch.tensor([1.0, 2.0]), torch.tensor([3.0])]
     assert parameters_sha(one) == parameters_sha([tensor + 1e-5 for tensor in one])
     assert parameters_sha(one) != parameters_sha([tensor + 1e-2 for tensor in one])

@@ -1,4 +1,4 @@
-"""A peer whose weights have become its own finds out in the middle of an epoch, without waiting for anybody."""
+"""A peer with diverged weights notices in the middle of an epoch, without waiting for other peers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from experiments.peer.state.catch_up import Offer
 
 
 class Peer:
-    """What `is_astray` reads: at epoch 4, its samples, and what it asked."""
+    """The data that `is_astray` reads, at epoch 4, and the queries it made."""
 
     def __init__(self) -> None:
         self.local_epoch, self._asked, self._asked_at = 4, None, -1
@@ -39,7 +39,7 @@ def offers(*lineages: str, epoch: int = 4) -> list[Offer]:
     return [Offer(f"peer {n}", 0.1, epoch, False, 0, lineage) for n, lineage in enumerate(lineages)]
 
 
-def test_it_asks_once_an_epoch_in_the_middle() -> None:
+def test_lineages_are_queried_once_per_epoch_in_its_middle() -> None:
     peer = Peer()
     assert not peer.astray(49)
     assert peer.asked == []
@@ -54,7 +54,7 @@ def test_it_asks_once_an_epoch_in_the_middle() -> None:
     assert len(peer.asked) == 2
 
 
-def test_other_weights_of_most_peers_count() -> None:
+def test_majority_with_other_weights_wins() -> None:
     for answer, astray in (
         (offers("theirs", "theirs"), True),
         (offers("theirs", "mine"), False),
@@ -70,7 +70,7 @@ def test_other_weights_of_most_peers_count() -> None:
         assert peer.astray(60) is astray, answer
 
 
-def test_an_answer_about_the_epoch_before_is_of_no_use() -> None:
+def test_response_about_the_previous_epoch_is_ignored() -> None:
     peer = Peer()
     peer.astray(50)
     peer.local_epoch = 5
@@ -100,7 +100,7 @@ class Donor:
     ("kind", "joining", "until_s"),
     [(SwarmOptimizer, False, 0.0), (SwarmOptimizer, True, 7.0), (OverlappedOptimizer, False, 7.0)],
 )
-def test_who_fell_behind_comes_back_between_two_rounds_where_nobody_waits_for_it(
+def test_late_peer_returns_between_rounds_if_it_is_not_awaited(
     kind: type[SwarmOptimizer], joining: bool, until_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     donor, nothing = Donor(), SimpleNamespace(reset_accumulated_grads_=lambda: None)

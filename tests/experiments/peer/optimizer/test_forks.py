@@ -1,4 +1,4 @@
-"""What a process takes along when it is forked in the middle of something: no lock that nobody will release."""
+"""Forked processes inherit no lock that is never released."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.processes
 
 
 def lines_of_a_fork(handler: logging.Handler, reader: int) -> int:
-    """Fork while another thread is in the middle of a line; the exit code of the child, which logs one too."""
+    """Fork while another thread is writing a line; returns the exit code of the child, which also logs a line."""
     long = threading.Thread(target=handler.handle, args=[line("x" * 300_000)])
     long.start()
     while struct.unpack("i", fcntl.ioctl(reader, termios.FIONREAD, b"\0" * 4))[0] < 60_000:
@@ -35,18 +35,18 @@ def lines_of_a_fork(handler: logging.Handler, reader: int) -> int:
         signal.alarm(2)
         handler.handle(line("from the child"))
         os._exit(0)
-    said, status = b"", None
+    logged, status = b"", None
     while status is None or long.is_alive():
         with contextlib.suppress(BlockingIOError):
-            said += os.read(reader, 1 << 20)
+            logged += os.read(reader, 1 << 20)
         if status is None:
             ended, found = os.waitpid(child, os.WNOHANG)
             status = found if ended else None
         time.sleep(0.001)
     with contextlib.suppress(BlockingIOError):
-        said += os.read(reader, 1 << 20)
+        logged += os.read(reader, 1 << 20)
     code = os.waitstatus_to_exitcode(status)
-    assert (b"from the child\n" in said) == (code == 0)
+    assert (b"from the child\n" in logged) == (code == 0)
     return code
 
 
@@ -56,25 +56,25 @@ def line(text: str) -> logging.LogRecord:
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> tuple[Path, int]:
-    """A file that takes 64 KiB until somebody reads it."""
+    """A file that accepts 64 KiB until it is read."""
     os.mkfifo(tmp_path / "log")
     return tmp_path / "log", os.open(tmp_path / "log", os.O_RDWR | os.O_NONBLOCK)
 
 
-def test_a_process_that_is_forked_while_a_line_is_written_can_log(pipe: tuple[Path, int]) -> None:
+def test_process_forked_during_a_write_can_log(pipe: tuple[Path, int]) -> None:
     handler = LogFile(pipe[0])
     assert lines_of_a_fork(handler, pipe[1]) == 0
     handler.close()
 
 
-def test_with_loggings_own_file_it_stops_for_ever(pipe: tuple[Path, int]) -> None:
-    """If this fails, Python makes its files' locks anew in a child, and LogFile can go."""
+def test_standard_file_handler_deadlocks(pipe: tuple[Path, int]) -> None:
+    """If this fails, Python re-creates the locks of its files in a child, and LogFile can be removed."""
     handler = logging.FileHandler(pipe[0])
     assert lines_of_a_fork(handler, pipe[1]) == -signal.SIGALRM
     handler.close()
 
 
-def test_a_vms_first_process_has_hiveminds_locks_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_process_of_a_vm_does_not_share_hiveminds_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [
         (MPFuture, "_initialization_lock"),
         (MPFuture, "_update_lock"),

@@ -1,4 +1,4 @@
-"""A swarm of two that was split finds together again, without anybody's help."""
+"""A split swarm of two reconnects by itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEY = generate_record_key()[1]
 
 
 async def _forget(_dht: Any, node: Any) -> int:
-    """In the DHT's process: what missed answers do to a routing table, for every peer in it."""
+    """Remove every peer from the routing table, as missed responses do. Runs in the DHT's process."""
     table = node.protocol.routing_table
     uids = list(table.uid_to_peer_id)
     for uid in uids:
@@ -42,14 +42,14 @@ def wait_for(what: Callable[[], bool], limit_s: float = 20.0) -> None:
 
 
 def split_and_heal(folder: Path) -> list[int]:
-    """The heals of both, once what one says after the split has reached the other."""
+    """Heal counts of both peers, once a record stored after the split has reached the other one."""
     first = config_of("a", "", ())
     dht_a, maddr_a = start_dht(first, folder / "a.key")
     second = config_of("b", "", (), initial_peers=(maddr_a,))
     dht_b, maddr_b = start_dht(second, folder / "b.key")
-    told: list[int] = []
+    reported: list[int] = []
     members = [
-        Membership(dht, config, maddr, told.append, subkey=subkey_of(config.vm, KEY), period_s=0.5)
+        Membership(dht, config, maddr, reported.append, subkey=subkey_of(config.vm, KEY), period_s=0.5)
         for dht, config, maddr in ((dht_a, first, maddr_a), (dht_b, second, maddr_b))
     ]
     for member in members:
@@ -60,12 +60,12 @@ def split_and_heal(folder: Path) -> list[int]:
     members[0].announce("training", 7)
     wait_for(lambda: any(m.vm == first.vm and m.epoch == 7 for m in members[1].members))
     heals = [member.heals for member in members]
-    assert max(told) == max(heals)
+    assert max(reported) == max(heals)
     return heals
 
 
 def split_only(folder: Path) -> Any:
-    """What one reads of that which the other stored after the split."""
+    """The record stored by one peer after the split, as read by the other."""
     config = config_of("a", "", ())
     dht_a, maddr_a = start_dht(config, folder / "a.key")
     dht_b, _ = start_dht(config_of("b", "", (), initial_peers=(maddr_a,)), folder / "b.key")
@@ -74,10 +74,10 @@ def split_only(folder: Path) -> Any:
     return dht_b.get("key", latest=True)
 
 
-def test_two_peers_that_forgot_each_other_link_again() -> None:
+def test_peers_that_dropped_each_other_relink() -> None:
     assert sum(apart(split_and_heal)) >= 1  # the first ping puts each back into the other's table
 
 
-def test_without_the_healing_they_stay_apart() -> None:
-    """If this fails, Hivemind links forgotten peers again by itself and the healing can go."""
+def test_without_membership_they_stay_apart() -> None:
+    """If this fails, Hivemind relinks dropped peers by itself, and the healing can be removed."""
     assert apart(split_only) is None

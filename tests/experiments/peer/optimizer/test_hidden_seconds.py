@@ -1,4 +1,4 @@
-"""Where the seconds, samples and bytes of a round behind calculation go in the epoch's records."""
+"""Seconds, samples and bytes of an overlapped round in the epoch's records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from metrics.records import PHASES, StepRecord
 
 
 def step(sync_s: float = 0.0, local_s: float = 0.0, samples: int = 8) -> StepRecord:
-    """A second of calculation, and the optimizer's time."""
+    """A step with one second of calculation and the given optimizer time."""
     seconds = dict.fromkeys((f"{name}_s" for name in PHASES), 0.0)
     seconds |= {"forward_s": 1.0, "optimizer_sync_s": sync_s, "optimizer_local_s": local_s}
     return StepRecord(
@@ -19,7 +19,7 @@ def step(sync_s: float = 0.0, local_s: float = 0.0, samples: int = 8) -> StepRec
 
 
 class Meter:
-    """A thousand bytes a second of whatever is going on."""
+    """A meter that always counts a thousand bytes per second."""
 
     sent = 0
 
@@ -71,7 +71,7 @@ def test_seconds_add_up_and_samples_are_the_rounds() -> None:
     assert sum(count for _, count in found.values()) == 18_000
 
 
-def test_between_two_rounds_that_follow_each_other_nothing_is_control_traffic_only() -> None:
+def test_no_control_traffic_between_consecutive_rounds() -> None:
     meter = Meter()
     ledger = ledger_of(meter)
     first, *_ = epoch_of(ledger, meter, 6, 5, 1)
@@ -81,7 +81,7 @@ def test_between_two_rounds_that_follow_each_other_nothing_is_control_traffic_on
     assert {row.phase: row.bytes for row in egress}["settling"] == 1000
 
 
-def test_samples_of_gradients_that_were_dropped_count_nowhere() -> None:
+def test_samples_of_dropped_gradients_do_not_count() -> None:
     meter = Meter()
     ledger = ledger_of(meter)
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""A peer whose rounds go on behind its calculation: real gradients and buffers, a swarm that the test plays."""
+"""A peer whose rounds overlap with calculation: real gradients and buffers, and a simulated swarm."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def peer(monkeypatch: pytest.MonkeyPatch) -> OverlappedPeer:
     return made
 
 
-def test_an_update_comes_while_the_next_gradients_are_calculated(peer: OverlappedPeer) -> None:
+def test_update_is_applied_during_calculation(peer: OverlappedPeer) -> None:
     began = peer.calculate(1, 2, 3, 4)  # its mean is 2.5, the swarm's 5
-    assert began.busied
+    assert began.blocked
     assert (peer.weight, peer.local_epoch, peer.round_scheduled) == (0.0, 0, True)
-    said = peer.calculate(10, 20)
-    assert (said, peer.weight, peer.local_epoch) == (Round(), 0.0, 0)
+    done = peer.calculate(10, 20)
+    assert (done, peer.weight, peer.local_epoch) == (Round(), 0.0, 0)
     peer.come_to("averaged")
-    said = peer.calculate(30)
+    done = peer.calculate(30)
     assert (peer.weight, peer.local_epoch) == (-5.0, 1)
-    assert (said.group_size, said.ahead, said.state_loads, said.losses) == (2, 3, 0, [])
-    assert said.hidden_s > 0.0
+    assert (done.group_size, done.ahead, done.state_loads, done.losses) == (2, 3, 0, [])
+    assert done.hidden_s > 0.0
     assert peer.tracker.reported == [(1, 3)]
     peer.calculate(40)  # the fourth sample: the next round, with what was calculated ahead
     peer.come_to("averaged")
@@ -49,7 +49,7 @@ def test_an_update_comes_while_the_next_gradients_are_calculated(peer: Overlappe
 
 
 class Clock:
-    """The optimizer's, which goes on as the test says, and while a round is waited for."""
+    """The optimizer's clock, advanced by the test and while a round is awaited."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0
@@ -61,7 +61,7 @@ class Clock:
     monotonic = perf_counter
 
     def waits(self, peer: OverlappedPeer, wait: Callable[[float], bool]) -> None:
-        """Let `wait` say whether the round of `peer` ended in the seconds that it is waited for."""
+        """Replace the waits for the round of `peer` by `wait`, which returns whether it ended."""
 
         def waited(seconds: float) -> bool:
             self.now_s += seconds
@@ -88,35 +88,35 @@ def test_the_last_step_of_an_epoch_waits_for_the_update(
         return over
 
     clock.waits(peer, ends_at_the_third_look)
-    said = peer.calculate(5)
-    assert (said.busied, said.ahead, peer.local_epoch, peer.weight) == (True, 3, 1, -2.0)
+    done = peer.calculate(5)
+    assert (done.blocked, done.ahead, peer.local_epoch, peer.weight) == (True, 3, 1, -2.0)
     assert clock.now_s > 3.0
-    assert said.hidden_s == 3.0  # what was waited for is not hidden
+    assert done.hidden_s == 3.0  # waiting time is not hidden
 
 
-def test_nobody_else_is_left(peer: OverlappedPeer) -> None:
+def test_step_alone_when_no_other_peer_is_left(peer: OverlappedPeer) -> None:
     peer.calculate(1, 2, 3, 4)
     peer.calculate(10)
     peer.come_to("alone")
-    said = peer.calculate(10)
-    assert (peer.weight, said.group_size, peer.tracker.reported) == (-2.5, 1, [(1, 2)])
-    assert peer.state_averager.rounded == [[2.5]]  # as others will read it who take the step over
+    done = peer.calculate(10)
+    assert (peer.weight, done.group_size, peer.tracker.reported) == (-2.5, 1, [(1, 2)])
+    assert peer.state_averager.rounded == [[2.5]]  # as peers that download the update will receive it
 
 
-def test_alone_from_the_beginning_nothing_is_hidden(peer: OverlappedPeer) -> None:
+def test_single_peer_runs_no_background_round(peer: OverlappedPeer) -> None:
     peer._others.training, peer.tracker.global_progress.num_peers = 0, 1
     peer._run_round = lambda _: setattr(peer, "ran", True) or setattr(peer.tracker, "samples", 0)  # type: ignore[method-assign]
     peer.calculate(1, 2, 3, 4)
     assert peer.__dict__["ran"]
 
 
-def test_a_round_that_is_given_up_costs_its_gradients_only(peer: OverlappedPeer) -> None:
+def test_given_up_round_costs_only_its_gradients(peer: OverlappedPeer) -> None:
     peer.calculate(1, 2, 3, 4)
     peer.calculate(10, 20)
     peer.come_to("given up")
-    said = peer.calculate(30)
-    assert (peer.weight, peer.local_epoch, said.group_size, said.ahead) == (0.0, 1, 1, 3)
-    assert said.losses == ["round given up: gradients dropped (given up)"]
+    done = peer.calculate(30)
+    assert (peer.weight, peer.local_epoch, done.group_size, done.ahead) == (0.0, 1, 1, 3)
+    assert done.losses == ["round given up: gradients dropped (given up)"]
     peer.calculate(40)
     peer.come_to("averaged")
     peer.calculate(1)
@@ -124,14 +124,14 @@ def test_a_round_that_is_given_up_costs_its_gradients_only(peer: OverlappedPeer)
 
 
 @pytest.mark.parametrize("why", ["behind", "astray"])
-def test_who_is_behind_drops_both_and_is_given_time(peer: OverlappedPeer, why: str) -> None:
+def test_peer_behind_drops_both_gradients_and_announces_catching_up(peer: OverlappedPeer, why: str) -> None:
     peer.calculate(1, 2, 3, 4)
     peer.calculate(10, 20)
     peer.is_out = why == "astray"
     peer.come_to("averaged" if peer.is_out else why)
-    said = peer.calculate(30)
+    done = peer.calculate(30)
     peer.is_out = False
-    assert (said.state_loads, said.ahead, peer.loads, peer.weight) == (1, 0, 1, 0.0)
+    assert (done.state_loads, done.ahead, peer.loads, peer.weight) == (1, 0, 1, 0.0)
     assert peer._others.said == ["ready 0", "training 0"]
     peer.calculate(1, 1, 1, 1)
     peer.come_to("averaged")
@@ -139,24 +139,24 @@ def test_who_is_behind_drops_both_and_is_given_time(peer: OverlappedPeer, why: s
     assert peer.weight == -2.0  # nothing of before is in it
 
 
-def test_a_fault_of_the_round_is_the_training_loops(peer: OverlappedPeer) -> None:
+def test_unexpected_error_is_raised_in_the_training_loop(peer: OverlappedPeer) -> None:
     peer.calculate(1, 2, 3, 4)
     peer.come_to("fault")
     with pytest.raises(OSError, match="fault"):
         peer.calculate(1)
 
 
-def test_a_newcomer_is_given_the_time_between_two_rounds(peer: OverlappedPeer) -> None:
+def test_newcomers_get_the_time_between_two_rounds(peer: OverlappedPeer) -> None:
     peer.calculate(1, 1, 1, 1)
     peer.come_to("averaged")
     peer.calculate(1)
     peer._others.coming = 1
     threading.Timer(0.2, peer._end.set).start()
-    said = peer.calculate(1, 1, 1)  # its round begins and ends in the last of these
-    assert (peer.local_epoch, said.ahead, said.hidden_s) == (2, 0, 0.0)
+    done = peer.calculate(1, 1, 1)  # its round begins and ends in the last of these
+    assert (peer.local_epoch, done.ahead, done.hidden_s) == (2, 0, 0.0)
 
 
-def test_the_next_group_is_looked_for_at_once_when_little_is_left(peer: OverlappedPeer) -> None:
+def test_next_round_is_scheduled_early_when_little_is_left(peer: OverlappedPeer) -> None:
     peer.calculate(1, 1, 1, 1)
     peer.calculate(1, 1)
     peer.come_to("averaged")
@@ -169,7 +169,7 @@ def test_the_next_group_is_looked_for_at_once_when_little_is_left(peer: Overlapp
     assert peer.grad_averager.scheduled == [30.0]
 
 
-def test_the_tracker_is_enough_when_much_is_left(peer: OverlappedPeer) -> None:
+def test_next_round_is_not_scheduled_early_when_much_is_left(peer: OverlappedPeer) -> None:
     peer.calculate(1, 1, 1, 1)
     peer.come_to("averaged")
     peer.calculate(1)
@@ -178,32 +178,32 @@ def test_the_tracker_is_enough_when_much_is_left(peer: OverlappedPeer) -> None:
     assert peer.grad_averager.scheduled == []
 
 
-def test_a_share_is_of_the_target_by_pace(peer: OverlappedPeer) -> None:
+def test_share_of_the_target_follows_the_rate(peer: OverlappedPeer) -> None:
     assert peer._share(4) == 4
     peer.tracker.part, peer.target_batch_size = 0.25, 100
     assert peer._share(40) == 25
 
 
-def test_who_has_to_go_waits_no_longer_for_its_round(
+def test_stopped_peer_does_not_wait_for_its_round(
     peer: OverlappedPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     peer.calculate(1, 1, 1, 1)
     peer.stopped = lambda: True
-    said = peer.calculate(1, 1, 1)
-    assert (peer.local_epoch, said.busied) == (0, True)
+    done = peer.calculate(1, 1, 1)
+    assert (peer.local_epoch, done.blocked) == (0, True)
     cancelled: list[bool] = []
     peer.scheduled_grads = SimpleNamespace(  # type: ignore[assignment]
         done=lambda: bool(cancelled), stage=AveragingStage.LOOKING_FOR_GROUP,
         cancel=lambda: (cancelled.append(True), peer._end.set()),
     )  # fmt: skip
-    Clock(monkeypatch)  # it stands: only the group that is given up ends the wait
+    Clock(monkeypatch)  # it is stuck: only cancelling the group ends the wait
     peer.leave_round(10.0)
     assert cancelled == [True]
     assert peer._leaving
 
 
-def test_who_has_no_time_left_gives_the_group_up_at_once(peer: OverlappedPeer) -> None:
-    """Also where the round's thread gave the same group up a moment before."""
+def test_matchmaking_is_cancelled_when_no_time_is_left(peer: OverlappedPeer) -> None:
+    """Also if the round's thread has just cancelled the same group."""
 
     def given_up_already() -> None:
         asked.append(True)
@@ -230,7 +230,7 @@ def test_leaving_ends_in_time_whatever_the_round_does(
     peer._end.set()
 
 
-def test_an_average_is_told_when_it_is_here_and_not_a_step_later(peer: OverlappedPeer) -> None:
+def test_arrived_average_is_reported_at_once(peer: OverlappedPeer) -> None:
     peer.calculate(1, 1, 1, 1)
     peer.calculate(5)
     peer.come_to("averaged")
@@ -240,28 +240,28 @@ def test_an_average_is_told_when_it_is_here_and_not_a_step_later(peer: Overlappe
 
 
 @pytest.mark.parametrize("came_to", ["given up", "behind", "averaged"])
-def test_what_this_peer_will_not_take_over_is_not_told(peer: OverlappedPeer, came_to: str) -> None:
+def test_epoch_is_not_reported_without_an_average(peer: OverlappedPeer, came_to: str) -> None:
     peer.calculate(1, 1, 1, 1)
     peer._leaving = came_to == "averaged"
     peer.come_to(came_to)
     assert peer.tracker.told == []
 
 
-@pytest.mark.parametrize(("why", "told"), [("astray", [1, 0]), ("behind", [0])])
-def test_an_epoch_that_is_not_taken_over_is_taken_back_before_the_state_is_loaded(
-    peer: OverlappedPeer, monkeypatch: pytest.MonkeyPatch, why: str, told: list[int]
+@pytest.mark.parametrize(("why", "reports"), [("astray", [1, 0]), ("behind", [0])])
+def test_reported_epoch_is_withdrawn_before_the_state_is_loaded(
+    peer: OverlappedPeer, monkeypatch: pytest.MonkeyPatch, why: str, reports: list[int]
 ) -> None:
-    """Else the others would look for weights that nobody has, for as long as that takes."""
-    told_when_loading: list[list[int]] = []
-    monkeypatch.setattr(peer, "load_state", lambda: told_when_loading.append(list(peer.tracker.told)))  # type: ignore[attr-defined]
+    """Otherwise the others would look for weights that no peer has, for as long as the download takes."""
+    reports_when_loading: list[list[int]] = []
+    monkeypatch.setattr(peer, "load_state", lambda: reports_when_loading.append(list(peer.tracker.told)))  # type: ignore[attr-defined]
     peer.calculate(1, 1, 1, 1)
     peer.is_out = why == "astray"
     peer.come_to("averaged" if peer.is_out else why)
     peer.calculate(1)
-    assert told_when_loading == [told]
+    assert reports_when_loading == [reports]
 
 
-def test_who_leaves_with_an_average_takes_its_epoch_back(peer: OverlappedPeer) -> None:
+def test_peer_leaving_with_an_average_withdraws_its_epoch(peer: OverlappedPeer) -> None:
     peer.calculate(1, 1, 1, 1)
     peer.come_to("averaged")
     assert peer.tracker.told == [1]
@@ -269,7 +269,7 @@ def test_who_leaves_with_an_average_takes_its_epoch_back(peer: OverlappedPeer) -
     assert (peer.local_epoch, peer.tracker.told) == (0, [1, 0])
 
 
-def test_an_update_and_its_credit_wait_for_the_tracker_once(peer: OverlappedPeer) -> None:
+def test_update_and_credit_lock_the_tracker_once(peer: OverlappedPeer) -> None:
     for came_to in ("averaged", "given up"):
         while peer._hidden is None:
             peer.calculate(1)
@@ -312,7 +312,7 @@ def test_each_gradient_is_in_one_update_or_dropped(rounds: list[tuple[int, str]]
         assert peer.grad_averager.local_samples_accumulated == len(kept)
 
 
-def test_the_config_says_which() -> None:
+def test_config_selects_the_optimizer() -> None:
     assert _optimizer_of(config_of("a", "", (), overlap="delayed")) is OverlappedOptimizer
     with pytest.raises(PeerConfigError, match="'twice' is neither none nor delayed"):
         _optimizer_of(config_of("a", "", (), overlap="twice"))

@@ -41,7 +41,7 @@ def failing(swarm: Any, monkeypatch: pytest.MonkeyPatch) -> OverlappedPeer:
     return made
 
 
-def test_whom_a_round_failed_for_does_not_average_again_without_those_it_succeeded_for(
+def test_no_retry_without_the_peers_for_which_the_round_succeeded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else the others would have two lineages; nobody would know of them in the last epoch."""
@@ -57,7 +57,7 @@ def test_whom_a_round_failed_for_does_not_average_again_without_those_it_succeed
     assert (failed.loads, failed.weight, failed._lineage) == (1, 0.0, FIRST)
 
 
-def test_where_it_succeeded_for_nobody_it_is_tried_again_after_the_news_had_time(
+def test_round_that_failed_for_all_is_retried_after_a_delay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     swarm = SimpleNamespace(epoch=0)
@@ -75,12 +75,10 @@ def test_where_it_succeeded_for_nobody_it_is_tried_again_after_the_news_had_time
 
 
 @pytest.mark.parametrize("news_s", [0.01, 0.0])
-def test_the_word_of_one_that_died_with_the_average_does_not_count(
-    monkeypatch: pytest.MonkeyPatch, news_s: float
-) -> None:
-    """It told the next epoch and was killed: the survivor of the pair would wait for a state that nobody has.
+def test_epoch_reported_by_a_dead_peer_does_not_count(monkeypatch: pytest.MonkeyPatch, news_s: float) -> None:
+    """It reported the next epoch and was killed: the survivor of the pair would wait for a state that no peer has.
 
-    With overlap, where epochs are told before the weights are there, nobody is left unasked.
+    With overlap, where epochs are reported before the weights are available, all peers are checked.
     """
     asked: list[str] = []
     swarm = SimpleNamespace(epoch=1)
@@ -88,7 +86,7 @@ def test_the_word_of_one_that_died_with_the_average_does_not_count(
 
     def found_dead(_: int, until: str = "enough answered") -> int:
         asked.append(until)
-        swarm.epoch = 0  # the tracker leaves the dead out
+        swarm.epoch = 0  # the tracker excludes dead peers
         return 0
 
     monkeypatch.setattr(peer._others, "others_left", found_dead)

@@ -19,17 +19,17 @@ def test_the_last_step_waits_for_the_update() -> None:
     assert (ahead.samples, ahead.steps, ahead.left) == (48, 3, 16)
 
 
-def test_an_epoch_of_one_step_is_never_ahead() -> None:
+def test_epoch_of_one_step_never_calculates_ahead() -> None:
     assert Ahead(share=16).move(16, over=False, newcomers=False) is Move.WAIT
 
 
-def test_nobody_is_ahead_while_a_newcomer_is_there() -> None:
+def test_no_calculation_ahead_with_newcomers() -> None:
     assert Ahead(share=64).move(16, over=False, newcomers=True) is Move.WAIT
     assert Ahead(share=64).move(16, over=True, newcomers=True) is Move.UPDATE
 
 
 @given(st.integers(0, 500), st.integers(1, 60), st.booleans())
-def test_never_more_than_the_share(share: int, step: int, newcomers: bool) -> None:
+def test_calculation_ahead_never_exceeds_the_share(share: int, step: int, newcomers: bool) -> None:
     ahead = Ahead(share)
     while ahead.move(step, False, newcomers) is Move.CALCULATE:
         ahead.add(step)

@@ -17,7 +17,9 @@ from cloud.storage.digits import write_shards
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(150)]
 
 EPOCHS = 12
-EPOCH = re.compile(r"epoch (\d+): group of (\d+), calc ([\d.]+) s, comm ([\d.]+) s, of it hidden ([\d.]+) s")
+EPOCH = re.compile(
+    r"epoch (\d+): group of (\d+), calc ([\d.]+) s, comm ([\d.]+) s, of which hidden ([\d.]+) s"
+)
 HELD_OUT = re.compile(r"held out: accuracy ([\d.]+), loss ([\d.]+)")
 
 
@@ -52,7 +54,7 @@ def parameters(peer: PeerProcess) -> np.ndarray:
     return np.frombuffer((peer.folder / "parameters.f32").read_bytes(), dtype="<f4")
 
 
-def test_peers_that_average_behind_calculation_stay_one_swarm(start) -> None:
+def test_peers_with_overlapped_rounds_stay_one_swarm(start) -> None:
     a, b, killed = (start(slot) for slot in "abc")
     for peer in (a, b, killed):
         peer.wait_for(lambda s: s["epoch"] >= 2)
@@ -64,9 +66,9 @@ def test_peers_that_average_behind_calculation_stay_one_swarm(start) -> None:
     at = a.status()["epoch"]
     joins = start("d")
     for peer in (a, b, joins):
-        said = peer.wait_for(lambda s: s["phase"] == "done")
-        assert said["epoch"] == EPOCHS
-        assert not [text for text in said["warnings"] if "given up" in text], said
+        status = peer.wait_for(lambda s: s["phase"] == "done")
+        assert status["epoch"] == EPOCHS
+        assert not [text for text in status["warnings"] if "given up" in text], status
     assert a.status()["parameters_sha"] == b.status()["parameters_sha"]  # bit by bit
     assert np.allclose(parameters(joins), parameters(a), atol=2e-3)  # its state came in float16
     rounds = [tuple(map(float, found)) for found in EPOCH.findall(log_of(a))]

@@ -1,4 +1,4 @@
-"""What a peer with a round behind its calculation makes of the swarm's progress: its real tracker, without its thread."""
+"""The swarm's progress as seen by a peer with an overlapped round: its real tracker, without its thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from experiments.peer.optimizer.progress_tracker import PunctualTracker
 
 
 def tracker_of(own_sps: float, **others: float) -> Any:
-    """A real tracker without its thread; `others`: what peers of such ids report."""
+    """A real tracker without its thread; `others`: reported rates by peer id."""
     tracker: Any = object.__new__(PunctualTracker)
     known: dict[str, Any] = {
         "dht": SimpleNamespace(peer_id=SimpleNamespace(to_bytes=lambda: b"me")), "is_alive": lambda: False,
@@ -30,12 +30,12 @@ def tracker_of(own_sps: float, **others: float) -> Any:
     return tracker
 
 
-def test_a_peers_part_is_that_of_its_pace() -> None:
+def test_share_of_a_peer_follows_its_rate() -> None:
     assert tracker_of(10.0).part is None
     assert tracker_of(10.0, me=99.0, a=20.0, b=10.0).part == 0.25
 
 
-def test_a_credit_is_told_at_once_and_the_others_are_asked_for_theirs() -> None:
+def test_credit_is_reported_at_once_and_the_others_are_fetched() -> None:
     tracker = tracker_of(10.0, a=20.0)
     tracker._get_local_progress = lambda epoch, samples: (epoch, samples)
     tracker.credit(5, 30)
@@ -47,7 +47,7 @@ def test_a_credit_is_told_at_once_and_the_others_are_asked_for_theirs() -> None:
     assert tracker.global_progress.samples_accumulated == 100
 
 
-def test_samples_are_counted_once_where_the_epoch_was_told_before_they_were() -> None:
+def test_credited_samples_are_counted_once() -> None:
     tracker = tracker_of(10.0, a=20.0)
     tracker.performance_ema.reset_timer = lambda: None
     tracker._get_local_progress = lambda epoch, n: SimpleNamespace(epoch=epoch, samples_accumulated=n)
@@ -62,7 +62,7 @@ def test_samples_are_counted_once_where_the_epoch_was_told_before_they_were() ->
     assert (tracker.global_progress.epoch, tracker.global_progress.samples_accumulated) == (6, 30)
 
 
-def test_while_a_round_goes_on_its_beginning_is_the_estimate() -> None:
+def test_estimate_is_the_start_of_the_overlapped_round() -> None:
     tracker = tracker_of(10.0)
     tracker.global_progress.eta_next_epoch = 1e12
     tracker.target_batch_size = 100
@@ -78,7 +78,7 @@ def test_while_a_round_goes_on_its_beginning_is_the_estimate() -> None:
 
 
 class SlowDht:
-    """Answers with nothing, after a while; counts the questions."""
+    """Returns nothing, after a delay, and counts the queries."""
 
     peer_id, client_mode = SimpleNamespace(to_bytes=lambda: b"me"), False
 
@@ -97,7 +97,7 @@ class SlowDht:
         return asyncio.sleep(0.05)
 
 
-def test_no_fetch_that_waited_for_the_round_goes_before_the_update() -> None:
+def test_no_fetch_delays_the_update() -> None:
     dht: Any = SlowDht()
     tracker = PunctualTracker(
         dht=dht, prefix="run", target_batch_size=100, min_refresh_period=0.01, max_refresh_period=0.02,

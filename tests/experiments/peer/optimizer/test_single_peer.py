@@ -1,4 +1,4 @@
-"""A plain loop: what torch itself would do, told as a swarm's progress is; nothing is ever averaged."""
+"""A plain loop: the same steps as torch alone, with progress reports and without averaging."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from metrics.records import EpochRecord
 BATCH, TARGET = 4, 12
 
 
-class Told:
-    """A tracker that remembers what it was told."""
+class FakeTracker:
+    """A tracker that records its reports."""
 
     def __init__(self) -> None:
         self.progress: list[tuple[int, int]] = []
@@ -57,10 +57,10 @@ def batch(number: int) -> torch.Tensor:
 
 
 def test_it_steps_with_the_mean_gradient_of_the_target_batch():
-    """Beside torch's own optimizer, which gets each target batch at once."""
+    """Compared with torch's optimizer on each whole target batch."""
     weight, same = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
-    told = Told()
-    plain = PlainOptimizer(torch.optim.SGD([weight], lr=0.001, momentum=0.9), told, TARGET)
+    tracker = FakeTracker()
+    plain = PlainOptimizer(torch.optim.SGD([weight], lr=0.001, momentum=0.9), tracker, TARGET)
     optimizer = torch.optim.SGD([same], lr=0.001, momentum=0.9)
     for epoch in range(3):
         whole = [batch(3 * epoch + i) for i in range(TARGET // BATCH)]
@@ -73,11 +73,11 @@ def test_it_steps_with_the_mean_gradient_of_the_target_batch():
         (same * torch.cat(whole)).square().mean().backward()
         optimizer.step()
         assert weight.item() == pytest.approx(same.item(), abs=1e-6)
-    assert told.progress == [(e + (s == 0), s) for e in range(3) for s in (4, 8, 0)]
+    assert tracker.progress == [(e + (s == 0), s) for e in range(3) for s in (4, 8, 0)]
     assert not plain.round_scheduled
     plain.leave_round(1.0)
-    plain.take_back_progress(1.0)
-    assert told.ended == 1
+    plain.withdraw_progress(1.0)
+    assert tracker.ended == 1
 
 
 def run(epochs: list[EpochRecord], on_round: Callable[[], None] | None = None) -> bool:
@@ -90,7 +90,7 @@ def run(epochs: list[EpochRecord], on_round: Callable[[], None] | None = None) -
     )  # fmt: skip
     hooks = Hooks(lambda _: None, lambda e, *_: epochs.append(e), lambda: [], lambda *_: 0, lambda: None)
     batches = SimpleNamespace(next=lambda _: (torch.zeros(4), torch.zeros(4)))
-    plain = PlainOptimizer(torch.optim.SGD([weight], lr=0.1), Told(), TARGET)
+    plain = PlainOptimizer(torch.optim.SGD([weight], lr=0.1), FakeTracker(), TARGET)
     return Trainer(
         cast(Any, config), cast(Any, task), plain, cast(Any, batches), dict, ByteCounter(), hooks, threading.Event()
     ).run()  # fmt: skip
@@ -114,7 +114,7 @@ def test_an_epoch_is_calculation_alone_and_its_communication_is_unknown():
 
 @pytest.mark.processes
 @pytest.mark.timeout(60)
-def test_a_real_peer_trains_alone_and_leaves_nothing(tmp_path: Path):
+def test_real_peer_trains_alone_and_leaves_nothing_behind(tmp_path: Path):
     made = write_shards(tmp_path / "shards", 2, samples_per_shard=128)
     with serve_folder(tmp_path / "shards") as endpoint:
         shards = tuple(f"s3://bucket/{name}" for name in (*made.train, *made.heldout))

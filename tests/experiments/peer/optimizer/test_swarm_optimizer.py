@@ -1,4 +1,4 @@
-"""What becomes of the gradients of a round that fails, on a real optimizer of one peer."""
+"""Gradients of failed rounds, with a real optimizer of one peer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MENDS = (
 
 
 def epoch(optimizer: SwarmOptimizer, parameter: torch.nn.Parameter) -> tuple[float, Round]:
-    """Four steps, then the end of the epoch: what SGD subtracted, and what was said about the round."""
+    """Four steps and the end of the epoch; returns what SGD subtracted and the round's report."""
     before = parameter.detach().clone()
     for gradient in GRADIENTS:
         (gradient * parameter.sum()).backward()
@@ -54,7 +54,7 @@ def epoch(optimizer: SwarmOptimizer, parameter: torch.nn.Parameter) -> tuple[flo
 
 
 def peers_known(count: int) -> None:
-    """From now on every tracker counts so many peers."""
+    """Make every tracker count this many peers."""
     progress = property(
         lambda self: replace(self.__dict__["global_progress"], num_peers=count),
         lambda self, value: self.__dict__.update(global_progress=value),
@@ -63,7 +63,7 @@ def peers_known(count: int) -> None:
 
 
 class Controls:
-    """What the attempts to average come to, one after the other; the last one's for all that follow."""
+    """Outcomes of consecutive averaging attempts; the last one repeats."""
 
     def __init__(self, optimizer: SwarmOptimizer, *ends: str) -> None:
         self.optimizer, self.ends, self.began = optimizer, list(ends), 0
@@ -81,7 +81,7 @@ class Controls:
 
 
 class Others:
-    """A membership that says so."""
+    """A membership with the given answers."""
 
     gone = ()
     is_member = staticmethod(anybody)
@@ -97,7 +97,7 @@ class Others:
 
 
 def epochs(folder: Path) -> dict[str, tuple[float, Round, Any]]:
-    """What was subtracted, said and done, by what happened; then two epochs as Hivemind is."""
+    """Subtracted gradients, reports and actions by scenario, followed by two epochs with unpatched Hivemind."""
     parameter = torch.nn.Parameter(torch.zeros(3))
     config = config_of(
         "a", "", (), optimizer={"name": "sgd", "lr": 1.0}, target_batch_size=10**6,
@@ -165,13 +165,13 @@ def test_alone_it_steps_with_the_mean_of_the_gradients(found) -> None:
     assert (done.group_size, done.losses, extra["epochs"]) == (1, [], 1)
 
 
-def test_an_all_reduce_that_was_lost_is_told_in_the_next_attempt(found) -> None:
-    """Its group then goes on for those whom it may succeed for (`lineage.patient`)."""
+def test_lost_all_reduce_is_reported_in_the_next_attempt(found) -> None:
+    """Its group then continues for peers that can still succeed (`lineage.patient`)."""
     assert found["second attempt"][2]["lost"] == 0
     assert found["a part is missing"][2]["lost"] == 1
 
 
-def test_who_is_announced_is_averaged_with_before_its_progress_is_seen(found) -> None:
+def test_announced_peers_are_expected_before_their_progress_is_seen(found) -> None:
     moved, done, extra = found["not seen yet"]
     assert (moved, done.group_size, extra["attempts"]) == (2.5, 2, 1)
 
@@ -187,8 +187,8 @@ def test_a_second_attempt_has_the_same_gradients(found) -> None:
     assert (extra["attempts"], extra["retried"], extra["epochs"]) == (2, done.failed, 1)
 
 
-def test_a_round_that_fails_until_its_time_is_over_is_passed_over_by_all(found) -> None:
-    """Whoever stepped with its own gradients would have parameters of its own from then on."""
+def test_round_that_fails_until_the_timeout_is_given_up_by_all(found) -> None:
+    """A peer that stepped with its own gradients would diverge permanently."""
     moved, done, extra = found["no attempt"]
     assert moved == 0.0
     assert done.group_size == 1
@@ -200,28 +200,28 @@ def test_a_round_that_fails_until_its_time_is_over_is_passed_over_by_all(found) 
     assert (extra["epochs"], extra["new lineage"]) == (1, True)
 
 
-def test_who_is_left_alone_steps_with_its_own_mean(found) -> None:
+def test_last_remaining_peer_steps_with_its_own_mean(found) -> None:
     moved, done, extra = found["the others died"]
     assert (moved, done.group_size, done.losses, extra["epochs"]) == (2.5, 1, [], 1)
 
 
 @pytest.mark.parametrize("why", ["astray", "the others went on"])
-def test_whose_parameters_are_not_the_others_takes_their_state(found, why: str) -> None:
+def test_peer_with_other_parameters_loads_the_state(found, why: str) -> None:
     moved, done, extra = found[why]
     assert (moved, done.losses, extra["epochs"]) == (0.0, [], 0)
     assert len(extra["loads"]) == 1
     assert extra["attempts"] == 1
 
 
-def test_what_the_others_last_attempt_comes_to_is_waited_for_as_long_as_there_is_time(found) -> None:
-    """After its third attempt this peer has 0.6 s left; whoever gave up then had weights of its own (seen)."""
+def test_outcome_of_the_others_last_attempt_is_awaited(found) -> None:
+    """After its third attempt this peer has 0.6 s left; peers that gave up then were seen to diverge."""
     moved, done, extra = found["the others' last attempt"]
     assert (moved, done.losses, extra["epochs"], extra["attempts"]) == (0.0, [], 0, 3)
     assert len(extra["loads"]) == 1
 
 
-def test_who_hears_that_the_others_gave_up_does_so_too_and_downloads_nothing(found) -> None:
-    """Their weights are its own; they have no update to give, so it would be the whole state."""
+def test_peer_gives_up_with_the_others_without_a_download(found) -> None:
+    """The others have the same weights and no update, so the download would be the whole state."""
     moved, done, extra = found["the others gave up"]
     assert (moved, extra["epochs"], extra["attempts"], extra["loads"]) == (0.0, 1, 1, [])
     assert done.losses[0].startswith("round given up")
@@ -230,18 +230,18 @@ def test_who_hears_that_the_others_gave_up_does_so_too_and_downloads_nothing(fou
 @pytest.mark.parametrize(
     ("failed", "late_s", "peers"), [([], 1.0, 8), (["x"], -1.0, 8), (["x"], 1.0, 1), (["x", "y"], 1.0, 1)]
 )
-def test_late_in_a_round_any_group_is_better_than_none(failed: list[str], late_s: float, peers: int) -> None:
-    """A majority that lives and does not come (it downloads a state, it is paused) would cost everybody the round."""
+def test_any_group_is_accepted_late_in_a_round(failed: list[str], late_s: float, peers: int) -> None:
+    """Otherwise a live majority that does not take part (downloading, paused) would cost all peers the round."""
     peer: Any = SimpleNamespace(
         _others_known=lambda: 7, round=Round(failed=failed), local_epoch=4, _lineage="x",
         _any_group_at_s=time.monotonic() - late_s,
     )  # fmt: skip
-    told = SwarmOptimizer._next_version(peer)
-    assert (told.peers, told.attempt) == (peers, 1 + len(failed))
-    assert expected_peers({"a": told, "b": told}) == (None if peers == 1 else 8)
+    version = SwarmOptimizer._next_version(peer)
+    assert (version.peers, version.attempt) == (peers, 1 + len(failed))
+    assert expected_peers({"a": version, "b": version}) == (None if peers == 1 else 8)
 
 
 def test_unpatched_hivemind_still_has_the_faults(found) -> None:
-    """Alone the sum, after a failed round nothing. If this fails, the patches can go."""
+    """Alone it steps with the sum, after a failed round with nothing. If this fails, the patches can be removed."""
     assert found["unpatched, alone"][0] == 10.0
     assert found["unpatched, no attempt"][0] == 0.0

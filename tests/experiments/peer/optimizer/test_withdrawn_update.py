@@ -1,4 +1,4 @@
-"""A peer that goes lets others average without a step of its own: its last update is not handed on from there any more."""
+"""A leaving peer lets the others average without stepping itself, and no longer serves its last update."""
 
 from __future__ import annotations
 
@@ -17,20 +17,24 @@ from hivemind.compression import NoCompression
 from experiments.peer.optimizer.swarm_optimizer import SwarmOptimizer
 from experiments.peer.state.encoding import Blob, unpack
 from experiments.peer.state.server import StateDonor
-from experiments.peer.state.snapshot_cache import Shelf
+from experiments.peer.state.snapshot_cache import SnapshotCache
 
 EPOCH = 4
 
 
 class Donor(StateDonor):
-    """As it is in the peer's own process, without the averager's."""
+    """As in the peer's own process, without the averager's process."""
 
     def __init__(self) -> None:
         self._parent_pid = -1  # none: there is nothing to shut down
         self.lineage, self._before, self.local_epoch, self.rank = "e4", "e3", EPOCH, None
         self.last_factors = lambda lineage: None
-        self._update_compression, self._whole, self._shelf = NoCompression(), threading.RLock(), Shelf()
-        self._said: Any = multiprocessing.get_context("fork").Array("c", 256)
+        self._update_compression, self._weights_lock, self._cache = (
+            NoCompression(),
+            threading.RLock(),
+            SnapshotCache(),
+        )
+        self._offer: Any = multiprocessing.get_context("fork").Array("c", 256)
 
     def step(self, *args: Any, **kwargs: Any) -> None:
         """Nothing is delayed."""
@@ -40,17 +44,17 @@ class Donor(StateDonor):
 
     @property
     def offered(self) -> int:
-        """The oldest update that others may ask for."""
-        return json.loads(self._said.value)[2]
+        """The oldest update offered to others."""
+        return json.loads(self._offer.value)[2]
 
     def gives(self) -> float | None:
-        """Of the update to this epoch, what is in it."""
-        blob: Blob | None = self._give("update", EPOCH, "")
+        """The values in the served update to this epoch."""
+        blob: Blob | None = self._blob("update", EPOCH, "")
         return None if blob is None else unpack(blob.header, blob.body)[1][0].item()
 
 
 class Peer(SwarmOptimizer):
-    """It has stepped with 4, and its group for the next round waits for it."""
+    """A peer that has stepped with 4 and whose next round is waiting for it."""
 
     def __init__(self) -> None:
         self._parent_pid, self.averaged = -1, [torch.tensor([4.0])]
@@ -68,7 +72,7 @@ class Peer(SwarmOptimizer):
 
 
 class Group:
-    """A prepared round; the averager writes what the others have averaged where the last average was."""
+    """A prepared round; the averager overwrites the last average with that of the others."""
 
     stage, triggered, weight = AveragingStage.AWAITING_TRIGGER, False, 1.0
 
@@ -91,20 +95,20 @@ WAYS = [lambda peer: peer.leave_round(1.0), lambda peer: peer.shutdown()]
 
 
 @pytest.mark.parametrize("goes", WAYS, ids=["leave_round", "shutdown"])
-def test_a_round_without_a_step_is_not_handed_on_as_the_last_update(goes: Callable[[Peer], None]) -> None:
+def test_round_without_a_step_is_not_served_as_the_last_update(goes: Callable[[Peer], None]) -> None:
     peer = Peer()
     assert (peer.donor.offered, peer.donor.gives()) == (EPOCH, 4.0)
-    peer.donor._shelf.clear()  # nobody had asked for it yet
+    peer.donor._cache.clear()  # not requested yet
     goes(peer)
     assert peer.averaged[0].item() == 5.0
     assert (peer.donor.offered, peer.donor.gives()) == (0, None)
 
 
 @pytest.mark.parametrize("goes", WAYS, ids=["leave_round", "shutdown"])
-def test_who_is_packing_the_last_update_ends_before_that_round(goes: Callable[[Peer], None]) -> None:
+def test_packing_the_last_update_ends_before_that_round(goes: Callable[[Peer], None]) -> None:
     peer = Peer()
     going = threading.Thread(target=goes, args=(peer,))
-    with peer.donor._whole:  # as while an update is packed
+    with peer.donor._weights_lock:  # as while an update is packed
         going.start()
         going.join(0.2)
         assert (going.is_alive(), peer.averaged[0].item()) == (True, 4.0)

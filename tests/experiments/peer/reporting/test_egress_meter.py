@@ -1,4 +1,4 @@
-"""The accounting of egress: any order of births, growth and deaths gives the true totals."""
+"""Accounting of egress: correct totals for any order of socket creation, growth and closing."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ def _counters(cookie, sent, dst="10.0.0.2", segments=0):
     return SocketCounters(cookie, 1, "10.0.0.1", 1, dst, 2, sent, segments, 0, 0, 52)
 
 
-def test_a_socket_counts_from_its_birth_and_headers_count():
+def test_sockets_count_from_creation_with_headers():
     tally = EgressTally()
     tally.read([_counters(1, 1000, segments=3)])
     assert tally.totals == {"10.0.0.2": 1000 + 3 * 52}
 
 
-def test_a_life_between_two_readings_counts():
+def test_socket_that_existed_only_between_readings_counts():
     tally = EgressTally()
     tally.read([])
-    tally.died(_counters(1, 1000))
+    tally.closed(_counters(1, 1000))
     tally.read([])
     assert tally.totals == {"10.0.0.2": 1000}
     assert tally.without_tail == 0
 
 
-def test_what_it_sent_after_the_last_reading_counts():
+def test_bytes_after_the_last_reading_count():
     tally = EgressTally()
     tally.read([_counters(1, 1000)])
-    tally.died(_counters(1, 1700))
+    tally.closed(_counters(1, 1700))
     assert tally.totals == {"10.0.0.2": 1700}
 
 
@@ -45,7 +45,7 @@ def test_a_socket_that_one_dump_skipped_is_not_counted_twice():
     assert tally.totals == {"10.0.0.2": 1200}
 
 
-def test_a_socket_that_vanishes_is_told():
+def test_vanished_socket_is_counted():
     tally = EgressTally()
     tally.read([_counters(1, 1000)])
     for _ in range(200):
@@ -53,7 +53,7 @@ def test_a_socket_that_vanishes_is_told():
     assert (tally.totals, tally.without_tail) == ({"10.0.0.2": 1000}, 1)
 
 
-def test_a_cookie_used_again_starts_anew():
+def test_reused_cookie_is_a_new_socket():
     tally = EgressTally()
     tally.read([_counters(1, 1000)])
     tally.read([_counters(1, 300)])  # smaller: another socket
@@ -68,8 +68,8 @@ _STEPS = st.lists(
 
 
 @given(steps=_STEPS, watched=st.booleans())
-def test_totals_are_true_and_never_go_back(steps, watched):
-    """A model kernel: five places for sockets, each life a new cookie; readings at any time."""
+def test_totals_are_correct_and_never_decrease(steps, watched):
+    """A model of the kernel: five socket places, each new socket with a new cookie; readings at any time."""
     tally, alive, born, truth = EgressTally(), {}, 0, defaultdict(int)
     before: dict[str, int] = {}
     for place, what, count in steps:
@@ -82,7 +82,7 @@ def test_totals_are_true_and_never_go_back(steps, watched):
         elif what == "die" and place in alive:
             cookie, sent = alive.pop(place)
             if watched:
-                tally.died(_counters(cookie, sent, dst))
+                tally.closed(_counters(cookie, sent, dst))
         elif what == "read":
             tally.read(_counters(cookie, sent, f"10.0.0.{p}") for p, (cookie, sent) in alive.items())
         assert all(tally.totals[dst] >= count for dst, count in before.items())

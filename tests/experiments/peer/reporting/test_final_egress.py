@@ -1,4 +1,4 @@
-"""Bytes outside epochs: nothing the meter counted is lost or told twice."""
+"""Bytes outside epochs: everything the meter counted is recorded exactly once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VM = "r-a-0"
 
 
 class Meter:
-    """A meter that reads what it is told."""
+    """A meter with given readings."""
 
     def __init__(self) -> None:
         self.sent: dict[str, int] = {}
@@ -32,12 +32,12 @@ def step() -> StepRecord:
     return StepRecord(VM, 1, 0, 100.0, 2.0, **dict.fromkeys((f"{p}_s" for p in PHASES), 0.0), samples=32)
 
 
-def test_all_bytes_are_in_one_phase_or_another(tmp_path: Path) -> None:
+def test_every_byte_is_in_exactly_one_phase(tmp_path: Path) -> None:
     meter, now, read = Meter(), [0.0], [BytesRead(50, 0, 0)]
     final = FinalEgress(VM, tmp_path / "egress.csv", meter.snapshot, lambda: now[0])
     meter.send("10.0.0.9", 7)  # before the first epoch: the held-out split's requests
     ledger = EpochLedger(VM, meter.snapshot, lambda: read[0], "digits", 4.0)
-    told = []
+    reported = []
     for epoch in (1, 2):
         ledger.begin(100.0)
         ledger.losses.append(1.0)
@@ -50,7 +50,7 @@ def test_all_bytes_are_in_one_phase_or_another(tmp_path: Path) -> None:
         read[0] = BytesRead(50 + 10 * epoch, 0, 0)
         _, egress, ingress = ledger.end(epoch, 2)
         final.published(epoch, egress)
-        told += [*egress]
+        reported += [*egress]
         assert ingress.network_bytes == (60 if epoch == 1 else 10)  # nothing read is left out either
     now[0] = 6.0
     meter.send("10.0.0.2", 20)  # the goodbye
@@ -60,14 +60,14 @@ def test_all_bytes_are_in_one_phase_or_another(tmp_path: Path) -> None:
         (2, "10.0.0.2", "leaving", 6.0, 20),
         (2, "10.0.0.8", "leaving", 6.0, 3),
     ]
-    assert [(r.epoch, r.seconds, r.bytes) for r in told if r.phase == "joining"] == [(1, 4.0, 7)]
+    assert [(r.epoch, r.seconds, r.bytes) for r in reported if r.phase == "joining"] == [(1, 4.0, 7)]
     sums: dict[str, int] = {}
-    for row in (*told, *left):
+    for row in (*reported, *left):
         sums[row.dst_address] = sums.get(row.dst_address, 0) + row.bytes
     assert sums == meter.sent
 
 
-def test_a_peer_that_ended_no_epoch_was_joining_all_the_time(tmp_path: Path) -> None:
+def test_bytes_before_the_first_epoch_are_joining(tmp_path: Path) -> None:
     final = FinalEgress(VM, tmp_path / "egress.csv", lambda: {"10.0.0.2": 5}, lambda: 1.0)
     final.write()
     final.write()  # again, as at the very end

@@ -1,4 +1,4 @@
-"""The ledger of what a peer hands over of the model: shared by its processes, exact over real streams."""
+"""Model bytes sent by a peer: shared by its processes, exact over real streams."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_counts_add_up_by_peer(sent: list[tuple[str, int]]) -> None:
     assert ledger.by_peer() == dict(truth)
 
 
-def test_processes_forked_from_the_peers_count_in_the_same_ledger() -> None:
+def test_forked_processes_count_in_the_same_ledger() -> None:
     ledger = ModelBytes()
     ledger.add(raw(FIRST), 5)
     children: list[int] = []
@@ -59,7 +59,7 @@ def test_processes_forked_from_the_peers_count_in_the_same_ledger() -> None:
     assert ledger.by_peer() == {FIRST: 105, SECOND: 107}
 
 
-def test_without_room_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_peers_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_bytes, "_LAST", model_bytes._ENTRY.size)
     monkeypatch.setattr(model_bytes, "_PEERS", 2)
     ledger = ModelBytes()
@@ -69,7 +69,7 @@ def test_without_room_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ledger.by_peer() is None
 
 
-def test_peers_become_addresses_once_they_are_known() -> None:
+def test_peers_are_mapped_to_known_addresses() -> None:
     maddrs = [
         f"/ip4/10.77.0.3/tcp/31000/p2p/{FIRST}",
         f"/ip4/127.0.0.1/tcp/31000/p2p/{SECOND}",
@@ -82,7 +82,7 @@ def test_peers_become_addresses_once_they_are_known() -> None:
     }  # the meter leaves loopback out too
 
 
-def test_an_epochs_records_hold_both_ledgers_and_the_last_ones_are_told_at_the_end(tmp_path: Path) -> None:
+def test_records_hold_both_counts_and_the_rest_is_written_at_the_end(tmp_path: Path) -> None:
     sent, handed = Counter[str](), Counter[str]()
     step = StepRecord("a", 1, 0, 100.0, 2.0, **dict.fromkeys((f"{p}_s" for p in PHASES), 0.0), samples=32)
     final = FinalEgress("a", tmp_path / "egress.csv", lambda: dict(sent), lambda: 0.0, lambda: dict(handed))
@@ -113,7 +113,7 @@ def test_an_epochs_records_hold_both_ledgers_and_the_last_ones_are_told_at_the_e
     assert (left.phase, left.bytes, left.model_bytes) == ("leaving", 40, 20)
 
 
-def test_without_a_ledger_nothing_is_said_of_the_model(tmp_path: Path) -> None:
+def test_without_a_ledger_model_bytes_are_unknown(tmp_path: Path) -> None:
     final = FinalEgress("a", tmp_path / "egress.csv", lambda: {"10.0.0.2": 40}, lambda: 0.0)
     final.write()
     (left,) = read_egress(tmp_path / "egress.csv", "a")
@@ -122,7 +122,7 @@ def test_without_a_ledger_nothing_is_said_of_the_model(tmp_path: Path) -> None:
 
 @pytest.fixture
 def streams(monkeypatch: pytest.MonkeyPatch) -> ModelBytes:
-    """Hivemind's streams counting, and as they were afterwards."""
+    """Hivemind's streams with counting, restored afterwards."""
     for name in ("_add_protobuf_stream_handler", "_iterate_protobuf_stream_handler"):
         monkeypatch.setattr(P2P, name, getattr(P2P, name))
     ledger = ModelBytes()
@@ -132,8 +132,8 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> ModelBytes:
 
 @pytest.mark.processes  # p2pd's; two seconds
 @pytest.mark.timeout(60)
-def test_a_round_of_three_hands_over_what_the_formula_says(streams: ModelBytes) -> None:
-    """2 (n-1)/n x parameters x 2 bytes a peer, whatever the parts; the envelopes are not in it."""
+def test_model_bytes_of_a_round_match_the_formula(streams: ModelBytes) -> None:
+    """2 (n-1)/n x parameters x 2 bytes per peer, for any part size, without message headers."""
     values, peers = 30_000, 3
 
     async def average() -> list[str]:

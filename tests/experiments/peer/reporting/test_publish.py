@@ -1,4 +1,4 @@
-"""The publisher: what it hands to the DHT, that it tries again, that it never holds up the caller."""
+"""The publisher: stored values, retries, and that it never blocks the caller."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VM = "run-a-0"
 
 
 class _Dht:
-    """Stands in for hivemind.DHT: takes coroutines, answers as told (the real one: test_monitor_processes)."""
+    """A fake hivemind.DHT that runs coroutines with given results (the real one: test_monitor_processes)."""
 
     def __init__(self, answers=()):
         self.answers = list(answers)
@@ -91,7 +91,7 @@ def _epoch(number, **more):
     return replace(base, **more), (), IngressRecord(_VM, number, 10, 0)
 
 
-def test_the_value_carries_the_last_epochs_with_rising_numbers(start, record_key):
+def test_value_holds_the_last_epochs_with_increasing_sequence(start, record_key):
     dht = _Dht()
     publisher = start(dht)
     for number in range(1, 6):
@@ -108,8 +108,8 @@ def test_the_value_carries_the_last_epochs_with_rising_numbers(start, record_key
     assert len(reports) == KEEP_EPOCHS
 
 
-def test_a_peer_of_short_epochs_shows_more_of_them(start):
-    """A second's look of the monitor, or five, meets them all; the value stays small enough for Hivemind's pipe."""
+def test_keep_sets_the_number_of_published_epochs(start):
+    """A monitor that reads every second, or every five, sees all of them; the value fits Hivemind's pipe."""
     dht = _Dht()
     publisher = start(dht, keep=MOST_EPOCHS)
     for number in range(1, 41):
@@ -121,7 +121,7 @@ def test_a_peer_of_short_epochs_shows_more_of_them(start):
     assert len(MSGPackSerializer.dumps(value)) < 12 * 1024
 
 
-def test_refused_and_failed_stores_are_tried_again(start, monkeypatch):
+def test_refused_and_failed_stores_are_retried(start, monkeypatch):
     monkeypatch.setattr("experiments.peer.reporting.publish._RETRY_S", 0.01)
     dht = _Dht([False, RuntimeError("its process is gone"), True])
     publisher = start(dht)
@@ -132,7 +132,7 @@ def test_refused_and_failed_stores_are_tried_again(start, monkeypatch):
     assert publisher.warnings == []
 
 
-def test_a_dht_that_hangs_does_not_hold_up_training(start):
+def test_hanging_dht_does_not_block_training(start):
     dht = _Dht()
     dht.gate.clear()
     publisher = start(dht)
@@ -145,7 +145,7 @@ def test_a_dht_that_hangs_does_not_hold_up_training(start):
     assert {args[0] for args in dht.stored} == {"run_orch_epochs", "run_orch_evaluations"}
 
 
-def test_what_a_reader_would_refuse_is_refused_here(start):
+def test_records_that_readers_refuse_are_refused(start):
     publisher = start(_Dht())
     for wrong in (
         {"samples": -1},
@@ -161,7 +161,7 @@ def test_what_a_reader_would_refuse_is_refused_here(start):
     publisher.epoch(*_epoch(1, loss=float("nan")))  # a diverged training is still measured
 
 
-def test_many_destinations_leave_out_the_oldest_epochs(start):
+def test_oldest_epochs_are_dropped_for_many_destinations(start):
     dht = _Dht()
     publisher = start(dht)
     for number in (1, 2, 3):
@@ -174,7 +174,7 @@ def test_many_destinations_leave_out_the_oldest_epochs(start):
     assert len(reports) < 3
 
 
-def test_the_record_key_is_hiveminds_key_of_the_process(record_key, tmp_path):
+def test_record_key_becomes_hiveminds_process_key(record_key, tmp_path):
     key = use_record_key(record_key[0])
     assert RSAPrivateKey.process_wide() is key
     use_record_key(record_key[0])  # twice is fine

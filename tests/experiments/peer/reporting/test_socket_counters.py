@@ -44,7 +44,7 @@ def talk(count, live_s=0.0):
             pass
 
 threading.Thread(target=serve, daemon=True).start()
-meter = EgressMeter(period_s=60)  # no reading of its own in between: only deaths tell
+meter = EgressMeter(period_s=60)  # no periodic reading in between: only closed sockets count
 out = {"tail": meter.tail}
 for name, count, live_s, times in (("long", 3_000_000, 0.0, 1), ("short", 200_000, 0.05, 1), ("many", 20_000, 0.0, 50)):
     before, counted = interface(), sum(meter.snapshot().values())
@@ -81,13 +81,13 @@ def counted():
 
 @pytest.mark.parametrize("name", ["long", "short", "many", "open"])
 def test_agrees_with_the_interface_within_one_percent(counted, name):
-    """`short` lives 50 ms, `many` are 50 lives of a millisecond: all between two readings."""
+    """`short` exists for 50 ms, `many` are 50 sockets of a millisecond each: all between two readings."""
     on_the_wire, by_sockets = counted[name]
     assert on_the_wire > 100_000
     assert by_sockets == pytest.approx(on_the_wire, rel=0.01)
 
 
-def test_nothing_is_left_open(counted):
+def test_no_socket_is_left_open(counted):
     assert counted["tail"] == "counted"
     assert counted["warnings"] == []
     assert counted["destinations"] == ["10.9.0.1"]  # 127.0.0.1 is no egress

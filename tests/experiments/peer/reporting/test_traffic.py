@@ -1,4 +1,4 @@
-"""What a peer knows of the bytes it sent, and what it says where they are unknown."""
+"""Sent bytes of a peer, and warnings if they are unknown."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Meter:
         self.closed = True
 
 
-def traffic_of(folder: Path, meter: Meter | None, said: dict[str, str]) -> Traffic:
+def traffic_of(folder: Path, meter: Meter | None, warnings: dict[str, str]) -> Traffic:
     model = SimpleNamespace(by_peer=lambda: {"QmB": 20})
-    return Traffic(VM, folder / "egress.csv", cast(Any, meter), cast(Any, model), said.__setitem__)
+    return Traffic(VM, folder / "egress.csv", cast(Any, meter), cast(Any, model), warnings.__setitem__)
 
 
-def test_what_no_epoch_had_is_written_at_the_end_with_the_meters_warnings(tmp_path: Path) -> None:
-    meter, said = Meter(), dict[str, str]()
-    traffic = traffic_of(tmp_path, meter, said)
+def test_bytes_outside_epochs_and_meter_warnings_are_written_at_the_end(tmp_path: Path) -> None:
+    meter, warnings = Meter(), dict[str, str]()
+    traffic = traffic_of(tmp_path, meter, warnings)
     assert traffic.model_bytes() == {}  # the peer's address is not known yet
     traffic.locate(["/ip4/1.2.3.4/tcp/1/p2p/QmB"], {"QmB": "10.0.0.2"})
     assert traffic.model_bytes() == {"10.0.0.2": 20}  # the internal address counts
@@ -48,26 +48,26 @@ def test_what_no_epoch_had_is_written_at_the_end_with_the_meters_warnings(tmp_pa
     rows = read_egress(tmp_path / "egress.csv", VM)
     assert [(r.epoch, r.phase, r.bytes, r.model_bytes) for r in rows] == [(1, "leaving", 5, 2)]
     assert meter.closed
-    assert said == {"egress: a reading failed": "egress: a reading failed"}
+    assert warnings == {"egress: a reading failed": "egress: a reading failed"}
 
 
-def test_an_unreadable_meter_is_a_warning_and_ends_nothing(tmp_path: Path) -> None:
-    meter, said = Meter(), dict[str, str]()
-    traffic = traffic_of(tmp_path, meter, said)
+def test_unreadable_meter_is_only_a_warning(tmp_path: Path) -> None:
+    meter, warnings = Meter(), dict[str, str]()
+    traffic = traffic_of(tmp_path, meter, warnings)
     meter.readable = False
     traffic.write_final()
-    assert said == {"final egress": "egress after the last epoch is unknown: no counters"}
+    assert warnings == {"final egress": "egress after the last epoch is unknown: no counters"}
 
 
 def test_without_counters_egress_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise InetDiagError("not permitted")
 
-    said = dict[str, str]()
+    warnings = dict[str, str]()
     monkeypatch.setattr(module, "EgressMeter", refuse)
-    assert open_meter(said.__setitem__) is None
-    assert said == {"egress": "egress is unknown: not permitted"}
-    traffic = traffic_of(tmp_path, None, said)
+    assert open_meter(warnings.__setitem__) is None
+    assert warnings == {"egress": "egress is unknown: not permitted"}
+    traffic = traffic_of(tmp_path, None, warnings)
     assert (traffic.sent(), traffic.model_bytes()) == ({}, None)
     traffic.close()
     assert list(read_egress(tmp_path / "egress.csv", VM)) == []

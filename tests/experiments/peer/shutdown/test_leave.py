@@ -1,4 +1,4 @@
-"""What a peer does last, by the orderly end and by the watchdog."""
+"""The last steps of a peer, in an orderly shutdown and run by the watchdog."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_before_the_peer_is_known_to_the_swarm_only_egress_is_written(tmp_path: 
     assert calls == ["egress"]
 
 
-def test_a_shutdown_that_hangs_or_raises_holds_nobody_up() -> None:
+def test_hanging_or_failing_shutdown_does_not_block() -> None:
     release = threading.Event()
     began = time.monotonic()
     run_within(0.1, lambda: release.wait(30.0) and None)

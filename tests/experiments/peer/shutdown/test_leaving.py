@@ -1,4 +1,4 @@
-"""Real peers on loopback that are announced their end, vanish, or lose their lease."""
+"""Real peers on loopback that get a preemption notice, vanish, or lose their lease."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 @contextlib.contextmanager
 def training(folder: Path, store: tuple[str, tuple[str, ...]], slots: str) -> Iterator[list[PeerProcess]]:
-    """Peers that train together: epochs of some 3 s, a chunk may take 8 s, a round 25."""
+    """Peers that train together: epochs of about 3 s, chunk timeout 8 s, round timeout 25 s."""
     endpoint, shards = store
     changes = {
         "expected_peers": len(slots), "max_epochs": 1000, "target_batch_size": 96 * len(slots),
@@ -72,8 +72,8 @@ def worst_comm_s(peer: PeerProcess, epochs: int) -> float:
     return longest_comm_s(peer, known)
 
 
-def test_who_leaves_after_a_notice_stalls_nobody(tmp_path: Path, store) -> None:
-    """First one of three leaves, then one of the two that are left: the last goes on alone."""
+def test_peer_leaving_after_a_notice_does_not_stall_the_others(tmp_path: Path, store) -> None:
+    """First one of three peers leaves, then one of the remaining two; the last one continues alone."""
     with training(tmp_path, store, "abc") as (stays, *leave):
         whole_s = worst_comm_s(stays, 2)
         for peer in leave:
@@ -83,9 +83,9 @@ def test_who_leaves_after_a_notice_stalls_nobody(tmp_path: Path, store) -> None:
             peer.process.wait(25.0)
             assert time.monotonic() - began < 25.0
             assert peer.process.returncode == 0
-            said = peer.status()
-            assert said["phase"] == "leaving"
-            assert said["notice_at_s"] == pytest.approx(time.time() + 110.0, abs=30.0)
+            status = peer.status()
+            assert status["phase"] == "leaving"
+            assert status["notice_at_s"] == pytest.approx(time.time() + 110.0, abs=30.0)
             assert (peer.folder / "egress.csv").is_file()
             assert "leaving within 20 s" in (peer.folder / "peer.log").read_text()
             print(f"a round at most {whole_s:.2f} s before, {polite_s:.2f} s around a polite leave")
@@ -94,8 +94,8 @@ def test_who_leaves_after_a_notice_stalls_nobody(tmp_path: Path, store) -> None:
         assert "NoGroupError" not in (stays.folder / "peer.log").read_text()
 
 
-def test_who_falls_silent_stalls_the_other(tmp_path: Path, store) -> None:
-    """Its connections stay and say nothing, as a VM's that lost its network do."""
+def test_silent_peer_stalls_the_other(tmp_path: Path, store) -> None:
+    """Its connections stay open and silent, like those of a VM that lost its network."""
     with training(tmp_path, store, "ab") as (stays, frozen):
         known = stays.status()["epoch"]
         os.killpg(frozen.process.pid, signal.SIGSTOP)
@@ -103,8 +103,8 @@ def test_who_falls_silent_stalls_the_other(tmp_path: Path, store) -> None:
         print(f"a round of {longest_comm_s(stays, known):.2f} s around a silent leave")
 
 
-def test_a_lease_ends_a_paused_peer_that_hears_nobody(tmp_path: Path, store) -> None:
-    """It is alone: nobody renews. Paused, it takes no step; its lease over, it goes by itself."""
+def test_expired_lease_ends_a_paused_isolated_peer(tmp_path: Path, store) -> None:
+    """It is alone, so its lease is not renewed. Paused, it takes no step; when the lease expires, it exits."""
     endpoint, shards = store
     private, public = generate_run_key()
     folder, lease_s = tmp_path / "a", 14.0
@@ -118,8 +118,8 @@ def test_a_lease_ends_a_paused_peer_that_hears_nobody(tmp_path: Path, store) -> 
         peer.wait_for(lambda s: s["phase"] == "training", timeout_s=lease_s)
         assert peer.process.wait(60.0) == 3
         assert lease_s <= time.time() - now_s < lease_s + 20.0  # it runs from the program's start
-        said = peer.status()
-        assert (said["phase"], said["error"], said["epoch"]) == ("leaving", "lease expired", 0)
+        status = peer.status()
+        assert (status["phase"], status["error"], status["epoch"]) == ("leaving", "lease expired", 0)
         assert len((folder / "steps.csv").read_text().splitlines()) == 1
     finally:
         peer.kill()

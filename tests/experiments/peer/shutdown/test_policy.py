@@ -1,4 +1,4 @@
-"""When a peer goes: notices, leases, the round it may still finish; what a pause does to its account."""
+"""When a peer leaves: notices, leases, the round it may still finish; accounting of pauses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOW_S = 1_000_000.0
 
 @dataclass
 class FakeDeparture:
-    """Remembers how long this peer may stay."""
+    """Records how long this peer may stay."""
 
     stop: threading.Event
     soft_left_s: float = math.inf
@@ -43,7 +43,7 @@ class FakeDeparture:
 
 
 class Rig:
-    """A policy with a clock, a lease and a departure of the test's."""
+    """A policy with the test's clock, lease and departure."""
 
     def __init__(self, folder: Path) -> None:
         self.now_s, self.until_s, self.stop = NOW_S, math.inf, threading.Event()
@@ -56,23 +56,23 @@ class Rig:
     def lease_left_s(self) -> float:
         return self.until_s - self.now_s
 
-    def said(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         return self.status._fields
 
 
-def test_a_notice_two_minutes_ahead_leaves_twenty_seconds_the_last_four_for_goodbyes() -> None:
+def test_notice_two_minutes_ahead_allows_twenty_seconds_with_four_reserved() -> None:
     assert grace(NOW_S + 120.0, NOW_S) == Grace(16.0, 20.0)
 
 
 @given(st.floats(-1e6, 1e6))
-def test_nobody_stays_longer_than_the_vm_or_than_twenty_seconds(left_s: float) -> None:
+def test_grace_never_exceeds_the_vm_lifetime_or_twenty_seconds(left_s: float) -> None:
     given_s = grace(NOW_S + left_s, NOW_S)
     assert 0.0 < given_s.soft_s < given_s.limit_s <= 20.0
     assert given_s.limit_s <= max(1.0, left_s - 1.0) + 1e-6  # of the clock
 
 
 @given(st.floats(0, 100), st.floats(0, 100), st.floats(-1, 20))
-def test_a_round_is_finished_only_in_time(eta_s: float, round_s: float, left_s: float) -> None:
+def test_round_is_finished_only_if_it_fits(eta_s: float, round_s: float, left_s: float) -> None:
     assert round_fits(eta_s, round_s, left_s) == (eta_s + round_s < left_s)
     assert not round_fits(None, round_s, left_s)
     assert not round_fits(eta_s, None, left_s)
@@ -80,31 +80,29 @@ def test_a_round_is_finished_only_in_time(eta_s: float, round_s: float, left_s: 
 
 
 @given(st.floats(0, 100), st.floats(0, 100), st.floats(-1, 20))
-def test_of_a_round_under_way_what_is_left_of_it_has_to_fit(
-    gone_s: float, round_s: float, left_s: float
-) -> None:
+def test_remainder_of_a_running_round_has_to_fit(gone_s: float, round_s: float, left_s: float) -> None:
     least_s = 2.0 if gone_s > 0.1 else 0.0
     assert round_fits(-gone_s, round_s, left_s) == (max(least_s, round_s - gone_s) < left_s)
 
 
-def test_a_hidden_round_that_takes_too_long_is_left_while_there_is_time_to_leave_it(tmp_path: Path) -> None:
+def test_hidden_round_that_takes_too_long_is_left_in_time(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.policy.train(lambda: -40.0)
     rig.policy.round_ended(30.0)
-    rig.policy.noticed(Notice(NOW_S + 120.0, "terminate"))
+    rig.policy.on_notice(Notice(NOW_S + 120.0, "terminate"))
     rig.departure.soft_left_s = 2.1
-    rig.policy.look()
+    rig.policy.check()
     assert not rig.stop.is_set()
     rig.departure.soft_left_s = 1.9
-    rig.policy.look()
+    rig.policy.check()
     assert rig.stop.is_set()
 
 
-def test_a_hidden_round_that_is_nearly_over_is_taken_over_before_leaving(tmp_path: Path) -> None:
+def test_hidden_round_that_is_nearly_over_is_applied_before_leaving(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.policy.train(lambda: -28.0)
     rig.policy.round_ended(30.0)
-    rig.policy.noticed(Notice(NOW_S + 120.0, "terminate"))
+    rig.policy.on_notice(Notice(NOW_S + 120.0, "terminate"))
     assert not rig.stop.is_set()
     rig.policy.round_ended(30.0)
     assert rig.stop.is_set()
@@ -112,31 +110,31 @@ def test_a_hidden_round_that_is_nearly_over_is_taken_over_before_leaving(tmp_pat
 
 def test_a_notice_before_training_ends_the_peer_at_once(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
-    rig.policy.noticed(Notice(NOW_S + 120.0, "terminate"))
+    rig.policy.on_notice(Notice(NOW_S + 120.0, "terminate"))
     assert rig.stop.is_set()
-    assert (rig.said()["phase"], rig.said()["notice_at_s"]) == ("leaving", NOW_S + 120.0)
+    assert (rig.fields()["phase"], rig.fields()["notice_at_s"]) == ("leaving", NOW_S + 120.0)
     assert (rig.departure.limit_s, rig.departure.code) == (20.0, 0)
-    assert rig.policy.in_a_hurry
+    assert rig.policy.urgent
 
 
 @pytest.mark.parametrize("off_s", [-3600.0, -700.0, 700.0, 3600.0])
-def test_a_notice_on_a_machine_whose_clock_is_off_leaves_time_for_goodbyes(
+def test_notice_on_a_machine_with_a_wrong_clock_leaves_time_to_shut_down(
     tmp_path: Path, off_s: float
 ) -> None:
     rig = Rig(tmp_path)
     rig.now_s = NOW_S + off_s
-    rig.policy.noticed(Notice(NOW_S + 120.0, "terminate"))  # by the cloud's clock
+    rig.policy.on_notice(Notice(NOW_S + 120.0, "terminate"))  # by the cloud's clock
     assert rig.departure.limit_s == 20.0
-    assert NOW_S + off_s + 20.0 < rig.said()["notice_at_s"] <= NOW_S + off_s + 900.0
+    assert NOW_S + off_s + 20.0 < rig.fields()["notice_at_s"] <= NOW_S + off_s + 900.0
 
 
-def test_a_notice_is_reported_by_the_swarms_clock(tmp_path: Path) -> None:
+def test_notice_is_reported_in_swarm_time(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     policy = ShutdownPolicy(
         rig, cast(Departure, rig.departure), rig.status, rig.stop, lambda: NOW_S, lambda: -700.0
     )  # this machine is ahead
-    policy.noticed(Notice(NOW_S + 120.0, "terminate"))
-    assert rig.said()["notice_at_s"] == NOW_S - 580.0
+    policy.on_notice(Notice(NOW_S + 120.0, "terminate"))
+    assert rig.fields()["notice_at_s"] == NOW_S - 580.0
     assert rig.departure.limit_s == 20.0
 
 
@@ -145,8 +143,8 @@ def test_an_epoch_that_ends_soon_is_finished_first(tmp_path: Path) -> None:
     eta_s = [5.0]
     rig.policy.train(lambda: eta_s[0])
     rig.policy.round_ended(3.0)
-    rig.policy.noticed(Notice(NOW_S + 120.0, "terminate"))
-    assert not rig.policy.look()
+    rig.policy.on_notice(Notice(NOW_S + 120.0, "terminate"))
+    assert not rig.policy.check()
     assert not rig.stop.is_set()
     rig.policy.round_ended(3.0)
     assert rig.stop.is_set()
@@ -157,34 +155,34 @@ def test_an_epoch_that_turns_out_longer_is_given_up(tmp_path: Path) -> None:
     eta_s = [5.0]
     rig.policy.train(lambda: eta_s[0])
     rig.policy.round_ended(3.0)
-    rig.policy.noticed(Notice(NOW_S + 120.0, "terminate"))
+    rig.policy.on_notice(Notice(NOW_S + 120.0, "terminate"))
     assert not rig.stop.is_set()
     eta_s[0] = 14.0
-    rig.policy.look()
+    rig.policy.check()
     assert rig.stop.is_set()
 
 
-def test_a_lease_that_expires_ends_the_peer_within_seconds(tmp_path: Path) -> None:
+def test_expired_lease_ends_the_peer_within_seconds(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.until_s = NOW_S + 10.0
-    assert not rig.policy.look()
+    assert not rig.policy.check()
     rig.now_s += 9.9
-    assert not rig.policy.look()
+    assert not rig.policy.check()
     assert not rig.stop.is_set()
     rig.now_s += 0.2
-    assert rig.policy.look()
+    assert rig.policy.check()
     assert rig.stop.is_set()
-    assert (rig.said()["phase"], rig.said()["error"]) == ("leaving", "lease expired")
+    assert (rig.fields()["phase"], rig.fields()["error"]) == ("leaving", "lease expired")
     assert rig.departure.code == LEASE_EXPIRED == 3
     assert rig.departure.limit_s <= 5.0
 
 
-def test_a_renewed_lease_does_not(tmp_path: Path) -> None:
+def test_renewed_lease_does_not_end_the_peer(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     for _ in range(100):
         rig.until_s = rig.now_s + 10.0
         rig.now_s += 9.0
-        assert not rig.policy.look()
+        assert not rig.policy.check()
     assert not rig.stop.is_set()
 
 
@@ -192,13 +190,13 @@ def test_a_renewed_lease_does_not(tmp_path: Path) -> None:
 def test_a_peer_that_is_done_stays_done(tmp_path: Path, phase: str) -> None:
     rig = Rig(tmp_path)
     rig.status.set(phase=phase)
-    rig.policy.noticed(Notice(NOW_S + 120.0, "terminate"))
-    assert (rig.said()["phase"], rig.said()["notice_at_s"]) == (phase, NOW_S + 120.0)
+    rig.policy.on_notice(Notice(NOW_S + 120.0, "terminate"))
+    assert (rig.fields()["phase"], rig.fields()["notice_at_s"]) == (phase, NOW_S + 120.0)
     assert rig.stop.is_set()
 
 
 class FakeOptimizer:
-    """Averages each third step; says whether it was held."""
+    """Averages every third step; records whether it was held."""
 
     def __init__(self, on_step: Callable[[int], None]) -> None:
         self.local_epoch = self.steps = 0
@@ -245,8 +243,8 @@ def trainer_of(
     )  # fmt: skip
 
 
-def test_no_step_runs_in_a_pause_and_its_time_is_nobodys() -> None:
-    """A pause after the fourth step, over when it was looked at three times."""
+def test_no_step_runs_in_a_pause_and_its_time_is_not_counted() -> None:
+    """A pause after the fourth step, which ends after three checks."""
     looks = [0]
 
     def paused() -> bool:
@@ -277,7 +275,7 @@ def test_stop_works_in_a_pause() -> None:
     assert optimizer.steps == 0
 
 
-def test_a_round_that_others_may_wait_in_is_finished_before_a_pause() -> None:
+def test_round_is_finished_before_a_pause() -> None:
     stop = threading.Event()
 
     def stepped(number: int) -> None:

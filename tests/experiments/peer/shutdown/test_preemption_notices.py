@@ -1,4 +1,4 @@
-"""The provider's notice: three clouds' metadata endpoints on loopback, their errors, a watch that never dies."""
+"""Preemption notices: metadata endpoints of three clouds on loopback, their errors, and a watch that survives them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def endpoint(answer: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[s
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             status, text = answer(self.command, self.path, {k.lower(): v for k, v in self.headers.items()})
-            with contextlib.suppress(OSError):  # the one who asked may have gone
+            with contextlib.suppress(OSError):  # the client may have disconnected
                 self.send_response(status)
                 self.end_headers()
                 self.wfile.write(text.encode())
@@ -57,7 +57,7 @@ def source(kind: str, base: str, timeout_s: float = 1.0) -> Source:
 
 
 class Imds:
-    """AWS's service: tokens, of which only the last one is good."""
+    """AWS's metadata service, where only the last token is valid."""
 
     def __init__(self, action: Answer = (404, "")) -> None:
         self.action, self.tokens, self.valid = action, 0, ""
@@ -74,16 +74,16 @@ class Imds:
         return self.action if headers.get("x-aws-ec2-metadata-token") == self.valid else (401, "")
 
 
-def test_aws_asks_for_a_token_once_and_again_when_it_is_refused() -> None:
+def test_aws_token_is_requested_once_and_again_when_refused() -> None:
     service = Imds()
     with endpoint(service) as base:
         aws = source("aws", base)
-        assert aws.look() is None
-        assert aws.look() is None
+        assert aws.poll() is None
+        assert aws.poll() is None
         assert service.tokens == 1
         service.valid = "expired"
         service.action = (200, ACTION)
-        assert aws.look() == Notice(AT_S, "terminate")
+        assert aws.poll() == Notice(AT_S, "terminate")
         assert service.tokens == 2
 
 
@@ -92,7 +92,7 @@ def test_aws_that_refuses_its_own_tokens_is_an_error() -> None:
         endpoint(lambda method, *_: (200, "t") if method == "PUT" else (401, "")) as base,
         pytest.raises(NoticeError, match="rejects the token"),
     ):
-        source("aws", base).look()
+        source("aws", base).poll()
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_aws_that_refuses_its_own_tokens_is_an_error() -> None:
         ("TRUE", (200, "NONE"), "preempted"),
     ],
 )
-def test_gcp_names_no_time_so_thirty_seconds_count(
+def test_gcp_notice_without_a_time_assumes_thirty_seconds(
     preempted: str, maintenance: Answer, action: str | None
 ) -> None:
     def answer(_: str, path: str, headers: dict[str, str]) -> Answer:
@@ -116,7 +116,7 @@ def test_gcp_names_no_time_so_thirty_seconds_count(
         return maintenance if path == "/computeMetadata/v1/instance/maintenance-event" else (404, "")
 
     with endpoint(answer) as base:
-        found = source("gcp", base).look()
+        found = source("gcp", base).poll()
     assert found == (None if action is None else Notice(NOW_S + 30.0, action))
 
 
@@ -143,7 +143,7 @@ def test_azure_preempts_only_the_vm_it_names(events: list[dict], expected: Notic
         return (200, "ours") if path.startswith("/metadata/instance/compute/name?") else (404, "")
 
     with endpoint(answer) as base:
-        assert source("azure", base).look() == expected
+        assert source("azure", base).poll() == expected
 
 
 def test_azure_without_a_name_leaves_for_any_event() -> None:
@@ -151,23 +151,23 @@ def test_azure_without_a_name_leaves_for_any_event() -> None:
         return (200, json.dumps({"Events": [azure_event()]})) if "scheduledevents" in path else (500, "")
 
     with endpoint(answer) as base:
-        assert source("azure", base).look() == Notice(AT_S, "Preempt")
+        assert source("azure", base).poll() == Notice(AT_S, "Preempt")
 
 
-def test_an_url_and_a_file_answer_awss_json(tmp_path: Path) -> None:
+def test_url_and_file_sources_return_aws_json(tmp_path: Path) -> None:
     file = tmp_path / "notice of the provider.json"
-    assert Source(file.as_uri()).look() is None
+    assert Source(file.as_uri()).poll() is None
     file.write_text(ACTION)
-    assert Source(file.as_uri()).look() == Notice(AT_S, "terminate")
+    assert Source(file.as_uri()).poll() == Notice(AT_S, "terminate")
     replies = [(404, ""), (200, ACTION)]
     with endpoint(lambda *_: replies.pop(0)) as base:
         plain = Source(f"{base}/notice")
-        assert plain.look() is None
-        assert plain.look() == Notice(AT_S, "terminate")
+        assert plain.poll() is None
+        assert plain.poll() == Notice(AT_S, "terminate")
 
 
-def test_another_url_is_refused() -> None:
-    with pytest.raises(ValueError, match="none of aws, gcp, azure"):
+def test_unknown_url_is_refused() -> None:
+    with pytest.raises(ValueError, match="not one of aws, gcp, azure"):
         Source("gopher://x")
 
 
@@ -176,7 +176,7 @@ def test_another_url_is_refused() -> None:
     ["", "{", "[]", "3", '{"action": 1, "time": "2026-11-21T15:00:00Z"}', '{"action": "stop"}',
      '{"action": "stop", "time": "soon"}', "[" * 100_000],
 )  # fmt: skip
-def test_answers_that_are_none_are_errors(text: str) -> None:
+def test_invalid_responses_are_errors(text: str) -> None:
     with pytest.raises(NoticeError):
         instance_action(text)
     with pytest.raises(NoticeError):
@@ -184,12 +184,12 @@ def test_answers_that_are_none_are_errors(text: str) -> None:
 
 
 @pytest.mark.parametrize("events", ["1", "[1]", '[{"EventType": "Preempt", "NotBefore": "soon"}]'])
-def test_scheduled_events_that_are_none_are_errors(events: str) -> None:
+def test_invalid_scheduled_events_are_errors(events: str) -> None:
     with pytest.raises(NoticeError):
         azure_notice(f'{{"Events": {events}}}', "ours", NOW_S)
 
 
-def test_gcp_that_says_neither_true_nor_false_is_an_error() -> None:
+def test_gcp_response_other_than_true_or_false_is_an_error() -> None:
     with pytest.raises(NoticeError, match="neither"):
         gcp_notice("<html>", "NONE", NOW_S)
 
@@ -198,17 +198,17 @@ def test_gcp_that_says_neither_true_nor_false_is_an_error() -> None:
 @pytest.mark.parametrize("status", [403, 404, 500])
 def test_a_service_that_refuses_is_an_error(kind: str, status: int) -> None:
     with endpoint(lambda *_: (status, "no")) as base, pytest.raises(NoticeError, match=str(status)):
-        source(kind, base).look()
+        source(kind, base).poll()
 
 
 @pytest.mark.parametrize("kind", ["aws", "gcp", "azure"])
-def test_nobody_there_is_an_error(kind: str) -> None:
+def test_unreachable_service_is_an_error(kind: str) -> None:
     with pytest.raises(NoticeError):
-        source(kind, "http://127.0.0.1:1").look()
+        source(kind, "http://127.0.0.1:1").poll()
 
 
 @pytest.mark.parametrize("kind", ["aws", "gcp", "azure"])
-def test_a_service_that_hangs_is_an_error_soon(kind: str) -> None:
+def test_hanging_service_is_an_error_after_a_timeout(kind: str) -> None:
     released = threading.Event()
 
     def hang(*_: object) -> Answer:
@@ -218,18 +218,18 @@ def test_a_service_that_hangs_is_an_error_soon(kind: str) -> None:
     with endpoint(hang) as base:
         began = time.monotonic()
         with pytest.raises(NoticeError):
-            source(kind, base, timeout_s=0.1).look()
+            source(kind, base, timeout_s=0.1).poll()
         released.set()
     assert time.monotonic() - began < 5.0
 
 
-def test_the_environments_proxy_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_proxy_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     with endpoint(Imds((200, ACTION))) as base:
-        assert source("aws", base).look() == Notice(AT_S, "terminate")
+        assert source("aws", base).poll() == Notice(AT_S, "terminate")
 
 
-def test_the_watch_warns_once_of_bad_answers_and_still_finds_the_notice() -> None:
+def test_watch_warns_once_about_bad_responses_and_still_finds_the_notice() -> None:
     service = Imds((200, "not JSON"))
     warnings: list[str] = []
     notices: list[Notice] = []

@@ -1,4 +1,4 @@
-"""A download that is cut goes on where it was, from whoever has the same bytes, one stream at a time."""
+"""An interrupted download resumes from any donor with the same bytes, one stream at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.peer.optimizer.build import state_compression
-from experiments.peer.state.client import Chunk, Taken, TakingError, Wanted, take
+from experiments.peer.state.client import Chunk, DownloadError, ReceivedBlob, Wanted, download
 from experiments.peer.state.encoding import Blob, StateBytesError, pack, unpack
 from experiments.peer.state.transport import answers
 
@@ -30,7 +30,7 @@ def blob_of(epoch: int, seed: int = 0, size: int = 20) -> Blob:
 
 @dataclass
 class Donor:
-    """Streams its blob; `cuts`: after how many chunks each stream ends, the last ones whole."""
+    """Streams its blob; `cuts`: number of chunks after which each stream ends; later streams are complete."""
 
     blob: Blob | None
     cuts: list[int] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Donor:
 
 
 class Streams:
-    """Opens them, and knows how many are open."""
+    """Opens streams and counts the open ones."""
 
     def __init__(self) -> None:
         self.open = self.most = 0
@@ -73,61 +73,61 @@ class Streams:
             self.open -= 1
 
 
-def download(*donors: Donor, silence_s: float = 5.0) -> tuple[Taken, Streams]:
+def downloaded(*donors: Donor, silence_s: float = 5.0) -> tuple[ReceivedBlob, Streams]:
     streams = Streams()
-    taken = virtual_time.run(take(streams, donors, STATE, silence_s))
+    blob = virtual_time.run(download(streams, donors, STATE, silence_s))
     assert streams.open == 0
-    return taken, streams
+    return blob, streams
 
 
-def test_a_cut_download_goes_on_at_its_offset() -> None:
+def test_interrupted_download_resumes_at_its_offset() -> None:
     donor = Donor(blob_of(3), cuts=[2, 1])
-    taken, _ = download(donor)
-    assert (taken.resumed, taken.restarted, taken.received) == (2, 0, 80)
+    blob, _ = downloaded(donor)
+    assert (blob.resumed, blob.restarted, blob.received) == (2, 0, 80)
     assert [wanted.offset for wanted in donor.asked] == [0, 32, 48]
-    assert unpack(taken.header, taken.body)[1][0].tolist() == list(range(20))
+    assert unpack(blob.header, blob.body)[1][0].tolist() == list(range(20))
 
 
-def test_another_donor_of_the_epoch_gives_the_rest() -> None:
-    """Its numbers are its own: equal up to what float16 averaging rounds, so not bit by bit."""
+def test_another_donor_of_the_epoch_sends_the_rest() -> None:
+    """Its numbers are equal only up to the rounding of float16 averaging, not bitwise."""
     dies, other = Donor(blob_of(3), cuts=[2, 0, 0]), Donor(blob_of(3, seed=100))
-    taken, _ = download(dies, other)
-    assert taken.donor is other
-    assert (taken.resumed, taken.received, other.asked[0].offset) == (1, 80, 32)
-    numbers = unpack(taken.header, taken.body)[1][0].tolist()
+    blob, _ = downloaded(dies, other)
+    assert blob.donor is other
+    assert (blob.resumed, blob.received, other.asked[0].offset) == (1, 80, 32)
+    numbers = unpack(blob.header, blob.body)[1][0].tolist()
     assert numbers == [*range(8), *range(108, 120)]
 
 
-def test_a_donor_of_another_epoch_begins_again() -> None:
+def test_donor_of_another_epoch_restarts_the_download() -> None:
     dies, other = Donor(blob_of(3), cuts=[2, 0, 0]), Donor(blob_of(4))
-    taken, _ = download(dies, other)
-    assert unpack(taken.header, taken.body)[0] == {"epoch": 4}
-    assert (taken.resumed, taken.restarted, taken.received) == (0, 1, 112)
+    blob, _ = downloaded(dies, other)
+    assert unpack(blob.header, blob.body)[0] == {"epoch": 4}
+    assert (blob.resumed, blob.restarted, blob.received) == (0, 1, 112)
 
 
-def test_a_damaged_chunk_is_asked_for_again_and_a_donor_of_damage_is_given_up() -> None:
+def test_damaged_chunk_is_requested_again_before_the_donor_is_given_up() -> None:
     def spoil(chunk: Chunk) -> Chunk:
         return Chunk(offset=chunk.offset, crc=chunk.crc ^ (chunk.offset == 32), data=chunk.data)
 
     bad, good = Donor(blob_of(3), spoil=spoil), Donor(blob_of(3))
-    taken, _ = download(bad, good)
+    blob, _ = downloaded(bad, good)
     assert len(bad.asked) == 3
-    assert (taken.donor, good.asked[0].offset) == (good, 32)
-    with pytest.raises(TakingError, match="damaged"):
-        download(Donor(blob_of(3), spoil=spoil))
+    assert (blob.donor, good.asked[0].offset) == (good, 32)
+    with pytest.raises(DownloadError, match="damaged"):
+        downloaded(Donor(blob_of(3), spoil=spoil))
 
 
-def test_who_has_nothing_is_not_asked_twice() -> None:
+def test_refusing_donor_is_not_asked_twice() -> None:
     empty = Donor(None)
-    taken, _ = download(empty, Donor(blob_of(3)))
-    assert (taken.whole, len(empty.asked)) == (True, 1)
-    with pytest.raises(TakingError, match="nothing here"):
-        download(empty)
-    with pytest.raises(TakingError, match="there is none"):
-        download()
+    blob, _ = downloaded(empty, Donor(blob_of(3)))
+    assert (blob.whole, len(empty.asked)) == (True, 1)
+    with pytest.raises(DownloadError, match="nothing here"):
+        downloaded(empty)
+    with pytest.raises(DownloadError, match="there is no donor"):
+        downloaded()
 
 
-def test_a_silent_donor_is_left_and_its_stream_closed() -> None:
+def test_silent_donor_is_abandoned_and_its_stream_closed() -> None:
     class Silent(Streams):
         async def _stream(self, donor: Donor, wanted: Wanted) -> AsyncIterator[Chunk]:
             async for chunk in super()._stream(donor, wanted):
@@ -136,25 +136,23 @@ def test_a_silent_donor_is_left_and_its_stream_closed() -> None:
                     await asyncio.sleep(60.0)
 
     streams, silent, other = Silent(), Donor(blob_of(3)), Donor(blob_of(3))
-    taken = virtual_time.run(take(streams, [silent, other], STATE, 0.05))
+    blob = virtual_time.run(download(streams, [silent, other], STATE, 0.05))
     assert [wanted.offset for wanted in silent.asked] == [0, 32, 32]  # then twice nothing
-    assert (taken.whole, taken.donor, taken.received) == (True, other, 80)
+    assert (blob.whole, blob.donor, blob.received) == (True, other, 80)
     assert (streams.open, streams.most) == (0, 1)
 
 
 @given(st.lists(st.lists(st.integers(0, 6), max_size=6), min_size=1, max_size=4), st.integers(0, 40))
-def test_whatever_is_cut_there_is_one_stream_at_a_time_and_no_byte_twice(
-    cuts: list[list[int]], size: int
-) -> None:
+def test_one_stream_at_a_time_and_no_byte_twice(cuts: list[list[int]], size: int) -> None:
     donors = [Donor(blob_of(3, size=size), cuts=list(times)) for times in cuts]
     donors.append(Donor(blob_of(3, size=size)))
-    taken, streams = download(*donors)
-    assert taken.body.tolist() == blob_of(3, size=size).body.tolist()
-    assert taken.received == taken.body.numel()
+    blob, streams = downloaded(*donors)
+    assert blob.body.tolist() == blob_of(3, size=size).body.tolist()
+    assert blob.received == blob.body.numel()
     assert streams.most == 1
 
 
-def test_the_dead_are_not_waited_for_where_anybody_answers() -> None:
+def test_dead_peers_are_not_awaited_if_any_peer_responds() -> None:
     async def call(after_s: float, value: str | None) -> str | None:
         await asyncio.sleep(after_s)
         return value
@@ -173,7 +171,7 @@ def test_the_dead_are_not_waited_for_where_anybody_answers() -> None:
     assert virtual_time.run(asked())[0] == []
 
 
-def test_a_state_arrives_as_its_compression_keeps_it() -> None:
+def test_state_is_decoded_as_compressed() -> None:
     weights, statistic, step = torch.randn(7, 3), torch.full((5,), 1e-12), torch.tensor(4.0)
     infos = [
         CompressionInfo.from_tensor(tensor, key=i, role=role)
@@ -189,13 +187,13 @@ def test_a_state_arrives_as_its_compression_keeps_it() -> None:
     assert [t.tolist() for t in rest] == [statistic.tolist(), 4.0]
 
 
-def test_equal_layouts_have_equal_keys_and_other_epochs_others() -> None:
+def test_keys_depend_on_layout_and_epoch_only() -> None:
     assert blob_of(3).key == blob_of(3, seed=9).key
     assert len({blob_of(3).key, blob_of(4).key, blob_of(3, size=21).key}) == 3
 
 
 @pytest.mark.parametrize("spoil", [lambda h: b"", lambda h: h[:-3], lambda h: b"\x01" + h])
-def test_a_header_that_is_none_is_said(spoil: Callable[[bytes], bytes]) -> None:
+def test_invalid_header_is_an_error(spoil: Callable[[bytes], bytes]) -> None:
     blob = blob_of(3)
     with pytest.raises(StateBytesError):
         unpack(spoil(blob.header), blob.body)
@@ -203,7 +201,7 @@ def test_a_header_that_is_none_is_said(spoil: Callable[[bytes], bytes]) -> None:
         unpack(blob.header, blob.body[:-8])
 
 
-def test_float16_sizes_are_whole_numbers_of_eights() -> None:
+def test_tensors_are_padded_to_multiples_of_eight_bytes() -> None:
     tensor = torch.randn(3)
     blob = pack({}, [tensor], [CompressionInfo.from_tensor(tensor, key=0)], Float16Compression())
     assert blob.body.numel() == 8

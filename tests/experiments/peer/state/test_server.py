@@ -1,4 +1,4 @@
-"""Real averagers give each other states and updates: whole, once, and going on where a download was cut."""
+"""Real averagers exchange states and updates: complete, once, and with resumed downloads."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def moments(peer: Peer) -> list[torch.Tensor]:
     return [state["exp_avg"], state["exp_avg_sq"], state["step"]]
 
 
-def test_a_state_once_gone_on_with_and_then_only_what_is_new() -> None:
+def test_state_download_resumes_and_later_only_updates_follow() -> None:
     found = apart(whole_and_then_updates)
     state, updates = found["state"], found["updates"]
     size = SIZE * 10 + 8  # weights 2, two moments 4 bytes each, and the count of steps
@@ -152,7 +152,7 @@ Cuts.__name__ = Slow.__name__ = StateDonor.__name__  # Hivemind calls by the cla
 
 
 def steps_while_it_downloads(folder: Path) -> dict[str, Any]:
-    """A goes on stepping, an epoch in half a download."""
+    """A keeps stepping: two epochs per download."""
     a = Peer(folder, "a")
     for seed in (1, 2):
         a.step(seed)
@@ -180,7 +180,7 @@ def steps_while_it_downloads(folder: Path) -> dict[str, Any]:
     }
 
 
-def test_a_joiner_whose_download_lasts_several_epochs_is_in_step_after_it() -> None:
+def test_joiner_is_in_sync_after_a_download_of_several_epochs() -> None:
     found = apart(steps_while_it_downloads)
     assert found["states"] == 1
     assert found["updates"] >= 2
@@ -198,7 +198,7 @@ def nearest(folder: Path) -> list[Any]:
     return [offers, str(a.dht.peer_id)]
 
 
-def test_an_offer_says_where_a_peer_is_and_how_near() -> None:
+def test_offer_has_epoch_lineage_and_response_time() -> None:
     offers, donor = apart(nearest)
     assert [(o.donor, o.epoch, o.averaging, o.oldest_update, o.lineage) for o in offers] == [
         (donor, 1, False, 1, "round 1")

@@ -1,4 +1,4 @@
-"""What a joiner downloads must be what the others have: their optimizer's statistics are far below float16."""
+"""A joiner must receive the others' state exactly: optimizer statistics are far below float16's range."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from experiments.peer.optimizer.build import state_compression
 
 
 def sent(tensor: torch.Tensor, role: TensorRole) -> tuple[torch.Tensor, int]:
-    """What arrives, and how many bytes it took."""
+    """Return the received tensor and its size in bytes."""
     message = state_compression().compress(tensor, CompressionInfo.from_tensor(tensor, role=role))
     return deserialize_torch_tensor(message), len(message.buffer)
 
 
-def test_statistics_arrive_whole_and_weights_as_float16():
+def test_statistics_are_uncompressed_and_weights_float16():
     tiny = torch.tensor([1e-9, 1e-12, 3.0])
     assert torch.equal(sent(tiny, TensorRole.OPTIMIZER)[0], tiny)
     weights = torch.randn(1000)
@@ -24,8 +24,8 @@ def test_statistics_arrive_whole_and_weights_as_float16():
     assert count == 2000
 
 
-def test_a_joiners_first_step_is_as_long_as_the_others():
-    """The step that Adam takes from the statistics that arrive, with gradients as small as a large batch's mean."""
+def test_first_step_of_a_joiner_has_the_same_length():
+    """Adam's step with the received statistics, for gradients as small as the mean over a large batch."""
     gradient = torch.full((100,), 1e-5)
     moved: list[float] = []
     for joins in (False, True):

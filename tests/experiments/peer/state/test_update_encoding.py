@@ -1,4 +1,4 @@
-"""What a donor hands on of a round, and the step a receiver takes with it: two donors without processes or a network."""
+"""Served updates and the steps taken with them: two donors without processes and network."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from experiments.peer.averaging.lineage import alone
 from experiments.peer.averaging.powersgd_cache import LastFactors
 from experiments.peer.averaging.powersgd_math import Factors, LowRankRound, rebuild
 from experiments.peer.state.catch_up import Get
-from experiments.peer.state.client import Taken, TakingError
+from experiments.peer.state.client import DownloadError, ReceivedBlob
 from experiments.peer.state.encoding import pack, unpack
 from experiments.peer.state.server import StateDonor
-from experiments.peer.state.snapshot_cache import Shelf
+from experiments.peer.state.snapshot_cache import SnapshotCache
 from experiments.peer.state.update_encoding import _infos
 
 SHAPES = ((24, 30), (7,), (16, 3, 5, 2), (2, 3))
@@ -29,13 +29,17 @@ VALUES, WIRE = 24 * 30 + 7 + 16 * 30 + 6, 2 * (24 + 30 + 16 + 30) + 7 + 6
 
 
 class Loose(StateDonor):
-    """As it is in the peer's own process, without the averager's."""
+    """As in the peer's own process, without the averager's process."""
 
     def __init__(self, compression: Any, rank: int | None = RANK) -> None:
         self._parent_pid = -1  # none: there is nothing to shut down
         self.lineage, self._before, self.local_epoch, self.rank = "", "", 0, rank
         self.dht: Any = SimpleNamespace(peer_id="donor")
-        self._update_compression, self._whole, self._shelf = compression, threading.RLock(), Shelf()
+        self._update_compression, self._weights_lock, self._cache = (
+            compression,
+            threading.RLock(),
+            SnapshotCache(),
+        )
         self.last_update = lambda: self.averaged
         self.last_factors = lambda lineage: self.factors.get(lineage)
         torch.manual_seed(0)
@@ -45,15 +49,15 @@ class Loose(StateDonor):
         self.optimizer: Any = torch.optim.Adam(self.weights, lr=0.01)
 
     def say(self, *, averaging: bool) -> None:
-        """Nobody asks."""
+        """Do nothing: no peer asks."""
 
     def step(self, *args: Any, **kwargs: Any) -> None:
-        """The optimizer's."""
+        """Take the optimizer's step."""
         self.optimizer.step()
         self._before, self.local_epoch = self.lineage, self.local_epoch + 1
 
     def round(self, factors: Factors | None, lineage: str = "") -> None:
-        """Its round is over, and its step; of factors, or of what `averaged` holds."""
+        """End a round with a step, from factors or from `averaged`."""
         for weight, gradient in zip(self.weights, self.averaged, strict=True):
             weight.grad = gradient.clone()
         self.step()
@@ -61,17 +65,17 @@ class Loose(StateDonor):
         if factors is not None:
             self.factors[self.lineage] = factors
 
-    def gives(self) -> Taken:
+    def gives(self) -> ReceivedBlob:
         blob = self._packed_update(self.local_epoch)
         assert blob is not None
-        return Taken(header=blob.header, body=blob.body, donor="donor", received=blob.body.numel())
+        return ReceivedBlob(header=blob.header, body=blob.body, donor="donor", received=blob.body.numel())
 
-    def takes(self, taken: Taken) -> None:
+    def takes(self, taken: ReceivedBlob) -> None:
         self.use(Get("update", self.local_epoch + 1, ("donor",)), taken)
 
 
 def a_round(donor: Loose, seed: int) -> Factors:
-    """Of one peer: what it averages is in `averaged` then."""
+    """A round of one peer; its average is in `averaged` afterwards."""
     generator = torch.Generator().manual_seed(seed)
     for tensor in donor.averaged:
         tensor.copy_(torch.randn(tensor.shape, generator=generator) / 64)
@@ -86,7 +90,7 @@ def equal(one: Loose, other: Loose) -> bool:
     return one.lineage == other.lineage and all(map(torch.equal, one.weights, other.weights))
 
 
-def test_factors_are_handed_on_in_as_many_bytes_as_a_round_and_lead_to_the_same_bits() -> None:
+def test_factors_are_served_in_the_bytes_of_a_round_and_lead_to_the_same_bits() -> None:
     donor, late = Loose(NoCompression()), Loose(NoCompression())
     for seed in range(3):
         donor.round(a_round(donor, seed))
@@ -97,7 +101,7 @@ def test_factors_are_handed_on_in_as_many_bytes_as_a_round_and_lead_to_the_same_
         assert equal(donor, late)
 
 
-def test_a_step_that_was_not_made_of_factors_is_handed_on_whole() -> None:
+def test_update_without_factors_is_served_whole() -> None:
     donor, late = Loose(NoCompression()), Loose(NoCompression())
     donor.round(a_round(donor, 1))
     late.takes(donor.gives())
@@ -110,7 +114,7 @@ def test_a_step_that_was_not_made_of_factors_is_handed_on_whole() -> None:
     assert equal(donor, late)
 
 
-def test_the_average_of_another_compression_is_handed_on_as_ever() -> None:
+def test_average_of_another_compression_is_served_as_gradients() -> None:
     donor, late = Loose(Float16Compression(), None), Loose(Float16Compression(), None)
     for tensor in donor.averaged:
         tensor.copy_(torch.randn(tensor.shape).half())
@@ -122,8 +126,8 @@ def test_the_average_of_another_compression_is_handed_on_as_ever() -> None:
 
 
 @pytest.mark.parametrize("rounded", [True, False])
-def test_who_steps_alone_does_it_as_others_will_read_it(rounded: bool) -> None:
-    """Adam's first step has one length for every gradient that is not nothing: in float16 some of these are nothing."""
+def test_peer_alone_steps_with_the_values_that_others_will_receive(rounded: bool) -> None:
+    """Adam's first step has the same length for every non-zero gradient, and some of these are zero in float16."""
     donor, late = Loose(Float16Compression(), None), Loose(Float16Compression(), None)
     for tensor in donor.averaged:
         tensor.copy_(torch.randn(tensor.shape) * 1e-7)
@@ -141,7 +145,7 @@ def test_who_steps_alone_does_it_as_others_will_read_it(rounded: bool) -> None:
     ("change", "why"),
     [("shapes", "factors of"), ("epoch", "to epoch 1 at epoch 1"), ("lineage", "after '', not 'alone'")],
 )
-def test_what_does_not_fit_changes_nothing(change: str, why: str) -> None:
+def test_update_that_does_not_fit_changes_nothing(change: str, why: str) -> None:
     donor, late = Loose(NoCompression()), Loose(NoCompression())
     donor.round(a_round(donor, 1))
     taken = donor.gives()
@@ -153,13 +157,13 @@ def test_what_does_not_fit_changes_nothing(change: str, why: str) -> None:
     else:
         late.lineage = "alone"
     before = [weight.detach().clone() for weight in late.weights]
-    with pytest.raises(TakingError, match="does not fit") as error:
+    with pytest.raises(DownloadError, match="does not fit") as error:
         late.takes(taken)
     assert why in str(error.value)
     assert all(map(torch.equal, late.weights, before))
 
 
-def test_the_average_of_another_round_than_the_last_step_is_not_handed_on() -> None:
+def test_factors_of_another_round_are_not_served() -> None:
     donor = Loose(NoCompression())
     donor.round(a_round(donor, 1))
     donor.gives()
@@ -181,7 +185,7 @@ def test_the_average_of_another_round_than_the_last_step_is_not_handed_on() -> N
         (RANK, torch.bool),
     ],
 )
-def test_strange_factors_are_refused_and_change_nothing(rank: Any, dtype: torch.dtype) -> None:
+def test_invalid_factors_are_refused_and_change_nothing(rank: Any, dtype: torch.dtype) -> None:
     donor, late = Loose(NoCompression()), Loose(NoCompression())
     donor.round(a_round(donor, 1))
     taken = donor.gives()
@@ -192,17 +196,19 @@ def test_strange_factors_are_refused_and_change_nothing(rank: Any, dtype: torch.
     strange = [tensor.to(dtype) for tensor in tensors]
     blob = pack({**about, "rank": rank}, strange, _infos(strange), NoCompression())
     before = [weight.detach().clone() for weight in late.weights]
-    with pytest.raises(TakingError, match=r"does not fit: ValueError\(.factors of"):
-        late.takes(Taken(header=blob.header, body=blob.body, donor="donor", received=blob.body.numel()))
+    with pytest.raises(DownloadError, match=r"does not fit: ValueError\(.factors of"):
+        late.takes(
+            ReceivedBlob(header=blob.header, body=blob.body, donor="donor", received=blob.body.numel())
+        )
     assert all(map(torch.equal, late.weights, before))
     late.takes(taken)
     assert equal(donor, late)
 
 
-def test_factors_are_refused_where_rounds_average_none() -> None:
+def test_factors_are_refused_without_powersgd() -> None:
     donor, late = Loose(NoCompression()), Loose(NoCompression(), None)
     donor.round(a_round(donor, 1))
-    with pytest.raises(TakingError, match="factors of rank 2, not None"):
+    with pytest.raises(DownloadError, match="factors of rank 2, not None"):
         late.takes(donor.gives())
 
 
@@ -232,7 +238,7 @@ def in_another_process(last: LastFactors, puts: Sequence[tuple[Factors, str]]) -
         process.join()
 
 
-def test_the_averagers_process_leaves_the_last_factors_to_the_peers() -> None:
+def test_last_factors_are_shared_between_the_processes() -> None:
     first, second = (a_round(Loose(NoCompression()), seed) for seed in (1, 2))
     last = LastFactors(SHAPES, RANK)
     assert last.get("") is None

@@ -1,4 +1,4 @@
-"""Strangers at a closed swarm: they get nothing and stall nobody; the same calls by a member are answered."""
+"""Strangers in a closed swarm get nothing and stall no peer; the same calls by a member succeed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def swarm(tmp_path: Path) -> Iterator[ClosedSwarm]:
 
 
 def window(swarm: ClosedSwarm, seconds: float) -> tuple[float, float]:
-    """Epochs a second by the slower peer over so long, and the unix time it began."""
+    """Measure the slower peer's epochs per second over `seconds`; returns them and the unix time of the start."""
     began_s, before = time.time(), [p.status()["epoch"] for p in swarm.peers.values()]
     began = time.monotonic()
     time.sleep(seconds)
@@ -38,7 +38,7 @@ def window(swarm: ClosedSwarm, seconds: float) -> tuple[float, float]:
     return min(made) / (time.monotonic() - began), began_s
 
 
-def test_strangers_get_nothing_and_stall_nobody(swarm: ClosedSwarm) -> None:
+def test_strangers_get_nothing_and_do_not_stall_the_swarm(swarm: ClosedSwarm) -> None:
     swarm.gather("a", "b")
     strangers = [Stranger(swarm, what, _WINDOW_S) for what in ("calls", "join", "flood")]
     try:
@@ -64,7 +64,7 @@ def test_strangers_get_nothing_and_stall_nobody(swarm: ClosedSwarm) -> None:
     for peer in swarm.peers.values():
         assert any(text.startswith("strangers refused: ") for text in peer.status()["warnings"])
 
-    # The same calls by a peer on the orders are answered, so it was the door that refused them.
+    # The same calls by a listed peer succeed, so it was the allowlist that refused them.
     swarm.allow("c")
     swarm.order()
     time.sleep(4.0)

@@ -1,4 +1,4 @@
-"""Peers whose machines' clocks differ share the swarm's time: taken over from whom they join, and monotonic from then on."""
+"""Peers with different machine clocks share the swarm's time: adopted when joining, monotonic afterwards."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from peer_rig import config_of
 
 from cloud.clock import MAX_SKEW_S
-from experiments.peer.swarm.clock import SwarmClock, follow, told_time
+from experiments.peer.swarm.clock import SwarmClock, install_clock, told_time
 from experiments.peer.swarm.dht_node import start_dht
 
 NOW_S = 1_790_000_000.0
 
 
 class Machine:
-    """A machine with a clock that may be wrong and be set; `passed_s`: how long it has been up, really."""
+    """A machine with a clock that may be wrong and be set; `passed_s`: its true uptime."""
 
     def __init__(self, skew_s: float) -> None:
         self.skew_s, self.passed_s = skew_s, 0.0
@@ -32,13 +32,13 @@ class Machine:
 
     def hears(self, theirs_s: float, trip_s: float, back_s: float) -> float | None:
         ticks = 77.0 + self.passed_s
-        return self.clock.heard(theirs_s, ticks - trip_s - back_s, ticks)
+        return self.clock.observe(theirs_s, ticks - trip_s - back_s, ticks)
 
 
 @given(
     st.floats(-MAX_SKEW_S, MAX_SKEW_S), st.floats(0.0, 3.0), st.floats(0.0, 3.0), st.floats(-7200.0, 7200.0)
 )
-def test_a_newcomer_takes_the_swarms_time_over_and_no_jump_of_its_own_clock_changes_it(
+def test_joining_peer_adopts_the_swarm_time_and_ignores_jumps_of_its_own_clock(
     skew_s: float, trip_s: float, back_s: float, jump_s: float
 ) -> None:
     """The answer comes from a peer with the right time, `back_s` ago."""
@@ -49,7 +49,7 @@ def test_a_newcomer_takes_the_swarms_time_over_and_no_jump_of_its_own_clock_chan
     assert abs(machine.clock.now_s() - (NOW_S + 1000.0)) <= (trip_s + back_s) / 2 + 1e-6
 
 
-def test_later_answers_make_it_exact_and_move_it_no_further_than_the_first_left_open() -> None:
+def test_later_responses_refine_the_clock_within_the_first_error_bounds() -> None:
     machine = Machine(-1000.0)
     assert not machine.clock.adopted
     machine.hears(NOW_S - 0.2, 1.8, 0.2)  # a slow way there: 0.8 s wrong, 1 s possible
@@ -63,7 +63,7 @@ def test_later_answers_make_it_exact_and_move_it_no_further_than_the_first_left_
 
 
 @pytest.mark.parametrize("theirs_s", [NOW_S + 3700.0, NOW_S - 3700.0, 1.0, 1e300, math.nan, math.inf])
-def test_a_clock_too_far_away_is_not_followed(theirs_s: float) -> None:
+def test_clock_with_too_large_a_skew_is_not_adopted(theirs_s: float) -> None:
     machine = Machine(0.0)
     skew_s = machine.hears(theirs_s, 0.1, 0.1)
     assert skew_s is not None
@@ -72,7 +72,7 @@ def test_a_clock_too_far_away_is_not_followed(theirs_s: float) -> None:
     assert machine.clock.now_s() == NOW_S
 
 
-def test_what_a_controller_told_is_the_time_from_then_on() -> None:
+def test_clock_continues_from_the_time_passed_by_the_controller() -> None:
     now_s = told_time("1790000000.25 12.5", lambda: 5.0, lambda: 20.0)
     assert now_s() == NOW_S + 0.25 + 7.5
     for text in ("", "x", "1790000000", "1790000000 1e9", "nan 1", "inf 1", "1 2 3", "1790000000 -1"):
@@ -80,7 +80,7 @@ def test_what_a_controller_told_is_the_time_from_then_on() -> None:
 
 
 def _a_machine_off(by_s: float) -> Callable[[], float]:
-    """From now on Hivemind's time is a wrong machine's, which is returned."""
+    """Make Hivemind use the wrong clock of a machine; returns that clock."""
     from hivemind.utils import timed_storage
 
     original = timed_storage.get_dht_time
@@ -95,7 +95,7 @@ def _a_machine_off(by_s: float) -> Callable[[], float]:
 
 
 async def _times(_dht: Any, node: Any) -> float:
-    """In the DHT's process: the time as its storage sees it."""
+    """Return the time used by the DHT's storage. Runs in the DHT's process."""
     from hivemind.utils import timed_storage
 
     return timed_storage.get_dht_time()
@@ -106,7 +106,7 @@ def _three_nodes(folder: Path) -> list[tuple[float, dict[str, int]]]:
     clocks, nodes, maddrs = [], [], []
     for name, by_s in (("a", 0.0), ("b", -3500.0), ("c", 3500.0)):
         clock = SwarmClock(_a_machine_off(by_s))
-        follow(clock)
+        install_clock(clock)
         config = replace(
             first, initial_peers=tuple(maddrs[:1]), listen_port=config_of(name, "", ()).listen_port
         )
@@ -119,18 +119,18 @@ def _three_nodes(folder: Path) -> list[tuple[float, dict[str, int]]]:
         nodes.append(dht)
         maddrs.append(maddr)
     for number, (dht, clock) in enumerate(zip(nodes, clocks, strict=True)):
-        assert dht.store("said", subkey=f"{number}", value=number, expiration_time=clock.now_s() + 30.0)
+        assert dht.store("records", subkey=f"{number}", value=number, expiration_time=clock.now_s() + 30.0)
     found = []
     for dht in nodes:
         at_s = dht.run_coroutine(_times) - time.time()
-        said = dht.get("said", latest=True).value
-        found.append((at_s, {key: entry.value for key, entry in said.items()}))
+        records = dht.get("records", latest=True).value
+        found.append((at_s, {key: entry.value for key, entry in records.items()}))
     return found
 
 
 @pytest.mark.processes
 @pytest.mark.timeout(120)
-def test_nodes_on_machines_an_hour_apart_make_one_swarm_and_read_each_others_records() -> None:
-    for off_s, said in apart(_three_nodes, 100.0):
+def test_nodes_with_clocks_an_hour_apart_form_one_swarm() -> None:
+    for off_s, records in apart(_three_nodes, 100.0):
         assert abs(off_s) < 3.0  # what Hivemind allows
-        assert said == {"0": 0, "1": 1, "2": 2}
+        assert records == {"0": 0, "1": 1, "2": 2}

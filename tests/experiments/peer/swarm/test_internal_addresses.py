@@ -1,4 +1,4 @@
-"""Peers of one network connect at their internal addresses before they train, and at public ones where they cannot."""
+"""Peers of one network connect at internal addresses before they train, or else at public ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.peer.reporting.egress_meter import _leaves_the_host  # pyright: ignore[reportPrivateUsage]
+from experiments.peer.reporting.egress_meter import _leaves_host  # pyright: ignore[reportPrivateUsage]
 from experiments.peer.swarm.internal_addresses import at_internal, read_neighbours, to_reconnect
 
 ROOT = Path(__file__).parents[4]
@@ -65,15 +65,15 @@ def run(folder):
         assert time.monotonic() < end, "the members did not find each other"
         time.sleep(0.1)
     for one in members:
-        one.wait_until_inside(30, threading.Event())
-    time.sleep(3)  # further rounds find what the other ends did meanwhile
+        one.wait_for_internal_connections(30, threading.Event())
+    time.sleep(3)  # further rounds detect what the other ends did meanwhile
     return {
         "ids": [peer_of(maddr) for _, _, maddr in nodes],
         "before": before,
         "after": [dht.run_coroutine(connections) for _, dht, _ in nodes],
-        "outside": [list(one.outside) for one in members],
+        "outside": [list(one.public_only) for one in members],
         "heals": [one.heals for one in members],
-        "inside": [dict(one.inside) for one in members],
+        "inside": [dict(one.internal) for one in members],
     }
 
 for words in ("link set lo up", *(f"addr add {a}.{n}/32 dev lo" for a in ("203.0.113", "10.0.0") for n in (1, 2, 3))):
@@ -82,7 +82,7 @@ print(json.dumps(apart(run, 80)))
 """
 
 
-def test_of_a_pair_that_does_not_train_one_reconnects():
+def test_exactly_one_peer_of_an_idle_pair_reconnects():
     for one, other in ((A, B), (A, C), (B, C)):
         acting = [
             me
@@ -95,7 +95,7 @@ def test_of_a_pair_that_does_not_train_one_reconnects():
             assert list(pairs) == [them], "a peer that trains is not asked to"
 
 
-def test_whom_nobody_named_a_neighbour_is_left_as_it_is():
+def test_only_named_neighbours_reconnect():
     assert to_reconnect(C, {B: "10.0.0.2"}, MADDRS, frozenset()) == {
         B: ("/ip4/10.0.0.2/tcp/31000", "/ip4/203.0.113.2/tcp/31000")
     }
@@ -105,7 +105,7 @@ def test_whom_nobody_named_a_neighbour_is_left_as_it_is():
     assert at_internal(MADDRS[A], "10.0.0.7") == "/ip4/10.0.0.7/tcp/31000"
 
 
-def test_a_file_with_anything_in_it_is_read(tmp_path: Path):
+def test_invalid_lines_in_the_file_are_skipped(tmp_path: Path):
     path = tmp_path / "neighbours"
     assert read_neighbours(path) == {}
     lines = [f"{A} 10.0.0.1", B, f"{B} 10.0.0.300", "no-peer 10.0.0.2", f"{C} ::1", "", f"{C} 10.0.0.3\r"]
@@ -113,16 +113,16 @@ def test_a_file_with_anything_in_it_is_read(tmp_path: Path):
     assert read_neighbours(path) == {A: "10.0.0.1", C: "10.0.0.3"}
 
 
-def test_what_never_leaves_the_host_is_no_egress():
-    """A cloud's metadata service is asked every few seconds."""
-    leaves = {a: _leaves_the_host(a) for a in ("127.0.0.1", "169.254.169.254", "::1", "fe80::1")}
+def test_link_local_and_loopback_traffic_is_no_egress():
+    """A cloud's metadata service is polled every few seconds."""
+    leaves = {a: _leaves_host(a) for a in ("127.0.0.1", "169.254.169.254", "::1", "fe80::1")}
     assert not any(leaves.values())
-    assert all(_leaves_the_host(a) for a in ("10.0.0.1", "203.0.113.1", "2001:db8::1"))
+    assert all(_leaves_host(a) for a in ("10.0.0.1", "203.0.113.1", "2001:db8::1"))
 
 
 @pytest.mark.processes
 @pytest.mark.timeout(150)
-def test_a_pair_connects_internally_and_who_cannot_stays_at_its_public_address():
+def test_pair_connects_internally_or_stays_at_public_addresses():
     unshare = shutil.which("unshare")
     if unshare is None or subprocess.run([unshare, "-Urn", "true"], capture_output=True).returncode:
         pytest.skip("this host lets nobody make a network namespace")
@@ -136,18 +136,18 @@ def test_a_pair_connects_internally_and_who_cannot_stays_at_its_public_address()
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    said = json.loads(done.stdout.splitlines()[-1])
-    one, two, three = said["ids"]
+    found = json.loads(done.stdout.splitlines()[-1])
+    one, two, three = found["ids"]
     # Both ends are on one machine: the accepting end sees the address that was dialled.
-    assert said["before"][1][one] == ["203.0.113.1"], "else there was nothing to be done"
-    assert {peer: ip for known in said["inside"] for peer, ip in known.items()}.items() <= {
+    assert found["before"][1][one] == ["203.0.113.1"], "else there was nothing to be done"
+    assert {peer: ip for known in found["inside"] for peer, ip in known.items()}.items() <= {
         (one, "10.0.0.1"),
         (two, "10.0.0.2"),
     }
-    assert said["heals"] == [0, 0, 0], "no link was lost"
+    assert found["heals"] == [0, 0, 0], "no link was lost"
     for n, other in ((0, two), (1, one)):
-        assert {address[:7] for address in said["after"][n][other]} == {"10.0.0."}
-    for n, own in enumerate((one, two)):  # at the third one's internal address nobody answers
+        assert {address[:7] for address in found["after"][n][other]} == {"10.0.0."}
+    for n, own in enumerate((one, two)):  # the third one's internal address is unreachable
         tried = own < three
-        assert (three in said["outside"][n]) is tried
-        assert {a[:6] for a in said["after"][n][three]} == {"203.0." if tried else "10.0.0"}
+        assert (three in found["outside"][n]) is tried
+        assert {a[:6] for a in found["after"][n][three]} == {"203.0." if tried else "10.0.0"}

@@ -1,4 +1,4 @@
-"""What a peer obeys: the newest orders by the run's key, wherever they come from; and its list of the allowed."""
+"""Orders: a peer obeys the newest ones signed with the run's key, from any source; and the allowlist."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def test_the_first_orders_come_from_the_config_and_their_lease_runs_from_the_sta
 
 @pytest.mark.parametrize("controller_s", [-3600.0, -700.0, -31.0, 0.0, 31.0, 700.0, 3600.0])
 @pytest.mark.parametrize("jump_s", [-3600.0, 0.0, 3600.0])
-def test_leases_run_on_the_peers_own_clock_from_receipt(controller_s: float, jump_s: float) -> None:
-    """Whatever the controller's clock says, and wherever it is set in mid-run: its orders of each 150 s keep a lease of
-    600 s alive, and 600 s after the last ones it is over."""
+def test_leases_run_on_the_peers_monotonic_clock_from_receipt(controller_s: float, jump_s: float) -> None:
+    """Whatever the controller's clock shows, and wherever it is set in mid-run: orders every 150 s keep a lease of 600 s
+    alive, and it expires 600 s after the last ones."""
     ticks = [50.0]
 
     def given_at(version: int) -> bytes:
@@ -92,10 +92,10 @@ def test_leases_run_on_the_peers_own_clock_from_receipt(controller_s: float, jum
 
 @pytest.mark.parametrize("controller_s", [-3600.0, -31.0, 0.0, 700.0, 3600.0])
 @given(cut_s=st.floats(0.0, 590.0), given_s=st.floats(0.0, 1.0))
-def test_orders_heard_late_give_what_is_left_of_them(
+def test_late_orders_extend_the_lease_only_by_the_remaining_time(
     controller_s: float, cut_s: float, given_s: float
 ) -> None:
-    """The last orders were given at some moment while the peer was cut off, and then the controller was lost."""
+    """The last orders were issued while the peer was cut off, and then the controller was lost."""
     ticks = [0.0]
     lease = Lease(600.0, NOW_S + controller_s, lambda: ticks[0])
     ticks[0] = cut_s
@@ -103,7 +103,7 @@ def test_orders_heard_late_give_what_is_left_of_them(
     assert lease.left_s() == pytest.approx(600.0 - (1.0 - given_s) * cut_s, abs=1e-3)
 
 
-def test_no_orders_lengthen_the_lease_beyond_that_of_the_config() -> None:
+def test_orders_cannot_extend_the_lease_beyond_the_config() -> None:
     watch = watch_of(blob_of(0, A))
     long = Orders(RUN, 1, NOW_S, NOW_S + 1e6, False, (OrderPeer("a", A, ""),))
     assert watch.offer(sign(long, PEM))
@@ -113,14 +113,14 @@ def test_no_orders_lengthen_the_lease_beyond_that_of_the_config() -> None:
 @pytest.mark.parametrize(
     "blob", [b"", b"x" * 100, blob_of(0, A, pem=OTHER_PEM), blob_of(0, A, run="another")]
 )
-def test_a_config_with_somebody_elses_orders_is_refused(blob: bytes) -> None:
-    with pytest.raises(PeerConfigError, match="orders: not this run's"):
+def test_config_with_foreign_orders_is_refused(blob: bytes) -> None:
+    with pytest.raises(PeerConfigError, match="orders: not signed orders of this run"):
         watch_of(blob)
-    with pytest.raises(PeerConfigError, match="orders: not this run's"):
+    with pytest.raises(PeerConfigError, match="orders: not signed orders of this run"):
         OrdersWatch(replace(closed(b""), orders="not base64!"))
 
 
-def test_newer_orders_are_taken_and_others_counted() -> None:
+def test_newer_orders_are_taken_and_refusals_counted() -> None:
     watch = watch_of(blob_of(3, A))
     assert watch.offer(blob_of(4, A, B, paused=True))
     assert watch.paused
@@ -141,7 +141,7 @@ _offers = st.tuples(
 
 
 @given(st.lists(_offers, max_size=12))
-def test_whatever_is_offered_the_newest_of_the_run_is_obeyed(offers: list[tuple[int, str]]) -> None:
+def test_newest_valid_orders_are_always_obeyed(offers: list[tuple[int, str]]) -> None:
     watch, newest = watch_of(blob_of(5, A)), 5
     for version, kind in offers:
         blob = {
@@ -174,7 +174,7 @@ def test_nodes_keep_only_orders_under_the_orders_key() -> None:
     assert not validator.validate(record_of(b"x" * 20_000, until_s))
     assert not validator.validate(
         record_of(blob_of(5, A), until_s + 1e6)
-    )  # nobody parks an old copy for ever
+    )  # an old copy cannot be kept forever
     assert not validator.validate(record_of(blob_of(5, A), until_s, subkey="mine"))
     assert validator.validate(record_of(blob_of(5, A), until_s))
     assert validator.validate(record_of(blob_of(5, A), until_s))
@@ -205,7 +205,7 @@ def test_the_list_and_the_counts_are_shared_with_forked_processes() -> None:
         os.close(end)
 
 
-def test_what_is_no_peer_id_or_too_much_is_refused() -> None:
+def test_invalid_peer_ids_and_too_many_peers_are_refused() -> None:
     with pytest.raises(ValueError, match="0"):
         Allowlist().allow(frozenset(["0OIl"]))
 
@@ -233,12 +233,12 @@ def _call_a_stranger(_folder: Path) -> list[str]:
 
 
 @pytest.mark.processes
-def test_strangers_are_not_called_either() -> None:
+def test_strangers_are_not_called() -> None:
     assert apart(_call_a_stranger) == [f"{C} is not a member of this swarm"] * 3 + ["{'call': 3}"]
 
 
 async def _keep(_dht: Any, node: Any, blob: bytes, until_s: float) -> None:
-    """What the monitor does to a node that it reaches."""
+    """Store the orders on a node, as the monitor does."""
     key_id = DHTID.generate(source=orders_key(RUN))
     node.protocol.storage.store(key_id, MSGPackSerializer.dumps(blob), until_s)
 
@@ -276,5 +276,5 @@ def _two_nodes(folder: Path) -> list[int]:
 
 @pytest.mark.processes
 @pytest.mark.timeout(90)
-def test_orders_come_around_to_a_peer_that_the_monitor_cannot_reach() -> None:
+def test_orders_reach_a_peer_that_the_monitor_cannot_reach() -> None:
     assert apart(_two_nodes) == [2, 2]

@@ -1,4 +1,4 @@
-"""What a peer reads first: of its own share, not of all shards."""
+"""A peer's first batches come from its own share of the shards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHARDS = [f"train-{n:02d}" for n in range(8)]
 
 
 class Source:
-    """Gives the shards in their order, one a batch, and begins anew with another share."""
+    """Returns one shard per batch, in order, and restarts when the share changes."""
 
     def __init__(self) -> None:
         self.read = threading.Event()
@@ -43,7 +43,7 @@ def sources() -> Iterator[dict[str, tuple[Source, Batches]]]:
 def test_two_slots_never_begin_with_the_same_shard(sources: dict[str, tuple[Source, Batches]]) -> None:
     first = []
     for slot, (source, batches) in sources.items():
-        assert not source.read.wait(0.1)  # nobody knows the share yet
+        assert not source.read.wait(0.1)  # the share is not known yet
         batches.share_among(slot, ["a", "b"], SHARDS)
         batches.start()
         first.append(batches.next())
@@ -51,7 +51,7 @@ def test_two_slots_never_begin_with_the_same_shard(sources: dict[str, tuple[Sour
     assert set(first) <= set(SHARDS)
 
 
-def test_batches_that_never_began_are_closed(sources: dict[str, tuple[Source, Batches]]) -> None:
+def test_batches_that_were_never_started_can_be_closed(sources: dict[str, tuple[Source, Batches]]) -> None:
     source, batches = sources["a"]
     batches.close()
     assert not source.read.is_set()

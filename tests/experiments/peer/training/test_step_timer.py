@@ -1,4 +1,4 @@
-"""The step clock's phases add up to the wall; padding stretches its own phase and nothing else."""
+"""Phases of the step clock add up to the wall time; padding affects only its own phase."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def phases_of(step: StepRecord) -> dict[str, float]:
 
 
 @given(st.lists(st.tuples(st.sampled_from(TIMED), st.floats(0, 10), st.floats(0, 1)), max_size=20))
-def test_phases_add_up_to_the_wall(blocks) -> None:
+def test_phases_add_up_to_the_wall_time(blocks) -> None:
     clock = FakeClock()
     steps = StepClock(clock, clock)
     for name, inside, outside in blocks:
@@ -65,7 +65,7 @@ def test_phases_do_not_nest() -> None:
     steps = StepClock(FakeClock(), FakeClock())
     with steps.phase("forward"), pytest.raises(ValueError, match="count twice"), steps.phase("backward"):
         pass
-    with pytest.raises(ValueError, match="no phase"), steps.phase("other"):
+    with pytest.raises(ValueError, match="not a phase"), steps.phase("other"):
         pass
 
 
@@ -84,7 +84,7 @@ def test_padding_fills_up_to_the_target_from_the_phase_s_own_beginning() -> None
     assert padding.worst_s == pytest.approx(0.2)
 
 
-def test_no_padding_when_none_is_asked() -> None:
+def test_zero_seconds_mean_no_padding() -> None:
     clock = FakeClock()
     padding = Padding(clock, clock.pass_)
     with padding.to(0.0):
@@ -92,7 +92,7 @@ def test_no_padding_when_none_is_asked() -> None:
     assert (clock.now, padding.asked_s) == (1000.1, 0.0)
 
 
-def test_an_epoch_s_calculation_and_communication_are_its_wall() -> None:
+def test_calculation_and_communication_add_up_to_the_epoch() -> None:
     clock = FakeClock()
     steps, epoch = StepClock(clock, clock), EpochTimes(0.0)
     for sync in (False, True):
