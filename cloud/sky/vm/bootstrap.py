@@ -154,6 +154,8 @@ report running null ""
 os.setsid()
 with open("pid", "w") as file:
     file.write(str(os.getpid()))
+if os.path.exists("life_over"):  # touched before there was a pid to signal
+    sys.exit(1)
 module, _, name = sys.argv[1].partition(":")
 result = getattr(importlib.import_module(module), name)("config.json")
 sys.stdout.flush()
