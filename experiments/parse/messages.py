@@ -73,7 +73,7 @@ def _plain(loc: tuple[int | str, ...]) -> Path:
 
 def _said(kind: str, context: dict[str, Any], value: Any, loc: Path) -> str:
     if kind == "orch":
-        return str(context["said"])
+        return str(context["message"])
     if kind == "none_required" and "secrets" in loc:
         return "must be null: a secret's value is taken from the environment, and never stands in a file"
     shown = "found a value" if "secrets" in loc else f"found {_show(value)}"

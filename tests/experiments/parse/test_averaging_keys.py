@@ -52,7 +52,7 @@ def test_a_region_is_a_clouds_region_not_its_zone() -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("geo-c8", "0.50 of flat averaging's bytes go between the 4 regions"),
+        ("geo-c8", "sends 0.50 of flat averaging's bytes between the 4 regions"),
         ("geo-c4", "no region has two peers"),
         ("geo-a8", "all peers are in one region"),
     ],

@@ -32,7 +32,7 @@ def test_an_epoch_is_expected_to_take_the_longer_of_both(name: str, longer: str)
     assert least <= plan.epoch_s < least + 2.5  # the last step of an epoch is never behind a round
     assert plan.study_epoch_s == plan.reckoned_epoch_s == plan.epoch_s
     (note,) = load(name, [OVERLAP]).swarm.method.plan_notes([], plan.study_calc_s, plan.comm_s)
-    assert f"what {longer} does" in note
+    assert f"as long as its {longer}" in note
     assert load(name).swarm.method.plan_notes([], plan.study_calc_s, plan.comm_s) == []
 
 
@@ -58,7 +58,7 @@ def test_calculation_is_not_shortened() -> None:
     assert resolve_emulation(load("geo-c8"), 2).samples_scale > 1
     plan = resolve_emulation(load("geo-c8", [OVERLAP]), 2)
     assert (plan.samples_scale, plan.raw_target_batch_size) == (1.0, 32768)
-    assert any("hide of the communication does not scale" in reason for reason in plan.reasons)
+    assert any("overlaps with" in reason and "does not scale" in reason for reason in plan.reasons)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +85,6 @@ def test_beside_the_study_it_is_an_option() -> None:
     basis = study_basis(load("geo-c8", [OVERLAP]))
     assert basis.published is not None
     assert basis.options == (
-        "swarm.overlap delayed (calculation and communication at once: an epoch is not their sum)",
+        "swarm.overlap delayed (calculation and communication overlap: an epoch is shorter than their sum)",
     )
     assert study_basis(load("geo-c8")).options == ()

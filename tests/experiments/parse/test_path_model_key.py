@@ -18,8 +18,8 @@ def test_streams_of_one_vm_share_unless_told_otherwise():
     assert none.comm_s == pytest.approx(5 + PAIR_BITS / 69.3e6)
     calm = resolve_emulation(load("geo-c8-nlp", ["emulation.path_model=study-calm"]), 2)
     assert calm.comm_s == study.comm_s
-    assert "windows paced: the switch holds each stream to the rate of path model study" in study.reasons
-    assert "windows paced: the switch holds each stream to the network file's rate" in none.reasons
+    assert "windows paced: the switch limits each stream to the rate of path model study" in study.reasons
+    assert "windows paced: the switch limits each stream to the network file's rate" in none.reasons
 
 
 @pytest.mark.parametrize("overrides", [[], ["emulation.path_model=none"]])

@@ -167,9 +167,9 @@ def test_egress_is_reckoned_by_what_is_sent() -> None:
         ("geo-c8", ["swarm.compression=powersgd:0"], "a rank from 1 to 64"),
         ("geo-c8", ["swarm.compression=powersgd:65"], "a rank from 1 to 64"),
         ("geo-c8", ["swarm.compression=powersgd"], "one of none, float16, uniform8bit, blockwise8bit, or powersgd:<rank>"),
-        ("geo-c8", ["swarm.compression=powersgd:4", "emulation={bytes_scale: 500}"], "at most 105 will do"),
-        ("local-2", ["model=digits", "swarm.compression=powersgd:16", "emulation=auto"], "too small for that rank"),
-        ("a10-8-rn18", ["swarm.compression=powersgd:4", "emulation={windows: kernel}"], "at bytes_scale 45"),
+        ("geo-c8", ["swarm.compression=powersgd:4", "emulation={bytes_scale: 500}"], "the maximum is 105"),
+        ("local-2", ["model=digits", "swarm.compression=powersgd:16", "emulation=auto"], "too small for this rank"),
+        ("a10-8-rn18", ["swarm.compression=powersgd:4", "emulation={windows: kernel}"], "bytes_scale 45"),
     ],
 )  # fmt: skip
 def test_where_it_cannot_be_used(name: str, changes: list[str], said: str) -> None:

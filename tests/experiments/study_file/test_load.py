@@ -178,7 +178,7 @@ def test_what_is_expected_of_c8_is_of_rows_that_there_are():
     ("text", "says"),
     [
         ("name: s\nexperiments: [geo-b2, geo-c9]\n", "s.yaml:2:23: experiments[1].experiment: geo-c9: the library has none"),
-        ("name: s\nexperiments:\n  - geo-b2\n  - geo-b2\n", "s.yaml:4:5: experiments[1]: 'geo-b2' stands twice"),
+        ("name: s\nexperiments:\n  - geo-b2\n  - geo-b2\n", "s.yaml:4:5: experiments[1]: 'geo-b2' is a duplicate of entry 0"),
         ("name: s\nexperiment: [geo-b2]\n", "unknown key 'experiment'; did you mean 'experiments'?"),
         ("name: S\nexperiments: [geo-b2]\n", "s.yaml:1:7: name: 'S' is not a study's name"),
         ("name: s\nexperiments: []\n", "must be at least 1"),
@@ -190,29 +190,29 @@ def test_what_is_expected_of_c8_is_of_rows_that_there_are():
         ),
         (
             "name: s\nexperiments: [geo-b2, geo-a2]\ncompare:\n  accuracy: {of: geo-b3, against: geo-a2}\n",
-            "s.yaml:4:18: compare.accuracy.of: no experiment of this study is called 'geo-b3'; did you mean 'geo-b2'?",
+            "s.yaml:4:18: compare.accuracy.of: this study has no experiment 'geo-b3'; did you mean 'geo-b2'?",
         ),
         (
             "name: s\nexperiments: [geo-b2]\ncompare: {accuracy: {of: geo-b2, against: geo-b2}}\n",
-            "compare.accuracy.against: 'geo-b2' stands on both sides",
+            "compare.accuracy.against: 'geo-b2' would be compared with itself",
         ),
         ("- geo-b2\n", "a study is a mapping"),
         (
             "name: s\nexperiments: [geo-a8, {experiment: geo-c8, label: kernel}]\ncompare: {baseline: kernal}\n",
             "s.yaml:3:21: compare.baseline: no entry has the label 'kernal'; did you mean 'kernel'? (kernel)",
         ),
-        ("name: s\nexperiments: [geo-a8]\ncompare: {baseline: x}\n", "no entry has the label 'x': none has one"),
+        ("name: s\nexperiments: [geo-a8]\ncompare: {baseline: x}\n", "no entry has the label 'x': no entry has a label"),
         (
             "name: s\nexperiments: [{experiment: geo-a8, label: x}, {experiment: geo-c8, against: y}]\ncompare: {baseline: x}\n",
             "s.yaml:2:77: experiments[1].against: no entry has the label 'y' (x)",
         ),
         (
             "name: s\nexperiments: [{experiment: geo-a8, label: x, against: x}]\n",
-            "experiments[0].against: stands beside a baseline",
+            "experiments[0].against: needs a baseline",
         ),
         (
             f"{_ROWS}compare: {{baseline: x}}\n",
-            "s.yaml:3:21: compare.baseline: no entry of the model RoBERTaXLM has the label 'x', so geo-a8-nlp is held",
+            "s.yaml:3:21: compare.baseline: no entry of the model RoBERTaXLM has the label 'x', so there is nothing to compare geo-a8-nlp",
         ),
         (
             _ROWS.replace("geo-a8-nlp", "{experiment: geo-a8-nlp, against: x}") + "compare: {baseline: x}\n",
@@ -221,24 +221,24 @@ def test_what_is_expected_of_c8_is_of_rows_that_there_are():
         (_expect("{row: y, figure: speed}"), "s.yaml:3:50: compare.expect[0].figure: found 'speed'; must be one of sps"),
         (
             _expect("{row: z, figure: sps}"),
-            "s.yaml:3:39: compare.expect[0].row: no entry has the label 'z', and no experiment that name (x, geo-a8, y)",
+            "s.yaml:3:39: compare.expect[0].row: no entry has the label 'z' and no experiment has that name (x, geo-a8, y)",
         ),
-        (_expect("{row: y, experiment: geo-a9, figure: sps}"), "compare.expect[0].experiment: no experiment of this study"),
+        (_expect("{row: y, experiment: geo-a9, figure: sps}"), "compare.expect[0].experiment: this study has no experiment"),
         (_expect("{row: y, against: geo-a9, figure: sps}"), "compare.expect[0].against: no entry has the label 'geo-a9'"),
-        (_expect("{row: x, figure: sps}"), "compare.expect[0].against: geo-a8 x would be held against itself"),
-        (_expect("{row: geo-a8, against: x, figure: sps}"), "compare.expect[0].against: geo-a8 x would be held against itself"),
-        (_expect("{row: y, against: geo-a8, figure: sps}"), "compare.expect[0].against: several rows are 'geo-a8' for geo-a8 y"),
+        (_expect("{row: x, figure: sps}"), "compare.expect[0].against: geo-a8 x would be compared with itself"),
+        (_expect("{row: geo-a8, against: x, figure: sps}"), "compare.expect[0].against: geo-a8 x would be compared with itself"),
+        (_expect("{row: y, against: geo-a8, figure: sps}"), "compare.expect[0].against: several rows match 'geo-a8' for geo-a8 y"),
         (_expect("{row: y, figure: sps, at_least: 1, within: 0.1}"), "compare.expect[0]: has 2 limits (at_least, within)"),
         (_expect("{row: y, figure: loss, at_most: 1}"), "compare.expect[0].at_most: a loss is judged by its difference"),
-        (_expect("{row: y, figure: sps, within_noise: true}"), "compare.expect[0].within_noise: 'sps' has no noise"),
+        (_expect("{row: y, figure: sps, within_noise: true}"), "compare.expect[0].within_noise: 'within_noise' applies to"),
         (
             "name: s\nexperiments: [geo-a8]\ncompare: {expect: [{row: geo-a8, figure: sps}]}\n",
-            "compare.expect: stands beside a baseline",
+            "compare.expect: needs a baseline",
         ),
-        ("name: s\nexperiments: [geo-a8]\ncompare: {columns: [sps]}\n", "compare.columns: stand beside a baseline"),
+        ("name: s\nexperiments: [geo-a8]\ncompare: {columns: [sps]}\n", "compare.columns: need a baseline"),
         (
             "name: s\nexperiments: [{experiment: geo-a8, label: x}]\ncompare: {baseline: x, columns: [sps, sps]}\n",
-            "compare.columns: one stands twice",
+            "compare.columns: contain a figure twice",
         ),
         (
             "name: s\nexperiments: [{experiment: geo-a8, label: x}]\ncompare: {baseline: x, columns: [speed]}\n",
