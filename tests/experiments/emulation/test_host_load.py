@@ -37,7 +37,7 @@ def test_a_burst_of_milliseconds_is_no_load():
     assert load.switch < 0.01
 
 
-def test_no_host_has_no_core():
+def test_host_needs_a_core():
     with pytest.raises(ValueError, match="must be at least 1"):
         host_load(Round(2, 1e5, 1, 1.0, 5.0), cores=0)
 
@@ -66,7 +66,7 @@ def test_smallest_scale_keeps_the_load_under_half(threshold: int, most: int):
 
 
 @given(_TRAFFIC, st.integers(1, 64))
-def test_auto_keeps_the_host_under_half_or_says_that_nothing_does(what: Traffic, cores: int):
+def test_auto_scale_keeps_the_load_under_half_or_warns(what: Traffic, cores: int):
     chosen = bytes_scale(what, cores, None)
     most = max(1.0, min(what.stream_bps / SLOWEST_STREAM_BPS, what.parameters / 10_000))
     assert 1 <= chosen.scale <= most  # what does not shrink along stays small
@@ -81,19 +81,19 @@ def test_auto_keeps_the_host_under_half_or_says_that_nothing_does(what: Traffic,
     assert noted == (chosen.load.under_half and chosen.load.averaging > NEARLY_ALL)
 
 
-def test_a_crowd_on_eight_cores_gets_a_larger_scale_than_the_proved_one():
+def test_many_peers_on_eight_cores_get_more_than_the_validated_scale():
     chosen = bytes_scale(traffic(peers=12), 8, None)
     assert VALIDATED_SCALE < chosen.scale < 143
     assert chosen.load.switch == pytest.approx(HALF, abs=0.01)
 
 
-def test_on_two_cores_the_same_crowd_is_warned_of():
+def test_many_peers_on_two_cores_give_a_warning():
     chosen = bytes_scale(traffic(peers=12), 2, None)
     assert chosen.scale == VALIDATED_SCALE  # more would not help
     assert any("is 50 % or more" in r for r in chosen.reasons)
 
 
-def test_a_host_that_is_calm_but_not_while_parts_travel_is_noted():
+def test_host_busy_only_during_transfers_gives_a_note():
     """The reckoning of `a10-8-rbase`, by hand: 56 pairs x 48 parts x 1 ms, and 0.0349 GB x 41.4 s."""
     small = traffic(parameters=124_697_433)
     (note,) = (r for r in bytes_scale(small, 2, None).reasons if r.startswith("note"))
@@ -104,7 +104,7 @@ def test_a_host_that_is_calm_but_not_while_parts_travel_is_noted():
     assert not any(r.startswith("note") for r in bytes_scale(small, 4, None).reasons)
 
 
-def test_parts_that_outlast_a_peers_patience_are_warned_of():
+def test_parts_slower_than_the_timeout_give_a_warning():
     few = traffic(slowest_mbps=70, parts=1)
     assert 4 * few.part_s(100) == pytest.approx(4 * 16, rel=0.01)  # 140 MB at 70 Mb/s
     assert chunk_timeout_s(1) == 20

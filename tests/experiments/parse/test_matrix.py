@@ -140,7 +140,7 @@ def test_each_combination_is_an_experiment_with_its_types(file):
     assert [s.name for s in load_all(str(file), (), ["n=2"])] == ["fam-2", "fam-2-nlp"]
 
 
-def test_what_is_kept_beside_a_run_is_the_chosen_experiment(file, tmp_path):
+def test_run_stores_the_chosen_experiment(file, tmp_path):
     spec = load(str(file), [], ["fam-2-nlp"])
     kept = tmp_path / "kept.yaml"
     kept.write_bytes(source(str(file), spec))
@@ -195,7 +195,7 @@ def test_a_file_without_a_matrix_takes_no_choice():
         ("n: [1, 2, 4]", f"n: [{', '.join(map(str, range(200)))}]", 4, 3, f"402 combinations; must be at most {MAX_COMBINATIONS}"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_says_where(file, old, new, line, column, said):
+def test_matrix_errors_have_a_position(file, old, new, line, column, said):
     assert FAMILY.count(old) == 1
     file.write_text(FAMILY.replace(old, new))
     with pytest.raises(SpecError) as error:
@@ -208,12 +208,12 @@ def test_what_is_wrong_says_where(file, old, new, line, column, said):
 @pytest.mark.parametrize(
     "variable", ["${matrix}", "${matrix:-big}", "$matrix.n", "${matrix[0]}", "${#matrix}"]
 )
-def test_a_variable_of_the_shell_is_none_of_ours(file, variable):
+def test_shell_variables_are_left_alone(file, variable):
     file.write_text(FAMILY + f"setup: echo {variable} ${{matrix.n}}\n")
     assert [s.setup for s in load_all(str(file))][-1] == f"echo {variable} 4"
 
 
-def test_a_placeholder_of_no_matrix_is_wrong_too(file):
+def test_placeholder_without_a_matrix_is_an_error(file):
     file.write_text(BODY.replace("model: ${matrix.model}", "name: x\nmodel: ConvNextLarge"))
     with pytest.raises(SpecError) as error:
         load(str(file))
@@ -223,7 +223,7 @@ def test_a_placeholder_of_no_matrix_is_wrong_too(file):
     ]
 
 
-def test_what_is_wrong_in_some_says_in_which(file):
+def test_errors_of_some_combinations_name_them(file):
     file.write_text(FAMILY.replace("target_batch_size: 32768", "target_batch_size: 64"))
     with pytest.raises(SpecError) as error:
         load_all(str(file))
@@ -236,7 +236,7 @@ def test_what_is_wrong_in_some_says_in_which(file):
     assert [p.message for p in error.value.problems] == ["found 0; must be at least 1"]  # once for all five
 
 
-def test_positions_stay_the_templates(file):
+def test_positions_are_those_of_the_template(file):
     variants = expand(parse(FAMILY, "x.yaml"))
     assert {v.document.values["peers", 0, "count"] for v in variants} == {(18, 12)}
     assert all(path[:1] != ("matrix",) for v in variants for path in v.document.values)

@@ -74,7 +74,7 @@ def test_nothing_is_emulated_on_rented_vms_that_train_the_model():
         ),
     ],
 )
-def test_what_would_prove_nothing_is_refused(name, overrides, says):
+def test_meaningless_window_settings_are_rejected(name, overrides, says):
     with pytest.raises(SpecError, match=says):
         load(name, ["network_tuning=wan", *overrides])
     load(name, [override for override in overrides if "windows" in override])

@@ -30,7 +30,7 @@ def test_the_paper_s_study_has_all_28_runs():
     assert study.spec.contended_retries == 2
 
 
-def test_the_study_of_accuracy_differs_in_nothing_that_is_learned():
+def test_accuracy_study_differs_only_in_what_is_not_learned():
     study = load_study("accuracy-c8")
     assert study.spec.compare.accuracy is not None
     both = study.spec.compare.accuracy
@@ -53,7 +53,7 @@ def test_the_study_of_accuracy_differs_in_nothing_that_is_learned():
     assert [plan.parameters > models()["digits"].parameters for plan in plans] == [True, False]  # ballast
 
 
-def test_the_study_of_the_path_model_has_all_with_several_peers_a_region_and_changes_nothing_else():
+def test_path_model_study_has_all_experiments_with_several_peers_per_region():
     study = load_study("path-model")
     pairs = [study.members[n : n + 2] for n in range(0, len(study.members), 2)]
     assert [[m.label for m in pair] for pair in pairs] == [["with", "without"]] * len(pairs)
@@ -72,13 +72,13 @@ def test_the_study_of_the_path_model_has_all_with_several_peers_a_region_and_cha
 
 
 @pytest.mark.parametrize("name", studies())
-def test_what_ships_loads_and_names_its_schema(name: str):
+def test_shipped_studies_load_and_name_their_schema(name: str):
     study = load_study(name)
     assert study.spec.name == name
     assert study.text.startswith("# yaml-language-server: $schema=study.schema.json\n")
 
 
-def test_the_schema_beside_the_studies_is_the_one_that_is_made():
+def test_shipped_study_schema_is_up_to_date():
     assert json.loads((STUDIES / "study.schema.json").read_text()) == study_schema()
 
 
@@ -154,7 +154,7 @@ def _expect(entry: str) -> str:
     return f"name: s\nexperiments: [{rows}]\ncompare: {{baseline: x, expect: [{entry}]}}\n"
 
 
-def test_what_is_expected_of_c8_is_of_rows_that_there_are():
+def test_expectations_of_c8_refer_to_existing_rows():
     study = load_study("beyond-c8")
     rows = {(m.spec.name, m.label): m.spec.model for m in study.members}
     asked = {(key, one.figure, one.words) for one in study.spec.compare.expect for key in of_row(rows, one)}
@@ -212,7 +212,7 @@ def test_what_is_expected_of_c8_is_of_rows_that_there_are():
         ),
         (
             f"{_ROWS}compare: {{baseline: x}}\n",
-            "s.yaml:3:21: compare.baseline: no entry of the model RoBERTaXLM has the label 'x', so there is nothing to compare geo-a8-nlp",
+            "s.yaml:3:21: compare.baseline: no entry of the model RoBERTaXLM has the label 'x', so there is nothing",
         ),
         (
             _ROWS.replace("geo-a8-nlp", "{experiment: geo-a8-nlp, against: x}") + "compare: {baseline: x}\n",
@@ -254,13 +254,13 @@ def test_what_is_expected_of_c8_is_of_rows_that_there_are():
         ),
     ],
 )  # fmt: skip
-def test_mistakes_are_told_with_their_place(tmp_path: Path, text: str, says: str):
+def test_errors_have_a_position(tmp_path: Path, text: str, says: str):
     with pytest.raises(SpecError) as caught:
         load_study(_written(tmp_path, text))
     assert says in str(caught.value)
 
 
-def test_a_bare_name_is_the_library_s_whatever_lies_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_bare_name_is_looked_up_in_the_library_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "geo-c8.yaml").write_text(_library("geo-c8").replace("32768", "4096"))
     (tmp_path / "geo-b2").write_text("no experiment")
@@ -272,9 +272,7 @@ def test_a_bare_name_is_the_library_s_whatever_lies_here(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("folder", [".", "sub"])
-def test_a_file_lies_beside_the_study_never_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
-):
+def test_file_is_relative_to_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str):
     monkeypatch.chdir(tmp_path)
     beside = tmp_path / folder
     beside.mkdir(exist_ok=True)
@@ -290,7 +288,7 @@ def test_a_file_lies_beside_the_study_never_here(
             load_study(f"{folder}/s.yaml")
 
 
-def test_a_matrix_or_a_family_stands_for_all_it_has(tmp_path: Path):
+def test_matrix_or_family_expands_to_all_its_experiments(tmp_path: Path):
     text = _library("local-2").replace("name: local-2", "name: m-${matrix.seed}")
     text = text.replace("seed: 0", "seed: ${matrix.seed}")
     (tmp_path / "m.yaml").write_text(f"{text}matrix: {{seed: [1, 2, 3]}}\n")
