@@ -142,7 +142,7 @@ def test_one_mistake(problems, old, new, path, line, said):
         ("{network: study-2023-4}", "emulation.network", "did you mean 'study-2023-04'?"),
         ("{samples_scale: x}", "emulation.samples_scale", "found 'x'; must be 'auto' or a number from 1"),
         ("{bytes_scale: 0.5}", "emulation.bytes_scale", "must be 'auto' or a number from 1"),
-        ("{bytes_scale: 99999}", "emulation.bytes_scale", "the network that really learns"),
+        ("{bytes_scale: 99999}", "emulation.bytes_scale", "the network that is actually trained"),
         ("{parts: 1.5}", "emulation.parts", "a whole number from 1"),
         ("{capacity: {gcp/us-central7: 1}}", "emulation.capacity.gcp/us-central7", "not a region of gcp"),
         ("{preempt: {slot: us-2, at_s: 3}}", "emulation.preempt.slot", "did you mean 'us-1'?"),
@@ -203,7 +203,7 @@ def test_files_that_are_not_experiments(problems, text, line, said):
 def test_yaml_mistakes_come_together_with_the_others(problems):
     found = problems(GOOD + "name: again\nseed: !!python/object:os.system {}\nbudget_usd: 0\n<<: {a: 1}\n")
     by_path = {path: (line, message) for line, _, path, message in found}
-    assert by_path["name"] == (15, "the key stands twice, first on line 1; remove one")
+    assert by_path["name"] == (15, "duplicate key, first on line 1; remove one")
     assert by_path["budget_usd"][0] == 17
     assert [message for *_, message in found if "merge keys" in message]
 

@@ -151,8 +151,8 @@ def test_later_override_wins_and_may_fix_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("seed", "--set seed: write key.key=value"),
-        ("=3", "write key.key=value"),
+        ("seed", "--set seed: use key.key=value"),
+        ("=3", "use key.key=value"),
         ("swarm.batch_sise=3", "swarm.batch_sise: unknown key 'batch_sise'; did you mean 'batch_size'?"),
         ("seed=x", "--set seed=x: seed: found 'x'; must be a whole number"),
         ("seed=[1", "--set seed=[1: seed: not YAML"),
