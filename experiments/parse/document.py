@@ -124,9 +124,7 @@ class _Walk:
                 continue
             if key in found:
                 first = self._document.keys[(*path, key)]
-                self._complain(
-                    key_node, (*path, key), f"duplicate key, first on line {first[0]}; remove one"
-                )
+                self._complain(key_node, (*path, key), f"duplicate key, first on line {first[0]}; remove one")
                 continue
             self._document.keys[(*path, key)] = _position(key_node)
             found[key] = self.value(value_node, (*path, key), depth + 1)
