@@ -58,11 +58,6 @@ class PublishedCost:
         """Sum over the kinds of egress."""
         return _sum(getattr(self, kind) for kind in EGRESS_KINDS)
 
-    @property
-    def leaving_usd_per_h(self) -> Decimal | None:
-        """Egress that leaves the region."""
-        return _sum(getattr(self, kind) for kind in EGRESS_KINDS if kind != "inside")
-
     def usd_per_million(self, vms: int, sps: Decimal | float) -> Decimal | None:
         """Return $ per 1M samples of `vms` such VMs that together train `sps` samples/s."""
         per_h = self.usd_per_h

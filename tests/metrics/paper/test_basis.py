@@ -67,7 +67,7 @@ def test_a_vm_of_c8_as_published_and_with_the_split_that_the_logs_show():
     rates = (Decimal("0.1825"), Decimal("62.7432"))
     cost = vm_usd_per_h(*rates, _shares(C8, US), Decimal("4.1508"))
     assert _cents(cost.usd_per_h, "0.001") == Decimal("4.804")
-    assert _cents(cost.leaving_usd_per_h, "0.001") == Decimal("4.329")
+    assert _cents(cost.egress_usd_per_h - cost.inside, "0.001") == Decimal("4.329")
     assert (cost.vm, cost.loading) == (Decimal("0.1825"), Decimal("0.041508"))
     assert cost.inside == Decimal("62.7432") * Decimal("0.01") * 8 / 20
     assert cost.between == Decimal("62.7432") * Decimal("0.08") * 6 / 20
