@@ -27,7 +27,7 @@ RECORDS = [
 ]
 
 
-def test_addresses_become_places_and_classes():
+def test_addresses_are_resolved_to_locations_and_classes():
     found = {(f.src, f.dst): f.kind for f in flows(RECORDS, ADDRESSES, LOCATIONS)}
     assert found == {
         ("a", "b"): "inter_continent",
@@ -56,7 +56,7 @@ def test_scaled_traffic_multiplies_what_was_averaged_and_keeps_the_control_rate(
     assert found["b", "a"] == pytest.approx(49_000 * 100)
 
 
-def test_what_a_joiner_downloads_is_parameters_in_any_phase():
+def test_bytes_to_a_joiner_are_scaled_in_any_phase():
     scales = Scales(bytes=100, samples=10)
     records = [epoch("a", k, 100.0 + 12 * k) for k in (1, 2, 3)] + [epoch("b", 3, 136.0)]
     study = study_epochs(swarm_epochs(records, 0), scales, None)
@@ -81,7 +81,7 @@ def counted(record, model_bytes):
     return replace(record, model_bytes=model_bytes)
 
 
-def test_where_the_peer_counted_the_model_only_that_grows_with_it():
+def test_only_the_counted_payload_scales_with_bytes():
     scales = Scales(bytes=100, samples=10)
     study = study_epochs(swarm_epochs([epoch("a"), epoch("b")], 0), scales, None)
     sent = [
@@ -98,7 +98,7 @@ def test_where_the_peer_counted_the_model_only_that_grows_with_it():
     assert {r.dst: r.bytes for r in unscaled} == {"b": 51_200, "store": 3070}
 
 
-def test_parts_served_after_the_last_epoch_grow_too():
+def test_parts_served_after_the_last_epoch_are_scaled():
     scales = Scales(bytes=100)
     study = study_epochs(swarm_epochs([epoch("a"), epoch("b")], 0), scales, None)
     sent = [
@@ -127,7 +127,7 @@ def test_meters_against_the_switch():
     assert agreement({}, {}, ["a"]).difference is None
 
 
-def test_the_dead_leave_tails():
+def test_lost_vms_have_tails():
     switch = {("a", "b"): 900, ("b", "a"): 700}
     rows = [vm("a", end_cause="preempted"), vm("b", end_cause="terminated")]
     assert tails({("a", "b"): 600, ("b", "a"): 600}, switch, rows) == {("a", "b"): 300}
@@ -151,12 +151,12 @@ def test_parts_served_after_the_own_round_count_as_averaging():
     assert sums[1] == pytest.approx(sums[0])
 
 
-def test_what_goes_to_nobody_of_a_rented_run_leaves_its_cloud():
+def test_bytes_to_unknown_addresses_of_a_rented_run_leave_its_cloud():
     found = [f for f in flows(RECORDS, ADDRESSES, LOCATIONS, "internet") if f.dst == "internet"]
     assert [(f.src, f.kind, f.bytes) for f in found] == [("a", "internet", 5)]
 
 
-def test_the_state_that_goes_to_a_peer_out_of_sync_is_parameters_too():
+def test_state_sent_to_a_peer_out_of_sync_is_scaled():
     """Usually 100 bytes/s while it calculates; in epoch 3, after b fell out of sync in 2, 4000 more."""
     scales = Scales(bytes=100, samples=10)
     records = [epoch(name, k, 12.0 * (k - 1)) for name in "ab" for k in (1, 2, 3, 4)]

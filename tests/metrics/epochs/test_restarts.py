@@ -10,7 +10,7 @@ from metrics.epochs.restarts import last_life
 from metrics.epochs.throughput import swarm_epochs
 
 
-def test_a_swarm_that_lost_all_its_peers_begins_anew():
+def test_swarm_that_lost_all_peers_restarts_from_scratch():
     first = [epoch("a", k, 12.0 * k) for k in range(1, 6)]
     second = [epoch("b", k, 200.0 + 12 * k) for k in range(1, 4)]
     vms = [vm("a", ended_s=100.0), vm("b", ended_s=None)]
@@ -23,7 +23,7 @@ def test_a_swarm_that_lost_all_its_peers_begins_anew():
     ]
 
 
-def test_one_peer_that_stays_keeps_the_state():
+def test_one_remaining_peer_keeps_the_state():
     """A replacement goes on where the others are; so does one that trained the same epoch again."""
     stays = [epoch("a", k, 12.0 * k) for k in range(1, 9)]
     left = [epoch("b", k, 12.0 * k) for k in range(1, 4)]
@@ -33,7 +33,7 @@ def test_one_peer_that_stays_keeps_the_state():
     assert [e.epoch for e in swarm_epochs([*stays, *left, *came], 1, vms=vms)] == list(range(1, 9))
 
 
-def test_a_swarm_that_took_up_where_it_was_has_not_begun_anew():
+def test_swarm_that_resumed_its_state_has_not_restarted():
     records = [epoch("a", 1, 0.0), epoch("a", 2, 12.0), epoch("b", 3, 100.0)]
     assert last_life(records, [vm("a", ended_s=50.0), vm("b", ended_s=None)]) == records
 

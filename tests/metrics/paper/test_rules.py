@@ -55,7 +55,7 @@ def test_the_value_is_the_mean_over_vms_in_whatever_order_the_rows_come():
     ("long", "reason"),
     [((), "no optimizer step stands out"), ((3,), "one optimizer step stands out, and the first is dropped")],
 )
-def test_where_the_rule_breaks_it_says_why(long: tuple[int, ...], reason: str):
+def test_rule_without_a_value_says_why(long: tuple[int, ...], reason: str):
     found = study_granularity(columns(*[a_step(9.0 if k in long else 0.0) for k in range(12)]))
     assert found.value is None
     assert found.without == {"a": reason}
@@ -88,7 +88,7 @@ def test_the_rule_is_what_pandas_makes_of_it(seed: int):
     assert found.value == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_gpu_alone_has_two_rates_on_two_clocks():
+def test_single_gpu_has_wall_clock_and_phase_timed_rates():
     # The first 4 steps wait for data; the timers see 0.4 s of each later step's second.
     rows = [{"began_s": 10.0 * k, "wall_s": 10.0, "load_s": 9.6, "forward_s": 0.4} for k in range(4)] + [
         {"began_s": 40.0 + k, "wall_s": 1.0, "forward_s": 0.4} for k in range(36)
@@ -118,6 +118,6 @@ def test_steps_without_timers_or_time_have_no_rate():
     assert (rates.sps_wall, rates.sps_phase_timed) == (None, None)
 
 
-def test_several_vms_are_no_single_gpu():
+def test_single_rates_reject_several_vms():
     with pytest.raises(ValueError, match="2 VMs"):
         single_rates(columns({"vm": "a"}, {"vm": "b"}))
