@@ -128,7 +128,7 @@ def host_trust(
     }
 
 
-def told(host: Mapping[str, Any] | None) -> str:
+def describe_host(host: Mapping[str, Any] | None) -> str:
     """Describe `host` in one clause: the limits exceeded, else the measured values. "" if nothing was measured."""
     known = host or {}
     if known.get("contended") is None:

@@ -31,7 +31,7 @@ class RanOn(NamedTuple):
         return (f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} null: {why}.",) if names else ()
 
 
-NOBODY_KNOWS = RanOn()
+UNKNOWN_ORIGIN = RanOn()
 """For a run whose records do not say where it ran."""
 
 

@@ -14,8 +14,8 @@ from cloud.targets import target_of
 from metrics.cost.bill import ledger
 from metrics.cost.ledger import Ledger, Terms
 from metrics.cost.preemptions import Preemptions, preemptions
-from metrics.epochs.restarts import last_life
-from metrics.epochs.scaling import Scales, study_epochs, study_ingress_bytes
+from metrics.epochs.restarts import records_since_restart
+from metrics.epochs.scaling import Scales, full_scale_epochs, full_scale_ingress_bytes
 from metrics.epochs.throughput import SwarmEpoch, swarm_epochs, throughput_epoch_mean
 from metrics.events.joins import Join, Price, join_costs
 from metrics.logged_rates import LoggedRate, paper_throughput
@@ -90,7 +90,7 @@ class RunNumbers:
         ingress: list[IngressRecord] = store.records("ingress")
         watched: list[SwarmEpochRecord] = store.records("swarm_epochs")
         raw = swarm_epochs(epochs, meta.warmup_epochs, progress, terms.raw_target, vms, watched)
-        full_scale = study_epochs(raw, terms.scales, terms.raw_target)
+        full_scale = full_scale_epochs(raw, terms.scales, terms.raw_target)
         found = flows(
             egress,
             terms.addresses,
@@ -108,7 +108,7 @@ class RunNumbers:
             for p in epoch.peers:
                 samples[p.vm] = samples.get(p.vm, 0.0) + p.samples
         study_read = {
-            vm: study_ingress_bytes(count, samples.get(vm, 0.0), terms.bytes_per_sample, terms.scales)
+            vm: full_scale_ingress_bytes(count, samples.get(vm, 0.0), terms.bytes_per_sample, terms.scales)
             for vm, count in read.items()
         }
         nic = meta.logs.nic
@@ -263,7 +263,7 @@ def _book(text: str, name: str) -> PriceBook:
 
 def _discarded(epochs: list[EpochRecord], vms: list[VmRecord]) -> int:
     """Count the swarm epochs before training last restarted from scratch."""
-    kept = last_life(epochs, vms)
+    kept = records_since_restart(epochs, vms)
     if not kept or len(kept) == len(epochs):
         return 0
     began_s = kept[0].began_s

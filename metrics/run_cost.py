@@ -10,7 +10,7 @@ from typing import Any
 
 from cloud.prices.book import PriceBook
 from metrics.cost.ledger import KINDS, Ledger, data_lines, egress_lines
-from metrics.epochs.scaling import study_ingress_bytes
+from metrics.epochs.scaling import full_scale_ingress_bytes
 from metrics.epochs.throughput import SwarmEpoch, measured
 from metrics.records import IngressRecord, VmRecord
 from metrics.run import Records, RunNumbers
@@ -190,7 +190,7 @@ def _read(run: RunNumbers, ingress: Iterable[IngressRecord], epochs: set[int]) -
         if epoch.epoch not in epochs:
             continue
         for p in epoch.peers:
-            count = study_ingress_bytes(
+            count = full_scale_ingress_bytes(
                 counted.get((p.vm, epoch.epoch), 0), p.samples, run.terms.bytes_per_sample, run.terms.scales
             )
             sofar = read.get(p.vm, 0.0)

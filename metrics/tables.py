@@ -52,7 +52,7 @@ def traffic(store: Records | RunNumbers) -> list[dict[str, Any]]:
     for flow in run.flows:
         way = (flow.src, flow.dst, flow.kind)
         raw[way] = raw.get(way, 0) + flow.bytes
-    usd = run.bill.by_way()
+    usd = run.bill.by_link_and_class()
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
     for cell in run.matrix:
         key = (run.slot(cell.src), run.slot(cell.dst), cell.kind)

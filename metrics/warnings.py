@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from cloud.targets import target_of
 from metrics.epochs.throughput import dropped_rounds, measured
-from metrics.host_load import told
+from metrics.host_load import describe_host
 from metrics.logged_rates import left_out
 from metrics.run import RunNumbers
 from metrics.traffic import PRIVATE, handed_over
@@ -39,7 +39,7 @@ def _emulated(run: RunNumbers) -> str:
     meta, scales = run.meta, run.terms.scales
     where = (
         "peers on this machine's loopback, without network delays"
-        if not target_of(meta.target).has_distance
+        if not target_of(meta.target).emulates_distance
         else "peers in network namespaces of this machine"
     )
     ran = meta.model.ran if meta.model else None
@@ -79,7 +79,7 @@ def _host(run: RunNumbers) -> list[str]:
         return ["It is unknown whether this machine was fast enough to keep the emulation's timing."]
     if host.contended:
         return [
-            f"This machine was too busy to keep the emulation's timing, so times may be wrong: {told(host.to_json())}."
+            f"This machine was too busy to keep the emulation's timing, so times may be wrong: {describe_host(host.to_json())}."
         ]
     return []
 

@@ -81,7 +81,7 @@ def largest_scale(model: str, compression: Compression) -> int:
     return low
 
 
-def shapes_lost(model: str, compression: Compression, scale: float) -> str:
+def ballast_error(model: str, compression: Compression, scale: float) -> str:
     """Return the error message for a scale without a `ballast`."""
     return (
         f"bytes_scale {scale:g} is too large to emulate how {compression.name} sends the matrices of {model}; "

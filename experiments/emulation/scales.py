@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from cloud.networks import vm_limit
 from experiments.catalog import StepTime, models, step_time
-from experiments.emulation.ballast import ballast, largest_scale, shapes_lost
+from experiments.emulation.ballast import ballast, ballast_error, largest_scale
 from experiments.emulation.bytes_scale import HIVEMIND_PART_BYTES, Traffic, bytes_scale, parts_of
 from experiments.emulation.host_load import KERNEL_WINDOWS_SWITCH_S_PER_GB, SWITCH_S_PER_GB
 from experiments.emulation.windows import stream_limit
@@ -118,7 +118,7 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
     reasons.append(f"parts {parts}: {why}")
     made = ballast(spec.model, method.compression, chosen.scale)
     if made is None:
-        raise SpecError.of(spec.name, shapes_lost(spec.model, method.compression, chosen.scale))
+        raise SpecError.of(spec.name, ballast_error(spec.model, method.compression, chosen.scale))
 
     return EmulationPlan(
         bytes_scale=chosen.scale,

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Literal
 
 from cloud.networks import NO_PATH_MODEL, Network, path_model, vm_limit
-from cloud.networks.tuning import widening
+from cloud.networks.tuning import window_factor
 from cloud.networks.windows import default_window_bytes, kernel_bytes_scale
 from experiments.schema.fields import NO_NETWORK
 from experiments.schema.models import Emulation, ExperimentSpec
@@ -56,7 +56,7 @@ def stream_limit(spec: ExperimentSpec, emulation: Emulation) -> StreamLimit:
         f"{window_bytes / 1e6:.2f} MB, which corresponds to TCP's largest unscaled window (64 KiB) at bytes_scale {scale:.1f}"
     )
     if spec.network_tuning == "wan":
-        window_bytes *= widening(spec.network_tuning)
+        window_bytes *= window_factor(spec.network_tuning)
         reason += f"; network_tuning wan: {window_bytes / 1e6:.0f} MB"
     held_s = model.hold_s * (streams - 1)
     rtts_s = [network.path(*pair).rtt_s for pair in pairs]

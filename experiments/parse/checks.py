@@ -12,7 +12,7 @@ from cloud.places import PlaceError, expand, nearest
 from experiments.averaging.powersgd import halves
 from experiments.averaging.records import Setting
 from experiments.catalog import models, step_time, step_times
-from experiments.emulation.ballast import ballast, shapes_lost
+from experiments.emulation.ballast import ballast, ballast_error
 from experiments.emulation.windows import windows_of
 from experiments.parse.document import Path
 from experiments.schema import fields as f
@@ -116,7 +116,7 @@ def _averaging(parts: Parts) -> Iterator[tuple[Path, str]]:
     if parts.model is None or rank is None or scale is None or not halves(parts.model, rank):
         return
     if ballast(parts.model, method.compression, scale) is None:
-        yield ("emulation", "bytes_scale"), shapes_lost(parts.model, method.compression, scale)
+        yield ("emulation", "bytes_scale"), ballast_error(parts.model, method.compression, scale)
 
 
 def _required_scale(parts: Parts) -> float | None:

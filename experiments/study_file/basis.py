@@ -34,7 +34,7 @@ class Basis:
     options: tuple[str, ...] = ()  # settings that differ from the paper's, as phrases
 
 
-def study_basis(spec: ExperimentSpec) -> Basis:
+def paper_basis(spec: ExperimentSpec) -> Basis:
     """Return the published figures that a resolved experiment may be compared with."""
     known = published(spec.name)
     if known is None:

@@ -2,7 +2,7 @@
 
 Under the key `<run_key>_orch_epochs` each peer owns one subkey: its VM's name, followed by the owner marker of its record
 key. Hivemind's RSASignatureValidator then only accepts values signed with that key. A value contains the peer's last
-`KEEP_EPOCHS` epochs (of a plain loop, which does not wait for others, up to `MOST_EPOCHS`), so that a reader can miss
+`KEEP_EPOCHS` epochs (of a plain loop, which does not wait for others, up to `MAX_EPOCHS`), so that a reader can miss
 some seconds without losing epochs, and a sequence number that distinguishes new values from replayed old ones.
 `<run_key>_orch_evaluations` is the same for evaluations. `<run_key>_orch_members` contains each peer's announcement (VM,
 slot, phase, epoch, multiaddress), or nothing once it has left.
@@ -30,7 +30,7 @@ EVALUATIONS_FIELD = "orch_evaluations"
 MEMBERS_FIELD = "orch_members"
 MEMBER_PHASES = ("ready", "training", "serving")
 KEEP_EPOCHS = 3
-MOST_EPOCHS = 32  # for a peer whose epochs may be shorter than a reader's period
+MAX_EPOCHS = 32  # for a peer whose epochs may be shorter than a reader's period
 EXPIRATION_S = 300.0  # how long a value outlives its peer, for a monitor that was disconnected
 MAX_VALUE_BYTES = 32 * 1024  # of the signed value; larger ones are rejected unread
 _PHASES_TOLERANCE = 0.05  # of the wall time
@@ -148,7 +148,7 @@ class _Epochs(v1.BaseModel):
     gen: _Count
     seq: _Count
     ran: _Text
-    epochs: v1.conlist(_Epoch, min_items=1, max_items=MOST_EPOCHS)  # type: ignore[valid-type]
+    epochs: v1.conlist(_Epoch, min_items=1, max_items=MAX_EPOCHS)  # type: ignore[valid-type]
 
 
 class _Evaluation(v1.BaseModel):
@@ -209,7 +209,7 @@ def encode_epochs(
         "gen": generation,
         "seq": sequence,
         "ran": last.ran[:300],
-        "epochs": [_encode_epoch(report) for report in reports[-MOST_EPOCHS:]],
+        "epochs": [_encode_epoch(report) for report in reports[-MAX_EPOCHS:]],
     }
 
 

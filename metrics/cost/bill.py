@@ -19,7 +19,7 @@ from metrics.cost.ledger import (
     vm_lines,
 )
 from metrics.cost.unreported import unreported_lines
-from metrics.epochs.scaling import full_scale_seconds, open_epoch_seconds, study_epochs, vm_epoch_seconds
+from metrics.epochs.scaling import full_scale_epochs, full_scale_seconds, open_epoch_seconds, vm_epoch_seconds
 from metrics.epochs.throughput import SwarmEpoch, swarm_epochs
 from metrics.records import EgressRecord, EpochRecord, VmRecord
 from metrics.traffic import Flow, died, flows, traffic
@@ -109,7 +109,7 @@ def bill_so_far(
     rows = list(vms)
     records = list(epochs)
     raw = swarm_epochs(records, warmup_epochs=0)
-    full_scale = study_epochs(raw, terms.scales, terms.raw_target)
+    full_scale = full_scale_epochs(raw, terms.scales, terms.raw_target)
     seconds = vm_epoch_seconds(raw, full_scale)
     last_end: dict[str, tuple[float, int]] = {}
     for record in records:

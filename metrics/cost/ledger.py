@@ -95,7 +95,7 @@ class Ledger:
         """Dollars of the lines with an estimated quantity. None if any of them is unknown."""
         return Ledger(tuple(line for line in self.lines if line.estimated)).sum()
 
-    def by_way(self) -> dict[tuple[str, str, str], Decimal | None]:
+    def by_link_and_class(self) -> dict[tuple[str, str, str], Decimal | None]:
         """Return measured egress dollars by (source, destination, class). None where a line is unknown."""
         ways: dict[tuple[str, str, str], list[CostLine]] = {}
         for line in self.lines:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from metrics.records import EpochRecord, VmRecord
 
 
-def last_life(records: Iterable[EpochRecord], vms: Iterable[VmRecord]) -> Sequence[EpochRecord]:
+def records_since_restart(records: Iterable[EpochRecord], vms: Iterable[VmRecord]) -> Sequence[EpochRecord]:
     """Return the records since training last restarted from scratch, sorted by their start; all, if it never did.
 
     A restart is a record of epoch 1 that began when all VMs that had trained before were gone. What was learned before is

@@ -90,7 +90,9 @@ def full_scale_epoch(epoch: SwarmEpoch, scales: Scales, raw_target: int | None) 
     return replace(epoch, peers=peers, duration_s=duration, watched_samples=watched)
 
 
-def study_epochs(epochs: Iterable[SwarmEpoch], scales: Scales, raw_target: int | None) -> list[SwarmEpoch]:
+def full_scale_epochs(
+    epochs: Iterable[SwarmEpoch], scales: Scales, raw_target: int | None
+) -> list[SwarmEpoch]:
     """Convert epochs to full scale."""
     return [full_scale_epoch(e, scales, raw_target) for e in epochs]
 
@@ -189,7 +191,7 @@ def open_epoch_seconds(open_s: float, last: tuple[float, float]) -> tuple[float,
     return part_s, part_s * study_s / raw_s
 
 
-def study_ingress_bytes(
+def full_scale_ingress_bytes(
     network_bytes: float, samples: float, bytes_per_sample: float | None, scales: Scales
 ) -> float | None:
     """Return the bytes read from the store at full scale. None: unknown.

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from metrics.epochs.restarts import last_life
+from metrics.epochs.restarts import records_since_restart
 from metrics.records import EpochRecord, ProgressRecord, SwarmEpochRecord, VmRecord
 from metrics.stats import Estimate, mean_interval, ratio_interval
 
@@ -88,7 +88,7 @@ def swarm_epochs(
     """
     vms = list(vms)
     by_epoch: dict[int, dict[str, EpochRecord]] = {}
-    for record in sorted(last_life(records, vms), key=lambda r: r.ended_s):
+    for record in sorted(records_since_restart(records, vms), key=lambda r: r.ended_s):
         by_epoch.setdefault(record.epoch, {})[record.vm] = record
     ended = {row.vm: row.ended_s for row in vms if row.ended_s is not None}
     seen = {record.epoch: record for record in watched}

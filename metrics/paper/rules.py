@@ -54,7 +54,7 @@ class SingleRates:
     timed_s: float  # the part of them that the phase timers cover
 
 
-def study_granularity(steps: Columns) -> PaperGranularity:
+def paper_granularity(steps: Columns) -> PaperGranularity:
     """Compute calculation / communication by the authors' rule, by VM, then averaged.
 
     Optimizer steps of a VM that last at least the median + 2 standard deviations (n - 1 in the divisor) are synchronising

@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from synthetic_runs import epoch
 
 from metrics.epochs.throughput import swarm_epochs
-from metrics.host_load import PaceSecond, host_trust, limits, pace_of, spans_of, stretched_share, told
+from metrics.host_load import (
+    PaceSecond,
+    describe_host,
+    host_trust,
+    limits,
+    pace_of,
+    spans_of,
+    stretched_share,
+)
 
 CALM = {"late": {"0.5": 500}, "late_worst_s": 4.2, "late_over_10ms_share": 0.4, "sleep_worst_s": 3.0}
 """A whole life whose start was late."""
@@ -46,8 +54,8 @@ def test_each_limit_has_its_reason():
         "some task waited for a CPU 90% of the time",
         "the peers' emulated accelerators took 8.0% longer than asked",
     ]
-    assert "a packet was 0.90 s late" in told(found)
-    assert "(measured epochs, 40 s)" in told(found)
+    assert "a packet was 0.90 s late" in describe_host(found)
+    assert "(measured epochs, 40 s)" in describe_host(found)
 
 
 def test_value_at_its_limit_is_accepted():
@@ -74,7 +82,7 @@ def test_without_seconds_the_whole_run_counts_and_the_basis_says_so(switch, span
     assert found["contended"]
     assert (found["late_worst_s"], found["late_over_10ms_share"]) == (4.2, 0.4)
     assert found["basis"] == "whole run, its start included"
-    assert "whole run" in told(found)
+    assert "whole run" in describe_host(found)
 
 
 def test_idle_second_is_not_a_truncated_one():
@@ -97,15 +105,15 @@ def test_loopback_has_sleeps_and_no_packets():
 def test_unwatched_host_is_unknown():
     found = host_trust({}, [], [(0.0, 9.0)], None)
     assert found["contended"] is None
-    assert told(found) == told(None) == ""
+    assert describe_host(found) == describe_host(None) == ""
 
 
 def test_hosts_of_older_runs_are_described():
     assert (
-        told({"contended": True, "reasons": ["late packets"]})
+        describe_host({"contended": True, "reasons": ["late packets"]})
         == "late packets (whole run, its start included)"
     )
-    assert told({"contended": True, "reasons": []}).startswith("late packets or stretched sleeps")
+    assert describe_host({"contended": True, "reasons": []}).startswith("late packets or stretched sleeps")
 
 
 _ROWS = st.lists(

@@ -6,7 +6,7 @@ import shlex
 
 from cloud.networks.tuning import SYSCTLS
 from cloud.provider import LaunchRequest
-from cloud.vendors import RENTED
+from cloud.vendors import RENTABLE
 
 FOLDER = "orch-vm"  # in the VM user's home
 NEIGHBOURS = "neighbours"  # file on the VM with the internal addresses of its neighbours
@@ -217,7 +217,9 @@ def run_script(
         "environment_s": _ENVIRONMENT_S,
         "install_s": _INSTALL_S,
         "address_s": _ADDRESS_S,
-        "address_commands": " ||\n    ".join(v.address_command for v in RENTED.values() if v.address_command),
+        "address_commands": " ||\n    ".join(
+            v.address_command for v in RENTABLE.values() if v.address_command
+        ),
         "kill_s": _KILL_S,
         "tuning": tuning_block(request.network_tuning),
         "life_s": round(request.max_life_s or 0),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from experiments.averaging.overlap import BLOCKING, DELAYED
 from experiments.emulation.scales import full_size, resolve_emulation
 from experiments.parse import SpecError, library, load
-from experiments.study_file.basis import study_basis
+from experiments.study_file.basis import paper_basis
 
 OVERLAP = "swarm.overlap=delayed"
 SECONDS = st.floats(0.0, 1e4)
@@ -82,9 +82,9 @@ def test_valid_combinations_are_accepted(more: list[str]) -> None:
 
 
 def test_overlap_is_an_option_relative_to_the_paper() -> None:
-    basis = study_basis(load("geo-c8", [OVERLAP]))
+    basis = paper_basis(load("geo-c8", [OVERLAP]))
     assert basis.published is not None
     assert basis.options == (
         "swarm.overlap delayed (calculation and communication overlap: an epoch is shorter than their sum)",
     )
-    assert study_basis(load("geo-c8")).options == ()
+    assert paper_basis(load("geo-c8")).options == ()

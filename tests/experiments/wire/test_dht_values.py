@@ -20,7 +20,7 @@ from hivemind.utils.timed_storage import ValueWithExpiration
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.peer.swarm.members import Member, declared_peers, owner_key_of, parse_members, sound_reports
+from experiments.peer.swarm.members import Member, declared_peers, owner_key_of, parse_members, valid_reports
 from experiments.peer.swarm.orders import OrdersValidator
 from experiments.wire.dht_records import OrchSchema, subkey_of
 from experiments.wire.hivemind.patches import refuse_unsound_values
@@ -95,7 +95,7 @@ def test_no_record_raises_in_a_peer(found: object):
     for member in parse_members(found, NOW_S):
         PeerID.from_base58(member.maddr.rpartition("/p2p/")[2])
         assert member.until_s <= NOW_S + 7200.0
-    for report in (sound_reports(found) or {}).values():
+    for report in (valid_reports(found) or {}).values():
         if report.value is not None:
             said = LocalTrainingProgress.parse_obj(report.value)
             assert math.isfinite(said.samples_per_second + said.time)
@@ -142,9 +142,9 @@ def test_in_a_closed_swarm_a_vm_must_use_its_own_key_and_node():
         )
         return {b"[owner:" + key.encode() + b"]": entry(said.dict())}
 
-    assert sound_reports(reports(KEY, PEER), is_member)
-    assert not sound_reports(reports(OTHER_KEY, PEER), is_member), "a key that nobody was given"
-    assert not sound_reports(reports(KEY, OTHER_PEER), is_member), "another's node"
+    assert valid_reports(reports(KEY, PEER), is_member)
+    assert not valid_reports(reports(OTHER_KEY, PEER), is_member), "a key that nobody was given"
+    assert not valid_reports(reports(KEY, OTHER_PEER), is_member), "another's node"
     assert owner_key_of(next(iter(reports(KEY, PEER)))) == KEY
 
 

@@ -12,7 +12,7 @@ from synthetic_runs import egress, epoch, vm
 from cloud.prices.book import load
 from metrics.cost.bill import cost_so_far, ledger
 from metrics.cost.ledger import CostLine, Ledger, Terms, data_lines, egress_lines, vm_lines
-from metrics.epochs.scaling import Scales, study_epochs
+from metrics.epochs.scaling import Scales, full_scale_epochs
 from metrics.epochs.throughput import swarm_epochs
 from metrics.traffic import Traffic, flows
 
@@ -149,7 +149,7 @@ def test_cost_so_far_equals_the_final_bill_when_all_has_ended():
     sent = [*(egress("a", k, "10.0.0.2", "comm", 2, 10**7) for k in (1, 2)), QUIET[1]]
     vms = [vm("a", ended_s=200.0), vm("b", location=BELGIUM, ended_s=210.0)]
     raw = swarm_epochs(records, 0)
-    study = study_epochs(raw, terms.scales, terms.raw_target)
+    study = full_scale_epochs(raw, terms.scales, terms.raw_target)
     read = {v: sum(p.samples for e in study for p in e.peers if p.vm == v) * 124_000 for v in "ab"}
     bill = ledger(vms, 0, raw, study, flows(sent, ADDRESSES, terms.locations), read, terms)
     found = cost_so_far(vms, records, sent, 500.0, terms)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from synthetic_runs import epoch, vm
 
 from metrics.cost.preemptions import Preemptions, preemptions
-from metrics.epochs.scaling import Scales, study_epochs
+from metrics.epochs.scaling import Scales, full_scale_epochs
 from metrics.epochs.throughput import swarm_epochs
 from metrics.records import EpochRecord, EventRecord, JoinRecord, VmRecord
 
@@ -29,7 +29,7 @@ def costs(
     warmup: int = 1,
 ) -> Preemptions:
     raw = swarm_epochs(records, warmup, vms=vms)
-    study = study_epochs(raw, scales, None)
+    study = full_scale_epochs(raw, scales, None)
     return preemptions(vms, events or [], records, joins or [], raw, study, scales, now_s)
 
 

@@ -38,7 +38,7 @@ def bill(public: bool) -> Ledger:
 
 
 def test_bytes_are_priced_by_their_destination_address():
-    ways = bill(public=True).by_way()
+    ways = bill(public=True).by_link_and_class()
     assert ways["a", "b", "same_zone_public"] == Decimal("0.06")
     assert ways["a", "b", "same_zone"] == 0
     assert ways["a", "c", "inter_zone"] == Decimal("0.14")
@@ -47,7 +47,7 @@ def test_bytes_are_priced_by_their_destination_address():
 
 
 def test_addresses_within_a_zone_count_as_internal_in_the_emulated_cloud():
-    ways = bill(public=False).by_way()
+    ways = bill(public=False).by_link_and_class()
     assert ways["a", "b", "same_zone"] == 0
     assert not [way for way in ways if way[2] == "same_zone_public"]
 
@@ -100,4 +100,4 @@ def test_bytes_to_an_unknown_private_address_are_billed_with_a_warning():
     )  # fmt: skip
     rows = [vm(name, location=where) for name, where in LOCATIONS.items()]
     found = bill_so_far(rows, EPOCHS, sent, 100.0, terms, {})
-    assert found.by_way()["a", "private", "inter_zone"] == Decimal("1.00")
+    assert found.by_link_and_class()["a", "private", "inter_zone"] == Decimal("1.00")

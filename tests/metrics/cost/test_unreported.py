@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cloud.prices.book import load
 from metrics.cost.bill import bill_so_far, ledger
 from metrics.cost.ledger import Ledger, Terms
-from metrics.epochs.scaling import Scales, study_epochs
+from metrics.epochs.scaling import Scales, full_scale_epochs
 from metrics.epochs.throughput import swarm_epochs
 from metrics.records import EgressRecord, EpochRecord, VmRecord
 from metrics.traffic import flows
@@ -71,7 +71,7 @@ def test_lost_vm_is_assumed_to_continue_as_in_its_last_epoch():
 def test_the_bill_of_a_run_that_has_ended_has_the_same_estimate():
     raw = swarm_epochs(EPOCHS, 0)
     found = flows(SENT, ADDRESSES, TERMS.locations)
-    whole = ledger([GONE, STAYS], 200.0, raw, study_epochs(raw, TERMS.scales, None), found, {}, TERMS)
+    whole = ledger([GONE, STAYS], 200.0, raw, full_scale_epochs(raw, TERMS.scales, None), found, {}, TERMS)
     assert estimated(whole) == [("a", "b", GB / 2)]
 
 

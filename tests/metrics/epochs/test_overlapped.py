@@ -13,7 +13,7 @@ from synthetic_runs import epoch
 
 from experiments.wire.dht_records import EpochReport, RecordError, decode_epochs, encode_epochs
 from metrics.epochs.granularity import calculation, communication, granularity, overlapped
-from metrics.epochs.scaling import Scales, study_epochs, vm_epoch_seconds
+from metrics.epochs.scaling import Scales, full_scale_epochs, vm_epoch_seconds
 from metrics.epochs.throughput import epoch_seconds, swarm_epochs
 
 SECONDS = st.floats(0.1, 500.0)
@@ -32,7 +32,7 @@ def test_overlapped_seconds_are_counted_once(wall_s: float, share_s: float, expo
     (peer,) = found.peers
     assert math.isclose(peer.wall_s, wall_s)
     assert math.isclose(peer.overlapped_s, round_s - exposed * round_s, abs_tol=1e-9)
-    raw, study = [found], study_epochs([found], Scales(bytes=40), None)
+    raw, study = [found], full_scale_epochs([found], Scales(bytes=40), None)
     ((raw_s, study_s),) = vm_epoch_seconds(raw, study)["a"]
     assert math.isclose(raw_s, wall_s)
     assert math.isclose(study_s, wall_s)

@@ -17,9 +17,9 @@ from metrics.epochs.scaling import (
     calculation_factor,
     counted_bytes,
     full_scale_bytes,
+    full_scale_epochs,
+    full_scale_ingress_bytes,
     full_scale_seconds,
-    study_epochs,
-    study_ingress_bytes,
     vm_epoch_seconds,
 )
 from metrics.epochs.throughput import swarm_epochs, throughput
@@ -31,7 +31,7 @@ _SECONDS = st.floats(0.01, 1e4)
 @given(st.integers(0, 10_000), st.one_of(st.none(), st.integers(1, 2000)))
 def test_scales_of_one_change_nothing(seed, target):
     raw = swarm_epochs(random_run(seed), 1)
-    for before, after in zip(raw, study_epochs(raw, Scales(), target), strict=True):
+    for before, after in zip(raw, full_scale_epochs(raw, Scales(), target), strict=True):
         assert after.epoch == before.epoch
         if before.duration_s is None:
             assert after.duration_s is None
@@ -52,7 +52,7 @@ def test_bytes_at_scales_of_one_are_the_measured_ones(calc_bytes, calc_s, comm_b
 def test_full_scale_of_a_run_of_the_paper_by_hand():
     # TBS 32768 / 32 = 1024; 1056 samples were taken: 32 too many, which stay 32.
     records = [epoch(v, k, (k - 1) * 34.0, 16.5, 17.5, samples=528) for v in "ab" for k in (1, 2, 3)]
-    study = study_epochs(swarm_epochs(records, 1), Scales(bytes=100, samples=32), 1024)
+    study = full_scale_epochs(swarm_epochs(records, 1), Scales(bytes=100, samples=32), 1024)
     calc = 16.5 * 1024 / 1056 * 32 + 16.5 * (1 - 1024 / 1056)
     assert study[1].peers[0].calc_s == pytest.approx(calc)
     assert study[1].peers[0].comm_s == 17.5
@@ -86,7 +86,7 @@ def test_control_traffic_keeps_its_rate_and_store_traffic_is_not_scaled():
 
 def test_time_scale_multiplies_every_second_and_no_byte_of_a_peer():
     raw = swarm_epochs([epoch("a", 1, 0, 10, 2), epoch("a", 2, 12, 10, 2)], 0)
-    study = study_epochs(raw, Scales(time=3), None)
+    study = full_scale_epochs(raw, Scales(time=3), None)
     assert [e.duration_s for e in study] == [36.0, 36.0]
     assert full_scale_bytes(1000, 10, 500, 2, 36, Scales(time=3), averages=True) == pytest.approx(1500)
     assert full_scale_seconds(30, vm_epoch_seconds(raw, study)["a"], Scales(time=3)) == pytest.approx(90)
@@ -94,16 +94,16 @@ def test_time_scale_multiplies_every_second_and_no_byte_of_a_peer():
 
 def test_seconds_outside_epochs_stay():
     raw = swarm_epochs([epoch("a", k, 50 + 12 * k, 10, 2) for k in (1, 2)], 0)
-    study = study_epochs(raw, Scales(samples=30), None)
+    study = full_scale_epochs(raw, Scales(samples=30), None)
     assert (
         full_scale_seconds(100, vm_epoch_seconds(raw, study)["a"], Scales(samples=30)) == 100 - 24 + 2 * 302
     )
 
 
 def test_ingress():
-    assert study_ingress_bytes(77, 1000, None, Scales()) == 77
-    assert study_ingress_bytes(77, 1000, 124_000, Scales(samples=8)) == 124e6
-    assert study_ingress_bytes(77, 1000, None, Scales(bytes=8)) is None
+    assert full_scale_ingress_bytes(77, 1000, None, Scales()) == 77
+    assert full_scale_ingress_bytes(77, 1000, 124_000, Scales(samples=8)) == 124e6
+    assert full_scale_ingress_bytes(77, 1000, None, Scales(bytes=8)) is None
 
 
 @pytest.mark.parametrize("name", ["bytes", "time", "samples"])
@@ -116,7 +116,7 @@ def test_a_scale_is_positive(name):
 def test_agrees_with_a_second_implementation(seed, target, m, c):
     records = random_run(seed)
     raw = swarm_epochs(records, 0)
-    study = study_epochs(raw, Scales(time=c, samples=m), target)
+    study = full_scale_epochs(raw, Scales(time=c, samples=m), target)
     for e, s in zip(raw, study, strict=True):
         mine = [r for r in records if r.epoch == e.epoch]
         total = sum(r.samples for r in mine)

@@ -270,7 +270,7 @@ class TestFullDisk:
         told: list[tuple[str, str]] = []
         shells_of(folder, told).next(NO_ROOM)
         assert {status for status, _ in told} == {"failed"}
-        assert "no room left on the disk" in told[-1][1]
+        assert "no space left on the disk" in told[-1][1]
         assert not (folder / "reserve").exists()
 
 
