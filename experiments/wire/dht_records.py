@@ -201,7 +201,7 @@ def vm_and_key_of(subkey: object) -> tuple[str, str]:
 def encode_epochs(
     slot: str, generation: int, sequence: int, reports: Sequence[EpochReport]
 ) -> dict[str, Any]:
-    """Encode the last (at most MOST_EPOCHS) reports of one VM as plain msgpack types."""
+    """Encode the last (at most MAX_EPOCHS) reports of one VM as plain msgpack types."""
     last = reports[-1].epoch
     return {
         "vm": last.vm,
