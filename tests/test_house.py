@@ -85,7 +85,6 @@ SENTENCES = {
 # Where one is read all the same, by file and function.
 READERS = {
     # messages of other programs
-    ("cloud/sky/aws/account.py", "_exists"),
     ("cloud/sky/skypilot/errors.py", "translate"),
     ("cloud/sky/skypilot/server.py", "_start"),
     ("experiments/peer/reporting/loss_log.py", "loss_reason"),
