@@ -196,7 +196,7 @@ class TestWhatReapSays:
         assert run(["reap", "-o", "json"]) == 0
         out, said = capsys.readouterr()
         assert json.loads(out)["others"] == [{"run": "theirs", "what": "vm i-1 in aws/us-west-2"}]
-        assert "left alone, of theirs" in said
+        assert "left alone because run theirs is unknown here" in said
         assert len(cloud.owned) == 1
 
     @pytest.mark.parametrize("content", [b"", b"garbage" * 1000], ids=["empty", "overwritten"])
