@@ -264,7 +264,8 @@ class ExperimentSpec(_Section):
     limits: Limits = Field(default_factory=Limits, description="How fast VMs are requested.")
     prices: f.PriceBook = Field(
         default="auto",
-        description="The price book; auto: the study's for emulated runs, the newest for rented VMs.",
+        description="The price book: a name, a CSV file, or several, whose rows each replace those of the ones before "
+        "it ([auto, mine.csv]); auto: the study's for emulated runs, the newest for rented VMs.",
     )
     seed: int = Field(
         default=0, ge=0, le=2**32 - 1, description="Of weights, order of samples and emulated faults."

@@ -33,14 +33,22 @@ class Found:
 
     offers: tuple[Offer, ...]  # cheapest first, unknown prices last
     why: str = ""  # one sentence: why there are none, or why they are not from the catalog
+    price: Price | None = None  # the row that prices the offer, if it is from a price book
+    row_helps: bool = False  # the price is unknown, and a row in a price book would give it
 
 
 class Catalogs:
-    """Offers by place, from the catalogs in `folder` or else from the books."""
+    """Offers by place, from the catalogs in `folder` or else from the books.
 
-    def __init__(self, folder: Path, books: Sequence[PriceBook] = ()) -> None:
+    `own`: a book of the user's, whose prices count before those of the others, whatever their dates.
+    """
+
+    def __init__(
+        self, folder: Path, books: Sequence[PriceBook] = (), *, own: PriceBook | None = None
+    ) -> None:
         self._folder = folder
-        self._books = tuple(books)
+        self._own = own
+        self._books = tuple(books) if own is None else (own, *books)
 
     def offers(self, location: str, accelerator: str, use_spot: bool) -> tuple[Offer, ...]:
         """Return the offers of `look`."""
@@ -86,18 +94,21 @@ class Catalogs:
         prices = [(book, book.vm(location, accelerator, use_spot)) for book in self._books]
         known: list[tuple[PriceBook, Price]] = [(book, price) for book, price in prices if price is not None]
         if known:
-            book, price = max(known, key=lambda pair: pair[1].valid_from)  # the first of several newest
-            source = f"price book {book.name}:{price.line}, valid from {price.valid_from} ({price.source})"
+            first = known[0]
+            newest = max(known, key=lambda pair: pair[1].valid_from)  # the first of several newest
+            price = (first if first[0] is self._own else newest)[1]
+            source = f"price book {price.origin}, valid from {price.valid_from} ({price.source})"
             offer = self._offer(location, price.instance, accelerator, use_spot, price.usd, source)
-            return Found((offer,), f"{why}: prices are those of the price books")
+            return Found((offer,), f"{why}: prices are those of the price books", price)
         names = ", ".join(book.name for book in self._books) or "no book"
         market = "spot" if use_spot else "on-demand"
         reason = f"unknown: {why}, and {names} has no {market} price of {accelerator} there"
         other = [book.vm(location, accelerator, not use_spot) for book in self._books]
         instance = next((price.instance for price in other if price is not None), "")
         if not instance:
-            return Found((), reason)
-        return Found((self._offer(location, instance, accelerator, use_spot, None, reason),))
+            return Found((), reason, row_helps=True)
+        offer = self._offer(location, instance, accelerator, use_spot, None, reason)
+        return Found((offer,), row_helps=True)
 
     @staticmethod
     def _offer(
@@ -109,8 +120,11 @@ class Catalogs:
 
 def here(book: PriceBook, environ: Mapping[str, str]) -> Catalogs:
     """Return this machine's catalogs, followed by an experiment's price book and the other books that come with orch."""
-    others = [load(name) for name in book_names()]
-    return Catalogs(catalog_folder(environ), (book, *(b for b in others if b.sha256 != book.sha256)))
+    shipped = [load(name) for name in book_names()]
+    others = [each for each in shipped if each.sha256 != book.sha256]
+    if len(others) == len(shipped):
+        return Catalogs(catalog_folder(environ), others, own=book)
+    return Catalogs(catalog_folder(environ), (book, *others))
 
 
 @dataclass(frozen=True, slots=True)
