@@ -40,7 +40,7 @@ class Found:
 class Catalogs:
     """Offers by place, from the catalogs in `folder` or else from the books.
 
-    `own`: a book of the user's, whose prices count before those of the others, whatever their dates.
+    `own`: a book with rows of the user's, which count before those of the other books, whatever their dates.
     """
 
     def __init__(
@@ -94,9 +94,10 @@ class Catalogs:
         prices = [(book, book.vm(location, accelerator, use_spot)) for book in self._books]
         known: list[tuple[PriceBook, Price]] = [(book, price) for book, price in prices if price is not None]
         if known:
-            first = known[0]
-            newest = max(known, key=lambda pair: pair[1].valid_from)  # the first of several newest
-            price = (first if first[0] is self._own else newest)[1]
+            newest = max(
+                (price for _, price in known), key=lambda price: price.valid_from
+            )  # the first of several
+            price = next((price for book, price in known if self._is_users(book, price)), newest)
             source = f"price book {price.origin}, valid from {price.valid_from} ({price.source})"
             offer = self._offer(location, price.instance, accelerator, use_spot, price.usd, source)
             return Found((offer,), f"{why}: prices are those of the price books", price)
@@ -109,6 +110,12 @@ class Catalogs:
             return Found((), reason, row_helps=True)
         offer = self._offer(location, instance, accelerator, use_spot, None, reason)
         return Found((offer,), row_helps=True)
+
+    def _is_users(self, book: PriceBook, price: Price) -> bool:
+        """Whether the price is the user's own, and not that of another book below it."""
+        others = [each for each in self._books if each is not self._own]
+        rows = [row for each in others for row in each.tiers.get((price.key, price.valid_from), ())]
+        return book is self._own and all((row.usd, row.source) != (price.usd, price.source) for row in rows)
 
     @staticmethod
     def _offer(

@@ -321,3 +321,14 @@ def test_old_prices_are_warned_of_before_the_notes(
     local = capsys.readouterr().out
     assert "by study-2023-04.csv, the paper's own prices of 2023 (" in local
     assert "warning" not in local
+
+
+def test_a_simulation_without_a_price_names_its_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    experiment = tmp_path / "e.yaml"
+    text = find("geo-a1").read_text().replace("accelerators: T4", "accelerators: A10")
+    text = text.replace("emulation: auto", "emulation: null")
+    experiment.write_text(re.sub(r"infra: \S+", "infra: aws/us-east-1/us-east-1a", text))
+    assert run(["simulate", str(experiment)]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[-2:] == [HEADER, "aws,vm,us-east-1,*,A10:1/INSTANCE_TYPE/spot,h,0,,,,,"]
+    assert "aws/us-east-1/us-east-1a cannot be simulated: unknown: " in said[-3]
