@@ -136,7 +136,12 @@ def test_names_that_are_none(clean_home: Path):
         last = refused(orch("status", name), 2, "no such run", "`orch ls`")
         assert len(last) < 300
     refused(orch("launch", "a\nb.yaml", "--yes"), 2, "a\\nb.yaml: no such file")
-    refused(orch("launch", "local-2", "--yes", "--run-id", "../x"), 2, "--run-id '../x'", "use at most 63 of the characters")
+    refused(
+        orch("launch", "local-2", "--yes", "--run-id", "../x"),
+        2,
+        "--run-id '../x'",
+        "use at most 63 of the characters",
+    )
     assert runs(clean_home) == []
 
 
