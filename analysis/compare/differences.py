@@ -143,7 +143,7 @@ class Differences:
             for run in self.runs:
                 for epoch, value in run.curves.get(key, ()):
                     rows.append(_point(self, FIGURES[key].words, "epoch", run, epoch, value))
-        return rows
+        return [row for row in rows if math.isfinite(row["y"])]  # of a run that diverged
 
 
 def own_run(read: ReadRun, include_contended: bool = False) -> OwnRun:

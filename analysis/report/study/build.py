@@ -101,7 +101,7 @@ def build(
         shown += difference_sections(compared.differences)
         files.table("differences", long_rows(compared.differences))
         files.table("configuration", configuration_table(compared.differences))
-        parts.insert(0, curves_section(compared.differences))
+        parts = [*(one for one in (curves_section(compared.differences),) if one.rows), *parts]
         if unlike := unlike_published(compared):
             shown.append(Section("Not beside the paper", " ".join(unlike)))
     if compared and compared.accuracy:

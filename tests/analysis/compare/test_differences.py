@@ -202,7 +202,11 @@ def test_tables_of_two_runs_have_intervals_and_of_more_have_marks():
 
 
 def test_curves_have_a_panel_for_each_loss_and_rate_and_a_line_for_each_run():
-    first = a_run("a", learned=losses((100, 1.0), (200, 0.5)), curves={"sps": ((2, 10.0), (3, 11.0))})
+    first = a_run(
+        "a",
+        learned=losses((100, 1.0), (200, 0.5), (300, float("inf"))),
+        curves={"sps": ((2, 10.0), (3, 11.0))},
+    )
     runs = Differences((first, replace(first, run_id="b")))
     with figure_style():
         axes = curves(runs.curve_rows()).axes
