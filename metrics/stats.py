@@ -32,11 +32,18 @@ def mean_interval(values: Sequence[float]) -> Estimate | None:
     if n == 0:
         return None
     mean = math.fsum(values) / n
-    if n == 1:
-        return Estimate(mean, None, None, 1)
+    half = t_interval_half(values)
+    return Estimate(mean, None, None, 1) if half is None else Estimate(mean, mean - half, mean + half, n)
+
+
+def t_interval_half(values: Sequence[float]) -> float | None:
+    """Half the width of the mean's 95 % t interval; None for fewer than two values."""
+    n = len(values)
+    if n < 2:
+        return None
+    mean = math.fsum(values) / n
     variance = math.fsum((v - mean) ** 2 for v in values) / (n - 1)
-    half = t_quantile(n - 1) * math.sqrt(variance / n)
-    return Estimate(mean, mean - half, mean + half, n)
+    return t_quantile(n - 1) * math.sqrt(variance / n)
 
 
 def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -> Estimate | None:

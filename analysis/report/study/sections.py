@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from analysis.compare.paper import ONE_CLOCK, PAPER_BASIS, published_costs, references
+from analysis.compare.paper import ONE_CLOCK, PAPER_BASIS, Reference, published_costs, references
 from analysis.compare.rows import (
     Row,
     cost_rows,
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _BASES = ((PAPER_BASIS, "the paper's basis"), (ONE_CLOCK, "one clock"))
 _FAMILIES = (("CV", "cost-cv", "Figure 1"), ("NLP", "cost-nlp", "Figure 15"))
+AGAINST_PEERS = ("throughput", "granularity", "speedup")
+"""Names of the sections that need several numbers of peers."""
 _SCATTER_LEAD = (
     "Up and to the left is expensive and slow. A point's line is the 95 % interval of its rate; an arrow means that it "
     "leaves the figure. Dollars are the VMs' price and the egress, without the training data, whose cost per sample is the "
@@ -47,9 +49,9 @@ class Drawn:
     caption: str = ""
 
 
-def sections(runs: Sequence[StudyRun], paper: bool) -> list[Drawn]:
-    """Return the sections for which these runs have rows, in the page's order."""
-    found = [*(_paper_costs(runs) if paper else _costs(runs)), *_against_peers(runs, paper)]
+def sections(runs: Sequence[StudyRun], paper: bool, beside: Sequence[Reference]) -> list[Drawn]:
+    """Return the sections for which these runs have rows, in the page's order. `beside`: centralised systems."""
+    found = [*(_paper_costs(runs) if paper else _costs(runs, beside)), *_against_peers(runs, paper)]
     found += [
         _phases(runs),
         *(_paper_stacks(runs) if paper else _stacks(runs)),
@@ -60,17 +62,16 @@ def sections(runs: Sequence[StudyRun], paper: bool) -> list[Drawn]:
     return [section for section in found if section.rows]
 
 
-def _costs(runs: Sequence[StudyRun]) -> list[Drawn]:
+def _costs(runs: Sequence[StudyRun], beside: Sequence[Reference]) -> list[Drawn]:
     from analysis.charts.scatter import scatter
 
     known = {run.model for run in runs}
-    rows = scatter_rows(runs, [r for r in references() if r.model in known], ONE_CLOCK)
+    rows = scatter_rows(runs, [r for r in beside if r.model in known], ONE_CLOCK)
     panels = [(model, [r for r in rows if r["panel"] == model]) for model in sorted(known)]
     panels = [p for p in panels if any(r["sps"] and r["usd_per_1m"] for r in p[1])] or panels[:1]
-    lead = (
-        _SCATTER_LEAD
-        + "The centralised systems are the paper's, with the clock and the price of its figures."
-    )
+    lead = _SCATTER_LEAD
+    if beside:
+        lead += "The centralised systems are the paper's, with the clock and the price of its figures."
     return [Drawn("cost-throughput", "Cost against throughput", lead, rows, lambda: scatter(panels))]
 
 
