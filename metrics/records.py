@@ -14,6 +14,7 @@ from enum import StrEnum
 __all__ = [
     "OUT_OF_SYNC",
     "PHASES",
+    "SWARM_LOST",
     "TABLES",
     "EgressRecord",
     "EpochRecord",
@@ -31,6 +32,9 @@ __all__ = [
 ]
 
 PHASES = ("load", "move", "forward", "backward", "optimizer_local", "optimizer_sync", "other")
+SWARM_LOST = (
+    "swarm_lost"  # EventRecord.kind: every peer that trained is lost, and with them the model's state
+)
 OUT_OF_SYNC = "out of sync"  # the code of a reason in EpochRecord.dropped: the peer loaded the state again
 
 

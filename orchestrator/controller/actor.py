@@ -23,7 +23,7 @@ from orchestrator.controller.json_log import log_to
 from orchestrator.controller.loop import Shells, abort, run_to_the_end
 from orchestrator.controller.own_environment import adopt_environment
 from orchestrator.controller.prometheus import MetricsServer, RunCollector
-from orchestrator.controller.records import written_until_s
+from orchestrator.controller.records import journal_takeover, written_until_s
 from orchestrator.controller.spending import spent_of
 from orchestrator.controller.stop_mark import asked_to_stop
 from orchestrator.controller.tick import Pace, Shell
@@ -81,6 +81,9 @@ class ControllerActor:
             self._close_s = meta.close_deadline_s
             events = store.records("events")
             self._now_s = run_clock(self._folder, not_before_s=written_until_s(store, events))
+            earlier = _read_controller_file(self._folder)
+            if earlier and meta.status == "running":
+                journal_takeover(store, events, int(earlier["pid"]), os.getpid(), self._now_s())
             make_shell = partial(
                 Shell,
                 store,
