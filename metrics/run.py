@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -14,14 +15,16 @@ from cloud.targets import target_of
 from metrics.cost.bill import ledger
 from metrics.cost.ledger import Ledger, Terms
 from metrics.cost.preemptions import Preemptions, preemptions
-from metrics.epochs.restarts import last_life
+from metrics.epochs.restarts import earlier_lives
 from metrics.epochs.scaling import Scales, study_epochs, study_ingress_bytes
 from metrics.epochs.throughput import SwarmEpoch, swarm_epochs, throughput_epoch_mean
 from metrics.events.joins import Join, Price, join_costs
 from metrics.logged_rates import LoggedRate, study_throughput
 from metrics.records import (
+    SWARM_LOST,
     EgressRecord,
     EpochRecord,
+    EventRecord,
     IngressRecord,
     ProgressRecord,
     SwarmEpochRecord,
@@ -75,6 +78,8 @@ class RunNumbers:
     preemptions: Preemptions
     joins: tuple[Join, ...]
     forgotten_epochs: int  # trained before all peers were lost at once: no part of the other figures
+    forgotten_by_vm: Mapping[str, int]  # the same, of each VM that took part in them
+    lost_s: tuple[float, ...]  # unix: when every peer that trained was lost, as the journal tells
     logged_rates: tuple[
         LoggedRate, ...
     ]  # of an imported run's monitor, the first epoch's included; else empty
@@ -112,6 +117,8 @@ class RunNumbers:
             vm: study_ingress_bytes(count, samples.get(vm, 0.0), terms.bytes_per_sample, terms.scales)
             for vm, count in read.items()
         }
+        forgotten = earlier_lives(epochs, vms)
+        events: list[EventRecord] = store.records("events")
         nic = meta.logs.nic
         if nic is not None:  # a log without counters read something all the same
             study_read |= {vm: None for vm in read if vm not in nic}
@@ -139,10 +146,12 @@ class RunNumbers:
             agreement=agreement(meter, pairs, alive) if pairs is not None else None,
             tails=died,
             preemptions=preemptions(
-                vms, store.records("events"), epochs, store.records("joins"), raw, study, terms.scales, now
+                vms, events, epochs, store.records("joins"), raw, study, terms.scales, now
             ),
             joins=tuple(join_costs(store.records("joins"), vms, terms.scales, _priced(terms))),
-            forgotten_epochs=_forgotten(epochs, vms),
+            forgotten_epochs=len({r.epoch for r in forgotten}),
+            forgotten_by_vm=Counter(vm for vm, _ in {(r.vm, r.epoch) for r in forgotten}),
+            lost_s=tuple(event.at_s for event in events if event.kind == SWARM_LOST),
             logged_rates=_logged_rates(meta.logs.epoch_rates, watched),
         )
 
@@ -242,15 +251,6 @@ def _price_changes(known: Mapping[str, Sequence[Sequence[Any]]]) -> dict[str, li
 def _book(text: str, name: str) -> PriceBook:
     """A run's own price book, read once: the budget's guard asks for the bill every few seconds."""
     return PriceBook.from_text(text, name)
-
-
-def _forgotten(epochs: list[EpochRecord], vms: list[VmRecord]) -> int:
-    """Swarm epochs of the lives before the last one."""
-    kept = last_life(epochs, vms)
-    if not kept or len(kept) == len(epochs):
-        return 0
-    began_s = kept[0].began_s
-    return len({r.epoch for r in epochs if r.began_s < began_s})
 
 
 def _end(

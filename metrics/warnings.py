@@ -104,6 +104,8 @@ def _epochs(run: RunNumbers) -> list[str]:
             f"All peers were lost at once, and training began anew at epoch 1: {run.forgotten_epochs} epochs from before "
             "that are in the cost and in no other figure."
         )
+    elif run.lost_s:
+        found.append("All peers were lost at once, and with them what was learned until then.")
     chosen = measured(run.raw)
     found += _not_in_sps(run, {e.epoch for e in chosen})
     if not chosen:

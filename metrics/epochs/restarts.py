@@ -23,3 +23,9 @@ def last_life(records: Iterable[EpochRecord], vms: Iterable[VmRecord]) -> Sequen
         kept.append(record)
         last_end_s = max(last_end_s, record.ended_s, ended.get(record.vm, math.inf))
     return kept
+
+
+def earlier_lives(records: Iterable[EpochRecord], vms: Iterable[VmRecord]) -> list[EpochRecord]:
+    """The records from before training last began anew; none, where it never did."""
+    everything = sorted(records, key=lambda r: r.began_s)
+    return everything[: len(everything) - len(last_life(everything, vms))]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_runs import epoch, vm
 
-from metrics.epochs.restarts import last_life
+from metrics.epochs.restarts import earlier_lives, last_life
 from metrics.epochs.throughput import swarm_epochs
 
 
@@ -15,6 +15,7 @@ def test_a_swarm_that_lost_all_its_peers_begins_anew():
     second = [epoch("b", k, 200.0 + 12 * k) for k in range(1, 4)]
     vms = [vm("a", ended_s=100.0), vm("b", ended_s=None)]
     assert last_life([*second, *first], vms) == second
+    assert earlier_lives([*second, *first], vms) == first
     epochs = swarm_epochs([*first, *second], 1, vms=vms)
     assert [(e.epoch, e.duration_s, e.peers[0].vm) for e in epochs] == [
         (1, 12, "b"),
@@ -42,4 +43,5 @@ def test_a_swarm_that_took_up_where_it_was_has_not_begun_anew():
 def test_without_ends_of_vms_nothing_is_dropped(rows: list[tuple[str, int, float]]):
     records = [epoch(name, number, began_s) for name, number, began_s in rows]
     kept = last_life(records, [])
+    assert earlier_lives(records, []) == []
     assert sorted(kept, key=repr) == sorted(records, key=repr)
