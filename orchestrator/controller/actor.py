@@ -33,7 +33,7 @@ from orchestrator.disk_reserve import free_reserve
 from orchestrator.errors import UsageError
 from orchestrator.launch.peer_request import RunRequests
 from orchestrator.metrics_address import address_of
-from orchestrator.ray.processes import identity, is_alive
+from orchestrator.ray.processes import identity, is_alive, named_for
 from orchestrator.ray.session import claim
 
 NAMESPACE = "orch"
@@ -77,7 +77,9 @@ class ControllerActor:
             provider = partial(make_provider, str(meta.provider), str(self._folder))
             seed = f"{meta.run_id}-{time.time_ns()}"  # jitter must differ after a restart
             adopt = partial(adopt_environment, self._folder)
-            self._calls = RayCalls(provider, time.monotonic, meta.max_parallel_calls, adopt)
+            self._calls = RayCalls(
+                provider, time.monotonic, self._folder.name, meta.max_parallel_calls, adopt
+            )
             self._close_s = meta.close_deadline_s
             events = store.records("events")
             self._now_s = run_clock(self._folder, not_before_s=written_until_s(store, events))
@@ -194,7 +196,7 @@ def start_actor(run_folder: Path, home: Path) -> Any:
         "get_if_exists": True,
         "scheduling_strategy": here,
     }
-    remote: Any = ray.remote(ControllerActor)
+    remote: Any = ray.remote(named_for(run_folder.name, ControllerActor))
     deadline = time.monotonic() + 60.0
     while True:
         actor = remote.options(**options).remote(str(run_folder), str(home))
