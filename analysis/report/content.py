@@ -109,7 +109,9 @@ def timeline_rows(
     Times are in seconds since the launch; if it is unknown, since the first request for a VM.
     """
     begun = [row.requested_s for row in run.vms]
-    start = min([*begun, *([] if run.meta.started_s is None else [run.meta.started_s])], default=0.0)
+    if run.meta.started_s is not None:
+        begun.append(run.meta.started_s)
+    start = min(begun, default=0.0)
     last = max(
         [row.ended_s for row in run.vms if row.ended_s is not None]
         + [e.ended_s for e in run.raw if e.ended_s]
