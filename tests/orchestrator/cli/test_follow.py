@@ -159,7 +159,11 @@ def test_on_a_terminal_it_asks(
     assert watch(interrupt, ended) == outcome
     assert len(calls) == asked
     told = capsys.readouterr().err
-    for keys in ("t, then Enter: tear it down", "l, then Enter, or Ctrl-C again: leave", "only Enter: continue"):
+    for keys in (
+        "t, then Enter: tear it down",
+        "l, then Enter, or Ctrl-C again: leave",
+        "only Enter: continue",
+    ):
         assert keys in told
 
 
