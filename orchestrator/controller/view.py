@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from cloud.clock import MAX_SKEW_S, SET_THE_CLOCK
+from cloud.clock import MAX_SKEW_S, SET_CLOCK_HINT
 from cloud.prices.book import PriceBookError
 from metrics.cost.bill import CostSoFar, bill_so_far, cost_so_far
 from metrics.cost.ledger import Ledger, Terms
 from metrics.epochs.granularity import granularity
-from metrics.epochs.restarts import last_life
-from metrics.epochs.scaling import study_epochs
+from metrics.epochs.restarts import records_since_restart
+from metrics.epochs.scaling import full_scale_epochs
 from metrics.epochs.throughput import SwarmEpoch, swarm_epochs, throughput
-from metrics.host_load import told
+from metrics.host_load import describe_host
 from metrics.records import SWARM_LOST, EgressRecord, EpochRecord, ProgressRecord, VmEnd, VmRecord
 from metrics.run import first_trained_s, last_epoch_of, terms_of
 from metrics.stats import Estimate
@@ -36,7 +36,7 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
     epochs: list[EpochRecord] = store.records("epochs")
     progress: list[ProgressRecord] = store.records("progress")
     vms: list[VmRecord] = store.records("vms")
-    study = _study_epochs(store, meta, epochs, progress, vms)
+    full_scale = _full_scale_epochs(store, meta, epochs, progress, vms)
     warnings = list(meta.warnings)
     lost_s = [e.at_s for e in events if e.kind == SWARM_LOST]
     if lost_s:
@@ -62,7 +62,7 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
     cost = cost_of(store, at_s)
     warnings += [f"cost is unknown: {reason}" for reason in cost.unknown]
     if meta.host is not None and meta.host.contended:
-        warnings.append(f"the host was too busy: {told(meta.host.to_json())}")
+        warnings.append(f"the host was too busy: {describe_host(meta.host.to_json())}")
     warnings += _clocks(meta.clock_skew_s)
     if meta.monitor_unread_lines:
         warnings.append(f"{meta.monitor_unread_lines} lines of the monitor's log could not be read")
@@ -102,13 +102,13 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
         ],
         "epoch": _epoch(
             meta,
-            last_life(epochs, vms),
+            records_since_restart(epochs, vms),
             _last(progress, ""),
             since_s=max(lost_s, default=0.0),
             training=any(s.state is SlotState.TRAINING for s in slots),
         ),
-        "throughput_sps": _value(throughput(study)),
-        "granularity": _value(granularity(study)),
+        "throughput_sps": _value(throughput(full_scale)),
+        "granularity": _value(granularity(full_scale)),
         "cost": {
             "spent_usd": _text(cost.spent_usd),
             "usd_per_h": _text(cost.usd_per_h),
@@ -212,7 +212,7 @@ def _clocks(skews: Mapping[str, float]) -> list[str]:
     return [
         f"{vm}: its clock is {abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} this machine's "
         f"(the run keeps its own time, up to {MAX_SKEW_S:.0f} s; object stores refuse signatures that are 15 minutes off): "
-        f"{SET_THE_CLOCK} where it is wrong"
+        f"{SET_CLOCK_HINT} where it is wrong"
         for vm, ahead_s in sorted(skews.items())
         if abs(ahead_s) >= _SKEW_SHOWN_S
     ]
@@ -254,7 +254,7 @@ def _from_1(epochs: int, last: int | None) -> int:
     return epochs + 1 if last is None else min(epochs + 1, last)
 
 
-def _study_epochs(
+def _full_scale_epochs(
     store: RunStore,
     meta: RunMeta,
     epochs: list[EpochRecord],
@@ -265,7 +265,7 @@ def _study_epochs(
     terms, _ = terms_of(meta)
     watched = store.records("swarm_epochs")
     raw = swarm_epochs(epochs, meta.warmup_epochs, progress, terms.raw_target, vms, watched)
-    return study_epochs(raw, terms.scales, terms.raw_target)
+    return full_scale_epochs(raw, terms.scales, terms.raw_target)
 
 
 def _value(estimate: Estimate | None) -> float | None:

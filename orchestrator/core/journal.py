@@ -55,7 +55,7 @@ def swarm_lost(after: RunState, joining: int) -> Fact:
     """The row for the loss of every peer that trained. `joining`: peers that could train and may have the state."""
     cause = "every peer that trained is lost, and with them what was learned"
     if not after.stop_status:
-        cause += "; the next peers begin again at epoch 1"
+        cause += "; training restarts at epoch 1"
         cause += ", unless one that was joining has loaded the state" if joining else ""
     return note(SWARM_LOST, cause)
 

@@ -22,7 +22,7 @@ from experiments.schema.models import ExperimentSpec
 from orchestrator.core.state import RunSpec
 from orchestrator.errors import RefusedError, UsageError
 from orchestrator.launch.rent_checks import obstacles
-from orchestrator.launch.rented import patient, planned_quoter, unscaled
+from orchestrator.launch.rented import full_scale_emulation, patient, planned_quoter
 from orchestrator.launch.run_spec import check_money, run_spec
 from orchestrator.quotes import sky_quoter
 
@@ -139,7 +139,7 @@ def _scales(spec: ExperimentSpec, cores: int, *, rented: bool) -> _Scales:
         return _Scales(resolve_emulation(spec, cores))
     against = tuple(obstacles(spec))
     try:
-        expected = unscaled(spec, cores)
+        expected = full_scale_emulation(spec, cores)
     except SpecError as error:
         return _Scales(None, error, against, ("its duration is unknown",))
     if expected.study_epoch_s is None:

@@ -381,4 +381,4 @@ def test_vms_of_the_epochs_before_all_peers_were_lost_did_take_part():
     [found] = only(audited(run), "peer-epochs")
     assert (found.severity, found.value, found.n) == ("note", 2, 2)
     assert "gc-t4-1-lost" in found.sentence
-    assert "up to 2 epochs before that" in found.sentence
+    assert "in up to 2 epochs before that counts in the cost only" in found.sentence

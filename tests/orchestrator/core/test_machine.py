@@ -297,7 +297,7 @@ def test_losing_every_peer_that_trained_is_journalled_once_and_at_once():
     assert swarm_rows(driver) == []
     driver.sees("r-b-0", "preempted")
     [cause] = swarm_rows(driver)
-    assert cause.endswith("what was learned; the next peers begin again at epoch 1")
+    assert cause.endswith("what was learned; training restarts at epoch 1")
     for _ in range(5):
         driver.tick()
     assert len(swarm_rows(driver)) == 1
