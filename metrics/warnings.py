@@ -103,6 +103,8 @@ def _epochs(run: RunNumbers) -> list[str]:
             f"All peers were lost at once and training restarted at epoch 1: the {run.discarded_epochs} epochs before "
             "that count in the cost only, not in the other figures."
         )
+    elif run.lost_s:
+        found.append("All peers were lost at once, and what they had learned with them.")
     chosen = measured(run.raw)
     found += _not_in_sps(run, {e.epoch for e in chosen})
     if not chosen:

@@ -103,9 +103,15 @@ def cards(summary: Summary) -> list[Card]:
 
 def timeline_rows(
     run: RunNumbers, records: Sequence[EpochRecord]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return VMs and averaging rounds, in seconds since the launch, for the timeline figure."""
-    start = min((row.requested_s for row in run.vms), default=0.0)
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return VMs, averaging rounds and losses of all peers for the timeline figure.
+
+    Times are in seconds since the launch; if it is unknown, since the first request for a VM.
+    """
+    begun = [row.requested_s for row in run.vms]
+    if run.meta.started_s is not None:
+        begun.append(run.meta.started_s)
+    start = min(begun, default=0.0)
     last = max(
         [row.ended_s for row in run.vms if row.ended_s is not None]
         + [e.ended_s for e in run.raw if e.ended_s]
@@ -132,7 +138,7 @@ def timeline_rows(
         }
         for row in records
     ]
-    return vms, epochs
+    return vms, epochs, [{"all_peers_lost_s": at_s - start} for at_s in run.lost_s]
 
 
 def learning_rows(run: RunNumbers, records: Sequence[EpochRecord]) -> list[dict[str, Any]]:
