@@ -44,6 +44,7 @@ from orchestrator.home import make_home
 from orchestrator.home import run_folder as folder_of
 from orchestrator.launch.local_store import dataset_of, store_place
 from orchestrator.launch.plan_run import RunPlan
+from orchestrator.launch.preemptions import preempt_options
 from orchestrator.launch.rented import sky_meta
 from orchestrator.launch.secret_values import secret_values
 from orchestrator.launch.start_lock import start_lock
@@ -239,7 +240,7 @@ def start_cloud(folder: Path) -> None:
 
 
 def _local_options(spec: ExperimentSpec, meta: RunMeta) -> Any:
-    from cloud.local import LocalOptions, PreemptOptions, StoreOptions
+    from cloud.local import LocalOptions, StoreOptions
 
     emulation = spec.emulation
     if emulation is None:
@@ -259,16 +260,6 @@ def _local_options(spec: ExperimentSpec, meta: RunMeta) -> Any:
             dataset="cloud.local.host.store:make_digits",
             dataset_arguments=dataset_of(spec),
         )
-    preempt = PreemptOptions(seed=spec.seed)
-    if emulation.preempt is not None:
-        requested = emulation.preempt
-        preempt = PreemptOptions(
-            rate_per_h=requested.rate_per_h or 0.0,
-            at_s=() if requested.at_s is None else (requested.at_s,),
-            notice_s=requested.notice_s or None,
-            slot=f"{meta.run_id}-{requested.slot}" if requested.slot else "",
-            seed=spec.seed,
-        )
     scales = meta.scales or RunScales()
     return LocalOptions(
         network=emulation.network,
@@ -281,7 +272,7 @@ def _local_options(spec: ExperimentSpec, meta: RunMeta) -> Any:
         run_id=str(meta.run_id),
         boot_s=emulation.boot_s,
         capacity=dict(emulation.capacity),
-        preempt=preempt,
+        preempt=preempt_options(spec, str(meta.run_id)),
         store=store,
         expected_peers=spec.peer_count,
         environment=dict(spec.envs),
