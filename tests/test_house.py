@@ -86,7 +86,6 @@ SENTENCES = {
 # Where one is read all the same, by file and function.
 READERS = {
     # messages of other programs
-    ("cloud/sky/aws/account.py", "_exists"),
     ("cloud/sky/skypilot/errors.py", "translate"),
     ("cloud/sky/skypilot/server.py", "_start"),
     ("experiments/peer/reporting/loss_log.py", "loss_reason"),
@@ -98,7 +97,7 @@ READERS = {
     ("analysis/export/focus.py", "line_place"),
     ("experiments/monitor/acceptance.py", "roster_changed"),
     ("experiments/monitor/progress.py", "roster_changed"),
-    ("experiments/peer/swarm/membership.py", "others_left"),
+    ("experiments/peer/swarm/membership.py", "others_expected"),
     ("metrics/records.py", "fell_out_of_sync"),
     ("orchestrator/cli/render/study_plan.py", "study_plan_lines"),
 }

@@ -28,7 +28,7 @@ def option_run(
     A run on loopback does not count, nor does one whose host was too busy, unless `include_contended`.
     """
     # Options are what is compared here, so using one does not exclude a run.
-    busy = replace(row, not_judged=LOOPBACK if not target_of(row.target).has_distance else "")
+    busy = replace(row, not_judged=LOOPBACK if not target_of(row.target).emulates_distance else "")
     target, model = run.terms.raw_target, run.meta.model
     return OptionRun(
         name=row.experiment.removesuffix(f" {label}") if label else row.experiment,

@@ -8,7 +8,7 @@ from typing import Any
 from analysis.report.page import Card
 from cloud.targets import target_of
 from metrics.figures import FIGURES, PAPER, Figure, headlines
-from metrics.host_load import told
+from metrics.host_load import describe_host
 from metrics.records import EpochRecord
 from metrics.run import RunNumbers
 
@@ -34,7 +34,7 @@ def basis_line(summary: Summary) -> str:
     scales = summary["scales"]
     distance = (
         f"peers in network namespaces of one machine, {_distance(summary)}"
-        if target.has_distance
+        if target.emulates_distance
         else "peers as plain processes on loopback, without network distance"
     )
     multiplied = (
@@ -77,8 +77,8 @@ def cards(summary: Summary) -> list[Card]:
     unknown = "; ".join(cost["unknown"]) if cost["unknown"] else ""
     known = summary["host"]
     host = {
-        True: f"host was too busy, times are doubtful: {told(known)}",
-        False: f"host was not too busy: {told(known)}",
+        True: f"host was too busy, times are doubtful: {describe_host(known)}",
+        False: f"host was not too busy: {describe_host(known)}",
         None: "host load unknown",
     }[summary["host_contended"]]
     accuracy = summary["accuracy"]

@@ -1,4 +1,4 @@
-"""A swarm that lost all its peers at once begins anew: whoever comes next finds no state and starts at epoch 1."""
+"""Training that restarted from scratch: a swarm that lost all peers at once has no state, so the next peer starts at epoch 1."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from metrics.records import EpochRecord, VmRecord
 
 
-def last_life(records: Iterable[EpochRecord], vms: Iterable[VmRecord]) -> Sequence[EpochRecord]:
-    """The records since training last began anew, in the order of their beginnings; all, where it never did.
+def records_since_restart(records: Iterable[EpochRecord], vms: Iterable[VmRecord]) -> Sequence[EpochRecord]:
+    """Return the records since training last restarted from scratch, sorted by their start; all, if it never did.
 
-    It began anew with a record of epoch 1 that began when no VM that had trained until then was left. What was
-    learned before is lost, so those epochs are no part of the run's figures; their cost is.
+    A restart is a record of epoch 1 that began when all VMs that had trained before were gone. What was learned before is
+    lost, so those epochs are not part of the run's figures, only of its cost.
     """
     ended = {row.vm: row.ended_s for row in vms if row.ended_s is not None}
     kept: list[EpochRecord] = []

@@ -7,23 +7,23 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from cloud.sky.skypilot.catalog_files import catalog_folder, read_catalog
-from cloud.vendors import RENTED
+from cloud.vendors import RENTABLE
 from orchestrator.checks.credentials import cloud_access
 from orchestrator.checks.findings import Finding
 from orchestrator.errors import UsageError
-from orchestrator.home import kept_owner
+from orchestrator.home import stored_owner
 
 _OLD_DAYS = 14
 
 
 def credentials(
-    environ: Mapping[str, str], names: Iterable[str] = RENTED, *, wanted: bool, each: bool = False
+    environ: Mapping[str, str], names: Iterable[str] = RENTABLE, *, wanted: bool, each: bool = False
 ) -> list[Finding]:
     """One finding per cloud of `names`.
 
     `wanted`: a run on rented VMs is requested, so at least one of the clouds must be usable, or with `each` all.
     """
-    accesses = [cloud_access(RENTED[name], environ) for name in names]
+    accesses = [cloud_access(RENTABLE[name], environ) for name in names]
     needed = wanted and (each or all(access.lacks for access in accesses))
     found: list[Finding] = []
     for access in accesses:
@@ -43,7 +43,7 @@ def credentials(
 def owner(home: Path) -> Finding:
     """The owner name of VMs rented from here, which `orch reap` needs on another machine."""
     try:
-        kept = kept_owner(home)
+        kept = stored_owner(home)
     except (UsageError, OSError) as error:
         return Finding("owner", "missing", str(error), "`orch launch --on sky` needs a valid owner name")
     return Finding(
@@ -51,7 +51,7 @@ def owner(home: Path) -> Finding:
     )
 
 
-def catalogs(environ: Mapping[str, str], names: Iterable[str] = RENTED) -> list[Finding]:
+def catalogs(environ: Mapping[str, str], names: Iterable[str] = RENTABLE) -> list[Finding]:
     """Age of the catalogs of these clouds, whose prices a plan would use."""
     folder = catalog_folder(environ)
     found: list[Finding] = []

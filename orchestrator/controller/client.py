@@ -47,7 +47,7 @@ from orchestrator.errors import (
     TeardownError,
     UsageError,
 )
-from orchestrator.home import kept_owner, list_remains, run_folder
+from orchestrator.home import list_remains, run_folder, stored_owner
 from orchestrator.launch.keys import forget_keys
 from orchestrator.launch.prepare import LOCAL, start_cloud, write_environment
 from orchestrator.launch.start_lock import is_starting, start_lock
@@ -289,7 +289,7 @@ def reap(home: Path, everything: bool = False, on: str = "", owner: str = "") ->
         if found:
             left[run_id] = found
     known = set(runs) - alive
-    own = kept_owner(home, {})
+    own = stored_owner(home, {})
     for name, may_end_all in searched.items():
         remaining, others = reap_clouds(home, name, known, alive, everything and may_end_all)
         # VMs with this home's own label were rented from here, even if their run's folder has been removed.

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from cloud.clock import MAX_SKEW_S, SET_THE_CLOCK
+from cloud.clock import MAX_SKEW_S, SET_CLOCK_HINT
 from cloud.prices.book import PriceBookError
 from metrics.cost.bill import CostSoFar, bill_so_far, cost_so_far
 from metrics.cost.ledger import Ledger, Terms
 from metrics.epochs.granularity import granularity
-from metrics.epochs.scaling import study_epochs
+from metrics.epochs.scaling import full_scale_epochs
 from metrics.epochs.throughput import swarm_epochs
-from metrics.host_load import told
+from metrics.host_load import describe_host
 from metrics.records import EgressRecord, EpochRecord, ProgressRecord, VmEnd, VmRecord
 from metrics.run import first_trained_s, last_epoch_of, terms_of
 from metrics.store.database import RunStore
@@ -52,7 +52,7 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
     cost = cost_of(store, at_s)
     warnings += [f"cost is unknown: {reason}" for reason in cost.unknown]
     if meta.host is not None and meta.host.contended:
-        warnings.append(f"the host was too busy: {told(meta.host.to_json())}")
+        warnings.append(f"the host was too busy: {describe_host(meta.host.to_json())}")
     warnings += _clocks(meta.clock_skew_s)
     if meta.monitor_unread_lines:
         warnings.append(f"{meta.monitor_unread_lines} lines of the monitor's log could not be read")
@@ -186,7 +186,7 @@ def _clocks(skews: Mapping[str, float]) -> list[str]:
     return [
         f"{vm}: its clock is {abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} this machine's "
         f"(the run keeps its own time, up to {MAX_SKEW_S:.0f} s; object stores refuse signatures that are 15 minutes off): "
-        f"{SET_THE_CLOCK} where it is wrong"
+        f"{SET_CLOCK_HINT} where it is wrong"
         for vm, ahead_s in sorted(skews.items())
         if abs(ahead_s) >= _SKEW_SHOWN_S
     ]
@@ -219,7 +219,7 @@ def _granularity(
         return None
     terms, _ = terms_of(meta)
     raw = swarm_epochs(epochs, meta.warmup_epochs, progress, terms.raw_target, store.records("vms"))
-    found = granularity(study_epochs(raw, terms.scales, terms.raw_target))
+    found = granularity(full_scale_epochs(raw, terms.scales, terms.raw_target))
     return None if found is None else found.value
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
 from cloud.targets import TARGETS, skypilot_install
-from cloud.vendors import RENTED
+from cloud.vendors import RENTABLE
 from experiments.schema.models import ExperimentSpec
 from orchestrator.checks.credentials import cloud_access, missing_packages, package_there
 from orchestrator.launch.obstacles import Obstacle, ObstacleCode
@@ -41,8 +41,8 @@ def _own_keys(spec: ExperimentSpec, environ: Mapping[str, str]) -> Iterator[Obst
 
 def _packages(spec: ExperimentSpec) -> Iterator[Obstacle]:
     """SkyPilot, or its packages for the clouds of the experiment: one command installs them all."""
-    clouds = [cloud for cloud in clouds_of(spec) if cloud in RENTED]
-    lacks = {cloud: missing_packages(RENTED[cloud]) for cloud in clouds}
+    clouds = [cloud for cloud in clouds_of(spec) if cloud in RENTABLE]
+    lacks = {cloud: missing_packages(RENTABLE[cloud]) for cloud in clouds}
     named = [f"{', '.join(names)} for {cloud}" for cloud, names in lacks.items() if names]
     if not package_there("sky"):
         named.insert(0, "SkyPilot")
@@ -55,7 +55,7 @@ def _packages(spec: ExperimentSpec) -> Iterator[Obstacle]:
 
 def _credentials(spec: ExperimentSpec, environ: Mapping[str, str]) -> Iterator[Obstacle]:
     for cloud in clouds_of(spec):
-        access = cloud_access(RENTED[cloud], environ) if cloud in RENTED else None
+        access = cloud_access(RENTABLE[cloud], environ) if cloud in RENTABLE else None
         if access is not None and not access.found:
             yield Obstacle(
                 ObstacleCode.CREDENTIALS, f"{cloud}: {access.lacks}; {access.next}, or remove its places"

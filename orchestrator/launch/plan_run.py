@@ -25,7 +25,7 @@ from orchestrator.errors import RefusedError
 from orchestrator.launch.local_checks import local_obstacles
 from orchestrator.launch.obstacles import Obstacle, ObstacleCode, of_error, refusal
 from orchestrator.launch.rent_checks import rent_obstacles
-from orchestrator.launch.rented import patient, planned_quoter, unscaled
+from orchestrator.launch.rented import full_scale_emulation, patient, planned_quoter
 from orchestrator.launch.run_spec import check_money, run_spec
 from orchestrator.quotes import sky_quoter
 
@@ -145,7 +145,7 @@ def _scales(spec: ExperimentSpec, cores: int, *, rented: bool) -> _Scales:
     if spec.emulation is None and not rented:  # `local_obstacles` says why
         return _Scales(None, notes=unknown)
     try:
-        expected = unscaled(spec, cores) if rented else resolve_emulation(spec, cores)
+        expected = full_scale_emulation(spec, cores) if rented else resolve_emulation(spec, cores)
     except SpecError as error:
         return _Scales(None, (of_error(ObstacleCode.NO_SCALES, spec.name, error),), unknown)
     if not rented:

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from cloud.places import find
-from cloud.vendors import AWS, RENTED
+from cloud.vendors import AWS, RENTABLE
 from experiments.catalog import models
 from experiments.schema.models import ExperimentSpec
 from experiments.schema.shards import shard_urls
@@ -76,11 +76,11 @@ def _own_places(spec: ExperimentSpec) -> Iterator[Obstacle]:
             f"{', '.join(own)}: your own machine, which cannot be rented: use `--on local` to emulate it, or remove "
             "its group",
         )
-    others = [cloud for cloud in clouds_of(spec) if cloud not in RENTED]
+    others = [cloud for cloud in clouds_of(spec) if cloud not in RENTABLE]
     if others:
         yield Obstacle(
             ObstacleCode.CLOUD_NOT_RENTED,
-            f"VMs cannot be rented from {', '.join(others)}, only from {', '.join(RENTED)}",
+            f"VMs cannot be rented from {', '.join(others)}, only from {', '.join(RENTABLE)}",
         )
 
 

@@ -12,7 +12,7 @@ from experiments.catalog import step_time
 from experiments.schema.models import ExperimentSpec
 from orchestrator.errors import UsageError
 from orchestrator.launch.preemptions import preempt_options
-from orchestrator.launch.rented import patient, unscaled
+from orchestrator.launch.rented import full_scale_emulation, patient
 from orchestrator.launch.run_spec import check_money, run_spec
 from orchestrator.quotes import sky_quoter
 from orchestrator.simulation.peers import PeerModel
@@ -41,7 +41,7 @@ def of_experiment(
     """
     book = load_for(spec.prices, rented=True)
     quote = sky_quoter(book, environ)
-    run = patient(run_spec(spec, "sim", book, unscaled(spec, 1), rented=True, quote=quote))
+    run = patient(run_spec(spec, "sim", book, full_scale_emulation(spec, 1), rented=True, quote=quote))
     check_money(spec, run, book, rented=True)
     run = replace(run, egress_usd_per_h=Decimal(0))  # no traffic is simulated, so none is reserved for
     planned = preempt_options(spec, run.run_id)

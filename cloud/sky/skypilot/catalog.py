@@ -21,7 +21,7 @@ from cloud.prices.book import PriceBook, book_names, load
 from cloud.prices.rows import Price
 from cloud.provider import Offer
 from cloud.sky.skypilot.catalog_files import Catalog, CatalogRow, catalog_folder, read_catalog
-from cloud.vendors import RENTED, VENDORS
+from cloud.vendors import RENTABLE, VENDORS
 
 _LEAST_VCPUS = 4
 _LEAST_GIB = 28
@@ -50,9 +50,9 @@ class Catalogs:
         """Return what could be rented at `cloud/region[/zone]`; the accelerator is `T4:1`, or `CPU:8`."""
         cloud, _, rest = location.partition("/")
         region, _, zone = rest.partition("/")
-        vendor = RENTED.get(cloud)
+        vendor = RENTABLE.get(cloud)
         if vendor is None:
-            return Found((), f"SkyPilot is not used for '{cloud}', only for {', '.join(RENTED)}")
+            return Found((), f"SkyPilot is not used for '{cloud}', only for {', '.join(RENTABLE)}")
         if use_spot and not vendor.rents_spot:
             return Found((), f"{vendor.title} rents no spot VMs; use_spot must be false there")
         name, _, count = accelerator.partition(":")

@@ -159,7 +159,7 @@ def _experiment(name: str, overrides: Sequence[str], matrix: Sequence[str]) -> E
 
 def _findings(on: str, online: bool, spec: ExperimentSpec | None) -> list[Finding]:
     from cloud.targets import TARGETS
-    from cloud.vendors import AWS, RENTED
+    from cloud.vendors import AWS, RENTABLE
     from orchestrator.checks import clouds, machine
     from orchestrator.home import home_folder
     from orchestrator.launch.rent_checks import clouds_of
@@ -170,9 +170,9 @@ def _findings(on: str, online: bool, spec: ExperimentSpec | None) -> list[Findin
         found += [*machine.ports(), clouds.owner(home_folder())]
     else:
         found.append(machine.namespaces())
-    needed = list(RENTED)
+    needed = list(RENTABLE)
     if spec is not None:  # a run on this machine needs no cloud
-        needed = [cloud for cloud in clouds_of(spec) if rents and cloud in RENTED]
+        needed = [cloud for cloud in clouds_of(spec) if rents and cloud in RENTABLE]
     known = clouds.credentials(os.environ, needed, wanted=rents, each=spec is not None)
     found += [*known, *clouds.catalogs(os.environ, needed)]
     if spec is not None:
@@ -183,7 +183,7 @@ def _findings(on: str, online: bool, spec: ExperimentSpec | None) -> list[Findin
     from orchestrator.checks import online as asked
 
     names = [finding.check.split()[-1] for finding in known if finding.state == "ok"]
-    found += [*asked.accepted(names), *(asked.clock(name) for name in names or list(RENTED)[:1])]
+    found += [*asked.accepted(names), *(asked.clock(name) for name in names or list(RENTABLE)[:1])]
     return [*found, *(asked.quotas() if AWS.name in names else ())]
 
 
@@ -213,10 +213,10 @@ def _of_experiment(on: str, spec: ExperimentSpec) -> list[Finding]:
 def _verdict(on: str, findings: Sequence[Finding], experiment: str | None) -> str:
     """Sum the findings up in a sentence: what is ready, and what is missing, for the experiment if there is one."""
     from cloud.targets import TARGETS
-    from cloud.vendors import RENTED
+    from cloud.vendors import RENTABLE
 
     states = {finding.check: finding.state for finding in findings}
-    clouds = [vendor.title for name, vendor in RENTED.items() if states.get(f"credentials {name}") == "ok"]
+    clouds = [vendor.title for name, vendor in RENTABLE.items() if states.get(f"credentials {name}") == "ok"]
     missing = _missing_words(findings, every_cloud=experiment is not None)
     if missing:
         found = f"{_and(clouds)} {'has' if len(clouds) == 1 else 'have'} credentials; " if clouds else ""

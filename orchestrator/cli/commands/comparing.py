@@ -48,7 +48,7 @@ class _Entry(NamedTuple):
 
 
 @dataclass
-class Wanted:
+class BlobRequest:
     """What to compare, with each run once."""
 
     study: str | None = None  # the id, if a single study is compared
@@ -69,9 +69,9 @@ class Wanted:
         return list(self.runs)
 
 
-def wanted_runs(home: Path, targets: Sequence[str]) -> Wanted:
+def wanted_runs(home: Path, targets: Sequence[str]) -> BlobRequest:
     """Resolve the command line arguments to runs and studies. Raises UsageError."""
-    found = Wanted(limits=str(STUDIES / "paper-abc-limits.csv"))
+    found = BlobRequest(limits=str(STUDIES / "paper-abc-limits.csv"))
     runs = set(list_runs(home))
     for text in targets:
         folder = None if text in runs or text == "latest" else find_study_folder(home, text)
@@ -95,12 +95,12 @@ def wanted_runs(home: Path, targets: Sequence[str]) -> Wanted:
     return found
 
 
-def wanted_study(home: Path, study: StudyDefinition, state: StudyState) -> Wanted:
+def wanted_study(home: Path, study: StudyDefinition, state: StudyState) -> BlobRequest:
     """Collect a study's runs that have numbers, and the reasons why the others have none."""
     limits = study.compare["limits"]
     own = str(studies_folder(home) / study.study_id / limits) if limits else ""
     accuracy = study.compare.get("accuracy")  # missing in studies of an older orch
-    found = Wanted(study.study_id, replay=study.compare["replay"], limits=own, accuracy=accuracy)
+    found = BlobRequest(study.study_id, replay=study.compare["replay"], limits=own, accuracy=accuracy)
     found.baseline = study.compare.get("baseline", "")
     found.columns = tuple(study.compare.get("columns", ()))
     found.expect = tuple(Expectation.model_validate(one) for one in study.compare.get("expect", ()))
@@ -116,7 +116,7 @@ def wanted_study(home: Path, study: StudyDefinition, state: StudyState) -> Wante
     return found
 
 
-def compare_wanted(wanted: Wanted, logs: Path | None, limits: str, include_contended: bool) -> Compared:
+def compare_wanted(wanted: BlobRequest, logs: Path | None, limits: str, include_contended: bool) -> Compared:
     """Read and compare. `limits`: a file that overrides `wanted.limits`, or "none". Raises UsageError, ImportFailed."""
     replayed = _replayed(wanted, logs)
     rows: list[ComparedRun] = []
@@ -149,7 +149,7 @@ def expected_of(study: str) -> tuple[Expectation, ...]:
     return () if study == _NO_LIMITS else load_study(study).spec.compare.expect
 
 
-def _gained(wanted: Wanted, options: Sequence[OptionRun]) -> Gains:
+def _gained(wanted: BlobRequest, options: Sequence[OptionRun]) -> Gains:
     """Compute the gains and the verdicts on them."""
     listed = [
         replace(one, missing=wanted.missing.get(folder.name, "")) if folder else one
@@ -169,7 +169,7 @@ def _why(one: JobState, state: StudyState) -> str:
     return f"{end.status.replace('_', ' ')}{f': {end.error}' if end.error else ''}"
 
 
-def _replayed(wanted: Wanted, logs: Path | None) -> dict[str, Any]:
+def _replayed(wanted: BlobRequest, logs: Path | None) -> dict[str, Any]:
     """Replay the paper's logs from `logs`, else from ORCH_SHARED if there are any."""
     shared = os.environ.get("ORCH_SHARED", "")
     found = logs or Path(shared) / "paper-traces"

@@ -12,7 +12,7 @@ from cloud.prices.classes import is_own
 from cloud.targets import TARGETS, target_of
 from experiments.schema.limits import Limits
 from metrics.figures import headlines
-from metrics.host_load import told
+from metrics.host_load import describe_host
 from orchestrator.cli.render.output import Format, rows_text
 from orchestrator.cli.render.words import (
     counted,
@@ -121,7 +121,7 @@ def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
         lines.append(emulation if whole else f"{emulation} (figures below are at full scale)")
     if summary.get("host_contended"):
         lines.append(
-            f"HOST TOO BUSY: the emulation fell behind its clock: {told(summary.get('host'))}; do not trust these numbers"
+            f"HOST TOO BUSY: the emulation fell behind its clock: {describe_host(summary.get('host'))}; do not trust these numbers"
         )
     rows = [
         *((of.short or of.name, interval(known, of.unit)) for of, known in headlines(summary, "epoch_s")),

@@ -282,7 +282,7 @@ def test_origin_and_busy_host_are_shown_with_gains():
     assert (long["wan"]["origin"], long["wan"]["host_contended"]) == ("emulated", True)
     assert long["wan"]["scales"] == "bytes 100, time 1, samples 8; bytes 100, time 1, samples 1"
     assert table[1]["communication, s"] == "40 (1.000x, 1.000 to 1.000)"
-    assert table[1]["egress GB a VM and epoch"] == "2 (1.000x, 1.000 to 1.000)"
+    assert table[1]["egress GB per VM and epoch"] == "2 (1.000x, 1.000 to 1.000)"
     shown = {(row["label"], row["ran_on"]) for row in gain_section(found).rows}
     assert ("none", "rented") in shown
 

@@ -273,7 +273,7 @@ def test_a_page_without_published_figures_says_why(tmp_path: Path):
     )
     text = page.read_text()
     assert "No run can be compared with the paper" in text
-    assert "1 run: not the study&#x27;s experiment: swarm.target_batch_size 16384 instead of 32768." in text
+    assert "1 run: not the paper&#x27;s experiment: swarm.target_batch_size 16384 instead of 32768." in text
     assert "1 run compared" in text
     assert "1 runs" not in text
 

@@ -322,7 +322,7 @@ def test_a_full_disk_stops_before_anything_is_requested(world):
 
 
 def _full(table, rows):
-    raise DiskFullError("run.db: no room left on the disk")
+    raise DiskFullError("run.db: no space left on the disk")
 
 
 def test_a_contended_host_reports_why(tmp_path):
