@@ -115,6 +115,7 @@ class Simulation:
         self._last_death_s = BEGAN_S
         self._lost = False
         self._failure = ""  # why the controller gave up
+        self._planned = False  # whether the planned preemptions are scheduled
         self._peers.on_training = self._training_began
         for cut in scenario.cuts:
             self._world.at(BEGAN_S + cut.at_s, self._cut, cut.for_s)
@@ -312,8 +313,12 @@ class Simulation:
             self._last_death_s = at_s
             self._preempted += vm.state == "preempted"
 
-    def _training_began(self) -> None:
+    def _training_began(self, vm: SimVm) -> None:
+        """Start the clock of the planned preemptions when the first VM of their slot, or any VM, trains."""
         planned = self._scenario.planned
+        if self._planned or not faults.belongs(vm.vm, planned.slot):
+            return
+        self._planned = True
         for at_s in planned.at_s:
             begins_s = self._world.now_s + at_s - (planned.notice_s or 0.0)
             self._world.at(begins_s, self._preempt_one, at_s)

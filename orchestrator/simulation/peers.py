@@ -74,7 +74,7 @@ class Peers:
         self.counts: Counter[str] = Counter()
         self.second: list[str] = []  # VMs with peers at the time another peer started a swarm
         self.joined_after_s: list[float] = []
-        self.on_training: Callable[[], None] = lambda: None  # called when the first peer begins to train
+        self.on_training: Callable[[SimVm], None] = lambda _: None  # called when a peer begins to train
         world.status_of = self.status
 
     # changes of the world
@@ -106,9 +106,8 @@ class Peers:
 
     def _join(self, vm: SimVm) -> None:
         if self._set(vm, "dht", "training"):
-            if not self.joined_after_s:
-                self.on_training()
             self.joined_after_s.append(self._world.now_s - vm.created_s)
+            self.on_training(vm)
 
     def _leave(self, vm: SimVm) -> None:
         if self._set(vm, "training", "leaving") or self._set(vm, "dht", "leaving"):
