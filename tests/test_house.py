@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cloud.local.options import LocalOptions
+from cloud.targets import SKY
 from orchestrator.cli.app import run
 
 ROOT = Path(__file__).parents[1]
@@ -273,11 +274,19 @@ def test_the_readme_says_what_two_and_eight_peers_need():
 def test_the_readmes_experiment_can_be_launched_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     file = tmp_path / "first.yaml"
     file.write_text((ROOT / "README.md").read_text().split("```yaml\n")[1].split("```")[0])
-    assert run(["validate", str(file)]) == 0
+    assert run(["validate", str(file), "--on", "local"]) == 0
     assert run(["launch", str(file), "--dry-run"]) == 0
     plan = capsys.readouterr().out
     assert "first: digits, 2 peers" in plan
-    assert "cannot be launched" not in plan
+    assert "first can be launched on this machine" in plan
+
+
+def test_there_is_one_install_line():
+    for page in ("README.md", "docs/sky.md"):
+        assert SKY.install in (ROOT / page).read_text(), page
+    lines = [(path, line) for path in (*PAGES, *MODULES) for line in path.read_text().splitlines()]
+    commands = [(path, line) for path, line in lines if "pip install" in line and "skypilot" in line]
+    assert [(path, line) for path, line in commands if SKY.install not in line] == []
 
 
 def test_commands_of_the_readme_fit_on_a_line():

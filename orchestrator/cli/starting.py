@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
@@ -16,6 +17,8 @@ from experiments.schema.models import ExperimentSpec
 from orchestrator.cli.render.assumed import assumed_paths
 from orchestrator.errors import UsageError
 from orchestrator.home import new_run_id
+from orchestrator.launch.machine_checks import machine_obstacles
+from orchestrator.launch.obstacles import verdict_lines
 from orchestrator.launch.plan_run import RunPlan, host_cores, plan_run
 
 _RUN_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -44,6 +47,12 @@ def plan_for(
         notes=() if TARGETS[on].rents else assumed_paths(spec),
         today=today(),
     )
+
+
+def plan_verdict(plan: RunPlan) -> list[str]:
+    """Say whether the plan can be launched, followed by every obstacle, those on this machine included."""
+    against = (*plan.obstacles, *machine_obstacles(plan.spec, plan.on, os.environ))
+    return verdict_lines(plan.spec.name, plan.on, against)
 
 
 def plan_json(plan: RunPlan) -> str:

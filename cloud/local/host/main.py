@@ -31,6 +31,7 @@ from cloud.local.host.vms import Vm, announce, process_title, vm_folder, write_v
 from cloud.local.network.fabric import Fabric, LoopbackFabric, NodeHandle, SwitchFabric
 from cloud.local.options import LocalOptions
 from cloud.provider import InvalidRequestError, ProviderError, is_monitor
+from cloud.targets import LOCAL
 from cloud.vm_report import read_status
 
 _GRACE_S = 10.0  # from SIGTERM to SIGKILL when a VM is terminated
@@ -153,7 +154,7 @@ class _Host:
                 importlib.import_module(module)
         except ImportError as error:
             self._fail(
-                f"cannot import the peers' packages ({error}); install it with: pip install -e '.[local]' in a clone of orch"
+                f"cannot import the peers' packages ({error}); install them with `{LOCAL.install}` in a clone of orch"
             )
             return
         self._warm = True

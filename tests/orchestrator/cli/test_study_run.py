@@ -261,7 +261,8 @@ def test_dry_run_shows_totals_and_leaves_nothing(own_home: Path, capsys: pytest.
     assert run(["study", "run", "paper-abc", "--dry-run", "--on", "sky", "--only", "geo-c8*"]) == 0
     shown = capsys.readouterr().out
     assert "total: about" in shown
-    assert "every run: cannot be launched on rented VMs as it is" in shown
+    assert shown.startswith("paper-abc cannot be launched as it is: 2 of 2 runs have obstacles\n")
+    assert shown.count("every run: data.endpoint is empty") == 1
     assert not own_home.exists()
 
 
