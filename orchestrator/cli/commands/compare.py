@@ -84,7 +84,7 @@ def _compare(
         Format, typer.Option("--output", "-o", help="table, json, yaml or csv.")
     ] = Format.table,
 ) -> None:
-    """Compare runs with each other, and runs or a study with the published figures.
+    """Compare runs with each other and with the published figures.
 
     Runs are compared with the first one: the keys of the configuration that differ; each figure with its interval,
     the difference, and whether that is beyond the noise between epochs; the losses after equally many samples. --report
