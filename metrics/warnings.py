@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from cloud.targets import target_of
 from metrics.epochs.throughput import dropped_rounds, measured
 from metrics.host_load import told
 from metrics.logged_rates import left_out
+from metrics.readable import few, size
 from metrics.run import RunNumbers
 from metrics.traffic import PRIVATE, handed_over
 
@@ -90,9 +91,8 @@ def _rounds(run: RunNumbers) -> list[str]:
     if not bad:
         return []
     why = sorted({part for e in bad for _, text in e.dropped for part in text.split(";") if part})
-    numbers = ", ".join(str(e.epoch) for e in bad)
     return [
-        f"Hivemind lost part of {len(bad)} of {len(run.raw)} rounds (epochs {numbers}: {'; '.join(why)}): "
+        f"Hivemind lost part of {len(bad)} of {len(run.raw)} rounds ({_in_epochs([e.epoch for e in bad])}: {'; '.join(why)}): "
         "these did not average all peers' gradients."
     ]
 
@@ -115,16 +115,15 @@ def _epochs(run: RunNumbers) -> list[str]:
     if cut:
         found.append(f"Epoch {cut[0]} was not reported by every living peer and is not measured.")
     told = {r.epoch for r in run.logged_rates[1:] if r.sps is not None}  # in the sentence above
-    gaps = [str(e.epoch) for e in run.raw if e.duration_s is None and e.epoch not in told]
+    gaps = [e.epoch for e in run.raw if e.duration_s is None and e.epoch not in told]
     if gaps:
         found.append(
-            f"Epochs {', '.join(gaps)} have no wall time (the one before left no record, or the logged rate is 0) "
-            "and are not measured."
+            f"No wall time is known {_in_epochs(gaps)} (the one before left no record, or the logged rate is 0): not measured."
         )
-    moved = [str(e.epoch) for e in chosen if e.joined or e.left]
+    moved = [e.epoch for e in chosen if e.joined or e.left]
     if moved:
         found.append(
-            f"In {len(moved)} of {len(chosen)} measured epochs a peer joined or left ({', '.join(moved)})."
+            f"A peer joined or left in {len(moved)} of {len(chosen)} measured epochs: {_in_epochs(moved)}."
         )
     return found
 
@@ -139,6 +138,11 @@ def _not_in_sps(run: RunNumbers, chosen: set[int]) -> list[str]:
         f"sps ({_count(len(chosen), 'epoch')}) leaves out records that sps_epoch_mean ({_count(rates, 'rate')}, as the study "
         f"counts them) has: {which}."
     ]
+
+
+def _in_epochs(epochs: Sequence[int]) -> str:
+    """Return `in epoch 3`, `in epochs 3, 4`."""
+    return f"in epoch{'' if len(epochs) == 1 else 's'} {', '.join(map(str, epochs))}"
 
 
 def _count(count: int, what: str) -> str:
@@ -157,23 +161,23 @@ def _counts(run: RunNumbers) -> list[str]:
         found.append(
             f"The peers' meters counted {abs(both.difference):.1%} "
             f"{'more' if both.difference > 0 else 'fewer'} bytes than the switch "
-            f"({both.meter_bytes} and {both.switch_bytes})."
+            f"({size(both.meter_bytes)} and {size(both.switch_bytes)})."
         )
     model = handed_over(run.flows)
     if model is not None and model[0] > model[1] * (1 + AGREEMENT_LIMIT):
         found.append(
-            f"The peers' programs say that they handed over {model[0]} bytes of the model, and their meters counted {model[1]} "
-            "bytes to the same peers: egress at the study's scale may be too high."
+            f"The peers' programs say that they handed over {size(model[0])} of the model, and their meters counted "
+            f"{size(model[1])} to the same peers: egress at the study's scale may be too high."
         )
     if run.tails:
         found.append(
-            f"VMs that died sent {sum(run.tails.values())} raw bytes after their last report; they are in no sum of "
+            f"VMs that died sent {size(sum(run.tails.values()))} (unscaled) after their last report; these are in no sum of "
             "bytes, and the bill has an estimate of them."
         )
     inside = sum(f.bytes for f in run.flows if f.dst == PRIVATE)
     if inside:
         found.append(
-            f"{inside} raw bytes went to internal addresses that are no VM's of the run: they are billed as to another zone."
+            f"{size(inside)} (unscaled) went to internal addresses that are no VM's of the run, billed as to another zone."
         )
     lost = sorted({f.dst for f in run.flows if f.kind == "unknown"})
     if lost:
@@ -185,10 +189,11 @@ def _money(run: RunNumbers) -> list[str]:
     lines = [line for line in run.bill.lines if line.estimated]
     vms = ", ".join(dict.fromkeys(line.src for line in lines))
     estimated = [
-        f"{sum(line.quantity or 0 for line in lines) / 1e9:.3g} GB of egress of lost VMs ({vms}) after their last "
+        f"{size(sum(line.quantity or 0 for line in lines))} of egress of lost VMs ({vms}) after their last "
         "records are an estimate, at the rate of their last epoch: the bill marks them."
     ]
+    unknown = run.bill.unknown
     return [
         *(estimated if lines else ()),
-        *(f"The cost is unknown: {reason}." for reason in run.bill.unknown),
+        *([f"The cost is unknown: {few(unknown)}."] if unknown else ()),
     ]

@@ -1,7 +1,9 @@
 """Calculation against communication: per epoch and peer, averaged over peers, then over epochs.
 
 Granularity is calculation time / communication time (Erben et al. 2023, eq. 1), both by wall clock; also where one goes on
-behind the other (`swarm.overlap`), so that their sum is more than the epoch.
+behind the other (`swarm.overlap`), so that their sum is more than the epoch. There are two means of it: of the epochs'
+ratios (`granularity`), which one epoch with hardly any communication can double, and the ratio of the mean seconds
+(`granularity_of_means`), which belongs beside those seconds.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import math
 from collections.abc import Iterable
 
 from metrics.epochs.throughput import SwarmEpoch, measured
-from metrics.stats import Estimate, mean_interval
+from metrics.stats import Estimate, Spread, mean_interval, ratio_interval, spread
 
 
 def epoch_granularity(epoch: SwarmEpoch) -> float | None:
@@ -22,6 +24,22 @@ def epoch_granularity(epoch: SwarmEpoch) -> float | None:
 def granularity(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
     """Mean over the measured epochs; None when there is none."""
     return mean_interval([g for e in measured(epochs) if (g := epoch_granularity(e)) is not None])
+
+
+def granularity_of_means(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
+    """Mean calculation / mean communication of the measured epochs: `calculation` / `communication`.
+
+    None without a measured epoch, and if no peer ever communicated.
+    """
+    chosen = [e for e in measured(epochs) if e.peers]
+    calc_s = [_mean_calc_s(e) for e in chosen]
+    comm_s = [_mean_comm_s(e) for e in chosen]
+    return ratio_interval(calc_s, comm_s) if any(comm_s) else None
+
+
+def granularity_spread(epochs: Iterable[SwarmEpoch]) -> Spread | None:
+    """How the measured epochs' granularities are spread: least, median, most; None without one."""
+    return spread([g for e in measured(epochs) if (g := epoch_granularity(e)) is not None])
 
 
 def granularity_phase_timed(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
@@ -37,9 +55,7 @@ def granularity_phase_timed(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
 
 def calculation(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
     """Calculation seconds of a peer in an epoch: mean over peers, then over the measured epochs."""
-    return mean_interval(
-        [math.fsum(p.calc_s for p in e.peers) / len(e.peers) for e in measured(epochs) if e.peers]
-    )
+    return mean_interval([_mean_calc_s(e) for e in measured(epochs) if e.peers])
 
 
 def communication(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
@@ -47,7 +63,7 @@ def communication(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
 
     None where no peer ever synchronised (a plain loop): there was nothing to measure.
     """
-    means = [math.fsum(p.comm_s for p in e.peers) / len(e.peers) for e in measured(epochs) if e.peers]
+    means = [_mean_comm_s(e) for e in measured(epochs) if e.peers]
     return mean_interval(means) if any(means) else None
 
 
@@ -55,3 +71,11 @@ def overlapped(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
     """Of the communication, the seconds in which a peer calculated; None where no round went on behind calculation."""
     means = [math.fsum(p.overlapped_s for p in e.peers) / len(e.peers) for e in measured(epochs) if e.peers]
     return mean_interval(means) if any(means) else None
+
+
+def _mean_calc_s(epoch: SwarmEpoch) -> float:
+    return math.fsum(p.calc_s for p in epoch.peers) / len(epoch.peers)
+
+
+def _mean_comm_s(epoch: SwarmEpoch) -> float:
+    return math.fsum(p.comm_s for p in epoch.peers) / len(epoch.peers)

@@ -10,7 +10,7 @@ from cloud.clock import MAX_SKEW_S, SET_THE_CLOCK
 from cloud.prices.book import PriceBookError
 from metrics.cost.bill import CostSoFar, bill_so_far, cost_so_far
 from metrics.cost.ledger import Ledger, Terms
-from metrics.epochs.granularity import granularity
+from metrics.epochs.granularity import granularity_of_means
 from metrics.epochs.scaling import study_epochs
 from metrics.epochs.throughput import swarm_epochs
 from metrics.host_load import told
@@ -219,7 +219,7 @@ def _granularity(
         return None
     terms, _ = terms_of(meta)
     raw = swarm_epochs(epochs, meta.warmup_epochs, progress, terms.raw_target, store.records("vms"))
-    found = granularity(study_epochs(raw, terms.scales, terms.raw_target))
+    found = granularity_of_means(study_epochs(raw, terms.scales, terms.raw_target))
     return None if found is None else found.value
 
 

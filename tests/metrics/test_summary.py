@@ -241,7 +241,7 @@ def test_everything_a_reader_must_know_is_a_sentence(tmp_path):
     assert found["warnings"][1].startswith("Communication includes 2.6 s on T4:1 a round")
     for part in (
         "worst packet 0.7 s late",
-        "Hivemind lost part of 1 of 3 rounds (epochs 2: received 43 %)",
+        "Hivemind lost part of 1 of 3 rounds (in epoch 2: received 43 %)",
         "bad signature: 2",
         "fewer bytes than the switch",
         "VMs that died sent",

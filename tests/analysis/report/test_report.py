@@ -77,6 +77,6 @@ def test_report_of_imported_logs_is_marked(tmp_path: Path):
     write_swarm(tmp_path / "logs", Swarm())
     with opened([tmp_path / "logs"]) as found:
         page = build(found.runs[0].folder).read_text()
-    assert "Computed from somebody&#x27;s logs" in page
+    assert "Computed from imported logs" in page
     assert "Measured on rented VMs" not in page
     assert "socket counters" not in page
